@@ -9,27 +9,9 @@ pending, the handshake. It does no I/O either: the link calls it with frames and
 A **transport** is one connection that carries whole frames, and calls its **receiver**.
 """
 
-from .admission import (
-    Admission,
-    Gate,
-    Handshake,
-    Identity,
-)
-from .endpoints import (
-    Connector,
-    DialOptions,
-    Listening,
-    ListenOptions,
-    TransportAdapter,
-)
-from .features import (
-    CodecFeatures,
-    EndpointFeatures,
-    ProtocolFeatures,
-    ReceiverFeatures,
-    SessionFeatures,
-    TransportFeatures,
-)
+from .admission import Admission, Gate, Handshake, Identity
+from .endpoints import Connector, DialOptions, Listening, ListenOptions, TransportAdapter
+from .features import CodecFeatures, EndpointFeatures, ProtocolFeatures, ReceiverFeatures, SessionFeatures, TransportFeatures
 from .protocols import (
     Capabilities,
     CloseWanted,
@@ -46,19 +28,8 @@ from .protocols import (
     SessionEvent,
     Undelivered,
 )
-from .transports import (
-    Closed,
-    Host,
-    Receiver,
-    Reservation,
-    Transport,
-)
-from .web import (
-    AsgiApp,
-    HttpBinding,
-    WebEndpoint,
-    WebRoute,
-)
+from .transports import Closed, Host, Receiver, Reservation, Transport
+from .web import AsgiApp, HttpBinding, WebEndpoint, WebRoute
 
 __all__ = [
     "Admission",

@@ -1,4 +1,4 @@
-"""Who comes in: what is known of a stranger, who it turns out to be, and the bus's gate that transports ask."""
+"""Admission of peers: the facts of a handshake, the identity of a peer, and the gate of a bus, which transports ask."""
 
 from __future__ import annotations
 
@@ -10,17 +10,12 @@ from attrs import field, frozen
 from ..errors import BusError
 from .transports import Transport
 
-__all__ = [
-    "Admission",
-    "Gate",
-    "Handshake",
-    "Identity",
-]
+__all__ = ["Admission", "Gate", "Handshake", "Identity"]
 
 
 @frozen(kw_only=True)
 class Handshake:
-    """What is known of a stranger before it is let in; `Bus(authenticate=...)` decides on it."""
+    """Facts about a peer that is not admitted yet; `Bus(authenticate=...)` decides on them."""
 
     protocol: str = ""
     transport: str = ""
@@ -38,14 +33,14 @@ class Handshake:
     outer: Any = None
     """Of a tunnel: the outer peer."""
     params: Mapping[str, str] = field(factory=dict)
-    """What the protocol's own handshake or a tunnel passed along."""
+    """Facts that the protocol's own handshake or a tunnel passed along."""
     scope: Mapping[str, Any] | None = field(default=None, repr=False)
     """In a web application: its ASGI scope, with what middleware has put there (``session``, ``user``, ``path_params``)."""
 
 
 @frozen
 class Identity:
-    """Who a peer is.
+    """Identity of a peer.
 
     Attributes:
         value: Anything: shown as `Peer.identity` and `Context.identity`.
@@ -60,7 +55,7 @@ class Identity:
 
 @frozen
 class Admission:
-    """The outcome of `Gate.admit` when the stranger may come in."""
+    """The outcome of `Gate.admit` for a peer that is admitted."""
 
     identity: Identity
     handshake: Handshake
@@ -78,7 +73,7 @@ class Gate(Protocol):
         ...
 
     def admit(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
-        """Ask whether the stranger may come in. `decided` is called once, at once or later."""
+        """Ask for admission of a peer. `decided` is called once, at once or later."""
         ...
 
     def opened(self, transport: Transport, admission: Admission) -> None:

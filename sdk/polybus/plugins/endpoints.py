@@ -1,4 +1,4 @@
-"""Where connections come from: dialling, listening, and the adapter of a word in the URL that does both."""
+"""Endpoints: dialling, listening, and the adapter of a word in the URL that does both."""
 
 from __future__ import annotations
 
@@ -15,18 +15,12 @@ if TYPE_CHECKING:
 
     from .protocols import ProtocolAdapter
 
-__all__ = [
-    "Connector",
-    "DialOptions",
-    "ListenOptions",
-    "Listening",
-    "TransportAdapter",
-]
+__all__ = ["Connector", "DialOptions", "ListenOptions", "Listening", "TransportAdapter"]
 
 
 @frozen(kw_only=True)
 class DialOptions:
-    """How a client connects."""
+    """Options of a client's connection."""
 
     host: Host
     reads: frozenset[Literal["text", "binary"]]
@@ -51,7 +45,7 @@ class Connector(Protocol):
 
     @property
     def reconnects(self) -> bool:
-        """Whether it can be asked again after a connection was lost."""
+        """True if it can be asked again after a connection was lost."""
         ...
 
     async def connect(self, options: DialOptions) -> Transport:
@@ -67,7 +61,7 @@ class Connector(Protocol):
 
 @frozen(kw_only=True)
 class ListenOptions:
-    """How a server listens."""
+    """Options of a listener."""
 
     host: Host
     gate: Gate
@@ -79,8 +73,8 @@ class ListenOptions:
     hosts: tuple[str, ...] = ()
     tls: ssl.SSLContext | None = None
     private: bool = False
-    """Everybody is let in, so nobody may come from another machine. Checked by those who learn only from a connection at which
-    address it came in."""
+    """Every peer is admitted, so none may come from another machine. Checked by listeners that learn only from a connection
+    at which address it came in."""
     adapter: ProtocolAdapter | None = None
     """The protocol, for transports that carry its messages in a form of their own (HTTP)."""
 
@@ -110,7 +104,7 @@ class TransportAdapter(Protocol):
         ...
 
     def is_private(self, url: str) -> bool:
-        """Whether only this machine can reach that address when it is bound (loopback, Unix socket, memory)."""
+        """True if only this machine can reach that address when it is bound (loopback, Unix socket, memory)."""
         ...
 
     async def listen(self, url: str, options: ListenOptions) -> Listening:

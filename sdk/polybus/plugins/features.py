@@ -123,7 +123,7 @@ class ProtocolFeatures(_Features):
     connections: Callable[[], Sequence[ProtocolAdapter]] | None = None
     """Gives the adapter of each connection, of a protocol that wants several to one place."""
     dials: bool = False
-    """Servers do not listen but connect, because their clients come through somebody else."""
+    """Servers do not listen but connect, because their clients come through a broker."""
     web_endpoint: Callable[[str], WebEndpoint] | None = None
     """``web_endpoint(path)`` is what `polybus.fastapi.attach` and servers of ``http`` serve; see `WebEndpoint`."""
     http_binding: type[HttpBinding] | None = None

@@ -1,4 +1,4 @@
-"""What a protocol consists of: a codec, a session on it, an adapter that makes both, and what a session reports."""
+"""Interfaces of a protocol: a codec, a session on it, an adapter that makes both, and the events of a session."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Role: TypeAlias = Literal["client", "server"]
 
 @frozen(kw_only=True)
 class Capabilities:
-    """What a session's wire can carry by itself, without the extensions between our own buses."""
+    """Abilities of a session's wire by itself, without the extensions between our own buses."""
 
     publish: bool = True
     """Publications have a form of their own."""
@@ -53,7 +53,7 @@ class Capabilities:
     extensions: bool = True
     """The session can write cancel, open, item, credit and end to a peer of ours."""
     announce: Literal["client", "both"] = "client"
-    """Who tells the other side of its subscriptions: the side that opened the link, or both."""
+    """Side that tells the other one of its subscriptions: the side that opened the link, or both."""
     handlers: bool = False
     """The peer asks only for subjects that it was told of: those of handlers are announced to it like subscriptions."""
     many_peers: bool = False
@@ -135,7 +135,7 @@ class Ready:
 class PeerOpened:
     """A peer appeared on a connection that carries many, after `Ready`. `key` is how the session names it in `Message.peer`.
 
-    It is a stranger like any other: `Bus(authenticate=...)` is asked, with `params` in the handshake.
+    It is not admitted yet: `Bus(authenticate=...)` is asked, with `params` in the handshake.
     """
 
     key: Any
@@ -205,7 +205,7 @@ class Session(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What this wire can carry. May change only before `Ready`."""
+        """Abilities of this wire. They may change only before `Ready`."""
         ...
 
     def start(self, now: float) -> None:
@@ -217,7 +217,7 @@ class Session(Protocol):
         ...
 
     def events(self) -> list[Message | SessionEvent]:
-        """What has happened since the last call, in order. Of a message from one of many peers, `Message.peer` is its key.
+        """Events and messages since the last call, in order. Of a message from one of many peers, `Message.peer` is its key.
 
         Answers carry in `Message.id` the key that `send` gave for the request; incoming requests and opens carry an id that
         must be handed back in `Message.id` of the answer.
@@ -245,7 +245,7 @@ class Session(Protocol):
         ...
 
     def forget(self, key: Any, now: float) -> None:
-        """Nobody waits for the answer to `key` any more (deadline, cancel), or the channel with this key or id is over.
+        """Forget a request that is not awaited any more (deadline, cancel), or a channel that is over, by its key or id.
 
         The session may quarantine the id.
         """
@@ -256,7 +256,7 @@ class Session(Protocol):
         ...
 
     def next_tick(self) -> float | None:
-        """When `tick` wants to be called (heartbeat, handshake deadline), or None."""
+        """Time at which `tick` is to be called (heartbeat, handshake deadline), or None."""
         ...
 
     def tick(self, now: float) -> None:
@@ -324,11 +324,11 @@ class FrameField:
     value: str
     """As people read it."""
     note: str = ""
-    """What it means, or what is wrong with it."""
+    """Its meaning, or what is wrong with it."""
 
 
 class Dissector(Protocol):
-    """What an adapter may offer besides: a view of its frames, field by field, for `polybus inspect` and the like.
+    """An ability that an adapter may have besides: a view of its frames, field by field, for `polybus inspect` and the like.
 
     It looks at the bytes alone and is for frames that do not decode, too.
     """
@@ -341,5 +341,5 @@ class Dissector(Protocol):
 
     @property
     def inspect_options(self) -> Mapping[str, str]:
-        """Options with which frames that are only looked at are read, where nobody names others: those that accept the most."""
+        """Options with which frames that are only looked at are read, unless others are named: those that accept the most."""
         ...

@@ -119,10 +119,10 @@ def resolve_url(
     Args:
         url: ``<protocol>+<transport>://<address>``
         protocol: Instead of the one in the URL, for example an adapter with options that no URL can say.
-        serves: It is the address of a server, whose query nobody would be shown.
+        serves: It is the address of a server, whose query no peer would be shown.
 
     Raises:
-        ValueError: Malformed; a protocol or transport that is not installed; an option that nobody knows.
+        ValueError: Malformed; a protocol or transport that is not installed; an option that is not known.
     """
     parts = split_url(url)
     transport = find_transport(parts.transport)

@@ -1,4 +1,4 @@
-"""What `connect` and `serve` are given: a URL or a transport object, and what goes with it."""
+"""Targets of `connect` and `serve`: a URL or a transport object, and what goes with it."""
 
 from __future__ import annotations
 

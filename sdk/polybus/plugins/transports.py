@@ -1,4 +1,4 @@
-"""What an established connection offers, whom it calls, and what the bus lends it."""
+"""Interfaces of an established connection: the transport, the receiver that it calls, and the host that the bus is for it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,7 @@ from attrs import frozen
 from ..errors import BusError
 from ..limits import Limits
 
-__all__ = [
-    "Closed",
-    "Host",
-    "Receiver",
-    "Reservation",
-    "Transport",
-]
+__all__ = ["Closed", "Host", "Receiver", "Reservation", "Transport"]
 
 
 @frozen
@@ -27,11 +21,11 @@ class Closed:
     """A WebSocket close code: 1000 orderly, 1001 going away, 1006 without a word, 4401 unauthorized, 4403 forbidden..."""
     reason: str = ""
     error: BusError | None = None
-    """What waiting callers should see where that is more than a `Disconnected`: `Unauthorized`, `Forbidden`, ..."""
+    """Error for waiting callers where it is more than a `Disconnected`: `Unauthorized`, `Forbidden`, ..."""
 
 
 class Receiver(Protocol):
-    """What a transport calls. All of it is synchronous, on the event loop, and never raises.
+    """The user of a transport. All methods are synchronous, are called on the event loop, and never raise.
 
     It may offer more: see `ReceiverFeatures`.
     """
@@ -74,7 +68,7 @@ class Transport(Protocol):
 
     @property
     def hops(self) -> int:
-        """How many tunnels this connection already runs through: 0 on a network."""
+        """Number of tunnels that this connection already runs through: 0 on a network."""
         ...
 
     @property
@@ -120,7 +114,7 @@ class Reservation(Protocol):
 
 
 class Host(Protocol):
-    """What the bus lends a transport."""
+    """Services of a bus for a transport."""
 
     @property
     def backend(self) -> Literal["asyncio", "trio"]: ...

@@ -10,12 +10,7 @@ from attrs import frozen
 from .endpoints import DialOptions, Listening, ListenOptions
 from .transports import Transport
 
-__all__ = [
-    "AsgiApp",
-    "HttpBinding",
-    "WebEndpoint",
-    "WebRoute",
-]
+__all__ = ["AsgiApp", "HttpBinding", "WebEndpoint", "WebRoute"]
 
 
 AsgiApp: TypeAlias = Callable[

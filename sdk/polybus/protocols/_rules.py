@@ -113,10 +113,7 @@ class WireRules:
         return str(value)
 
     def check_local_headers(self, headers: Any, limit: int) -> None:
-        """
-        Raises:
-            LocalProtocolError: Headers that go out do not fit the wire.
-        """
+        """May raise `LocalProtocolError`: headers that go out do not fit the wire."""
         fault = fault_in_headers(headers, limit)
         if fault is not None:
             raise LocalProtocolError(fault, protocol=self._protocol)

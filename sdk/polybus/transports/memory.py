@@ -139,10 +139,7 @@ def _cookies(text: str) -> dict[str, str]:
 
 
 def _name(url: str) -> str:
-    """
-    Raises:
-        ValueError: The URL names nothing.
-    """
+    """May raise `ValueError`: the URL names nothing."""
     name = urlsplit(url).netloc
     if not name:
         raise ValueError(f"{url}: the name is missing, write for example memory://orders")
@@ -251,10 +248,7 @@ class PipeEnd:
         return await _PendingMemoryConnection(other._listener, self.url, options).result()
 
     async def _wait_for(self, other: PipeEnd, seconds: float) -> None:
-        """
-        Raises:
-            ConnectFailed: The other end was not used in time.
-        """
+        """May raise `ConnectFailed`: the other end was not used in time."""
         with anyio.move_on_after(seconds) as scope:
             await other._ready.wait()
         if scope.cancelled_caught:

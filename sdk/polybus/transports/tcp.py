@@ -33,17 +33,16 @@ __all__ = ["Tcp", "Tls", "Unix"]
 _LARGE: Final = 64 * 1024
 
 
-class TcpTransport(StreamTransport):
+class TcpTransport(StreamTransport[LengthFramer]):
     """One connection of length-prefixed frames."""
 
-    __slots__ = ("_asked_at", "_framer", "_kept_alive_at")
+    __slots__ = ("_asked_at", "_kept_alive_at")
 
     admitted: Final = False
     """The kernel has accepted it; whether the server does, shows only when it does not."""
 
     def __init__(self, name: str, wire: Wire, host: Host) -> None:
-        super().__init__(name, wire, host)
-        self._framer = LengthFramer(self.max_frame)
+        super().__init__(name, wire, host, LengthFramer(host.limits.message))
         self._kept_alive_at = self._heard_at
         # Since when it has to be seen that a keep-alive has arrived.
         self._asked_at: float | None = None
@@ -84,12 +83,9 @@ class TcpTransport(StreamTransport):
         if framer.ended is not None:
             self._peer_left(framer.ended)
         elif framer.broken is not None:
-            if (
-                self._state is not TransportState.OPEN
-            ):  # it has been told, and may go on for as long as it is given to read that
-                return
-            self._fail(framer.broken.code, framer.broken.reason)
-        elif framer.keep_alives > self._host.limits.empty_frames:
+            if self._state is TransportState.OPEN:  # else it has been told, and may go on while it is given to read that
+                self._fail(framer.broken.code, framer.broken.reason)
+        elif framer.empty_frames > self._host.limits.empty_frames:
             self._check_flood()
 
     def _peer_left(self, why: Closed) -> None:
@@ -97,18 +93,10 @@ class TcpTransport(StreamTransport):
             self._leave(why)
             self._wire.hang_up()
 
-    def _calm(self) -> None:
-        self._framer.keep_alives = 0
-
-    def _say_goodbye(self, code: int, reason: str) -> None:
-        self._wire.write(closing_frame(code, reason))
-        self._wire.hang_up()
-
-    def _partial(self) -> str:
-        return self._framer.partial
-
-    def _arrived(self) -> int:
-        return self._framer.arrived
+    def tick(self, now: float) -> None:
+        super().tick(now)
+        if self._state is TransportState.OPEN:
+            self._check_silence(now)
 
     def _check_silence(self, now: float) -> None:
         limits = self._host.limits
@@ -147,7 +135,7 @@ class PendingTcpConnection(PendingConnection):
     def no(self, error: BusError) -> bytes:
         return closing_frame(code_for(error), text_of(error))
 
-    def let_in(self, admission: Admission) -> StreamTransport:
+    def let_in(self, admission: Admission) -> TcpTransport:
         return TcpTransport(_name(self.listener.url), self.wire, self.listener.options.host)
 
 

@@ -119,7 +119,7 @@ async def ended(host: Host, raw: Raw, there: Receiver, case: dict[str, Any]) -> 
 
 async def until_partial(there: Receiver) -> None:
     with anyio.fail_after(BOUND):
-        while not there.transport._partial():  # type: ignore[attr-defined]
+        while not there.transport._framer.partial:  # type: ignore[attr-defined]
             await anyio.wait_all_tasks_blocked()
 
 

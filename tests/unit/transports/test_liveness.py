@@ -230,10 +230,10 @@ class Slow:
         self.raw, self.there, self.now, self.sent = raw, there, now, 0
 
     async def second(self, data: bytes) -> None:
-        arrived = self.there.transport._arrived  # type: ignore[attr-defined]
-        before = len(self.there.frames), arrived()
+        framer = self.there.transport._framer  # type: ignore[attr-defined]
+        before = len(self.there.frames), framer.arrived
         await self.raw.send(data)
-        await eventually(lambda: not data or (len(self.there.frames), arrived()) != before or self.there.why is not None)
+        await eventually(lambda: not data or (len(self.there.frames), framer.arrived) != before or self.there.why is not None)
         self.now += 1
         self.there.transport.tick(self.now)
         await anyio.wait_all_tasks_blocked()  # what it has written leaves
@@ -273,7 +273,7 @@ async def test_a_drip_is_cut_however_much_came_before_it(anyio_backend: Any, url
         there = await server.gate.peer()
         slow = Slow(raw, there, host.time())
         await slow.second(head(url, 400_000) + bytes(before))
-        await eventually(lambda: there.transport._arrived() >= before)  # type: ignore[attr-defined]
+        await eventually(lambda: there.transport._framer.arrived >= before)  # type: ignore[attr-defined]
         there.transport.tick(slow.now)
         seconds = 0
         while slow.open:
@@ -292,13 +292,13 @@ async def test_pings_between_fragments_are_no_progress(anyio_backend: Any) -> No
         await raw.until(b"\r\n\r\n")
         there = await server.gate.peer()
         await raw.send(struct.pack("!BB4x", 0x02, 0x80 | 8) + b"fragment")
-        await eventually(lambda: there.transport._arrived() == 10)  # type: ignore[attr-defined]
+        await eventually(lambda: there.transport._framer.arrived == 10)  # type: ignore[attr-defined]
         now = host.time()
         for second in range(11):
-            heard = there.transport._framer.controls  # type: ignore[attr-defined]
+            heard = there.transport._framer.empty_frames  # type: ignore[attr-defined]
             for _ in range(60):
                 await raw.send(b"\x89\xfd\0\0\0\0" + bytes(125))
-            await eventually(lambda heard=heard: there.transport._framer.controls > heard)  # type: ignore[attr-defined,misc]
+            await eventually(lambda heard=heard: there.transport._framer.empty_frames > heard)  # type: ignore[attr-defined,misc]
             there.transport.tick(now + second)
         assert (await raw.rest())[-200:]
         await raw.stream.aclose()

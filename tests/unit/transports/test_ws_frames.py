@@ -128,7 +128,7 @@ def test_a_ping_is_answered_and_the_core_dropped_again() -> None:
     framer = server()
     assert framer.feed(masked(Opcode.TEXT, b"1") + masked(Opcode.PING, b"?") + masked(Opcode.TEXT, b"2")) == [b"1", b"2"]
     assert sent(framer) == bare(Opcode.PONG, b"?")
-    assert framer.controls == 1
+    assert framer.empty_frames == 1
     assert framer._core is None
 
 

@@ -132,10 +132,7 @@ class EventsClient(HttpClient):
         self._scope.cancel()
 
     async def _post_each(self, group: TaskGroup) -> None:
-        """
-        Raises:
-            ExchangeFailed: What has no answer did not arrive.
-        """
+        """May raise `ExchangeFailed`: what has no answer did not arrive."""
         while await self.something():
             frame = self._queue.popleft()
             attributes, _, _ = self._codec.reader.parts(frame)
@@ -176,10 +173,7 @@ class EventsClient(HttpClient):
         group.start_soon(self.guarded, partial(self._ask_one, scope, frame, attributes))
 
     async def _ask_one(self, scope: anyio.CancelScope, frame: bytes, attributes: Mapping[str, Any]) -> None:
-        """
-        Raises:
-            ExchangeFailed: The connection was lost.
-        """
+        """May raise `ExchangeFailed`: the connection was lost."""
         try:
             with scope:
                 self.deliver(await self._answered(frame, attributes))
@@ -215,11 +209,7 @@ class EventsClient(HttpClient):
         return self._codec.encode([Message(Kind.ERROR, "", asked["id"], code=code, attributes={**facts, "text": text})])
 
     async def _post(self, frames: Sequence[bytes], form: Form, patience: float | None) -> tuple[int, httpx.Headers, bytes]:
-        """
-        Raises:
-            ExchangeFailed: No answer, or the server does not let us in.
-            TimeoutError: No answer in this time.
-        """
+        """May raise `ExchangeFailed`: no answer, or the server does not let us in; `TimeoutError`: no answer in this time."""
         content = http_of(frames, self._adapter, form, self._limits)
         timeout = self._http.timeout if patience is None else httpx.Timeout(self._http.timeout.write, read=None)
         with anyio.fail_after(patience):

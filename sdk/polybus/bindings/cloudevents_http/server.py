@@ -76,10 +76,7 @@ class EventsEndpoint(HttpEndpoint):
         return self
 
     async def take(self, request: HttpRequest, send: Send) -> None:
-        """
-        Raises:
-            HandshakeRejected: There is no event in it, or its client is not let in.
-        """
+        """May raise `HandshakeRejected`: there is no event in it, or its client is not let in."""
         if request.scope["method"] == "OPTIONS":
             await request.probe()
             await respond(send, HTTPStatus.NO_CONTENT, b"", [_METHODS])
@@ -102,10 +99,7 @@ class EventsEndpoint(HttpEndpoint):
         await self._answer(send, content, posted)
 
     async def _answer(self, send: Send, content: _Content, posted: Posted) -> None:
-        """
-        Raises:
-            HandshakeRejected: Nothing that was posted is good, or the bus was left meanwhile.
-        """
+        """May raise `HandshakeRejected`: nothing that was posted is good, or the bus was left meanwhile."""
         if posted.too_large:
             limit = self._options.host.limits.outbox_bytes if self._options is not None else 0
             text = f"answers of more than {limit} bytes wait (Limits.outbox_bytes): post fewer requests at a time"
@@ -122,10 +116,7 @@ class EventsEndpoint(HttpEndpoint):
             await respond(send, HTTPStatus.ACCEPTED, b"")
 
     def _content(self, request: HttpRequest, body: bytes) -> _Content:
-        """
-        Raises:
-            HandshakeRejected: There is no event in it, or one that has no place in HTTP.
-        """
+        """May raise `HandshakeRejected`: there is no event in it, or one that has no place in HTTP."""
         assert self._options is not None
         limits = self._options.host.limits
         headers = {name: ", ".join(values) for name, values in request.head.headers.items()}
@@ -160,10 +151,7 @@ class EventsEndpoint(HttpEndpoint):
         return next((one for one in known if one.identity == identity and not one.over), None)
 
     def _enter(self, request: HttpRequest, entity: str, admission: Admission) -> EventsConnection:
-        """
-        Raises:
-            HandshakeRejected: There is no room.
-        """
+        """May raise `HandshakeRejected`: there is no room."""
         key = request.host, entity, admission.identity.key
         made = EventsConnection(request, self._adapter, admission.identity, lambda ended: self._left(key, ended))
         request.open(made, admission)

@@ -133,10 +133,7 @@ class HttpListener:
 
 
 def _endpoint(path: str, options: ListenOptions) -> WebEndpoint:
-    """
-    Raises:
-        Unsupported: The protocol has no form over HTTP.
-    """
+    """May raise `Unsupported`: the protocol has no form over HTTP."""
     endpoint = None if options.adapter is None else find_web_endpoint(options.adapter, path)
     if endpoint is None:
         raise Unsupported(f"{options.protocol} has no form over HTTP here: use ws:// or tcp://")

@@ -157,10 +157,7 @@ class ErraiClient(HttpClient):
             self._socket.close(self._why.code, self._why.reason)
 
     async def _post_waiting(self) -> None:
-        """
-        Raises:
-            ExchangeFailed: It does not get through.
-        """
+        """May raise `ExchangeFailed`: it does not get through."""
         waiting = len(self._queue)
         payload = next_payload(self._queue, self.max_frame)
         posted = waiting - len(self._queue)
@@ -239,10 +236,7 @@ class ErraiClient(HttpClient):
     # -- in
 
     async def _fetch_all(self) -> None:
-        """
-        Raises:
-            ExchangeFailed: Nothing can be fetched, or no longer.
-        """
+        """May raise `ExchangeFailed`: nothing can be fetched, or no longer."""
         await self._opened.wait()
         flags = self._offer.flags
         if "WebSockets" in flags and "websocket" in self._ways and await self._upgraded():

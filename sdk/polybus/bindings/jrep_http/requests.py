@@ -100,10 +100,7 @@ class ErraiRequests:
         return reader.retry
 
     async def _no_events(self, response: httpx.Response, deliver: Callable[[bytes], None]) -> float | None:
-        """
-        Raises:
-            ExchangeFailed: The answer ends the connection.
-        """
+        """May raise `ExchangeFailed`: the answer ends the connection."""
         body = await self._client.read(response)
         if response.status_code == 200 and _media_type(response.headers) == _JSON:
             deliver(body)  # SessionExpired, say
@@ -136,10 +133,7 @@ class ErraiRequests:
     async def _exchange(
         self, method: str, name: str, payload: bytes, query: Mapping[str, str], patience: float | None
     ) -> tuple[int, httpx.Headers, bytes]:
-        """
-        Raises:
-            ExchangeFailed: No answer.
-        """
+        """May raise `ExchangeFailed`: no answer."""
         timeout = self._http.timeout if patience is None else httpx.Timeout(self._http.timeout.write, read=patience)
         headers = {"phase": query["phase"]} if "phase" in query else {}
         return await self._client.ask(
@@ -148,10 +142,7 @@ class ErraiRequests:
 
 
 def _judged(status: int, headers: httpx.Headers, body: bytes) -> bytes:
-    """
-    Raises:
-        ExchangeFailed: Anything but 200 with JSON, or with nothing.
-    """
+    """May raise `ExchangeFailed`: anything but 200 with JSON, or with nothing."""
     away = turned_away(status, body)
     if away is not None:
         raise ExchangeFailed(away)

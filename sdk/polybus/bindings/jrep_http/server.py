@@ -59,10 +59,7 @@ class ErraiEndpoint(HttpEndpoint):
     # -- requests
 
     async def take(self, request: HttpRequest, send: Send) -> None:
-        """
-        Raises:
-            HandshakeRejected: The request is not as it has to be, or its client is not let in.
-        """
+        """May raise `HandshakeRejected`: the request is not as it has to be, or its client is not let in."""
         if request.scope["method"] == "POST" and request.media != "application/json":
             # A page of another site can post forms and plain text without being asked, and no JSON.
             text = f"a payload is application/json, not {request.media or 'without a type'}"

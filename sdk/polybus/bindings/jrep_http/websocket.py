@@ -177,10 +177,7 @@ class SessionSockets:
         await answered(self._admit, scope, receive, send)
 
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """
-        Raises:
-            HandshakeRejected: Before the upgrade: the client is not let in.
-        """
+        """May raise `HandshakeRejected`: before the upgrade: the client is not let in."""
         request = self._knock(scope, receive)
         sessions = self._sessions(request)
         if not sessions:

@@ -65,10 +65,7 @@ def _field(value: Any, path: str) -> str:
 
 
 def _form(data: bytes) -> dict[str, Any]:
-    """
-    Raises:
-        RemoteProtocolError: Too many fields, or no form.
-    """
+    """May raise `RemoteProtocolError`: too many fields, or no form."""
     if data.count(b"&") >= MAX_FIELDS:
         fields = data.count(b"&") + (not data.endswith(b"&"))
         if fields > MAX_FIELDS:
@@ -106,10 +103,7 @@ class Base64Format:
 
 
 def _base64(data: bytes) -> bytes:
-    """
-    Raises:
-        RemoteProtocolError: Not base64.
-    """
+    """May raise `RemoteProtocolError`: not base64."""
     try:
         return binascii.a2b_base64(data, strict_mode=True)
     except ValueError as error:

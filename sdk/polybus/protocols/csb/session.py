@@ -79,10 +79,7 @@ class CsbSession:
             self._refuse(error, party)
 
     def _take(self, message: Message, party: Party) -> None:
-        """
-        Raises:
-            RemoteProtocolError: An answer to nothing.
-        """
+        """May raise `RemoteProtocolError`: an answer to nothing."""
         kind = message.kind
         if kind is _RESPONSE or kind is _ERROR:
             # As `Party.find` and `Party.answered`, without the calls.

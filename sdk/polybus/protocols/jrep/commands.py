@@ -49,10 +49,7 @@ def receive(federation: Federation, message: Message, now: float) -> None:
 
 
 def _verb_for_us(federation: Federation, message: Message) -> str:
-    """
-    Raises:
-        RemoteProtocolError: It is not for this bus, or lacks something.
-    """
+    """May raise `RemoteProtocolError`: it is not for this bus, or lacks something."""
     if message.subject not in ("", federation.own_bus):
         text = f"{message.subject} is not this side's bus: a peer cannot speak for it"
         raise refuse(text, "reserved_subject")
@@ -97,10 +94,7 @@ def _ignore(federation: Federation, message: Message | None, now: float) -> None
 
 
 def _refuse(federation: Federation, message: Message | None, now: float) -> None:
-    """
-    Raises:
-        RemoteProtocolError: Always.
-    """
+    """Raise `RemoteProtocolError` always."""
     verb = verb_of(message)
     if verb is not None and verb not in VERBS:
         raise refuse(f"the command {verb[:60]!r} is not known", "unknown_verb")
@@ -108,10 +102,7 @@ def _refuse(federation: Federation, message: Message | None, now: float) -> None
 
 
 def _violate(federation: Federation, message: Message | None, now: float) -> None:
-    """
-    Raises:
-        RemoteProtocolError: Always; it ends the connection.
-    """
+    """Raise `RemoteProtocolError` always; it ends the connection."""
     raise refuse(f"{verb_of(message)} before any handshake", "handshake_order", None, 1002)
 
 

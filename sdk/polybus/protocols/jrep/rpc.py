@@ -166,10 +166,7 @@ class RemoteInterface:
         return "long" if -0x8000_0000_0000_0000 <= value <= 0x7FFF_FFFF_FFFF_FFFF else "java.math.BigInteger"
 
     def _java_type(self, kind: Any) -> JavaType:
-        """
-        Raises:
-            TypeError: It has no Java name.
-        """
+        """May raise `TypeError`: it has no Java name."""
         if isinstance(kind, ForwardRef):
             kind = kind.__forward_arg__
         if isinstance(kind, str):

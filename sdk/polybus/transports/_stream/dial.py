@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from ...errors import ConnectFailed
-from .happy_eyeballs import connect_tcp, connect_unix
+from .happy_eyeballs import connect, connect_tcp
 from .sockets import address_of
 from .wire import Wire, plain_reason
 
@@ -72,7 +72,7 @@ async def dial_unix(url: str, path: str, bus: Host) -> Wire:
         ConnectFailed: With the reason.
     """
     with bounded(url, bus.limits.connect_timeout, "while connecting"):
-        sock = await connect_unix(path, bus.backend)
+        sock = await connect((socket.AF_UNIX, path), bus.backend)
     return await _wire(url, sock, "", None, bus)
 
 

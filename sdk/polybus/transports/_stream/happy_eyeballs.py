@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 
 import anyio
 
-__all__ = ["connect_tcp", "connect_unix"]
+__all__ = ["connect", "connect_tcp"]
 
 _HEAD_START: Final = 0.25
 """Seconds that an address has before the next one is tried too."""
@@ -30,17 +30,8 @@ async def connect_tcp(host: str, port: int, backend: str) -> socket.socket:
     found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     addresses = list(dict.fromkeys((int(family), address) for family, _, _, _, address in found))
     if len(addresses) == 1:
-        return await _connect(addresses[0], backend)
+        return await connect(addresses[0], backend)
     return await _Race(backend).run(_alternating(addresses))
-
-
-async def connect_unix(path: str, backend: str) -> socket.socket:
-    """A connected socket.
-
-    Raises:
-        OSError: There is no listener.
-    """
-    return await _connect((socket.AF_UNIX, path), backend)
 
 
 def _alternating(addresses: Sequence[Address]) -> list[Address]:
@@ -75,7 +66,7 @@ class _Race:
 
     async def _attempt(self, address: Address, failed: anyio.Event, race: anyio.CancelScope) -> None:
         try:
-            sock = await _connect(address, self._backend)
+            sock = await connect(address, self._backend)
         except OSError as error:
             self._errors.append(error)
             failed.set()
@@ -87,7 +78,12 @@ class _Race:
             sock.close()
 
 
-async def _connect(address: Address, backend: str) -> socket.socket:
+async def connect(address: Address, backend: str) -> socket.socket:
+    """A socket that is connected to an address of a family.
+
+    Raises:
+        OSError: There is no listener.
+    """
     family, name = address
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:

@@ -41,10 +41,10 @@ class LengthFramer:
     Attributes:
         ended: The peer's closing frame, once it has come.
         broken: Why nothing more is taken from a peer that has sent something impossible.
-        keep_alives: How many have come in since it was set to zero.
+        empty_frames: How many keep-alives have come in since it was set to zero.
     """
 
-    __slots__ = ("_begun", "_frame", "_head", "_limit", "broken", "ended", "keep_alives")
+    __slots__ = ("_begun", "_frame", "_head", "_limit", "broken", "ended", "empty_frames")
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -55,7 +55,14 @@ class LengthFramer:
         self._frame: PartialFrame | None = None
         self.ended: Closed | None = None
         self.broken: Closed | None = None
-        self.keep_alives: int = 0
+        self.empty_frames: int = 0
+
+    ends_with_goodbye: Final = True
+    """It is the last thing that is sent."""
+
+    def goodbye(self, code: int, reason: str) -> list[bytes]:
+        """The bytes with which this end closes."""
+        return [closing_frame(code, reason)]
 
     @property
     def partial(self) -> str:
@@ -77,13 +84,12 @@ class LengthFramer:
         if self.ended is not None or self.broken is not None:
             return frames
         position = 0
-        frame = self._frame
-        if frame is not None:
-            position = frame.missing
-            if len(data) < position:
-                frame.add(data)
+        if self._frame is not None:
+            position = self._frame.missing
+            whole = self._frame.fill(data)
+            if whole is None:
                 return frames
-            frames.append(frame.complete(data[:position]))
+            frames.append(whole)
             self._frame = None
         elif self._head:
             data = self._head + data
@@ -104,7 +110,7 @@ class LengthFramer:
                 self._special(length, data[position:])
                 return frames
             else:
-                self.keep_alives += 1
+                self.empty_frames += 1
                 position = start
         if position < size:
             self._head = data[position:]

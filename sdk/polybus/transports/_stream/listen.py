@@ -10,7 +10,7 @@ import socket
 import ssl
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import anyio
 import anyio.lowlevel
@@ -20,9 +20,6 @@ from ...plugins import ListenOptions
 from .pending import AdmissionSlot, PendingConnection
 from .sockets import address_of, unlink_if_ours
 from .wire import Wire, plain_reason
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["StreamListener"]
 

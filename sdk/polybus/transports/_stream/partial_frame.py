@@ -37,7 +37,10 @@ class PartialFrame:
         else:
             parts.append(bytearray(data))
 
-    def complete(self, rest: bytes) -> bytes:
-        """The whole frame, with what was missing."""
-        self.parts.append(rest)
+    def fill(self, data: bytes) -> bytes | None:
+        """Take what is missing from the beginning of a chunk; the frame, if that makes it whole."""
+        if len(data) < self.missing:
+            self.add(data)
+            return None
+        self.parts.append(data[: self.missing])
         return b"".join(self.parts)

@@ -12,7 +12,7 @@ from .wire import Wire, call_later
 
 if TYPE_CHECKING:
     from .listen import StreamListener
-    from .transport import StreamTransport
+    from .transport import WireTransport
 
 __all__ = ["PendingConnection", "AdmissionSlot"]
 
@@ -46,7 +46,7 @@ class PendingConnection:
         """Bytes for a client that is not let in."""
         raise NotImplementedError
 
-    def let_in(self, admission: Admission) -> StreamTransport:
+    def let_in(self, admission: Admission) -> WireTransport:
         """Write the welcome where there is one and make the transport."""
         raise NotImplementedError
 

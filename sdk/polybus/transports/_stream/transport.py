@@ -5,17 +5,17 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from ...errors import TooLarge
-from ...plugins import Closed, ReceiverFeatures
+from ...plugins import Closed, ReceiverFeatures, Transport
 from .pace import SLOWEST, Pace
-from .wire import Wire, call_later, closed_with
+from .wire import Wire, WireUser, call_later, closed_with
 
 if TYPE_CHECKING:
     from ...plugins import Host, Receiver
 
-__all__ = ["TransportState", "StreamTransport"]
+__all__ = ["Framer", "StreamTransport", "TransportState", "WireTransport"]
 
 _A_TICK = 0.5
 """Less than the time from one `tick` to the next."""
@@ -32,22 +32,58 @@ class TransportState(enum.Enum):
     LOST = 3
 
 
-class StreamTransport:
-    """A transport over a `Wire`. Subclasses bring the framing.
+class Framer(Protocol):
+    """Framing of a connection, without I/O.
+
+    Attributes:
+        empty_frames: How many frames without content have come in since it was set to zero.
+        ends_with_goodbye: Whether this end closes its half of the connection behind its goodbye.
+    """
+
+    empty_frames: int
+
+    @property
+    def ends_with_goodbye(self) -> bool: ...
+
+    @property
+    def partial(self) -> str:
+        """Arrived part of the frame that has begun, for people; empty between two frames."""
+        ...
+
+    @property
+    def arrived(self) -> int:
+        """The same in bytes, its header among them; 0 between two frames."""
+        ...
+
+    def goodbye(self, code: int, reason: str) -> list[bytes]:
+        """The bytes with which this end closes."""
+        ...
+
+
+class WireTransport(Transport, WireUser, Protocol):
+    """A transport that stands on a wire."""
+
+
+F = TypeVar("F", bound=Framer)
+
+
+class StreamTransport(Generic[F]):
+    """Beginning, end and deadlines of a transport over a `Wire`. Subclasses send and receive, and watch for silence.
 
     Liveness is judged in `tick`, about once a second, so that nothing has to be timed per frame: each limit may be exceeded
     by one tick before it acts.
     """
 
     __slots__ = (
-        "_cancel_timer", "_deaf", "_early", "_flood_since", "_heard", "_heard_at", "_host", "_pace", "_paused", "_receiver",
-        "_state", "_stuck_at", "_stuck_since", "_why", "_wire", "max_frame", "name",
+        "_cancel_timer", "_deaf", "_early", "_flood_since", "_framer", "_heard", "_heard_at", "_host", "_pace", "_paused",
+        "_receiver", "_state", "_stuck_at", "_stuck_since", "_why", "_wire", "max_frame", "name",
     )  # fmt: skip
 
     hops = 0
 
-    def __init__(self, name: str, wire: Wire, host: Host) -> None:
+    def __init__(self, name: str, wire: Wire, host: Host, framer: F) -> None:
         self.name: str = name
+        self._framer = framer
         self.max_frame: int = host.limits.message
         self._wire = wire
         self._host = host
@@ -125,14 +161,17 @@ class StreamTransport:
     def slow_arrival(self) -> int:
         """Bytes that are there of a frame which was arriving a tick ago already: many that nearly are there cost memory."""
         pace = self._pace
-        return self._arrived() if pace is not None and self._host.time() - pace.began >= _A_TICK else 0
+        return self._framer.arrived if pace is not None and self._host.time() - pace.began >= _A_TICK else 0
 
     def close(self, code: int = 1000, reason: str = "") -> None:
         """Write what was sent, tell the peer, close; after `Limits.close_timeout` cut. `Receiver.closed` follows."""
         if self._state is TransportState.OPEN:
             only_goodbye = code == 1000 and not (self._wire.taken() or self._wire.backlog())
             self._leave(Closed(code, reason), _GOODBYE if only_goodbye else math.inf)
-            self._say_goodbye(code, reason)
+            for data in self._framer.goodbye(code, reason):
+                self._wire.write(data)
+            if self._framer.ends_with_goodbye:
+                self._wire.hang_up()
 
     def abort(self, why: Closed) -> None:
         """Cut at once. `Receiver.closed` follows with this reason."""
@@ -151,51 +190,14 @@ class StreamTransport:
             self._heard_at = now
         if now - self._flood_since >= 1:
             self._flood_since = now
-            self._calm()
+            self._framer.empty_frames = 0
         self._check_frame(now)
         self._check_writing(now)
-        if self._state is TransportState.OPEN:
-            self._check_silence(now)
 
-    # -- what subclasses bring
-
-    def send(self, frame: bytes) -> None:
-        """Hand over a frame without waiting. Frames of one turn of the event loop leave in one write. After the end: ignored.
-
-        Raises:
-            TooLarge: The frame is over `Limits.message`.
-        """
-        raise NotImplementedError
-
-    def data_received(self, data: bytes) -> None:
-        """A chunk has come in."""
-        raise NotImplementedError
-
-    def _say_goodbye(self, code: int, reason: str) -> None:
-        raise NotImplementedError
-
-    def _partial(self) -> str:
-        """Arrived part of the frame that has begun; empty between two frames."""
-        raise NotImplementedError
-
-    def _arrived(self) -> int:
-        """The same in bytes, its header among them; 0 between two frames."""
-        raise NotImplementedError
-
-    def _check_silence(self, now: float) -> None:
-        raise NotImplementedError
-
-    def _calm(self) -> None:
-        """Count the frames without content from zero again."""
-        raise NotImplementedError
-
-    # -- what they use
+    # -- what subclasses use
 
     def _check_size(self, size: int) -> None:
-        """
-        Raises:
-            TooLarge: A frame is over `Limits.message`.
-        """
+        """May raise `TooLarge`: a frame is over `Limits.message`."""
         if size > self.max_frame:
             raise TooLarge(f"a frame of {size} bytes, the limit is {self.max_frame}: raise Limits(message=...) on both sides")
 
@@ -229,10 +231,10 @@ class StreamTransport:
         if now - self._flood_since < 1:
             self._fail(1008, f"more than {self._host.limits.empty_frames} empty frames in a second")
         self._flood_since = now
-        self._calm()
+        self._framer.empty_frames = 0
 
     def _check_frame(self, now: float) -> None:
-        arrived = self._arrived()
+        arrived = self._framer.arrived
         if not arrived or self._deaf:
             self._pace = None
             return
@@ -241,7 +243,7 @@ class StreamTransport:
             self._pace = Pace(now, arrived)
         elif now >= self._pace.deadline(now, arrived, seconds):
             less = f"less than {math.ceil(SLOWEST * seconds)} bytes came within {seconds:g} s (Limits.frame_timeout)"
-            self._fail(1002, f"a frame stalled: {less}: {self._partial()}")
+            self._fail(1002, f"a frame stalled: {less}: {self._framer.partial}")
 
     def _check_writing(self, now: float) -> None:
         if not self._wire.backlog():
@@ -263,7 +265,7 @@ class StreamTransport:
     def eof_received(self) -> None:
         """End: the peer sends nothing more."""
         if self._state is TransportState.OPEN:
-            partial = self._partial()
+            partial = self._framer.partial
             self._leave(Closed(1006, f"truncated: {partial}") if partial else closed_with(None))
         self._wire.hang_up()
 
@@ -272,7 +274,7 @@ class StreamTransport:
             self._cancel_timer()
             self._cancel_timer = None
         if self._why is None:
-            partial = self._partial()
+            partial = self._framer.partial
             why = closed_with(error)
             self._why = Closed(why.code, f"truncated: {partial} ({why.reason})") if partial else why
         self._state = TransportState.LOST

@@ -216,15 +216,11 @@ class AsgiTransport:
         data: bytes = message["text"].encode("utf-8", "surrogatepass") if binary is None else binary
         if kind not in self._reads:
             other = "binary" if kind == "text" else "text"
-            self._fail(1003, f"a {kind} frame, but only {other} frames are read here")
+            self.close(1003, f"a {kind} frame, but only {other} frames are read here")
         elif len(data) > self.max_frame:
-            self._fail(1009, f"a frame of {len(data)} bytes, the limit is {self.max_frame} (Limits.message)")
+            self.close(1009, f"a frame of {len(data)} bytes, the limit is {self.max_frame} (Limits.message)")
         elif self._receiver is not None:
             self._receiver.frames_received([data])
-
-    def _fail(self, code: int, reason: str) -> None:
-        """The peer broke a rule: tell it and go."""
-        self.close(code, reason)
 
     async def _write(self) -> None:
         pending = self._pending

@@ -75,10 +75,7 @@ class AsgiWebSocket:
         await answered(self._knock, scope, receive, send)
 
     async def _knock(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """
-        Raises:
-            HandshakeRejected: Before the upgrade: the client is not let in.
-        """
+        """May raise `HandshakeRejected`: before the upgrade: the client is not let in."""
         options = self._options
         if options is None:
             raise HandshakeRejected(HTTPStatus.SERVICE_UNAVAILABLE, "this server is shutting down")
@@ -113,10 +110,7 @@ class AsgiWebSocket:
             await transport.run(receive)
 
     def _examine(self, scope: Scope, receive: Receive, options: ListenOptions) -> tuple[str | None, Handshake]:
-        """
-        Raises:
-            HandshakeRejected: The request breaks a rule.
-        """
+        """May raise `HandshakeRejected`: the request breaks a rule."""
         here: tuple[str, int | None] = scope.get("server") or ("", None)
         upgrade = upgrade_of(scope)
         policy = OriginPolicy(
@@ -142,10 +136,7 @@ class AsgiWebSocket:
         return policy.handshake(upgrade, known)
 
     def refuse_public(self, host: str) -> None:
-        """
-        Raises:
-            HandshakeRejected: 403
-        """
+        """May raise `HandshakeRejected`: 403."""
         text = (
             f"this server can be reached from other machines (at {host}) and its bus lets everybody in: pass "
             "Bus(authenticate=...), or bind to 127.0.0.1, or say attach(..., insecure=True)"
@@ -173,10 +164,7 @@ async def answered(upgrade: Knock, scope: Scope, receive: Receive, send: Send) -
 
 
 async def admit(options: ListenOptions, handshake: Handshake) -> Admission:
-    """
-    Raises:
-        HandshakeRejected: The bus does not let the client in, or could not say so in time.
-    """
+    """May raise `HandshakeRejected`: the bus does not let the client in, or could not say so in time."""
     decided = anyio.Event()
     outcome: list[Admission | BusError] = []
 

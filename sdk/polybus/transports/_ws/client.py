@@ -70,10 +70,7 @@ async def open_websocket(url: str, tls: ssl.SSLContext | None, options: DialOpti
 
 
 def _request(url: str, options: DialOptions) -> tuple[ClientProtocol, Request]:
-    """
-    Raises:
-        LocalProtocolError: A header that belongs to the handshake itself, or is no header at all.
-    """
+    """May raise `LocalProtocolError`: a header that belongs to the handshake itself, or is no header at all."""
     offers = [Subprotocol(options.subprotocol)] if options.subprotocol else None
     core = ClientProtocol(parse_uri(url), subprotocols=offers)
     request = core.connect()

@@ -18,7 +18,7 @@ from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import CLIENT, OPEN, SERVER, Protocol
 
 from ...plugins import Closed
-from .._stream.close_codes import closed_by_peer, cut_reason
+from .._stream.close_codes import closed_by_peer, cut_reason, sayable
 from .._stream.partial_frame import PartialFrame
 
 try:
@@ -53,13 +53,13 @@ class WebSocketFramer:
     Attributes:
         out: What must be written now: answers to pings, closing frames. The user takes it and empties it.
         ended: What the peer's closing frame said, once it has come.
-        controls: How many pings and pongs have come in since it was set to zero.
+        empty_frames: How many pings and pongs have come in since it was set to zero.
         broken: Which rule the peer broke; the closing frame that tells it so is in `out`.
     """
 
     __slots__ = (
         "_core", "_first", "_fragments", "_frame", "_head", "_key", "_keys", "_kinds", "_limit", "_owed", "_server", "_size",
-        "_text", "broken", "controls", "ended", "out",
+        "_text", "broken", "empty_frames", "ended", "out",
     )  # fmt: skip
 
     def __init__(
@@ -81,7 +81,7 @@ class WebSocketFramer:
         self._size = 0
         self._owed = 0
         self._fragments: list[bytes] | None = None
-        self.controls: int = 0
+        self.empty_frames: int = 0
         self.out: list[bytes] | None = None
         self.ended: Closed | None = None
         self.broken: Closed | None = None
@@ -115,14 +115,13 @@ class WebSocketFramer:
         position = 0
         if self.ended is not None or self.broken is not None:
             return frames
-        frame = self._frame
-        if frame is not None:
-            position = frame.missing
-            if len(data) < position:
-                frame.add(data)
+        if self._frame is not None:
+            position = self._frame.missing
+            whole = self._frame.fill(data)
+            if whole is None:
                 return frames
             self._frame = None
-            self._complete(frame.complete(data[:position]), frames)
+            self._complete(whole, frames)
         elif self._owed:
             position = min(self._owed, len(data))
             self._owed -= position
@@ -226,7 +225,7 @@ class WebSocketFramer:
         for event in core.events_received():
             assert isinstance(event, Frame)
             if event.opcode in (Opcode.PING, Opcode.PONG):
-                self.controls += 1
+                self.empty_frames += 1
             elif event.opcode is not Opcode.CLOSE and self.broken is None:
                 self._fragment(event, frames)
         self._take_output(core)
@@ -311,12 +310,17 @@ class WebSocketFramer:
         """A sign of life without a question (section 5.5.3)."""
         return bytes((0x8A, 0)) if self._server else bytes((0x8A, 0x80)) + os.urandom(4)
 
-    def close(self, code: int, reason: str) -> None:
-        """Put our closing frame into `out` (section 5.5.1)."""
+    ends_with_goodbye: Final = False
+    """The TCP connection ends when the peer's closing frame comes, or with the time for closing."""
+
+    def goodbye(self, code: int, reason: str) -> list[bytes]:
+        """The bytes with which this end closes: what is in `out`, and a closing frame (section 5.5.1)."""
         core = self._the_core()
         if core.state is OPEN:
-            core.send_close(code, cut_reason(reason).decode())
+            core.send_close(sayable(code), cut_reason(reason).decode())
             self._take_output(core)
+        out, self.out = self.out or [], None
+        return out
 
     def fail(self, code: int, reason: str) -> None:
         """The peer broke a rule (section 7.1.7): put the closing frame that says so into `out`, and read nothing more."""

@@ -111,18 +111,12 @@ class OriginPolicy:
         )
 
     def check_path(self, path: str) -> None:
-        """
-        Raises:
-            HandshakeRejected: 404, another path is served here.
-        """
+        """May raise `HandshakeRejected`: 404, another path is served here."""
         if unquote(path or "/") != unquote(self.path or "/"):
             raise HandshakeRejected(HTTPStatus.NOT_FOUND, f"nothing is served at {_shown(path)}, only at {self.path or '/'}")
 
     def check_host(self, host: str | None) -> None:
-        """
-        Raises:
-            HandshakeRejected: 421, a name that a loopback server does not answer to; 400, none at all.
-        """
+        """May raise `HandshakeRejected`: 421, a name that a loopback server does not answer to; 400, none at all."""
         if not host:
             raise HandshakeRejected(HTTPStatus.BAD_REQUEST, "the Host header is missing")
         name, _ = self._host_port(host)
@@ -140,10 +134,7 @@ class OriginPolicy:
         )
 
     def check_origin(self, origin: str | None, host: str) -> None:
-        """
-        Raises:
-            HandshakeRejected: 403, a page of another site.
-        """
+        """May raise `HandshakeRejected`: 403, a page of another site."""
         if origin is None or origin in self.origins:
             return
         try:
@@ -183,10 +174,7 @@ class OriginPolicy:
         )
 
     def _host_port(self, host: str) -> tuple[str, int]:
-        """
-        Raises:
-            HandshakeRejected: 400, this is no host.
-        """
+        """May raise `HandshakeRejected`: 400, this is no host."""
         try:
             parts = urlsplit(f"//{host}")
             port = parts.port or (443 if self.tls else 80)
@@ -252,10 +240,7 @@ def answer(turned: HandshakeRejected) -> tuple[list[tuple[str, str]], bytes]:
 
 
 def check_origins(origins: Sequence[str]) -> None:
-    """
-    Raises:
-        ValueError: What no browser would ever send.
-    """
+    """May raise `ValueError`: what no browser would ever send."""
     for origin in origins:
         parts = urlsplit(origin)
         if origin != "null" and (not parts.scheme or not parts.hostname or parts.path or parts.query):
@@ -263,10 +248,7 @@ def check_origins(origins: Sequence[str]) -> None:
 
 
 def check_hosts(hosts: Sequence[str]) -> None:
-    """
-    Raises:
-        ValueError: What no Host header ever is.
-    """
+    """May raise `ValueError`: what no Host header ever is."""
     for host in hosts:
         if not host or any(char in "/?#@\\" or char.isspace() for char in host):
             raise ValueError(f"hosts: {host!r} is no host, write for example 'example.org' or 'example.org:8443'")

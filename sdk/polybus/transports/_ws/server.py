@@ -15,7 +15,6 @@ from ...errors import BusError
 from ...plugins import Admission, Handshake
 from .._stream.listen import StreamListener
 from .._stream.pending import AdmissionSlot, PendingConnection
-from .._stream.transport import StreamTransport
 from .._stream.wire import Wire
 from .frames import WebSocketFramer
 from .policy import HandshakeRejected, OriginPolicy, UpgradeRequest, answer, refused
@@ -105,7 +104,7 @@ class PendingWebSocket(PendingConnection):
     def no(self, error: BusError) -> bytes:
         return _response(refused(error))
 
-    def let_in(self, admission: Admission) -> StreamTransport:
+    def let_in(self, admission: Admission) -> WebSocketTransport:
         options = self.listener.options
         self.wire.write(self._welcome)
         framer = WebSocketFramer(server=True, limit=options.host.limits.message, reads=options.reads, writes=options.writes)
@@ -116,10 +115,7 @@ class PendingWebSocket(PendingConnection):
 
 
 def _upgrade(request: Request) -> UpgradeRequest:
-    """
-    Raises:
-        HandshakeRejected: 400, the target or a header is malformed.
-    """
+    """May raise `HandshakeRejected`: 400, the target or a header is malformed."""
     try:
         target = urlsplit(request.path)
     except ValueError as error:  # `//[`, say
@@ -134,10 +130,7 @@ def _upgrade(request: Request) -> UpgradeRequest:
 
 
 def _offers(headers: Headers) -> list[str]:
-    """
-    Raises:
-        HandshakeRejected: 400, the header is malformed.
-    """
+    """May raise `HandshakeRejected`: 400, the header is malformed."""
     try:
         return [offer for value in headers.get_all("Sec-WebSocket-Protocol") for offer in parse_subprotocol(value)]
     except InvalidHeader as error:

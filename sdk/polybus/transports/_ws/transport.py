@@ -5,20 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ...plugins import Closed
-from .._stream.close_codes import sayable
 from .._stream.transport import StreamTransport, TransportState
+from .frames import WebSocketFramer
 
 if TYPE_CHECKING:
     from ...plugins import Host
     from .._stream.wire import Wire
-    from .frames import WebSocketFramer
 
 __all__ = ["WebSocketTransport"]
 
 _LARGE: Final = 64 * 1024
 
 
-class WebSocketTransport(StreamTransport):
+class WebSocketTransport(StreamTransport[WebSocketFramer]):
     """One connection of WebSocket messages.
 
     After `Limits.ping_interval` of silence the peer is asked for a sign of life; without any for `Limits.ping_timeout` the
@@ -27,11 +26,10 @@ class WebSocketTransport(StreamTransport):
     about once a second that it is there: over a slow line the sender's ping, behind the frame, may be answered too late.
     """
 
-    __slots__ = ("_acknowledged", "_framer", "_ping_ends", "_pinged_at")
+    __slots__ = ("_acknowledged", "_ping_ends", "_pinged_at")
 
     def __init__(self, name: str, wire: Wire, host: Host, framer: WebSocketFramer) -> None:
-        super().__init__(name, wire, host)
-        self._framer = framer
+        super().__init__(name, wire, host, framer)
         self._pinged_at: float | None = None
         # How many bytes of ours the peer's kernel had when that was looked at, and how many it has once the ping is there.
         self._acknowledged = 0
@@ -75,11 +73,10 @@ class WebSocketTransport(StreamTransport):
             self._write_out()
         if frames:
             self._deliver(frames)
-        if framer.ended is not None:
-            self._peer_left(framer.ended)
-        elif framer.broken is not None:
-            self._peer_broke(framer.broken)
-        elif framer.controls > self._host.limits.empty_frames:
+        over = framer.ended or framer.broken
+        if over is not None:
+            self._peer_left(over)
+        elif framer.empty_frames > self._host.limits.empty_frames:
             self._check_flood()
 
     def _write_out(self) -> None:
@@ -88,34 +85,20 @@ class WebSocketTransport(StreamTransport):
             self._wire.write(data)
 
     def _peer_left(self, why: Closed) -> None:
-        """Its closing frame is here, ours is written: end the TCP connection (RFC 6455, section 7.1.1)."""
+        """End the TCP connection (RFC 6455, section 7.1.1): its closing frame is here, or it broke a rule; ours is written."""
         if self._state is TransportState.OPEN:
             self._leave(why)
         self._wire.hang_up()
-
-    def _peer_broke(self, why: Closed) -> None:
-        if self._state is TransportState.OPEN:
-            self._leave(why)
-        self._wire.hang_up()
-
-    def _say_goodbye(self, code: int, reason: str) -> None:
-        # The TCP connection ends when the peer's closing frame comes, or with the time for closing.
-        self._framer.close(sayable(code), reason)
-        self._write_out()
 
     def _fail(self, code: int, reason: str) -> None:
         self._framer.fail(code, reason)
         self._write_out()
-        self._peer_broke(Closed(code, reason))
+        self._peer_left(Closed(code, reason))
 
-    def _calm(self) -> None:
-        self._framer.controls = 0
-
-    def _partial(self) -> str:
-        return self._framer.partial
-
-    def _arrived(self) -> int:
-        return self._framer.arrived
+    def tick(self, now: float) -> None:
+        super().tick(now)
+        if self._state is TransportState.OPEN:
+            self._check_silence(now)
 
     def _check_frame(self, now: float) -> None:
         super()._check_frame(now)

@@ -42,7 +42,7 @@ class PortConnection:
 
     __slots__ = (
         "_ack_at", "_acked", "_bytes", "_count", "_deaf", "_early", "_first", "_heard", "_heard_at", "_host", "_ours",
-        "_paused", "_pinged_at", "_port", "_post", "_reads", "_receiver", "_size", "_sizes", "_state", "_stuck_at",
+        "_over", "_paused", "_pinged_at", "_port", "_post", "_reads", "_receiver", "_size", "_sizes", "_state", "_stuck_at",
         "_stuck_since", "_text", "_unacked_bytes", "_why", "address", "max_frame",
     )  # fmt: skip
 
@@ -56,6 +56,7 @@ class PortConnection:
         reads: frozenset[Literal["text", "binary"]],
         writes: Literal["text", "binary"],
         first: Callable[[Hello | None], None],
+        over: Callable[[], None] = lambda: None,
     ) -> None:
         self.address: str = port.info.address
         self.max_frame: int = host.limits.message
@@ -66,6 +67,8 @@ class PortConnection:
         self._text = writes == "text"
         self._first: Callable[[Hello | None], None] | None = first
         """Told once: what the other end says first, or None when that is a frame or the end."""
+        self._over = over
+        """Called at the end."""
         self._state = _State.GREETING
         self._ours = port.info.epoch is not None
         self._receiver: Receiver | None = None
@@ -179,7 +182,7 @@ class PortConnection:
         sizes = self._sizes
         fresh = count - self._acked
         if not 0 <= fresh <= len(sizes):
-            self._fail(
+            self.close(
                 1002, f"an acknowledgement of {text[:20]!r} messages: between {self._acked} and {self._acked + len(sizes)}"
             )
             return
@@ -208,7 +211,7 @@ class PortConnection:
         elif type(data) is bytes:
             frame, kind = data, "binary"
         else:
-            self._fail(1003, f"{type(data).__name__} is no frame: a port carries text and bytes")
+            self.close(1003, f"{type(data).__name__} is no frame: a port carries text and bytes")
             return
         if self._first is not None:
             self._say(None)
@@ -231,9 +234,9 @@ class PortConnection:
 
     def _refuse(self, kind: str, size: int) -> None:
         if size > self.max_frame:
-            self._fail(1009, f"a frame of {size} bytes, the limit is {self.max_frame}")
+            self.close(1009, f"a frame of {size} bytes, the limit is {self.max_frame}")
         else:
-            self._fail(1003, f"{kind} frames are not part of the protocol that is spoken here")
+            self.close(1003, f"{kind} frames are not part of the protocol that is spoken here")
 
     def _keep(self, frame: bytes) -> None:
         """Keep what no receiver takes now. What is kept is not acknowledged, so one of ours soon stops."""
@@ -242,14 +245,14 @@ class PortConnection:
         limits = self._host.limits
         if self._bytes > limits.outbox_bytes + HIGH_BYTES or len(self._early) > limits.outbox + HIGH_FRAMES:
             self._early = []
-            self._fail(1013, f"more than {limits.outbox_bytes} bytes came in that nobody reads here")
+            self.close(1013, f"more than {limits.outbox_bytes} bytes came in that nobody reads here")
 
     def _control(self, data: str) -> None:
         word, _, rest = data[1:].partition(" ")
         if word == "hi":
             self._greeted(rest)
         elif self._first is not None and word != "bye":
-            self._fail(1002, f"{word[:20]!r} before a greeting")
+            self.close(1002, f"{word[:20]!r} before a greeting")
         elif word == "ack":
             self._taken(rest)
         elif word == "ping":
@@ -258,12 +261,12 @@ class PortConnection:
             self._end(control.read_bye(rest))
             self._port.close()
         elif word != "pong":
-            self._fail(1002, f"{word[:20]!r} is no control message")
+            self.close(1002, f"{word[:20]!r} is no control message")
 
     def _greeted(self, text: str) -> None:
         said = control.read_hello(text)
         if isinstance(said, Closed):
-            self._fail(said.code, said.reason)
+            self.close(said.code, said.reason)
             return
         self._ours = True
         self._say(said)
@@ -305,11 +308,7 @@ class PortConnection:
 
     def _unreadable(self) -> None:
         """End: a frame is lost, and it is not known which."""
-        self._fail(1003, "a message came that cannot be read here")
-
-    def _fail(self, code: int, reason: str) -> None:
-        """The other end broke a rule: tell it and go."""
-        self.close(code, reason)
+        self.close(1003, "a message came that cannot be read here")
 
     def _leave(self, code: int, reason: str) -> None:
         if self._ours:
@@ -328,6 +327,7 @@ class PortConnection:
         self._sizes.clear()
         self._size = 0
         self._say(None)
+        self._over()
         if self._receiver is not None:
             self._host.call_soon(self._finish)
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import anyio
 
 from ...errors import BusError
-from ...plugins import Admission, Closed, Handshake, Host, ListenOptions
+from ...plugins import Admission, Handshake, Host, ListenOptions
 from .._stream.close_codes import code_for, text_of
 from ._connection import PortConnection
 from ._control import Hello
@@ -57,7 +55,9 @@ class PendingPort:
         self.silent: bool = True
         """True if it has said nothing so far."""
         self.over: anyio.Event = anyio.Event()
-        self.connection: PortConnection = _Tracked(port, options.host, options.reads, options.writes, self._first, self.over)
+        self.connection: PortConnection = PortConnection(
+            port, options.host, options.reads, options.writes, self._first, self.over.set
+        )
 
     def _first(self, said: Hello | None) -> None:
         connection, gate = self.connection, self._options.gate
@@ -110,20 +110,6 @@ class PendingPort:
             address=info.address,
             params={} if info.epoch is None else {"epoch": str(info.epoch)},
         )
-
-
-class _Tracked(PortConnection):
-    """A connection that says when it is over."""
-
-    __slots__ = ("_over",)
-
-    def __init__(self, port: MessagePort, host: Host, reads: Any, writes: Any, first: Any, over: anyio.Event) -> None:
-        super().__init__(port, host, reads, writes, first)
-        self._over = over
-
-    def _end(self, why: Closed) -> None:
-        super()._end(why)
-        self._over.set()
 
 
 def run_port(port: MessagePort, host: Host) -> None:

@@ -29,10 +29,8 @@ def origin_of(url: str) -> str | None:
 
 
 def check_origin(origin: str) -> None:
-    """
-    Raises:
-        ValueError: It is not exactly one origin: empty, a wildcard, more than an origin, or not as a browser writes it.
-    """
+    """May raise `ValueError`: it is not exactly one origin: empty, a wildcard, more than an origin, or not as a browser writes
+    it."""
     exact = None if "*" in origin else origin_of(origin)
     if origin != OPAQUE and (exact != origin or exact == OPAQUE):
         hint = f" (say {exact!r})" if exact not in (None, OPAQUE) else ""

@@ -126,10 +126,7 @@ _Source: TypeAlias = Single | _Function | _Iterator
 
 
 def source_of(source: Any) -> _Source:
-    """
-    Raises:
-        TypeError: It is none.
-    """
+    """May raise `TypeError`: it is none."""
     if (port := _port_of(source)) is not None:
         return Single(port)
     if inspect.isasyncgen(source):
@@ -151,10 +148,7 @@ def _port_of(value: Any) -> MessagePort | None:
 
 
 def _given(value: Any, url: str) -> MessagePort:
-    """
-    Raises:
-        TypeError: It is no port.
-    """
+    """May raise `TypeError`: it is no port."""
     port = _port_of(value)
     if port is None:
         raise TypeError(f"{url} gave {_named(value)}, which is no message port")

@@ -36,17 +36,11 @@ class _Framing(Protocol):
     """Messages to bytes and back."""
 
     def frame(self, data: PortData) -> bytes:
-        """
-        Raises:
-            LocalProtocolError: It cannot be carried.
-        """
+        """May raise `LocalProtocolError`: it cannot be carried."""
         ...
 
     def feed(self, data: bytes) -> list[PortData]:
-        """
-        Raises:
-            ValueError: A message is too large.
-        """
+        """May raise `ValueError`: a message is too large."""
         ...
 
 
@@ -233,10 +227,7 @@ class StdioPort:
 
 
 def _stream_of(process: Any) -> ByteStream:
-    """
-    Raises:
-        TypeError: No stream, and no process with pipes.
-    """
+    """May raise `TypeError`: no stream, and no process with pipes."""
     if process is None:
         return _OwnStreams()
     if isinstance(process, ByteStream):

@@ -106,11 +106,8 @@ class PortTransport:
         return connection
 
     async def _greeting(self, connection: PortConnection, options: DialOptions, heard: anyio.Event, said: list[Hello]) -> None:
-        """
-        Raises:
-            ConnectFailed: The other end is silent, says no, or speaks another protocol.
-            Unauthorized, Forbidden: It refuses us.
-        """
+        """May raise `ConnectFailed`: the other end is silent, says no, or speaks another protocol; `Unauthorized`, `Forbidden`:
+        it refuses us."""
         connection.greet(options.subprotocol, options.headers)
         seconds = options.host.limits.handshake_timeout
         with anyio.move_on_after(seconds) as scope:

@@ -211,10 +211,7 @@ class PartReader:
         return Message(Kind.OPEN, subject, key, attributes=facts)
 
     def set_body(self, message: Message, raw: bytes) -> None:
-        """
-        Raises:
-            RemoteProtocolError: The bytes are no value.
-        """
+        """May raise `RemoteProtocolError`: the bytes are no value."""
         try:
             node = _decode(raw)
             kind = type(node)

@@ -126,10 +126,7 @@ class MessageReader(PartReader):
     # -- the usual -------------------------------------------------------------------------------------------------------
 
     def _message(self, parts: _Usual) -> Message:
-        """
-        Raises:
-            RemoteProtocolError: It is not so usual after all, or wrong.
-        """
+        """May raise `RemoteProtocolError`: it is not so usual after all, or wrong."""
         subject = parts.ToSubject
         if not 0 < len(subject) <= self._short or not subject.isprintable() or subject in CONTROL_SUBJECTS:
             raise refuse("to be looked at")

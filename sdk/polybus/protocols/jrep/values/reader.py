@@ -319,10 +319,7 @@ def _fitting(value: Any, hint: Any, where: str) -> Any:
 
 
 def _check_alike(count: int) -> None:
-    """
-    Raises:
-        BadRequest: So many have one hash.
-    """
+    """May raise `BadRequest`: so many have one hash."""
     if count > _ALIKE:
         raise BadRequest(f"more than {_ALIKE} elements of a set, or keys of a map, have the same hash")
 
