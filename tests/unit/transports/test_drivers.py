@@ -20,7 +20,6 @@ from polybus.plugins import Closed
 from polybus.transports._stream import asyncio_wire, listen
 from polybus.transports._stream.pump_wire import PumpWire
 from polybus.transports._stream.rations import LEAST, RATION, Rations
-from polybus.transports._stream.transport import StreamTransport
 from polybus.transports._stream.wire import BURST
 from polybus.transports.tcp import TcpTransport
 from tests.support import BOUND
@@ -50,7 +49,7 @@ def tcp_pair() -> tuple[socket.socket, socket.socket]:
 
 def attached(host: Host, stream: ByteStream) -> Receiver:
     wire = PumpWire(stream, host, "somewhere")
-    transport: StreamTransport = TcpTransport("tcp", wire, host)
+    transport = TcpTransport("tcp", wire, host)
     wire.attach(transport)
     receiver = Receiver(transport)
     host.receivers.append(receiver)

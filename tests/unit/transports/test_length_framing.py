@@ -125,4 +125,4 @@ def test_any_bytes_give_the_same_outcome_whole_or_cut(data: bytes, cuts: list[in
     whole, cut = LengthFramer(LIMIT), LengthFramer(LIMIT)
     frames = whole.feed(data)
     assert [frame for chunk in in_chunks(data, cuts) for frame in cut.feed(chunk)] == frames
-    assert (cut.broken, cut.partial, cut.keep_alives) == (whole.broken, whole.partial, whole.keep_alives)
+    assert (cut.broken, cut.partial, cut.empty_frames) == (whole.broken, whole.partial, whole.empty_frames)

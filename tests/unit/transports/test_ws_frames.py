@@ -182,8 +182,7 @@ def test_an_empty_closing_frame_is_an_orderly_end() -> None:
 
 def test_our_own_closing_frame_is_not_answered_again() -> None:
     here, there = client(), server()
-    here.close(1001, "ä" * 100)
-    there.feed(sent(here))
+    there.feed(b"".join(here.goodbye(1001, "ä" * 100)))
     assert there.ended is not None
     assert (there.ended.code, there.ended.reason) == (1001, "ä" * 61)
     assert here.feed(sent(there)) == []
