@@ -55,6 +55,8 @@ class Connector(Protocol):
             ConnectFailed: With the address and the reason.
             Unauthorized: The server refuses who we are.
             Forbidden: The server does not let us in.
+            Unsupported: The protocol has no form over this transport.
+            LocalProtocolError: Headers or TLS options for a connection that has none, or a header of the handshake's own.
         """
         ...
 
@@ -99,7 +101,7 @@ class TransportAdapter(Protocol):
         """For an address without the protocol, for example ``ws://host/path``.
 
         Raises:
-            ValueError: The address lacks something; the text says what.
+            ValueError: The address lacks something, or has what means nothing here; the text says what.
         """
         ...
 
@@ -112,5 +114,8 @@ class TransportAdapter(Protocol):
 
         Raises:
             OSError: The address is taken or not ours.
+            ValueError: The address lacks something, or something in `origins` or `hosts` is none.
+            LocalProtocolError: `tls` is given without need, or is missing.
+            Unsupported: The protocol has no form over this transport.
         """
         ...

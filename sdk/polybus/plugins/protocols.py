@@ -114,8 +114,9 @@ class Codec(Protocol):
 
         Raises:
             EncodeError: A body does not fit the wire.
-            Unsupported: The wire has no form for this kind of message.
-            LocalProtocolError: A subject or id does not fit the wire.
+            Unsupported: The wire has no form for this kind of message, or for so many.
+            LocalProtocolError: A subject, a header or the id does not fit the wire, or a message breaks a rule of the protocol.
+            ReservedSubject: A subject belongs to the protocol.
         """
         ...
 
@@ -237,7 +238,8 @@ class Session(Protocol):
         Raises:
             EncodeError: The body does not fit the wire.
             Unsupported: The wire has no form for this kind of message.
-            LocalProtocolError: A subject does not fit the wire.
+            LocalProtocolError: The subject, a header or the id does not fit the wire, or a deadline is missing that it wants.
+            ReservedSubject: The subject belongs to the protocol.
             TooLarge: The frame would exceed `Limits.message`.
             QueueFull: No id is free.
             Disconnected: The peer of `peer_key` has gone.

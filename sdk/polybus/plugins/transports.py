@@ -81,7 +81,11 @@ class Transport(Protocol):
         ...
 
     def send(self, frame: bytes) -> None:
-        """Hand over a frame without waiting; those of one turn of the event loop leave in one write. After the end: ignored."""
+        """Hand over a frame without waiting; those of one turn of the event loop leave in one write. After the end: ignored.
+
+        Raises:
+            TooLarge: The frame is over `max_frame`, which is `Limits.message`.
+        """
         ...
 
     def write_backlog(self) -> int:

@@ -50,7 +50,8 @@ class WebEndpoint(Protocol):
         """Hand connections to `options.gate` from now on, until `Listening.aclose`.
 
         Raises:
-            ValueError: Something in the options is wrong.
+            ValueError: Something in the options is wrong, for example no origin.
+            LocalProtocolError: It is served already.
         """
         ...
 

@@ -59,11 +59,7 @@ class MemoryTransport:
         self._schedule()
 
     def send(self, frame: bytes) -> None:
-        """Hand over a frame without waiting. After the end: ignored.
-
-        Raises:
-            TooLarge: The frame is over `Limits.message`.
-        """
+        """Hand over a frame without waiting. After the end: ignored."""
         size = len(frame)
         if size > self.max_frame:
             raise TooLarge(f"a frame of {size} bytes, the limit is {self.max_frame}: raise Limits(message=...) on both sides")

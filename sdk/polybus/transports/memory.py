@@ -159,13 +159,7 @@ class MemoryConnector:
     reconnects: bool = field(default=True, init=False)
 
     async def connect(self, options: DialOptions) -> Transport:
-        """One attempt.
-
-        Raises:
-            ConnectFailed: There is no server of that name in this event loop.
-            Unauthorized: The server refuses who we are.
-            Forbidden: The server does not let us in.
-        """
+        """One attempt."""
         _check_tls(options)
         listener = _names().get(_name(self.url))
         if listener is None:
@@ -179,11 +173,7 @@ class Memory:
     name = "memory"
 
     def connector(self, url: str) -> Connector:
-        """For an address without the protocol.
-
-        Raises:
-            ValueError: The name is missing.
-        """
+        """For an address without the protocol."""
         _name(url)
         return MemoryConnector(url)
 
@@ -192,12 +182,7 @@ class Memory:
         return True
 
     async def listen(self, url: str, options: ListenOptions) -> Listening:
-        """Serve a name.
-
-        Raises:
-            OSError: The name is served already.
-            ValueError: The name is missing.
-        """
+        """Serve a name."""
         _check_tls(options)
         names = _names()
         name = _name(url)

@@ -48,11 +48,6 @@ class TcpTransport(StreamTransport[LengthFramer]):
         self._asked_at: float | None = None
 
     def send(self, frame: bytes) -> None:
-        """Hand over a frame without waiting. Frames of one turn of the event loop leave in one write. After the end: ignored.
-
-        Raises:
-            TooLarge: The frame is over `Limits.message`.
-        """
         size = len(frame)
         if size > self.max_frame:
             self._check_size(size)
@@ -166,12 +161,7 @@ class TcpConnector:
     _default_tls: ssl.SSLContext | None = field(default=None, init=False)
 
     async def connect(self, options: DialOptions) -> Transport:
-        """One attempt.
-
-        Raises:
-            ConnectFailed: With the address and the reason.
-            LocalProtocolError: Headers or TLS options for a connection that has none.
-        """
+        """One attempt."""
         address = bare_address(self.url)
         _no_headers(options, address.scheme)
         wire = await dial_tcp(self.url, address.host, address.port, self._tls(address.scheme, options), options.host)
@@ -198,12 +188,7 @@ class UnixConnector:
     reconnects: bool = field(default=True, init=False)
 
     async def connect(self, options: DialOptions) -> Transport:
-        """One attempt.
-
-        Raises:
-            ConnectFailed: With the address and the reason.
-            LocalProtocolError: Headers or TLS options for a connection that has none.
-        """
+        """One attempt."""
         _no_headers(options, "unix")
         if options.tls is not None:
             raise LocalProtocolError("tls= given for unix://, which never leaves the machine", protocol="unix")
@@ -216,11 +201,7 @@ class Tcp:
     name = "tcp"
 
     def connector(self, url: str) -> Connector:
-        """For an address without the protocol.
-
-        Raises:
-            ValueError: Host or port are missing, or there is a path, a query or a user.
-        """
+        """For an address without the protocol."""
         bare_address(url)
         return TcpConnector(url)
 
@@ -229,13 +210,7 @@ class Tcp:
         return bare_address(url).private
 
     async def listen(self, url: str, options: ListenOptions) -> Listening:
-        """Bind and accept.
-
-        Raises:
-            OSError: The address is taken or not ours.
-            ValueError: Host or port are missing, or there is a path, a query or a user.
-            LocalProtocolError: `tls` is given without need, or is missing.
-        """
+        """Bind and accept."""
         address = bare_address(url)
         if (options.tls is None) == (self.name == "tls"):
             raise LocalProtocolError(
@@ -261,11 +236,7 @@ class Unix:
     name = "unix"
 
     def connector(self, url: str) -> Connector:
-        """For an address without the protocol.
-
-        Raises:
-            ValueError: The path is missing.
-        """
+        """For an address without the protocol."""
         unix_path(url)
         return UnixConnector(url)
 
@@ -274,10 +245,5 @@ class Unix:
         return True
 
     async def listen(self, url: str, options: ListenOptions) -> Listening:
-        """Bind and accept. The file of a dead server is replaced, and removed again by `Listening.aclose`.
-
-        Raises:
-            OSError: The address is taken or not ours.
-            ValueError: The path is missing.
-        """
+        """Bind and accept. The file of a dead server is replaced, and removed again by `Listening.aclose`."""
         return StreamListener(url, options, [bind_unix(unix_path(url))], None, PendingTcpConnection)

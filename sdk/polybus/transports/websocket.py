@@ -33,14 +33,7 @@ class WebSocketConnector:
     _default_tls: ssl.SSLContext | None = field(default=None, init=False)
 
     async def connect(self, options: DialOptions) -> Transport:
-        """One attempt.
-
-        Raises:
-            ConnectFailed: With the address and the reason.
-            Unauthorized: The server answered 401.
-            Forbidden: The server answered 403.
-            LocalProtocolError: A header that belongs to the handshake itself, or TLS options without TLS.
-        """
+        """One attempt."""
         from ._ws.client import open_websocket
 
         return await open_websocket(self.url, self._tls(options), options)
@@ -65,11 +58,7 @@ class WebSocket:
     _port = 80
 
     def connector(self, url: str) -> Connector:
-        """For an address without the protocol.
-
-        Raises:
-            ValueError: The host is missing.
-        """
+        """For an address without the protocol."""
         self._address(url)
         return WebSocketConnector(url)
 
@@ -78,13 +67,7 @@ class WebSocket:
         return self._address(url).private
 
     async def listen(self, url: str, options: ListenOptions) -> Listening:
-        """Bind and accept.
-
-        Raises:
-            OSError: The address is taken or not ours.
-            ValueError: The host is missing, or something in `origins` is no origin.
-            LocalProtocolError: `tls` is given without need, or is missing.
-        """
+        """Bind and accept."""
         from ._stream.listen import StreamListener
         from ._ws.policy import OriginPolicy, check_hosts, check_origins
         from ._ws.server import PendingWebSocket

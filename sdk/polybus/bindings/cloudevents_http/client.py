@@ -102,11 +102,6 @@ class EventsClient(HttpClient):
         return (self._post_all,)
 
     def send(self, frame: bytes) -> None:
-        """Keep a frame until it is posted. After the end: ignored.
-
-        Raises:
-            TooLarge: The frame is over `Limits.message`.
-        """
         if not self._cancelled(frame):  # at once: there may be no room for what waits in front of it
             super().send(frame)
 

@@ -96,11 +96,7 @@ class EventsConnection:
         self._receiver = receiver
 
     def send(self, frame: bytes) -> None:
-        """Hand an answer to the request that waits for it. One without such a request is dropped.
-
-        Raises:
-            TooLarge: The frame is over `Limits.message`.
-        """
+        """Hand an answer to the request that waits for it. One without such a request is dropped."""
         if len(frame) > self.max_frame:
             raise TooLarge(f"an event of {len(frame)} bytes: the limit is {self.max_frame} (Limits.message)")
         attributes, _, _ = self._codec.reader.parts(frame)

@@ -63,12 +63,6 @@ class EventsEndpoint(HttpEndpoint):
         return [*super().routes(), WebRoute("", self.exchange, ("POST", "OPTIONS"))]
 
     async def listen(self, options: ListenOptions) -> Listening:
-        """Accept clients.
-
-        Raises:
-            ValueError: Something in `origins` is no origin.
-            LocalProtocolError: It is served already.
-        """
         await super().listen(options)
         if isinstance(options.adapter, UProtocol):
             self._adapter = options.adapter

@@ -30,14 +30,7 @@ class HttpConnector:
     reconnects: bool = field(default=True, init=False)
 
     async def connect(self, options: DialOptions) -> Transport:
-        """Make one attempt.
-
-        Raises:
-            ConnectFailed: There is no server.
-            Unauthorized, Forbidden: The server does not let us in.
-            Unsupported: The protocol has no form over HTTP.
-            LocalProtocolError: TLS options without TLS.
-        """
+        """Make one attempt."""
         if self.binding is None:
             raise Unsupported(f"{options.subprotocol} has no form over HTTP here: use ws:// or tcp://")
         if options.tls is not None and urlsplit(self.url).scheme != "https":
@@ -59,11 +52,7 @@ class Http:
         self._binding = binding
 
     def connector(self, url: str) -> Connector:
-        """For an address without the protocol.
-
-        Raises:
-            ValueError: The host is missing, or an option has no value that it may have.
-        """
+        """For an address without the protocol."""
         self._address(url)
         kind: Any = self._binding
         if kind is None:

@@ -89,11 +89,7 @@ class HttpClient:
         self._host.spawn(self._run)
 
     def send(self, frame: bytes) -> None:
-        """Keep a frame until it is posted. After the end: ignored.
-
-        Raises:
-            TooLarge: The frame is over `Limits.message`.
-        """
+        """Keep a frame until it is posted. After the end: ignored."""
         if len(frame) > self.max_frame:
             raise TooLarge(f"a payload of {len(frame)} bytes: the limit is {self.max_frame} (Limits.message)")
         if self._state is not TransportState.OPEN:

@@ -230,12 +230,7 @@ class HttpEndpoint:
         return self._sockets.url
 
     async def listen(self, options: ListenOptions) -> Listening:
-        """Accept clients.
-
-        Raises:
-            ValueError: Something in `origins` is no origin.
-            LocalProtocolError: It is served already.
-        """
+        """Accept clients."""
         await self._sockets.listen(options)
         self._options = options
         return self

@@ -88,11 +88,7 @@ class ErraiClient(HttpClient):
     # -- plugins.Transport
 
     def send(self, frame: bytes) -> None:
-        """Keep a frame until it is posted, or hand it to the WebSocket. After the end: ignored.
-
-        Raises:
-            TooLarge: The frame is over `Limits.message`.
-        """
+        """Keep a frame until it is posted, or hand it to the WebSocket. After the end: ignored."""
         if (
             self._socket is not None
             and self._state is TransportState.OPEN

@@ -80,11 +80,7 @@ class ErraiConnection:
         self._receiver = receiver
 
     def send(self, frame: bytes) -> None:
-        """Keep a frame until it is fetched, or hand it to the WebSocket. After the end: ignored.
-
-        Raises:
-            TooLarge: The frame is over `Limits.message`.
-        """
+        """Keep a frame until it is fetched, or hand it to the WebSocket. After the end: ignored."""
         if len(frame) > self.max_frame:
             raise TooLarge(f"a payload of {len(frame)} bytes: the limit is {self.max_frame} (Limits.message)")
         if self._state is not TransportState.OPEN:

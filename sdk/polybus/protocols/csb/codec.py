@@ -52,11 +52,7 @@ class CsbCodec:
         return choose_format(value)
 
     def decode(self, frame: bytes) -> Sequence[Message | RemoteProtocolError]:
-        """The one message of a frame.
-
-        Raises:
-            RemoteProtocolError: It is none, or a bad one.
-        """
+        """The one message of a frame."""
         if not self.wrapped:
             return [self.reader.read(frame)]
         client, inner = unwrap(frame)
@@ -65,13 +61,7 @@ class CsbCodec:
         return [message]
 
     def encode(self, messages: Sequence[Message]) -> bytes:
-        """The frame of one message.
-
-        Raises:
-            EncodeError: The body does not fit the wire.
-            Unsupported: The wire has no form for this kind of message, or there is not exactly one message.
-            LocalProtocolError: A subject, a header, the id or the client's number does not fit the wire.
-        """
+        """The frame of one message."""
         if len(messages) != 1:
             raise Unsupported(f"a CSB frame holds one message, not {len(messages)}")
         message = messages[0]

@@ -64,8 +64,8 @@ class CsbReader:
             wire.HELLO: self._hello,
             wire.SUBSCRIBE: self._pattern(Kind.SUBSCRIBE, wire.SUBSCRIBE),
             wire.UNSUBSCRIBE: self._pattern(Kind.UNSUBSCRIBE, wire.UNSUBSCRIBE),
-            wire.PUBLISH: self._publish,
-            wire.REQUEST_NAMED: self._named,
+            wire.PUBLISH: self._with_subject(_PUBLISH, wire.PUBLISH),
+            wire.REQUEST_NAMED: self._with_subject(_REQUEST, wire.REQUEST_NAMED),
             wire.REQUEST_MORE: self._request_more,
             wire.PUBLISH_MORE: self._publish_more,
             wire.OPEN: self._open,
@@ -181,15 +181,13 @@ class CsbReader:
 
         return read
 
-    def _publish(self, encoding: int, number: int, frame: bytes) -> Message:
-        id = wire.PUBLISH << 16 | number
-        subject, end = self._subject(frame, id)
-        return self._filled(Message(_PUBLISH, subject, id), encoding, frame[end:], id)
+    def _with_subject(self, kind: Kind, action: int) -> Callable[[int, int, bytes], Message]:
+        def read(encoding: int, number: int, frame: bytes) -> Message:
+            id = action << 16 | number
+            subject, end = self._subject(frame, id)
+            return self._filled(Message(kind, subject, id), encoding, frame[end:], id)
 
-    def _named(self, encoding: int, number: int, frame: bytes) -> Message:
-        id = wire.REQUEST_NAMED << 16 | number
-        subject, end = self._subject(frame, id)
-        return self._filled(Message(_REQUEST, subject, id), encoding, frame[end:], id)
+        return read
 
     def _request_more(self, encoding: int, number: int, frame: bytes) -> Message:
         id = wire.REQUEST_MORE << 16 | number

@@ -155,16 +155,7 @@ class CsbSession:
     # -- out -------------------------------------------------------------------------------------------------------------
 
     def send(self, message: Message, now: float, peer_key: Any = None) -> int | None:
-        """Queue a message. For a request or an open: the key under which its answers will come.
-
-        Raises:
-            EncodeError: The body does not fit the wire.
-            Unsupported: The wire has no form for this kind of message, or the peer is known to read none of it.
-            LocalProtocolError: The subject, a header or the id does not fit the wire.
-            TooLarge: The frame would exceed `Limits.message`.
-            QueueFull: All message ids are taken.
-            Disconnected: The client of `peer_key` has gone.
-        """
+        """Queue a message. For a request or an open: the key under which its answers will come."""
         party = self._one if peer_key is None else self._party(peer_key)
         kind = message.kind
         if kind is _REQUEST:

@@ -11,44 +11,6 @@ from typing import Final
 
 from ...message import Kind
 
-__all__ = [
-    "BASE64",
-    "BINARY",
-    "CANCEL",
-    "CHANNEL_KINDS",
-    "CLIENT",
-    "CLOSE",
-    "CLOSED",
-    "CONNECTED",
-    "CONTROL_WORDS",
-    "CREDIT",
-    "DEADLINE",
-    "ENCODINGS",
-    "END",
-    "FIRST_RESERVED",
-    "HEADER",
-    "HEADER_SIZE",
-    "HELLO",
-    "IDS",
-    "ITEM",
-    "JSON",
-    "KIND_WORDS",
-    "NUMBER",
-    "OPEN",
-    "PUBLISH",
-    "PUBLISH_MORE",
-    "REQUEST",
-    "REQUESTS",
-    "REQUEST_MORE",
-    "REQUEST_NAMED",
-    "RESPONSE",
-    "STRING",
-    "SUBSCRIBE",
-    "UNANSWERED",
-    "UNSUBSCRIBE",
-    "URLENCODED",
-]
-
 HEADER: Final = struct.Struct(">BBHI")
 """Kind and encoding (four bits each), result, message id, action id."""
 HEADER_SIZE: Final = HEADER.size

@@ -48,11 +48,7 @@ class JrepCodec:
         return self.formats[1 if type(value) is Parts else 0]
 
     def decode(self, frame: bytes) -> Sequence[Message | RemoteProtocolError]:
-        """The messages of a payload; a RemoteSubscribe of many subjects is as many messages.
-
-        Raises:
-            RemoteProtocolError: It is none, or too much.
-        """
+        """The messages of a payload; a RemoteSubscribe of many subjects is as many messages."""
         found: list[Message | RemoteProtocolError] = []
         for message in self.reader.read(frame):
             kind = None
@@ -73,14 +69,7 @@ class JrepCodec:
         return [Message(kind, subject, attributes=parts) for subject in subjects if not is_unusable(subject)]
 
     def encode(self, messages: Sequence[Message]) -> bytes:
-        """One payload with these messages.
-
-        Raises:
-            EncodeError: A body does not fit the wire.
-            Unsupported: The wire has no form for this kind of message.
-            LocalProtocolError: A subject, a header or the id does not fit the wire.
-            ReservedSubject: A subject belongs to the buses.
-        """
+        """One payload with these messages."""
         write = self.writer.write
         return joined([document for message in messages if (document := write(message, message.id))])
 

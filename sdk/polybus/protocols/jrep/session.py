@@ -210,15 +210,7 @@ class JrepSession:
     # -- out -------------------------------------------------------------------------------------------------------------
 
     def send(self, message: Message, now: float, peer_key: Any = None) -> str | None:
-        """Queue a message. For a request, a notification or an open: its id, under which the answers will come.
-
-        Raises:
-            EncodeError: The body does not fit the wire.
-            Unsupported: The wire has no form for this kind of message.
-            LocalProtocolError: The subject, a header or the id does not fit the wire.
-            ReservedSubject: The subject belongs to the buses.
-            TooLarge: The payload would exceed `Limits.message`.
-        """
+        """Queue a message. For a request, a notification or an open: its id, under which the answers will come."""
         kind, federation = message.kind, self.federation
         if kind in _SUBSCRIPTIONS:
             subscriptions.announce(federation, message)

@@ -51,8 +51,8 @@ class BinaryReader:
             ord("i"): partial(self._item, True),
             ord("f"): self._fail,
             _FAIL_BY_HEX: self._fail,
-            ord("S"): self._subscribe,
-            ord("U"): self._unsubscribe,
+            ord("S"): partial(self._interest, Kind.SUBSCRIBE),
+            ord("U"): partial(self._interest, Kind.UNSUBSCRIBE),
             ord("C"): self._cancel,
             ord("O"): partial(self._open, False),
             ord("o"): partial(self._open, True),
@@ -150,13 +150,9 @@ class BinaryReader:
         except (RemoteProtocolError, UnicodeDecodeError):
             return str(body, "utf-8", "replace")
 
-    def _subscribe(self, name: str, body: bytes | None) -> Message:
+    def _interest(self, kind: Kind, name: str, body: bytes | None) -> Message:
         check_subject(name, self._limits.subject)
-        return Message(Kind.SUBSCRIBE, name)
-
-    def _unsubscribe(self, name: str, body: bytes | None) -> Message:
-        check_subject(name, self._limits.subject)
-        return Message(Kind.UNSUBSCRIBE, name)
+        return Message(kind, name)
 
     def _cancel(self, name: str, body: bytes | None) -> Message:
         return Message(Kind.CANCEL, "", self._check_id(name))

@@ -45,21 +45,11 @@ class UbreCodec:
         return self.formats[0]
 
     def decode(self, frame: bytes) -> Sequence[Message | RemoteProtocolError]:
-        """The one message of a frame.
-
-        Raises:
-            RemoteProtocolError: It is none, or a bad one.
-        """
+        """The one message of a frame."""
         return [self.read(frame)]
 
     def encode(self, messages: Sequence[Message]) -> bytes:
-        """The frame of one message.
-
-        Raises:
-            EncodeError: A body does not fit the wire.
-            Unsupported: The wire has no form for this kind of message, or there is not exactly one message.
-            LocalProtocolError: A subject, a header or the id does not fit the wire.
-        """
+        """The frame of one message."""
         if len(messages) != 1:
             raise Unsupported(f"a UBRE frame holds one message, not {len(messages)}")
         return self.write(messages[0], messages[0].id)

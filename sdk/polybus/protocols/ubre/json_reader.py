@@ -18,21 +18,9 @@ from ...body import OCTETS, check_json
 from ...errors import RemoteProtocolError
 from ...limits import Limits
 from ...message import Kind, Message
+from . import json_shapes as shapes
 from .checks import WIRE_RULES, check_id, check_subject, read_ttl, refuse, refuse_json
 from .document import named_in_body
-from .json_shapes import (
-    CancelShape,
-    CreditShape,
-    EndShape,
-    FailShape,
-    ItemShape,
-    OpenShape,
-    PublishShape,
-    RequestShape,
-    SubscribeShape,
-    SuccessShape,
-    UnsubscribeShape,
-)
 from .members import credit, end, error, opening
 
 __all__ = ["JsonReader"]
@@ -60,23 +48,23 @@ class JsonReader:
         self._short_id = limits.id // 4
         # Shorter than this, a frame can be neither too large nor too deep.
         self._short_frame = min(limits.message, 2 * limits.depth)
-        shapes: list[tuple[type[Struct], Callable[[Any], Message]]] = [
-            (RequestShape, self._request),
-            (SuccessShape, self._success),
-            (PublishShape, self._publish),
-            (ItemShape, self._item),
-            (FailShape, self._fail),
-            (SubscribeShape, self._subscribe),
-            (UnsubscribeShape, self._unsubscribe),
-            (CancelShape, lambda fields: Message(Kind.CANCEL, "", self._id(fields.cancel))),
-            (OpenShape, self._open),
-            (CreditShape, lambda fields: credit(self._id(fields.credit), fields)),
-            (EndShape, lambda fields: end(self._id(fields.end), fields)),
+        readers: list[tuple[type[Struct], Callable[[Any], Message]]] = [
+            (shapes.RequestShape, self._request),
+            (shapes.SuccessShape, self._success),
+            (shapes.PublishShape, self._publish),
+            (shapes.ItemShape, self._item),
+            (shapes.FailShape, lambda fields: error(self._id(fields.fail), fields.body, fields, limits)),
+            (shapes.SubscribeShape, lambda fields: self._interest(Kind.SUBSCRIBE, fields.subscribe)),
+            (shapes.UnsubscribeShape, lambda fields: self._interest(Kind.UNSUBSCRIBE, fields.unsubscribe)),
+            (shapes.CancelShape, lambda fields: Message(Kind.CANCEL, "", self._id(fields.cancel))),
+            (shapes.OpenShape, self._open),
+            (shapes.CreditShape, lambda fields: credit(self._id(fields.credit), fields)),
+            (shapes.EndShape, lambda fields: end(self._id(fields.end), fields)),
         ]
         self._by_verb: dict[str, _Reader] = {}
         # Keyed by the third byte of a frame, `{"r...`. Where two verbs share a letter, the first one above has it.
         self._by_letter: dict[int, _Reader] = {}
-        for shape, build in shapes:
+        for shape, build in readers:
             verb = shape.__name__.removesuffix("Shape").lower()
             self._by_verb[verb] = msgspec.json.Decoder(shape).decode, build
             self._by_letter.setdefault(ord(verb[0]), (_strict(shape), build))
@@ -117,7 +105,7 @@ class JsonReader:
         decode, build = self._by_verb[verbs[0]]
         return build(decode(frame))
 
-    def _request(self, fields: RequestShape) -> Message:
+    def _request(self, fields: shapes.RequestShape) -> Message:
         id = fields.id
         if id is UNSET:
             return self._request_of_the_document(fields)
@@ -139,13 +127,13 @@ class JsonReader:
             message.raw = raw
         return message
 
-    def _request_of_the_document(self, fields: RequestShape) -> Message:
+    def _request_of_the_document(self, fields: shapes.RequestShape) -> Message:
         """``{"request": id, "body": {"subject": ..., "body": ...}}``; any other body is for the subject ``""``."""
         found = named_in_body(fields.body)
         subject, body = ("", fields.body) if found is None else (found.subject, found.body)
-        return self._request(RequestShape(subject, fields.request, body, fields.ttl, fields.headers))
+        return self._request(shapes.RequestShape(subject, fields.request, body, fields.ttl, fields.headers))
 
-    def _publish(self, fields: PublishShape) -> Message:
+    def _publish(self, fields: shapes.PublishShape) -> Message:
         subject = fields.publish
         if type(subject) is not str or not 0 < len(subject) <= self._short_subject or not subject.isprintable():
             check_subject(subject, self._limits.subject)
@@ -158,7 +146,7 @@ class JsonReader:
             message.raw = raw
         return message
 
-    def _success(self, fields: SuccessShape) -> Message:
+    def _success(self, fields: shapes.SuccessShape) -> Message:
         id = fields.success
         if type(id) is not str or not 0 < len(id) <= self._short_id:
             check_id(id, self._limits.id)
@@ -176,19 +164,19 @@ class JsonReader:
             raise refused from error
         return message
 
-    def _item(self, fields: ItemShape) -> Message:
+    def _item(self, fields: shapes.ItemShape) -> Message:
         message = Message(_ITEM, "", self._id(fields.item))
         self._add_body(message, fields)
         return message
 
-    def _open(self, fields: OpenShape) -> Message:
+    def _open(self, fields: shapes.OpenShape) -> Message:
         id = self._id(fields.open)
         check_subject(fields.subject, self._limits.subject, id, empty=True)
         message = opening(id, fields.subject, fields, self._limits)
         self._add_body(message, fields, id)
         return message
 
-    def _add_body(self, message: Message, fields: ItemShape | OpenShape, answer_id: Any = None) -> None:
+    def _add_body(self, message: Message, fields: shapes.ItemShape | shapes.OpenShape, answer_id: Any = None) -> None:
         raw = bytes(fields.body)
         if fields.data is not UNSET:
             if raw:
@@ -202,16 +190,9 @@ class JsonReader:
                 raise refuse_json(error, answer_id) from error
             message.raw = raw
 
-    def _fail(self, fields: FailShape) -> Message:
-        return error(self._id(fields.fail), fields.body, fields, self._limits)
-
-    def _subscribe(self, fields: SubscribeShape) -> Message:
-        check_subject(fields.subscribe, self._limits.subject)
-        return Message(Kind.SUBSCRIBE, fields.subscribe)
-
-    def _unsubscribe(self, fields: UnsubscribeShape) -> Message:
-        check_subject(fields.unsubscribe, self._limits.subject)
-        return Message(Kind.UNSUBSCRIBE, fields.unsubscribe)
+    def _interest(self, kind: Kind, subject: Any) -> Message:
+        check_subject(subject, self._limits.subject)
+        return Message(kind, subject)
 
     def _id(self, id: Any) -> Any:
         if type(id) is not str or not 0 < len(id) <= self._short_id:

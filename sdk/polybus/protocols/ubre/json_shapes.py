@@ -11,20 +11,6 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from .members import ChannelMembers
 
-__all__ = [
-    "CancelShape",
-    "CreditShape",
-    "EndShape",
-    "FailShape",
-    "ItemShape",
-    "OpenShape",
-    "PublishShape",
-    "RequestShape",
-    "SubscribeShape",
-    "SuccessShape",
-    "UnsubscribeShape",
-]
-
 
 class SubscribeShape(Struct, gc=False):
     subscribe: Any

@@ -90,12 +90,6 @@ class UbreSession:
         """Queue a message. For a request, a notification or an open: its id, under which the answers will come.
 
         `Message.id` is neither read nor set for those three.
-
-        Raises:
-            EncodeError: The body does not fit the wire.
-            Unsupported: The wire has no form for this kind of message.
-            LocalProtocolError: The subject, a header or the id does not fit the wire.
-            TooLarge: The frame would exceed `Limits.message`.
         """
         kind = message.kind
         key = None

@@ -14,7 +14,11 @@ from ...errors import LocalProtocolError, RemoteProtocolError, Unsupported
 from ...message import Kind, Message
 from .bodies import ANY
 from .cloudevents.envelope import ReturnAddress, is_id, known_schema
-from .cloudevents.forms import FORMATS, EventFormatReader, EventFormatWriter, error_body, written_body
+from .cloudevents.forms import FORMATS, error_body, written_body
+from .cloudevents.json_reader import JsonEventReader
+from .cloudevents.json_writer import JsonEventWriter
+from .cloudevents.proto_reader import ProtoReader
+from .cloudevents.proto_writer import ProtoWriter
 from .events import EventMessage, UsualEvent
 from .rules import violations
 from .rules.checks import PRIORITIES, TYPES, Facts
@@ -59,8 +63,8 @@ class UProtocolCodec:
         level_of: The priority of a subject, where one was set for it.
     """
 
-    reader: EventFormatReader
-    writer: EventFormatWriter
+    reader: JsonEventReader | ProtoReader
+    writer: JsonEventWriter | ProtoWriter
     reads: frozenset[Literal["text", "binary"]]
     writes: Literal["text", "binary"]
     local: frozenset[str] | None = frozenset()
@@ -91,11 +95,7 @@ class UProtocolCodec:
         return _LEVELS.get(str(name), _USUAL_LEVEL.get(message.kind, _CONTROL_LEVEL))
 
     def decode(self, frame: bytes) -> Sequence[Message | RemoteProtocolError]:
-        """The message of an event, or those of a JSON batch.
-
-        Raises:
-            RemoteProtocolError: It is none, or a bad one.
-        """
+        """The message of an event, or those of a JSON batch."""
         try:
             return [self.read(frame)]
         except RemoteProtocolError:
@@ -118,13 +118,7 @@ class UProtocolCodec:
         return found
 
     def encode(self, messages: Sequence[Message]) -> bytes:
-        """The event of one message, or a batch of several. Ids, source and sink stand in `Message.attributes`.
-
-        Raises:
-            EncodeError: A body does not fit the wire.
-            LocalProtocolError: An attribute is missing or breaks a rule of the document.
-            Unsupported: The wire has no form for this kind of message.
-        """
+        """The event of one message, or a batch of several. Ids, source and sink stand in `Message.attributes`."""
         if len(messages) == 1:
             frame = self._quickly(messages[0])
             if frame is not None:

@@ -232,15 +232,7 @@ class UProtocolSession:
     # -- outgoing --------------------------------------------------------------------------------------------------------
 
     def send(self, message: Message, now: float, peer_key: Any = None) -> str | None:
-        """Queue a message. For a request or an open: the id of its event, under which the answers will come.
-
-        Raises:
-            EncodeError: The body does not fit the wire.
-            Unsupported: The wire has no form for this kind of message.
-            LocalProtocolError: The subject or a header does not fit the wire, or a request has no deadline.
-            ReservedSubject: A request for ``response``.
-            TooLarge: The frame would exceed `Limits.message`.
-        """
+        """Queue a message. For a request or an open: the id of its event, under which the answers will come."""
         kind = message.kind
         key = None
         if kind is _REQUEST:

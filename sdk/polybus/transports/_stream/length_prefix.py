@@ -11,7 +11,7 @@ It is the last thing that is sent. A peer that does not know it sees an impossib
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import ClassVar, Final
 
 from ...plugins import Closed
 from .close_codes import MAX_REASON, closed_by_peer, cut_reason
@@ -57,7 +57,7 @@ class LengthFramer:
         self.broken: Closed | None = None
         self.empty_frames: int = 0
 
-    ends_with_goodbye: Final = True
+    ends_with_goodbye: ClassVar[bool] = True
     """It is the last thing that is sent."""
 
     def goodbye(self, code: int, reason: str) -> list[bytes]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 
 from ...errors import TooLarge
 from ...plugins import Closed, ReceiverFeatures, Transport
@@ -40,10 +40,8 @@ class Framer(Protocol):
         ends_with_goodbye: Whether this end closes its half of the connection behind its goodbye.
     """
 
+    ends_with_goodbye: ClassVar[bool]
     empty_frames: int
-
-    @property
-    def ends_with_goodbye(self) -> bool: ...
 
     @property
     def partial(self) -> str:

@@ -116,11 +116,7 @@ class AsgiTransport:
         self._receiver = receiver
 
     def send(self, frame: bytes) -> None:
-        """Hand over a frame without waiting; it leaves in a later turn of the event loop. After the end: ignored.
-
-        Raises:
-            TooLarge: The frame is over `Limits.message`.
-        """
+        """Hand over a frame without waiting; it leaves in a later turn of the event loop. After the end: ignored."""
         size = len(frame)
         if size > self.max_frame:
             raise TooLarge(f"a frame of {size} bytes, the limit is {self.max_frame}: raise Limits(message=...) on both sides")

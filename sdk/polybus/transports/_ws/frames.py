@@ -11,7 +11,7 @@ import logging
 import os
 import struct
 from collections.abc import Set as AbstractSet
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 from websockets.exceptions import PayloadTooBig
 from websockets.frames import CloseCode, Frame, Opcode
@@ -310,7 +310,7 @@ class WebSocketFramer:
         """A sign of life without a question (section 5.5.3)."""
         return bytes((0x8A, 0)) if self._server else bytes((0x8A, 0x80)) + os.urandom(4)
 
-    ends_with_goodbye: Final = False
+    ends_with_goodbye: ClassVar[bool] = False
     """The TCP connection ends when the peer's closing frame comes, or with the time for closing."""
 
     def goodbye(self, code: int, reason: str) -> list[bytes]:

@@ -36,11 +36,6 @@ class WebSocketTransport(StreamTransport[WebSocketFramer]):
         self._ping_ends = 0
 
     def send(self, frame: bytes) -> None:
-        """Hand over a frame without waiting. Frames of one turn of the event loop leave in one write. After the end: ignored.
-
-        Raises:
-            TooLarge: The frame is over `Limits.message`.
-        """
         if len(frame) > self.max_frame:
             self._check_size(len(frame))
         if self._state is not TransportState.OPEN:

@@ -1,44 +1,17 @@
-"""Interfaces of a format of events, and the bodies that go into events of either."""
+"""Bodies that go into events, in JSON and in protobuf alike."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from typing import Final
 
 from ....body import OCTETS, BodyFormat
 from ....message import Message
 from ..bodies import ANY
-from ..events import EventMessage, Extra, Head
 from ..status import write_status
 
-__all__ = ["FORMATS", "EventFormatReader", "EventFormatWriter", "error_body", "written_body"]
+__all__ = ["FORMATS", "error_body", "written_body"]
 
 FORMATS: Final[tuple[BodyFormat, ...]] = (ANY, OCTETS)
-
-
-class EventFormatWriter(Protocol):
-    """Writer of one format."""
-
-    @property
-    def head(self) -> Head: ...
-
-    def write(
-        self, head: bytes, id: str, ttl: int | None, reqid: str | None, extra: Extra, raw: bytes | None, format: BodyFormat
-    ) -> bytes: ...
-
-    def item(self, head: bytes, id: str, raw: bytes, format: BodyFormat) -> bytes: ...
-
-    def batch(self, frames: Sequence[bytes]) -> bytes: ...
-
-
-class EventFormatReader(Protocol):
-    """Reader of one format."""
-
-    def read(self, frame: bytes) -> EventMessage: ...
-
-    def split(self, frame: bytes) -> list[bytes]: ...
-
-    def parts(self, frame: bytes) -> tuple[dict[str, Any], bytes | None, BodyFormat]: ...
 
 
 def written_body(message: Message) -> tuple[bytes | None, BodyFormat]:

@@ -7,41 +7,14 @@ lenient mode the rules that are marked as tolerated are not asked.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final
 
 from attrs import frozen
 
 from ....errors import RemoteProtocolError
-from .checks import (
-    MAX_TTL,
-    NOTIFICATION,
-    REQUEST,
-    RESPONSE,
-    Facts,
-    alive,
-    has_authority,
-    has_schema,
-    in_role,
-    is_a,
-    is_address,
-    is_uprotocol_uuid,
-    is_uuid,
-    known_priority,
-    known_type,
-    media_type,
-    named,
-    old_name,
-    only_responses,
-    required,
-    schema_uri,
-    specversion,
-    timestamp,
-    urgent,
-    usual_authority,
-    valued,
-    versioned,
-    within,
-)
+from . import checks
+from .checks import NOTIFICATION, REQUEST, RESPONSE, Facts
 
 __all__ = ["RULES", "Rule", "Violation", "violations"]
 
@@ -83,6 +56,11 @@ def violations(facts: Facts, *, lenient: bool = False) -> Iterator[tuple[Rule, s
                 yield rule, seen
 
 
+def _of(check: Callable[..., str | None], name: str, **more: Any) -> Callable[[Facts], str | None]:
+    """A check of the attribute of this name."""
+    return partial(check, name=name, **more)
+
+
 _SOURCE, _SINK = "1.1 Table 3, source", "1.1 Table 3, sink"
 _TEXTS: Final = {
     "id": "1.1 Table 3, id",
@@ -103,45 +81,48 @@ _NUMBERS: Final = {
 }
 
 RULES: Final[tuple[Rule, ...]] = (
-    Rule("specversion.required", "1.1 Table 3, specversion", required("specversion"), "missing_attribute"),
-    Rule("specversion.value", "1.1 Table 3, specversion", specversion),
-    Rule("type.required", "1.1 Table 2", required("type"), "missing_attribute"),
-    Rule("type.value", "1.1 Table 2", known_type, "unknown_verb"),
-    Rule("id.required", "1.1 Table 3, id", required("id"), "missing_attribute"),
-    *(Rule(f"{name}.type", clause, is_a(name, str, "text")) for name, clause in _TEXTS.items()),
-    *(Rule(f"{name}.type", clause, is_a(name, int, "a whole number")) for name, clause in _NUMBERS.items()),
-    Rule("hash.type", "1.1 Table 3, hash", is_a("hash", bytes, "binary")),
-    Rule("id.uuid", "1.1 Table 3, id", is_uuid("id")),
-    Rule("id.version", "1.1 Table 3, id (a uProtocol UUID)", is_uprotocol_uuid("id"), tolerated=True),
-    Rule("source.required", _SOURCE, required("source"), "missing_attribute"),
-    Rule("source.grammar", _SOURCE, is_address("source"), "invalid_uri"),
-    Rule("source.form", _SOURCE, usual_authority("source"), "invalid_uri", tolerated=True),
-    Rule("source.authority", _SOURCE, has_authority("source"), "invalid_uri", tolerated=True),
-    Rule("source.version", _SOURCE, versioned("source"), "invalid_uri"),
-    Rule("source.role", "1.1 Table 1", in_role("source"), "invalid_uri"),
-    Rule("sink.required", _SINK, required("sink", NOTIFICATION, REQUEST, RESPONSE), "missing_attribute"),
-    Rule("sink.grammar", _SINK, is_address("sink"), "invalid_uri"),
-    Rule("sink.form", _SINK, usual_authority("sink"), "invalid_uri", tolerated=True),
-    Rule("sink.authority", _SINK, has_authority("sink"), "invalid_uri", tolerated=True),
-    Rule("sink.version", _SINK, versioned("sink"), "invalid_uri"),
-    Rule("sink.role", _SINK, in_role("sink"), "invalid_uri"),
-    Rule("datacontenttype.media_type", "1.1 Table 3, datacontenttype", media_type),
-    Rule("dataschema.required", "1.1 Table 3, dataschema", has_schema, "missing_attribute"),
-    Rule("dataschema.uri", "1.1 Table 3, dataschema", schema_uri),
-    Rule("priority.value", "1.1 Table 3, priority", known_priority),
-    Rule("priority.request", "1.1 Table 3, priority", urgent),
-    Rule("ttl.range", "1.1 Table 3, ttl", within("ttl", 0, MAX_TTL)),
-    Rule("ttl.required", "1.1 Table 3, ttl", required("ttl", REQUEST), "missing_attribute"),
-    Rule("ttl.request", "1.1 Table 3, ttl", alive),
-    Rule("plevel.name", "1.2.1 Table 4, permission_level", old_name, tolerated=True),
-    Rule("plevel.range", "1.2.1 Table 4, permission_level", within("plevel", 0)),
-    Rule("reqid.required", "1.2.2 Table 5, reqid", required("reqid", RESPONSE), "missing_attribute"),
-    Rule("reqid.uuid", "1.2.2 Table 5, reqid", is_uuid("reqid")),
-    Rule("reqid.version", "1.2.2 Table 5, reqid", is_uprotocol_uuid("reqid"), tolerated=True),
-    Rule("commstatus.range", "1.2.2 Table 5, commstatus", within("commstatus", 0)),
-    Rule("commstatus.response", "1.2.2 Table 5, commstatus", only_responses),
-    Rule("time.timestamp", "CloudEvents 1.0.2, time", timestamp, tolerated=True),
-    Rule("attributes.names", "CloudEvents 1.0.2, naming conventions", named),
-    Rule("attributes.values", "CloudEvents 1.0.2, type system", valued),
+    Rule("specversion.required", "1.1 Table 3, specversion", _of(checks.required, "specversion"), "missing_attribute"),
+    Rule("specversion.value", "1.1 Table 3, specversion", checks.specversion),
+    Rule("type.required", "1.1 Table 2", _of(checks.required, "type"), "missing_attribute"),
+    Rule("type.value", "1.1 Table 2", checks.known_type, "unknown_verb"),
+    Rule("id.required", "1.1 Table 3, id", _of(checks.required, "id"), "missing_attribute"),
+    *(Rule(f"{name}.type", clause, _of(checks.is_a, name, kind=str, says="text")) for name, clause in _TEXTS.items()),
+    *(
+        Rule(f"{name}.type", clause, _of(checks.is_a, name, kind=int, says="a whole number"))
+        for name, clause in _NUMBERS.items()
+    ),
+    Rule("hash.type", "1.1 Table 3, hash", _of(checks.is_a, "hash", kind=bytes, says="binary")),
+    Rule("id.uuid", "1.1 Table 3, id", _of(checks.is_uuid, "id")),
+    Rule("id.version", "1.1 Table 3, id (a uProtocol UUID)", _of(checks.is_uprotocol_uuid, "id"), tolerated=True),
+    Rule("source.required", _SOURCE, _of(checks.required, "source"), "missing_attribute"),
+    Rule("source.grammar", _SOURCE, _of(checks.is_address, "source"), "invalid_uri"),
+    Rule("source.form", _SOURCE, _of(checks.usual_authority, "source"), "invalid_uri", tolerated=True),
+    Rule("source.authority", _SOURCE, _of(checks.has_authority, "source"), "invalid_uri", tolerated=True),
+    Rule("source.version", _SOURCE, _of(checks.versioned, "source"), "invalid_uri"),
+    Rule("source.role", "1.1 Table 1", _of(checks.in_role, "source"), "invalid_uri"),
+    Rule("sink.required", _SINK, _of(checks.required, "sink", kinds=(NOTIFICATION, REQUEST, RESPONSE)), "missing_attribute"),
+    Rule("sink.grammar", _SINK, _of(checks.is_address, "sink"), "invalid_uri"),
+    Rule("sink.form", _SINK, _of(checks.usual_authority, "sink"), "invalid_uri", tolerated=True),
+    Rule("sink.authority", _SINK, _of(checks.has_authority, "sink"), "invalid_uri", tolerated=True),
+    Rule("sink.version", _SINK, _of(checks.versioned, "sink"), "invalid_uri"),
+    Rule("sink.role", _SINK, _of(checks.in_role, "sink"), "invalid_uri"),
+    Rule("datacontenttype.media_type", "1.1 Table 3, datacontenttype", checks.media_type),
+    Rule("dataschema.required", "1.1 Table 3, dataschema", checks.has_schema, "missing_attribute"),
+    Rule("dataschema.uri", "1.1 Table 3, dataschema", checks.schema_uri),
+    Rule("priority.value", "1.1 Table 3, priority", checks.known_priority),
+    Rule("priority.request", "1.1 Table 3, priority", checks.urgent),
+    Rule("ttl.range", "1.1 Table 3, ttl", _of(checks.within, "ttl", high=checks.MAX_TTL)),
+    Rule("ttl.required", "1.1 Table 3, ttl", _of(checks.required, "ttl", kinds=(REQUEST,)), "missing_attribute"),
+    Rule("ttl.request", "1.1 Table 3, ttl", checks.alive),
+    Rule("plevel.name", "1.2.1 Table 4, permission_level", checks.old_name, tolerated=True),
+    Rule("plevel.range", "1.2.1 Table 4, permission_level", _of(checks.within, "plevel")),
+    Rule("reqid.required", "1.2.2 Table 5, reqid", _of(checks.required, "reqid", kinds=(RESPONSE,)), "missing_attribute"),
+    Rule("reqid.uuid", "1.2.2 Table 5, reqid", _of(checks.is_uuid, "reqid")),
+    Rule("reqid.version", "1.2.2 Table 5, reqid", _of(checks.is_uprotocol_uuid, "reqid"), tolerated=True),
+    Rule("commstatus.range", "1.2.2 Table 5, commstatus", _of(checks.within, "commstatus")),
+    Rule("commstatus.response", "1.2.2 Table 5, commstatus", checks.only_responses),
+    Rule("time.timestamp", "CloudEvents 1.0.2, time", checks.timestamp, tolerated=True),
+    Rule("attributes.names", "CloudEvents 1.0.2, naming conventions", checks.named),
+    Rule("attributes.values", "CloudEvents 1.0.2, type system", checks.valued),
 )
 """Tables 1 to 5 of the document, with the rules that its copy lost."""

@@ -13,13 +13,6 @@ from ..._rules import WireRules
 from ..ids import id_version
 from ..uris import Uri, UriError, read_uri
 
-__all__ = [
-    "MAX_INTEGER", "MAX_TTL", "NOTIFICATION", "PRIORITIES", "PUBLISH", "REQUEST", "RESPONSE", "TYPES", "WIRE_RULES", "Facts",
-    "alive", "has_authority", "has_schema", "in_role", "is_a", "is_address", "is_uprotocol_uuid", "is_uri_reference", "is_uuid",
-    "known_priority", "known_type", "media_type", "named", "old_name", "only_responses", "refuse", "required", "schema_uri",
-    "specversion", "timestamp", "urgent", "usual_authority", "valued", "versioned", "within",
-]  # fmt: skip
-
 WIRE_RULES: Final = WireRules("uprotocol")
 refuse: Final = WIRE_RULES.refuse
 
@@ -83,31 +76,22 @@ def _shown(value: Any) -> str:
     return repr(value)[:60]
 
 
-def required(name: str, *kinds: str) -> Callable[[Facts], str | None]:
-    def broken(facts: Facts) -> str | None:
-        missing = facts.get(name) is None and (not kinds or facts.kind in kinds)
-        return f"{name} is missing in this {facts.kind or 'message'}" if missing else None
-
-    return broken
+def required(facts: Facts, name: str, kinds: tuple[str, ...] = ()) -> str | None:
+    missing = facts.get(name) is None and (not kinds or facts.kind in kinds)
+    return f"{name} is missing in this {facts.kind or 'message'}" if missing else None
 
 
-def is_a(name: str, kind: type, says: str) -> Callable[[Facts], str | None]:
-    def broken(facts: Facts) -> str | None:
-        value = facts.get(name)
-        if value is None or type(value) is kind:
-            return None
-        return f"{name} is {says}, not {type(value).__name__}"  # not the value: a token is never shown
-
-    return broken
+def is_a(facts: Facts, name: str, kind: type, says: str) -> str | None:
+    value = facts.get(name)
+    if value is None or type(value) is kind:
+        return None
+    return f"{name} is {says}, not {type(value).__name__}"  # not the value: a token is never shown
 
 
-def within(name: str, low: int, high: int = MAX_INTEGER) -> Callable[[Facts], str | None]:
-    def broken(facts: Facts) -> str | None:
-        value = facts.get(name)
-        bad = type(value) is int and not low <= value <= high
-        return f"{name} {value} is not within {low} and {high}" if bad else None
-
-    return broken
+def within(facts: Facts, name: str, high: int = MAX_INTEGER) -> str | None:
+    value = facts.get(name)
+    bad = type(value) is int and not 0 <= value <= high
+    return f"{name} {value} is not within 0 and {high}" if bad else None
 
 
 def specversion(facts: Facts) -> str | None:
@@ -120,69 +104,51 @@ def known_type(facts: Facts) -> str | None:
     return None if facts.kind else f"type {_shown(value)} is not one of {', '.join(TYPES)}"
 
 
-def is_uuid(name: str) -> Callable[[Facts], str | None]:
-    def broken(facts: Facts) -> str | None:
-        value = facts.get(name)
-        if value is None or (isinstance(value, str) and len(value) <= facts.id_limit and id_version(value) is not None):
-            return None
-        return f"{name} {_shown(value)} is no UUID"
-
-    return broken
+def is_uuid(facts: Facts, name: str) -> str | None:
+    value = facts.get(name)
+    if value is None or (isinstance(value, str) and len(value) <= facts.id_limit and id_version(value) is not None):
+        return None
+    return f"{name} {_shown(value)} is no UUID"
 
 
-def is_uprotocol_uuid(name: str) -> Callable[[Facts], str | None]:
-    def broken(facts: Facts) -> str | None:
-        value = facts.get(name)
-        version = id_version(value) if isinstance(value, str) else None
-        if version in (None, 6, 7, 8):
-            return None
-        return f"{name} {_shown(value)} is a UUID of version {version}, which has no time: a uProtocol UUID has version 8"
-
-    return broken
+def is_uprotocol_uuid(facts: Facts, name: str) -> str | None:
+    value = facts.get(name)
+    version = id_version(value) if isinstance(value, str) else None
+    if version in (None, 6, 7, 8):
+        return None
+    return f"{name} {_shown(value)} is a UUID of version {version}, which has no time: a uProtocol UUID has version 8"
 
 
-def is_address(name: str) -> Callable[[Facts], str | None]:
-    def broken(facts: Facts) -> str | None:
-        text = facts.get(name)
-        if not isinstance(text, str):
-            return None
-        if len(text) > facts.subject_limit:
-            return f"{name}, percent-encoded, has {len(text)} characters: more than {facts.subject_limit} (limit: subject)"
-        try:
-            uri = read_uri(text)
-        except UriError as error:
-            return f"{name}: {error}"
-        return f"{name} {_shown(text)} has wildcards, which only subscriptions may" if uri.is_pattern else None
-
-    return broken
+def is_address(facts: Facts, name: str) -> str | None:
+    text = facts.get(name)
+    if not isinstance(text, str):
+        return None
+    if len(text) > facts.subject_limit:
+        return f"{name}, percent-encoded, has {len(text)} characters: more than {facts.subject_limit} (limit: subject)"
+    try:
+        uri = read_uri(text)
+    except UriError as error:
+        return f"{name}: {error}"
+    return f"{name} {_shown(text)} has wildcards, which only subscriptions may" if uri.is_pattern else None
 
 
-def usual_authority(name: str) -> Callable[[Facts], str | None]:
-    def broken(facts: Facts) -> str | None:
-        uri = facts.uri(name)
-        return f"{name}: {uri.strange}" if uri is not None and uri.strange else None
-
-    return broken
+def usual_authority(facts: Facts, name: str) -> str | None:
+    uri = facts.uri(name)
+    return f"{name}: {uri.strange}" if uri is not None and uri.strange else None
 
 
-def has_authority(name: str) -> Callable[[Facts], str | None]:
-    def broken(facts: Facts) -> str | None:
-        uri = facts.uri(name)
-        if uri is None or not uri.local or facts.local is None or uri.entity in facts.local:
-            return None
-        return f"{name} {_shown(uri.text)} has no authority"
-
-    return broken
+def has_authority(facts: Facts, name: str) -> str | None:
+    uri = facts.uri(name)
+    if uri is None or not uri.local or facts.local is None or uri.entity in facts.local:
+        return None
+    return f"{name} {_shown(uri.text)} has no authority"
 
 
-def versioned(name: str) -> Callable[[Facts], str | None]:
-    def broken(facts: Facts) -> str | None:
-        uri = facts.uri(name)
-        if uri is None or uri.is_versioned:
-            return None
-        return f"{name} {_shown(uri.text)} does not name an entity and its MAJOR or MAJOR.MINOR version"
-
-    return broken
+def versioned(facts: Facts, name: str) -> str | None:
+    uri = facts.uri(name)
+    if uri is None or uri.is_versioned:
+        return None
+    return f"{name} {_shown(uri.text)} does not name an entity and its MAJOR or MAJOR.MINOR version"
 
 
 _ROLES: Final[Mapping[tuple[str, str], tuple[Callable[[Uri], bool], str]]] = {
@@ -195,14 +161,11 @@ _ROLES: Final[Mapping[tuple[str, str], tuple[Callable[[Uri], bool], str]]] = {
 }
 
 
-def in_role(name: str) -> Callable[[Facts], str | None]:
-    def broken(facts: Facts) -> str | None:
-        uri, (fits, says) = facts.uri(name), _ROLES.get((name, facts.kind), (None, ""))
-        if uri is None or fits is None or fits(uri):
-            return None
-        return f"{name} of a {facts.kind} is {says}, not {_shown(uri.text)}"
-
-    return broken
+def in_role(facts: Facts, name: str) -> str | None:
+    uri, (fits, says) = facts.uri(name), _ROLES.get((name, facts.kind), (None, ""))
+    if uri is None or fits is None or fits(uri):
+        return None
+    return f"{name} of a {facts.kind} is {says}, not {_shown(uri.text)}"
 
 
 def media_type(facts: Facts) -> str | None:
