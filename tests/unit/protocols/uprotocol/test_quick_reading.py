@@ -54,7 +54,7 @@ def quickly(codec: UProtocolCodec, frame: bytes) -> Message | RemoteProtocolErro
 def carefully(codec: UProtocolCodec, frame: bytes) -> Message | RemoteProtocolError:
     """Without whatever is remembered: through the parser of everything and the table of rules."""
     try:
-        return codec.reader._envelope.examined(*codec.reader.parts(frame))  # type: ignore[attr-defined,no-any-return]
+        return codec.reader._envelope.examined(*codec.reader.parts(frame))
     except RemoteProtocolError as error:
         return error
     except (ValueError, RecursionError) as error:
