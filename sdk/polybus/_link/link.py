@@ -494,13 +494,14 @@ class Link:
     def write(self, message: Message, peer: PeerPort) -> Any:
         """Give a message to the session now, whatever the state of the connection.
 
-        Nothing is written to one of many peers that has gone: its key may be another's by now.
+        Nothing is written to one of many peers that has gone, or to which goodbye has been said with all of them: its key may
+        be another's by now.
 
         Raises:
             EncodeError, Unsupported, LocalProtocolError, TooLarge, QueueFull: As `Session.send`.
         """
         assert self.session is not None
-        if self.multiplexed is not None and peer.gone:
+        if self.multiplexed is not None and (peer.gone or self.state is State.CLOSING):
             return None
         self.services.counters.sent += 1
         key = self.session.send(message, self.runtime.time(), peer.key)
