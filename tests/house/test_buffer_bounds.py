@@ -42,6 +42,7 @@ BOUNDS: dict[str, str] = {
     "protocols.csb.crowded._numbered": "Limits.peers: the crowd sends the others away at once",
     "protocols.csb.crowded._parties": "Limits.peers: the crowd sends the others away at once",
     "protocols.csb.crowded._resting": "those of `_parties` with ids that rest",
+    "protocols.csb.crowded._sent_away": "Limits.peers, then the oldest is forgotten",
     "protocols.csb.ids.pending": "65,536 of each peer, and Limits.pending",
     "protocols.csb.ids.resting": "those of `pending` that nobody waits for",
     "protocols.csb.reader._subjects": "1,024 subjects, then it is emptied",

@@ -45,7 +45,17 @@ _encode: Final = msgspec.json.Encoder().encode
 class CrowdedSession(CsbSession):
     """One socket between a server and a broker."""
 
-    __slots__ = ("_count", "_early", "_early_bytes", "_introduction", "_numbered", "_parties", "_registered", "_resting")
+    __slots__ = (
+        "_count",
+        "_early",
+        "_early_bytes",
+        "_introduction",
+        "_numbered",
+        "_parties",
+        "_registered",
+        "_resting",
+        "_sent_away",
+    )
 
     capabilities: Capabilities = _CAPABILITIES
 
@@ -57,6 +67,8 @@ class CrowdedSession(CsbSession):
         """Frames of clients that came before the broker has answered the introduction. It may have assigned some by then."""
         self._early_bytes = 0
         self._parties: dict[int, Party] = {}
+        self._sent_away: dict[int, None] = {}
+        """Clients that were told to go, the latest: what they had sent by then comes still, and is no mistake of the broker."""
         self._resting: dict[Party, None] = {}
         self._count = 0
         self._numbered: dict[int, Party] = {}
@@ -74,7 +86,7 @@ class CrowdedSession(CsbSession):
         if self._early is not None and frame[:4] != _OF_BROKER:
             self._keep(self._early, frame)
             return
-        party = None
+        client, party = BROKER, None
         try:
             client, inner = unwrap(frame)
             party = self._parties.get(client)
@@ -89,6 +101,8 @@ class CrowdedSession(CsbSession):
                 message.peer = client
                 self._take(message, party)
         except RemoteProtocolError as error:
+            if client in self._sent_away:
+                return
             if party is None:  # there is no peer to answer
                 error.answer_id = error.reply_id = None
             self._refuse(error, party if party is not None else self._one)
@@ -97,12 +111,14 @@ class CrowdedSession(CsbSession):
         if message.subject == "connected" and client != BROKER:
             if client in self._parties:
                 self._gone(client, "its number was given to another")
+            self._sent_away.pop(client, None)
             self._count += 1
             self._parties[client] = self._numbered[self._count] = Party(client, self._count)
             address, params = _facts(message)
             self._events.append(PeerOpened(client, address or f"client {client}", params))
         elif message.subject == "closed" and client != BROKER:
             self._gone(client, "the client has gone")
+            self._sent_away.pop(client, None)
         else:
             raise refuse(f"{message.subject} for client {client} from a broker", "unknown_kind")
 
@@ -186,6 +202,9 @@ class CrowdedSession(CsbSession):
             party = self._parties.pop(client, None)
             if party is not None:
                 self._left(party)
+                self._sent_away[client] = None
+                if len(self._sent_away) > self._limits.peers:
+                    del self._sent_away[next(iter(self._sent_away))]
                 head = wire.HEADER.pack(wire.CLOSE << 4 | (wire.JSON if self._registered else wire.BINARY), 0, 0, 0)
                 said = _encode({"code": code, "reason": reason}) if self._registered else b""
                 self._frames.append(wire.CLIENT.pack(client) + head + said)
@@ -195,6 +214,7 @@ class CrowdedSession(CsbSession):
         super().connection_lost(reason)
         self._early = None
         self._parties.clear()
+        self._sent_away.clear()
         self._resting.clear()
         self._numbered.clear()
 

@@ -171,3 +171,39 @@ def test_leaving_sends_everybody_away() -> None:
     assert sent(session) == [f"{number:08x}f000000000000000" for number in (7, 8)]
     session.close(1001, "again", 0.0, 7)
     assert sent(session) == []
+
+
+# -- clients that are sent away ------------------------------------------------------------------------------------------
+
+
+def test_what_a_client_had_sent_before_it_learned_that_it_must_go_is_no_mistake_of_the_broker() -> None:
+    session = with_clients(7, 8)
+    session.close(4401, "no", 0.0, 7)
+    for frame in ("00000007 12000001 00010001 31", "00000007 12000001 00010001 7b", "00000007 ff"):
+        session.receive(bytes.fromhex(frame), 0.0)
+    assert session.events() == []
+
+
+@pytest.mark.parametrize("end", ["e0000000 00000000", "d0000000 00000000 00000007 e0000000 00000000"])
+def test_a_client_that_has_gone_since_sends_nothing_more(end: str) -> None:
+    session = with_clients(7)
+    session.close(4401, "no", 0.0, 7)
+    for frame in bytes.fromhex("00000007" + end).hex(" ", 12).split():
+        session.receive(bytes.fromhex(frame), 0.0)
+    session.events()
+    session.receive(bytes.fromhex("00000007 12000001 00010001 31"), 0.0)
+    [refused] = session.events()
+    assert isinstance(refused, Refused)
+    assert "client 7 is not connected" in refused.error.args[0]
+
+
+def test_only_the_latest_that_were_sent_away_are_remembered() -> None:
+    session = Csb(side="broker-server").session("client", Limits(peers=2))
+    session.start(0.0)
+    for number in (1, 2, 3):
+        session.receive(number.to_bytes(4) + bytes.fromhex("d0000000 00000000"), 0.0)
+        session.close(4401, "no", 0.0, number)
+    session.events()
+    for number, refused in ((1, 1), (2, 0), (3, 0)):
+        session.receive(number.to_bytes(4) + bytes.fromhex("12000001 00010001 31"), 0.0)
+        assert len(session.events()) == refused
