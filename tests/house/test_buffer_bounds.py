@@ -107,7 +107,7 @@ BOUNDS: dict[str, str] = {
     "_peer.streams.channels": "Limits.channels of each direction",
     "_peer.subscriptions.patterns": "Limits.subscriptions; charged to the peer",
     "_peer.authorization_queue._waiting": "Limits.waiting messages, Limits.waiting_bytes; charged to the peer",
-    "_peer.concurrency.waiting": "Limits.waiting messages, Limits.waiting_bytes; charged to the peer",
+    "_peer.inbound_calls.waiting": "Limits.waiting messages, Limits.waiting_bytes; charged to the peer",
     "_bus.lifecycle._holders": OURS,
     "_peer.peer._scopes": "two questions to `authorize` at a time, and one for each time that a handler is told",
     "_pubsub.pubsub._handler_queues": OURS,

@@ -1,4 +1,4 @@
-"""What takes the requests, streams and tunnels of a subject: a handler, a route of a bridge, or an end of tunnels."""
+"""The lookup of the part that takes a request, stream or tunnel: a handler, a route of a bridge, or an end of tunnels."""
 
 from __future__ import annotations
 

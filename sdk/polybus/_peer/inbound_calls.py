@@ -4,26 +4,37 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, Final
 
+from .._core.answer_sizes import LARGE
 from .._core.memory import Account, cost
 from .._core.via import ViaHeader
 from .._rpc.call import Call, RefusedCall
+from .._util.priority_queue import PriorityQueue
 from ..errors import Code
 from ..headers import VIA
 from ..message import Kind, Message
 from ..subjects import RESERVED_PREFIX
-from . import authorization_queue, concurrency
-from .concurrency import DRAINING, admit
+from . import authorization_queue
 from .responses import refuse_duplicate, response_to, send_error
 
 if TYPE_CHECKING:
+    from .._core.memory import Share
+    from .._core.runtime import Runtime
     from .._handlers.handler import Handler
     from .._link.link import Link
-    from .._util.priority_queue import PriorityQueue
     from .peer import Peer
 
-__all__ = ["InboundCalls"]
+__all__ = ["DRAINING", "InboundCalls"]
+
+DRAINING = "this bus takes no requests now, it is draining or has not started yet: ask another, or later"
+
+_FIRST = 1_000
+"""The level of calls that had a place already: above all that a wire has, as is the one below it."""
+
+_PASSED_BY: Final = 32
+"""Peers that are looked at in vain when a place becomes free: each place that does so moves on among them."""
 
 
 class InboundCalls:
@@ -74,7 +85,7 @@ class InboundCalls:
                 ViaHeader.strip(message)
             call = Call(services, self, peer, handler, message, deadline)
         calls[message.id] = call
-        admit(self, call)
+        self._admit(call)
         if deadline < peer.due:
             peer.watch(deadline)
 
@@ -138,7 +149,7 @@ class InboundCalls:
     def start(self, call: Call) -> None:
         """Start a call that has been made elsewhere, let it wait, or refuse it."""
         self.calls[call.message.id] = call
-        admit(self, call)
+        self._admit(call)
         if call.deadline < self.peer.due:
             self.peer.watch(call.deadline)
 
@@ -178,7 +189,7 @@ class InboundCalls:
         runtime.answering += 1
         try:
             if runtime.backlogged:
-                concurrency.next_call(self)
+                self._next_call()
             await link.room_for_answer()
         finally:
             self._count(1)
@@ -230,12 +241,137 @@ class InboundCalls:
             call.stop()
         self.calls.clear()
 
+    # -- the limit of those that run at once: nothing here waits ----------------------------------------------------------
+
+    def _admit(self, call: Call) -> None:
+        """Start a call, or let it wait for a place, or refuse it."""
+        link = self.link
+        runtime = link.runtime
+        waiting = self.waiting
+        if (
+            not waiting
+            and _has_place(runtime, link.share, len(self.calls) + self.stopping - 1)
+            and (link.outbox is None or self.may_begin())
+            and (not call.weighed or not call.handler.answers.weight or self.set_aside(call))
+        ):
+            raw = call.message.raw
+            if raw is not None and len(raw) > LARGE and not self.keep(call):
+                self._turn_away(call, _no_room(runtime, link.share, call.message))
+                return
+            runtime.running += 1
+            if (share := link.share) is not None:
+                share.address.running += 1
+            runtime.workers.submit(call)
+            return
+        if waiting is None:
+            waiting = self._begin_queue()
+        if len(waiting) >= runtime.limits.waiting or not self.account.hold(cost(call.message)):
+            self._turn_away(call, self._why_full(call.message))
+            return
+        call.message.forget_value()
+        if isinstance(waiting, PriorityQueue):
+            assert link.urgency is not None
+            waiting.append(call, link.urgency(call.message))
+        else:
+            waiting.append(call)
+        runtime.backlogged[self] = None
+
+    def _begin_queue(self) -> deque[Call] | PriorityQueue[Call]:
+        waiting = self.waiting = deque() if self.link.urgency is None else PriorityQueue()
+        return waiting
+
+    def _why_full(self, message: Message) -> str:
+        """Reason why a request can neither begin nor wait: the limits that were reached, and figures of this peer alone."""
+        runtime, account = self.link.runtime, self.account
+        limits = runtime.limits
+        waiting = len(self.waiting or ())
+        if waiting >= limits.waiting:
+            why = f"{waiting} of your requests wait (Limits.waiting)"
+        elif account.held and account.held + cost(message) > limits.waiting_bytes:
+            why = f"{account.held} bytes of yours wait (Limits.waiting_bytes)"
+        else:
+            return _no_room(runtime, self.link.share, message)
+        running = len(self.calls) - waiting - 1 + self.stopping
+        if running >= limits.running:
+            return f"{why} behind {running} that run (Limits.running)"
+        if not self.may_begin():
+            return f"{why} until you read your answers (Limits.outbox_bytes)"
+        return f"{why} behind {running} that run, as others have their share of the places (Limits.total_running)"
+
+    def _turn_away(self, call: Call, why: str) -> None:
+        self.calls.pop(call.message.id, None)
+        if self.expected:
+            self.expected.pop(call, None)
+        call.ended = True
+        self.link.services.counters.refused += 1
+        text = f"{why}: ask again when earlier ones have been answered"
+        call.origin.refuse(call, Code.RESOURCE_EXHAUSTED, text, "too_many_requests", None)
+
+    def _next_call(self) -> None:
+        """Give a free place away: it goes round among the peers that have requests waiting.
+
+        Each step starts a request; or takes a peer out that must wait for a place of its own, and comes back with that; or
+        passes by one that has none, because others of its address have too many.
+        """
+        runtime = self.link.runtime
+        backlogged = runtime.backlogged
+        if self.waiting:
+            backlogged.setdefault(self)
+        passed_by = 0
+        while backlogged and runtime.running < runtime.limits.total_running and passed_by < _PASSED_BY:
+            first: InboundCalls = next(iter(backlogged))
+            del backlogged[first]
+            waiting, share = first.waiting, first.link.share
+            if not waiting:
+                continue
+            taken = len(first.calls) - len(waiting) + first.stopping
+            if not _has_place(runtime, share, taken):
+                if not taken:
+                    backlogged[first] = None
+                    passed_by += 1
+                continue
+            if not first.may_begin():
+                continue
+            call = waiting.popleft()
+            if call.weighed and call.handler.answers.weight and not first.set_aside(call):
+                if isinstance(waiting, PriorityQueue):
+                    waiting.appendleft(call, _FIRST if call.put_off else _FIRST - 1)
+                else:
+                    waiting.appendleft(call)
+                continue
+            size = cost(call.message)
+            first.account.release(size)
+            if size > LARGE:
+                _ = first.keep(call, surely=True)  # it was kept until now
+            call.put_off = False
+            first._count(1)
+            runtime.workers.submit(call)
+            if waiting:
+                backlogged[first] = None
+
+    def put_off(self, call: Call) -> bool:
+        """Let a call wait again that has a place and has not begun, where its peer has stopped reading. True if it waits."""
+        if self.may_begin():
+            return False
+        self.account.charge(cost(call.message))
+        call.message.forget_value()
+        call.put_off = True
+        waiting = self.waiting
+        if waiting is None:
+            waiting = self._begin_queue()
+        if isinstance(waiting, PriorityQueue):
+            waiting.append(call, _FIRST)
+        else:  # before those that had no place yet, and behind those that came before it
+            waiting.insert(sum(1 for _ in takewhile(lambda other: other.put_off, waiting)), call)
+        self.place_free(call)  # for another
+        return True
+
     # -- places and memory -----------------------------------------------------------------------------------------------
 
     def resume(self) -> None:
         """Let requests begin that had to wait, where it is their turn."""
         if self.waiting:
-            concurrency.next_call(self)
+            self._next_call()
 
     def may_begin(self) -> bool:
         """Tell whether requests may begin. If not, they do as soon as the connection takes answers again."""
@@ -279,10 +415,6 @@ class InboundCalls:
         large[call] = size
         return True
 
-    def put_off(self, call: Call) -> bool:
-        """Let a call wait again, that has a place and has not begun, if this peer reads no answers."""
-        return concurrency.put_off(self, call)
-
     def _count(self, places: int) -> None:
         self.link.runtime.running += places
         if (share := self.link.share) is not None:
@@ -299,5 +431,39 @@ class InboundCalls:
         if self.large and (size := self.large.pop(call, 0)):
             link.bodies.release(size)
         if self.waiting or runtime.backlogged:
-            concurrency.next_call(self)
+            self._next_call()
         runtime.notifier.signal()
+
+
+def _has_place(runtime: Runtime, share: Share | None, taken: int) -> bool:
+    """Tell whether a peer that has taken so many places may have one more.
+
+    As of `total_bytes`, it may have the fewer the fewer are free, and so may all peers of its address together. One that has
+    none may have the last but those which are left for addresses that have none. Where one may have as many as there are, there
+    are no shares.
+    """
+    limits = runtime.limits
+    total = limits.total_running
+    free = total - runtime.running
+    if free <= 0 or taken >= limits.running:
+        return False
+    if limits.running >= total:
+        return True
+    if taken * total >= free * free:
+        return False
+    if share is None:
+        return True
+    # The fourth power, not the square: what an address may have at first is about the same, and more addresses find a place.
+    others = share.address.running
+    return not others or others * total**3 < 16 * free**4 or (not taken and 4 * free > total)
+
+
+def _no_room(runtime: Runtime, share: Share | None, message: Message) -> str:
+    total = runtime.limits.total_bytes
+    why = f"no room for a request of {len(message.raw or b'')} bytes"
+    if share is None or runtime.buffered + cost(message) > total:
+        return f"{why}: {runtime.buffered} of {total} bytes wait here (Limits.total_bytes)"
+    return (
+        f"{why}: {share.held} bytes of yours are kept here already, and the share of your connection, or of all from its "
+        "network address, is no larger (Limits.total_bytes)"
+    )

@@ -48,10 +48,7 @@ class Negotiation:
     # -- asking ----------------------------------------------------------------------------------------------------------
 
     async def extended(self) -> bool:
-        """Ask, where it is not known, and wait for the answer.
-
-        An answer or a refusal is final. Silence is not: the peer may be busy. Then this is False, the next use asks again, and
-        an answer that comes late counts.
+        """Ask, where it is not known, and wait for the answer. See `Peer.extended`.
 
         Raises:
             Disconnected: The link broke meanwhile.

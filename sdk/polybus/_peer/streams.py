@@ -12,7 +12,7 @@ from .._rpc.channel import CREDIT, Channel
 from .._rpc.stream_call import ChannelCall
 from ..errors import BusError, Code, Disconnected, TooManyRequests, Unsupported, another
 from ..message import Kind, Message
-from .concurrency import DRAINING
+from .inbound_calls import DRAINING
 from .responses import refuse_duplicate, send_error
 from .subscriptions import canonical_subject
 

@@ -33,8 +33,6 @@ logger: logging.Logger = logging.getLogger("polybus")
 class SubscriptionAnnouncer:
     """Tells peers what this bus has subscribed to, counted by pattern, and what it answers."""
 
-    __slots__ = ("_lookup", "_patterns", "_recipients", "_restoring", "_services", "_to_peers")
-
     def __init__(self, services: Services, lookup: HandlerLookup, recipients: Recipients, to_peers: PeerSubscriptions) -> None:
         self._services = services
         self._lookup = lookup

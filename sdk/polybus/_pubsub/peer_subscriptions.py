@@ -21,8 +21,6 @@ class PeerSubscriptions:
         changed: Called before one more is added.
     """
 
-    __slots__ = ("_changed", "_patterns", "indices")
-
     def __init__(self, changed: Callable[[], None]) -> None:
         self._changed = changed
         self.indices: dict[Peer, SubjectIndex[Subscription]] = {}

@@ -23,8 +23,6 @@ __all__ = ["PublicationReceiver"]
 class PublicationReceiver:
     """Delivers the publications of peers."""
 
-    __slots__ = ("_deduplicator", "_local", "_relay", "_remote", "_to_peers", "queues")
-
     def __init__(
         self,
         local: SubjectIndex[PublicationQueue],

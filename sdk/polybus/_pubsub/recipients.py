@@ -23,8 +23,6 @@ class Recipients:
         changed: Called when `of` may give another answer.
     """
 
-    __slots__ = ("_changed", "_most", "_upstream", "ends", "gets_all", "remote", "unconfirmed")
-
     def __init__(self, remote: SubjectIndex[Peer], most: int, changed: Callable[[], None]) -> None:
         self.remote: SubjectIndex[Peer] = remote
         self._most = most

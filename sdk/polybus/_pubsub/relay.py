@@ -27,8 +27,6 @@ _HINTS = 256
 class Relay:
     """Passes publications of peers on to other peers that subscribed, up to the limit of hops; hints at those it does not."""
 
-    __slots__ = ("_deduplicator", "_hinted", "_publisher", "_recipients", "_services", "_stopped", "patterns")
-
     def __init__(
         self,
         services: Services,

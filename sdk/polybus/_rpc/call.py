@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .._core.answer_sizes import AnswerSizes
     from .._core.ports import RequestHandler
     from .._core.services import Services
-    from .ports import Client, ResponseSink
+    from .ports import RequestingPeer, ResponseSink
 
 __all__ = ["Call", "RefusedCall", "failure"]
 
@@ -55,14 +55,14 @@ class Call:
         self,
         services: Services,
         origin: ResponseSink,
-        peer: Client | None,
+        peer: RequestingPeer | None,
         handler: RequestHandler,
         message: Message,
         deadline: float,
     ) -> None:
         self.services: Services = services
         self.origin: ResponseSink = origin
-        self.peer: Client | None = peer
+        self.peer: RequestingPeer | None = peer
         self.handler: RequestHandler = handler
         self.message: Message = message
         self.deadline: float = deadline
@@ -222,7 +222,14 @@ class RefusedCall(Call):
     weighed = False
 
     def __init__(
-        self, services: Services, origin: ResponseSink, peer: Client, message: Message, deadline: float, code: Code, text: str
+        self,
+        services: Services,
+        origin: ResponseSink,
+        peer: RequestingPeer,
+        message: Message,
+        deadline: float,
+        code: Code,
+        text: str,
     ) -> None:
         super().__init__(services, origin, peer, None, message, deadline)  # type: ignore[arg-type]  # there is no handler
         self._outcome = RequestError(code, text)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ..plugins import Transport
     from .call import Call
 
-__all__ = ["Client", "LocalHandler", "ResponseSink"]
+__all__ = ["RequestingPeer", "LocalHandler", "ResponseSink"]
 
 
 class LocalHandler(RequestHandler, Protocol):
@@ -32,7 +32,7 @@ class UnsentAnswers(Protocol):
         ...
 
 
-class ClientLink(UnsentAnswers, Protocol):
+class RequestingLink(UnsentAnswers, Protocol):
     """The link of a client."""
 
     @property
@@ -44,11 +44,11 @@ class ClientLink(UnsentAnswers, Protocol):
         ...
 
 
-class Client(RemotePeer, Protocol):
+class RequestingPeer(RemotePeer, Protocol):
     """The peer that has sent a request, as its call sees it."""
 
     @property
-    def link(self) -> ClientLink: ...
+    def link(self) -> RequestingLink: ...
 
 
 class ResponseSink(Protocol):

@@ -18,7 +18,7 @@ from .channel import Channel
 if TYPE_CHECKING:
     from .._core.ports import RequestHandler
     from .._core.services import Services
-    from .ports import Client, ResponseSink
+    from .ports import RequestingPeer, ResponseSink
 
 __all__ = ["ChannelCall"]
 
@@ -33,7 +33,7 @@ class ChannelCall(Call):
         self,
         services: Services,
         origin: ResponseSink,
-        peer: Client | None,
+        peer: RequestingPeer | None,
         handler: RequestHandler,
         message: Message,
         deadline: float,

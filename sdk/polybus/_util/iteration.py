@@ -16,14 +16,8 @@ __all__ = ["receive"]
 async def receive(items: AsyncIterator[Any], timeout: float | None) -> Any:
     """Wait for the next item.
 
-    Args:
-        timeout: Seconds to wait for it; None waits as long as it takes.
-
     Raises:
-        TimeoutError: Nothing came in time.
-        EOFError: There will be no more.
-        BusError: As iterating does.
-        TypeError, ValueError: `timeout` is no number of seconds.
+        TimeoutError, EOFError, BusError, TypeError, ValueError: As `Subscription.receive`.
     """
     most = math.inf if timeout is None else seconds(timeout, endless=True)
     try:
