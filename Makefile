@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.ready-docs
-WORKERS ?= 3
+WORKERS ?= 4
 NODE := tests/integration/interop/node
 NODE_READY := $(NODE)/node_modules/.ready
 UP_PYTHON := tests/integration/interop/up_python
@@ -31,6 +31,8 @@ help:
 demo: $(READY)
 	$(BIN)/polybus demo $(ARGS)
 
+# A worker that finds the tests compiled begins in a third of the time, a program that finds the package, too.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: $(READY) peers web
 	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 

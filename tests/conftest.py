@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.distribution import scope_of, seconds_by_file
-from tests.loops import ASYNCIO, FULL, LOOPS, PARAMS, TRIO
+from tests.loops import ASYNCIO, FULL, LOOPS, PARAMS, TRIO, left_out
 
 # A machine with other work to do is no failure: hypothesis would else take 200 ms for one example as one. Where a change is
 # judged (.ci/run) it tries the same examples each time, so that the verdict is about the change; on our machines, others.
@@ -41,7 +41,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begin with what takes longest, or is not in the table, where several workers share the tests: so they end together."""
+    """Leave out what `make test-all` adds; where several workers share the tests, begin with what takes longest.
+
+    What is not in the table counts as long: so the workers end together.
+    """
+    if not FULL and (out := left_out(items)):
+        config.hook.pytest_deselected(items=out)
+        kept = set(items).difference(out)
+        items[:] = [item for item in items if item in kept]
     if hasattr(config, "workerinput"):
         seconds = seconds_by_file()
         items.sort(key=lambda item: -seconds.get(scope_of(item.nodeid).partition("::")[0], float("inf")))

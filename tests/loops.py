@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
+from collections.abc import Iterable
 from importlib.util import find_spec
 from typing import Any
+from zlib import crc32
 
 import pytest
 
-__all__ = ["ASYNCIO", "FULL", "LOOPS", "TRIO", "UVLOOP", "every_loop", "on"]
+__all__ = ["ASYNCIO", "FULL", "LOOPS", "TRIO", "UVLOOP", "every_loop", "left_out", "on"]
 
 ASYNCIO, UVLOOP, TRIO = "asyncio", "asyncio+uvloop", "trio"
 LOOPS = (ASYNCIO, UVLOOP, TRIO)
@@ -46,3 +49,28 @@ def on(loop: str, *rest: Any) -> Any:
     if FULL:
         return suite
     return pytest.mark.parametrize("anyio_backend", [PARAMS[each] for each in suite.loops], scope="module")(suite)
+
+
+def left_out(items: Iterable[pytest.Item]) -> list[pytest.Item]:
+    """Cases of which `make test` has the same on another loop: each test keeps each of its cases, and both loops.
+
+    That is all pairs of test and case, and of test and loop. Tests with a single case, and those of what depends on the loop
+    (`every_loop`), are there in full, and so is everything that has a real peer.
+    """
+    tests: defaultdict[str, defaultdict[str, list[pytest.Item]]] = defaultdict(lambda: defaultdict(list))
+    for item in items:
+        loop = getattr(item, "callspec").params.get("anyio_backend") if hasattr(item, "callspec") else None  # noqa: B009
+        if loop is not None and item.nodeid.startswith(_IN_TURN) and not any(map(item.get_closest_marker, _REAL)):
+            tests[item.nodeid.partition("[")[0]][str(loop)].append(item)
+    out = []
+    for name, loops in tests.items():
+        cases = {len(found) for found in loops.values()}
+        if len(loops) == 2 and len(cases) == 1 and min(cases) > 1:
+            first = crc32(name.encode())
+            for number, found in enumerate(loops.values()):
+                out += [item for case, item in enumerate(found) if (first + case) % 2 != number]
+    return out
+
+
+_IN_TURN = ("tests/unit/", "tests/integration/web/")
+_REAL = ("browser", "interop")

@@ -1,0 +1,55 @@
+"""What `make test` leaves out of the cases that differ by their event loop alone."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import product
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.loops import LOOPS, left_out
+
+
+def made(test: str, loops: tuple[str, ...], cases: int, *marks: str) -> list[Any]:
+    return [
+        SimpleNamespace(
+            nodeid=f"{test}[{loop}-{case}]",
+            callspec=SimpleNamespace(params={"anyio_backend": (loop, {}), "case": case}),
+            get_closest_marker=lambda name: name in marks or None,
+        )
+        for loop, case in product(loops, range(cases))
+    ]
+
+
+@pytest.mark.parametrize("cases", [2, 3, 8])
+def test_each_test_keeps_all_of_its_cases_and_both_loops_and_no_pair_is_left_out_by_all_tests(cases: int) -> None:
+    tests = [f"tests/unit/test_x.py::test_{number}" for number in range(20)]
+    items = [item for test in tests for item in made(test, LOOPS[:2], cases)]
+    out = {item.nodeid for item in left_out(items)}
+    met: defaultdict[str, set[Any]] = defaultdict(set)
+    for item in items:
+        if item.nodeid not in out:
+            met[item.nodeid.partition("[")[0]].add((item.callspec.params["anyio_backend"][0], item.callspec.params["case"]))
+    assert [*met] == tests
+    for pairs in met.values():
+        assert {loop for loop, _ in pairs} == {*LOOPS[:2]}
+        assert sorted(case for _, case in pairs) == [*range(cases)]
+    assert set().union(*met.values()) == {*product(LOOPS[:2], range(cases))}
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        made("tests/unit/test_x.py::test_alone", LOOPS[:2], 1),
+        made("tests/unit/test_x.py::test_chosen", LOOPS[:1], 4),
+        made("tests/unit/test_x.py::test_of_loops", LOOPS, 4),
+        made("tests/integration/interop/test_x.py::test_y", LOOPS[:2], 4),
+        made("tests/integration/web/test_x.py::test_y", LOOPS[:2], 4, "browser"),
+        made("tests/contract/test_x.py::test_y", LOOPS[:2], 4),
+    ],
+    ids=["one case", "chosen", "every loop", "interop", "browser", "contract"],
+)
+def test_nothing_is_left_out_where_there_is_one_case_or_a_real_peer_or_where_the_loop_matters(items: list[Any]) -> None:
+    assert left_out(items) == []
