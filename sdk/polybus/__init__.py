@@ -128,9 +128,9 @@ def _context_in_a_thread(bus: Bus, message: Message, deadline: float | None) -> 
 
 def _cloudevents() -> Any:
     """The translator between messages and events of the ``cloudevents`` package: loaded when it is first asked for."""
-    from .protocols import uprotocol
+    from .protocols.uprotocol.cloudevents import cloudevent
 
-    return uprotocol
+    return cloudevent
 
 
 HandlerExecutor.context_in_a_thread = staticmethod(_context_in_a_thread)

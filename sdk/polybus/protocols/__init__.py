@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from importlib import import_module
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+from .._util.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from .csb import Csb
@@ -13,12 +15,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Csb", "Jrep", "UProtocol", "Ubre"]
 
-_HOMES = {"Csb": "csb", "Jrep": "jrep", "UProtocol": "uprotocol", "Ubre": "ubre"}
-
-
-def __getattr__(name: str) -> Any:
-    """Loads a protocol when it is first asked for."""
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{home}"), name)
+__getattr__: Callable[[str], Any] = lazy_names(
+    __name__, {".csb": ["Csb"], ".jrep": ["Jrep"], ".ubre": ["Ubre"], ".uprotocol": ["UProtocol"]}
+)

@@ -5,8 +5,10 @@ Each is loaded when it is first asked for: the core needs no sockets, and in a b
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from .._util.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from .memory import Memory as Memory
@@ -18,17 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Memory", "SecureWebSocket", "Tcp", "Tls", "Unix", "WebSocket"]
 
-_MODULES = {
-    "Memory": "memory",
-    "SecureWebSocket": "websocket",
-    "Tcp": "tcp",
-    "Tls": "tcp",
-    "Unix": "tcp",
-    "WebSocket": "websocket",
-}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_MODULES[name]}", __name__), name)
+__getattr__: Callable[[str], Any] = lazy_names(
+    __name__, {".memory": ["Memory"], ".tcp": ["Tcp", "Tls", "Unix"], ".websocket": ["SecureWebSocket", "WebSocket"]}
+)

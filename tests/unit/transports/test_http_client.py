@@ -32,7 +32,7 @@ async def test_a_large_body_passes_a_slow_line(anyio_backend: Any) -> None:
         slow_line(port) as line,
     ):
         options = DialOptions(host=host, reads=BOTH, writes="text", subprotocol="")
-        client = HttpClient(f"http://127.0.0.1:{line}", None, options, {})
+        client = HttpClient(f"http://127.0.0.1:{line}", None, options, {}, [])
         status, _, text = await client.ask("POST", f"http://127.0.0.1:{line}/", content=body, headers={"x-mine": "1"})
         assert (status, text) == (200, b"ok")
         await client._http.aclose()

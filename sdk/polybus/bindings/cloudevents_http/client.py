@@ -6,7 +6,7 @@ What has no answer is posted in order, one after the other; requests leave in or
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -57,7 +57,7 @@ class EventsClient(HttpClient):
     """A `plugins.Transport` that posts events."""
 
     def __init__(self, url: str, tls: ssl.SSLContext | None, options: DialOptions) -> None:
-        super().__init__(url, tls, options, {})
+        super().__init__(url, tls, options, {}, [self._post_all])
         self._url = url
         given = options.adapter
         self._adapter: UProtocol = given if isinstance(given, UProtocol) else UProtocol()
@@ -96,10 +96,6 @@ class EventsClient(HttpClient):
                 raise away.error
             raise ConnectFailed(url, f"the server answered {status}: {_shown(body)}")
         return made
-
-    def works(self) -> tuple[Callable[[], Awaitable[None]], ...]:
-        """Posts."""
-        return (self._post_all,)
 
     def send(self, frame: bytes) -> None:
         if not self._cancelled(frame):  # at once: there may be no room for what waits in front of it

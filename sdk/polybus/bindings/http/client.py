@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -49,11 +49,19 @@ class HttpClient:
 
     Args:
         headers: Of every request, besides those of the application.
+        works: Tasks that run side by side, from the start to the end. One that raises `ExchangeFailed` ends the connection.
     """
 
     hops = 0
 
-    def __init__(self, url: str, tls: ssl.SSLContext | None, options: DialOptions, headers: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        url: str,
+        tls: ssl.SSLContext | None,
+        options: DialOptions,
+        headers: Mapping[str, str],
+        works: Sequence[Callable[[], Awaitable[None]]],
+    ) -> None:
         parts = urlsplit(url)
         self.name: str = parts.scheme
         self.address: str = parts.netloc.rpartition("@")[2]  # never with a password
@@ -61,6 +69,7 @@ class HttpClient:
         self.max_answer: int = 2 * self.max_frame
         """Bytes of an answer: perhaps one of ours that was spelled in another way."""
         self._host = options.host
+        self._works = works
         limits = options.host.limits
         self._http = httpx.AsyncClient(
             headers={**options.headers, **headers},
@@ -127,10 +136,6 @@ class HttpClient:
         """Requests have their own deadlines."""
 
     # -- for subclasses
-
-    def works(self) -> tuple[Callable[[], Awaitable[None]], ...]:
-        """Tasks that run side by side, from the start to the end. One that raises `ExchangeFailed` ends the connection."""
-        raise NotImplementedError
 
     async def something(self) -> bool:
         """Wait until something is to be posted; False at the end, when nothing is left."""
@@ -209,7 +214,7 @@ class HttpClient:
         try:
             with self._scope:
                 async with anyio.create_task_group() as self._group:
-                    for work in self.works():
+                    for work in self._works:
                         self.begin(work)
         finally:
             self._state = TransportState.LOST

@@ -7,7 +7,7 @@ which carries both directions; a stream of events; long polls; short ones.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -53,7 +53,7 @@ class ErraiClient(HttpClient):
     def __init__(
         self, url: str, tls: ssl.SSLContext | None, options: DialOptions, ways: set[str], frame: int | None = None
     ) -> None:
-        super().__init__(url, tls, options, HEADERS)
+        super().__init__(url, tls, options, HEADERS, [self._post_all, self._fetch_all])
         self._requests = ErraiRequests(self, self._http, url, tls, options)
         self._options = options
         self._ways = ways
@@ -123,10 +123,6 @@ class ErraiClient(HttpClient):
             super().resume()
 
     # -- the tasks
-
-    def works(self) -> tuple[Callable[[], Awaitable[None]], ...]:
-        """Out and in."""
-        return self._post_all, self._fetch_all
 
     async def _run(self) -> None:
         try:

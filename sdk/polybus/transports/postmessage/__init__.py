@@ -7,9 +7,10 @@ tests. In Pyodide a port of JavaScript is taken as it is.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
+from ..._util.lazy_names import lazy_names
 from ._channel import InMemoryPort, MessageChannel, MessageEvent
 from ._clone import ArrayBuffer, ClonedError, DataCloneError, Unreadable
 from ._port import MessagePort, PortInfo
@@ -38,13 +39,9 @@ __all__ = [
 ]
 
 # They need what not every place has: a browser, processes, threads.
-_ELSEWHERE = {"JSPort": "_js", "PipePort": "_pipe_port", "StdioPort": "_stream_port"}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _ELSEWHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_ELSEWHERE[name]}", __name__), name)
+__getattr__: Callable[[str], Any] = lazy_names(
+    __name__, {"._js": ["JSPort"], "._pipe_port": ["PipePort"], "._stream_port": ["StdioPort"]}
+)
 
 
 def script() -> str:

@@ -17,7 +17,7 @@ from ....body import OCTETS, BodyFormat
 from ....errors import LocalProtocolError, RemoteProtocolError
 from ....limits import Limits
 from ....message import Kind, Message
-from ..adapter import DEFAULT_ENTITY
+from ..adapter import DEFAULT_ENTITY, UProtocol
 from ..bodies import ANY
 from ..codec import UProtocolCodec
 from ..ids import IdFactory, id_time_ms
@@ -38,7 +38,7 @@ _NUMBERS: Final = frozenset({"ttl", "plevel", "commstatus", "permission_level", 
 _SOURCE_IS_METHOD: Final = frozenset({Kind.RESPONSE, Kind.ERROR})
 
 
-def to_cloudevent(message: Message, codec: UProtocolCodec, *, entity: str = DEFAULT_ENTITY) -> BaseCloudEvent:
+def to_cloudevent(message: Message, *, entity: str = DEFAULT_ENTITY) -> BaseCloudEvent:
     """The event of a message.
 
     What the message does not say is made: an id with the time of now, addresses of `entity`; ``time`` is that of the id.
@@ -51,7 +51,8 @@ def to_cloudevent(message: Message, codec: UProtocolCodec, *, entity: str = DEFA
     from cloudevents.core.exceptions import CloudEventValidationError
     from cloudevents.core.v1.event import CloudEvent
 
-    attributes, raw, _ = attributes_of(message, codec, entity)
+    # An entity without authority of its own: local addresses may be written.
+    attributes, raw, _ = attributes_of(message, UProtocol(entity="/local/1").codec(), entity)
     made = id_time_ms(attributes["id"])
     try:
         if "time" in attributes:
