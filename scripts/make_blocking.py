@@ -118,7 +118,7 @@ T = TypeVar("T")
 RETURNS = {
     "AbstractAsyncContextManager": ("BlockingBlock[{0}]", "BlockingBlock(self._run, {call}, lambda made: {made})"),
     "AsyncIterator": ("BlockingItems[{0}]", "BlockingItems(self._run(called, lambda: {call}), self._run)"),
-    "Opening": ("BlockingChannel[{0}]", "BlockingChannel({call}, self._run)"),
+    "ChannelContext": ("BlockingChannel[{0}]", "BlockingChannel({call}, self._run)"),
     "Reply": ("{0}", "self._run(awaited, lambda: {call})"),
     "Subscription": ("BlockingSubscription[{0}]", "BlockingSubscription({call}, self._run)"),
     "TunnelConnector": ("BlockingTunnel", "BlockingTunnel({call}, self._run)"),

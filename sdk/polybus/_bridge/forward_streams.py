@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from .._handlers.handler import Handler, plan
-from .._rpc.channel import Channel, Opening
+from .._rpc.channel import Channel, ChannelContext
 from .._rpc.stream_call import ChannelCall
 from .._tunnel.endpoint import hops_of
 from ..errors import BusError
@@ -37,7 +37,7 @@ class StreamForwarder:
         """Make what stands in place of a handler."""
         return plan(subject, self._streamed if mode == "stream" else self._conversed)
 
-    def _opening(self, message: Message, mode: str, body: Any) -> Opening[Any, Any]:
+    def _opening(self, message: Message, mode: str, body: Any) -> ChannelContext[Any, Any]:
         """Open the stream or channel of the other bus.
 
         Raises:
@@ -54,7 +54,7 @@ class StreamForwarder:
                 return there.loopback.converse(further.streams.handler(target, mode), target, body, None, hops)
             return await there.links.choose(target).streams.open(target, body, mode, None, hops)
 
-        return Opening(opened, mode == "stream")
+        return ChannelContext(opened, mode == "stream")
 
     async def _streamed(self, message: Message) -> AsyncIterator[Any]:
         route = self._side.route

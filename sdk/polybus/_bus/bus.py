@@ -17,7 +17,7 @@ from .._handlers.subscriber import WhenFull
 from .._peer.peer import Peer
 from .._pubsub.publisher import YIELD_AFTER, Targets, make_publication
 from .._pubsub.subscription import Subscription
-from .._rpc.channel import Channel, Opening
+from .._rpc.channel import Channel, ChannelContext
 from .._rpc.reply import Reply
 from .._tunnel import TunnelConnector
 from .._tunnel.endpoint import Entrance
@@ -252,15 +252,15 @@ class Bus(Router):
     @overload
     def stream(
         self, subject: Subject[In, Out], body: In = ..., *, timeout: float | None = ..., to: Peer | None = ...
-    ) -> Opening[Out, Any]: ...
+    ) -> ChannelContext[Out, Any]: ...
     @overload
     def stream(
         self, subject: str | int, body: Any = ..., *, returns: type[T], timeout: float | None = ..., to: Peer | None = ...
-    ) -> Opening[T, Any]: ...
+    ) -> ChannelContext[T, Any]: ...
     @overload
     def stream(
         self, subject: str | int, body: Any = ..., *, returns: Any = ..., timeout: float | None = ..., to: Peer | None = ...
-    ) -> Opening[Any, Any]: ...
+    ) -> ChannelContext[Any, Any]: ...
     def stream(
         self,
         subject: AnySubject,
@@ -269,7 +269,7 @@ class Bus(Router):
         returns: Any = Any,
         timeout: float | None = None,
         to: Peer | None = None,
-    ) -> Opening[Any, Any]:
+    ) -> ChannelContext[Any, Any]:
         """Ask for many answers: ``async with bus.stream("log.tail", {"n": 10}) as lines: async for line in lines: ...``
 
         Flow controlled by credits. Leaving the block stops the remote handler.
@@ -286,18 +286,20 @@ class Bus(Router):
         """
         name, returns = resolve(subject, returns)
         self._check_opening(name, timeout, to)
-        return Opening(lambda: self._open(name, body, "stream", timeout, returns, to), half_closed=True)
+        return ChannelContext(lambda: self._open(name, body, "stream", timeout, returns, to), half_closed=True)
 
     @overload
-    def channel(self, subject: Subject[In, Out], *, timeout: float | None = ..., to: Peer | None = ...) -> Opening[Out, In]: ...
+    def channel(
+        self, subject: Subject[In, Out], *, timeout: float | None = ..., to: Peer | None = ...
+    ) -> ChannelContext[Out, In]: ...
     @overload
     def channel(
         self, subject: str | int, *, sends: Any = ..., receives: type[T], timeout: float | None = ..., to: Peer | None = ...
-    ) -> Opening[T, Any]: ...
+    ) -> ChannelContext[T, Any]: ...
     @overload
     def channel(
         self, subject: str | int, *, sends: Any = ..., receives: Any = ..., timeout: float | None = ..., to: Peer | None = ...
-    ) -> Opening[Any, Any]: ...
+    ) -> ChannelContext[Any, Any]: ...
     def channel(
         self,
         subject: AnySubject,
@@ -306,7 +308,7 @@ class Bus(Router):
         receives: Any = Any,
         timeout: float | None = None,
         to: Peer | None = None,
-    ) -> Opening[Any, Any]:
+    ) -> ChannelContext[Any, Any]:
         """Open a conversation: ``async with bus.channel("chat") as ch: await ch.send(...); async for item in ch: ...``
 
         Raises:
@@ -314,7 +316,7 @@ class Bus(Router):
         """
         name, receives = resolve(subject, receives)
         self._check_opening(name, timeout, to)
-        return Opening(lambda: self._open(name, None, "channel", timeout, receives, to), half_closed=False)
+        return ChannelContext(lambda: self._open(name, None, "channel", timeout, receives, to), half_closed=False)
 
     def _check_opening(self, subject: str | int, timeout: float | None, to: Peer | None) -> None:
         self._services.subjects.check(subject)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..message import Message
     from .ports import RemotePeer
 
-__all__ = ["Authenticate", "Authorize", "Authority"]
+__all__ = ["Authenticate", "Authorize", "AccessControl"]
 
 logger: logging.Logger = logging.getLogger("polybus.security")
 
@@ -35,7 +35,7 @@ _ABOUT_HANDLERS = ("request", "notify", "stream", "channel", "tunnel")
 """Verbs whose subject is spelled as the handler is registered."""
 
 
-class Authority:
+class AccessControl:
     """Asks the two hooks, and refuses where they fail."""
 
     def __init__(self, authenticate: Authenticate | None, authorize: Authorize | None, seconds: float) -> None:

@@ -11,7 +11,7 @@ from ..errors import Code, LocalProtocolError
 from ..events import BusEvent, DeadLettered
 from ..limits import Limits
 from ..stats import Counters
-from .access import Authenticate, Authority, Authorize
+from .access import AccessControl, Authenticate, Authorize
 from .checked_subjects import CheckedSubjects
 from .executor import HandlerExecutor
 
@@ -47,7 +47,7 @@ class Services:
         self.counters: Counters = Counters()
         self.events: EventHub[BusEvent] = EventHub(self.waiter, self.wake)
         self.emit: Callable[[BusEvent], None] = self.events.emit
-        self.access: Authority = Authority(authenticate, authorize, limits.handshake_timeout)
+        self.access: AccessControl = AccessControl(authenticate, authorize, limits.handshake_timeout)
         self.authorize: Authorize | None = authorize
         self.executor: HandlerExecutor = HandlerExecutor(self)
         self.recorders: list[Recorder] = []

@@ -45,7 +45,7 @@ class ConnectionReceiver:
     def over(self) -> None:
         """Detach from the link: the connection is no longer its own."""
         self._link = None
-        self.frames_received = _unheard
+        self.frames_received = _drop_frames
         if self._pieces is not None:
             self._pieces.drop()
 
@@ -135,5 +135,5 @@ class _FramePieces:
         return bool(waiting)
 
 
-def _unheard(frames: Sequence[bytes]) -> None:
+def _drop_frames(frames: Sequence[bytes]) -> None:
     """Drop the frames of a connection that is over."""

@@ -214,7 +214,7 @@ class InboundCalls:
             self.waiting.remove(call)
             self.account.release(cost(call.message))
         else:
-            self.place_free(call)
+            self.free_place(call)
 
     def stopped(self, call: Call) -> None:
         if self.calls.get(call.message.id) is call:
@@ -226,7 +226,7 @@ class InboundCalls:
     def returned(self, call: Call) -> None:
         self.stopping -= 1
         self.link.runtime.stopping -= 1
-        self.place_free(call)
+        self.free_place(call)
 
     def lost(self) -> None:
         """End all calls, also those that wait: the connection is gone."""
@@ -252,10 +252,10 @@ class InboundCalls:
             not waiting
             and _has_place(runtime, link.share, len(self.calls) + self.stopping - 1)
             and (link.outbox is None or self.may_begin())
-            and (not call.weighed or not call.handler.answers.weight or self.set_aside(call))
+            and (not call.sizes_known or not call.handler.answers.weight or self.reserve_answer(call))
         ):
             raw = call.message.raw
-            if raw is not None and len(raw) > LARGE and not self.keep(call):
+            if raw is not None and len(raw) > LARGE and not self.charge_body(call):
                 self._turn_away(call, _no_room(runtime, link.share, call.message))
                 return
             runtime.running += 1
@@ -333,7 +333,7 @@ class InboundCalls:
             if not first.may_begin():
                 continue
             call = waiting.popleft()
-            if call.weighed and call.handler.answers.weight and not first.set_aside(call):
+            if call.sizes_known and call.handler.answers.weight and not first.reserve_answer(call):
                 if isinstance(waiting, PriorityQueue):
                     waiting.appendleft(call, _FIRST if call.put_off else _FIRST - 1)
                 else:
@@ -342,7 +342,7 @@ class InboundCalls:
             size = cost(call.message)
             first.account.release(size)
             if size > LARGE:
-                _ = first.keep(call, surely=True)  # it was kept until now
+                _ = first.charge_body(call, surely=True)  # it was kept until now
             call.put_off = False
             first._count(1)
             runtime.workers.submit(call)
@@ -363,7 +363,7 @@ class InboundCalls:
             waiting.append(call, _FIRST)
         else:  # before those that had no place yet, and behind those that came before it
             waiting.insert(sum(1 for _ in takewhile(lambda other: other.put_off, waiting)), call)
-        self.place_free(call)  # for another
+        self.free_place(call)  # for another
         return True
 
     # -- places and memory -----------------------------------------------------------------------------------------------
@@ -381,7 +381,7 @@ class InboundCalls:
         link.stalled[self] = None
         return False
 
-    def set_aside(self, call: Call) -> bool:
+    def reserve_answer(self, call: Call) -> bool:
         """Set aside for the answer that a call is expected to have. False where the peer has too much to read already.
 
         It is not charged: it may be much less in the end.
@@ -404,7 +404,7 @@ class InboundCalls:
         expected[call] = size
         return True
 
-    def keep(self, call: Call, *, surely: bool = False) -> bool:
+    def charge_body(self, call: Call, *, surely: bool = False) -> bool:
         """Charge a large body that a handler keeps. False if the bus keeps too much already."""
         size, bodies = cost(call.message), self.link.bodies
         if surely:
@@ -420,7 +420,7 @@ class InboundCalls:
         if (share := self.link.share) is not None:
             share.address.running += places
 
-    def place_free(self, call: Call) -> None:
+    def free_place(self, call: Call) -> None:
         """Give the place of a call back, and start the next."""
         link, runtime = self.link, self.link.runtime
         runtime.running -= 1

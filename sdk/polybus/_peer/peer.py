@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 import anyio
 
 from .._core.memory import Account, cost
-from .._rpc.channel import Opening
+from .._rpc.channel import ChannelContext
 from .._rpc.reply import Reply
 from .._util.hello import HELLO
 from .._util.sources import sources
@@ -318,18 +318,18 @@ class Peer:
 
     def stream(
         self, subject: str | int | Subject[Any, Any], body: Any = None, *, returns: Any = Any, timeout: float | None = None
-    ) -> Opening[Any, Any]:
+    ) -> ChannelContext[Any, Any]:
         """Ask this peer for a stream. See `Bus.stream`."""
         stream: Any = self.link.services.bus.stream
-        opening: Opening[Any, Any] = stream(subject, body, returns=returns, timeout=timeout, to=self)
+        opening: ChannelContext[Any, Any] = stream(subject, body, returns=returns, timeout=timeout, to=self)
         return opening
 
     def channel(
         self, subject: str | int | Subject[Any, Any], *, sends: Any = Any, receives: Any = Any, timeout: float | None = None
-    ) -> Opening[Any, Any]:
+    ) -> ChannelContext[Any, Any]:
         """Open a channel to this peer. See `Bus.channel`."""
         channel: Any = self.link.services.bus.channel
-        opening: Opening[Any, Any] = channel(subject, sends=sends, receives=receives, timeout=timeout, to=self)
+        opening: ChannelContext[Any, Any] = channel(subject, sends=sends, receives=receives, timeout=timeout, to=self)
         return opening
 
     def tunnel(self, name: str, *, params: Mapping[str, str] | None = None) -> TunnelConnector:

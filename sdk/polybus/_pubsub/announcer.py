@@ -73,7 +73,7 @@ class SubscriptionAnnouncer:
             and self._understands(peer, pattern)
             and not (_tells_handlers(link) and pattern in self._lookup.answered())
         ):
-            _say(Message(Kind.UNSUBSCRIBE, pattern), peer)
+            _send(Message(Kind.UNSUBSCRIBE, pattern), peer)
 
     async def ask(self, peer: Peer, subscription: Subscription) -> None:
         """Subscribe at one peer alone, and wait until it knows. One whose link is down is told when it is back.
@@ -108,7 +108,7 @@ class SubscriptionAnnouncer:
         for peer in self._audience():
             if _tells_handlers(peer.link):
                 for name in self._allowed(peer, [("request", subject)]):
-                    _say(Message(Kind.SUBSCRIBE, name), peer)
+                    _send(Message(Kind.SUBSCRIBE, name), peer)
 
     def _audience(self) -> list[Peer]:
         """List the peers that are told of this bus's subscriptions."""
@@ -273,7 +273,7 @@ class SubscriptionAnnouncer:
         for verb, name in names:
             if await authority.answer(authority.asks(peer, verb, name, Message(Kind(verb), name))) and peer.connected:
                 if self._understands(peer, name):
-                    _say(Message(Kind.SUBSCRIBE, name), peer)
+                    _send(Message(Kind.SUBSCRIBE, name), peer)
 
     @staticmethod
     def _tell(peer: Peer, pattern: str | int) -> None:
@@ -309,7 +309,7 @@ class SubscriptionAnnouncer:
         waited = session.capabilities.asks_before_publishing or not session.capabilities.subscribe
         names = [(verb, name) for verb, name in self._names(peer, link) if waited or is_pattern(name)]
         for pattern in self._allowed(peer, names):
-            _say(Message(Kind.SUBSCRIBE, pattern), peer)
+            _send(Message(Kind.SUBSCRIBE, pattern), peer)
 
     async def restored(self, peer: Peer) -> None:
         """Wait until a peer has been told of the patterns that depend on who it is."""
@@ -323,7 +323,7 @@ class SubscriptionAnnouncer:
         try:
             if await peer.extended():
                 for pattern in patterns:
-                    _say(Message(Kind.SUBSCRIBE, pattern), peer)
+                    _send(Message(Kind.SUBSCRIBE, pattern), peer)
             elif session is not None and session.capabilities.subscribe:
                 names = ", ".join(map(repr, patterns))
                 what = "reads no subscriptions" if peer in self._recipients.unconfirmed else "matches exact subjects only"
@@ -337,7 +337,7 @@ class SubscriptionAnnouncer:
                 del self._restoring[peer]
 
 
-def _say(message: Message, peer: Peer) -> None:
+def _send(message: Message, peer: Peer) -> None:
     """Write a message that subscribes or unsubscribes, where the wire can name its subject."""
     try:
         peer.link.answer(message, peer)

@@ -49,7 +49,7 @@ class HandlerSubscription(SubscriptionQueue):
     def _arrived(self) -> None:
         if self._workers < self._concurrency:
             self._workers += 1
-            self._coming = True
+            self._reader_woken = True
             self._runtime.workers.submit(_HandlerJob(self))
 
     @property
@@ -83,9 +83,9 @@ class HandlerSubscription(SubscriptionQueue):
         if handler.style != "async" or execution.middleware:
             only_body = None
         baseline = contextvars.copy_context()
-        self._coming = False
+        self._reader_woken = False
         if self._overflow:
-            self._has_come()
+            self._begin_turn()
         try:
             while queue:
                 message = self.take()

@@ -45,7 +45,7 @@ class SubscriptionQueue(ABC):
     __slots__ = (
         "_account",
         "_bytes",
-        "_coming",
+        "_reader_woken",
         "_half",
         "_held",
         "_least_kept",
@@ -79,7 +79,7 @@ class SubscriptionQueue(ABC):
         """Tells whether the bus's own publications are taken too."""
         self.dropped: int = 0
         self._queue: deque[Message] = deque()
-        self._coming: bool = False
+        self._reader_woken: bool = False
         """Tells whether a reader has been woken and has not had its turn."""
         self._half: int = (queue + 1) // 2
         self._mark: int = self._half
@@ -130,7 +130,7 @@ class SubscriptionQueue(ABC):
         elif self._bytes < self._least_kept:
             self._settle()
         if self._overflow:
-            self._take_in()
+            self._move_held_in()
         if self._room:
             self._wake_one()
         return message
@@ -178,22 +178,22 @@ class SubscriptionQueue(ABC):
         """Decide whether one more is added, now that the queue is half full, or full, or its bytes are to be paid for."""
         if len(self._queue) < self.queue and (self._bytes < self._most_free or self._charge()):
             half = len(self._queue) >= self._half or 2 * self._bytes >= self._most
-            if half and self._mark < self.queue and not self._coming:
+            if half and self._mark < self.queue and not self._reader_woken:
                 self._mark = self.queue
                 self._tell(message.peer, len(self._queue) + 1)
             return True
         block = self.when_full == "block"
         if block and message.peer is None:
             return True
-        if block or self._coming:
-            if not self._coming:
+        if block or self._reader_woken:
+            if not self._reader_woken:
                 self._tell(message.peer, len(self._queue) + 1)
             if self._hold(message):
                 return False
             if block:
                 self._overrun(message)
                 return False
-        self._let_go()
+        self._release_held()
         return self._displaces(message)
 
     def _displaces(self, message: Message) -> bool:
@@ -222,7 +222,7 @@ class SubscriptionQueue(ABC):
         self._bytes -= len(self._queue.popleft().raw or b"")
         self._count_dropped(1)
         if self._overflow:
-            self._take_in()
+            self._move_held_in()
 
     def _count_dropped(self, count: int) -> None:
         self.dropped += count
@@ -249,16 +249,16 @@ class SubscriptionQueue(ABC):
     def _overrun(self, message: Message) -> None:
         """Handle one more for a ``block`` queue than may be held back."""
 
-    def _has_come(self) -> None:
+    def _begin_turn(self) -> None:
         """Begin the turn of a reader: what it leaves beyond the size of the queue goes by the policy."""
         if self.when_full != "block":
-            self._host.call_soon(self._turn_is_over)
+            self._host.call_soon(self._end_turn)
 
-    def _turn_is_over(self) -> None:
-        if not self._coming:
-            self._let_go()
+    def _end_turn(self) -> None:
+        if not self._reader_woken:
+            self._release_held()
 
-    def _let_go(self) -> None:
+    def _release_held(self) -> None:
         """Hold nothing back any more: what is held goes by the policy, as if it had come just now."""
         overflow = self._overflow
         if not overflow or self._held is None or self.when_full == "block":
@@ -272,7 +272,7 @@ class SubscriptionQueue(ABC):
                 self._queue.append(message)
                 self._bytes += len(message.raw or b"")
 
-    def _take_in(self) -> None:
+    def _move_held_in(self) -> None:
         """Move what was held back into the queue, as far as there is room, and charge it there."""
         overflow, held = self._overflow, self._held
         assert held is not None
@@ -365,7 +365,7 @@ class SubscriptionQueue(ABC):
         if self._held is not None:
             self._held.release(self._held.held)
             self._held = self._overflow = None
-        self._coming = False
+        self._reader_woken = False
         self._mark = self._half
         self._tells_at = math.inf
         while self._room:

@@ -107,13 +107,13 @@ class Subscription(SubscriptionQueue, Generic[T_co]):
                     if waiter in self._readers:
                         self._readers.remove(waiter)
                     else:
-                        self._coming = False
+                        self._reader_woken = False
                         if self._queue:  # woken and cancelled in one turn: the message is another reader's
                             self._arrived()
                     raise
-                self._coming = False
+                self._reader_woken = False
                 if self._overflow:
-                    self._has_come()
+                    self._begin_turn()
             message = self.take()
             if message.expires is not None and self.expired(message):
                 continue
@@ -147,7 +147,7 @@ class Subscription(SubscriptionQueue, Generic[T_co]):
 
     def _arrived(self) -> None:
         if self._readers:
-            self._coming = True
+            self._reader_woken = True
             self._services.wake(self._readers.popleft())
 
     def _overrun(self, message: Message) -> None:

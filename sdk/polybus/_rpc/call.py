@@ -48,7 +48,7 @@ class Call:
 
     forwards = False
     """True where the result is the answer of another bus, a `Message`."""
-    weighed = True
+    sizes_known = True
     """True where the handler, or the part in its place, knows how large its answers are."""
 
     def __init__(
@@ -219,7 +219,7 @@ class RefusedCall(Call):
     """A request without a handler here. `authorize` is asked first, so that its refusal tells nothing of what there is."""
 
     __slots__ = ("_outcome",)
-    weighed = False
+    sizes_known = False
 
     def __init__(
         self,

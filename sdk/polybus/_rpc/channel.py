@@ -18,7 +18,7 @@ from .._util.cancel_scopes import let_scope_fire
 from .._util.typed_body import misfit, typed_body
 from ..errors import BadReply, BadRequest, BusError, Code, DeadlineExceeded, LocalProtocolError, TooManyRequests
 from ..message import Kind, Message
-from .reply import error_of, told_over
+from .reply import error_of, is_remote_deadline
 
 if TYPE_CHECKING:
     from .._util.event_loop import Loop
@@ -337,7 +337,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
 
     @staticmethod
     async def _broken(error: BusError) -> NoReturn:
-        if told_over(error):
+        if is_remote_deadline(error):
             await let_scope_fire()
         raise error.with_traceback(None)
 
@@ -368,7 +368,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
         self._maybe_done()
 
 
-class Opening(Generic[Receives_co, Sends_contra]):
+class ChannelContext(Generic[Receives_co, Sends_contra]):
     """The async context manager behind `stream` and `channel`: opens on entering, leaves on leaving."""
 
     def __init__(self, open_channel: Callable[[], Any], half_closed: bool) -> None:

@@ -105,11 +105,11 @@ class Reply(Generic[T_co]):
             try:
                 yield from waiter.__await__()
             except BaseException as error:
-                self._left(waiter)
+                self._waiter_left(waiter)
                 if isinstance(error, RuntimeError) and not self._loop.is_here():
                     raise wrong_event_loop() from None
                 raise
-        if self._state == _FAILED and told_over(self._error):
+        if self._state == _FAILED and is_remote_deadline(self._error):
             yield from let_scope_fire().__await__()
         return self._result()
 
@@ -133,7 +133,7 @@ class Reply(Generic[T_co]):
         self._returns = Any
         return self._value  # type: ignore[no-any-return]
 
-    def _left(self, waiter: Any) -> None:
+    def _waiter_left(self, waiter: Any) -> None:
         """Forget a waiter that was cancelled; with the last one the request is cancelled."""
         held = self._waiters
         if isinstance(held, list):
@@ -211,7 +211,7 @@ def error_of(message: Message, subject: str | int, elapsed: float) -> BusError:
     return error
 
 
-def told_over(error: BusError | None) -> bool:
+def is_remote_deadline(error: BusError | None) -> bool:
     """Check for the error of a peer that has seen a deadline pass, which may be that of a scope here."""
     return isinstance(error, DeadlineExceeded) and error.where == "remote"
 

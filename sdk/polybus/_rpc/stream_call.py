@@ -27,7 +27,7 @@ class ChannelCall(Call):
     """A stream or channel while its handler runs."""
 
     __slots__ = ("channel",)
-    weighed = False
+    sizes_known = False
 
     def __init__(
         self,

@@ -223,7 +223,7 @@ class TunnelCall(Call):
     """An open on its way to the inner bus. The tunnel itself is no call: it takes no place of a request while it lasts."""
 
     __slots__ = ("_entrance", "channel")
-    weighed = False
+    sizes_known = False
 
     def __init__(self, entrance: Any, peer: Peer, message: Message, deadline: float, channel: FrameChannel) -> None:
         super().__init__(peer.link.services, peer.inbound, peer, None, message, deadline)  # type: ignore[arg-type]  # there is no handler

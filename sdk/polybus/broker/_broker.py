@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 
-from .._core.access import Authenticate, Authority
+from .._core.access import AccessControl, Authenticate
 from .._core.runtime import Runtime
 from .._util.broadcast import EventHub
 from .._util.http_status import HttpStatus
@@ -85,7 +85,7 @@ class Broker:
     ) -> None:
         self.limits: Limits = limits if limits is not None else Limits()
         seconds = self.limits.handshake_timeout
-        self._authorities = Authority(authenticate, None, seconds), Authority(authenticate_servers, None, seconds)
+        self._authorities = AccessControl(authenticate, None, seconds), AccessControl(authenticate_servers, None, seconds)
         self._targets = _targets(clients), _targets(servers)
         for targets, authority, word in zip(
             self._targets, self._authorities, ("authenticate", "authenticate_servers"), strict=True

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from attrs import frozen
 
-from .._core.access import Authority
+from .._core.access import AccessControl
 from .._link.multiplexer import expiry
 from ..errors import BusError, TooManyRequests, Unavailable
 from ..plugins import Admission, Closed, Handshake, Receiver, Transport, TransportFeatures
@@ -154,7 +154,7 @@ class _Connection:
 class BrokerGate:
     """Admission on one side: limits first, then `authenticate`. Implements `plugins.Gate`."""
 
-    def __init__(self, runtime: Runtime, limits: Limits, authority: Authority, side: Side) -> None:
+    def __init__(self, runtime: Runtime, limits: Limits, authority: AccessControl, side: Side) -> None:
         self._runtime = runtime
         self._limits = limits
         self._authority = authority

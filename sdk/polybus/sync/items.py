@@ -15,7 +15,7 @@ from ..message import Message
 
 if TYPE_CHECKING:
     from .._pubsub.subscription import Subscription
-    from .._rpc.channel import Channel, Opening
+    from .._rpc.channel import Channel, ChannelContext
     from ..plugins import Connector
 
 __all__ = [
@@ -132,7 +132,7 @@ class BlockingChannel(BlockingItems[Receives], Generic[Receives, Sends]):
         BusError: (by entering, by iterating) As `Bus.stream` and `Bus.channel`.
     """
 
-    def __init__(self, opening: Opening[Receives, Sends], run: Run) -> None:
+    def __init__(self, opening: ChannelContext[Receives, Sends], run: Run) -> None:
         super().__init__(None, run)
         self._opening = opening
 
