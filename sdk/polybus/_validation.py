@@ -1,4 +1,4 @@
-"""What callers pass in: checked where it comes in, with an error that names the argument, what was given and what is wanted.
+"""Checks of arguments where they come in; an error names the argument, what was given and what is wanted.
 
 A wrong type is a `TypeError`, a value that cannot be a `ValueError`, at the call and not later.
 """

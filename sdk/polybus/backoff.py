@@ -1,4 +1,4 @@
-"""How long to wait before the next attempt."""
+"""Waits before the next attempt."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Backoff"]
 
 @frozen
 class Backoff:
-    """How long to wait before the next attempt: exponential, capped, with full jitter.
+    """The wait before the next attempt: exponential, capped, with full jitter.
 
     Args:
         initial: Seconds, the bound of the first wait.

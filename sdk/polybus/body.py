@@ -142,7 +142,7 @@ _WITHOUT_NAN = frozenset({str, int, bool, bytes, type(None)})
 
 
 def _is_flat(value: Any) -> bool:
-    """Whether a look at the values shows that none is NaN: cheaper than a search through long text."""
+    """True if a look at the values shows that none is NaN: cheaper than a search through long text."""
     if type(value) is dict:
         return all(type(item) in _WITHOUT_NAN for item in value.values())
     return type(value) in _WITHOUT_NAN
@@ -172,7 +172,7 @@ def check_depth(data: bytes, limit: int) -> None:
 
 
 def items_of(value: Any, path: str) -> list[tuple[str, Any]]:
-    """What a value contains, each with its path."""
+    """The items of a value, each with its path."""
     if isinstance(value, dict):
         return [(f"{path}.{key}", item) for key, item in value.items()]
     if isinstance(value, (list, tuple, set, frozenset)):

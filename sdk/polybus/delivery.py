@@ -1,6 +1,6 @@
-"""What dispatchers do beyond one attempt: asking again while there is time, and telling of what could not be delivered.
+"""Policies beyond one attempt: asking again while there is time, and telling of messages that could not be delivered.
 
-Both are policies, and so objects of the application; they work over every protocol.
+Both are objects of the application, and work over every protocol.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ _NOT_IN_A_LINE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def _shown(text: Any, most: int, escaped: re.Pattern[str] | None = None) -> str:
-    """What a peer may have said, for people and logs: not all of what is long, and nothing that writes over other lines."""
+    """The words of a peer for people and logs: not all of what is long, and nothing that writes over other lines."""
     whole = str(text)
     cut = whole if len(whole) <= most else f"{whole[:most]}... ({len(whole)} characters)"
     return cut if escaped is None else escaped.sub(lambda found: repr(found[0])[1:-1], cut)
@@ -150,7 +150,7 @@ class RequestError(BusError, metaclass=_ByCode):
 
     @property
     def received(self) -> bool:
-        """Whether a peer sent this error (as opposed to one created here)."""
+        """True if a peer sent this error (as opposed to one created here)."""
         return self._received
 
     def relay(self) -> RequestError:
@@ -204,13 +204,13 @@ class BadRequest(_CodedError):
 
 
 class Unauthorized(_CodedError):
-    """Who is asking is not known (UNAUTHENTICATED)."""
+    """The asker is not known (UNAUTHENTICATED)."""
 
     default_code = Code.UNAUTHENTICATED
 
 
 class Forbidden(_CodedError):
-    """Who is asking may not (PERMISSION_DENIED)."""
+    """The asker may not (PERMISSION_DENIED)."""
 
     default_code = Code.PERMISSION_DENIED
 

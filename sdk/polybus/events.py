@@ -1,4 +1,4 @@
-"""What a bus reports about itself: `async for event in bus.events()`."""
+"""Reports of a bus about itself: `async for event in bus.events()`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _now() -> datetime.datetime:
 
 @frozen(kw_only=True)
 class BusEvent:
-    """What all events have: when (aware, UTC) and about whom."""
+    """The part that all events have: when (aware, UTC) and about whom."""
 
     peer: Peer | None = None
     at: datetime.datetime = field(factory=_now)
@@ -43,7 +43,7 @@ class LinkUp(BusEvent):
 
     url: str = ""
     again: bool = False
-    """Whether it had been up before."""
+    """True if it had been up before."""
 
 
 @frozen(kw_only=True)
@@ -85,7 +85,7 @@ class SubscriptionSlow(BusEvent):
     unread: int = 0
     """Publications that wait."""
     dropped: int = 0
-    """Those that its queue did not take, since it began."""
+    """Publications that its queue did not take, since it began."""
 
 
 @frozen(kw_only=True)

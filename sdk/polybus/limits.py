@@ -25,7 +25,7 @@ def _holds_a_message(limits: Limits, attribute: object, value: int) -> None:
 
 @frozen(kw_only=True)
 class Limits:
-    """How much a bus lets its peers, its links and itself use.
+    """Bounds of what a bus lets its peers, its links and itself use.
 
     Sizes are bytes and times are seconds. All have safe defaults; pass ``Bus(limits=Limits(message=...))`` to change some.
 

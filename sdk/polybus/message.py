@@ -26,7 +26,7 @@ __all__ = ["Kind", "Message"]
 
 
 class Kind(enum.Enum):
-    """What a message is for."""
+    """The purpose of a message."""
 
     REQUEST = "request"
     RESPONSE = "response"
@@ -98,7 +98,7 @@ class Message(Generic[T_co]):
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """What only that wire knows; empty where there is nothing."""
+        """Facts that only that wire knows; empty where there is nothing."""
         if self.extras is None:
             self.extras = {}
         return self.extras
@@ -120,7 +120,7 @@ class Message(Generic[T_co]):
 
     @property
     def has_body(self) -> bool:
-        """Whether there is a body at all (a body of null is one)."""
+        """True if there is a body at all (a body of null is one)."""
         return self.raw is not None or self.decoded is not MISSING
 
     def encoded(self, formats: tuple[BodyFormat, ...], choose: Any = None) -> bytes | None:
@@ -152,7 +152,7 @@ class Message(Generic[T_co]):
 
     @property
     def shared(self) -> dict[Any, bytes]:
-        """What was made of this message once for several peers: frames by codec, bodies by format."""
+        """Things made of this message once for several peers: frames by codec, bodies by format."""
         if self._shared is None:
             self._shared = {}
         return self._shared

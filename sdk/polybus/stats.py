@@ -9,7 +9,7 @@ __all__ = ["Counters", "Stats"]
 
 @define(slots=True, eq=False)
 class Counters:
-    """What a bus counts while it runs; never reset."""
+    """Counters of a running bus; never reset."""
 
     sent: int = 0
     received: int = 0

@@ -84,11 +84,11 @@ class Subject(Generic[In_contra, Out_co]):
 
 
 AnySubject: TypeAlias = "str | int | Subject[Any, Any]"
-"""What the verbs take."""
+"""A subject as the verbs take it."""
 
 
 def check_subject(subject: str | int, limit: int = 1024) -> None:
-    """Whether an application may send to a subject.
+    """Check that an application may send to a subject.
 
     Raises:
         LocalProtocolError: Empty, too long, with control characters, an empty token, a wildcard token, or not text or a number.
@@ -102,7 +102,7 @@ def check_subject(subject: str | int, limit: int = 1024) -> None:
 
 
 def check_pattern(pattern: str | int, limit: int = 1024, *, foreign: bool = False) -> None:
-    """Whether a pattern may be subscribed to.
+    """Check that a pattern may be subscribed to.
 
     Args:
         pattern: With or without wildcards.
@@ -176,7 +176,7 @@ def _check_names(pattern: str) -> None:
 
 
 def has_empty_token(text: str) -> bool:
-    """Whether a dotted subject or pattern has an empty token. Only peers with other rules use such names; they are exact.
+    """True if a dotted subject or pattern has an empty token. Only peers with other rules use such names; they are exact.
 
     Segments of a URI may well be empty.
     """
@@ -184,7 +184,7 @@ def has_empty_token(text: str) -> bool:
 
 
 def is_pattern(text: str | int) -> bool:
-    """Whether a subscription text has wildcards."""
+    """True if a subscription text has wildcards."""
     if isinstance(text, int):
         return False
     if not ("*" in text or ">" in text or "{" in text):
@@ -197,7 +197,7 @@ def is_pattern(text: str | int) -> bool:
 
 
 def _is_uri(text: str) -> bool:
-    """Whether a text with a slash is an address of uProtocol; other protocols may have slashes in their names."""
+    """True if a text with a slash is an address of uProtocol; other protocols may have slashes in their names."""
     return text.startswith("/") or text[:4].lower() == "up:/"
 
 
@@ -254,7 +254,7 @@ def captures(pattern: str | int) -> dict[str, int]:
 
 
 def matches(pattern: str | int, subject: str | int) -> bool:
-    """Whether one pattern matches one subject; for a set of patterns use `subject_index.SubjectIndex`."""
+    """True if one pattern matches one subject; for a set of patterns use `subject_index.SubjectIndex`."""
     if isinstance(pattern, int) or isinstance(subject, int) or has_empty_token(subject):
         return pattern == subject
     if "/" in pattern:

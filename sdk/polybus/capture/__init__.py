@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from ..plugins.recording import RecorderStats
     from .decoding.decoder import Decoded, decode
     from .errors import CaptureError
-    from .record.recorder import CaptureRecorder
-    from .record.recording import make_recorder
+    from .record.recorder import CaptureRecorder, make_recorder
     from .record.redaction import redact_default
     from .replaying.player import Replayed, Selection, replay
     from .store.export import compact, export
@@ -53,8 +52,7 @@ __getattr__: Callable[[str], Any] = lazy_names(
         "..plugins.recording": ("RecorderStats",),
         ".decoding.decoder": ("Decoded", "decode"),
         ".errors": ("CaptureError",),
-        ".record.recorder": ("CaptureRecorder",),
-        ".record.recording": ("make_recorder",),
+        ".record.recorder": ("CaptureRecorder", "make_recorder"),
         ".record.redaction": ("redact_default",),
         ".replaying.player": ("Replayed", "Selection", "replay"),
         ".store.export": ("compact", "export"),

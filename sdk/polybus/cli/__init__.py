@@ -11,11 +11,7 @@ _NEEDED = ("typer", "rich")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command and exit: 0 success, 1 the peer said no or was not there, 2 wrong usage.
-
-    Args:
-        arguments: Those of the command line when None.
-    """
+    """Run the command (of the command line) and exit: 0 success, 1 the peer said no or was not there, 2 wrong usage."""
     try:
         from .app import run
     except ModuleNotFoundError as error:

@@ -18,14 +18,14 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from .options import Json, finite, json_line
-from .problems import PeerError, UsageError
+from .problems import PeerError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from ..spark import Done
 
-__all__ = ["analyse", "needed", "running_session"]
+__all__ = ["analyse", "running_session"]
 
 _POLL: Final = 0.3
 """Seconds between two looks at how far Spark has come."""
@@ -52,8 +52,9 @@ def analyse(
 
     Exchanges that what is recorded later may still change are counted as provisional until a run finds them over.
     """
-    spark = needed()
-    window = {
+    from .. import spark
+
+    window: dict[str, Any] = {
         "start_ns": spark.nanoseconds(start, "--start") if start else None,
         "end_ns": spark.nanoseconds(end, "--end") if end else None,
         "connection": connection or None,
@@ -68,21 +69,6 @@ def analyse(
         with shown.following(session):
             done = _run(pipeline, capture, out, window)
     _say(done, as_json)
-
-
-def needed() -> Any:
-    """The package `polybus.spark`.
-
-    Raises:
-        UsageError: What it needs is not installed.
-    """
-    from .. import spark
-
-    try:
-        spark.Pipeline  # noqa: B018  # loads it
-    except ImportError as error:
-        raise UsageError(str(error)) from None
-    return spark
 
 
 def _run(pipeline: Any, capture: str, out: str, window: dict[str, Any]) -> Done:
@@ -145,12 +131,7 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def running_session(spark: Any, master: str, *, brief: bool) -> Iterator[SparkSession]:
-    """A session whose JVM writes into a file, of which the end is shown if it does not start.
-
-    Args:
-        spark: As `needed` gives it.
-        master: Where it runs.
-        brief: Whether there is work for some seconds only.
+    """A session whose JVM writes into a file, of which the end is shown if it does not start; `brief` is one for seconds.
 
     Raises:
         PeerError: Spark does not start.

@@ -34,20 +34,9 @@ app: typer.Typer = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(demo)
-app.command()(serve)
-app.command()(request)
-app.command()(publish)
-app.command()(subscribe)
-app.command()(bridge)
-app.command()(broker)
-app.command()(record)
-app.command()(replay)
+for _command in (demo, serve, request, publish, subscribe, bridge, broker, record, replay, inspect, analyse, doctor, bench):
+    app.command()(_command)
 app.add_typer(capture)
-app.command()(inspect)
-app.command()(analyse)
-app.command()(doctor)
-app.command()(bench)
 
 
 def _show_version(wanted: bool) -> None:

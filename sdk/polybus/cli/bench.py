@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import anyio
 import typer
-from attrs import asdict, evolve, frozen
+from attrs import asdict, evolve
 
 from .. import Bus
 from .._validation import without_password
@@ -24,25 +24,12 @@ from ..testing import pair
 from .bench_server import COUNT, ECHO, ONE_WAY, make_bus
 from .options import Ca, Header, Wait, connecting, finite, json_line, parse_body, parse_subject
 from .problems import PeerError, UsageError, unwrapped
-from .rates import Rates, measure
+from .rates import Load, Rates, measure
 from .show import Printer
 
 __all__ = ["bench"]
 
 _LOOPS = ("asyncio", "uvloop", "trio")
-
-
-@frozen(kw_only=True)
-class Load:
-    """A load to send."""
-
-    subject: str | int
-    body: Any
-    seconds: float
-    in_flight: int
-    timeout: float
-    any_answer: bool = False
-    """True where `NoHandler` counts as an answer: it goes there and back all the same."""
 
 
 def bench(
@@ -113,17 +100,7 @@ async def _in_memory(protocol: str, load: Load) -> Rates:
 
 
 async def _rates(bus: Bus, load: Load) -> Rates:
-    counts = (ONE_WAY, COUNT) if load.subject == ECHO else None
-    return await measure(
-        bus,
-        load.subject,
-        load.body,
-        seconds=load.seconds,
-        in_flight=load.in_flight,
-        timeout=load.timeout,
-        any_answer=load.any_answer,
-        counts=counts,
-    )
+    return await measure(bus, load, (ONE_WAY, COUNT) if load.subject == ECHO else None)
 
 
 # -- our own server --------------------------------------------------------------------------------------------------------

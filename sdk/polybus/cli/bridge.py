@@ -12,15 +12,14 @@ from typing import Annotated, Any, Literal
 import anyio
 import typer
 
-from .. import Bus, Disconnected, LocalProtocolError, Peer, Route
+from .. import Bus, Disconnected, Peer, Route
 from .. import bridge as join
 from .._bridge import Bridge
 from .._bus.bus import parts_of
 from .._validation import without_password
-from .options import Ca, Header, Wait, headers_of, trust_of
+from .options import Ca, Header, Insecure, Wait, headers_of, trust_of
 from .problems import UsageError, unwrapped
 from .routes import read_routes
-from .serving import Insecure
 
 __all__ = ["bridge"]
 
@@ -66,10 +65,7 @@ async def _run(
 ) -> None:
     async def enter(side: Literal["left", "right"], url: str, bus: Bus) -> str:
         if side in served:
-            try:
-                listener = await stack.enter_async_context(bus.serve(url, insecure=insecure))
-            except LocalProtocolError as error:
-                raise UsageError(str(error).replace("insecure=True", "--insecure")) from None
+            listener = await stack.enter_async_context(bus.serve(url, insecure=insecure))
             return f"{side} serves {listener.url}"
         options: dict[str, Any] = {"headers": headers_of(header), "tls": trust_of(ca), "wait": wait}
         opened[bus] = await stack.enter_async_context(bus.connect(url, **options))

@@ -9,10 +9,8 @@ from typing import Annotated
 import anyio
 import typer
 
-from .. import Broker, LocalProtocolError
-from .options import finite
-from .problems import UsageError
-from .serving import Cert, Insecure, Key, Origin, certificate
+from .. import Broker
+from .options import Cert, Insecure, Key, Origin, certificate, finite
 
 __all__ = ["broker"]
 
@@ -49,17 +47,7 @@ def broker(
     """
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
     tls = certificate(cert, key)
-    try:
-        made = Broker(clients, servers, metrics=metrics, origins=tuple(origin or ()), insecure=insecure, tls=tls, record=record)
-    except ImportError as error:
-        raise UsageError(str(error)) from None
-    except (LocalProtocolError, ValueError) as error:
-        text = (
-            str(error).replace("insecure=True", "--insecure").replace("metrics=", "--metrics ").replace("tls=", "--cert FILE")
-        )
-        raise UsageError(
-            text.replace("pass authenticate=..., or ", "").replace("pass authenticate_servers=..., or ", "")
-        ) from None
+    made = Broker(clients, servers, metrics=metrics, origins=tuple(origin or ()), insecure=insecure, tls=tls, record=record)
     anyio.run(_run, made, drain)
 
 

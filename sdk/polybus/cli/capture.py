@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 from attrs import asdict
+from rich.console import Console
 
+from .. import capture
 from .options import Json, json_line
 from .problems import PeerError
-from .record import captures
 
 __all__ = ["commands"]
 
@@ -46,7 +48,6 @@ class Table(StrEnum):
 @commands.command()
 def info(folder: Folder, as_json: Json = False) -> None:
     """Show its contents: frames, times, protocols, gaps."""
-    capture = captures()
     found = capture.info(capture.Capture(folder))
     if as_json:
         print(json_line(asdict(found)))
@@ -75,7 +76,6 @@ def _time(ns: int) -> str:
 @commands.command()
 def verify(folder: Folder, as_json: Json = False) -> None:
     """Check every byte. Status 1 if something is damaged or missing."""
-    capture = captures()
     with _progress("verifying") as progress:
         found = capture.verify(capture.Capture(folder), progress)
     if as_json:
@@ -96,7 +96,6 @@ def verify(folder: Folder, as_json: Json = False) -> None:
 @commands.command()
 def recover(folder: Folder, out: Out) -> None:
     """Make a whole capture of a damaged one, or of one whose recorder was killed, and say what is lost."""
-    capture = captures()
     with _progress("recovering") as progress:
         found = capture.recover(folder, out, progress)
     print(f"{found.frames} rows in {found.batches} batches are saved: {out}")
@@ -109,7 +108,6 @@ def recover(folder: Folder, out: Out) -> None:
 @commands.command()
 def compact(folder: Folder, out: Out) -> None:
     """Write the frames as Parquet, in few large files. Status 1 if something is damaged."""
-    capture = captures()
     source = capture.Capture(folder)
     with _progress("writing") as progress:
         _written(source, capture.compact(source, out, progress))
@@ -123,7 +121,6 @@ def export(
     table: Annotated[Table, typer.Option(help="Frames as recorded, what they say, or those that say nothing.")] = Table.EVENTS,
 ) -> None:
     """Write a table as Parquet or JSONL. Status 1 if something is damaged."""
-    capture = captures()
     source = capture.Capture(folder)
     with _progress("writing") as progress:
         _written(source, capture.export(source, out, format=format.value, table=table.value, progress=progress))
@@ -144,26 +141,12 @@ def _written(source: Any, paths: list[Any]) -> None:
         )
 
 
-class _progress:
+@contextmanager
+def _progress(what: str) -> Iterator[Callable[[int], None]]:
     """A line on stderr that counts rows, on a terminal."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._status: Any = None
-
-    def __enter__(self) -> Callable[[int], None]:
-        from rich.console import Console
-
-        console = Console(stderr=True)
-        if console.is_terminal:
-            self._status = console.status(f"{self._what} ...")
-            self._status.start()
-        return self._tell
-
-    def _tell(self, rows: int) -> None:
-        if self._status is not None:
-            self._status.update(f"{self._what}: {rows:,} rows")
-
-    def __exit__(self, *error: object) -> None:
-        if self._status is not None:
-            self._status.stop()
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda rows: None
+        return
+    with console.status(f"{what} ...") as status:
+        yield lambda rows: status.update(f"{what}: {rows:,} rows")

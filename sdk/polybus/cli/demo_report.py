@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define
 
-from .analyse import needed, running_session
+from .analyse import running_session
 from .problems import PeerError, UsageError
 
 if TYPE_CHECKING:
@@ -30,20 +30,18 @@ class DemoReport:
 
     @classmethod
     def begin(cls, folder: str, *, wanted: bool) -> DemoReport:
-        """Before the demo: whether it is worth recording.
-
-        Args:
-            folder: A new one; one is made where it is empty.
-            wanted: Whether there is to be a report.
+        """Before the demo: in a new folder, which is made where none is named.
 
         Raises:
             UsageError: The folder holds something.
         """
         if not wanted:
             return cls(False)
+        from .. import spark
+
         try:
-            needed().check_java()
-        except (UsageError, RuntimeError) as error:
+            spark.check_java()
+        except (ImportError, RuntimeError) as error:
             return cls(True, missing=str(error))
         place = Path(folder) if folder else Path(tempfile.mkdtemp(prefix="polybus-demo-"))
         if place.exists() and any(place.iterdir()):
@@ -54,9 +52,11 @@ class DemoReport:
         """Analyse what was recorded."""
         if self.record is None:
             return
+        from .. import spark
+
         try:
-            with running_session(needed(), "local[2]", brief=True) as session:
-                self.done = needed().Pipeline(session).run(self.record, self.record.parent / "analysed")
+            with running_session(spark, "local[2]", brief=True) as session:
+                self.done = spark.Pipeline(session).run(self.record, self.record.parent / "analysed")
         except (PeerError, ValueError, OSError) as error:
             self.missing = str(error)
 

@@ -19,6 +19,7 @@ from anyio.streams.tls import TLSAttribute, TLSStream
 from attrs import define
 
 from .. import Bus, BusError, ConnectFailed, DeadlineExceeded, Disconnected, Limits, NoHandler, RequestError, connect
+from .._validation import shown
 from ..plugins import Connector, DialOptions, Transport
 from ..plugins.registry import resolve_url
 from ..transports._stream.wire import plain_reason
@@ -209,7 +210,7 @@ class Examination:
             began = perf_counter()
             try:
                 value = await self._peer.request(subject, self._body, timeout=self._timeout)
-                answer = f"answered with {_short(value)}"
+                answer = f"answered with {shown(value)}"
             except DeadlineExceeded:
                 raise TimeoutError from None
             except RequestError as error:
@@ -271,8 +272,3 @@ def _certificate(facts: Mapping[str, Any]) -> str:
         return "a certificate"
     days = (datetime.fromtimestamp(ssl.cert_time_to_seconds(expires), UTC) - datetime.now(UTC)).days
     return f"certificate for {', '.join(names) or 'no name'}, valid for {days} more days"
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

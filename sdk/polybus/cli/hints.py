@@ -21,6 +21,29 @@ _BY_NUMBER = {
     errno.EHOSTUNREACH: "there is no route to the host: is it on, and in this network?",
     errno.ECONNRESET: "the server, or something before it, cut the connection: look into its log",
 }
+_NO_UPGRADE = "the server does not upgrade here: is there a proxy that does not pass on Upgrade and Connection?"
+_BEHIND_PROXY = "a proxy is there, but the server behind it is not"
+_BY_CLASS: tuple[tuple[type[Exception], str], ...] = (
+    (Unauthorized, "identify yourself, for example with --header 'authorization: Bearer TOKEN'"),
+    (Forbidden, "this identity, origin or host may not: ask whoever runs the server, or try another --header"),
+    (NoHandler, "the server is well, but has no such handler: is the subject spelled as in its handle()?"),
+    (BadRequest, "the server is well, but wants another body: see --body"),
+    (RequestError, "the server is well, its handler is not: look into its log"),
+    (socket.gaierror, "the name is misspelled, or this machine's DNS does not know it"),
+)
+_BY_ANSWER = (
+    ("answered 404", "the server is there, but has no bus at this path: correct the path of the URL"),
+    ("answered 421", "the server does not know this host name: serve(hosts=...) or attach(hosts=...) names further ones"),
+    ("answered 400", _NO_UPGRADE),
+    ("answered 426", _NO_UPGRADE),
+    ("answered 502", _BEHIND_PROXY),
+    ("answered 503", _BEHIND_PROXY),
+    ("answered 504", _BEHIND_PROXY),
+    ("does not answer in http", "the port speaks something else: try tcp, tls or wss in place of ws"),
+    ("closed", "the port may want TLS (wss), or speak something else (tcp)"),
+    ("", "is this the port and the path of a WebSocket server?"),
+)
+"""Words in the text of a failed upgrade, and their hint; the last one is that of all others."""
 _SILENCE = {
     "resolve": "the name server does not answer: look at the DNS settings",
     "connect": "a firewall may swallow the packets, or the address is wrong",
@@ -43,18 +66,9 @@ def of(error: Exception, step: str, scheme: str, protocol: str) -> str:
     """For an error in a step."""
     if isinstance(error, ssl.SSLError):
         return _of_tls(error)
-    if isinstance(error, Unauthorized):
-        return "identify yourself, for example with --header 'authorization: Bearer TOKEN'"
-    if isinstance(error, Forbidden):
-        return "this identity, origin or host may not: ask whoever runs the server, or try another --header"
-    if isinstance(error, NoHandler):
-        return "the server is well, but has no such handler: is the subject spelled as in its handle()?"
-    if isinstance(error, BadRequest):
-        return "the server is well, but wants another body: see --body"
-    if isinstance(error, RequestError):
-        return "the server is well, its handler is not: look into its log"
-    if isinstance(error, socket.gaierror):
-        return "the name is misspelled, or this machine's DNS does not know it"
+    for kind, hint in _BY_CLASS:
+        if isinstance(error, kind):
+            return hint
     text = str(getattr(error, "reason", None) or error).lower()
     if "timed out" in text:
         return silence(step)
@@ -67,7 +81,7 @@ def of(error: Exception, step: str, scheme: str, protocol: str) -> str:
     if step == "tls":
         return "try the URL without TLS (ws, tcp)"
     if step == "upgrade":
-        return _of_upgrade(text)
+        return next(hint for words, hint in _BY_ANSWER if words in text)
     if "http" in text:
         return f"the server speaks HTTP: try {protocol}+ws:// and the path of the bus"
     if step in ("handshake", "peer", "request") or isinstance(error, Disconnected):
@@ -89,19 +103,3 @@ def _of_tls(error: ssl.SSLError) -> str:
     if "certificate required" in text or "certificate_required" in text:
         return "the server wants a client certificate"
     return "compare the TLS versions of both sides; the log of the server says more"
-
-
-def _of_upgrade(text: str) -> str:
-    if "answered 404" in text:
-        return "the server is there, but has no bus at this path: correct the path of the URL"
-    if "answered 421" in text:
-        return "the server does not know this host name: serve(hosts=...) or attach(hosts=...) names further ones"
-    if "answered 400" in text or "answered 426" in text:
-        return "the server does not upgrade here: is there a proxy that does not pass on Upgrade and Connection?"
-    if any(f"answered {code}" in text for code in (502, 503, 504)):
-        return "a proxy is there, but the server behind it is not"
-    if "does not answer in http" in text:
-        return "the port speaks something else: try tcp, tls or wss in place of ws"
-    if "closed" in text:
-        return "the port may want TLS (wss), or speak something else (tcp)"
-    return "is this the port and the path of a WebSocket server?"

@@ -20,10 +20,15 @@ from .problems import UsageError
 __all__ = [
     "Body",
     "Ca",
+    "Cert",
     "Header",
+    "Insecure",
     "Json",
+    "Key",
+    "Origin",
     "Url",
     "Wait",
+    "certificate",
     "connecting",
     "finite",
     "headers_of",
@@ -47,6 +52,19 @@ Ca: TypeAlias = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Certificates of the authorities to trust, in PEM.", show_default=False)
 ]
 Wait: TypeAlias = Annotated[float, typer.Option(metavar="S", min=0, help="Go on trying to connect for so many seconds.")]
+Origin: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(metavar="O", help="A web origin whose pages may connect; several are possible.", show_default=False),
+]
+Insecure: TypeAlias = Annotated[
+    bool, typer.Option("--insecure", help="Let everybody in although other machines can reach the address.")
+]
+Cert: TypeAlias = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="For tls and wss: the certificate, in PEM.", show_default=False)
+]
+Key: TypeAlias = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Its private key, where it is in a file of its own.", show_default=False)
+]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="One line of JSON each, for machines, even on a terminal.")]
 
 
@@ -113,6 +131,26 @@ def trust_of(ca: Path | None) -> ssl.SSLContext | None:
         return ssl.create_default_context(cafile=str(ca))
     except (OSError, ssl.SSLError) as error:
         raise UsageError(f"--ca {ca}: {error.strerror or error}; it must hold certificates in PEM") from None
+
+
+def certificate(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    """The certificate of a server, from its files; None without.
+
+    Raises:
+        UsageError: They cannot be used.
+    """
+    if cert is None:
+        if key is not None:
+            raise UsageError("--key without --cert: name the certificate too")
+        return None
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        tls.load_cert_chain(cert, key)
+    except (OSError, ssl.SSLError) as error:
+        raise UsageError(
+            f"--cert {cert}: {error.strerror or error}; certificate and key must be in PEM and belong together"
+        ) from None
+    return tls
 
 
 def parse_body(text: str | None) -> Any:

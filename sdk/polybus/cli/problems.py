@@ -58,8 +58,10 @@ def describe(error: Exception) -> tuple[str, int]:
         return _of_click(error), USAGE
     if type(error).__name__ == "Abort":
         return "given up", 130
-    if isinstance(error, (LocalProtocolError, EncodeError, ReservedSubject, Unsupported)):
+    if isinstance(error, ImportError) and "pip install" in str(error):  # an extra that is not installed
         return str(error), USAGE
+    if isinstance(error, (LocalProtocolError, EncodeError, ReservedSubject, Unsupported)):
+        return for_shell(str(error)), USAGE
     if isinstance(error, BusError):
         return f"{for_shell(str(error))}{_next_step(error)}", REFUSED
     if isinstance(error, ValueError):
@@ -91,6 +93,11 @@ def for_shell(text: str) -> str:
     return (
         text.replace("--ca, or with tls=ssl.create_default_context(cafile=...)", "--ca FILE")
         .replace("timeout=", "--timeout ")
+        .replace("pass authenticate=..., or ", "")
+        .replace("pass authenticate_servers=..., or ", "")
+        .replace("insecure=True", "--insecure")
+        .replace("metrics=", "--metrics ")
+        .replace("tls=", "--cert FILE")
         .replace("headers={'authorization': 'Bearer TOKEN'}", "--header 'authorization: Bearer TOKEN'")
         .replace("headers=", "--header")
     )

@@ -12,12 +12,25 @@ from attrs import frozen
 
 from .. import Bus, NoHandler
 
-__all__ = ["Rates", "measure"]
+__all__ = ["Load", "Rates", "measure"]
 
 _WARM_UP = 50
 _TURN = 64
 _STANDSTILL = 0.5
 """Seconds in which nothing more is counted, and what is missing is taken for lost."""
+
+
+@frozen(kw_only=True)
+class Load:
+    """A load to send."""
+
+    subject: str | int
+    body: Any
+    seconds: float
+    in_flight: int
+    timeout: float
+    any_answer: bool = False
+    """True where `NoHandler` counts as an answer: it goes there and back all the same."""
 
 
 @frozen(kw_only=True)
@@ -34,28 +47,8 @@ class Rates:
     publications_lost: int | None
 
 
-async def measure(
-    bus: Bus,
-    subject: str | int,
-    body: Any,
-    *,
-    seconds: float,
-    in_flight: int,
-    timeout: float,
-    any_answer: bool,
-    counts: tuple[str, str] | None,
-) -> Rates:
-    """Measure the only link of a bus.
-
-    Args:
-        bus: Its link's peer is asked.
-        subject: Of the requests.
-        body: Of requests and publications.
-        seconds: For each measurement.
-        in_flight: Requests at once, for the throughput.
-        timeout: For each request.
-        any_answer: "Nobody handles it" is an answer too.
-        counts: Where the peer counts publications, and whom to ask for the count.
+async def measure(bus: Bus, load: Load, counts: tuple[str, str] | None) -> Rates:
+    """Measure the only link of a bus; `counts` are where its peer counts publications, and where to ask for the count.
 
     Raises:
         BusError: What a request fails with.
@@ -64,18 +57,18 @@ async def measure(
 
     async def ask() -> None:
         try:
-            await peer.request(subject, body, timeout=timeout)
+            await peer.request(load.subject, load.body, timeout=load.timeout)
         except NoHandler:
-            if not any_answer:
+            if not load.any_answer:
                 raise
 
     for _ in range(_WARM_UP):
         await ask()
-    times = sorted(await _one_by_one(ask, seconds))
-    rate = await _at_once(ask, in_flight, seconds)
+    times = sorted(await _one_by_one(ask, load.seconds))
+    rate = await _at_once(ask, load.in_flight, load.seconds)
     published: tuple[float | None, int | None] = (None, None)
     if counts is not None:
-        published = await _one_way(bus, *counts, body, seconds, timeout)
+        published = await _one_way(bus, *counts, load)
     return Rates(
         round_trip_us=times[len(times) // 2] * 1e6,
         round_trip_p99_us=times[int(len(times) * 0.99)] * 1e6,
@@ -116,22 +109,20 @@ async def _at_once(ask: Callable[[], Awaitable[None]], in_flight: int, seconds: 
     return answered / (perf_counter() - began)
 
 
-async def _one_way(
-    bus: Bus, subject: str, count: str, body: Any, seconds: float, timeout: float
-) -> tuple[float | None, int | None]:
+async def _one_way(bus: Bus, subject: str, count: str, load: Load) -> tuple[float | None, int | None]:
     """Publish, and ask for the count behind that on the same link, until all are counted or it stands still."""
-    before = await bus.request(count, timeout=timeout, returns=int)
+    before = await bus.request(count, timeout=load.timeout, returns=int)
     sent = 0
     began = perf_counter()
-    end = began + seconds
+    end = began + load.seconds
     while sent == 0 or perf_counter() < end:
         for _ in range(_TURN):
-            await bus.publish(subject, body)
+            await bus.publish(subject, load.body)
         sent += _TURN
         await anyio.lowlevel.checkpoint()
     seen, counted = 0, perf_counter()
     while seen < sent and perf_counter() - counted < _STANDSTILL:  # read is not yet counted
-        now = await bus.request(count, timeout=timeout + seconds * 10, returns=int) - before
+        now = await bus.request(count, timeout=load.timeout + load.seconds * 10, returns=int) - before
         if now != seen:
             seen, counted = now, perf_counter()
     return seen / (counted - began), sent - seen

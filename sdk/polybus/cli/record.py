@@ -12,31 +12,14 @@ from typing import Annotated, Any
 import anyio
 import typer
 
-from ..errors import LocalProtocolError
 from ..plugins.registry import split_url
 from ..plugins.targets import resolve_target
-from .options import Ca, Header, Json, Url, Wait, headers_of, json_line, trust_of
+from .options import Ca, Header, Insecure, Json, Url, Wait, headers_of, json_line, trust_of
 from .problems import PeerError, UsageError
-from .serving import Insecure
 
-__all__ = ["captures", "record", "replay"]
+__all__ = ["record", "replay"]
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-
-
-def captures() -> Any:
-    """`polybus.capture`, with all that it needs.
-
-    Raises:
-        UsageError: pyarrow is not installed.
-    """
-    from .. import capture
-
-    try:
-        _ = capture.Capture
-    except ImportError as error:
-        raise UsageError(str(error)) from None
-    return capture
 
 
 def record(
@@ -56,21 +39,18 @@ def record(
     Prints the address to which clients connect instead.
     """
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
-    capture = captures()
+    from .. import capture
+
+    recorder = capture.make_recorder(
+        folder,
+        max_bytes=_size(max_bytes),
+        max_age=max_age * 86400 or 1.0,
+        bodies=bodies,
+        redact="default" if redact else None,
+    )
     from ..capture.record.proxy import RecordingProxy
 
-    try:
-        where = listen or _beside(url)
-        recorder = capture.make_recorder(
-            folder,
-            max_bytes=_size(max_bytes),
-            max_age=max_age * 86400 or 1.0,
-            bodies=bodies,
-            redact="default" if redact else None,
-        )
-        proxy = RecordingProxy(url, recorder, where, insecure=insecure)
-    except (LocalProtocolError, ValueError) as error:
-        raise UsageError(str(error).replace("insecure=True", "--insecure")) from None
+    proxy = RecordingProxy(url, recorder, listen or _beside(url), insecure=insecure)
     anyio.run(_record, proxy)
 
 
@@ -134,7 +114,8 @@ def replay(
     Over new connections, with new ids; subscriptions and handshakes are made again first.
     """
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
-    capture = captures()
+    from .. import capture
+
     if not speed >= 0:
         raise UsageError(f"--speed {speed}: a number, not below 0")
     if record is None and not dry_run and "://" in folder:

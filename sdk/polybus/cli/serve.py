@@ -11,12 +11,11 @@ from typing import Annotated, Any
 
 import typer
 
-from .. import Bus, LocalProtocolError, run
+from .. import Bus, run
 from .._core.lifespan import raised_by_lifespan
 from ..transports._ws.policy import check_hosts, check_origins
-from .options import finite
+from .options import Cert, Insecure, Key, Origin, certificate, finite
 from .problems import PeerError, UsageError
-from .serving import Cert, Insecure, Key, Origin, certificate
 
 __all__ = ["imported", "load_bus", "serve"]
 
@@ -75,9 +74,7 @@ def serve(
     except Exception as error:
         if raised_by_lifespan(error):
             raise PeerError(f"the lifespan of {app} failed: {type(error).__name__}: {error}{_where(error)}") from None
-        if not isinstance(error, LocalProtocolError):
-            raise
-        raise UsageError(str(error).replace("insecure=True", "--insecure").replace("tls=", "--cert FILE")) from None
+        raise
 
 
 def _where(error: BaseException) -> str:

@@ -20,7 +20,7 @@ _share = [ge(0.0), le(1.0)]
 
 @frozen(kw_only=True)
 class Faults:
-    """How a connection misbehaves, counted in frames of both directions. Equal seeds give equal faults.
+    """Faults of a connection, counted in frames of both directions. Equal seeds give equal faults.
 
     Frames of one direction never overtake each other: no transport re-orders.
 
@@ -50,15 +50,8 @@ class _FaultyConnector:
     def __init__(self, faults: Faults, inner: Connector) -> None:
         self._faults = faults
         self._inner = inner
+        self.url, self.reconnects = inner.url, inner.reconnects
         self._connections = 0
-
-    @property
-    def url(self) -> str:
-        return self._inner.url
-
-    @property
-    def reconnects(self) -> bool:
-        return self._inner.reconnects
 
     async def connect(self, options: DialOptions) -> Transport:
         transport = await self._inner.connect(options)
@@ -72,6 +65,8 @@ class _FaultyTransport:
     def __init__(self, faults: Faults, inner: Transport, host: Host, seed: str) -> None:
         self._faults = faults
         self._inner = inner
+        self.name, self.address = inner.name, inner.address
+        self.max_frame, self.hops = inner.max_frame, inner.hops
         self._receiver: Receiver | None = None
         self._carried = 0
         self._cut = False
@@ -79,22 +74,6 @@ class _FaultyTransport:
         self._in = _Direction(faults, host, random.Random(f"{seed}/in"), self._arrive)
 
     # -- as a transport --------------------------------------------------------------------------------------------------
-
-    @property
-    def name(self) -> str:
-        return self._inner.name
-
-    @property
-    def max_frame(self) -> int:
-        return self._inner.max_frame
-
-    @property
-    def hops(self) -> int:
-        return self._inner.hops
-
-    @property
-    def address(self) -> str:
-        return self._inner.address
 
     def start(self, receiver: Receiver) -> None:
         self._receiver = receiver
@@ -178,7 +157,7 @@ class _Direction:
         self._add(0.0, 0, act)
 
     def forget(self) -> None:
-        """What is under way is lost."""
+        """Lose all that is under way."""
         self._late.clear()
         self.waiting_bytes = 0
 

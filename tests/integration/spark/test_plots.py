@@ -47,7 +47,7 @@ def test_names_from_peers_are_shown_as_they_are_or_shortened_where_they_are_alik
     [(25, None), (26, "<p>1 more in metrics.json.</p>"), (100, "<p>75 more in metrics.json, which lists 100 at most.</p>")],
 )
 def test_a_table_says_where_the_rest_of_it_is(rows: int, said: str | None) -> None:
-    html = page._table([{"n": number} for number in range(rows)], [("n", page._number)], FIRST)
+    html = page._table([{"n": number} for number in range(rows)], "n", FIRST)
     assert html.count("<tr>") == 26
     assert html.endswith(said) if said is not None else "more" not in html
 

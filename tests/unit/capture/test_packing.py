@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,9 +20,7 @@ def _connection(number: int) -> list[RowHeader]:
     out = RowHeader(
         0, f"c-{number}", f"10.0.0.{number}", ("ubre", "csb")[number % 2], "tcp", ("t",) * (number % 3), "{}", number % 2
     )
-    incoming = out.saying(out.options)
-    incoming.direction = 1
-    return [out, incoming, out.saying('{"link":{"state":"open"}}')]
+    return [out, evolve(out, direction=1), evolve(out, options='{"link":{"state":"open"}}')]
 
 
 ENDS = [end for number in range(40) for end in _connection(number)]

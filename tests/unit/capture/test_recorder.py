@@ -26,6 +26,7 @@ from typing import Any
 import anyio
 import pyarrow as pa
 import pytest
+from attrs import evolve
 
 from polybus import Backoff, Bus, LocalProtocolError, connect, sync
 from polybus._link.link import Link
@@ -286,7 +287,7 @@ def _opened(
     folder: Path, *, apart: bool | None = None, segment_seconds: float = 60.0, **options: Any
 ) -> Iterator[CaptureRecorder]:
     recorder = make_recorder(folder, **options)
-    recorder._settings["segment_seconds"] = segment_seconds
+    recorder._settings = evolve(recorder._settings, segment_seconds=segment_seconds)
     if apart is not None:
         recorder._apart = apart
     recorder.open()

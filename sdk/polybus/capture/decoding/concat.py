@@ -27,8 +27,10 @@ def decoded(batches: Iterable[pa.RecordBatch], columns: Sequence[str] | None = N
         yield made
 
 
-def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in larger batches, none of them empty."""
+def joined(
+    batches: Iterable[pa.RecordBatch], most_rows: int = ROWS_AT_ONCE, most_bytes: int = BYTES_AT_ONCE
+) -> Iterator[pa.RecordBatch]:
+    """The same rows in larger batches, none of them empty, of so many rows or bytes and one batch more."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -36,7 +38,7 @@ def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             continue
         waiting.append(batch)
         rows, size = rows + batch.num_rows, size + batch.nbytes
-        if rows >= ROWS_AT_ONCE or size >= BYTES_AT_ONCE:
+        if rows >= most_rows or size >= most_bytes:
             yield pa.concat_batches(waiting)
             waiting.clear()
             rows = size = 0

@@ -34,21 +34,8 @@ KINDS: Final = pa.array(["request", "response", "publish"])
 REQUEST, RESPONSE, PUBLISH = range(3)
 _TYPES: Final = dict.fromkeys(FIELDS, pa.string()) | {"data": pa.binary(), "code": pa.int32(), "ttl_ms": pa.int64()}
 _PLACES: Final = {name: place for place, name in enumerate(FIELDS)}
-_FIELDS: Final = {
-    "subject": "subject",
-    "datacontenttype": "content",
-    "dataschema": "schema",
-    "data": "data",
-    "kind": "kind",
-    "correlation_id": "correlation",
-    "code": "code",
-    "code_name": "code_name",
-    "ttl_ms": "ttl_ms",
-    "priority": "priority",
-    "reply_to": "reply_to",
-    "client": "client",
-}
-"""The columns that come from the message, and their names in `EventFields`."""
+_FIELDS: Final = frozenset(FIELDS) - {"id", "source"}
+"""The columns that come from the message alone."""
 _DECODED: Final = frozenset(("protocol", "frame", "options", "flags"))
 """The columns of frames without which nothing is decoded."""
 _FROM: Final[Mapping[str, Sequence[str]]] = {
@@ -82,11 +69,7 @@ class ColumnarEvents:
 
 
 def good_answers(kinds: Any) -> dict[str, pa.Array]:
-    """Code and name of answers that are good.
-
-    Args:
-        kinds: Places in `KINDS` (`numpy.ndarray`).
-    """
+    """Code and name of answers that are good, by the places of all kinds in `KINDS` (`numpy.ndarray`)."""
     good = pa.array(np.zeros(len(kinds), np.int32), mask=kinds != RESPONSE)
     return {"code": good, "code_name": pa.array(["OK"]).take(good)}
 
@@ -101,9 +84,7 @@ class MessageColumns:
     """The fields of the messages of a batch, in the order of their rows.
 
     Args:
-        rows: Rows of the messages that were read one by one.
-        subs: Numbers of these messages in their frames.
-        made: Their fields, as in `EventFields`.
+        rows, subs, made: Of messages that were read one by one: their rows, their numbers in the frames, their `EventFields`.
         parts: The messages that were read many at a time.
         all: Every field will be asked for: then it is cheaper to take them apart at once.
     """
@@ -170,7 +151,7 @@ class EventColumns:
         """One column, also one of the frame that no event has."""
         if name not in self._made:
             if name in _FIELDS:
-                self._made[name] = self._messages.column(_FIELDS[name])
+                self._made[name] = self._messages.column(name)
             elif name in self._makers:
                 self._made[name] = self._makers[name]()
             else:

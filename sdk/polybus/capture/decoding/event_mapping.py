@@ -9,25 +9,17 @@ import msgspec
 
 from ...errors import BusError, Code
 from ...message import Kind, Message
+from ...protocols.csb.wire import FIRST_RESERVED
 
 __all__ = ["FIELDS", "EventFields", "EventMapper", "mapper_for"]
 
 EventMapper: TypeAlias = Callable[[Message], list[Any]]
 
 _KINDS: Final[Mapping[str, str]] = {
-    Kind.REQUEST.value: "request",
-    Kind.RESPONSE.value: "response",
+    **{kind.value: kind.value for kind in Kind},
     Kind.ERROR.value: "response",
-    Kind.PUBLISH.value: "publish",
-    Kind.SUBSCRIBE.value: "subscribe",
-    Kind.UNSUBSCRIBE.value: "unsubscribe",
-    Kind.NOTIFY.value: "notify",
-    Kind.OPEN.value: "open",
     Kind.END.value: "close",
-    Kind.CANCEL.value: "control",
-    Kind.ITEM.value: "control",
-    Kind.CREDIT.value: "control",
-    Kind.CONTROL.value: "control",
+    **dict.fromkeys((Kind.CANCEL.value, Kind.ITEM.value, Kind.CREDIT.value), "control"),
 }
 _NAMES: Final[Mapping[int, str]] = {int(code): code.name for code in Code}
 _WORDS: Final = {"connected": "open", "closed": "close", "close": "close"}
@@ -38,21 +30,19 @@ _COMMANDS: Final = {
     "SessionExpired": "close",
     "Heartbeat": "heartbeat",
 }
-_FIRST_RESERVED: Final = 0xFFFF0000
-"""From here on CSB's actions are those of the bus itself, whose subject stands in the payload."""
 
 
 class EventFields(NamedTuple):
-    """The columns of an event that depend on its message; the rest is the frame's."""
+    """The columns of an event that depend on its message; the rest is the frame's. The names are those of `schema.EVENTS`."""
 
     kind: str
     subject: str | None
     id: str | None
     source: str | None
-    content: str | None
-    schema: str | None
+    datacontenttype: str | None
+    dataschema: str | None
     data: bytes | None
-    correlation: str | None
+    correlation_id: str | None
     code: int | None
     code_name: str | None
     ttl_ms: int | None
@@ -63,7 +53,7 @@ class EventFields(NamedTuple):
 
 FIELDS: Final = EventFields._fields
 _SUBJECT, _ID, _SOURCE, _SCHEMA, _CORRELATION, _PRIORITY, _REPLY_TO, _CLIENT = (
-    FIELDS.index(name) for name in ("subject", "id", "source", "schema", "correlation", "priority", "reply_to", "client")
+    FIELDS.index(name) for name in ("subject", "id", "source", "dataschema", "correlation_id", "priority", "reply_to", "client")
 )
 
 
@@ -125,7 +115,8 @@ def _csb(names: Mapping[int, str]) -> EventMapper:
             id = message.id if message.id >= 0 else ~message.id
             action = id >> 16
             row[_CORRELATION] = f"{id & 0xFFFF:04x}{action:08x}"
-            if row[_SUBJECT] is None and action < _FIRST_RESERVED:
+            # From there on they are actions of the bus itself, whose subject stands in the payload.
+            if row[_SUBJECT] is None and action < FIRST_RESERVED:
                 row[_SUBJECT] = names.get(action) or f"0x{action:08X}"
         elif row[0] == "control":
             row[0] = _WORDS.get(str(message.subject), "control")
@@ -175,10 +166,5 @@ _MAPPERS: Final = {"ubre": _ubre, "csb": _csb, "jrep": _jrep, "uprotocol": _upro
 
 
 def mapper_for(protocol: str, names: Mapping[int, str]) -> EventMapper:
-    """The function that makes the fields of an event of a message; for a plugin, the fields that every protocol has.
-
-    Args:
-        protocol: Its name.
-        names: Of actions that have numbers.
-    """
+    """The function that makes the fields of an event of a message; for a plugin, the fields that every protocol has."""
     return _MAPPERS.get(protocol, _ubre)(names)

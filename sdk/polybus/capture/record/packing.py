@@ -118,12 +118,7 @@ def size_of_body(head: tuple[int, ...]) -> int:
 
 
 def unpacked(head: tuple[int, ...], body: memoryview) -> Packed:
-    """The rows of a shipment.
-
-    Args:
-        head: What `HEAD` has unpacked.
-        body: What follows it.
-    """
+    """The rows of a shipment, of what `HEAD` has unpacked and what follows it."""
     rows, known, ends, ttls, asked, _ = head
     places = [0]
     for size in (8 * rows, 8 * ttls, 4 * rows, 4 * rows, 4 * asked, ends):

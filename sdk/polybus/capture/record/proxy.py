@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -141,9 +140,7 @@ class RecordingProxy:
         runtime.spawn(self._keep_house)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         with anyio.CancelScope(shield=True):
             await self._listening.aclose()
             for side in list(self._sides):
@@ -177,7 +174,7 @@ class RecordingProxy:
         self._knocking -= 1
 
     def admit(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
-        """Whom the server takes is let in."""
+        """Let a client in that the server takes."""
         self._runtime.spawn(self._dial, handshake, decided)
 
     async def _dial(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import atexit
 import logging
+import math
 import os
 import secrets
+import sys
 import threading
 import time
-from collections.abc import Mapping
+from datetime import timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from ...errors import LocalProtocolError
+from ...errors import LocalProtocolError, Unsupported
 from ...plugins.recording import RecorderStats
 from ..errors import CaptureError
 from ..writer.process import WriterProcess, possible
+from ..writer.stats import WriterSettings
 from .row_buffer import RowBuffer
 from .taps import ConnectionTap, RecordedFrame
 
@@ -28,60 +32,27 @@ if TYPE_CHECKING:
     from ..writer.thread import WriterThread
     from .redaction import Redact
 
-__all__ = ["CaptureRecorder"]
+__all__ = ["CaptureRecorder", "make_recorder"]
 
 logger: logging.Logger = logging.getLogger("polybus.capture")
 
 _PATIENCE: Final = 10.0
 """Seconds that `close` waits for the disk. Then the writer goes on by itself."""
+_GIB: Final = 1 << 30
 
 
 class CaptureRecorder:
-    """Writes the frames of links to a folder.
+    """Writes the frames of links to a folder: `apart`, in another process; where None, if that is possible.
 
-    Args:
-        path: The folder; it is made where there is none (mode 0700).
-        max_bytes: Of all sealed segments in it: beyond that the oldest are removed.
-        max_age: Seconds after which sealed segments are removed.
-        segment_bytes: Of a segment, when it is sealed.
-        segment_seconds: After which one is sealed.
-        frame_bytes: What is kept of a frame; the rest of a longer one is cut off.
-        redact: What must not be written: a function, ``"default"``, or None for nothing.
-        bodies: Whether bodies are written.
-        metadata: Goes into each segment.
-        apart: Write in another process. Where None, if that is possible: a function that blanks cannot leave this one.
+    A function that blanks cannot leave this process.
     """
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        max_bytes: int,
-        max_age: float,
-        segment_bytes: int = 64 << 20,
-        segment_seconds: float = 60.0,
-        frame_bytes: int = 4 << 20,
-        redact: Redact | Literal["default"] | None = "default",
-        bodies: bool = True,
-        metadata: Mapping[str, str] | None = None,
-        apart: bool | None = None,
-    ) -> None:
-        self.path: Path = Path(path)
-        self.capture_id: str = time.strftime("%Y%m%dT%H%M%S-", time.gmtime()) + secrets.token_hex(4)
-        self._settings: dict[str, Any] = {
-            "path": os.path.abspath(path),
-            "capture_id": self.capture_id,
-            "max_bytes": max_bytes,
-            "max_age": max_age,
-            "segment_bytes": segment_bytes,
-            "segment_seconds": segment_seconds,
-            "frame_bytes": frame_bytes,
-            "redact": redact,
-            "bodies": bodies,
-            "metadata": dict(metadata or {}),
-        }
-        self._apart: bool = apart if apart is not None else possible() and not callable(redact)
-        self._waiting = RowBuffer(frame_bytes)
+    def __init__(self, settings: WriterSettings, apart: bool | None = None) -> None:
+        self.path: Path = Path(settings.path)
+        self.capture_id: str = settings.capture_id
+        self._settings = settings
+        self._apart: bool = apart if apart is not None else possible() and not callable(settings.redact)
+        self._waiting = RowBuffer(settings.frame_bytes)
         self.rows: list[Any] = self._waiting.rows
         """The rows that wait to be written: their fields, one after the other. Only links append."""
         self._writer: WriterProcess | WriterThread | None = None
@@ -95,13 +66,7 @@ class CaptureRecorder:
     # -- for links: on the event loop ------------------------------------------------------------------------------------
 
     def tap(self, adapter: ProtocolAdapter, transport: Transport, *, opened: bool) -> ConnectionTap:
-        """Record a connection.
-
-        Args:
-            adapter: Its protocol.
-            transport: What carries it.
-            opened: Whether this side has dialled.
-        """
+        """Record a connection, `opened` if this side has dialled."""
         self._connections += 1
         return ConnectionTap(self, adapter, transport, f"{self.capture_id[-8:]}-{self._connections}", opened=opened)
 
@@ -195,3 +160,54 @@ class CaptureRecorder:
             logger.error(
                 "polybus: the disk below %s does not answer; %d frames are not written yet", self.path, self.stats().waiting
             )
+
+
+def make_recorder(
+    path: str | os.PathLike[str],
+    *,
+    max_bytes: int = 10 * _GIB,
+    max_age: float | timedelta = timedelta(days=7),
+    bodies: bool = True,
+    redact: Redact | Literal["default"] | None = "default",
+    source: str | None = None,
+) -> CaptureRecorder:
+    """A recorder, not open yet.
+
+    Raises:
+        TypeError, ValueError: An argument is not what it should be.
+        Unsupported: There are no threads here.
+        ImportError: pyarrow is not installed.
+    """
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"record={path!r:.80}: the path of a folder, not {type(path).__name__}")
+    if "://" in os.fspath(path):
+        raise ValueError(f"record={os.fspath(path)!r}: into a folder on this machine only; copy its sealed segments from there")
+    seconds = max_age.total_seconds() if isinstance(max_age, timedelta) else float(max_age)
+    if type(max_bytes) is not int or max_bytes < 1 << 18:
+        raise ValueError(f"max_bytes={max_bytes!r}: a number of bytes, not below {1 << 18}")
+    if not seconds > 0 or math.isnan(seconds):
+        raise ValueError(f"max_age={max_age!r}: seconds or a timedelta, above 0")
+    if redact is not None and redact != "default" and not callable(redact):
+        raise TypeError(f"redact={redact!r:.80}: a function redact(protocol, frame), 'default', or None")
+    if sys.platform == "emscripten":
+        raise Unsupported("recording needs threads and files, which this platform has not")
+    for module in ("pyarrow", "numpy"):  # loaded where it is written, which may be another process
+        if not _installed(module):
+            raise ImportError(f"captures need {module}: pip install 'polybus[capture]'", name=module)
+    settings = WriterSettings(
+        path=os.path.abspath(path),
+        capture_id=time.strftime("%Y%m%dT%H%M%S-", time.gmtime()) + secrets.token_hex(4),
+        max_bytes=max_bytes,
+        max_age=seconds,
+        redact=redact,
+        bodies=bodies,
+        metadata={} if source is None else {"source": source},
+    )
+    return CaptureRecorder(settings)
+
+
+def _installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ValueError:
+        return False

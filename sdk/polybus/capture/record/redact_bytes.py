@@ -229,7 +229,7 @@ class _Frame:
                 self.fill(*found.span(2))
 
     def base64(self, start: int, depth: int) -> None:
-        """Whatever is base64 and holds a secret."""
+        """All that is base64 and holds a secret."""
         for found in list(_BASE64.finditer(self.data, start)):
             text = bytes(found[0])
             try:

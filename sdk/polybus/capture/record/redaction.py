@@ -67,10 +67,7 @@ class Redaction:
     def apply(self, ends: Sequence[RowHeader], numbers: Int32s, frames: pa.Array) -> tuple[pa.Array, Int32s | None, int]:
         """The bytes to write of some frames, the flags to add to each (None for nothing), and the number of blanked frames.
 
-        Args:
-            ends: All that have numbers.
-            numbers: For each frame the number of its end.
-            frames: The frames; null where a row has none.
+        `numbers` are those of the ends of the frames, which are null where a row has none.
         """
         flags = np.zeros(len(frames), np.int32)
         if frames.nbytes > self._longest:

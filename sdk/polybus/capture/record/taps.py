@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
+from attrs import astuple, define, evolve
+
 from ...errors import RemoteProtocolError
 from ...message import Kind, Message
 from ...plugins import ProtocolFeatures
@@ -36,43 +38,23 @@ __all__ = [
 _REQUEST: Final = Kind.REQUEST
 
 
+@define(eq=False)
 class RowHeader:
     """One direction of one connection, or something that is said about it: what all its rows have in common."""
 
-    __slots__ = ("conn_id", "direction", "flags", "options", "peer", "protocol", "role", "transport", "tunnel")
-
-    def __init__(
-        self,
-        direction: int,
-        conn_id: str = "",
-        peer: str = "",
-        protocol: str = "",
-        transport: str = "",
-        tunnel: tuple[str, ...] = (),
-        options: str = "",
-        role: int = 0,
-        flags: int = 0,
-    ) -> None:
-        self.direction: int = direction
-        self.conn_id: str = conn_id
-        self.peer: str = peer
-        self.protocol: str = protocol
-        self.transport: str = transport
-        self.tunnel: tuple[str, ...] = tunnel
-        self.options: str = options
-        self.role: int = role
-        self.flags: int = flags
+    direction: int
+    conn_id: str = ""
+    peer: str = ""
+    protocol: str = ""
+    transport: str = ""
+    tunnel: tuple[str, ...] = ()
+    options: str = ""
+    role: int = 0
+    flags: int = 0
 
     def facts(self) -> list[Any]:
         """The form for the process that writes: the arguments, behind the facts of a gap."""
-        common = [self.conn_id, self.peer, self.protocol, self.transport, self.tunnel, self.options, self.role, self.flags]
-        return [None, self.direction, *common]
-
-    def saying(self, options: str) -> RowHeader:
-        """The same connection, with other options."""
-        return RowHeader(
-            self.direction, self.conn_id, self.peer, self.protocol, self.transport, self.tunnel, options, self.role, self.flags
-        )
+        return [None, *astuple(self)]
 
 
 Ttl: TypeAlias = "float | tuple[float | None, ...] | None"
@@ -124,14 +106,13 @@ class ConnectionTap:
             json.dumps(options, separators=(",", ":")),
             0 if opened else 1,
         )
-        self._incoming = self._outgoing.saying(self._outgoing.options)
-        self._incoming.direction = DIRECTION_IN
+        self._incoming = evolve(self._outgoing, direction=DIRECTION_IN)
         self._asked: list[Ttl] = []  # of the frames that are about to be sent, the next one last
         self._say({"state": "open"})
 
     def _say(self, what: dict[str, Any]) -> None:
         """A row without a frame: what became of the connection."""
-        end = self._outgoing.saying(json.dumps({**self._options, "link": what}, separators=(",", ":")))
+        end = evolve(self._outgoing, options=json.dumps({**self._options, "link": what}, separators=(",", ":")))
         self.recorder.take((end, monotonic_ns(), None, None))
 
     def over(self, why: Closed) -> None:
@@ -258,9 +239,7 @@ class RecordedSession:
 def _asking(session: Any, asked: list[Ttl]) -> tuple[Callable[..., Any], Callable[[], list[bytes]]]:
     """A session's ``send`` and ``frames_to_send``, that remember how long each request in a frame is waited for.
 
-    Args:
-        session: Whose.
-        asked: An entry for each frame that is about to be sent, the next one last; until they are made, one for each request.
+    `asked` has an entry for each frame that is about to be sent, the next one last; until they are made, one for each request.
     """
     send, frames_to_send, append = session.send, session.frames_to_send, asked.append
 

@@ -12,7 +12,6 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
-from types import TracebackType
 from typing import Any, Final, Self
 
 import anyio
@@ -26,7 +25,7 @@ from ..._rpc.reply import Reply
 from ...errors import BusError, Disconnected, Unsupported
 from ...message import Kind, Message
 from ..errors import CaptureError
-from ..record.recording import make_recorder
+from ..record.recorder import make_recorder
 from ..store.reader import Capture
 from .recorded_messages import RecordedMessage, Selection, client_messages
 
@@ -148,14 +147,12 @@ class _Client:
         await self._connecting.__aenter__()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: Any) -> None:
         connecting, self._connecting = self._connecting, None
         if connecting is not None:
             for subject in list(self.subscriptions):
                 await self.unsubscribe(subject)
-            await connecting.__aexit__(kind, error, trace)
+            await connecting.__aexit__(*error)
 
     async def subscribe(self, subject: str | int) -> None:
         if subject not in self.subscriptions:
@@ -194,7 +191,7 @@ class _Player:
         """Their connection had ended by now; answers are still waited for."""
         self._asked = 0
         self._first: float | None = None
-        """When the first one was said, ns since 1970, and `_began` when that was said again, by the clock of the event loop."""
+        """Time of the first one, ns since 1970; `_began` is the time of its repetition, by the clock of the event loop."""
         self._began = 0.0
         self.recorder: Any = None
 
@@ -229,12 +226,12 @@ class _Player:
         if due > anyio.current_time():
             await anyio.sleep_until(due)
 
-    async def _close(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def _close(self, *error: Any) -> None:
         """All connections that are still there, also where one of them fails."""
         stack = AsyncExitStack()
         for client in self._open:
             stack.push_async_exit(client)
-        await stack.__aexit__(kind, error, trace)
+        await stack.__aexit__(*error)
 
     async def _client(self, conn: tuple[str, str]) -> _Client | None:
         """

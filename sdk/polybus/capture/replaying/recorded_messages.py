@@ -92,12 +92,8 @@ class RecordedMessage:
 def client_messages(capture: Capture, selection: Selection, skipped: Counter[str]) -> Iterator[RecordedMessage]:
     """All that is to be said again, in its order, a batch of each recording at a time.
 
-    What was subscribed to before the window is said when that begins.
-
-    Args:
-        capture: The recording.
-        selection: What of it.
-        skipped: Counts what is not said again, by kind or reason.
+    What was subscribed to before the window is said when that begins. `skipped` counts what is not said again, by kind or
+    reason.
 
     Raises:
         CaptureError: A segment is missing, or of an unknown version.
@@ -179,7 +175,7 @@ class _Recording:
     segments: list[Segment] = field(factory=list)
 
     def begin(self) -> tuple[int, int] | None:
-        """When its first frame was recorded, ns by the wall clock and by its own; None where there is none."""
+        """Time of its first frame, ns by the wall clock and by its own; None where there is none."""
         for segment in self.segments:
             reader = self.capture.reader(segment)
             for message in reader.messages():
@@ -192,9 +188,7 @@ class _Recording:
     def rows(self, ahead: int, skipped: Counter[str]) -> Rows:
         """Its rows but for those that say that others are missing, and when each was recorded by its own clock.
 
-        Args:
-            ahead: By how much the wall clock is ahead of that, ns.
-            skipped: Counts those that cannot be read.
+        The wall clock is so many ns `ahead` of that. `skipped` counts the rows that cannot be read.
         """
         for segment in self.segments:
             reader = self.capture.reader(segment)

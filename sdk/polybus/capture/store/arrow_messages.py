@@ -73,12 +73,7 @@ class ArrowMessage:
 
 
 def messages(data: pa.Buffer, offset: int = 0) -> Iterator[ArrowMessage]:
-    """The messages of a segment, in order; what is damaged comes as one stretch, up to the next good one.
-
-    Args:
-        data: The file.
-        offset: Where to begin: 0, or where an earlier message ended.
-    """
+    """The messages of a segment, from where an earlier one ended; what is damaged is one stretch, up to the next good one."""
     view = memoryview(data).cast("B")
     end = len(view)
     while offset < end:

@@ -41,11 +41,7 @@ def frames_of(packed: Packed) -> pa.Array:
 
 
 class Batches:
-    """Makes batches of `FRAMES` rows.
-
-    Args:
-        capture_id: Of the recording.
-    """
+    """Makes batches of `FRAMES` rows."""
 
     def __init__(self, capture_id: str) -> None:
         self._capture_id = capture_id
@@ -62,14 +58,9 @@ class Batches:
         return self._table
 
     def make(self, packed: Packed, frames: pa.Array, flags: Int32s | None, seq: int, offset_ns: int) -> pa.RecordBatch:
-        """One batch of rows whose ends are known.
+        """One batch of rows whose ends are known, after redaction, which adds `flags` to those of each row.
 
-        Args:
-            packed: What was written down.
-            frames: The frames, after redaction.
-            flags: What redaction adds to the flags of each row; None for nothing.
-            seq: Number of the first row.
-            offset_ns: From the monotonic clock to the wall clock.
+        `offset_ns` leads from the monotonic clock to the wall clock.
         """
         count = len(packed)
         times = np.frombuffer(packed.times, np.int64)
@@ -94,13 +85,7 @@ class Batches:
 
 
 class _SharedColumns:
-    """The common columns of the rows of some connections, spread over rows: equal values are made once.
-
-    Args:
-        numbers: Of the ends that occur, ascending.
-        ends: Those ends.
-        capture_id: Of the recording.
-    """
+    """The common columns of the rows of some connections (numbers ascend), spread over rows: equal values are made once."""
 
     def __init__(self, numbers: list[int], ends: Sequence[RowHeader], capture_id: str) -> None:
         self.numbers = set(numbers)

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..decoding.concat import decoded
+from ..decoding.concat import decoded, joined
 from ..schema import EVENTS, FRAMES, QUARANTINE
 from .folders import new_folder
 from .reader import Capture
@@ -43,38 +43,25 @@ def _write_parquet(
 ) -> list[Path]:
     paths: list[Path] = []
     writer: pq.ParquetWriter | None = None
-    done = in_file = rows = size = 0
-    waiting: list[pa.RecordBatch] = []
+    done = in_file = 0
 
     def begin() -> pq.ParquetWriter:
         paths.append(folder / f"{name}-{len(paths):05d}.parquet")
         return pq.ParquetWriter(paths[-1], schema, compression="zstd")
 
-    def flush() -> None:
-        nonlocal rows, size
-        if writer is not None and waiting:
-            writer.write_table(pa.Table.from_batches(waiting, schema))
-            waiting.clear()
-            rows = size = 0
-
     try:
-        for batch in batches:
+        for group in joined(batches, _ROWS_OF_GROUP, _BYTES_OF_GROUP):
             writer = writer or begin()
-            waiting.append(batch)
-            done += batch.num_rows
-            in_file += batch.num_rows
-            rows, size = rows + batch.num_rows, size + batch.nbytes
-            if rows >= _ROWS_OF_GROUP or size >= _BYTES_OF_GROUP:
-                flush()
+            writer.write_batch(group, row_group_size=group.num_rows)
+            done += group.num_rows
+            in_file += group.num_rows
             if in_file >= _ROWS_OF_FILE:
-                flush()
                 writer.close()
                 writer, in_file = None, 0
             if progress is not None:
                 progress(done)
         if not paths:  # a reader finds the columns also where there are no rows
             writer = begin()
-        flush()
     finally:
         if writer is not None:
             writer.close()

@@ -19,10 +19,7 @@ _HADOOP = (
 
 
 def find_filesystem(path: str) -> tuple[pafs.FileSystem, str]:
-    """The file system of a path, and the path in it.
-
-    Args:
-        path: A path here, or a URI that `pyarrow.fs` knows; Spark's ``s3a://`` is what pyarrow calls ``s3://``.
+    """The file system of a path here, or of a URI that `pyarrow.fs` knows, and the path in it. Its ``s3://`` is Spark's ``s3a://``.
 
     Raises:
         CaptureError: The URI is not understood, or nothing there answers.

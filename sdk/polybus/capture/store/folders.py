@@ -25,12 +25,9 @@ _ATTEMPTS: Final = 1000
 
 
 class Folder:
-    """The folder of a recorder. Several recorders may share one: a segment belongs to one of them.
+    """The folder of a recorder, which keeps so many bytes of segments for so many seconds.
 
-    Args:
-        path: Of the folder.
-        max_bytes: Of all segments.
-        max_age: Seconds that a sealed segment is kept.
+    Several recorders may share one: a segment belongs to one of them.
     """
 
     def __init__(self, path: Path, max_bytes: int, max_age: float) -> None:

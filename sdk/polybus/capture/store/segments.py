@@ -36,7 +36,7 @@ def segment_name(number: int, *, sealed: bool) -> str:
 
 
 def segment_number(name: str) -> tuple[int, bool] | None:
-    """The number of a segment and whether it is sealed, by the name of its file; None of another file."""
+    """The number of a segment and True if it is sealed, by the name of its file; None of another file."""
     found = _NAME.fullmatch(name)
     return (int(found[1]), found[2] == "arrows") if found else None
 
@@ -55,12 +55,7 @@ def lock(file: int) -> bool:
 
 
 class SegmentWriter:
-    """Writes one segment.
-
-    Args:
-        folder: Where; it must exist.
-        number: Of the segment.
-        metadata: Goes into the schema of the file, beside its version.
+    """Writes one segment, into a folder that is there; `metadata` goes into the schema of the file, beside its version.
 
     Raises:
         OSError: It cannot be made; `FileExistsError` where there is one of this number.
@@ -90,14 +85,7 @@ class SegmentWriter:
             raise
 
     def write(self, batch: pa.RecordBatch, seq: int) -> int:
-        """Write a batch of `FRAMES` rows.
-
-        Args:
-            batch: The rows.
-            seq: Number of the first one.
-
-        Returns:
-            The bytes that it took.
+        """Write a batch of `FRAMES` rows, the first of which has this number. Gives the bytes that it took.
 
         Raises:
             OSError: It could not be written; then nothing of it is there, and the next one may be tried.
@@ -110,13 +98,7 @@ class SegmentWriter:
         return len(data)
 
     def end(self, seq: int) -> int:
-        """Write that the recording is over.
-
-        Args:
-            seq: Number of its next frame, which there will not be.
-
-        Returns:
-            The bytes that it took.
+        """Write that the recording is over, and has no frame of this number. Gives the bytes that it took.
 
         Raises:
             OSError: As `write`.
@@ -201,8 +183,7 @@ class SegmentReader:
     """Reads one segment.
 
     Args:
-        data: The bytes of the file.
-        name: Of the file, for errors.
+        data, name: The bytes of the file, and its name for errors.
         offset: Where to begin (bytes): 0, or the `offset` of a reader that has read this file before.
         batch: The number of the batch there.
 
@@ -272,11 +253,9 @@ class SegmentReader:
                 yield message.batch, self.rows(message)
 
     def rows(self, message: ArrowMessage, columns: Sequence[str] | None = None) -> pa.RecordBatch:
-        """The rows of a batch, in the columns of `FRAMES`.
+        """The rows of a batch, in the columns of `FRAMES` or some of them.
 
-        Args:
-            message: The batch.
-            columns: Some of them; None for all. Others are not decompressed (six of them: a third of the time of all).
+        Others are not decompressed (six of them: a third of the time of all).
 
         Raises:
             CaptureError: It has other columns.

@@ -14,8 +14,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
+from attrs import asdict
+
 from ..errors import CaptureError
 from ..record.packing import END
+from .stats import WriterSettings
 
 __all__ = ["Helper"]
 
@@ -42,7 +45,7 @@ class Helper:
     """One process that writes.
 
     Args:
-        settings: Of the `CaptureWriter`.
+        settings: Without a function: they are sent as JSON.
         reported: Is called with what it has done, in the thread that calls `attend`.
 
     Attributes:
@@ -55,7 +58,7 @@ class Helper:
         OSError: The process could not be begun, or did not answer.
     """
 
-    def __init__(self, settings: dict[str, Any], reported: Callable[[list[int]], None]) -> None:
+    def __init__(self, settings: WriterSettings, reported: Callable[[list[int]], None]) -> None:
         self.gone: bool = False
         self.seq: int = 0
         self._reported = reported
@@ -87,9 +90,9 @@ class Helper:
         self._poll = select.poll()
         self._poll.register(self._connection, select.POLLIN)
 
-    def _begin(self, settings: dict[str, Any]) -> None:
+    def _begin(self, settings: WriterSettings) -> None:
         self._connection.settimeout(_BEGINNING)
-        self._connection.sendall(json.dumps(settings).encode() + b"\n")
+        self._connection.sendall(json.dumps(asdict(settings)).encode() + b"\n")
         while True:
             line, found, rest = self._heard.partition(b"\n")
             if found:

@@ -18,7 +18,7 @@ from attrs import astuple
 from ..errors import CaptureError
 from ..record.packing import HEAD, Packed, size_of_body, unpacked
 from .process import WriterProcess
-from .stats import BATCH_ROWS, FLUSH_SECONDS
+from .stats import BATCH_ROWS, FLUSH_SECONDS, WriterSettings
 from .writer import CaptureWriter
 
 __all__ = ["main"]
@@ -40,7 +40,7 @@ def main() -> None:
         settings = _settings(connection)
         if settings is None:
             return
-        writer = CaptureWriter(**settings)
+        writer = CaptureWriter(settings)
         try:
             writer.open()
         except CaptureError as error:
@@ -50,16 +50,15 @@ def main() -> None:
         _WriterLoop(connection, words, writer).run()
 
 
-def _settings(connection: socket.socket) -> dict[str, Any] | None:
-    """Settings of the `CaptureWriter`, as they arrive; None where the other side has gone."""
+def _settings(connection: socket.socket) -> WriterSettings | None:
+    """Settings of the writer, as they arrive; None where the other side has gone."""
     line = bytearray()
     while not line.endswith(b"\n"):
         more = connection.recv(1)
         if not more:
             return None
         line += more
-    settings: dict[str, Any] = json.loads(line)
-    return settings
+    return WriterSettings(**json.loads(line))
 
 
 class _MessagesToApplication(logging.Handler):

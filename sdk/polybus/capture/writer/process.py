@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import time
-from typing import Any, Final
+from typing import Final
 
 from attrs import astuple, evolve
 
@@ -20,7 +20,7 @@ from ..record.gaps import Gap
 from ..record.packing import Packed, Packer
 from ..record.row_buffer import RowBuffer
 from .client import Helper
-from .stats import FLUSH_SECONDS, WriterCounts
+from .stats import FLUSH_SECONDS, WriterCounts, WriterSettings
 
 __all__ = ["WriterProcess", "possible"]
 
@@ -46,10 +46,6 @@ def possible() -> bool:
 class WriterProcess:
     """Hands what waits to a process that writes it.
 
-    Args:
-        waiting: Filled by links.
-        settings: Of the `CaptureWriter`, as JSON has them.
-
     Attributes:
         given: Rows that were handed over.
         counts: What is done.
@@ -58,7 +54,7 @@ class WriterProcess:
     enough: Final = 1024
     """Rows that are handed over together: what a killed process loses at most, while the other one keeps up."""
 
-    def __init__(self, waiting: RowBuffer, settings: dict[str, Any]) -> None:
+    def __init__(self, waiting: RowBuffer, settings: WriterSettings) -> None:
         self.given: int = 0
         self.counts: WriterCounts = WriterCounts()
         self._waiting = waiting
@@ -117,7 +113,7 @@ class WriterProcess:
         if lost := self._left:
             self.counts = evolve(self.counts, done=self.given, refused=self.counts.refused + lost)
             self._waiting.rows.clear()
-            path = self._settings["path"]
+            path = self._settings.path
             logger.error("polybus: the process that writes %s has ended (%s); %d frames are not written", path, how, lost)
 
     @property
@@ -137,7 +133,7 @@ class WriterProcess:
                 self._due = now + FLUSH_SECONDS
                 self._hand_over_all()
         except Exception:
-            logger.exception("polybus: the recorder of %s could not hand on what it has; it goes on", self._settings["path"])
+            logger.exception("polybus: the recorder of %s could not hand on what it has; it goes on", self._settings.path)
             time.sleep(_AGAIN)  # as it may be so the next time, too
 
     def _hand_over_all(self) -> None:
@@ -176,16 +172,16 @@ class WriterProcess:
             ended, self._helper = self._helper, None
         if ended is not None:
             logger.error(
-                "polybus: the process that writes %s has ended (%s); another one goes on", self._settings["path"], ended.ended()
+                "polybus: the process that writes %s has ended (%s); another one goes on", self._settings.path, ended.ended()
             )
             self._seq, self._before = self.counts.seq, evolve(self.counts, seq=0)
             if time.monotonic() - self._begun < _OFTEN:
                 time.sleep(_AGAIN)
         self._begun = time.monotonic()
         try:
-            helper = Helper({**self._settings, "resume": self._seq}, self._reported)
+            helper = Helper(evolve(self._settings, resume=self._seq), self._reported)
         except (OSError, CaptureError) as error:
-            logger.error("polybus: no process could be begun to write %s: %s", self._settings["path"], error)
+            logger.error("polybus: no process could be begun to write %s: %s", self._settings.path, error)
             time.sleep(_AGAIN)
             return
         with self._lock:

@@ -1,17 +1,49 @@
-"""Sizes and times of batches, and the figures of a writer."""
+"""Sizes and times of batches, the settings of a writer and its figures."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
-from attrs import define
+from attrs import define, field, frozen
 
-__all__ = ["BATCH_ROWS", "FLUSH_SECONDS", "WriterCounts"]
+__all__ = ["BATCH_ROWS", "FLUSH_SECONDS", "WriterCounts", "WriterSettings"]
 
 BATCH_ROWS: Final = 4096
 """At most in one batch: a quarter of what one of 1,024 rows costs is the same however many rows there are."""
 FLUSH_SECONDS: Final = 0.1
 """After which also fewer are written."""
+
+
+@frozen(kw_only=True)
+class WriterSettings:
+    """Settings of a recording, for its recorder and for the writer of its segments.
+
+    Attributes:
+        path: The folder; it is made where there is none (mode 0700).
+        capture_id: Of the recording.
+        max_bytes: Of all sealed segments in it: beyond that the oldest are removed.
+        max_age: Seconds after which sealed segments are removed.
+        segment_bytes: Of a segment, when it is sealed.
+        segment_seconds: After which one is sealed.
+        frame_bytes: Kept of a frame; the rest of a longer one is cut off.
+        redact: What must not be written: a function, ``"default"``, or None for nothing.
+        bodies: Whether bodies are written.
+        metadata: Goes into each segment.
+        resume: The number of the next row, as reported by a writer that was killed and in whose place this one goes on.
+    """
+
+    path: str
+    capture_id: str
+    max_bytes: int
+    max_age: float
+    segment_bytes: int = 64 << 20
+    segment_seconds: float = 60.0
+    frame_bytes: int = 4 << 20
+    redact: Any = "default"
+    bodies: bool = True
+    metadata: Mapping[str, str] = field(factory=dict)
+    resume: int | None = None
 
 
 @define

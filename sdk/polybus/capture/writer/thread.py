@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any, Final
+from typing import Final
 
 from ..record.row_buffer import RowBuffer
-from .stats import BATCH_ROWS, FLUSH_SECONDS, WriterCounts
+from .stats import BATCH_ROWS, FLUSH_SECONDS, WriterCounts, WriterSettings
 from .writer import CaptureWriter
 
 __all__ = ["WriterThread"]
@@ -16,10 +16,6 @@ __all__ = ["WriterThread"]
 class WriterThread:
     """Takes what waits, and writes it. The thread has to win the interpreter lock from the event loop for each step.
 
-    Args:
-        waiting: Filled by links.
-        settings: Of the `CaptureWriter`.
-
     Attributes:
         given: Rows that were taken.
     """
@@ -27,10 +23,10 @@ class WriterThread:
     enough: Final = 3072
     """Rows for which it is worth waking up: what comes until it has its turn mostly fits into the batch."""
 
-    def __init__(self, waiting: RowBuffer, settings: dict[str, Any]) -> None:
+    def __init__(self, waiting: RowBuffer, settings: WriterSettings) -> None:
         self.given: int = 0
         self._waiting = waiting
-        self._writer = CaptureWriter(**settings)
+        self._writer = CaptureWriter(settings)
         self._event = threading.Event()
         self._stopping = False
 

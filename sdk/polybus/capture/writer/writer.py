@@ -8,10 +8,10 @@ from __future__ import annotations
 import errno
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -19,13 +19,13 @@ import pyarrow as pa
 from ..errors import CaptureError
 from ..record.gaps import Gap
 from ..record.packing import Packed, Packer, joined
-from ..record.redaction import Redact, Redaction
+from ..record.redaction import Redaction
 from ..record.taps import RowHeader
 from ..schema import FRAMES
 from ..store.batches import Batches, frames_of
 from ..store.folders import Folder
 from ..store.segments import NOTHING, SegmentWriter, encode_batch
-from .stats import WriterCounts
+from .stats import WriterCounts, WriterSettings
 
 __all__ = ["CaptureWriter"]
 
@@ -38,48 +38,21 @@ RETRY: Final = 0.5
 class CaptureWriter:
     """Writes rows to a folder.
 
-    Args:
-        path: The folder; it is made where there is none (mode 0700).
-        capture_id: Of the recording.
-        max_bytes: Of all sealed segments in it: beyond that the oldest are removed.
-        max_age: Seconds after which sealed segments are removed.
-        segment_bytes: Of a segment, when it is sealed.
-        segment_seconds: After which one is sealed.
-        frame_bytes: What is kept of a frame; the rest of a longer one is cut off.
-        redact: What must not be written.
-        bodies: Whether bodies are.
-        metadata: Goes into each segment.
-        resume: It goes on in place of one that was killed, which has reported that this is the number of the next row.
-
     Attributes:
         counts: What has been done so far.
     """
 
-    def __init__(
-        self,
-        path: str,
-        *,
-        capture_id: str,
-        max_bytes: int,
-        max_age: float,
-        segment_bytes: int,
-        segment_seconds: float,
-        frame_bytes: int,
-        redact: Redact | Literal["default"] | None,
-        bodies: bool,
-        metadata: Mapping[str, str],
-        resume: int | None = None,
-    ) -> None:
+    def __init__(self, settings: WriterSettings) -> None:
         self.counts: WriterCounts = WriterCounts()
-        self.path = path
-        self.segment_seconds = segment_seconds
-        self._capture_id = capture_id
-        self._resume = resume
-        self._batches = Batches(capture_id)
-        self._folder = Folder(Path(path), max_bytes, max_age)
-        self._segment_bytes = max(1 << 16, min(segment_bytes, max_bytes // 4))
-        self._redaction = Redaction(redact, bodies=bodies, longest=frame_bytes)
-        self._metadata = {"capture_id": capture_id, **metadata}
+        self.path = settings.path
+        self.segment_seconds = settings.segment_seconds
+        self._capture_id = settings.capture_id
+        self._resume = settings.resume
+        self._batches = Batches(settings.capture_id)
+        self._folder = Folder(Path(settings.path), settings.max_bytes, settings.max_age)
+        self._segment_bytes = max(1 << 16, min(settings.segment_bytes, settings.max_bytes // 4))
+        self._redaction = Redaction(settings.redact, bodies=settings.bodies, longest=settings.frame_bytes)
+        self._metadata = {"capture_id": settings.capture_id, **settings.metadata}
         self._notes: list[Gap] = []  # of what is missing: rows of their own, before the next ones
         self._segment: SegmentWriter | None = None
         self._in_segment = 0  # frames
@@ -149,11 +122,7 @@ class CaptureWriter:
             logger.exception("polybus: the recorder of %s could not take or seal what it has; it goes on", self.path)
 
     def finish(self, *, over: bool = True) -> None:
-        """Write what is missing, and that the recording is over; seal the segment.
-
-        Args:
-            over: Whether it is: else another writer goes on with it.
-        """
+        """Write what is missing, and that the recording is over, unless another writer goes on with it; seal the segment."""
         try:
             self._end(over)
             if self._notes or self._lost:  # as sealing has shown

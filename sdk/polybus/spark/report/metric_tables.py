@@ -6,6 +6,8 @@ from typing import Final
 
 import pyarrow as pa
 
+from polybus.capture.schema import EVENTS
+
 __all__ = ["METRICS"]
 
 _TEXT, _WHOLE, _SHORT = pa.string(), pa.int64(), pa.int32()
@@ -19,12 +21,10 @@ def _ns(name: str, doc: str) -> pa.Field:
     return _column(name, _WHOLE, doc)
 
 
-_PROTOCOL = _column("protocol", _TEXT, "ubre, csb, jrep, uprotocol, or a plugin's name.")
+_PROTOCOL, _DIRECTION, _PEER, _CONN_ID, _CAPTURE_ID = (
+    EVENTS.field(name) for name in ("protocol", "direction", "peer", "conn_id", "capture_id")
+)
 _SUBJECT = _column("subject", _TEXT, "As in the events.")
-_DIRECTION = _column("direction", pa.int8(), "0 out, 1 in, seen from the side that recorded.")
-_PEER = _column("peer", _TEXT, "Address of the other end.")
-_CONN_ID = _column("conn_id", _TEXT, "Of the connection; another one after each reconnect.")
-_CAPTURE_ID = _column("capture_id", _TEXT, "Of the recorder that wrote it; new with every recording.")
 _CODE = _column("code", _SHORT, "google.rpc.Code of the answer.")
 _CODE_NAME = _column("code_name", _TEXT, "Its name.")
 _MESSAGES = _column("n", _WHOLE, "Messages.")

@@ -212,8 +212,7 @@ def _errors(exchanges: DataFrame) -> DataFrame:
 
 
 def _listed(exchanges: DataFrame, order: Column) -> DataFrame:
-    columns = "protocol subject outcome latency_ns code code_name conn_id peer correlation_id request_time_ns request_seq"
-    return exchanges.orderBy(order, "capture_id", "request_seq").limit(SAMPLES).select(*columns.split())
+    return exchanges.orderBy(order, "capture_id", "request_seq").limit(SAMPLES).select(*METRICS["slowest"][1].names)
 
 
 def _dead_letters(exchanges: DataFrame) -> DataFrame:
@@ -244,9 +243,9 @@ def _peers(events: DataFrame) -> DataFrame:
 
 
 def _quarantine_samples(quarantine: DataFrame) -> DataFrame:
-    columns = ["capture_id", "seq", "ts_ns", "conn_id", "protocol", "reason", "detail", "offset"]
-    raw = F.hex(F.substring("raw", 1, 48)).alias("raw_hex")
-    return quarantine.orderBy("capture_id", "seq").limit(SAMPLES).select(*columns, raw, F.length("raw").alias("size"))
+    more = {"raw_hex": F.hex(F.substring("raw", 1, 48)), "size": F.length("raw")}
+    samples = quarantine.orderBy("capture_id", "seq").limit(SAMPLES).withColumns(more)
+    return samples.select(*METRICS["quarantine_samples"][1].names)
 
 
 def _write(output: Output, tables: dict[str, Rows]) -> None:

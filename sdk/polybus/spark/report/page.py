@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from html import escape
 from typing import Any, Final
@@ -69,7 +69,7 @@ def _totals(metrics: Metrics) -> str:
     if metrics["provisional"]:
         notes.append(f"{metrics['provisional']:,} exchanges are provisional: what is recorded later may still change them.")
     return f'<div class="tiles">{html}</div><p>{" ".join(notes)}</p>' + _table(
-        metrics["kinds"], [("protocol", _text), ("kind", _text), ("direction", _way), ("n", _number), ("nbytes", _number)]
+        metrics["kinds"], "protocol kind direction n nbytes"
     )
 
 
@@ -89,12 +89,10 @@ def _latency(metrics: Metrics) -> str:
     rows = metrics["latency"]
     if not any(row["answered"] for row in rows):
         return _NOTHING
-    columns: list[Column] = [("protocol", _text), ("subject", _text), ("n", _number), ("answered", _number)]
-    columns += [(f"{name}_ns", _duration) for name in ("p50", "p90", "p95", "p99", "max")]
     return (
         plots.histogram(metrics["latency_histogram"])
         + plots.latency_over_time(metrics["latency_over_time"], metrics["window_ns"])
-        + _table(rows, columns)
+        + _table(rows, "protocol subject n answered p50_ns p90_ns p95_ns p99_ns max_ns")
         + "<p>No p99 below 100 answers.</p>"
     )
 
@@ -104,85 +102,61 @@ def _throughput(metrics: Metrics) -> str:
     if not rows:
         return _NOTHING
     windows = f"<p>Windows of {_duration(metrics['window_ns'])}.</p>"
-    peers: list[Column] = [("peer", _text), ("protocol", _text), ("direction", _way), ("n", _number), ("nbytes", _number)]
-    return plots.throughput(rows, metrics["window_ns"]) + windows + _table(metrics["peers"], peers)
+    peers = _table(metrics["peers"], "peer protocol direction n nbytes")
+    return plots.throughput(rows, metrics["window_ns"]) + windows + peers
 
 
 def _errors(metrics: Metrics) -> str:
     rows = metrics["errors"]
-    columns: list[Column] = [("protocol", _text), ("subject", _text), ("code", _number), ("code_name", _text), ("n", _number)]
-    return plots.errors(rows) + _table(rows, columns) if rows else _NOTHING
+    return plots.errors(rows) + _table(rows, "protocol subject code code_name n") if rows else _NOTHING
 
 
 def _exchanges(rows: Rows) -> str:
     # A narrow screen shows the first columns, and the others when it is pushed.
-    columns: list[Column] = [("latency_ns", _duration)] if any(row["latency_ns"] is not None for row in rows) else []
-    columns += [("outcome", _text), ("subject", _text), ("request_time_ns", _time), ("protocol", _text), ("code_name", _text)]
-    columns += [("conn_id", _text), ("correlation_id", _text)]
-    return _table(rows, columns)
+    latency = "latency_ns " if any(row["latency_ns"] is not None for row in rows) else ""
+    return _table(rows, latency + "outcome subject request_time_ns protocol code_name conn_id correlation_id")
 
 
 def _dead_letters(metrics: Metrics) -> str:
-    orphans: list[Column] = [("protocol", _text), ("subject", _text), ("n", _number)]
     html = "<h3>Requests without an answer</h3>" + _exchanges(metrics["dead_letters"])
-    return html + "<h3>Answers without a request</h3>" + _table(metrics["orphans"], orphans)
+    return html + "<h3>Answers without a request</h3>" + _table(metrics["orphans"], "protocol subject n")
+
+
+_CONNECTIONS: Final = "conn_id protocol transport peer n nbytes length_ns handshake_ns closed"
 
 
 def _sessions(metrics: Metrics) -> str:
     rows = metrics["sessions"]
-    columns: list[Column] = [
-        ("conn_id", _text),
-        ("protocol", _text),
-        ("transport", _text),
-        ("peer", _text),
-        ("n", _number),
-        ("nbytes", _number),
-        ("length_ns", _duration),
-        ("handshake_ns", _duration),
-        ("closed", _text),
-    ]
-    return plots.sessions(rows) + _table(rows, columns) if rows else _NOTHING
+    return plots.sessions(rows) + _table(rows, _CONNECTIONS) if rows else _NOTHING
 
 
 def _quarantine(metrics: Metrics) -> str:
     if not metrics["quarantine"]:
         return _NOTHING
-    samples: list[Column] = [
-        ("seq", _number),
-        ("protocol", _text),
-        ("reason", _text),
-        ("detail", _text),
-        ("size", _number),
-        ("raw_hex", _text),
-    ]
-    counted = _table(metrics["quarantine"], [("protocol", _text), ("reason", _text), ("n", _number)])
-    return counted + "<h3>Samples</h3>" + _table(metrics["quarantine_samples"], samples)
+    counted = _table(metrics["quarantine"], "protocol reason n")
+    samples = _table(metrics["quarantine_samples"], "seq protocol reason detail size raw_hex")
+    return counted + "<h3>Samples</h3>" + samples
 
 
 def _gaps(metrics: Metrics) -> str:
     if not metrics["counts"]["gaps"] and not metrics["counts"]["lost"]:
         return "<p>None: the recorder dropped nothing, and everything could be read.</p>"
-    gaps = _table(metrics["gaps"], [("ts_ns", _time), ("capture_id", _text), ("seq", _number), ("detail", _text)], FIRST)
-    losses = [("segment", _number), ("offset", _number), ("size", _number), ("batch", _number), ("frames", _number)]
-    return "<h3>Dropped by the recorder</h3>" + gaps + "<h3>Unreadable</h3>" + _table(metrics["losses"], losses, FIRST)
+    gaps = _table(metrics["gaps"], "ts_ns capture_id seq detail", FIRST)
+    losses = _table(metrics["losses"], "segment offset size batch frames", FIRST)
+    return "<h3>Dropped by the recorder</h3>" + gaps + "<h3>Unreadable</h3>" + losses
 
 
 # -- parts -------------------------------------------------------------------------------------------------------------------
 
-Column = tuple[str, Callable[[Any], str]]
 _NOTHING: Final = "<p>Nothing.</p>"
+_NUMBERS: Final = frozenset("n nbytes answered code seq size segment offset batch frames".split())
 
 
-def _table(rows: Rows, columns: Iterable[Column], most: int = MANY) -> str:
-    """
-    Args:
-        rows: What ``metrics.json`` has of it.
-        columns: Their names, and how their values are written.
-        most: How many rows it has at most.
-    """
+def _table(rows: Rows, names: str, most: int = MANY) -> str:
+    """Some columns of rows, of which ``metrics.json`` lists so many at most."""
     if not rows:
         return _NOTHING
-    columns = list(columns)
+    columns = [(name, _form_of(name)) for name in names.split()]
     head = "".join(f"<th>{_heading(name)}</th>" for name, _ in columns)
     lines = []
     for row in rows[:SHOWN]:
@@ -191,6 +165,13 @@ def _table(rows: Rows, columns: Iterable[Column], most: int = MANY) -> str:
     limit = f", which lists {most:,} at most" if len(rows) >= most else ""
     more = f"<p>{len(rows) - SHOWN:,} more in metrics.json{limit}.</p>" if len(rows) > SHOWN else ""
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>{more}'
+
+
+def _form_of(name: str) -> Callable[[Any], str]:
+    """The function that writes the values of a column."""
+    if name.endswith("_ns"):
+        return _time if name in ("request_time_ns", "ts_ns") else _duration
+    return _way if name == "direction" else _number if name in _NUMBERS else _text
 
 
 def _heading(name: str) -> str:

@@ -104,10 +104,7 @@ def reach(capture: Capture, start: ReadPosition, rows: int | None = None) -> Rea
     A torn batch at the end of a segment that is still written is not there yet, and nothing beyond that segment is read:
     several recorders may share a folder. What is torn elsewhere is lost, and passed by.
 
-    Args:
-        capture: The capture.
-        start: Where reading begins.
-        rows: At most so many rows lie in between, but one batch at least; None: as far as there is something.
+    At most so many rows lie in between, but one batch at least; None: as far as there is something.
 
     Raises:
         CaptureError: A segment is missing; the capture ends before `start`.
@@ -194,11 +191,6 @@ def _of_segment(capture: Capture, segment: Segment, begin: ReadPosition, end: in
 
 class RangeReader:
     """Reads a range of a capture.
-
-    Args:
-        path: Of the capture.
-        piece: The range.
-        columns: Of `schema.FRAMES`; None for all.
 
     Attributes:
         damage: What was found to be lost, after the last batch.

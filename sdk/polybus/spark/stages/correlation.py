@@ -95,7 +95,7 @@ def correlate(events: DataFrame, timeouts: MatchTimeouts | None = None) -> Corre
 
     Args:
         events: Rows as in `polybus.capture.schema.EVENTS`.
-        patience: 30 s when None.
+        timeouts: 30 s for an answer when None.
     """
     timeouts = timeouts if timeouts is not None else MatchTimeouts()
     ends = events.groupBy("capture_id").agg(F.max("mono_ns").alias("end_ns"))
@@ -231,11 +231,7 @@ def _folded(turns: DataFrame) -> DataFrame:
 def part_of(timeouts: MatchTimeouts, end_ns: Column, silent_ns: Column, ended: Column) -> Column:
     """The part to which a folded turn belongs: one of `FINAL`, `OPEN`, `LOST`, `REMEMBERED`.
 
-    Args:
-        patience: How long an answer is waited for.
-        end_ns: The end of its recording on its monotonic clock.
-        silent_ns: For how long others were recorded since then.
-        ended: Whether that recording says that it is over.
+    Its recording ends at `end_ns` on its monotonic clock, and says so itself (`ended`), or others have gone on for `silent_ns`.
     """
     is_orphan = F.col("request_seq").isNull()
     linger = F.col("last_linger_ns")

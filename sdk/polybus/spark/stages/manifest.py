@@ -125,9 +125,6 @@ class Manifest:
 class Output:
     """The folder of results.
 
-    Args:
-        storage: Where.
-
     Raises:
         CaptureError: There is something else in it.
     """

@@ -57,12 +57,7 @@ class _Orphan:
 
 
 class Matcher:
-    """Takes events in their order and gives exchanges.
-
-    Args:
-        patience: How long an answer is waited for.
-        end_ns: Who asks from here on is not given out, ns since 1970 UTC.
-    """
+    """Takes events in their order and gives exchanges that were asked before `end_ns` (since 1970 UTC)."""
 
     def __init__(self, timeouts: MatchTimeouts, end_ns: int | None = None) -> None:
         self._end_ns = end_ns

@@ -31,10 +31,7 @@ def absolute(path: str) -> str:
 
 
 class Storage:
-    """A folder.
-
-    Args:
-        path: A folder here, or a URI (``hdfs://...``, ``s3://...``, ``s3a://...``).
+    """A folder here, or at a URI (``hdfs://...``, ``s3://...``, ``s3a://...``).
 
     Raises:
         CaptureError: The URI is not understood, or nothing there answers.
@@ -62,11 +59,9 @@ class Storage:
 
     @contextmanager
     def alone(self, waits: Callable[[], None]) -> Iterator[None]:
-        """Keep others out who ask for the same; whoever is killed keeps nobody out. Only of folders on this machine, and not
-        on Windows.
+        """Keep other runs out that ask for it, while this process lives; `waits` is called where another one holds it.
 
-        Args:
-            waits: Called where another run holds it, before its end is waited for.
+        Only of folders on this machine, and not on Windows.
 
         Raises:
             OSError: The folder cannot be made.

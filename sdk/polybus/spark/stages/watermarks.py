@@ -49,11 +49,8 @@ class Watermarks:
     def table(self, spark: SparkSession, *, all_read: bool, ended: Collection[str] = ()) -> DataFrame:
         """``capture_id`` and `WATERMARK_COLUMNS`; ``silent_ns`` is for how long others have gone on since its last frame.
 
-        Args:
-            spark: The session.
-            all_read: Whether all that is on the disk has been read. Where not, a recording may have said something after what
-                others have said later, and none counts as silent.
-            ended: The recordings that say that they are over.
+        Where not all that is on the disk has been read, a recording may have said something after what others have said later,
+        and none counts as silent.
         """
         now = max(self.seen.values(), default=0) if all_read else 0
         columns = {

@@ -85,7 +85,7 @@ class ServedFrame:
         self._tell()
 
     def is_of(self, window: Any) -> bool:
-        """Whether that window is this frame."""
+        """True if that window is this frame."""
         return window is self._frame.content_window
 
     def __aiter__(self) -> Self:
@@ -258,7 +258,7 @@ async def connect_to_host(window: Window, *, origins: Iterable[str], timeout: fl
 
 
 def _say_goodbye(window: Window, port: InMemoryPort) -> None:
-    """When the page goes, the other end of this port is told."""
+    """Tell the other end of this port when the page goes."""
 
     def goodbye() -> None:
         for each in window.joined:

@@ -19,7 +19,7 @@ logger: logging.Logger = logging.getLogger("polybus.transports")
 
 
 class WindowProxy:
-    """What others hold of a window: it stays the same when another page is loaded into it."""
+    """A reference to a window, for others: it stays the same when another page is loaded into it."""
 
     def __init__(self, window: Window | None) -> None:
         self.dropped: int = 0
@@ -183,7 +183,7 @@ class Window:
 
 
 Program: TypeAlias = Callable[[Window], Any]
-"""What a page does when it is loaded."""
+"""The code that a page runs when it is loaded."""
 
 
 class Frame:
@@ -210,7 +210,7 @@ class Frame:
 
     @property
     def content_window(self) -> WindowProxy | None:
-        """What it shows; None when it is removed. Removed and put back it is another one, so ask anew each time."""
+        """Its contents; None when it is removed. Removed and put back it is another one, so ask anew each time."""
         return self._proxy
 
     def load(self, origin: str, program: Program) -> None:

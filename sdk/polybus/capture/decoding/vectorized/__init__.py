@@ -26,15 +26,7 @@ BatchReader: TypeAlias = Callable[[pa.Array, Limits], ColumnarEvents | None]
 def batch_readers_for(
     protocol: str, adapter: Any, codec: Any, mapper: EventMapper, names: Mapping[int, str]
 ) -> Sequence[BatchReader]:
-    """The readers of a protocol; each gets what those before it have left. None for the protocol of a plugin.
-
-    Args:
-        protocol: Its name.
-        adapter: With the options of the connection.
-        codec: Made by the adapter.
-        mapper: Makes events of messages.
-        names: Of actions that have numbers.
-    """
+    """The readers of a protocol; each gets what those before it have left. None for the protocol of a plugin."""
 
     def decode_one(frame: bytes) -> EventFields | None:
         try:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from ....body import JSON, OCTETS
 from ....limits import Limits
 from ....protocols._rules import fault_in_subject
+from ....protocols.csb import wire
 from ...store.compute import pc
 from ..event_columns import KINDS, PUBLISH, REQUEST, RESPONSE, Column, ColumnarEvents, good_answers
 from .json_check import valid_json
@@ -23,22 +24,15 @@ from .numpy_bytes import FrameBytes, distinct
 __all__ = ["read_csb"]
 
 _TEXT: Final = pa.string()
-_FIRST_RESERVED: Final = 0xFFFF0000
 _FIRST_OF_CHANNEL: Final = 0xFFFF0009
-_REQUEST_MORE, _PUBLISH_MORE = 0xFFFF0005, 0xFFFF0006
 _NUMBERED: Final = 0xFFFF
 _NO_TTL: Final = 0xFFFFFFFF
-_BINARY, _JSON = 0, 2
 
 
 def read_csb(frames: pa.Array, names: Mapping[int, str], wrapped: bool, limits: Limits) -> ColumnarEvents | None:
     """Requests and good answers of applications, and messages by name without extras, whose payload is bytes or JSON.
 
-    Args:
-        frames: Without nulls.
-        names: Of actions.
-        wrapped: The number of a client is in front.
-        limits: Of the codec.
+    In frames that are `wrapped` the number of a client is in front; `names` are those of actions.
     """
     whole = FrameBytes(frames)
     data, starts, stops = whole.data, whole.begins, whole.ends
@@ -47,13 +41,13 @@ def read_csb(frames: pa.Array, names: Mapping[int, str], wrapped: bool, limits: 
     head = starts[rows] + front
     kinds, encodings, action = data[head] >> 4, data[head] & 15, whole.number(head + 4, 4)
     answers = (kinds == 2) & (action < _FIRST_OF_CHANNEL)
-    named = (kinds == 1) & ((action == _REQUEST_MORE) | (action == _PUBLISH_MORE)) & (stops[rows] - head >= 16)
+    named = (kinds == 1) & ((action == wire.REQUEST_MORE) | (action == wire.PUBLISH_MORE)) & (stops[rows] - head >= 16)
     candidates = at = np.flatnonzero(named)
     sizes = whole.number(head[at] + 8, 2)
     extras = whole.number(head[at] + 10, 2)
     named[at] = (sizes > 0) & (sizes < _NUMBERED) & (extras == 0) & (head[at] + 16 + sizes <= stops[rows[at]])
-    asks = named | ((kinds == 1) & (action < _FIRST_RESERVED))
-    usual = (asks | answers) & (data[head + 1] == 0) & ((encodings == _BINARY) | (encodings == _JSON))
+    asks = named | ((kinds == 1) & (action < wire.FIRST_RESERVED))
+    usual = (asks | answers) & (data[head + 1] == 0) & ((encodings == wire.BINARY) | (encodings == wire.JSON))
     if not usual.any():
         return None
     at, begins = np.flatnonzero(named), head + 8
@@ -64,7 +58,7 @@ def read_csb(frames: pa.Array, names: Mapping[int, str], wrapped: bool, limits: 
     which[at] = subjects.indices.to_numpy()
     usual[at] &= np.array([text is not None for text in texts], bool)[which[at]]
     ends = stops[rows]
-    json = np.flatnonzero(usual & (encodings == _JSON) & (ends > begins))
+    json = np.flatnonzero(usual & (encodings == wire.JSON) & (ends > begins))
     usual[json] = valid_json(whole.parts(begins[json], ends[json]), limits.depth)
     rows, head, action, encodings, answers, named, which, begins, ends = (
         column[usual] for column in (rows, head, action, encodings, answers, named, which, begins, ends)
@@ -72,17 +66,19 @@ def read_csb(frames: pa.Array, names: Mapping[int, str], wrapped: bool, limits: 
     if not len(rows):
         return None
     has_none = pa.array(begins == ends)
-    is_publication = named & (action == _PUBLISH_MORE)
+    is_publication = named & (action == wire.PUBLISH_MORE)
     kind = np.where(answers, RESPONSE, np.where(is_publication, PUBLISH, REQUEST))
     numbers, number = distinct(action)
-    numbered = [(names.get(one) or f"0x{one:08X}") if one < _FIRST_RESERVED else None for one in numbers.tolist()]
+    numbered = [(names.get(one) or f"0x{one:08X}") if one < wire.FIRST_RESERVED else None for one in numbers.tolist()]
     content = pa.array([OCTETS.content_type, JSON.content_type])
     given: dict[str, Column] = {
         "kind": KINDS.take(pa.array(kind)),
         "subject": lambda: pa.array(numbered + texts, _TEXT).take(pa.array(np.where(named, which + len(numbered), number))),
-        "content": lambda: pc.if_else(has_none, None, content.take(pa.array((encodings == _JSON).astype(np.int32)))),
+        "datacontenttype": lambda: pc.if_else(
+            has_none, None, content.take(pa.array((encodings == wire.JSON).astype(np.int32)))
+        ),
         "data": lambda: pc.if_else(has_none, None, whole.parts(begins, ends)),
-        "correlation": lambda: pc.if_else(pa.array(is_publication), None, _hexadecimal(data, head + 2, 6)),
+        "correlation_id": lambda: pc.if_else(pa.array(is_publication), None, _hexadecimal(data, head + 2, 6)),
         "ttl_ms": lambda: _times(whole, head, named),
         **good_answers(kind),
     }

@@ -26,13 +26,7 @@ _IS_BLANK: Final = np.isin(np.arange(256), list(b" \t\r\n"))
 
 
 def valid_json(documents: pa.Array, depth: int, strange: Sequence[bytes] = ()) -> Any:
-    """True for each document that is JSON without blanks around, not too deep, and holds no strange text (`numpy.ndarray`).
-
-    Args:
-        documents: Binary, without nulls.
-        depth: Levels of lists and objects.
-        strange: No document with one of these in it is valid.
-    """
+    """True for each document that is JSON without blanks around, not too deep, and holds no strange text (`numpy.ndarray`)."""
     if not len(documents):
         return np.ones(0, bool)
     edges = np.frombuffer(documents.buffers()[1], np.int32)[documents.offset : documents.offset + len(documents) + 1]

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["FrameBytes", "cut_out", "distinct", "next_of"]
+__all__ = ["FrameBytes", "distinct", "next_of"]
 
 _QUOTE: Final = ord('"')
 ROOM: Final = 512
@@ -72,7 +72,11 @@ class FrameBytes:
 
     def parts(self, begins: Any, ends: Any) -> pa.Array:
         """The bytes between some places, each pair of which lies behind the one before."""
-        return cut_out(self.data, begins, ends)
+        count = len(begins)
+        offsets = np.empty(2 * count + 1, np.int32)
+        offsets[0:-1:2], offsets[1::2], offsets[-1] = begins, ends, len(self.data)
+        pieces = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(offsets), pa.py_buffer(self.data)])
+        return pieces.take(pa.array(np.arange(0, 2 * count, 2)))
 
 
 def _begins_with(words: Any, text: bytes) -> Any:
@@ -91,12 +95,3 @@ def distinct(numbers: Any) -> tuple[Any, Any]:
 def next_of(places: Any, at: Any) -> Any:
     """The first of some places that is not before each of others; the last one, where all are."""
     return places[np.minimum(np.searchsorted(places, at), len(places) - 1)]
-
-
-def cut_out(data: Any, begins: Any, ends: Any) -> pa.Array:
-    """Cuts out of some bytes (uint8) those between some places, each pair of which lies behind the one before."""
-    count = len(begins)
-    offsets = np.empty(2 * count + 1, np.int32)
-    offsets[0:-1:2], offsets[1::2], offsets[-1] = begins, ends, len(data)
-    pieces = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
-    return pieces.take(pa.array(np.arange(0, 2 * count, 2)))

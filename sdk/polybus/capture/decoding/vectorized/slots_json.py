@@ -112,13 +112,8 @@ def _json_slots(
     depth: int,
     marked: bool,
 ) -> Slots:
-    """Slots of objects whose members are an id, then a body, then milliseconds, with others between them.
-
-    Args:
-        body: Its begins, and True where there is one.
-        ids: Begins and ends.
-        ms: As `_number_at_the_end` gives it.
-    """
+    """Slots of objects whose members are an id, then a body (its begins, and True where there is one), then milliseconds (as
+    `_number_at_the_end` gives them), with others between them."""
     before_ms, starts, ends, numbers = ms
     begins, present = body
     present = present & (begins < before_ms)

@@ -55,12 +55,7 @@ class _TextTemplate(NamedTuple):
 
 
 class TemplateReader:
-    """Reads the frames that share a template with others.
-
-    Args:
-        find_slots: Finds the slots of some frames.
-        decode_one: The codec.
-    """
+    """Reads the frames that share a template with others."""
 
     def __init__(self, find_slots: Callable[[FrameBytes, Limits], Slots | None], decode_one: _DecodeOne) -> None:
         self._find_slots = find_slots
@@ -68,12 +63,7 @@ class TemplateReader:
         self._known: dict[Any, _TemplateFields | None] = {}
 
     def read(self, frames: pa.Array, limits: Limits) -> ColumnarEvents | None:
-        """The events of those among some frames.
-
-        Args:
-            frames: Without nulls.
-            limits: Of the codec.
-        """
+        """The events of those among some frames, none of which is null."""
         data = FrameBytes(frames)
         slots = self._find_slots(data, limits)
         if slots is None or not len(slots.rows):
@@ -176,7 +166,7 @@ class _TemplateBatch:
         if event is None or event.kind not in _READ or (body is not None and event.data != body):
             return None
         texts = {name: _text_template(getattr(event, name), probes) for name in _TEXTS}
-        if event.kind in _CORRELATED and texts["correlation"].slot is None:
+        if event.kind in _CORRELATED and texts["correlation_id"].slot is None:
             return None
         ttl = event.ttl_ms
         if probes[MS] and any(kind == MS for kind, _, _ in self._slots.places):
