@@ -59,14 +59,14 @@ class ClientRegistry:
         self.draining: bool = False
         """Clients are not taken in any more, and new requests are turned down."""
         self.readers: SlowReaders = SlowReaders(most, most_for_all, self._too_slow)
-        self._acts: Mapping[Act, Callable[[Client, int, str, bytes], None]] = {
+        self._acts: Mapping[Act, Callable[[Client, int, str, bytes], object]] = {
             Act.TO_SERVER: self._to_server,
             Act.TO_CLIENT: self._to_client,
             Act.CLOSE: self._close,
             Act.TELL: self._tell_closed,
-            Act.COUNT_LATE: self._count_late,
-            Act.FREE: self._free,
-            Act.NOTHING: lambda client, code, reason, frame: None,
+            Act.COUNT_LATE: lambda client, *_: self.drop(client, "late", f"client {client.number} has gone"),
+            Act.FREE: lambda client, *_: self.clients.pop(client.number, None),
+            Act.NOTHING: lambda *_: None,
         }
 
     # -- servers: steps 2 and 8 ------------------------------------------------------------------------------------------
@@ -230,12 +230,6 @@ class ClientRegistry:
         self._resting.append(client)
         if len(self._resting) > MOST_RESTING:
             self.step(self._resting.popleft(), Event.RESTED)
-
-    def _count_late(self, client: Client, code: int, reason: str, frame: bytes) -> None:
-        self.drop(client, "late", f"client {client.number} has gone")
-
-    def _free(self, client: Client, code: int, reason: str, frame: bytes) -> None:
-        self.clients.pop(client.number, None)
 
     # -- time, the end, and events ---------------------------------------------------------------------------------
 

@@ -63,7 +63,8 @@ def bench(
     results: dict[str, Rates] = {}
     if url is not None:
         resolve_url(url)
-        results[without_password(url)] = _run(loop, _at, url, _foreign(load, subject), header, ca, wait)
+        foreign = load if subject else evolve(load, subject="polybus.bench", any_answer=True)
+        results[without_password(url)] = _run(loop, _at, url, foreign, header, ca, wait)
     else:
         if subject:
             raise UsageError("--subject is for a running server: name its URL too")
@@ -76,10 +77,6 @@ def bench(
         print(json_line(_result(results, load, loop), pretty=True), flush=True)
     else:
         _show(results, load, loop, local=url is None)
-
-
-def _foreign(load: Load, subject: str) -> Load:
-    return load if subject else evolve(load, subject="polybus.bench", any_answer=True)
 
 
 def _run(loop: str, function: Any, *args: Any) -> Rates:

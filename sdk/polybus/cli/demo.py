@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Annotated, Any
 
 import anyio
 import typer
+from attrs import asdict
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
@@ -107,22 +109,21 @@ def _steps(runs: list[RowRun]) -> list[str]:
     return list(dict.fromkeys(name for run in runs for name in run.steps))
 
 
-def _marks(run: RowRun, names: list[str]) -> list[Text]:
-    cells: list[Text] = []
-    for name in names:
-        step = run.steps.get(name)
-        outcome: Outcome = "not here" if step is None or run.not_here else step.outcome
-        cells.append(Text(*_MARKS[outcome]))
-    return cells
+def _mark(run: RowRun, name: str) -> Text:
+    step = run.steps.get(name)
+    return Text(*_MARKS["not here" if step is None or run.not_here else step.outcome])
 
 
-def _table(names: list[str], *further: str) -> Table:
+def _table(runs: list[RowRun], further: Mapping[str, Callable[[RowRun], str]] | None = None) -> Table:
+    """A mark for each step of each run, and further columns by their heads."""
+    names, further = _steps(runs), further or {}
     table = Table(box=None, padding=(0, 1), pad_edge=False, collapse_padding=True)
     table.add_column("", no_wrap=True)
-    for number, _ in enumerate(names, start=1):
-        table.add_column(str(number), justify="right", no_wrap=True)
-    for name in further:
-        table.add_column(name, justify="right", no_wrap=True)
+    for head in [*map(str, range(1, len(names) + 1)), *further]:
+        table.add_column(head, justify="right", no_wrap=True)
+    for run in runs:
+        more = ("" if run.not_here else shown(run) for shown in further.values())
+        table.add_row(run.row.name, *(_mark(run, name) for name in names), *more)
     return table
 
 
@@ -133,22 +134,20 @@ def _legend(names: list[str]) -> Text:
 def _progress(runs: list[RowRun]) -> Group:
     shown: list[Table | Text] = []
     for group in _groups(runs):
-        names = _steps(group)
-        table = _table(names)
-        for run in group:
-            table.add_row(run.row.name, *_marks(run, names))
-        shown += [table, _legend(names)]
+        shown += [_table(group), _legend(_steps(group))]
     now = [f"{run.row.name}: {step.name}" for run in runs for step in run.steps.values() if step.outcome == "running"]
     return Group(*shown, Text(", ".join(now) or "starting processes", overflow="ellipsis", no_wrap=True))
 
 
 def _summary(runs: list[RowRun]) -> Table:
-    names = _steps(runs)
-    table = _table(names, "sent", "received", "seconds")
-    for run in runs:
-        numbers = (str(run.sent), str(run.received), f"{run.seconds:.1f}") if not run.not_here else ("", "", "")
-        table.add_row(run.row.name, *_marks(run, names), *numbers)
-    return table
+    return _table(
+        runs,
+        {
+            "sent": lambda run: str(run.sent),
+            "received": lambda run: str(run.received),
+            "seconds": lambda run: f"{run.seconds:.1f}",
+        },
+    )
 
 
 def _remarks(runs: list[RowRun]) -> list[Text]:
@@ -189,18 +188,12 @@ def _result(runs: list[RowRun], seconds: float) -> dict[str, Any]:
 
 def _row_result(run: RowRun) -> dict[str, Any]:
     return {
-        "name": run.row.name,
-        "protocol": run.row.protocol,
-        "variant": run.row.variant,
-        "transport": run.row.transport,
+        **{name: getattr(run.row, name) for name in ("name", "protocol", "variant", "transport")},
         "ok": run.ok,
         "not_here": run.not_here or None,
         "trouble": run.trouble or None,
         "sent": run.sent,
         "received": run.received,
         "seconds": round(run.seconds, 3),
-        "steps": [
-            {"name": step.name, "outcome": step.outcome, "detail": step.detail, "seconds": round(step.seconds, 3)}
-            for step in run.steps.values()
-        ],
+        "steps": [{**asdict(step), "seconds": round(step.seconds, 3)} for step in run.steps.values()],
     }

@@ -65,28 +65,21 @@ class StepFailed(Exception):
         self.remedy = remedy
 
 
+@define(slots=False)
 class Examination:
     """One look at a server. `steps` is filled by `run`, which raises nothing that the server could cause."""
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        subject: str | int = "",
-        body: Any = None,
-        timeout: float = 5.0,
-        headers: Mapping[str, str] | None = None,
-        tls: ssl.SSLContext | None = None,
-    ) -> None:
-        self.url = url
-        self._adapter, transport, address = resolve_url(url)
+    url: str
+    _subject: str | int = ""
+    _body: Any = None
+    _timeout: float = 5.0
+    _headers: Mapping[str, str] | None = None
+    _tls: ssl.SSLContext | None = None
+
+    def __attrs_post_init__(self) -> None:
+        self._adapter, transport, address = resolve_url(self.url)
         self._connector = transport.connector(address)
         self._parts = urlsplit(address)
-        self._subject = subject
-        self._body = body
-        self._timeout = timeout
-        self._headers = headers
-        self._tls = tls
         self._plan = self._planned()
         self.steps: list[DoctorStep] = [DoctorStep(name) for name in self._plan]
 

@@ -115,24 +115,17 @@ class RowRun:
         """Play one step within its time and note what came of it. Never raises, but for cancellation."""
         step = self.steps[name]
         step.outcome = "running"
-        with self._timed(step):
-            try:
-                with anyio.fail_after(STEP_SECONDS):
-                    step.detail = await play()
-                step.outcome = "ok"
-            except NotHere as error:
-                step.outcome, step.detail = "not here", str(error)
-            except CheckFailed as error:
-                step.outcome, step.detail = "failed", str(error)
-            except Exception as error:
-                step.outcome, step.detail = "failed", f"{type(error).__name__}: {error}"
-
-    @staticmethod
-    @contextmanager
-    def _timed(step: StepRun) -> Generator[None]:
         begin = perf_counter()
         try:
-            yield
+            with anyio.fail_after(STEP_SECONDS):
+                step.detail = await play()
+            step.outcome = "ok"
+        except NotHere as error:
+            step.outcome, step.detail = "not here", str(error)
+        except CheckFailed as error:
+            step.outcome, step.detail = "failed", str(error)
+        except Exception as error:
+            step.outcome, step.detail = "failed", f"{type(error).__name__}: {error}"
         finally:
             step.seconds = perf_counter() - begin
 

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import anyio.from_thread
@@ -214,12 +213,7 @@ class OwnedBus:
             raise
         atexit.register(self.end)
 
-    def end(
-        self,
-        kind: type[BaseException] | None = None,
-        error: BaseException | None = None,
-        trace: TracebackType | None = None,
-    ) -> None:
+    def end(self, *error: Any) -> None:
         """Leave the bus, then end its loop and thread. A fork has none of them: there only the object ends."""
         with self._ending:
             if self.over:
@@ -229,7 +223,7 @@ class OwnedBus:
             if self.loop.forked:
                 return
             try:
-                self._held.__exit__(kind, error, trace)
+                self._held.__exit__(*(error or (None, None, None)))
                 if parts_of(self._bus).services.runtime is not None:  # a block of it has not ended, and the loop ends now
                     self.loop(self._leave)
             except KeyboardInterrupt:  # not even that long
@@ -261,14 +255,9 @@ class BorrowedLoop:
     def check_process(self) -> None:
         """The outer bus does so whenever it is used."""
 
-    def end(
-        self,
-        kind: type[BaseException] | None = None,
-        error: BaseException | None = None,
-        trace: TracebackType | None = None,
-    ) -> None:
+    def end(self, *error: Any) -> None:
         """Leave the bus; its loop goes on. Where that has ended, the bus has ended with it."""
         if not self.over:
             self.over = True
             with suppress(LocalProtocolError):
-                self._run(self._manager.__aexit__, kind, error, trace)
+                self._run(self._manager.__aexit__, *(error or (None, None, None)))

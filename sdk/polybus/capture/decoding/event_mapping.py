@@ -59,7 +59,7 @@ _SUBJECT, _ID, _SOURCE, _SCHEMA, _CORRELATION, _PRIORITY, _REPLY_TO, _CLIENT = (
 
 def _plain(message: Message) -> list[Any]:
     """The fields as far as every protocol has them."""
-    kind = _KINDS[message.kind._value_]
+    kind = _KINDS[message.kind.value]
     data, content = message.raw, message.format.content_type
     code: int | None = None
     if message.code is not None:

@@ -209,7 +209,7 @@ class RecordingProxy:
             return self._connector
         parts = urlsplit(self._target)
         query = urlencode(dict(parse_qsl(parts.query, keep_blank_values=True)) | dict(handshake.query))
-        return self._there.connector(urlunsplit(parts._replace(query=query)))
+        return self._there.connector(urlunsplit((*parts[:3], query, parts.fragment)))
 
     def opened(self, transport: Transport, admission: Admission) -> None:
         """A newcomer is in: join it to its connection to the server."""

@@ -97,7 +97,8 @@ def export(
     if format not in ("parquet", "jsonl"):
         raise ValueError(f"format={format!r}: parquet or jsonl")
     folder = new_folder(out)
-    batches = _rows_of(capture, table)
+    frames = (batch.rows for batch in capture.batches())
+    batches = frames if table == "frames" else (getattr(made, table) for made in decoded(frames))
     if format == "parquet":
         return _write_parquet(folder, table, schemas[table], batches, progress)
     path, done = folder / f"{table}.jsonl", 0
@@ -110,11 +111,6 @@ def export(
             if progress is not None:
                 progress(done)
     return [path]
-
-
-def _rows_of(capture: Capture, table: str) -> Iterator[pa.RecordBatch]:
-    frames = (batch.rows for batch in capture.batches())
-    return frames if table == "frames" else (getattr(made, table) for made in decoded(frames))
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import attrs
 import pyarrow as pa
 
 from polybus.capture.errors import CaptureError
-from polybus.capture.store.reader import Capture, Position, Segment
+from polybus.capture.store.reader import Capture, Segment
 from polybus.capture.store.segments import SegmentReader, Stretch, lock
 
 from ...capture.store.compute import pc
@@ -40,11 +40,6 @@ class ReadPosition:
     segment: int = 0
     batch: int = 0
     offset: int = attrs.field(default=0, order=False)
-
-    @property
-    def position(self) -> Position:
-        """The position without the byte."""
-        return Position(self.segment, self.batch)
 
 
 @attrs.frozen

@@ -18,7 +18,6 @@ import pyarrow.parquet as pq
 
 from polybus.capture.decoding.concat import decoded
 from polybus.capture.schema import FLAG_GAP_BEFORE
-from polybus.capture.store.segments import Stretch
 
 from ...capture.store.compute import pc
 from ..source.ranges import Range, RangeReader, ReadWindow
@@ -98,7 +97,8 @@ def take(capture: str, storage: Storage, staging: str, piece: Range, window: Rea
     tables.close()
     done.files = tables.files
     done.ended = [reader.ended] if reader.ended is not None else []
-    _note_losses(done, piece, reader.damage)
+    done.lost = len(reader.damage)
+    done.losses = [{"segment": piece.start.segment, **attrs.asdict(stretch)} for stretch in reader.damage[:SAMPLES]]
     return done
 
 
@@ -119,11 +119,6 @@ def _noting_gaps(done: IngestResult, rows: pa.RecordBatch) -> pa.RecordBatch:
             {name: row[name] for name in ("capture_id", "seq", "ts_ns", "conn_id")} | {"detail": row["options"]}
         )
     return rows
-
-
-def _note_losses(done: IngestResult, piece: Range, damage: list[Stretch]) -> None:
-    done.lost = len(damage)
-    done.losses = [{"segment": piece.start.segment, **attrs.asdict(stretch)} for stretch in damage[:SAMPLES]]
 
 
 class _Tables:

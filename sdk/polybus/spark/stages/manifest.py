@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any, Final
 
 import attrs
@@ -185,18 +184,13 @@ class Output:
     def clean(self) -> None:
         """Remove what a killed run has left."""
         known = {name for table in TABLES for name in self.files(table)}
-        for name in self._strays(known):
-            self.storage.remove(name)
+        for name in [name for table in TABLES for name in self.storage.files(table)]:
+            if name not in known and _OURS.match(name.rpartition("/")[2].lstrip(".")):
+                self.storage.remove(name)
         self.storage.remove(STAGING)
         kept = self.last.state if self.last is not None else None
         for folder in {name.rpartition("/")[0] for name in self.storage.files(STATE)} - {kept}:
             self.storage.remove(folder)
-
-    def _strays(self, known: set[str]) -> Iterator[str]:
-        for table in TABLES:
-            for name in self.storage.files(table):
-                if name not in known and _OURS.match(name.rpartition("/")[2].lstrip(".")):
-                    yield name
 
     def commit(self, manifest: Manifest) -> None:
         """The run is done.

@@ -79,14 +79,8 @@ class Matcher:
         for event in turns.to_pylist():
             asks = event["kind"] == "request"
             direction = event["direction"] if asks else 1 - event["direction"]
-            key = (
-                event["capture_id"],
-                event["conn_id"],
-                event["client"] or "",
-                direction,
-                event["protocol"],
-                event["correlation_id"],
-            )
+            end = event["capture_id"], event["conn_id"], event["client"] or ""
+            key = (*end, direction, event["protocol"], event["correlation_id"])
             (self._ask if asks else self._answer)(key, event)
             self._seen += 1
 

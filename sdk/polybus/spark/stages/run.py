@@ -41,30 +41,24 @@ class Written(NamedTuple):
     part: str
 
 
+@attrs.define(slots=False)
 class PipelineStep:
     """One run over what is new."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        capture: str,
-        out: str,
-        window: ReadWindow,
-        timeouts: MatchTimeouts,
-        strict: bool,
-        progress: Progress,
-    ) -> None:
-        self.out = out
-        self._spark = spark
-        self._capture = Capture(capture)
+    _spark: SparkSession
+    capture: str
+    out: str
+    _window: ReadWindow
+    _timeouts: MatchTimeouts
+    _strict: bool
+    _progress: Progress
+
+    def __attrs_post_init__(self) -> None:
+        self._capture = Capture(self.capture)
         # As other machines, and later runs from elsewhere, would call it.
-        self._path = absolute(capture)
-        self._window = window
-        self._timeouts = timeouts
-        self._strict = strict
-        self._progress = progress
-        self.storage: Storage = Storage(out)
-        self._settings = {"timeout": timeouts.timeout, "horizon": timeouts.horizon, **attrs.asdict(window)}
+        self._path = absolute(self.capture)
+        self.storage: Storage = Storage(self.out)
+        self._settings = {**attrs.asdict(self._timeouts), **attrs.asdict(self._window)}
         self.output: Output = Output(self.storage)
         self.output.check(self._path, self._settings)
 
