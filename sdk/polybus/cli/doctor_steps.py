@@ -70,11 +70,11 @@ class Examination:
     """One look at a server. `steps` is filled by `run`, which raises nothing that the server could cause."""
 
     url: str
-    _subject: str | int = ""
-    _body: Any = None
-    _timeout: float = 5.0
-    _headers: Mapping[str, str] | None = None
-    _tls: ssl.SSLContext | None = None
+    subject: str | int = ""
+    body: Any = None
+    timeout: float = 5.0
+    headers: Mapping[str, str] | None = None
+    tls: ssl.SSLContext | None = None
 
     def __attrs_post_init__(self) -> None:
         self._adapter, transport, address = resolve_url(self.url)
@@ -107,7 +107,7 @@ class Examination:
             for step, take in zip(self.steps, self._plan.values(), strict=True):
                 began = perf_counter()
                 try:
-                    with anyio.fail_after(self._timeout + 1):  # the limits within are to fire first: they say more
+                    with anyio.fail_after(self.timeout + 1):  # the limits within are to fire first: they say more
                         step.detail = await take(stack)
                     step.outcome = "ok"
                 except Exception as error:
@@ -121,7 +121,7 @@ class Examination:
         if isinstance(error, StepFailed):
             return error.detail, error.remedy
         if type(error) is TimeoutError:
-            return f"nothing happened for {self._timeout:g} s", hints.silence(step)
+            return f"nothing happened for {self.timeout:g} s", hints.silence(step)
         if isinstance(error, _OF_THE_NETWORK):
             text = error.reason if isinstance(error, (ConnectFailed, Disconnected)) else plain_reason(error)
             return for_shell(text) or type(error).__name__, hints.of(error, step, self._parts.scheme, self._adapter.name)
@@ -135,13 +135,13 @@ class Examination:
 
     async def _resolve(self, stack: AsyncExitStack) -> str:
         assert self._parts.hostname is not None
-        with anyio.fail_after(self._timeout):
+        with anyio.fail_after(self.timeout):
             found = await anyio.getaddrinfo(self._parts.hostname, self._port, type=socket.SOCK_STREAM)
         return ", ".join(dict.fromkeys(str(address[0]) for *_, address in found))
 
     async def _connect(self, stack: AsyncExitStack) -> str:
         assert self._parts.hostname is not None
-        with anyio.fail_after(self._timeout):
+        with anyio.fail_after(self.timeout):
             self._stream: anyio.abc.SocketStream = await anyio.connect_tcp(self._parts.hostname, self._port)
         stack.push_async_callback(anyio.aclose_forcefully, self._stream)
         try:
@@ -151,8 +151,8 @@ class Examination:
         return f"{address[0]} port {address[1]}"
 
     async def _shake_hands(self, stack: AsyncExitStack) -> str:
-        context = self._tls if self._tls is not None else ssl.create_default_context()
-        with anyio.fail_after(self._timeout):
+        context = self.tls if self.tls is not None else ssl.create_default_context()
+        with anyio.fail_after(self.timeout):
             stream = await TLSStream.wrap(self._stream, hostname=self._parts.hostname, ssl_context=context)
         stack.push_async_callback(anyio.aclose_forcefully, stream)
         tls = stream.extra(TLSAttribute.ssl_object)
@@ -170,9 +170,9 @@ class Examination:
     async def _open(self, stack: AsyncExitStack) -> str:
         """The first half of the real connection: up to the transport. The second half waits for `_handshake`."""
         self._halves = _Halves(self._connector)
-        limits = Limits(connect_timeout=self._timeout, handshake_timeout=self._timeout)
+        limits = Limits(connect_timeout=self.timeout, handshake_timeout=self.timeout)
         self._bus = Bus(limits=limits)
-        manager = connect(self._halves, bus=self._bus, protocol=self._adapter, headers=self._headers, tls=self._tls)
+        manager = connect(self._halves, bus=self._bus, protocol=self._adapter, headers=self.headers, tls=self.tls)
         self._outcome = _Outcome()
         self._group.start_soon(self._outcome.of, manager)
         await self._halves.transport_made.wait()
@@ -196,18 +196,18 @@ class Examination:
         return f"a bare {self._adapter.name} peer, or a silent one: no streams, channels or wildcards"
 
     async def _ask(self, stack: AsyncExitStack) -> str:
-        subject = _NOBODY if self._subject == "" else self._subject
+        subject = _NOBODY if self.subject == "" else self.subject
         times: list[float] = []
         answer = ""
-        for _ in range(_ROUNDS if self._subject == "" else 1):
+        for _ in range(_ROUNDS if self.subject == "" else 1):
             began = perf_counter()
             try:
-                value = await self._peer.request(subject, self._body, timeout=self._timeout)
+                value = await self._peer.request(subject, self.body, timeout=self.timeout)
                 answer = f"answered with {shown(value)}"
             except DeadlineExceeded:
                 raise TimeoutError from None
             except RequestError as error:
-                if self._subject != "":
+                if self.subject != "":
                     raise
                 answer = "nobody handles it, as expected" if isinstance(error, NoHandler) else f"answered with {error!r}"
             times.append(perf_counter() - began)
