@@ -21,15 +21,13 @@ BYTES_AT_ONCE: Final = 16 << 20
 
 def decoded(batches: Iterable[pa.RecordBatch], columns: Sequence[str] | None = None) -> Iterator[Decoded]:
     """Decodes batches of frames, joined to larger ones; of the events some columns, or all."""
-    for rows in joined(batches):
+    for rows in joined(batches, ROWS_AT_ONCE, BYTES_AT_ONCE):
         with _collection_paused():
             made = decode(rows, columns=columns)
         yield made
 
 
-def joined(
-    batches: Iterable[pa.RecordBatch], most_rows: int = ROWS_AT_ONCE, most_bytes: int = BYTES_AT_ONCE
-) -> Iterator[pa.RecordBatch]:
+def joined(batches: Iterable[pa.RecordBatch], most_rows: int, most_bytes: int) -> Iterator[pa.RecordBatch]:
     """The same rows in larger batches, none of them empty, of so many rows or bytes and one batch more."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
