@@ -10,8 +10,6 @@ from attrs import field, frozen
 from ..errors import BusError
 from .transports import Transport
 
-__all__ = ["Admission", "Gate", "Handshake", "Identity"]
-
 
 @frozen(kw_only=True)
 class Handshake:

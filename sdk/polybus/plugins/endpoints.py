@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from .protocols import ProtocolAdapter
 
-__all__ = ["Connector", "DialOptions", "ListenOptions", "Listening", "TransportAdapter"]
-
 
 @frozen(kw_only=True)
 class DialOptions:

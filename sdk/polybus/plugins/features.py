@@ -18,15 +18,6 @@ if TYPE_CHECKING:
     from .protocols import FrameField, ProtocolAdapter
     from .web import HttpBinding, WebEndpoint
 
-__all__ = [
-    "CodecFeatures",
-    "EndpointFeatures",
-    "ProtocolFeatures",
-    "ReceiverFeatures",
-    "SessionFeatures",
-    "TransportFeatures",
-]
-
 
 def _nothing(*_: object) -> None:
     """Is called where an ability is not there."""

@@ -13,24 +13,6 @@ from ..errors import BusError, Code, RemoteProtocolError
 from ..limits import Limits
 from ..message import Message
 
-__all__ = [
-    "Capabilities",
-    "CloseWanted",
-    "Codec",
-    "Dissector",
-    "FrameField",
-    "PeerClosed",
-    "PeerOpened",
-    "ProtocolAdapter",
-    "Ready",
-    "Refused",
-    "Role",
-    "Session",
-    "SessionEvent",
-    "Undelivered",
-]
-
-
 Role: TypeAlias = Literal["client", "server"]
 """``client`` opened the connection, ``server`` accepted it."""
 

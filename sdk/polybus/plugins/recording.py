@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from .protocols import ProtocolAdapter
     from .transports import Closed, Receiver, Transport
 
-__all__ = ["Recorder", "RecorderStats", "Tap"]
-
 
 @frozen
 class RecorderStats:

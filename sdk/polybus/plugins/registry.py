@@ -19,19 +19,6 @@ if TYPE_CHECKING:
     from . import HttpBinding, ProtocolAdapter, TransportAdapter, WebEndpoint
     from .recording import Recorder
 
-__all__ = [
-    "SplitUrl",
-    "find_http_binding",
-    "find_protocol",
-    "find_reader",
-    "find_transport",
-    "find_web_endpoint",
-    "join_url",
-    "make_recorder",
-    "resolve_url",
-    "split_url",
-]
-
 # Ours are known without a look at the installed distributions.
 _PROTOCOLS = {
     "csb": "polybus.protocols.csb:Csb",

@@ -9,8 +9,6 @@ from ..subjects import check_pattern
 from . import Connector, ProtocolAdapter
 from .registry import find_protocol, resolve_url
 
-__all__ = ["check_serves", "check_tls", "check_transport", "resolve_target"]
-
 
 def resolve_target(
     target: str | Connector, protocol: str | ProtocolAdapter | None, verb: str = "connect"

@@ -10,8 +10,6 @@ from attrs import frozen
 from ..errors import BusError
 from ..limits import Limits
 
-__all__ = ["Closed", "Host", "Receiver", "Reservation", "Transport"]
-
 
 @frozen
 class Closed:

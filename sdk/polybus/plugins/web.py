@@ -10,9 +10,6 @@ from attrs import frozen
 from .endpoints import DialOptions, Listening, ListenOptions
 from .transports import Transport
 
-__all__ = ["AsgiApp", "HttpBinding", "WebEndpoint", "WebRoute"]
-
-
 AsgiApp: TypeAlias = Callable[
     [MutableMapping[str, Any], Callable[[], Awaitable[Any]], Callable[[MutableMapping[str, Any]], Awaitable[None]]],
     Awaitable[None],

@@ -7,8 +7,6 @@ from typing import Any, ClassVar, Self
 
 from attrs import fields
 
-__all__ = ["UrlOptions", "one_of"]
-
 
 class UrlOptions:
     """Base of the adapters, which are attrs classes: `option_names` are those of their fields that a URL can say."""

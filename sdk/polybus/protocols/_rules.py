@@ -7,8 +7,6 @@ from typing import Any, Final
 
 from ..errors import BadRequest, EncodeError, LocalProtocolError, RemoteProtocolError, Unsupported
 
-__all__ = ["MAX_INT", "MODES", "WireRules", "fault_in_headers", "fault_in_subject", "milliseconds"]
-
 MAX_INT: Final = 2**53
 """Beyond it an integer does not survive a JavaScript peer."""
 MODES: Final = ("stream", "channel", "tunnel")

@@ -12,8 +12,6 @@ from ..errors import TooLarge
 from ..plugins import Closed, Host, Receiver
 from ._stream.close_codes import closed_by_peer
 
-__all__ = ["HIGH_BYTES", "HIGH_FRAMES", "MemoryTransport"]
-
 HIGH_BYTES: Final = 64 * 1024
 HIGH_FRAMES: Final = 256
 """Frames or bytes that may wait for the other side before `pause_writing`; `resume_writing` follows when all is taken."""

@@ -22,8 +22,6 @@ from ._stream.close_codes import text_of
 if TYPE_CHECKING:
     from ..plugins import Connector, Listening
 
-__all__ = ["Memory", "MemoryTransport", "PipeEnd", "pipe"]
-
 # Per event loop: a module-level dictionary would let two loops in two threads call into each other.
 _served: RunVar[dict[str, MemoryListener]] = RunVar("polybus memory listeners")
 

@@ -28,8 +28,6 @@ from ._stream.wire import Wire
 if TYPE_CHECKING:
     from ..plugins import Connector, Listening
 
-__all__ = ["Tcp", "Tls", "Unix"]
-
 _LARGE: Final = 64 * 1024
 
 

@@ -21,8 +21,6 @@ from ._stream.urls import NetAddress, net_address
 if TYPE_CHECKING:
     from ..plugins import Connector, Listening
 
-__all__ = ["SecureWebSocket", "WebSocket"]
-
 
 @define
 class WebSocketConnector:

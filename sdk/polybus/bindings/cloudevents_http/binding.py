@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, ClassVar, Self
 if TYPE_CHECKING:
     from ...plugins import DialOptions, Transport, WebEndpoint
 
-__all__ = ["CloudEventsHttp"]
-
 
 class CloudEventsHttp:
     """A `plugins.HttpBinding` without options."""

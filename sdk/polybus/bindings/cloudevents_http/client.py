@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from ...plugins import DialOptions
     from ...protocols.uprotocol.codec import UProtocolCodec
 
-__all__ = ["EventsClient"]
-
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
 _CANCEL: Final = b"polybus.cancel.v1"

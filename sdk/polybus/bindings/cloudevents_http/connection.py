@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from ...protocols.uprotocol.adapter import UProtocol
     from ..http.server import HttpRequest
 
-__all__ = ["EventsConnection", "Posted"]
-
 _SILENCE = 90.0
 """Seconds without any request after which the peer has gone."""
 

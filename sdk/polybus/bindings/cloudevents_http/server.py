@@ -26,8 +26,6 @@ from ...transports._ws.policy import HandshakeRejected
 from ..http.server import HttpEndpoint, HttpRequest, respond
 from .connection import EventsConnection, Posted
 
-__all__ = ["EventsEndpoint"]
-
 _METHODS = (b"allow", b"POST, OPTIONS")
 _STATUS = {"too_large": HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "unknown_format": HTTPStatus.UNSUPPORTED_MEDIA_TYPE}
 _KINDS = frozenset({Kind.REQUEST, Kind.PUBLISH, Kind.NOTIFY})

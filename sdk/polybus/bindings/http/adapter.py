@@ -18,8 +18,6 @@ from ...transports._stream.urls import NetAddress, net_address
 if TYPE_CHECKING:
     from ...plugins import Connector, HttpBinding, Listening
 
-__all__ = ["Http", "SecureHttp"]
-
 
 @frozen
 class HttpConnector:

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
     from ...plugins import DialOptions, Receiver
 
-__all__ = ["HttpClient", "ExchangeFailed", "lost", "turned_away"]
-
-
 _PIECE: Final = 8 * 1024
 """Bytes that have `Limits.write_timeout` to be taken."""
 _RATE: Final = 4 * 1024

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from ...plugins import AsgiApp, ListenOptions
 
-__all__ = ["HypercornServer"]
-
 
 class HypercornServer:
     """Serves an application at sockets that are bound.

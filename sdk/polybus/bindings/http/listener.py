@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from ...transports._stream.urls import NetAddress
     from ...transports._ws.asgi import Receive, Scope, Send
 
-__all__ = ["HttpListener"]
-
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
 

@@ -21,8 +21,6 @@ from ...transports._ws.policy import HandshakeRejected, OriginPolicy, UpgradeReq
 if TYPE_CHECKING:
     from ...limits import Limits
 
-__all__ = ["HttpEndpoint", "HttpRequest", "respond", "turn_away"]
-
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
 _SMALL: Final = 16 * 1024

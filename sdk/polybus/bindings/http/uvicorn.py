@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from ...plugins import AsgiApp, ListenOptions
 
-__all__ = ["UvicornServer"]
-
 
 class UvicornServer:
     """Serves an application at sockets that are bound.

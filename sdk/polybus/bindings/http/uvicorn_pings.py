@@ -8,8 +8,6 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 from ...transports._stream.sockets import signs_of
 
-__all__ = ["PatientWebSockets"]
-
 
 class PatientWebSockets(WebSocketsSansIOProtocol):
     """uvicorn's own, whose time for an answer to a ping begins anew while the peer shows that it is there: it has said

@@ -10,8 +10,6 @@ from attrs import frozen
 if TYPE_CHECKING:
     from ...plugins import DialOptions, Transport, WebEndpoint
 
-__all__ = ["JrepHttp"]
-
 _CHANNELS: Final[Mapping[str, tuple[str, ...]]] = {
     "auto": ("websocket", "events", "poll"),
     "websocket": ("websocket",),

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from ...plugins import DialOptions
     from ...transports._ws.transport import WebSocketTransport
 
-__all__ = ["FRAME", "ErraiClient"]
-
 FRAME: Final = 8000
 """Bytes of a WebSocket frame that every server of Errai's takes: Tomcat's endpoint ends the connection at 8,192 characters."""
 _LULL = 0.1

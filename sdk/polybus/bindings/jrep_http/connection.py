@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from ...plugins import Host, Receiver
     from .websocket import SessionSocket
 
-__all__ = ["ErraiConnection"]
-
 _SILENCE = 90.0
 """Seconds without any request after which a session is over, as on a real server."""
 _AFTER_CHANNEL = 15.0

@@ -14,8 +14,6 @@ from ..._util.json_arrays import cut
 if TYPE_CHECKING:
     from ...plugins import Host
 
-__all__ = ["Intake"]
-
 
 class Intake:
     """Payloads that are still to be read, in order. A short payload is read at once, unless a long one is before it.

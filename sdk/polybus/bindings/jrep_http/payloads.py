@@ -11,8 +11,6 @@ from typing import Any, Final
 import anyio
 import msgspec
 
-__all__ = ["MAX_WORD", "NOTHING", "Echo", "Offering", "command_in", "complaint", "next_payload", "readable", "said", "word"]
-
 NOTHING: Final = b"[]"
 MAX_WORD: Final = 4096
 """Bytes of a word of the negotiation, which is one message."""

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from ...plugins import DialOptions
     from ..http.client import HttpClient
 
-__all__ = ["HEADERS", "POLL", "ErraiRequests"]
-
 POLL: Final = 60.0
 """Seconds of patience with a poll, and between two signs of life in a stream of events; a real server gives one after 45."""
 _QUEUE: Final = "RemoteQueueID"

@@ -21,8 +21,6 @@ from .connection import ErraiConnection
 from .payloads import NOTHING, command_in, complaint
 from .websocket import SessionSockets, confirm
 
-__all__ = ["CHANNEL", "ErraiEndpoint"]
-
 CHANNEL = "/websocket.bus"
 """Path of the WebSockets of sessions, as on a real server."""
 _COOKIE = "polybus-errai"

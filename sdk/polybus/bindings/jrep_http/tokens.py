@@ -7,8 +7,6 @@ import secrets
 from collections import deque
 from typing import Final
 
-__all__ = ["Tokens"]
-
 _MOST: Final = 6
 """Of a session, as on a real server."""
 

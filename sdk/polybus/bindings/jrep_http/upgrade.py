@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from ...transports._ws.transport import WebSocketTransport
     from .requests import ErraiRequests
 
-__all__ = ["Offer", "WebSocketNegotiation", "offer_in"]
-
 _TEXT: Final[frozenset[Literal["text", "binary"]]] = frozenset({"text"})
 PATIENCE: Final = 2.5
 """Seconds for each step: a proxy that does not know WebSockets may answer nothing at all."""

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from ..http.server import HttpRequest
     from .connection import ErraiConnection
 
-__all__ = ["SessionSocket", "SessionSockets", "confirm"]
-
 _TEXT: Final[frozenset[Literal["text", "binary"]]] = frozenset({"text"})
 
 

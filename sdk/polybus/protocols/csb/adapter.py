@@ -21,8 +21,6 @@ from .crowded import CrowdedSession
 from .dissect import dissect
 from .session import CsbSession
 
-__all__ = ["Csb"]
-
 _LIMITS: Final = Limits()
 _SIDES: Final = {"side": ("direct", "broker-server")}
 _MOST: Final = 64

@@ -17,8 +17,6 @@ from .._rules import WireRules
 from . import wire
 from .results import ENCODING_ERROR
 
-__all__ = ["BASE64_FORMAT", "FORMATS", "FORM_FORMAT", "WIRE_RULES", "Payloads", "number_of", "refuse"]
-
 MAX_FIELDS: Final = 1000
 """Of a form: each costs the reader far more memory than the sender."""
 

@@ -16,8 +16,6 @@ from .bodies import FORMATS, refuse
 from .reader import CsbReader
 from .writer import CsbWriter, choose_format
 
-__all__ = ["CsbCodec"]
-
 _BINARY: Final[frozenset[Literal["text", "binary"]]] = frozenset(("binary",))
 
 

@@ -25,8 +25,6 @@ from .ids import NUMBER_SHIFT, Party
 from .reader import DEADLINE_WORD
 from .session import CsbSession
 
-__all__ = ["BROKER", "CrowdedSession"]
-
 BROKER: Final = 0
 """The broker itself, among the numbers of clients."""
 _OF_BROKER: Final = wire.CLIENT.pack(BROKER)

@@ -10,8 +10,6 @@ from . import wire
 from .reader import NO_TTL, NUMBERED
 from .results import LAST_USER, RESULTS
 
-__all__ = ["dissect"]
-
 _ENCODINGS: Final[Mapping[int, str]] = {number: word for word, number in wire.ENCODINGS.items()}
 _RESERVED: Final[Mapping[int, str]] = {
     wire.HELLO: "hello",

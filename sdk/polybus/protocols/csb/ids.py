@@ -7,8 +7,6 @@ from typing import Any, Final
 from ...errors import QueueFull
 from .wire import IDS
 
-__all__ = ["NUMBER_SHIFT", "REST", "Party"]
-
 REST: Final = 60.0
 """Seconds that the id of an abandoned request rests, if its answer does not come before."""
 

@@ -18,8 +18,6 @@ from . import wire
 from .bodies import WIRE_RULES, Payloads, refuse
 from .results import fill_error
 
-__all__ = ["DEADLINE_WORD", "NO_TTL", "NUMBERED", "CsbExtras", "CsbReader"]
-
 NUMBERED: Final = 0xFFFF
 """In place of the length of a subject: it is an action's number, four bytes."""
 NO_TTL: Final = 0xFFFFFFFF

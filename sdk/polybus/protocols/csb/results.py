@@ -11,8 +11,6 @@ from ...body import JSON
 from ...errors import Code
 from ...message import Message
 
-__all__ = ["ENCODING_ERROR", "LAST_USER", "error_payload", "fill_error", "result_for"]
-
 LAST_USER: Final = 0xC8
 """Results from 1 to this are the application's."""
 ENCODING_ERROR: Final = "encoding"

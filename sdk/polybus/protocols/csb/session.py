@@ -21,8 +21,6 @@ from .codec import CsbCodec
 from .ids import Party
 from .reader import DEADLINE_WORD
 
-__all__ = ["CsbSession"]
-
 DIRECT: Final = Capabilities(
     numbers=True,
     announce="client",

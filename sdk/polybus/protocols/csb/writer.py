@@ -20,8 +20,6 @@ from .bodies import FORMATS, WIRE_RULES, number_of
 from .reader import DEADLINE_WORD, NO_TTL, NUMBERED
 from .results import error_payload
 
-__all__ = ["CsbWriter"]
-
 _REQUEST, _NOTIFY, _RESPONSE, _PUBLISH, _ITEM = Kind.REQUEST, Kind.NOTIFY, Kind.RESPONSE, Kind.PUBLISH, Kind.ITEM
 _AS_REQUEST: Final = wire.REQUEST << 4
 _AS_RESPONSE: Final = wire.RESPONSE << 4

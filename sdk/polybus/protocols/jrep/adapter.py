@@ -16,8 +16,6 @@ from .handshake import Dialect
 from .session import JrepSession
 from .values.java import JavaTypes
 
-__all__ = ["Jrep"]
-
 _LIMITS: Final = Limits()
 _NO_TYPES: Final = JavaTypes()
 _VALUES: Final[Mapping[str, tuple[str, ...]]] = {

@@ -20,8 +20,6 @@ from .messages.writer import MessageWriter
 from .names import is_unusable
 from .values.java import JavaTypes
 
-__all__ = ["JrepCodec", "make_codec"]
-
 _TEXT: Final[frozenset[Literal["text", "binary"]]] = frozenset(("text",))
 _SUBSCRIPTIONS: Final = {"RemoteSubscribe": Kind.SUBSCRIBE, "RemoteUnsubscribe": Kind.UNSUBSCRIBE}
 

@@ -17,8 +17,6 @@ from .federation import Federation, verb_of
 from .handshake import VERBS, Action, FederationState, step_of
 from .messages.checks import count_of, refuse
 
-__all__ = ["close", "move", "next_tick", "receive", "start", "tick"]
-
 _REFUSALS: Final[Mapping[int, type[Unauthorized] | type[Forbidden]]] = {4401: Unauthorized, 4403: Forbidden}
 _PATIENCE: Final = 1.0
 """Seconds of silence after Associate before a client tries the older dialect."""

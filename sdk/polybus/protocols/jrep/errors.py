@@ -18,8 +18,6 @@ from .messages.text import json_text, quoted
 from .object_ids import Numbering, throwable
 from .values.java import JavaObject, JavaTypes, Portable
 
-__all__ = ["failure_of", "failure_parts"]
-
 _EXPLAINED: Final = 1000
 _CAUSES: Final = 16
 """Depth to which causes are followed: what came in may go in circles."""

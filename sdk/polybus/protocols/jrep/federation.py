@@ -17,8 +17,6 @@ from .handshake import FIRST, Dialect, FederationState
 from .messages.writer import MessageWriter
 from .names import CLIENT_BUS, SERVER_BUS
 
-__all__ = ["Federation", "verb_of"]
-
 _ALPHABET: Final = string.ascii_letters + string.digits
 _TOKEN_LENGTH: Final = 12  # 62^12: 71 bits, so that where an answer goes cannot be guessed
 _TO_POLYBUS: Final = Capabilities(shared_publish=True, announce="client")

@@ -18,8 +18,6 @@ from .values.java import JavaTypes
 from .values.reader import READERS, ValueReading
 from .values.writer import ValueWriter
 
-__all__ = ["ErraiFormat", "Parts", "PartsFormat", "encoder_of"]
-
 _decode: Final = msgspec.json.Decoder().decode
 _ID: Final = re.compile(rb'"\^ObjectID"\s*:\s*"(\d{1,9})"')
 

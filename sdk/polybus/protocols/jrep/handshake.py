@@ -16,8 +16,6 @@ from attrs import frozen
 
 from ...plugins import Role
 
-__all__ = ["EVENTS", "FIRST", "VERBS", "Action", "Dialect", "FederationState", "HandshakeStep", "step_of"]
-
 Dialect: TypeAlias = Literal["auto", "v3", "legacy"]
 
 

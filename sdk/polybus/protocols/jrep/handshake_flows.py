@@ -11,18 +11,6 @@ from .messages.checks import check_subject, refuse, services_in, text_of
 from .names import OWN, RESERVED
 from .subscriptions import add, remove
 
-__all__ = [
-    "associate",
-    "associated",
-    "begin",
-    "fall_back",
-    "finish_client",
-    "finish_greeting",
-    "finish_server",
-    "greet",
-    "note",
-]
-
 _FLAGS: Final = "LongPolling,SSE"
 _LEGACY_FLAGS: Final = "NoLongPollAvailable"
 """Flags without meaning where there is no HTTP, but Errai's clients look for them."""

@@ -7,27 +7,6 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final, Literal
 
-__all__ = [
-    "CLIENT_BUS",
-    "CLIENT_BUS_ERRORS",
-    "CONTROL_SUBJECTS",
-    "ECHO_SERVICE",
-    "ERRORS_SUFFIX",
-    "LOCAL_PREFIX",
-    "MAX_MESSAGES",
-    "MAX_PARTS",
-    "OWN",
-    "PROTOCOL_PARTS",
-    "REPLY_SUFFIX",
-    "RESERVED",
-    "RPC_MARK",
-    "SERVER_BUS",
-    "is_reserved",
-    "is_unusable",
-    "names_an_answer",
-    "service_of",
-]
-
 SERVER_BUS: Final = "ServerBus"
 CLIENT_BUS: Final = "ClientBus"
 CLIENT_BUS_ERRORS: Final = "ClientBusErrors"

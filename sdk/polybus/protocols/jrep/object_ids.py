@@ -6,8 +6,6 @@ from typing import Any, Final
 
 from .messages.text import quoted
 
-__all__ = ["HASHED_TYPES", "KEY_PREFIX", "NULL_KEY", "Numbering", "throwable"]
-
 KEY_PREFIX: Final = "^${$JSON$}$::"
 NULL_KEY: Final = "^NullVal"
 HASHED_TYPES: Final = frozenset(

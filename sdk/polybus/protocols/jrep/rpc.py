@@ -27,8 +27,6 @@ from .values.java import JavaEnum, JavaObject, JavaTypes, Portable
 if TYPE_CHECKING:
     from ..._handlers.router import Router
 
-__all__ = ["RemoteInterface"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 _JAVA_NAMES: Final[dict[Any, str]] = {

@@ -11,8 +11,6 @@ from ...events import BusEvent, LinkDown, LinkRetrying, LinkUp
 if TYPE_CHECKING:
     from ..._bus.bus import Bus
 
-__all__ = ["STATES", "BusState", "bus_states"]
-
 
 class BusState(enum.Enum):
     """States of a bus."""

@@ -9,8 +9,6 @@ from .handshake import FederationState
 from .messages.checks import check_local_subject, refuse, subjects_of
 from .names import CLIENT_BUS_ERRORS, LOCAL_PREFIX, is_reserved, names_an_answer, service_of
 
-__all__ = ["add", "announce", "learn", "remove", "unlearn"]
-
 
 def learn(federation: Federation, message: Message | None, now: float) -> None:
     """RemoteSubscribe: all of it or nothing.

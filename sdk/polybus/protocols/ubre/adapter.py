@@ -17,8 +17,6 @@ from .codec import UbreCodec, any_codec, binary_codec, json_codec
 from .dissect import dissect
 from .session import UbreSession
 
-__all__ = ["Ubre"]
-
 _LIMITS: Final = Limits()
 _VALUES: Final[Mapping[str, tuple[str, ...]]] = {
     "format": ("json", "binary", "any"),

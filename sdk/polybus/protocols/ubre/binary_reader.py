@@ -21,8 +21,6 @@ from .checks import WIRE_RULES, check_id, check_subject, read_ttl, refuse, refus
 from .document import named_in_body
 from .members import NO_EXTRAS, ChannelMembers, credit, end, error, opening
 
-__all__ = ["HEADER", "REST_OF_FRAME", "BinaryReader"]
-
 HEADER: Final = struct.Struct(">BHI")
 REST_OF_FRAME: Final = 0xFFFFFFFF
 """The body length -1."""

@@ -16,8 +16,6 @@ from .checks import WIRE_RULES, unencodable
 from .document import with_subject
 from .members import body_is_octets, error_body, extras_of
 
-__all__ = ["BinaryWriter"]
-
 _MAX_NAME: Final = 0xFFFF
 _JSON_ONLY: Final = (JSON,)
 _OCTETS_ONLY: Final = (OCTETS,)

@@ -10,8 +10,6 @@ from typing import Any, Final
 from ...errors import EncodeError
 from .._rules import MAX_INT, WireRules, fault_in_subject
 
-__all__ = ["WIRE_RULES", "check_id", "check_subject", "read_ttl", "refuse", "refuse_json", "unencodable"]
-
 WIRE_RULES: Final = WireRules("ubre")
 refuse: Final = WIRE_RULES.refuse
 refuse_json: Final = WIRE_RULES.refuse_json

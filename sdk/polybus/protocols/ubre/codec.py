@@ -16,8 +16,6 @@ from .binary_writer import BinaryWriter
 from .json_reader import JsonReader
 from .json_writer import JsonWriter
 
-__all__ = ["UbreCodec", "any_codec", "binary_codec", "json_codec"]
-
 _TEXT: Final[frozenset[Literal["text", "binary"]]] = frozenset(("text",))
 _BINARY: Final[frozenset[Literal["text", "binary"]]] = frozenset(("binary",))
 

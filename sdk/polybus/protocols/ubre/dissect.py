@@ -8,8 +8,6 @@ from typing import Final
 from ...plugins import FrameField
 from .binary_reader import HEADER, REST_OF_FRAME
 
-__all__ = ["dissect"]
-
 _TYPES: Final[Mapping[str, tuple[str, str]]] = {
     "S": ("subscribe", "subject"),
     "U": ("unsubscribe", "subject"),

@@ -7,8 +7,6 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct
 
-__all__ = ["SubjectInBody", "named_in_body", "with_subject"]
-
 
 class SubjectInBody(Struct, gc=False, forbid_unknown_fields=True):
     """The body of a request in the document's dialect."""

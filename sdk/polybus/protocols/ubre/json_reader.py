@@ -23,8 +23,6 @@ from .checks import WIRE_RULES, check_id, check_subject, read_ttl, refuse, refus
 from .document import named_in_body
 from .members import credit, end, error, opening
 
-__all__ = ["JsonReader"]
-
 # The kinds of the hot path as plain names: an attribute of an enum class costs three times as much.
 _REQUEST, _RESPONSE, _PUBLISH, _ITEM = Kind.REQUEST, Kind.RESPONSE, Kind.PUBLISH, Kind.ITEM
 _decode: Final = msgspec.json.Decoder().decode

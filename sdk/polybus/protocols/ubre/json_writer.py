@@ -15,8 +15,6 @@ from .checks import WIRE_RULES, unencodable
 from .document import with_subject
 from .members import body_is_octets, error_body, extras_of
 
-__all__ = ["JsonWriter"]
-
 _JSON_ONLY: Final = (JSON,)
 _OCTETS_ONLY: Final = (OCTETS,)
 # The kinds of the hot path as plain names: an attribute of an enum class costs three times as much.

@@ -15,8 +15,6 @@ from ...message import Kind, Message
 from .._rules import MODES, milliseconds
 from .checks import WIRE_RULES, read_ttl, refuse
 
-__all__ = ["NO_EXTRAS", "ChannelMembers", "body_is_octets", "credit", "end", "error", "error_body", "extras_of", "opening"]
-
 NOT_FOUND = "NotFound"
 """Text with which npm ubre answers a request without a handler."""
 

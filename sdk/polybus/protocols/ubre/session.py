@@ -14,8 +14,6 @@ from ...plugins import Capabilities, CloseWanted, Ready, Refused, SessionEvent
 from .checks import refuse
 from .codec import UbreCodec
 
-__all__ = ["UbreSession"]
-
 _ALPHABET: Final = string.ascii_letters + string.digits
 _TOKEN_LENGTH: Final = 10  # 62^10: 59 bits, so that peers behind one relay never meet and ids cannot be guessed
 _PREFIX_LENGTH: Final = _TOKEN_LENGTH + 1

@@ -25,8 +25,6 @@ from .names import entity_key
 from .rules.checks import MAX_INTEGER, PRIORITIES, is_uri_reference
 from .session import UProtocolSession
 
-__all__ = ["DEFAULT_ENTITY", "UProtocol"]
-
 _LIMITS: Final = Limits()
 DEFAULT_ENTITY: Final = "/polybus/1"
 _VALUES: Final[Mapping[str, tuple[str, ...]]] = {

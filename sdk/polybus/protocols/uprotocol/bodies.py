@@ -17,8 +17,6 @@ from .cloudevents.generated import is_message, known_class
 from .cloudevents.values import Unwritable, read_value, read_value_at, write_dict, write_value
 from .cloudevents.wire import field, length, read_fields
 
-__all__ = ["ANY", "AnyFormat", "check_any", "pack", "pack_value", "type_name", "unpack"]
-
 _PREFIX: Final = "type.googleapis.com/"
 _DEPTH: Final = 128
 _WRAPPERS: Final = frozenset(

@@ -27,8 +27,6 @@ from .rules.headers import write_headers
 from .rules.items import ITEM, item_id
 from .rules.payloads import OCTET_STREAM, PROTOBUF
 
-__all__ = ["UProtocolCodec"]
-
 _TYPES: Final = {
     Kind.PUBLISH: "pub.v1",
     Kind.NOTIFY: "pub.v1",

@@ -8,8 +8,6 @@ from typing import Final
 from ...plugins import FrameField
 from .cloudevents.wire import read_varint
 
-__all__ = ["dissect"]
-
 _FIELDS: Final = {
     1: "id",
     2: "source",

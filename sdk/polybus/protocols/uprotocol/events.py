@@ -13,8 +13,6 @@ from ...body import BodyFormat
 from ...errors import Code
 from ...message import MISSING, Kind, Message
 
-__all__ = ["EVENT_FIELDS", "Attributes", "EventMessage", "Extra", "UsualEvent", "Head", "event_of"]
-
 Attributes: TypeAlias = tuple[tuple[str, Any], ...]
 Extra: TypeAlias = Mapping[str, Any] | None
 """Attributes of one event that are not the usual ones."""

@@ -24,8 +24,6 @@ from .codec import UProtocolCodec
 from .rules.checks import refuse
 from .rules.payloads import format_of
 
-__all__ = ["Form", "HttpContent", "form_of", "frames_of", "from_http", "http_of", "to_http"]
-
 Format: TypeAlias = Literal["json", "protobuf"]
 Mode: TypeAlias = Literal["structured", "binary", "batch"]
 _LIMITS: Final = Limits()

@@ -15,8 +15,6 @@ from typing import Final
 
 from ..._util.sources import sources
 
-__all__ = ["IdFactory", "id_time_ms", "id_version"]
-
 _UUID: Final = re.compile(
     r"[0-9a-f]{8}-[0-9a-f]{4}-([0-9a-f])[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", re.ASCII | re.IGNORECASE
 )

@@ -13,8 +13,6 @@ from ...errors import LocalProtocolError, ReservedSubject, Unsupported
 from ...subjects import canonical
 from .uris import Uri, UriError, parse_uri, read_uri
 
-__all__ = ["MESSAGE", "Names", "decode_name", "encode_name", "entity_key", "entity_of", "subject_text"]
-
 MESSAGE: Final = "Message"
 """The message of a topic whose name is a plain subject."""
 _SAFE: Final = "!$&'()+,;=:@~"  # pchar of RFC 3986 without ``*``, which would make a pattern; quote knows the unreserved ones

@@ -26,8 +26,6 @@ from .uris import RESPONSE, read_uri
 if TYPE_CHECKING:
     from .adapter import UProtocol
 
-__all__ = ["UProtocolSession"]
-
 _CAPABILITIES: Final = Capabilities(subscribe=False)
 _READY: Final = Ready()
 _REQUEST, _RESPONSE, _ERROR, _PUBLISH, _NOTIFY = Kind.REQUEST, Kind.RESPONSE, Kind.ERROR, Kind.PUBLISH, Kind.NOTIFY

@@ -11,8 +11,6 @@ from ...errors import BusError, Code
 from .bodies import ANY, pack, type_name, unpack
 from .cloudevents.wire import field, read_fields, varint
 
-__all__ = ["STATUS_URLS", "code_of", "read_status", "write_status"]
-
 _STATUS: Final = "google.rpc.Status"
 _ERROR_INFO: Final = "google.rpc.ErrorInfo"
 _DOMAIN: Final = field(b"\x12", b"polybus")

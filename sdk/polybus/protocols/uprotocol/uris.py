@@ -21,8 +21,6 @@ from typing import Final
 
 from attrs import frozen
 
-__all__ = ["RESPONSE", "Uri", "UriError", "parse_uri", "read_uri"]
-
 RESPONSE: Final = "rpc.response"
 """The resource to which answers go (document, 1.2 RPC Attributes)."""
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from ...limits import Limits
     from .wire import WireUser
 
-__all__ = ["AsyncioWire", "accept_wire", "dial_wire"]
-
 _READ_SIZE: Final = 32 * 1024
 """Of one read. What it brought is handled before the next one: messages by the thousand would leave the processor's caches."""
 

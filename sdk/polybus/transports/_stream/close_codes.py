@@ -7,8 +7,6 @@ from typing import Final
 from ...errors import BusError, Forbidden, Unauthorized
 from ...plugins import Closed
 
-__all__ = ["MAX_REASON", "closed_by_peer", "code_for", "cut_reason", "sayable", "text_of"]
-
 MAX_REASON: Final = 123
 """Bytes of a closing reason: RFC 6455, section 5.5 gives a control frame 125 and the code takes two."""
 

@@ -18,8 +18,6 @@ from .wire import Wire, plain_reason
 if TYPE_CHECKING:
     from ...plugins import Host
 
-__all__ = ["bounded", "dial_tcp", "dial_unix"]
-
 
 @contextmanager
 def bounded(url: str, seconds: float, step: str) -> Iterator[None]:

@@ -13,8 +13,6 @@ from typing import Any, Final, TypeAlias
 
 import anyio
 
-__all__ = ["connect", "connect_tcp"]
-
 _HEAD_START: Final = 0.25
 """Seconds that an address has before the next one is tried too."""
 

@@ -17,8 +17,6 @@ from ...plugins import Closed
 from .close_codes import MAX_REASON, closed_by_peer, cut_reason
 from .partial_frame import PartialFrame
 
-__all__ = ["CLOSING", "KEEP_ALIVE", "LengthFramer", "closing_frame", "pack_length"]
-
 CLOSING: Final = 0xFF434C4F
 KEEP_ALIVE: Final = b"\0\0\0\0"
 

@@ -21,8 +21,6 @@ from .pending import AdmissionSlot, PendingConnection
 from .sockets import address_of, unlink_if_ours
 from .wire import Wire, plain_reason
 
-__all__ = ["StreamListener"]
-
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
 _HARMLESS: Final = (errno.ECONNABORTED, errno.EPROTO, errno.EINTR)

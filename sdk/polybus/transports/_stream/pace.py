@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["SLOWEST", "Pace"]
-
 SLOWEST: Final = 512
 """Bytes a second, on average over `Limits.frame_timeout`: half of what the slowest line in use carries (GPRS, 8 kbit/s). Who
 sends less has us keep what is there of a frame at next to no cost of its own."""

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from .listen import StreamListener
     from .transport import WireTransport
 
-__all__ = ["PendingConnection", "AdmissionSlot"]
-
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
 

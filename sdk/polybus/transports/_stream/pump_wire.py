@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from ...plugins import Host
     from .wire import WireUser
 
-__all__ = ["PumpWire", "accept_wire", "dial_wire"]
-
 _READ_SIZE: Final = 64 * 1024
 """Of one read, after one that was not full: every read allocates what it asks for."""
 _READ_FULL: Final = 4 * 1024

@@ -12,8 +12,6 @@ from typing import Any, Final
 
 from anyio.lowlevel import RunVar
 
-__all__ = ["LEAST", "RATION", "Rations", "rations_here"]
-
 RATION: Final = 128 * 1024
 """Bytes that one turn of the event loop reads of all that have so much to say. As small requests they keep it some 70 ms."""
 LEAST: Final = 2 * 1024

@@ -18,19 +18,6 @@ import anyio
 if TYPE_CHECKING:
     from ...limits import Limits
 
-__all__ = [
-    "BACKLOG",
-    "Signs",
-    "address_of",
-    "bind_tcp",
-    "bind_unix",
-    "is_loopback",
-    "keep_short",
-    "signs_of",
-    "tune",
-    "unlink_if_ours",
-]
-
 BACKLOG: Final = 2048
 """Connections that the kernel holds until we accept them."""
 _PROBES: Final = 4

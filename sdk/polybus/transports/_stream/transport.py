@@ -15,8 +15,6 @@ from .wire import Wire, WireUser, call_later, closed_with
 if TYPE_CHECKING:
     from ...plugins import Host, Receiver
 
-__all__ = ["Framer", "StreamTransport", "TransportState", "WireTransport"]
-
 _A_TICK = 0.5
 """Less than the time from one `tick` to the next."""
 _GOODBYE = 0.1

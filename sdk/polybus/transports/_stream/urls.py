@@ -9,8 +9,6 @@ from attrs import frozen
 from ..._validation import without_password
 from .sockets import is_loopback
 
-__all__ = ["NetAddress", "bare_address", "host_port", "net_address", "unix_path"]
-
 
 @frozen
 class NetAddress:

@@ -21,18 +21,6 @@ if TYPE_CHECKING:
     from ...plugins import Host
     from .sockets import Signs
 
-__all__ = [
-    "BURST",
-    "BURST_PARTS",
-    "HIGH_WATER",
-    "LOW_WATER",
-    "Wire",
-    "WireUser",
-    "call_later",
-    "closed_with",
-    "plain_reason",
-]
-
 BURST: Final = 2 * 1024
 """Bytes that are written before the turn of the event loop ends, so that both ends work at the same time."""
 BURST_PARTS: Final = 8

@@ -25,8 +25,6 @@ from .._stream.wire import HIGH_WATER, LOW_WATER, call_later
 if TYPE_CHECKING:
     from ...plugins import Host, Receiver
 
-__all__ = ["AsgiTransport", "Receive", "Scope", "Send", "Socket", "socket_of"]
-
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]

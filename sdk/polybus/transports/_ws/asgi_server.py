@@ -17,8 +17,6 @@ from .._stream.urls import host_port
 from .asgi import AsgiTransport, Receive, Scope, Send, socket_of
 from .policy import HandshakeRejected, OriginPolicy, UpgradeRequest, answer, check_origins, refused
 
-__all__ = ["AsgiWebSocket", "accept", "admit", "answered", "client_of", "host_and_port", "is_public", "upgrade_of"]
-
 logger: logging.Logger = logging.getLogger("polybus.security")
 
 _PARTING = 1.0

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from ...plugins import DialOptions
     from .._stream.wire import Wire
 
-__all__ = ["open_websocket"]
-
 _END: Final = b"\r\n\r\n"
 _MAX_HEAD: Final = 64 * 1024
 _MAX_TEXT: Final = 300

@@ -26,8 +26,6 @@ try:
 except ImportError:
     from websockets.utils import apply_mask
 
-__all__ = ["MAX_FRAGMENTS", "WebSocketFramer"]
-
 MAX_FRAGMENTS: Final = 4096
 """Of one message. Each costs an object, however small it is."""
 

@@ -21,18 +21,6 @@ from ...plugins import Handshake
 from .._stream.close_codes import text_of
 from .._stream.sockets import is_loopback
 
-__all__ = [
-    "OriginPolicy",
-    "HandshakeRejected",
-    "UpgradeRequest",
-    "answer",
-    "check_hosts",
-    "check_origins",
-    "cookies_of",
-    "query_of",
-    "refused",
-]
-
 _TOKEN = "polybus.token."
 
 

@@ -20,8 +20,6 @@ from .frames import WebSocketFramer
 from .policy import HandshakeRejected, OriginPolicy, UpgradeRequest, answer, refused
 from .transport import WebSocketTransport
 
-__all__ = ["PendingWebSocket"]
-
 _LINE = 8192
 _END = b"\r\n\r\n"
 

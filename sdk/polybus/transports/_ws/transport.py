@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from ...plugins import Host
     from .._stream.wire import Wire
 
-__all__ = ["WebSocketTransport"]
-
 _LARGE: Final = 64 * 1024
 
 

@@ -18,8 +18,6 @@ from ..._util.event_loop import running_loop
 from ._clone import ArrayBuffer, DataCloneError, Unreadable, clone
 from ._port import PortInfo
 
-__all__ = ["InMemoryPort", "MessageChannel", "MessageEvent", "later", "tell", "transferring"]
-
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
 

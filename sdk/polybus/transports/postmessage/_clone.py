@@ -14,8 +14,6 @@ from typing import Any, Final
 
 from attrs import frozen
 
-__all__ = ["ArrayBuffer", "ClonedError", "DataCloneError", "Unreadable", "clone"]
-
 LARGEST: Final = 2**53 - 1
 """A JavaScript number holds no larger integer exactly; beyond it there is only BigInt."""
 

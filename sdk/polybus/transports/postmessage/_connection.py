@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from ...plugins import Host, Receiver
     from ._port import MessagePort, PortData
 
-__all__ = ["PortConnection"]
-
 HIGH_BYTES: Final = 256 * 1024
 HIGH_FRAMES: Final = 1024
 """Frames or bytes that may not have been taken before `pause_writing`. Far above `control.ACK_BYTES` and `ACK_FRAMES`."""

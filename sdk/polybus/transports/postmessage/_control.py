@@ -23,21 +23,6 @@ from attrs import field, frozen
 from ...plugins import Closed
 from .._stream.close_codes import closed_by_peer, cut_reason
 
-__all__ = [
-    "ACK_BYTES",
-    "ACK_FRAMES",
-    "MARK",
-    "PING",
-    "PONG",
-    "VERSION",
-    "Hello",
-    "ack",
-    "bye",
-    "hello",
-    "read_bye",
-    "read_hello",
-]
-
 MARK: Final = "\0"
 VERSION: Final = 1
 PING: Final = "\0ping"

@@ -10,8 +10,6 @@ from typing import Any, Final
 from ...errors import LocalProtocolError
 from ._port import PortData, PortInfo
 
-__all__ = ["JSPort", "can_post", "named"]
-
 _EXPECTED: Final = "a MessagePort of JavaScript, a worker, or the global scope of one"
 _DATA_ALONE: Final = "(callback) => (event) => callback(event.data)"
 """Only what was posted crosses into Python: one object less for each message."""

@@ -11,8 +11,6 @@ from ._connection import PortConnection
 from ._control import Hello
 from ._port import MessagePort
 
-__all__ = ["PendingPort", "PortListening", "run_port"]
-
 
 class PortListening:
     """Implements `plugins.Listening`."""

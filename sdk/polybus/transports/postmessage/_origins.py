@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Final
 from urllib.parse import urlsplit
 
-__all__ = ["OPAQUE", "check_origin", "origin_of"]
-
 OPAQUE: Final = "null"
 """The origin of sandboxed pages and of files: equal to no other, not even to itself."""
 

@@ -16,8 +16,6 @@ from anyio.lowlevel import current_token
 
 from ._port import PortData, PortInfo, as_text
 
-__all__ = ["PipePort"]
-
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
 _TEXT: Final = b"t"

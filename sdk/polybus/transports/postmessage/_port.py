@@ -7,8 +7,6 @@ from typing import Protocol, TypeAlias
 
 from attrs import frozen
 
-__all__ = ["MessagePort", "PortData", "PortInfo", "as_text"]
-
 PortData: TypeAlias = str | bytes
 """Payload of a port: text or binary, told apart as a browser tells them apart."""
 

@@ -15,8 +15,6 @@ from ...errors import BusError, ConnectFailed, LocalProtocolError
 from ...plugins import Host
 from ._port import MessagePort
 
-__all__ = ["PortSource", "Single", "source_of"]
-
 PortSource: TypeAlias = MessagePort | Callable[[], "MessagePort | Awaitable[MessagePort]"] | AsyncIterator[MessagePort]
 """Source of ports: one port; a function, plain or async, that gives a port each time; or ports as they come. In a browser
 each port may be one of JavaScript, as it is; there it is `Any` for type checkers."""

@@ -21,8 +21,6 @@ from anyio.streams.stapled import StapledByteStream
 from ...errors import LocalProtocolError
 from ._port import PortData, PortInfo, as_text
 
-__all__ = ["StdioPort"]
-
 _TEXT: Final = 0x8000_0000
 _CHUNK: Final = 64 * 1024
 _BACKLOG: Final = 8 * 1024 * 1024

@@ -18,8 +18,6 @@ from ._sources import PortSource, Single, source_of
 if TYPE_CHECKING:
     from ...plugins import Listening
 
-__all__ = ["PortSource", "PortTransport"]
-
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
 _PAUSE: Final = 0.25

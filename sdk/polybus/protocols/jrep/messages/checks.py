@@ -12,21 +12,6 @@ from ....errors import LocalProtocolError, ReservedSubject
 from ..._rules import MAX_INT, WireRules, fault_in_subject
 from ..names import LOCAL_PREFIX, OWN, is_reserved, names_an_answer
 
-__all__ = [
-    "WIRE_RULES",
-    "check_local_subject",
-    "check_priority",
-    "check_subject",
-    "count_of",
-    "read_headers",
-    "read_ttl",
-    "refuse",
-    "refuse_json",
-    "services_in",
-    "subjects_of",
-    "text_of",
-]
-
 WIRE_RULES: Final = WireRules("jrep")
 refuse: Final = WIRE_RULES.refuse
 refuse_json: Final = WIRE_RULES.refuse_json

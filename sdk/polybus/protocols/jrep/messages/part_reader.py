@@ -20,8 +20,6 @@ from ..formats import ErraiFormat
 from ..names import CONTROL_SUBJECTS, ERRORS_SUFFIX, MAX_PARTS, REPLY_SUFFIX, RPC_MARK
 from .checks import check_priority, check_subject, count_of, read_headers, read_ttl, refuse, refuse_json, text_of
 
-__all__ = ["PartReader", "answered_by", "too_large", "tunnelled"]
-
 _REQUEST, _RESPONSE, _PUBLISH, _ITEM = Kind.REQUEST, Kind.RESPONSE, Kind.PUBLISH, Kind.ITEM
 _decode: Final = msgspec.json.Decoder().decode
 _elements: Final = msgspec.json.Decoder(list[Raw]).decode

@@ -9,8 +9,6 @@ from typing import Final
 from ....errors import RemoteProtocolError
 from ....message import Kind, Message
 
-__all__ = ["by_priority", "joined", "payloads_of", "told_apart"]
-
 _STRUCTURE: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+("?)|[\[\]{},]', re.DOTALL)
 _OPENED: Final = {b"]": b"[", b"}": b"{"}
 _MOST_TOKENS: Final = 200_000

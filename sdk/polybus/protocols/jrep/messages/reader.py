@@ -23,8 +23,6 @@ from .checks import read_ttl, refuse, refuse_json
 from .part_reader import PartReader, answered_by, too_large, tunnelled
 from .payloads import told_apart
 
-__all__ = ["MessageReader"]
-
 _REQUEST, _RESPONSE, _PUBLISH, _ITEM = Kind.REQUEST, Kind.RESPONSE, Kind.PUBLISH, Kind.ITEM
 _decode: Final = msgspec.json.Decoder().decode
 _elements: Final = msgspec.json.Decoder(list[Raw]).decode

@@ -9,8 +9,6 @@ import msgspec
 
 from ....errors import EncodeError
 
-__all__ = ["json_text", "number", "quoted"]
-
 _encode: Final = msgspec.json.Encoder().encode
 _ESCAPE: Final = re.compile(rb"\\(u[0-9a-f]{4}|.)", re.DOTALL)
 

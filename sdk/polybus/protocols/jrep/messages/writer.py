@@ -29,8 +29,6 @@ from ..names import (
 from .checks import WIRE_RULES, check_local_subject
 from .text import json_text, quoted
 
-__all__ = ["MessageWriter"]
-
 _REQUEST, _RESPONSE, _PUBLISH, _ITEM = Kind.REQUEST, Kind.RESPONSE, Kind.PUBLISH, Kind.ITEM
 
 

@@ -17,8 +17,6 @@ from ..object_ids import KEY_PREFIX, Numbering
 from .java import JavaEnum, JavaObject
 from .scalars import write_big_integer, write_decimal, write_double, write_marked
 
-__all__ = ["Arguments", "JavaType", "java_type", "write_arguments"]
-
 Write: TypeAlias = "Callable[[Any, Numbering], bytes]"
 
 _PRIMITIVES: Final[Mapping[str, tuple[str, str]]] = {

@@ -8,8 +8,6 @@ from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 import attrs
 
-__all__ = ["JavaEnum", "JavaObject", "JavaTypes", "Portable"]
-
 T = TypeVar("T", bound=type)
 
 _BARE: Final = (int, bool, float, str)

@@ -21,8 +21,6 @@ from .java import JavaEnum, JavaObject, JavaTypes, Portable
 from .references import Measure
 from .scalars import read_big_decimal, read_big_integer, read_boolean, read_date, read_float, read_integer, read_text
 
-__all__ = ["READERS", "ValueReading"]
-
 _KEY_DEPTH: Final = 4
 _ALIKE: Final = 64
 """Elements of a set, or keys of a map, with one hash: it is easy to find any number of such numbers, and each is compared with

@@ -9,8 +9,6 @@ import attrs
 from ....errors import BadRequest
 from .java import JavaObject
 
-__all__ = ["Measure"]
-
 _MAX_NODES: Final = 1_000_000
 _SINGLE: Final = frozenset((type(None), bool, int, float, str, bytes))
 

@@ -17,26 +17,6 @@ from ....errors import BadRequest, EncodeError
 from ..messages.text import number, quoted
 from .java import JavaEnum
 
-__all__ = [
-    "BOOLEANS",
-    "constants_writer",
-    "enum_constant",
-    "read_big_decimal",
-    "read_big_integer",
-    "read_boolean",
-    "read_date",
-    "read_float",
-    "read_integer",
-    "read_text",
-    "write_big_integer",
-    "write_date",
-    "write_decimal",
-    "write_double",
-    "write_integer",
-    "write_java_enum",
-    "write_marked",
-]
-
 BOOLEANS: Final = {
     value: b'{"^EncodedType":"java.lang.Boolean","^ObjectID":"-1","^NumVal":%b}' % text
     for value, text in ((True, b"true"), (False, b"false"))

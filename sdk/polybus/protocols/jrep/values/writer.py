@@ -26,9 +26,6 @@ from .declared import Arguments, Write, write_arguments
 from .java import JavaEnum, JavaObject, JavaTypes, Portable
 from .scalars import BOOLEANS, constants_writer, write_date, write_decimal, write_double, write_integer, write_java_enum
 
-__all__ = ["ValueWriter"]
-
-
 _SCALARS: Final = frozenset(
     f"java.lang.{name}" for name in ("Boolean", "Byte", "Character", "Double", "Float", "Integer", "Long", "Short")
 )

@@ -29,8 +29,6 @@ from .envelope import Envelope
 if TYPE_CHECKING:
     from cloudevents.core.base import BaseCloudEvent
 
-__all__ = ["attributes_of", "from_cloudevent", "message_of", "to_cloudevent", "typed"]
-
 _LIMITS: Final = Limits()
 _STRICT: Final = Envelope(_LIMITS, lenient=False, local=None)
 _LENIENT: Final = Envelope(_LIMITS, lenient=True, local=None)

@@ -23,18 +23,6 @@ from ..rules.headers import read_headers
 from ..status import code_of, read_status
 from ..uris import UriError, read_uri
 
-__all__ = [
-    "USUAL_ID",
-    "BATCH",
-    "LEVELS",
-    "Envelope",
-    "ReturnAddress",
-    "is_id",
-    "known_schema",
-    "return_address",
-    "shown",
-]
-
 BATCH: Final = 4096
 """Events in one batch: a frame of 1 MiB holds some thousands."""
 

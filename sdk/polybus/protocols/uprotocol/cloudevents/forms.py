@@ -9,8 +9,6 @@ from ....message import Message
 from ..bodies import ANY
 from ..status import write_status
 
-__all__ = ["FORMATS", "error_body", "written_body"]
-
 FORMATS: Final[tuple[BodyFormat, ...]] = (ANY, OCTETS)
 
 

@@ -13,8 +13,6 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-__all__ = ["cloud_event_classes", "is_message", "known_class"]
-
 
 @cache
 def cloud_event_classes() -> tuple[type[Any], type[Any]]:

@@ -22,8 +22,6 @@ from ..rules.payloads import OCTET_STREAM, format_of, from_base64, from_json, fr
 from ..status import STATUS_URLS
 from .envelope import BATCH, Envelope, is_id, known_schema, shown
 
-__all__ = ["JsonEventReader"]
-
 _RECENT: Final = 256
 _ITEM: Final = b'"polybus.item.v1"'
 _REQUEST, _RESPONSE = Kind.REQUEST, Kind.RESPONSE

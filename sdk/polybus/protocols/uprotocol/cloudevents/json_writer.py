@@ -15,8 +15,6 @@ from ..events import Attributes, Extra, Head
 from ..rules.items import write_json_item
 from ..rules.payloads import OCTET_STREAM, PROTOBUF
 
-__all__ = ["JsonEventWriter"]
-
 _encode: Final = msgspec.json.Encoder().encode
 _base64: Final = binascii.b2a_base64
 _ANY_DATA: Final = b',"datacontenttype":"%b","data_base64":"' % PROTOBUF.encode()

@@ -22,8 +22,6 @@ from .envelope import BATCH, LEVELS, Envelope, is_id, known_schema, shown
 from .generated import cloud_event_classes
 from .wire import length, read_fields, read_varint
 
-__all__ = ["ProtoReader"]
-
 _REQUEST, _RESPONSE = Kind.REQUEST, Kind.RESPONSE
 _ID, _SOURCE, _VERSION, _TYPE, _ATTRIBUTE, _BINARY, _PROTO = 0x0A, 0x12, 0x1A, 0x22, 0x2A, 0x32, 0x42
 _REQUIRED: Final = frozenset({"id", "source", "type"})

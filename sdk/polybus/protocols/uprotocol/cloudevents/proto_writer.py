@@ -17,8 +17,6 @@ from ..rules.items import write_proto_item
 from ..rules.payloads import OCTET_STREAM
 from .wire import field, length, varint
 
-__all__ = ["ProtoWriter"]
-
 # Fields of CloudEvent and of CloudEventAttributeValue.
 _ID, _SOURCE, _VERSION, _TYPE, _ATTRIBUTE, _BINARY, _PROTO = b"\n", b"\x12", b"\x1a", b'"', b"*", b"2", b"B"
 _CE_BOOLEAN, _CE_INTEGER, _CE_STRING, _CE_BYTES, _CE_URI_REF, _CE_TIMESTAMP = b"\x08", b"\x10", b"\x1a", b'"', b"2", b":"

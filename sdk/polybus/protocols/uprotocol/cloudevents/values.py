@@ -13,8 +13,6 @@ from typing import Any, Final
 
 from .wire import length, read_varint, varint
 
-__all__ = ["Unwritable", "read_value", "read_value_at", "write_dict", "write_value"]
-
 _DOUBLE: Final = Struct("<d")
 _EXACT: Final = 2**53
 _pack: Final = _DOUBLE.pack

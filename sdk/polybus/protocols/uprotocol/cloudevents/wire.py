@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["LENGTHS", "field", "length", "read_fields", "read_varint", "varint"]
-
 LENGTHS: Final = tuple(bytes((n,)) if n < 128 else bytes((n & 127 | 128, n >> 7)) for n in range(16384))
 """Varints below 2^14, which are most."""
 

@@ -16,9 +16,6 @@ from ..._rules import MODES, fault_in_subject
 from ..status import code_of, read_status, write_status
 from .checks import WIRE_RULES, refuse
 
-__all__ = ["KINDS", "NAMES", "extension_attributes", "read_extension"]
-
-
 NAMES: Final = {
     kind: f"polybus.{kind.value}.v1"
     for kind in (Kind.SUBSCRIBE, Kind.UNSUBSCRIBE, Kind.CANCEL, Kind.OPEN, Kind.ITEM, Kind.CREDIT, Kind.END)

@@ -11,8 +11,6 @@ import msgspec
 
 from .checks import WIRE_RULES, refuse
 
-__all__ = ["HEADERS", "read_headers", "write_headers"]
-
 HEADERS: Final = "polybusheaders"
 _TRACING: Final = ("traceparent", "tracestate")
 _decode: Final = msgspec.json.Decoder(dict[str, str]).decode

@@ -17,8 +17,6 @@ from ....message import Kind
 from ..cloudevents.wire import length
 from ..events import EventMessage, UsualEvent
 
-__all__ = ["ITEM", "item_id", "read_json_item", "read_proto_item", "write_json_item", "write_proto_item"]
-
 ITEM: Final = "polybus.item.v1"
 item_id: Final = re.compile(
     r"([0-9a-f]{8}-[0-9a-f]{4}-[678][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12})/[0-9a-f]{1,16}"

@@ -13,8 +13,6 @@ from ....errors import BusError, RemoteProtocolError
 from ..bodies import ANY
 from .checks import refuse
 
-__all__ = ["OCTET_STREAM", "PROTOBUF", "format_of", "from_base64", "from_json", "from_text", "hash_of"]
-
 PROTOBUF: Final = "application/protobuf"
 OCTET_STREAM: Final = "application/octet-stream"
 _decode: Final = msgspec.json.Decoder().decode
