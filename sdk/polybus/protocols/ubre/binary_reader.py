@@ -108,7 +108,8 @@ class BinaryReader:
         message = Message(_REQUEST, subject, id)
         if more:
             message.ttl = read_ttl(extras.ttl, id)
-            message.headers = WIRE_RULES.read_headers(extras.headers, self._limits.headers, id)
+            if extras.headers is not None:
+                message.headers = WIRE_RULES.read_headers(extras.headers, self._limits.headers, id)
         return self._with_body(message, body, self._raw, id)
 
     def _subject_in(self, body: bytes | None, answer_id: str) -> tuple[str, bytes | None]:

@@ -113,8 +113,9 @@ class JsonReader:
         if type(subject) is not str or len(subject) > self._short_subject or not subject.isprintable():
             check_subject(subject, self._limits.subject, id, empty=True)
         message = Message(_REQUEST, subject, id)
-        if fields.ttl is not None or fields.headers is not None:
+        if fields.ttl is not None:
             message.ttl = read_ttl(fields.ttl, id)
+        if fields.headers is not None:
             message.headers = WIRE_RULES.read_headers(fields.headers, self._limits.headers, id)
         raw = bytes(fields.body)
         if raw:
