@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from ..plugins import Transport
     from .answer_sizes import AnswerSizes
+    from .services import Services
 
 __all__ = ["PeerLink", "RemotePeer", "RequestHandler", "RunningCall"]
 
@@ -45,6 +46,9 @@ class RequestHandler(Protocol):
 
 class PeerLink(Protocol):
     """The link of a peer, as loop prevention sees it."""
+
+    @property
+    def services(self) -> Services: ...
 
     @property
     def transport(self) -> Transport | None: ...

@@ -138,8 +138,8 @@ def _short(text: str) -> str:
 def _voice(peer: RemotePeer) -> str | None:
     """Mark the streams of an identity: by its key, by itself where it is text or a number, or as those of this peer alone."""
     identity, key = peer.identity, peer.identity_key
-    if identity is None and key is None:
-        return None
+    if identity is None and (key is None or peer.link.services.access.authenticate is None):
+        return None  # behind a broker there is a key all the same: the client's number
     if key is not None:
         return _short(key)
     return _short(str(identity) if isinstance(identity, (str, int)) else peer.id)

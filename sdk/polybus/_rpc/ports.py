@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from .._core.ports import RemotePeer, RequestHandler
 
 if TYPE_CHECKING:
+    from .._core.services import Services
     from ..errors import Code
     from ..plugins import Transport
     from .call import Call
@@ -34,6 +35,9 @@ class UnsentAnswers(Protocol):
 
 class RequestingLink(UnsentAnswers, Protocol):
     """The link of a client."""
+
+    @property
+    def services(self) -> Services: ...
 
     @property
     def transport(self) -> Transport | None: ...

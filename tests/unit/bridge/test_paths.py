@@ -26,6 +26,7 @@ from polybus import (
     bridge,
     connect,
 )
+from polybus.broker import Broker
 from polybus.events import DeadLettered
 from polybus.message import Kind
 from polybus.plugins import Closed
@@ -502,6 +503,26 @@ async def test_who_has_another_identity_cannot_hold_back_what_others_pass_on() -
             assert [one for one in got if isinstance(one, int)] == [1, 2, 3]
         say(other_way, "x.news", "late.1.origin-1.2,other", 2)  # of the same identity: late is late
         await eventually(lambda: first.stats().dropped == 1)
+
+
+@bounded
+async def test_behind_a_broker_late_is_late_too_where_clients_are_not_asked_who_they_are() -> None:
+    bus = Bus()
+    heard = hearing(bus)
+    async with (
+        Broker("csb+memory://late-clients", "csb+memory://late-servers"),
+        bus.connect("csb+memory://late-servers?side=broker-server"),
+        connect("csb+memory://late-clients") as one,
+        connect("csb+memory://late-clients") as another,
+        pair(bus) as direct,
+    ):
+        say(one, "x.news", "id3.1.origin-1.3,gate", 3)
+        await eventually(lambda: heard == [3])
+        say(another, "x.news", "id2.1.origin-1.2,gate", 2)
+        await eventually(lambda: bus.stats().dropped == 1)
+        say(direct, "x.news", "id1.1.origin-1.1,gate", 1)
+        await eventually(lambda: bus.stats().dropped == 2)
+        assert heard == [3]
 
 
 def say(client: Bus, subject: str, via: str, body: Any) -> None:
