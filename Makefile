@@ -14,12 +14,13 @@ WHEELS := tests/integration/pyodide/wheels
 WHEELS_READY := $(WHEELS)/.ready
 PIP_INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: help demo test test-all bench gate fuzz lint format docs peers web clean FORCE
+.PHONY: help demo test test-all durations bench gate fuzz lint format docs peers web clean FORCE
 
 help:
 	@echo "make demo    a small plant in several processes, over every protocol and transport"
 	@echo "make test    the test suite"
 	@echo "make test-all  the same on every event loop: before a release"
+	@echo "make durations  the test suite, and the table of how long its files take"
 	@echo "make bench   throughput and latency beside raw limits and a WebSocket library"
 	@echo "make gate    the short run of it that CI holds us to"
 	@echo "make fuzz    a decoder under coverage guidance: make fuzz TARGET=csb SECONDS=600"
@@ -38,6 +39,10 @@ test: $(READY) peers web
 
 test-all: export POLYBUS_FULL := 1
 test-all: test
+
+durations: override ARGS += -p scripts.durations --junitxml=$(VENV)/durations.xml
+durations: test
+	$(BIN)/python -m scripts.durations $(VENV)/durations.xml --note "$(NOTE)"
 
 bench: $(READY)
 	$(BIN)/python -m bench $(ARGS)

@@ -1,15 +1,21 @@
 """Durations of the test suite by file, from pytest's own reports.
 
-    make test ARGS="-p scripts.durations --junitxml=all.xml"
-    python -m scripts.durations all.xml --note "Two idle cores." > tests/durations.md
+    make durations NOTE="Two idle cores."
 
-As a plugin of pytest it adds the seconds of CPU to each test in the report: they hold on a busy machine too, where those of the
-clock do not. A process counts where it was waited for.
+which is
+
+    make test ARGS="-p scripts.durations --junitxml=all.xml"
+    python -m scripts.durations all.xml --note "Two idle cores."
+
+Reports of some files alone update the rows of these: the others stay as they are. As a plugin of pytest it adds the seconds of
+CPU to each test in the report: they hold on a busy machine too, where those of the clock do not. A process counts where it was
+waited for.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections import defaultdict
@@ -22,6 +28,7 @@ import attrs
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+TABLE = ROOT / "tests" / "durations.md"
 _began = pytest.StashKey[float]()
 
 
@@ -86,6 +93,13 @@ def by_folder(files: dict[str, Row]) -> dict[str, Row]:
     return folders
 
 
+def kept(text: str) -> dict[str, Row]:
+    """Rows of files that are still there, of a table that was made before."""
+    found = (line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| `tests/"))
+    rows = {name.strip("`"): Row(int(tests), float(seconds), float(cpu)) for name, tests, seconds, cpu in found}
+    return {name: row for name, row in rows.items() if (ROOT / name).is_file()}
+
+
 def table(rows: dict[str, Row], out: TextIO) -> None:
     """Rows as a table in Markdown, the longest first, the sum last."""
     total = Row()
@@ -96,13 +110,14 @@ def table(rows: dict[str, Row], out: TextIO) -> None:
     print(total.line("all"), file=out)
 
 
-def main(arguments: list[str], out: TextIO) -> None:
-    """Print the table for the reports that are named."""
+def main(arguments: list[str]) -> None:
+    """Write the table anew, with the reports that are named."""
     parser = argparse.ArgumentParser(description="Durations of the test suite by file.")
     parser.add_argument("reports", nargs="+", type=Path, metavar="REPORT", help="what pytest --junitxml wrote")
     parser.add_argument("--note", default="", help="where and when it was measured")
     chosen = parser.parse_args(arguments)
-    files = by_file(chosen.reports)
+    files = {**kept(TABLE.read_text()), **by_file(chosen.reports)}
+    out = io.StringIO()
     print("# Durations of the test suite\n", file=out)
     print("Made by `scripts/durations.py`; the runner begins with what takes longest (see CONTRIBUTING.md).", file=out)
     if chosen.note:
@@ -111,7 +126,8 @@ def main(arguments: list[str], out: TextIO) -> None:
     table(by_folder(files), out)
     print("\n## By file\n", file=out)
     table(files, out)
+    TABLE.write_text(out.getvalue())
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:], sys.stdout)
+    main(sys.argv[1:])

@@ -15,6 +15,8 @@ _ROW = re.compile(r"\| `(?P<file>tests/\S+\.py)` \| \d+ \| (?P<seconds>[\d.]+) \
 
 TOGETHER = ("tests/integration/spark/",)
 """Folders whose files share what is expensive: a JVM."""
+ALONE = re.compile(r"spark/test_(killed|plots|session|storage|submit)\.py$")
+"""Files there that have none, or begin JVMs of their own."""
 BY_CLASS = re.compile(r"contract/|contract\.py$|test_suite\.py$")
 """Files that share nothing, and whose classes are as long as other files."""
 
@@ -23,7 +25,7 @@ def scope_of(nodeid: str) -> str:
     """What a test is run together with, in one worker."""
     file, _, inside = nodeid.partition("::")
     for folder in TOGETHER:
-        if file.startswith(folder):
+        if file.startswith(folder) and not ALONE.search(file):
             return folder
     if "::" in inside and BY_CLASS.search(file):
         return f"{file}::{inside.partition('::')[0]}"
