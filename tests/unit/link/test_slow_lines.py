@@ -105,16 +105,16 @@ async def test_frames_that_come_slowly_count_in_total_bytes_and_find_a_bound_the
         streams = [await dripping(stack, port, 300_000) for _ in range(5)]
         running: Any = bus._services.running
         now = running.time()
-        await eventually(lambda: sum(link.transport._arrived() for link in running.links) == 5 * 300_004)
+        await eventually(lambda: sum(link.transport._framer.arrived for link in running.links) == 5 * 300_004)
         links = list(running.links)
 
         def has_come(before: dict[Any, int]) -> bool:
-            return all(link.state is State.CLOSED or link.transport._arrived() > was for link, was in before.items())
+            return all(link.state is State.CLOSED or link.transport._framer.arrived > was for link, was in before.items())
 
         async def drip(seconds: range) -> None:
             """Twice as much as the floor is, to all that are there."""
             for second in seconds:
-                before = {link: link.transport._arrived() for link in running.links}
+                before = {link: link.transport._framer.arrived for link in running.links}
                 for stream, link in zip(streams, links, strict=True):
                     if link in before:
                         await stream.send(bytes(1024))
