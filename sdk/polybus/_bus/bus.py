@@ -332,7 +332,7 @@ class Bus(Router):
         if to is None and (own := self._lookup.find(subject)) is not None:
             return self._loopback.open(own, body, mode, timeout, receives)
         peer = to if to is not None else self._links.choose(subject)
-        return (await peer.streams.open(subject, body, mode, timeout)).typed(receives, Any)
+        return (await peer.streams.open(subject, body, mode, timeout)).typed(receives)
 
     # -- publications ----------------------------------------------------------------------------------------------------
 

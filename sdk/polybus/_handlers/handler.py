@@ -113,8 +113,8 @@ def _maker(
         return lambda bus, message, deadline, channel: message
     if given is not None:
         arguments = get_args(given)
-        types = tuple(arguments) if len(arguments) == 2 else (Any, Any)
-        return lambda bus, message, deadline, channel: channel.typed(*types)
+        receives = arguments[0] if len(arguments) == 2 else Any
+        return lambda bus, message, deadline, channel: channel.typed(receives)
     if parameter.name in positions:
         return _capture_maker(positions[parameter.name], hint, parameter.name)
     if handler.body_name is not None:

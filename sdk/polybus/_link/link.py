@@ -447,7 +447,7 @@ class Link:
                 peer.answered_in_vain(event.message.id, text)
         elif isinstance(event, PeerOpened):
             if self.multiplexed is not None:
-                self.multiplexed.opened(event, now)
+                self.multiplexed.opened(event)
         elif isinstance(event, PeerClosed):
             if self.multiplexed is not None:
                 self.multiplexed.closed(event.key, event.reason)

@@ -59,7 +59,7 @@ class MultiplexedPeers:
         self._due = math.inf
         self.peers: dict[Any, Any] = {}
 
-    def opened(self, event: PeerOpened, now: float) -> None:
+    def opened(self, event: PeerOpened) -> None:
         """Take in a new peer, or ask `authenticate` first. Messages that it sends meanwhile wait."""
         link, key = self._link, event.key
         limits = link.runtime.limits

@@ -28,7 +28,7 @@ __all__ = ["InboundAuthorization", "OutboundAuthorization", "hello", "receive"]
 logger: logging.Logger = logging.getLogger("polybus")
 
 
-def receive(peer: Peer, message: Message, now: float) -> None:
+def receive(peer: Peer, message: Message) -> None:
     """Act on a publication, a subscription or its end as far as `authorize` allows it.
 
     While an asynchronous answer is out, what follows from this peer waits behind it, in order.

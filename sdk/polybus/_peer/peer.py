@@ -569,7 +569,7 @@ class Peer:
         elif kind is PUBLISH and services.authorize is None:
             self.host.deliver(message, self)
         elif kind in _AUTHORIZED:
-            authorization_queue.receive(self, message, now)
+            authorization_queue.receive(self, message)
         else:
             self._receive_other(message, now)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextvars
-import math
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
@@ -139,8 +138,3 @@ class _HandlerJob:
 
     def run(self) -> Coroutine[Any, Any, None]:
         return self._subscription.handle(self)
-
-    @property
-    def deadline(self) -> float:
-        """Publications have none."""
-        return math.inf

@@ -118,7 +118,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
         self.on_end: Callable[[], None] | None = None
         """Called when the other side aborts: the handler's scope is cancelled by it."""
 
-    def typed(self, receives: Any, sends: Any) -> Channel[Any, Any]:
+    def typed(self, receives: Any) -> Channel[Any, Any]:
         """Set the type of incoming items."""
         self._receives = receives
         return self

@@ -109,7 +109,7 @@ class Loopback:
     def open(self, handler: LocalHandler, body: Any, mode: str, timeout: float | None, receives: Any) -> Channel[Any, Any]:
         if handler.style != mode:
             raise RequestError(Code.INVALID_ARGUMENT, f"{handler.subject!r} does not answer {mode}")
-        return self.converse(handler, handler.subject, body, timeout, 0).typed(receives, Any)
+        return self.converse(handler, handler.subject, body, timeout, 0).typed(receives)
 
     def converse(
         self, handler: LocalHandler, subject: str | int, body: Any, timeout: float | None, hops: int
