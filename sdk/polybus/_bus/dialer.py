@@ -14,7 +14,8 @@ import anyio
 from attrs import evolve
 
 from .._core.lifespan import within
-from .._link.link import Link, State
+from .._link.link import Link
+from .._link.state import State
 from .._util.event_loop import is_foreign_exception
 from .._util.sources import sources
 from .._validation import check_type, seconds

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from .._link.link import Link, State
+from .._link.link import Link
 from .._link.ports import PeerFactory
+from .._link.state import State
 from .._peer.peer import Peer
 from .._tunnel import TunnelConnector
 from .._validation import shown

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from ..message import Message
     from .ports import RemotePeer
 
-__all__ = ["Authenticate", "Authorize", "AccessControl"]
-
 logger: logging.Logger = logging.getLogger("polybus.security")
 
 Authenticate: TypeAlias = Callable[[Handshake], Any]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import Final
 
-__all__ = ["LARGE", "AnswerSizes"]
-
 LARGE: Final = 16 * 1024
 """Bytes: a smaller body is neither foreseen nor charged while its request runs, since `Limits.total_running` bounds it."""
 

@@ -23,8 +23,6 @@ import anyio
 
 from .._util.sources import sources
 
-__all__ = ["Ends"]
-
 _SHORTEST: Final = 16
 _LONGEST: Final = 64
 P = TypeVar("P", bound=Hashable)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from ..subjects import check_subject
 
-__all__ = ["CheckedSubjects"]
-
 _REMEMBERED = 4096
 
 

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from ..message import Message
     from .ports import RunningCall
 
-__all__ = ["Context"]
-
 logger: logging.Logger = logging.getLogger("polybus.handlers")
 
 

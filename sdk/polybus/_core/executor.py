@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from .runtime import Runtime
     from .services import Services
 
-__all__ = ["HandlerExecutor", "Middleware", "described"]
-
 Middleware: TypeAlias = Callable[[Message, Context, Callable[[Message], Any]], Any]
 """``async def middleware(message, ctx, call_next)``; ``await call_next(message)`` gives the result."""
 

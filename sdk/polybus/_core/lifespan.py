@@ -20,8 +20,6 @@ from ..errors import LocalProtocolError
 if TYPE_CHECKING:
     from .runtime import Runtime
 
-__all__ = ["LifespanTask", "raised_by_lifespan", "within"]
-
 logger: logging.Logger = logging.getLogger("polybus")
 
 _within: contextvars.ContextVar[tuple[Runtime, ...]] = contextvars.ContextVar("polybus_within", default=())

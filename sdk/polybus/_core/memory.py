@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from ..message import Message
     from .runtime import Runtime
 
-__all__ = ["OVERHEAD", "Account", "Address", "AddressAccount", "Share", "cost", "network_of"]
-
 OVERHEAD = 200
 """Bytes that a waiting message costs besides its body and headers."""
 

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from .answer_sizes import AnswerSizes
     from .services import Services
 
-__all__ = ["PeerLink", "RemotePeer", "RequestHandler", "RunningCall"]
-
 
 class RunningCall(Protocol):
     """A request that is being served, as those that its handler makes see it."""

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from ..limits import Limits
     from .memory import Address
 
-__all__ = ["Runtime", "inside", "runs_here"]
-
 inside: contextvars.ContextVar[tuple[Runtime, ...]] = contextvars.ContextVar("polybus_inside", default=())
 """The runtimes whose tasks run here, the outermost first: a task cannot wait for its own end."""
 

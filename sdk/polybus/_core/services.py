@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from ..plugins.recording import Recorder
     from .runtime import Runtime
 
-__all__ = ["Services"]
-
 _KEPT: Final = 4096
 """Bytes of a body that an event keeps: a thousand unread events hold no large bodies."""
 

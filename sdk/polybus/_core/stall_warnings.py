@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from .workers import Job
 
-__all__ = ["LONG", "StallWarnings"]
-
 logger: logging.Logger = logging.getLogger("polybus.handlers")
 
 LONG: Final = 1.0

@@ -17,8 +17,6 @@ import anyio.to_thread
 if TYPE_CHECKING:
     from .._util.event_loop import Loop
 
-__all__ = ["THREADS", "Threads"]
-
 THREADS = 40
 """Threads of one bus that run at the same time; further `def` handlers wait for their turn."""
 

@@ -30,8 +30,6 @@ from ..subjects import canonical
 if TYPE_CHECKING:
     from .ports import RemotePeer
 
-__all__ = ["Deduplicator", "ViaHeader", "depth_of", "too_far", "vouched"]
-
 _REMEMBERED: Final = 8192
 """Ids, and streams, of one generation; two are kept."""
 _LONGEST: Final = 64

@@ -25,8 +25,6 @@ from .stall_warnings import LONG, StallWarnings
 if TYPE_CHECKING:
     from .._util.event_loop import Loop
 
-__all__ = ["EagerWorkers", "Job", "Workers"]
-
 _MAX_IDLE = 64
 _MOST_AT_ONCE = 32
 """Workers that are woken in one turn of the event loop."""

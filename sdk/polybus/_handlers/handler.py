@@ -14,8 +14,6 @@ from ..message import Message
 from ..subjects import captures
 from .signature import Style, injected, name_of, read
 
-__all__ = ["Handler", "Misfit", "plan"]
-
 _NO_DEFAULT = inspect.Parameter.empty
 
 

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from .handler import Handler
     from .subscriber import SubscriberSpec
 
-__all__ = ["HandlerLookup"]
-
 
 class HandlerLookup:
     """Handlers by subject, and behind them the routes of bridges and the ends of tunnels.

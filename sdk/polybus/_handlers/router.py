@@ -11,8 +11,6 @@ from .handler import Handler, plan
 from .lookup import HandlerLookup
 from .subscriber import SubscriberSpec, WhenFull, check_queue
 
-__all__ = ["Router"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 

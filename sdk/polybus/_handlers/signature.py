@@ -17,8 +17,6 @@ from .._core.context import Context
 from .._rpc.channel import Channel
 from ..message import Message
 
-__all__ = ["Signature", "Style", "injected", "name_of", "read"]
-
 Style: TypeAlias = Literal["async", "inline", "thread", "stream", "channel"]
 """Awaited, called in place, called in a thread, iterated, or given a channel."""
 

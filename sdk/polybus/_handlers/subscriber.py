@@ -9,8 +9,6 @@ from attrs import frozen
 from .._validation import check_count
 from .handler import Handler
 
-__all__ = ["SubscriberSpec", "WhenFull", "check_queue"]
-
 WhenFull: TypeAlias = Literal["block", "drop_oldest", "drop_newest", "latest"]
 """Policies for one more publication for a full queue.
 

@@ -57,8 +57,6 @@ if TYPE_CHECKING:
     from ..plugins.recording import Recorder
     from .ports import LinkDialer, LinkOwner, PeerPort, StalledCalls
 
-__all__ = ["Link", "State"]
-
 logger: logging.Logger = logging.getLogger("polybus.link")
 
 _ANSWERS: Final = (Kind.RESPONSE, Kind.ERROR)

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from .link import Link
     from .ports import PeerPort
 
-__all__ = ["MultiplexedPeers", "expiry"]
-
 _PARTS = 16
 """The part of the memory for all pending peers that one of them may take."""
 

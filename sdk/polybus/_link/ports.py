@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from ..plugins import Closed, Identity
     from .link import Link
 
-__all__ = ["LinkDialer", "LinkOwner", "PeerFactory", "PeerPort", "StalledCalls"]
-
 
 class LinkOwner(Protocol):
     """The registry of a bus's links."""

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from ..plugins import Session, Transport
     from .link import Link
 
-__all__ = ["ConnectionReceiver"]
-
 _AT_ONCE: Final = 16 * 1024
 """Bytes of frames that came together and are handled in one turn: a command of 4 KiB may end and enter a thousand
 subscriptions, and 256 KiB of these took a second."""

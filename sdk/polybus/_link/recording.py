@@ -8,8 +8,6 @@ if TYPE_CHECKING:
     from ..plugins import Closed, ProtocolAdapter, Session, Transport
     from ..plugins.recording import Recorder, Tap
 
-__all__ = ["Taps"]
-
 
 class Taps:
     """The taps that record the frames of one connection."""

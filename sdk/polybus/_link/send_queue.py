@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from .link import Link
     from .ports import PeerPort
 
-__all__ = ["SendQueue", "WaitingMessage"]
-
 logger: logging.Logger = logging.getLogger("polybus.link")
 
 

@@ -10,8 +10,6 @@ from attrs import frozen
 
 from ..plugins import Closed
 
-__all__ = ["TRANSITIONS", "Change", "Ending", "State"]
-
 
 class State(enum.Enum):
     """A state of a link."""

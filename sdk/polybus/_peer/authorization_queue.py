@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from .._link.send_queue import WaitingMessage
     from .peer import Peer
 
-__all__ = ["InboundAuthorization", "OutboundAuthorization", "hello", "receive"]
-
 logger: logging.Logger = logging.getLogger("polybus")
 
 

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from ..message import Message
     from .peer import Peer
 
-__all__ = ["HELLO_TIMEOUT", "ExtensionProbe"]
-
 HELLO_TIMEOUT: Final = 1.0
 """Seconds for which a verb waits to learn whether the peer speaks the extensions. A later answer counts all the same."""
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from .._link.link import Link
     from .peer import Peer
 
-__all__ = ["DRAINING", "InboundCalls"]
-
 DRAINING = "this bus takes no requests now, it is draining or has not started yet: ask another, or later"
 
 _FIRST = 1_000

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from .peer import Peer
     from .ports import PeerPubSub
 
-__all__ = ["Negotiation"]
-
 _LATE: Final = 30
 """Unanswered hellos that are remembered: a peer that is asked once a second may answer this many seconds late."""
 

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from .authorization_queue import InboundAuthorization, OutboundAuthorization
     from .ports import PeerHost
 
-__all__ = ["Peer"]
-
 In = TypeVar("In")
 Out = TypeVar("Out")
 T = TypeVar("T")

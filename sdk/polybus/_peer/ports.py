@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from ..subjects import AnySubject
     from .peer import Peer
 
-__all__ = ["PeerHost", "PeerPubSub"]
-
 
 class AnnouncerPort(Protocol):
     """Tells peers what this bus has subscribed to."""

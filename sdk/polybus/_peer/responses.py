@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from .._rpc.call import Call
     from .peer import Peer
 
-__all__ = ["refuse_duplicate", "response_to", "send_error"]
-
 
 def response_to(message: Message, value: Any, link: Link, call: Call | None = None) -> Message:
     """Make the response to a request, its body encoded.

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from ..body import BodyFormat
     from .peer import Peer
 
-__all__ = ["Streams"]
-
 MODES = ("stream", "channel", "tunnel")
 
 

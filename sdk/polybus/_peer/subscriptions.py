@@ -11,8 +11,6 @@ from ..subjects import canonical, check_pattern, wire_pattern
 if TYPE_CHECKING:
     from .peer import Peer
 
-__all__ = ["Subscriptions", "canonical_pattern", "canonical_subject"]
-
 logger: logging.Logger = logging.getLogger("polybus")
 
 

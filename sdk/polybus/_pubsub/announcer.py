@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from .recipients import Recipients
     from .subscription import Subscription
 
-__all__ = ["SubscriptionAnnouncer"]
-
 logger: logging.Logger = logging.getLogger("polybus")
 
 

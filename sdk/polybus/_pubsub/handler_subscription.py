@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from .._handlers.subscriber import SubscriberSpec
     from ..message import Message
 
-__all__ = ["HandlerSubscription"]
-
 
 class HandlerSubscription(SubscriptionQueue):
     """The queue of one `on` handler while the bus is entered, and the workers that run it."""

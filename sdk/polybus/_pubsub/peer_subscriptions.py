@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from .._peer.peer import Peer
     from .subscription import Subscription
 
-__all__ = ["PeerSubscriptions"]
-
 
 class PeerSubscriptions:
     """The subscriptions to single peers, and the patterns that each peer was told because of them. Empty where there are none.

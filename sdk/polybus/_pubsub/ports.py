@@ -8,8 +8,6 @@ if TYPE_CHECKING:
     from ..message import Message
     from .subscription import Subscription
 
-__all__ = ["HandlerQueue", "PublicationQueue", "SubscriptionPort"]
-
 
 class SubscriptionPort(Protocol):
     """The registry that a subscription enters itself into."""

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from .ports import PublicationQueue
     from .recipients import Recipients
 
-__all__ = ["ROUTES", "YIELD_AFTER", "PublicationRoute", "Publisher", "Targets", "make_publication"]
-
 logger: logging.Logger = logging.getLogger("polybus")
 
 ROUTES = 4096

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from .._peer.peer import Peer
     from .ports import HandlerQueue, PublicationQueue
 
-__all__ = ["PubSub"]
-
 
 class PubSub:
     """The indexes of patterns, the parts that work with them, and the subscriptions of this bus.

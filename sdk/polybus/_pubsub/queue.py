@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from .._handlers.subscriber import WhenFull
     from ..message import Message
 
-__all__ = ["SubscriptionQueue"]
-
 logger: logging.Logger = logging.getLogger("polybus")
 
 _STEP = 16 * 1024

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from .ports import PublicationQueue
     from .relay import Relay
 
-__all__ = ["PublicationReceiver"]
-
 
 class PublicationReceiver:
     """Delivers the publications of peers."""

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from .._link.link import Link
     from .._peer.peer import Peer
 
-__all__ = ["Recipients", "bare_peer", "has_numbers"]
-
 
 class Recipients:
     """The peers that have subscribed, and those that get publications without that.

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from .._peer.peer import Peer
     from .recipients import Recipients
 
-__all__ = ["Relay"]
-
 logger: logging.Logger = logging.getLogger("polybus")
 
 _HINTS = 256

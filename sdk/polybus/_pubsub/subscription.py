@@ -27,8 +27,6 @@ else:
 
     T_co = TypeVar("T_co", covariant=True)
 
-__all__ = ["Subscription"]
-
 
 class Subscription(SubscriptionQueue, Generic[T_co]):
     """Publications to be read, from `Bus.subscribe` or `Peer.subscribe`: ``async with`` it, then iterate over it.

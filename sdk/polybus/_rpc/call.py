@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from .._core.services import Services
     from .ports import RequestingPeer, ResponseSink
 
-__all__ = ["Call", "RefusedCall", "failure"]
-
 
 _PLAIN: Final = frozenset({"inline", "thread"})
 

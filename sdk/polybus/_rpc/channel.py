@@ -23,8 +23,6 @@ from .reply import error_of, is_remote_deadline
 if TYPE_CHECKING:
     from .._util.event_loop import Loop
 
-__all__ = ["CREDIT", "CREDIT_BYTES", "Channel", "ChannelPort"]
-
 Receives_co = TypeVar("Receives_co", covariant=True)
 Sends_contra = TypeVar("Sends_contra", contravariant=True)
 

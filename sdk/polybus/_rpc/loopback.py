@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from .._util.event_loop import Loop
     from .ports import LocalHandler, ResponseSink
 
-__all__ = ["Loopback", "encode_local"]
-
 
 class Loopback:
     """Requests of a bus to itself. Bodies are encoded all the same, so that a handler sees what a wire would give."""

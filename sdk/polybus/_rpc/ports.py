@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from ..plugins import Transport
     from .call import Call
 
-__all__ = ["RequestingPeer", "LocalHandler", "ResponseSink"]
-
 
 class LocalHandler(RequestHandler, Protocol):
     """A handler of this bus."""

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from .._util.event_loop import Loop
     from ..message import Message
 
-__all__ = ["Reply"]
-
 T_co = TypeVar("T_co", covariant=True)
 
 _PENDING, _ANSWERED, _FAILED = 0, 1, 2

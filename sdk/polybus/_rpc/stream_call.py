@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from .._core.services import Services
     from .ports import RequestingPeer, ResponseSink
 
-__all__ = ["ChannelCall"]
-
 
 class ChannelCall(Call):
     """A stream or channel while its handler runs."""

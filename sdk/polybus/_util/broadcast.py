@@ -7,8 +7,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Generic, TypeVar
 
-__all__ = ["EventHub", "EventStream"]
-
 _SIZE = 1000
 
 Event = TypeVar("Event")

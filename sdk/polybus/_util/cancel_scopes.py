@@ -13,8 +13,6 @@ import anyio.lowlevel
 if TYPE_CHECKING:
     from .event_loop import Loop
 
-__all__ = ["effective_deadline", "let_scope_fire"]
-
 _EARLY = 0.05
 """Seconds by which a peer may see a deadline pass before we do."""
 

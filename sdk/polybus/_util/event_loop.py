@@ -11,8 +11,6 @@ from typing import Any, Literal, Protocol
 
 from ..errors import LocalProtocolError
 
-__all__ = ["Loop", "Notifier", "Waiter", "is_foreign_exception", "running_loop", "wrong_event_loop"]
-
 
 class Waiter(Protocol):
     """A wake-up for one task: `await waiter`; woken by `Loop.wake`."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final, TypeGuard
 
-__all__ = ["HELLO", "answer_of", "is_answer", "question_of"]
-
 HELLO: Final = "_polybus.hello"
 """The subject of the question."""
 _ASKS: Final = "asks"

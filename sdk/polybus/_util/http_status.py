@@ -13,8 +13,6 @@ import anyio
 
 from .._validation import shown
 
-__all__ = ["HttpStatus", "Page"]
-
 logger: logging.Logger = logging.getLogger("polybus")
 
 Page: TypeAlias = "Callable[[], tuple[int, str]]"

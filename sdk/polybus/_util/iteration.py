@@ -10,8 +10,6 @@ import anyio
 
 from .._validation import seconds
 
-__all__ = ["receive"]
-
 
 async def receive(items: AsyncIterator[Any], timeout: float | None) -> Any:
     """Wait for the next item.

@@ -8,8 +8,6 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-__all__ = ["LONG", "cut", "joined"]
-
 LONG: Final = 32 * 1024
 """Bytes of an array that is read at once, unless it has one element only."""
 _MOST: Final = 256

@@ -6,8 +6,6 @@ from collections.abc import Callable, Collection, Mapping
 from importlib import import_module
 from typing import Any
 
-__all__ = ["lazy_names"]
-
 
 def lazy_names(
     package: str, homes: Mapping[str, Collection[str]], needed: Collection[str] = (), hint: str = "{}"

@@ -7,8 +7,6 @@ from typing import Final, Generic, TypeVar
 
 from ..subjects import canonical, glob_of, has_empty_token, is_pattern, segments, wire_pattern
 
-__all__ = ["SubjectIndex", "pattern_cost"]
-
 T = TypeVar("T")
 
 _CACHE_SIZE: Final = 4096

@@ -6,8 +6,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Final, Generic, TypeVar
 
-__all__ = ["PriorityQueue"]
-
 T = TypeVar("T")
 _AGEING: Final = 8
 """Of so many that are taken while others wait, one is that which has waited longest."""

@@ -16,8 +16,6 @@ from typing import Final
 
 from attrs import field, frozen
 
-__all__ = ["Sources", "sources"]
-
 
 @frozen(kw_only=True)
 class Sources:

@@ -16,8 +16,6 @@ from ..errors import BadRequest
 if TYPE_CHECKING:
     from ..message import Message
 
-__all__ = ["convert", "convert_text", "misfit", "typed_body", "unreadable"]
-
 
 def convert(value: Any, target: Any) -> Any:
     """Convert a decoded body to the wanted type.

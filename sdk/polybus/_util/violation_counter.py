@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-__all__ = ["ViolationCounter", "Warnings", "too_many"]
-
 _MINUTE: Final = 60.0
 _LINES: Final = 10
 """Warnings of one kind in a minute."""

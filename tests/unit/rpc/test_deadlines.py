@@ -10,7 +10,8 @@ import anyio
 import pytest
 
 from polybus import Backoff, Bus, BusError, DeadlineExceeded, Disconnected, Limits, connect
-from polybus._link.link import Link, State
+from polybus._link.link import Link
+from polybus._link.state import State
 from polybus._peer.peer import Peer
 from polybus._rpc.reply import Reply
 from polybus.plugins import Closed
