@@ -16,10 +16,12 @@ from .._options import UrlOptions, one_of
 from .._rules import fault_in_subject
 from . import wire
 from .bodies import BY_NAME
-from .codec import CsbCodec, make_codec
+from .codec import CsbCodec
 from .crowded import CrowdedSession
 from .dissect import dissect
+from .reader import CsbReader
 from .session import CsbSession
+from .writer import CsbWriter
 
 _LIMITS: Final = Limits()
 _SIDES: Final = {"side": ("direct", "broker-server")}
@@ -140,4 +142,5 @@ def _codec(
         for one, other in ((name, number), (number, name)):
             if one in chosen:
                 chosen.setdefault(other, chosen[one])
-    return make_codec(limits, table, wrapped, chosen)
+    reader = CsbReader(limits, {number: name for name, number in actions})
+    return CsbCodec(reader=reader, writer=CsbWriter(limits, table), wrapped=wrapped, chosen=chosen)

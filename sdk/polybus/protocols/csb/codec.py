@@ -9,7 +9,6 @@ from attrs import field, frozen
 
 from ...body import BodyFormat
 from ...errors import LocalProtocolError, RemoteProtocolError, Unsupported
-from ...limits import Limits
 from ...message import Message
 from . import wire
 from .bodies import FORMATS, refuse
@@ -81,9 +80,3 @@ def unwrap(frame: bytes) -> tuple[int, bytes]:
     if len(frame) < 4:
         raise refuse(f"{len(frame)} of the 12 bytes of a header", "truncated")
     return wire.CLIENT.unpack_from(frame)[0], frame[4:]
-
-
-def make_codec(limits: Limits, actions: Mapping[str, int], wrapped: bool, chosen: Mapping[int | str, BodyFormat]) -> CsbCodec:
-    """The codec of a table of actions."""
-    names = {number: name for name, number in actions.items()}
-    return CsbCodec(reader=CsbReader(limits, names), writer=CsbWriter(limits, actions), wrapped=wrapped, chosen=chosen)

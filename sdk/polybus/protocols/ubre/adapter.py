@@ -10,11 +10,17 @@ from typing import Any, ClassVar, Final, Literal
 from attrs import field, frozen
 from attrs.validators import optional
 
+from ...body import JSON, OCTETS
 from ...limits import Limits
+from ...message import Message
 from ...plugins import FrameField, Role
 from .._options import UrlOptions, one_of
-from .codec import UbreCodec, any_codec, binary_codec, json_codec
+from .binary_reader import BinaryReader
+from .binary_writer import BinaryWriter
+from .codec import UbreCodec
 from .dissect import dissect
+from .json_reader import JsonReader
+from .json_writer import JsonWriter
 from .session import UbreSession
 
 _LIMITS: Final = Limits()
@@ -78,8 +84,17 @@ class Ubre(UrlOptions):
 @lru_cache(maxsize=64)
 def _codec(adapter: Ubre, limits: Limits) -> UbreCodec:
     spec, raw = adapter.dialect == "spec", adapter.body == "raw"
-    if adapter.format == "json":
-        return json_codec(limits, spec)
+    read_json, read_binary = JsonReader(limits).read, BinaryReader(limits, raw).read
     if adapter.format == "binary":
-        return binary_codec(limits, spec, raw, to_the_end=adapter.body_length == -1)
-    return any_codec(limits, spec, raw)
+        write = BinaryWriter(limits, spec, raw, to_the_end=adapter.body_length == -1).write
+        formats = (OCTETS, JSON) if raw else (JSON, OCTETS)
+        return UbreCodec(read=read_binary, write=write, reads=frozenset(("binary",)), writes="binary", formats=formats)
+    write = JsonWriter(limits, spec).write
+    if adapter.format == "json":
+        return UbreCodec(read=read_json, write=write, reads=frozenset(("text",)), writes="text")
+
+    def read(frame: bytes) -> Message:
+        """Tell the formats apart by the first byte."""
+        return read_json(frame) if frame[:1] in b"{ \t\r\n" else read_binary(frame)
+
+    return UbreCodec(read=read, write=write, reads=frozenset(("text", "binary")), writes="text")

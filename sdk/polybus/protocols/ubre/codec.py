@@ -1,23 +1,15 @@
-"""A codec: a reader and a writer. The options of the protocol choose which."""
+"""A codec: a reader and a writer. The adapter chooses which."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from attrs import frozen
 
 from ...body import JSON, OCTETS, BodyFormat
 from ...errors import RemoteProtocolError, Unsupported
-from ...limits import Limits
 from ...message import Message
-from .binary_reader import BinaryReader
-from .binary_writer import BinaryWriter
-from .json_reader import JsonReader
-from .json_writer import JsonWriter
-
-_TEXT: Final[frozenset[Literal["text", "binary"]]] = frozenset(("text",))
-_BINARY: Final[frozenset[Literal["text", "binary"]]] = frozenset(("binary",))
 
 
 @frozen(eq=False, kw_only=True)
@@ -51,29 +43,3 @@ class UbreCodec:
         if len(messages) != 1:
             raise Unsupported(f"a UBRE frame holds one message, not {len(messages)}")
         return self.write(messages[0], messages[0].id)
-
-
-def json_codec(limits: Limits, spec: bool) -> UbreCodec:
-    """``format=json``."""
-    return UbreCodec(read=JsonReader(limits).read, write=JsonWriter(limits, spec).write, reads=_TEXT, writes="text")
-
-
-def binary_codec(limits: Limits, spec: bool, raw: bool, to_the_end: bool) -> UbreCodec:
-    """``format=binary``."""
-    return UbreCodec(
-        read=BinaryReader(limits, raw).read,
-        write=BinaryWriter(limits, spec, raw, to_the_end).write,
-        reads=_BINARY,
-        writes="binary",
-        formats=(OCTETS, JSON) if raw else (JSON, OCTETS),
-    )
-
-
-def any_codec(limits: Limits, spec: bool, raw: bool) -> UbreCodec:
-    """``format=any``: reads both formats, told apart by the first byte, and writes JSON."""
-    read_json, read_binary = JsonReader(limits).read, BinaryReader(limits, raw).read
-
-    def read(frame: bytes) -> Message:
-        return read_json(frame) if frame[:1] in b"{ \t\r\n" else read_binary(frame)
-
-    return UbreCodec(read=read, write=JsonWriter(limits, spec).write, reads=_TEXT | _BINARY, writes="text")

@@ -11,8 +11,9 @@ from typing import Any, Final
 
 import msgspec
 
-from ...body import JSON
+from ...body import JSON, OCTETS, BodyFormat
 from ...errors import BadRequest, EncodeError
+from ...message import Message
 from .cloudevents.generated import is_message, known_class
 from .cloudevents.values import Unwritable, read_value, read_value_at, write_dict, write_value
 from .cloudevents.wire import field, length, read_fields
@@ -177,3 +178,19 @@ def _message(name: str, inner: bytes, whole: bytes) -> Any:
 
 
 ANY: Final = AnyFormat()
+FORMATS: Final[tuple[BodyFormat, ...]] = (ANY, OCTETS)
+
+
+def written_body(message: Message) -> tuple[bytes | None, BodyFormat]:
+    """The body of a message in a format of this wire.
+
+    Raises:
+        EncodeError: It does not fit.
+    """
+    format = message.format
+    if message.raw is not None and format in FORMATS:
+        return message.raw, format
+    if not message.has_body:
+        return None, ANY
+    chosen = OCTETS if isinstance(message.body, (bytes, bytearray, memoryview)) else ANY
+    return message.encoded(FORMATS, lambda value: chosen), chosen

@@ -12,9 +12,8 @@ from attrs import field, frozen
 from ...body import JSON, OCTETS, BodyFormat
 from ...errors import LocalProtocolError, RemoteProtocolError, Unsupported
 from ...message import Kind, Message
-from .bodies import ANY
+from .bodies import ANY, FORMATS, written_body
 from .cloudevents.envelope import ReturnAddress, is_id, known_schema
-from .cloudevents.forms import FORMATS, error_body, written_body
 from .cloudevents.json_reader import JsonEventReader
 from .cloudevents.json_writer import JsonEventWriter
 from .cloudevents.proto_reader import ProtoReader
@@ -26,6 +25,7 @@ from .rules.extensions import NAMES, extension_attributes
 from .rules.headers import write_headers
 from .rules.items import ITEM, item_id
 from .rules.payloads import OCTET_STREAM, PROTOBUF
+from .status import write_status
 
 _TYPES: Final = {
     Kind.PUBLISH: "pub.v1",
@@ -223,7 +223,7 @@ class UProtocolCodec:
         if message.headers:
             attributes.update(write_headers(message.headers, self.headers_limit))
         if kind is Kind.ERROR:
-            data = error_body(message)
+            data = write_status(message)
         raw, format = (data, ANY) if data is not None else written_body(message)
         return attributes, raw, format
 

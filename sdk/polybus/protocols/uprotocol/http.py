@@ -17,9 +17,9 @@ from ...errors import RemoteProtocolError
 from ...limits import Limits
 from ...message import Message
 from .adapter import UProtocol
+from .bodies import FORMATS, written_body
 from .cloudevents.cloudevent import attributes_of, message_of, typed
 from .cloudevents.envelope import normalise
-from .cloudevents.forms import FORMATS, written_body
 from .codec import UProtocolCodec
 from .rules.checks import refuse
 from .rules.payloads import format_of

@@ -11,9 +11,8 @@ from ...errors import Code, LocalProtocolError, RemoteProtocolError, TooLarge, U
 from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins import Capabilities, CloseWanted, Ready, Refused, SessionEvent, Undelivered
-from .bodies import ANY
+from .bodies import ANY, written_body
 from .cloudevents.envelope import LEVELS, ReturnAddress, return_address
-from .cloudevents.forms import error_body, written_body
 from .codec import UProtocolCodec
 from .events import EventMessage
 from .ids import IdFactory, id_time_ms
@@ -21,6 +20,7 @@ from .names import MESSAGE, Names, subject_text
 from .rules.checks import MAX_INTEGER, refuse
 from .rules.extensions import NAMES, extension_attributes
 from .rules.headers import write_headers
+from .status import write_status
 from .uris import RESPONSE, read_uri
 
 if TYPE_CHECKING:
@@ -318,7 +318,7 @@ class UProtocolSession:
         head = self._head("res.v1", event.sink or "", event.source, event.priority)
         extra: dict[str, Any] = {}
         if message.kind is _ERROR:
-            raw, format = error_body(message), ANY
+            raw, format = write_status(message), ANY
             if message.attributes.get("undelivered"):
                 extra["commstatus"] = int(message.code or Code.UNKNOWN)
         else:

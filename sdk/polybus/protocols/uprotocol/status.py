@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ...errors import BusError, Code
+from ...message import Message
 from .bodies import ANY, pack, type_name, unpack
 from .cloudevents.wire import field, read_fields, varint
 
@@ -20,13 +21,15 @@ STATUS_URLS: Final = tuple(f"{where}/{name}".encode() for where in ("type.google
 """Types of a Status, as they stand in an ``Any``."""
 
 
-def write_status(code: int, text: str, reason: str | None, detail: Any) -> bytes:
-    """An ``Any`` that says why.
+def write_status(message: Message) -> bytes:
+    """An ``Any`` that says why, of an error or of an end that failed.
 
     Raises:
         EncodeError: The detail cannot be written.
     """
-    data = b"\x08" + varint(code) + field(b"\x12", text.encode())
+    given = message.attributes
+    reason, detail = given.get("reason"), given.get("detail")
+    data = b"\x08" + varint(int(message.code or Code.UNKNOWN)) + field(b"\x12", str(given.get("text") or "").encode())
     if reason is not None:
         data += field(b"\x1a", pack(_ERROR_INFO, field(b"\n", str(reason).encode()) + _DOMAIN))
     if detail is not None:

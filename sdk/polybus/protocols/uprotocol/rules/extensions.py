@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ....body import BodyFormat
-from ....errors import Code
 from ....limits import Limits
 from ....message import Kind, Message
 from ..._rules import MODES, fault_in_subject
@@ -85,6 +84,5 @@ def extension_attributes(message: Message) -> tuple[dict[str, Any], bytes | None
     if kind is Kind.CREDIT:
         attributes["credit"] = given.get("credit", 0)
     if kind is Kind.END and message.code:
-        code = int(message.code or Code.UNKNOWN)
-        return attributes, write_status(code, str(given.get("text") or ""), given.get("reason"), given.get("detail"))
+        return attributes, write_status(message)
     return attributes, None
