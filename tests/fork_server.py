@@ -278,6 +278,8 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     path = sys.path[1:]
     connection = socket.socket(fileno=int(sys.argv[1]))
+    # Some libraries have threads of their own, which nobody uses before the fork: Python 3.12 warns of them.
+    warnings.filterwarnings("ignore", ".*use of fork", DeprecationWarning)
     for module in MODULES:
         with suppress(ImportError):
             importlib.import_module(module)
