@@ -48,7 +48,7 @@ class LinkUp(BusEvent):
 
 @frozen(kw_only=True)
 class LinkDown(BusEvent):
-    """A link has ended."""
+    """A connection is lost or has been closed; or a link that was down is given up, which its reason says."""
 
     url: str = ""
     code: int = 1006

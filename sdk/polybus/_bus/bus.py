@@ -19,7 +19,6 @@ from .._pubsub.publisher import YIELD_AFTER, Targets, make_publication
 from .._pubsub.subscription import Subscription
 from .._rpc.channel import Channel, ChannelContext
 from .._rpc.reply import Reply
-from .._tunnel import TunnelConnector
 from .._tunnel.endpoint import Entrance
 from .._util.event_loop import wrong_event_loop
 from .._validation import check_callable, check_type, seconds, shown
@@ -549,7 +548,7 @@ class Bus(Router):
         """The peers of one identity (its `Identity.key`), without those on their way out: for ``publish(..., to=...)``."""
         return [peer for peer in self.peers if peer.identity_key == key and not peer.gone]
 
-    def tunnel(self, name: str, *, params: Mapping[str, str] | None = None) -> TunnelConnector:
+    def tunnel(self, name: str, *, params: Mapping[str, str] | None = None) -> Connector:
         """A connection that runs inside a link of this bus: ``connect(bus.tunnel("plant.7"), protocol="csb")``.
 
         It goes to the peer that a request to `name` would go to. It comes back after a loss as any connection does, once the

@@ -789,7 +789,7 @@ class Link:
             self._finish(why)
         elif self.outbox is not None:
             self.outbox.drop_bound()
-        if before is not State.DOWN:
+        if before is not State.DOWN or not returns:
             self.services.emit(LinkDown(peer=self.peer, url=self.url, code=why.code, reason=why.reason))
         if self._dialer is not None:
             self._dialer.link_down(why)

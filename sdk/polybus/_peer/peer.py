@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from .._pubsub.subscription import Subscription
     from .._rpc.call import Call
     from .._rpc.channel import Channel
-    from .._tunnel import TunnelConnector
-    from ..plugins import Identity
+    from ..plugins import Connector, Identity
     from .authorization_queue import InboundAuthorization, OutboundAuthorization
     from .ports import PeerHost
 
@@ -330,14 +329,13 @@ class Peer:
         opening: ChannelContext[Any, Any] = channel(subject, sends=sends, receives=receives, timeout=timeout, to=self)
         return opening
 
-    def tunnel(self, name: str, *, params: Mapping[str, str] | None = None) -> TunnelConnector:
+    def tunnel(self, name: str, *, params: Mapping[str, str] | None = None) -> Connector:
         """A connection to this peer that runs inside its link. See `Bus.tunnel`.
 
         Raises:
             ReservedSubject, LocalProtocolError, TypeError: As `Bus.tunnel`.
         """
-        connector: TunnelConnector = self.host.tunnel(name, params, self)
-        return connector
+        return self.host.tunnel(name, params, self)
 
     # -- parts -----------------------------------------------------------------------------------------------------------
 

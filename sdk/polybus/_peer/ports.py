@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .._handlers.subscriber import WhenFull
     from ..errors import BusError
     from ..message import Message
+    from ..plugins import Connector
     from ..subjects import AnySubject
     from .peer import Peer
 
@@ -98,8 +99,8 @@ class PeerHost(Protocol):
     def deliver(self, message: Message, peer: Peer) -> None:
         """Take a publication of a peer."""
 
-    def tunnel(self, name: str, params: Mapping[str, str] | None, peer: Peer | None) -> Any:
-        """Make a connector through a peer: a `TunnelConnector`."""
+    def tunnel(self, name: str, params: Mapping[str, str] | None, peer: Peer | None) -> Connector:
+        """Make a connector through a peer."""
         ...
 
     def lost(self, peer: Peer, gone: BusError | None) -> None:

@@ -11,7 +11,7 @@ import datetime
 import decimal
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, ForwardRef, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Final, ForwardRef, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 from attrs import field, frozen
@@ -23,9 +23,6 @@ from ...subjects import Subject
 from .names import RPC_MARK
 from .values.declared import Arguments, JavaType, java_type
 from .values.java import JavaEnum, JavaObject, JavaTypes, Portable
-
-if TYPE_CHECKING:
-    from ..._handlers.router import Router
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -56,6 +53,14 @@ class Method(Subject[Any, Any]):
     def given(self, body: Any) -> Any:
         """The arguments, each to be written as its parameter's type."""
         return Arguments(body, self.parameters) if isinstance(body, (list, tuple)) else body
+
+
+class HandlerRegistry(Protocol):
+    """A bus, or a router that a bus includes."""
+
+    def handle(self, subject: Subject[Any, Any], /) -> Callable[[F], F]:
+        """Register a function that answers requests to a subject."""
+        ...
 
 
 class RemoteInterface:
@@ -125,7 +130,7 @@ class RemoteInterface:
         subject = self.method(method, *map(self._type_of, arguments), returns=returns)
         return bus.request(subject, list(arguments), **options)
 
-    def handle(self, router: Router, name: str | None = None, *parameters: Any) -> Callable[[F], F]:
+    def handle(self, router: HandlerRegistry, name: str | None = None, *parameters: Any) -> Callable[[F], F]:
         """Answer a method with a function; its positional parameters are the method's.
 
         Args:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import AsyncIterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Final, Protocol
 
 from ...events import BusEvent, LinkDown, LinkRetrying, LinkUp
-
-if TYPE_CHECKING:
-    from ..._bus.bus import Bus
+from ...stats import Stats
 
 
 class BusState(enum.Enum):
@@ -34,7 +32,24 @@ STATES: Final[Mapping[BusState, Mapping[str, BusState]]] = {
 """A link is up; the last one that was up is lost, or is gone for good; one is being tried; the bus has been left."""
 
 
-def bus_states(bus: Bus) -> AsyncIterator[BusState]:
+class ObservedBus(Protocol):
+    """The bus, as its states see it."""
+
+    @property
+    def ready(self) -> bool: ...
+
+    @property
+    def leaving(self) -> bool: ...
+
+    @property
+    def peers(self) -> Sequence[Any]: ...
+
+    def stats(self) -> Stats: ...
+
+    def events(self) -> AsyncIterator[BusEvent]: ...
+
+
+def bus_states(bus: ObservedBus) -> AsyncIterator[BusState]:
     """The state of a bus now, and each one that follows; it ends with UNINITIALIZED when the bus is left.
 
     ::
@@ -48,8 +63,8 @@ def bus_states(bus: Bus) -> AsyncIterator[BusState]:
 class _States(AsyncIterator[BusState]):
     """Not a generator: it need not be closed."""
 
-    def __init__(self, bus: Bus) -> None:
-        self._services = bus._services
+    def __init__(self, bus: ObservedBus) -> None:
+        self._bus = bus
         self._events = bus.events()
         self._up: set[Any] = set()
         self._state: BusState | None = None
@@ -71,15 +86,15 @@ class _States(AsyncIterator[BusState]):
                 return following
 
     def _now(self) -> BusState:
-        runtime = self._services.runtime
-        if runtime is None:
+        bus = self._bus
+        if not (bus.ready or bus.leaving):
             return _U
-        self._up.update(link.peer for link in runtime.links if link.stands)
+        self._up.update(peer for peer in bus.peers if peer.connected)
         if self._up:
             return _F
-        if any(link.state.connects for link in runtime.links):
-            return _C
-        return _I if any(link.state.interrupted for link in runtime.links) else _L
+        if bus.peers:
+            return _I
+        return _C if bus.stats().links else _L  # no one is known at the other end
 
     def _kind_of(self, event: BusEvent) -> str | None:
         if isinstance(event, LinkUp):
@@ -92,5 +107,4 @@ class _States(AsyncIterator[BusState]):
         self._up.discard(event.peer)
         if self._up:
             return None
-        runtime = self._services.runtime
-        return "lost" if runtime is not None and any(link.opened for link in runtime.links) else "gone"
+        return "lost" if self._bus.peers else "gone"

@@ -683,6 +683,29 @@ async def test_the_five_states_follow_a_link() -> None:
     assert seen[-2:] == [BusState.LOCAL_ONLY, BusState.UNINITIALIZED]
 
 
+async def test_the_state_is_local_only_again_when_a_link_is_left_that_is_down() -> None:
+    seen: list[BusState] = []
+    with anyio.fail_after(BOUND):
+        async with Bus() as client, anyio.create_task_group() as group:
+
+            async def watch() -> None:
+                async for state in bus_states(client):
+                    seen.append(state)
+
+            group.start_soon(watch)
+            async with AsyncExitStack() as serving:
+                await serving.enter_async_context(make_bus().serve("jrep+memory://left-down"))
+                async with client.connect("jrep+memory://left-down", backoff=Backoff(initial=60)):
+                    while BusState.CONNECTED not in seen:
+                        await anyio.lowlevel.checkpoint()
+                    await serving.aclose()
+                    while BusState.CONNECTION_INTERRUPTED not in seen:
+                        await anyio.lowlevel.checkpoint()
+            while seen[-1] is not BusState.LOCAL_ONLY:
+                await anyio.lowlevel.checkpoint()
+            group.cancel_scope.cancel()
+
+
 async def test_a_bus_that_is_not_entered_is_uninitialized() -> None:
     async for state in bus_states(Bus()):
         assert state is BusState.UNINITIALIZED
