@@ -690,7 +690,7 @@ async def test_the_state_is_local_only_again_when_a_link_is_left_that_is_down() 
 
             async def watch() -> None:
                 async for state in bus_states(client):
-                    seen.append(state)
+                    seen.append(state)  # noqa: PERF401  # it is read meanwhile
 
             group.start_soon(watch)
             async with AsyncExitStack() as serving:
