@@ -15,6 +15,8 @@ import ipaddress
 import math
 from typing import TYPE_CHECKING, Final
 
+from .answer_sizes import LARGE
+
 if TYPE_CHECKING:
     from ..message import Message
     from .runtime import Runtime
@@ -31,6 +33,12 @@ def cost(message: Message) -> int:
     headers = message.headers
     size = OVERHEAD + (len(message.raw) if message.raw is not None else 0)
     return size + sum(map(len, headers.values())) if headers else size
+
+
+def trim(message: Message) -> None:
+    """Give back what the encoder's buffer has beyond the body of a message that is to wait: up to one and a half times as much."""
+    if message.raw is not None and len(message.raw) > LARGE:
+        message.raw = bytes(memoryview(message.raw))
 
 
 def network_of(address: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from attrs import define, field
 
-from .._core.memory import Account, cost
+from .._core.memory import Account, cost, trim
 from .._util.event_loop import Notifier
 from .._util.priority_queue import PriorityQueue
 from ..errors import BusError, Code
@@ -222,6 +222,8 @@ class SendQueue:
 
     def wait(self, message: Message, peer: PeerPort, reply: Reply[Any] | None, deadline: float, *, droppable: bool) -> bool:
         """Let a message wait. False if there is no room for it."""
+        if not droppable:  # a publication has one body for all its peers
+            trim(message)
         entry = self.entry(message, peer, deadline, reply, droppable)
         if not self.make_room(entry):
             return False

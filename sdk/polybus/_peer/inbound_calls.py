@@ -8,7 +8,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
 from .._core.answer_sizes import LARGE
-from .._core.memory import Account, cost
+from .._core.memory import Account, cost, trim
 from .._core.via import ViaHeader
 from .._rpc.call import Call, RefusedCall
 from .._util.priority_queue import PriorityQueue
@@ -179,6 +179,7 @@ class InboundCalls:
         link, runtime = self.link, self.link.runtime
         response = response_to(call.message, value, link, call)
         del value
+        trim(response)
         held, size = Account(runtime, share=link.share), cost(response)
         if not held.hold(size):
             link.too_slow(self.peer, "answers wait for it, and the bus keeps too much already (Limits.total_bytes)")

@@ -1,7 +1,9 @@
 """A peer that asks and does not read: what is made for it stays small, and one that reads gets everything."""
 
+import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
 import anyio
@@ -244,3 +246,35 @@ async def test_requests_that_wait_for_their_peer_to_read_end_with_it() -> None:
         await eventually(lambda: not bus.peers and bus._services.running.buffered == 0)
         assert bus._services.running.running == bus._services.running.answering == 0
         assert not link.stalled
+
+
+@pytest.mark.parametrize("text", ["x" * ANSWER, "é" * (ANSWER // 2)], ids=["ASCII", "UTF-8"])
+@bounded
+async def test_answers_that_wait_cost_the_memory_that_they_are_charged_with(text: str) -> None:
+    """msgspec leaves its buffer as large as it has grown: up to two and a half times as large as what is in it."""
+    bus = Bus(limits=Limits(outbox_bytes=128 * MIB))
+    bus.handle("text")(partial(_text, text))
+    async with pair(bus) as client:
+        assert await client.request("text") == text
+        async with not_reading(client):
+            await all_of_them_wait(bus, [client.request("text") for _ in range(4)])
+            before = bus._services.running.buffered
+            tracemalloc.start()
+            try:
+                replies = [client.request("text") for _ in range(20)]
+                await all_of_them_wait(bus, replies)
+                charged = bus._services.running.buffered - before
+                assert charged > 20 * ANSWER
+                assert tracemalloc.get_traced_memory()[0] < 1.05 * charged
+            finally:
+                tracemalloc.stop()
+
+
+async def _text(text: str) -> str:
+    return text
+
+
+async def all_of_them_wait(bus: Bus, replies: list[Reply[Any]]) -> None:
+    """Wait until all are answered, and no answer has been read."""
+    await at_rest(bus)
+    assert not any(reply.done() for reply in replies)
