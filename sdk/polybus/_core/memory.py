@@ -36,7 +36,7 @@ def cost(message: Message) -> int:
 
 
 def trim(message: Message) -> None:
-    """Give back what the encoder's buffer has beyond the body of a message that is to wait: up to one and a half times as much."""
+    """Give back what an encoder has left beyond a large body: up to one and a half times as much. The message is to wait."""
     if message.raw is not None and len(message.raw) > LARGE:
         message.raw = bytes(memoryview(message.raw))
 

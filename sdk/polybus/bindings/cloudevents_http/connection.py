@@ -12,6 +12,7 @@ from ...message import Kind, Message
 from ...plugins import Closed
 from ...protocols.uprotocol.ids import IdFactory
 from ...transports._stream.transport import TransportState
+from ...transports._stream.wire import HIGH_WATER
 
 if TYPE_CHECKING:
     from ...plugins import Identity, Receiver
@@ -25,7 +26,8 @@ _SILENCE = 90.0
 class Posted:
     """One HTTP request with events in it, and the answers to them."""
 
-    def __init__(self, requests: Sequence[str]) -> None:
+    def __init__(self, request: HttpRequest, requests: Sequence[str]) -> None:
+        self.request: HttpRequest = request
         self.requests: Sequence[str] = requests
         """Ids of those that want an answer."""
         self.answers: list[bytes] = []
@@ -33,8 +35,10 @@ class Posted:
         """Of the answers, in bytes."""
         self.over: bool = False
         """The connection has ended before all answers were there."""
-        self.too_large: bool = False
-        """So have they, because there was no room for them."""
+        self.no_room: str = ""
+        """So have they, because there was none for them: the limit."""
+        self.leaves: bool = False
+        """They are being written."""
         self._done = anyio.Event()
 
     def answer(self, frame: bytes) -> None:
@@ -83,6 +87,7 @@ class EventsConnection:
         self._posted: dict[str, Posted] = {}
         """Exchanges that wait, by the ids of their requests."""
         self._held = 0
+        self._leaving = 0
         self._busy = 0
         self._seen = host.time()
         self._why: Closed | None = None
@@ -101,14 +106,17 @@ class EventsConnection:
         posted = self._posted.pop(attributes.get("reqid") or "", None)
         if posted is not None:
             self._held += len(frame)
-            if posted.answers and self._held > self._host.limits.outbox_bytes:
-                posted.too_large = True
+            if not posted.request.hold(len(frame)):
+                posted.no_room = "total_bytes"
+            elif posted.answers and self._held > self._host.limits.outbox_bytes:
+                posted.no_room = "outbox_bytes"
+            if posted.no_room:
                 posted.end()
             posted.answer(frame)
 
     def write_backlog(self) -> int:
-        """Nothing waits here."""
-        return 0
+        """Bytes of answers that are complete and have not been read."""
+        return self._leaving
 
     def close(self, code: int = 1000, reason: str = "") -> None:
         """Requests that have no answer yet get none. `Receiver.closed` follows."""
@@ -141,34 +149,45 @@ class EventsConnection:
             seen.add(id)
         return None
 
-    async def take(self, posted: Posted, frames: list[bytes], request: HttpRequest) -> None:
-        """Hand over events, and wait for all answers, for the end, or until the client has gone.
+    async def take(self, posted: Posted, frames: list[bytes]) -> None:
+        """Hand over events, and wait for all answers, for the end, or until the client has gone. `answered` is to follow.
 
-        The list is empty then: who waits keeps nothing of what was posted.
+        The list is empty then: a request that waits keeps nothing of what was posted.
         """
+        self._busy += 1
         if self._state is not TransportState.OPEN or self._receiver is None:
             posted.end()
             return
         for id in posted.requests:
             self._posted[id] = posted
-        self._busy += 1
-        try:
-            self._receiver.frames_received(frames[:])
-            frames.clear()
-            request.release()
-            if not posted.complete and posted.requests:
-                await self._wait(posted, request)
-        finally:
-            self._busy -= 1
-            self._held -= posted.size
-            self._seen = self._host.time()
-            self._give_up(posted)
+        posted.request.release()
+        taken = frames[:]
+        frames.clear()
+        self._receiver.frames_received(taken)
+        del taken
+        if not posted.complete and posted.requests:
+            await self._wait(posted)
+        posted.leaves = True
+        self._leaving += posted.size
+        if self._leaving > HIGH_WATER >= self._leaving - posted.size:
+            self._receiver.pause_writing()
 
-    async def _wait(self, posted: Posted, request: HttpRequest) -> None:
+    def answered(self, posted: Posted) -> None:
+        """The client of a request has read its answers, or has gone."""
+        self._busy -= 1
+        self._held -= posted.size
+        self._seen = self._host.time()
+        self._give_up(posted)
+        if posted.leaves:
+            self._leaving -= posted.size
+            if self._leaving <= HIGH_WATER < self._leaving + posted.size and self._receiver is not None and not self.over:
+                self._receiver.resume_writing()
+
+    async def _wait(self, posted: Posted) -> None:
         async with anyio.create_task_group() as group:
 
             async def watch() -> None:
-                await request.gone()
+                await posted.request.gone()
                 group.cancel_scope.cancel()
 
             group.start_soon(watch)

@@ -86,20 +86,27 @@ class EventsEndpoint(HttpEndpoint):
         twice = connection.taken(content.requests)
         if twice is not None:
             raise HandshakeRejected(HTTPStatus.CONFLICT, f"the id {twice[:80]} is still in flight: ids must be unique")
-        posted = Posted(content.requests)
-        await connection.take(posted, content.frames, request)
-        await self._answer(send, content, posted)
+        posted = Posted(request, content.requests)
+        try:
+            await connection.take(posted, content.frames)
+            await self._answer(send, content, posted)
+        finally:
+            connection.answered(posted)
 
     async def _answer(self, send: Send, content: _Content, posted: Posted) -> None:
-        """May raise `HandshakeRejected`: nothing that was posted is good, or the bus was left meanwhile."""
-        if posted.too_large:
+        """May raise `HandshakeRejected`: nothing that was posted is good, there is no room, or the bus was left meanwhile."""
+        if posted.no_room == "total_bytes":
+            text = f"the share of Limits.total_bytes leaves no room for {posted.size} bytes of answers: try again later"
+            raise HandshakeRejected(HTTPStatus.SERVICE_UNAVAILABLE, text)
+        if posted.no_room:
             limit = self._options.host.limits.outbox_bytes if self._options is not None else 0
             text = f"answers of more than {limit} bytes wait (Limits.outbox_bytes): post fewer requests at a time"
             raise HandshakeRejected(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text)
         if posted.answers and not posted.over:
             made = http_of(posted.answers, self._adapter, content.form)
+            posted.answers.clear()
             headers = [(name.encode(), value.encode("latin-1")) for name, value in made.headers.items()]
-            await respond(send, HTTPStatus.OK, made.body, headers)
+            await posted.request.respond(send, made.body, headers)
         elif posted.over:
             raise HandshakeRejected(HTTPStatus.SERVICE_UNAVAILABLE, "this server is shutting down")
         elif content.refusal is not None:

@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 from attrs import evolve
@@ -26,6 +26,19 @@ logger: logging.Logger = logging.getLogger("polybus.transports")
 _SMALL: Final = 16 * 1024
 """Bytes of a body that comes in one piece and is not charged, as with requests that run."""
 
+_PIECE: Final = 32 * 1024
+"""Bytes of a response that the server is handed at once. uvicorn takes more as long as no more than 64 KiB wait."""
+
+_PARTING: Final = 1.0
+"""Seconds for a connection that was cut to end."""
+
+_UNSEEN: Final = 16.0
+"""Seconds more for a piece, and what was written before it, where the server does not show how much has left: 64 kbit/s."""
+
+
+class WriteStalled(Exception):
+    """A client reads nothing of its answer."""
+
 
 class HttpRequest:
     """One request whose Host and Origin are in order."""
@@ -34,6 +47,7 @@ class HttpRequest:
         self.options: ListenOptions = options
         self._slow = slow
         self._kept: Reservation | None = None
+        self._socket = socket_of(receive)
         self.scope: Scope = scope
         self.receive: Receive = receive
         self.head: UpgradeRequest = upgrade_of(scope)
@@ -93,8 +107,9 @@ class HttpRequest:
                 if len(body) > most:
                     text = f"a payload of more than {most} bytes (Limits.{name})"
                     raise HandshakeRejected(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text)
-                if more or len(body) > _SMALL:
-                    self._keep(len(part), len(body))
+                if (more or len(body) > _SMALL) and not self.hold(len(part)):
+                    text = f"the share of Limits.total_bytes leaves no room for {len(body)} bytes of this body: try again later"
+                    raise HandshakeRejected(HTTPStatus.SERVICE_UNAVAILABLE, text)
                 if not more:
                     return bytes(body)
                 now = anyio.current_time()
@@ -108,22 +123,62 @@ class HttpRequest:
         text = f"{text} (Limits.frame_timeout)"
         raise HandshakeRejected(HTTPStatus.REQUEST_TIMEOUT, text)
 
-    def _keep(self, more: int, size: int) -> None:
-        """
-        Raises:
-            HandshakeRejected: 503, there is no room for so much more.
-        """
+    def hold(self, size: int) -> bool:
+        """Charge so much more to the address of the client. False if there is no room."""
         if self._kept is None:
             self._kept = self.options.host.reserve(self.address)
-        if not self._kept.hold(more):
-            text = f"the share of Limits.total_bytes leaves no room for {size} bytes of this body: try again later"
-            raise HandshakeRejected(HTTPStatus.SERVICE_UNAVAILABLE, text)
+        return self._kept.hold(size)
 
     def release(self) -> None:
-        """Charge its body no longer: it has been handed over, or dropped."""
+        """Charge nothing any longer: what was kept has been handed over, or dropped."""
         if self._kept is not None:
             self._kept.release()
             self._kept = None
+
+    async def respond(self, send: Send, body: bytes, headers: Sequence[tuple[bytes, bytes]]) -> None:
+        """Answer 200, as fast as the client reads.
+
+        Raises:
+            WriteStalled: The client reads nothing.
+        """
+        try:
+            await self.send(send, _start(HTTPStatus.OK, body, headers))
+            await self.write(send, body)
+        except OSError as error:
+            logger.debug("polybus: gone before its answer: %r", error)
+
+    async def write(self, send: Send, body: bytes, *, more: bool = False) -> None:
+        """Hand a body to the server in pieces: it keeps little of it then, and the rest is still this side's to count.
+
+        Raises:
+            WriteStalled: The client reads nothing.
+        """
+        for start in range(0, len(body) or 1, _PIECE):
+            piece, end = body[start : start + _PIECE], start + _PIECE
+            await self.send(send, {"type": "http.response.body", "body": piece, "more_body": more or end < len(body)})
+
+    async def send(self, send: Send, message: dict[str, Any]) -> None:
+        """Hand something to the server.
+
+        Raises:
+            WriteStalled: The client has taken nothing for `Limits.write_timeout`. Its connection has been cut.
+        """
+        socket, seconds = self._socket, self.options.host.limits.write_timeout
+        if socket is None:
+            seconds += _UNSEEN
+        while True:
+            before = 0 if socket is None else socket.get_write_buffer_size()
+            with anyio.move_on_after(seconds):
+                await send(message)
+                return
+            if socket is None or socket.get_write_buffer_size() >= before:
+                break
+            # uvicorn waits for room before it writes, so nothing of this has been written.
+        if socket is not None:
+            socket.abort()
+            with anyio.move_on_after(_PARTING):  # else uvicorn logs that an application has not completed its response
+                await self.gone()
+        raise WriteStalled(f"write stalled: the client took nothing for {seconds:g} s (Limits.write_timeout)")
 
     async def rest(self) -> None:
         """Read on and keep nothing, for `Limits.frame_timeout`: who is answered while it sends may not see the answer."""
@@ -148,7 +203,7 @@ class HttpRequest:
         Raises:
             HandshakeRejected: The bus does not let it in.
         """
-        socket = socket_of(self.receive)
+        socket = self._socket
         peer = (socket.get_extra_info("peercert") or None) if socket is not None else None
         protocol = self.options.protocol
         known = Handshake(protocol=protocol, url=self.url, address=self.address, tls_peer=peer, scope=self.scope)
@@ -258,6 +313,8 @@ class HttpEndpoint:
                 request.release()
         except HandshakeRejected as turned:
             await turn_away(send, turned)
+        except WriteStalled as stalled:
+            logger.debug("polybus: the connection of %s was cut: %s", client_of(scope), stalled)
 
     def knock(self, scope: Scope, receive: Receive) -> HttpRequest:
         """Look at a request before its body is read.
@@ -281,14 +338,18 @@ class HttpEndpoint:
 
 async def respond(send: Send, status: HTTPStatus, body: bytes, headers: Sequence[tuple[bytes, bytes]] = ()) -> bool:
     """Answer a request. True if the client was still there."""
-    fields = [*headers, (b"content-length", str(len(body)).encode()), (b"cache-control", b"no-store")]
     try:
-        await send({"type": "http.response.start", "status": status.value, "headers": fields})
+        await send(_start(status, body, headers))
         await send({"type": "http.response.body", "body": body})
     except OSError as error:
         logger.debug("polybus: gone before its answer: %r", error)
         return False
     return True
+
+
+def _start(status: HTTPStatus, body: bytes, headers: Sequence[tuple[bytes, bytes]]) -> dict[str, Any]:
+    fields = [*headers, (b"content-length", str(len(body)).encode()), (b"cache-control", b"no-store")]
+    return {"type": "http.response.start", "status": status.value, "headers": fields}
 
 
 async def turn_away(send: Send, turned: HandshakeRejected) -> None:

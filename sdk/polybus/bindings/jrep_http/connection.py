@@ -24,6 +24,7 @@ from .tokens import Tokens
 
 if TYPE_CHECKING:
     from ...plugins import Host, Receiver
+    from ..http.server import HttpRequest
     from .websocket import SessionSocket
 
 _SILENCE = 90.0
@@ -59,6 +60,8 @@ class ErraiConnection:
         self._receiver: Receiver | None = None
         self._queue: deque[bytes] = deque()
         self._size = 0
+        self._leaving: dict[HttpRequest, int] = {}
+        """Bytes that requests have taken along, and whose clients have not read them yet."""
         self._paused = False
         self._seen = host.time()
         self._silence: float | None = None
@@ -89,12 +92,12 @@ class ErraiConnection:
         self._queue.append(frame)
         self._size += len(frame)
         self._wake()
-        if self._size > HIGH_WATER:
+        if self._unread > HIGH_WATER:
             self.pause()
 
     def write_backlog(self) -> int:
-        """Bytes that have not been fetched yet."""
-        return self._size + (self._channel.transport.write_backlog() if self._channel is not None else 0)
+        """Bytes that have not been fetched and read yet."""
+        return self._unread + (self._channel.transport.write_backlog() if self._channel is not None else 0)
 
     def close(self, code: int = 1000, reason: str = "") -> None:
         """Let what waits be fetched; after `Limits.close_timeout` it is dropped. `Receiver.closed` follows."""
@@ -124,6 +127,10 @@ class ErraiConnection:
         if not self._fetching and now - self._seen > patience and self._state is TransportState.OPEN:
             self.abort(Closed(1006, f"no request for {patience:g} s"))
 
+    @property
+    def _unread(self) -> int:
+        return self._size + sum(self._leaving.values())
+
     # -- requests
 
     @property
@@ -152,7 +159,7 @@ class ErraiConnection:
         if self._state is TransportState.OPEN and self._receiver is not None:
             self._receiver.frames_received([payload])
 
-    async def fetch(self, wait: float) -> tuple[bytes, bool]:
+    async def fetch(self, request: HttpRequest, wait: float) -> tuple[bytes, bool]:
         """Payload of what waits, nothing after `wait` seconds; and True unless a later request has taken its place.
 
         One that has been replaced must not ask again by itself: two of them would replace each other without end.
@@ -168,19 +175,28 @@ class ErraiConnection:
         finally:
             self._fetching -= 1
             self._seen = self._host.time()
-        return (self.take(), True) if self._turn == turn else (NOTHING, False)
+        return (self.take(request), True) if self._turn == turn else (NOTHING, False)
 
-    def take(self) -> bytes:
-        """All that waits, in as few messages as it is."""
+    def take(self, request: HttpRequest) -> bytes:
+        """All that waits, in as few messages as it is. It counts as unread until `answered` is called for the request."""
         if not self._queue:
             return NOTHING
         payload = next_payload(self._queue, self.max_frame)
         self._size = sum(map(len, self._queue))
-        if self._size <= LOW_WATER:
-            self.resume()
+        self._leaving[request] = len(payload)
+        self._make_room()
         if self._state is TransportState.CLOSING and not self._queue:
             self._host.call_soon(self._finish)
         return payload
+
+    def answered(self, request: HttpRequest) -> None:
+        """The client of a request has read what it had taken along, or has gone."""
+        if self._leaving.pop(request, 0):
+            self._make_room()
+
+    def _make_room(self) -> None:
+        if self._unread <= LOW_WATER:
+            self.resume()
 
     # -- a WebSocket (notes, section 2.4)
 

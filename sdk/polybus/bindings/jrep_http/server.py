@@ -8,15 +8,15 @@ session is known by a cookie of ours together with the client's id, so that no o
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 
 import anyio
 
-from ...plugins import WebRoute
+from ...plugins import Closed, WebRoute
 from ...transports._ws.asgi import Send
 from ...transports._ws.policy import HandshakeRejected, cookies_of, query_of
-from ..http.server import HttpEndpoint, HttpRequest, respond
+from ..http.server import HttpEndpoint, HttpRequest, WriteStalled, respond
 from .connection import ErraiConnection
 from .payloads import NOTHING, command_in, complaint
 from .websocket import SessionSockets, confirm
@@ -100,6 +100,27 @@ class ErraiEndpoint(HttpEndpoint):
             await connection.read()
             if verify is not None:
                 confirm(connection, verify)
+        try:
+            await self._answer(connection, request, query, send, headers)
+        except WriteStalled as stalled:  # what it has taken along is lost to the session
+            connection.abort(Closed(1006, str(stalled)))
+        finally:
+            connection.answered(request)
+        if query.get("phase") == "disconnect":
+            connection.close(1000, "the client has left")
+
+    async def _answer(
+        self,
+        connection: ErraiConnection,
+        request: HttpRequest,
+        query: Mapping[str, str],
+        send: Send,
+        headers: list[tuple[bytes, bytes]],
+    ) -> None:
+        """
+        Raises:
+            WriteStalled: The client reads nothing.
+        """
         if query.get("sse") == "1":
             connection.polls = True
             await _stream(connection, request, send)
@@ -108,12 +129,10 @@ class ErraiEndpoint(HttpEndpoint):
             await _poll(connection, request, send, headers)
         elif request.head.path.rpartition("/")[2].startswith("in."):
             connection.polls = True
-            await respond(send, HTTPStatus.OK, connection.take(), headers)
+            await request.respond(send, connection.take(request), headers)
         else:
             # To who polls nothing comes on other ways: two answers could overtake each other.
-            await respond(send, HTTPStatus.OK, NOTHING if connection.polls else connection.take(), headers)
-        if query.get("phase") == "disconnect":
-            connection.close(1000, "the client has left")
+            await request.respond(send, NOTHING if connection.polls else connection.take(request), headers)
 
     async def _enter(self, request: HttpRequest, cookie: str, client: str) -> tuple[str, ErraiConnection]:
         """A new session.
@@ -180,9 +199,9 @@ def _channel_url(request: HttpRequest) -> str:
 
 async def _poll(connection: ErraiConnection, request: HttpRequest, send: Send, headers: list[tuple[bytes, bytes]]) -> None:
     """Answer with what waits; who goes away meanwhile takes nothing along."""
-    fetched = (connection.take(), True) if connection.over else await _while_there(connection, request)
+    fetched = (connection.take(request), True) if connection.over else await _while_there(connection, request)
     if fetched is not None:
-        await respond(send, HTTPStatus.OK, fetched[0], headers)
+        await request.respond(send, fetched[0], headers)
 
 
 async def _while_there(connection: ErraiConnection, request: HttpRequest) -> tuple[bytes, bool] | None:
@@ -195,7 +214,7 @@ async def _while_there(connection: ErraiConnection, request: HttpRequest) -> tup
             group.cancel_scope.cancel()
 
         group.start_soon(watch)
-        fetched = await connection.fetch(_POLL)
+        fetched = await connection.fetch(request, _POLL)
         group.cancel_scope.cancel()
     return fetched
 
@@ -203,13 +222,14 @@ async def _while_there(connection: ErraiConnection, request: HttpRequest) -> tup
 async def _stream(connection: ErraiConnection, request: HttpRequest, send: Send) -> None:
     """A stream of events; an empty payload now and then shows that it lives. It ends when another request takes its place."""
     fields = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store")]
-    await send({"type": "http.response.start", "status": 200, "headers": fields})
-    await send({"type": "http.response.body", "body": b"retry: 500\n\n", "more_body": True})
+    await request.send(send, {"type": "http.response.start", "status": 200, "headers": fields})
+    await request.write(send, b"retry: 500\n\n", more=True)
     latest = True
     while latest and not connection.over:
         fetched = await _while_there(connection, request)
         if fetched is None:
             return
         payload, latest = fetched
-        await send({"type": "http.response.body", "body": b"data: %b\n\n" % payload, "more_body": True})
-    await send({"type": "http.response.body", "body": b"", "more_body": False})
+        await request.write(send, b"data: %b\n\n" % payload, more=True)
+        connection.answered(request)
+    await request.write(send, b"")
