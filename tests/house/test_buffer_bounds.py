@@ -78,6 +78,7 @@ BOUNDS: dict[str, str] = {
     "_core.bus_identity._asked": "one for each peer",
     "_core.bus_identity._names": "one for each peer",
     "_core.bus_identity._proofs": "one for each peer",
+    "_core.bus_identity._voices": "one for each peer",
     "_core.bus_identity._told": "one for each peer",
     "_core.bus_identity.held_out": "one for each peer",
     "_core.bus_identity.pending": "one for each peer",

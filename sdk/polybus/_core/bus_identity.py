@@ -9,7 +9,8 @@ is found out by hellos:
 
 Who dials in learns no secret, so it can neither pass for another bus nor come to know the ids of what goes to one: each bus has
 ids of its own. Whatever a peer says of itself has effect on what it is sent alone: with an id or without. Only a server that a
-bus has dialled itself knows its secret.
+bus has dialled itself knows its secret. It could say it to a third bus, and learn there under which ids publications go to the
+first; so peers to which `authenticate` has given different identities are never taken for one bus.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ P = TypeVar("P", bound=Hashable)
 class Ends:
     """What one bus knows of who is at the other ends of its links, and tells of itself."""
 
-    __slots__ = ("_answered", "_asked", "_names", "_proofs", "_secret", "_told", "changed", "held_out", "pending")
+    __slots__ = ("_answered", "_asked", "_names", "_proofs", "_secret", "_told", "_voices", "changed", "held_out", "pending")
 
     def __init__(self) -> None:
         self._secret = sources.get().urandom(16).hex()
@@ -40,6 +41,8 @@ class Ends:
         """Called when another answer of `same` may be right, or somebody is held out."""
         self._names: dict[Hashable, str] = {}
         """The secrets of peers: of those who dialled what they said, of those who were dialled what their answer shows."""
+        self._voices: dict[Hashable, object] = {}
+        """The identities of those who dialled, where they can be told apart."""
         self._asked: dict[Hashable, str] = {}
         """The questions to those who were dialled."""
         self._proofs: dict[Hashable, str] = {}
@@ -80,12 +83,18 @@ class Ends:
 
     # -- what is heard ---------------------------------------------------------------------------------------------------
 
-    def said(self, peer: Hashable, name: Any) -> bool:
-        """A peer that dialled this bus says who it is. Whether that can be compared with all others already."""
+    def said(self, peer: Hashable, name: Any, voice: object = None) -> bool:
+        """A peer that dialled this bus says who it is. Whether that can be compared with all others already.
+
+        Args:
+            voice: The mark of its identity; None if it has none that can be compared.
+        """
         if not _is_token(name):
             self.release(peer)
         elif peer not in self._names:  # it is said once: who says something else every time makes nobody think
             self._names[peer] = name
+            if voice is not None:
+                self._voices[peer] = voice
             for other, proof in self._proofs.items():
                 if _is_proof(proof, name, self._asked[other]):
                     self._names[other] = name
@@ -155,6 +164,7 @@ class Ends:
         """A peer has gone for good."""
         self._told.discard(peer)
         self._names.pop(peer, None)
+        self._voices.pop(peer, None)
         self._asked.pop(peer, None)
         self._proofs.pop(peer, None)
         self.answered(peer, None)
@@ -169,7 +179,14 @@ class Ends:
         for peer in peers if len(names) > 1 else ():
             if (name := names.get(peer)) is not None:
                 by_name.setdefault(name, []).append(peer)
-        return tuple(tuple(each) for each in by_name.values() if len(each) > 1)
+        found = [group for each in by_name.values() for group in self._of_one_identity(each)]
+        return tuple(tuple(group) for group in found if len(group) > 1)
+
+    def _of_one_identity(self, peers: list[Hashable]) -> list[list[Hashable]]:
+        """Divide peers of one name by their identities. Of several only those can be one bus that have the same."""
+        voices = {peer: self._voices[peer] for peer in peers if peer in self._voices}
+        several = set(voices.values())
+        return [peers] if len(several) < 2 else [[peer for peer in peers if voices.get(peer) == one] for one in several]
 
 
 def _nothing() -> None:

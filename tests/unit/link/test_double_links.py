@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
-from polybus import Backoff, Broker, Bus, Kind, Message, Peer, connect
+from polybus import Backoff, Broker, Bus, Identity, Kind, Message, Peer, connect
 from polybus._core.bus_identity import Ends
 from polybus.plugins import Closed
 from polybus.testing import pair
@@ -382,6 +382,50 @@ async def test_who_dials_twice_learns_only_its_own_ids_and_nobody_misses_anythin
             await eventually(lambda: at_b.has(*range(5)))
             await all_is_there(a, b)
             assert [body for body, _ in at_b.read if body != "forged"] == ["a first one", *range(5)]
+
+
+@asynccontextmanager
+async def imitated(third: Bus) -> AsyncIterator[tuple[Hearing, Bus, list[dict[str, Any]]]]:
+    """A bus has dialled a third one and a server, which dials the third too and says there what it was told."""
+    b, server = barrier(Bus()), Bus()
+    at_b = Hearing(b)
+    async with third.serve(place("ubre")) as for_b, third.serve(place("ubre")) as for_all, server.serve(place("ubre")) as bait:
+        async with b.connect(for_b.url), b.connect(bait.url), anyio.create_task_group() as group:
+            await group.start(at_b.read_all)
+            told = server._services.running.ends._names
+            await eventually(lambda: told)
+            assert set(told.values()) == {b._services.running.ends._secret}
+            async with stranger(for_all.url, claim=next(iter(told.values()))) as (liar, frames):
+                yield at_b, liar, frames
+            group.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("identity", [lambda url: url, lambda url: Identity(object(), key=url)], ids=["value", "key"])
+@bounded
+async def test_a_server_cannot_pass_for_a_bus_that_has_dialled_it_where_its_identity_is_another(identity: Any) -> None:
+    third = barrier(Bus(authenticate=lambda handshake: identity(handshake.url)))
+    async with imitated(third) as (at_b, liar, frames), liar.subscribe("news.x") as news:
+        for number in range(3):
+            await third.publish("news.x", number)
+            assert (await anext(news)).body == number
+        assert headers_of(frames) == [None] * 3, "it learns no id of what goes to the other"
+        await eventually(lambda: at_b.has(*range(3)))
+        await all_is_there(third)
+        at_b.check(*range(3))
+
+
+@bounded
+async def test_links_of_one_identity_and_of_none_that_is_known_are_one_bus_all_the_same() -> None:
+    here, there = Ends(), Ends()
+    peers: list[Any] = [object() for _ in range(6)]
+    said = there.introduction(peers[0])["secret"]
+    question = here.introduction(peers[0])
+    here.answered(peers[0], there.answer(question["nonce"])["proof"])
+    for peer, voice in zip(peers[1:], ("ann", "ann", None, "eve", "eve"), strict=True):
+        assert here.said(peer, said, voice)
+    assert here.same(peers[:4]) == (tuple(peers[:4]),)
+    apart = {tuple(peers[1:3]), tuple(peers[4:])}
+    assert set(here.same(peers)) == apart, "and the others are none"
 
 
 @bounded
