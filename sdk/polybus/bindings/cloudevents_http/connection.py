@@ -168,6 +168,7 @@ class EventsConnection:
         if not posted.complete and posted.requests:
             await self._wait(posted)
         posted.leaves = True
+        self._held -= posted.size
         self._leaving += posted.size
         if self._leaving > HIGH_WATER >= self._leaving - posted.size:
             self._receiver.pause_writing()
@@ -175,10 +176,11 @@ class EventsConnection:
     def answered(self, posted: Posted) -> None:
         """The client of a request has read its answers, or has gone."""
         self._busy -= 1
-        self._held -= posted.size
         self._seen = self._host.time()
         self._give_up(posted)
-        if posted.leaves:
+        if not posted.leaves:
+            self._held -= posted.size
+        else:
             self._leaving -= posted.size
             if self._leaving <= HIGH_WATER < self._leaving + posted.size and self._receiver is not None and not self.over:
                 self._receiver.resume_writing()
