@@ -15,6 +15,7 @@ from polybus.bindings.cloudevents_http.server import EventsEndpoint
 from polybus.bindings.http import server as _http_server
 from polybus.bindings.http.listener import Application
 from polybus.bindings.jrep_http.server import ErraiEndpoint
+from polybus.plugins import Closed
 from polybus.protocols.uprotocol import IdFactory
 from tests.support import bounded, eventually
 
@@ -106,6 +107,8 @@ async def test_however_many_connections_read_no_answer_no_more_than_8_mib_are_ma
             await anyio.wait_all_tasks_blocked()
         assert 2 * ANSWER < library.made <= 8 * MIB
         assert ANSWER < bus._services.running.buffered <= 8 * MIB
+        for peer in bus.peers:  # no answer is waited for when the bus is left
+            peer.link.abort(Closed(1006, "the test is over"))
         group.cancel_scope.cancel()
 
 
