@@ -1,4 +1,4 @@
-"""Clients over HTTP that ask and do not read: what their answers are made of stays small, whatever the number of connections."""
+"""Clients over HTTP that ask and do not read: what is made for them stays small, whatever the number of connections."""
 
 from __future__ import annotations
 

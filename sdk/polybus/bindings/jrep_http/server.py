@@ -117,10 +117,7 @@ class ErraiEndpoint(HttpEndpoint):
         send: Send,
         headers: list[tuple[bytes, bytes]],
     ) -> None:
-        """
-        Raises:
-            WriteStalled: The client reads nothing.
-        """
+        """May raise `WriteStalled`: the client reads nothing."""
         if query.get("sse") == "1":
             connection.polls = True
             await _stream(connection, request, send)
