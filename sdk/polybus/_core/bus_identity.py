@@ -182,7 +182,7 @@ class Ends:
         found = [group for each in by_name.values() for group in self._of_one_identity(each)]
         return tuple(tuple(group) for group in found if len(group) > 1)
 
-    def _of_one_identity(self, peers: list[Hashable]) -> list[list[Hashable]]:
+    def _of_one_identity(self, peers: list[P]) -> list[list[P]]:
         """Divide peers of one name by their identities. Of several only those can be one bus that have the same."""
         voices = {peer: self._voices[peer] for peer in peers if peer in self._voices}
         several = set(voices.values())
