@@ -17,7 +17,7 @@ from .route import Route
 from .route_side import RouteSide
 
 if TYPE_CHECKING:
-    from .._bus.parts import Parts
+    from .._bus.parts import BusParts
     from .._core.runtime import Runtime
 
 __all__ = ["Bridge", "bridge"]
@@ -46,9 +46,9 @@ class Bridge:
                 raise TypeError(f"routes: {route!r} is no Route")
         if not self.routes:
             raise ValueError("routes: none at all, so that nothing would cross the bridge")
-        self._ends: tuple[Parts, Parts] = (parts_of(left), parts_of(right))
+        self._ends: tuple[BusParts, BusParts] = (parts_of(left), parts_of(right))
         self._sides = [RouteSide(route, *(self._ends[::-1] if route.reverse else self._ends)) for route in self.routes]
-        self._entered: list[tuple[Parts, Runtime]] = []
+        self._entered: list[tuple[BusParts, Runtime]] = []
         self._patience: anyio.CancelScope | None = None
         """Of leaving."""
 

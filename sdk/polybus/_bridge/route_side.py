@@ -21,7 +21,7 @@ from .route import Route
 from .translation import LEAVING, TRACE, applied, translated
 
 if TYPE_CHECKING:
-    from .._bus.parts import Parts
+    from .._bus.parts import BusParts
 
 __all__ = ["RouteSide"]
 
@@ -33,10 +33,10 @@ logger: logging.Logger = logging.getLogger("polybus")
 class RouteSide:
     """One route, with the bus that it begins at and the one that it leads to."""
 
-    def __init__(self, route: Route, here: Parts, there: Parts) -> None:
+    def __init__(self, route: Route, here: BusParts, there: BusParts) -> None:
         self.route: Route = route
-        self.here: Parts = here
-        self.there: Parts = there
+        self.here: BusParts = here
+        self.there: BusParts = there
         self._known: dict[str | int, str | int] = {}
         self.is_open: bool = False
         self.calls: dict[BridgedCall | BridgedStreamCall, None] = {}

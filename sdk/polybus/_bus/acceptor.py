@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .._core.services import Services
     from .._link.ports import LinkOwner
     from .._peer.peer import Peer
-    from .parts import Parts
+    from .parts import BusParts
 
 __all__ = ["BusGate", "Listener", "Serving"]
 
@@ -138,7 +138,7 @@ class Serving:
 
     def __init__(
         self,
-        parts: Parts,
+        parts: BusParts,
         target: Any,
         *,
         protocol: str | ProtocolAdapter | None,

@@ -36,7 +36,7 @@ from .dialer import Connecting, Headers
 from .drain import DRAIN
 from .lifecycle import Lifespan
 from .links import has_gone
-from .parts import Parts
+from .parts import BusParts
 from .recording import Recording
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Bus(Router):
         check_callable(authorize, "authorize", "authorize(peer, verb, subject)")
         check_callable(lifespan, "lifespan", "lifespan(bus), that gives an async context manager")
         super().__init__()
-        parts = self._parts = Parts(
+        parts = self._parts = BusParts(
             self,
             self._lookup,
             limits if limits is not None else Limits(),
@@ -750,6 +750,6 @@ class Bus(Router):
         return self._services.events.stream()
 
 
-def parts_of(bus: Bus) -> Parts:
+def parts_of(bus: Bus) -> BusParts:
     """Give the parts of a bus, for the rooms above it."""
     return bus._parts

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from .._core.runtime import Runtime
     from ..plugins.recording import Recorder
-    from .parts import Parts
+    from .parts import BusParts
 
 __all__ = ["Connecting", "Headers"]
 
@@ -51,7 +51,7 @@ class Connecting:
 
     def __init__(
         self,
-        parts: Parts,
+        parts: BusParts,
         target: str | Connector,
         *,
         protocol: str | ProtocolAdapter | None,

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from .._handlers.lookup import HandlerLookup
     from ..limits import Limits
 
-__all__ = ["Parts"]
+__all__ = ["BusParts"]
 
 
-class Parts:
+class BusParts:
     """The parts of a bus, each handed those that it needs.
 
     Attributes:
