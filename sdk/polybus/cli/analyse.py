@@ -17,6 +17,7 @@ from attrs import asdict
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
+from .. import spark
 from .options import Json, finite, json_line
 from .problems import PeerError
 
@@ -52,8 +53,6 @@ def analyse(
 
     Exchanges that what is recorded later may still change are counted as provisional until a run finds them over.
     """
-    from .. import spark
-
     window: dict[str, Any] = {
         "start_ns": spark.nanoseconds(start, "--start") if start else None,
         "end_ns": spark.nanoseconds(end, "--end") if end else None,

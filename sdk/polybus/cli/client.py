@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import anyio
 import typer
+from rich.console import Console
 
 from .. import Bus, Message, Unsupported
 from ..events import LinkDown, LinkUp
@@ -45,8 +46,6 @@ def request(
 
     answer = anyio.run(ask)
     if sys.stdout.isatty() and not as_json:
-        from rich.console import Console
-
         Console().print_json(json_line(answer))
     else:
         print(json_line(answer), flush=True)
@@ -198,8 +197,6 @@ async def _until_signal(scope: anyio.CancelScope) -> None:
 
 def _show(message: Message, *, pretty: bool) -> None:
     if pretty:
-        from rich.console import Console
-
         Console(soft_wrap=True).print(f"[bold]{message.subject}[/bold]", json_line(message.body), markup=True)
     else:
         print(json_line({"subject": message.subject, "body": message.body, "headers": message.headers or {}}), flush=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define
 
+from .. import spark
 from .analyse import running_session
 from .problems import PeerError, UsageError
 
@@ -37,8 +38,6 @@ class DemoReport:
         """
         if not wanted:
             return cls(False)
-        from .. import spark
-
         try:
             spark.check_java()
         except (ImportError, RuntimeError) as error:
@@ -52,8 +51,6 @@ class DemoReport:
         """Analyse what was recorded."""
         if self.record is None:
             return
-        from .. import spark
-
         try:
             with running_session(spark, "local[2]", brief=True) as session:
                 self.done = spark.Pipeline(session).run(self.record, self.record.parent / "analysed")

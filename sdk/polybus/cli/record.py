@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import anyio
 import typer
 
+from .. import capture
 from ..plugins.registry import split_url
 from ..plugins.targets import resolve_target
 from .options import Ca, Header, Insecure, Json, Url, Wait, headers_of, json_line, trust_of
@@ -39,8 +40,6 @@ def record(
     Prints the address to which clients connect instead.
     """
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
-    from .. import capture
-
     recorder = capture.make_recorder(
         folder,
         max_bytes=_size(max_bytes),
@@ -114,8 +113,6 @@ def replay(
     Over new connections, with new ids; subscriptions and handshakes are made again first.
     """
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
-    from .. import capture
-
     if not speed >= 0:
         raise UsageError(f"--speed {speed}: a number, not below 0")
     if record is None and not dry_run and "://" in folder:

@@ -51,7 +51,7 @@ class EventFields(NamedTuple):
     client: str
 
 
-FIELDS: Final = EventFields._fields
+FIELDS: Final = tuple(EventFields.__annotations__)
 _SUBJECT, _ID, _SOURCE, _SCHEMA, _CORRELATION, _PRIORITY, _REPLY_TO, _CLIENT = (
     FIELDS.index(name) for name in ("subject", "id", "source", "dataschema", "correlation_id", "priority", "reply_to", "client")
 )

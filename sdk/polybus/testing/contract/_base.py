@@ -71,6 +71,8 @@ class Contract:
     make: ClassVar[Any]
     ground: ClassVar[Any]
     naming: ClassVar[Any]
+    requires: ClassVar[tuple[str, ...]] = ()
+    """Of `Capabilities`: where the wire does not have these, all tests of the part are left out."""
     turns: ClassVar[int] = 300
     """Round trips of one conversation: enough for credits to come round, fewer where each takes long."""
 
@@ -157,7 +159,8 @@ def suite(
             if not key.startswith("test_"):
                 continue
             unknown.discard(key)
-            if capabilities is not None and not all(getattr(capabilities, want) for want in getattr(test, "needs", ())):
+            wanted = (*getattr(part, "requires", ()), *getattr(test, "needs", ()))
+            if capabilities is not None and not all(getattr(capabilities, want) for want in wanted):
                 made[key] = None  # pytest collects no test of this name
             elif key in skip:
                 made[key] = pytest.mark.skip(reason=skip[key])(_bounded(test))

@@ -32,7 +32,8 @@ def _callers(bus: Bus, subject: Any) -> list[Peer]:
 class AskedContract(Contract):
     """`Peer.subscribe`."""
 
-    @needs("publish")
+    requires = ("publish",)
+
     async def test_of_one_that_dialled_in_only_its_own_publications_come(self) -> None:
         bus, news, hello = Bus(), self.subject("news.today"), self.subject("hello")
         callers = _callers(bus, hello)
@@ -55,7 +56,6 @@ class AskedContract(Contract):
                 assert len(await take(everybodys, 7)) == 7
                 assert len(hers) == len(his) == len(everybodys) == 0
 
-    @needs("publish")
     async def test_a_client_that_its_server_asks_sends_nothing_twice(self) -> None:
         bus, news, hello = Bus(), self.subject("news.today"), self.subject("hello")
         callers = _callers(bus, hello)
@@ -70,7 +70,7 @@ class AskedContract(Contract):
                 assert [await take(each, 1) for each in (one, two, three)] == [[1], [1], [1]]
                 assert len(one) == len(two) == len(three) == 0
 
-    @needs("publish", "extensions")
+    @needs("extensions")
     async def test_one_that_dialled_in_is_asked_with_wildcards(self) -> None:
         bus, hello = Bus(), self.subject("hello")
         callers = _callers(bus, hello)
@@ -83,7 +83,6 @@ class AskedContract(Contract):
                 await client.publish(self.subject("news.tomorrow"), 4)
                 assert await take(news, 2) == [2, 4]
 
-    @needs("publish")
     async def test_the_server_is_asked_too_and_told_when_nobody_wants_it_any_more(self) -> None:
         bus, news, hello = Bus(), self.subject("news.today"), self.subject("hello")
         _callers(bus, hello)
@@ -101,7 +100,6 @@ class AskedContract(Contract):
             await client.request(hello)
             assert client.stats().received == before + 1  # the answer, and nothing else
 
-    @needs("publish")
     async def test_interest_in_one_peer_and_in_all_keep_each_other_told(self) -> None:
         bus, news, hello = Bus(), self.subject("news.today"), self.subject("hello")
         _callers(bus, hello)
@@ -126,7 +124,6 @@ class AskedContract(Contract):
             await client.request(hello)
             assert client.stats().received == before + 1
 
-    @needs("publish")
     async def test_an_asked_server_is_asked_again_when_the_link_comes_back(self) -> None:
         bus, news, hello = Bus(), self.subject("news.today"), self.subject("hello")
         _callers(bus, hello)
@@ -142,7 +139,6 @@ class AskedContract(Contract):
             await bus.publish(news, "after")
             assert await take(today, 1) == ["after"]
 
-    @needs("publish")
     async def test_what_has_come_is_read_before_the_end_of_the_peer_is_told(self) -> None:
         bus, news, hello = Bus(), self.subject("news.today"), self.subject("hello")
         callers = _callers(bus, hello)
@@ -163,7 +159,6 @@ class AskedContract(Contract):
                 async with callers[0].subscribe(news):
                     raise AssertionError("entered")
 
-    @needs("publish")
     async def test_who_waits_is_told_of_the_end_of_the_peer(self) -> None:
         bus, news, hello = Bus(), self.subject("news.today"), self.subject("hello")
         callers = _callers(bus, hello)
@@ -174,7 +169,7 @@ class AskedContract(Contract):
                 with pytest.raises(Disconnected):
                     await anext(today)
 
-    @needs("publish", "extensions")
+    @needs("extensions")
     async def test_who_is_asked_decides_with_authorize(self) -> None:
         asked: list[Any] = []
         secret, news, hello = self.subject("secret.plan"), self.subject("news.today"), self.subject("hello")

@@ -23,7 +23,7 @@ from ...errors import (
     RemoteError,
     RequestError,
 )
-from ._base import Contract, eventually, needs
+from ._base import Contract, eventually
 
 __all__ = ["ChannelContract"]
 
@@ -38,7 +38,8 @@ class Line:
 class ChannelContract(Contract):
     """`stream` and `channel`, which need the extensions between our own buses."""
 
-    @needs("extensions")
+    requires = ("extensions",)
+
     async def test_a_stream_gives_every_item_in_order_and_then_ends(self) -> None:
         async def lines(body: int) -> AsyncIterator[Any]:
             for number in range(body):
@@ -50,7 +51,6 @@ class ChannelContract(Contract):
                     assert [line async for line in items] == [Line(n) for n in range(count)]
             await eventually(lambda: bus.stats().running == 0)
 
-    @needs("extensions")
     async def test_an_item_may_be_bytes_or_null(self) -> None:
         sent: list[Any] = [b"\x00\xff", b"", None, "text", {"a": 1}]
 
@@ -65,7 +65,6 @@ class ChannelContract(Contract):
             assert first in (b"\x00\xff", "AP8=")
             assert rest[1:] == [None, "text", {"a": 1}]
 
-    @needs("extensions")
     async def test_an_item_that_does_not_fit_is_a_bad_reply(self) -> None:
         async def lines() -> AsyncIterator[Any]:
             yield {"number": "one"}
@@ -74,7 +73,6 @@ class ChannelContract(Contract):
             with pytest.raises(BadReply, match=r"\$\.number"):
                 await anext(items)
 
-    @needs("extensions")
     async def test_a_slow_reader_holds_the_sender_back(self) -> None:
         made: list[int] = []
 
@@ -91,7 +89,6 @@ class ChannelContract(Contract):
             assert [item async for item in items] == list(range(1, 1000))
             assert len(made) == 1000
 
-    @needs("extensions")
     async def test_leaving_a_stream_stops_the_handler_and_runs_its_clean_up(self) -> None:
         cleaned = anyio.Event()
 
@@ -111,7 +108,6 @@ class ChannelContract(Contract):
             await cleaned.wait()
             await eventually(lambda: bus.stats().running == 0)
 
-    @needs("extensions")
     async def test_leaving_a_stream_stops_a_handler_that_waits_between_items(self) -> None:
         cleaned = anyio.Event()
 
@@ -127,7 +123,6 @@ class ChannelContract(Contract):
                 assert await anext(items) == 1
             await cleaned.wait()
 
-    @needs("extensions")
     async def test_a_stream_that_fails_gives_its_items_first_and_then_the_error(self) -> None:
         async def fails(body: bool) -> AsyncIterator[int]:
             yield 1
@@ -144,14 +139,12 @@ class ChannelContract(Contract):
                 assert got == [1, 2]
                 assert "secret" not in str(caught.value)
 
-    @needs("extensions")
     async def test_a_stream_that_nobody_handles_is_no_handler(self) -> None:
         async with self.joined(Bus()) as client:
             with pytest.raises(NoHandler):
                 async with client.stream(self.subject("nobody")) as items:
                     await anext(items)
 
-    @needs("extensions")
     async def test_a_request_to_a_stream_and_a_stream_from_a_request_are_bad_requests_at_once(self) -> None:
         bus, lines, one, talk = Bus(), self.subject("lines"), self.subject("one"), self.subject("talk")
 
@@ -180,7 +173,6 @@ class ChannelContract(Contract):
                     async with client.channel(subject) as ch:
                         await anext(ch)
 
-    @needs("extensions")
     async def test_a_channel_carries_both_halves_and_their_ends(self) -> None:
         async def double(ch: Channel[int, int]) -> None:
             total = 0
@@ -198,7 +190,6 @@ class ChannelContract(Contract):
             with pytest.raises(LocalProtocolError):
                 await ch.send(1)
 
-    @needs("extensions")
     async def test_an_item_that_does_not_fit_ends_a_channel_with_bad_request(self) -> None:
         async def take(ch: Channel[Line, int]) -> None:
             async for line in ch:
@@ -211,7 +202,6 @@ class ChannelContract(Contract):
             with pytest.raises(RequestError):
                 await anext(ch)
 
-    @needs("extensions")
     async def test_a_slow_handler_holds_the_channel_s_opener_back(self) -> None:
         go = anyio.Event()
 
@@ -236,7 +226,6 @@ class ChannelContract(Contract):
                 go.set()
             assert await anext(ch) == sum(range(1000))
 
-    @needs("extensions")
     async def test_aborting_a_channel_stops_the_handler_with_the_error(self) -> None:
         stopped = anyio.Event()
 
@@ -253,7 +242,6 @@ class ChannelContract(Contract):
             ch.abort(Code.ABORTED, "changed my mind")
             await stopped.wait()
 
-    @needs("extensions")
     async def test_a_channel_handler_that_fails_ends_both_halves(self) -> None:
         async def fail(ch: Channel[int, int]) -> None:
             await anext(ch)
@@ -266,7 +254,6 @@ class ChannelContract(Contract):
             with pytest.raises(NotFound):
                 await ch.send(2)
 
-    @needs("extensions")
     async def test_a_lost_link_ends_channels_on_both_sides(self) -> None:
         stopped = anyio.Event()
 
@@ -284,7 +271,6 @@ class ChannelContract(Contract):
                 await anext(ch)
             await stopped.wait()
 
-    @needs("extensions")
     async def test_a_peer_that_dialled_in_can_be_asked_for_a_stream(self) -> None:
         bus, client, subject = Bus(), Bus(), self.subject("lines")
 

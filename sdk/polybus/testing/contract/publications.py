@@ -26,7 +26,8 @@ def _barrier(bus: Bus, subject: Any) -> None:
 class PublicationContract(Contract):
     """`publish`, `subscribe` and `on`."""
 
-    @needs("publish")
+    requires = ("publish",)
+
     async def test_what_a_client_publishes_reaches_the_server_in_order(self) -> None:
         bus, subject = Bus(), self.subject("news.today")
         async with self.joined(bus) as client, bus.subscribe(subject) as news:
@@ -34,7 +35,7 @@ class PublicationContract(Contract):
                 await client.publish(subject, number)
             assert await take(news, 100) == list(range(100))
 
-    @needs("publish", "subscribe")
+    @needs("subscribe")
     async def test_what_a_server_publishes_reaches_the_subscribed_client_in_order(self) -> None:
         bus, subject, other = Bus(), self.subject("news.today"), self.subject("news.other")
         async with self.joined(bus) as client, client.subscribe(subject) as news:
@@ -43,7 +44,7 @@ class PublicationContract(Contract):
                 await bus.publish(subject, number)
             assert await take(news, 100) == list(range(100))
 
-    @needs("publish", "subscribe")
+    @needs("subscribe")
     async def test_a_message_carries_subject_body_and_peer(self) -> None:
         bus, subject = Bus(), self.subject("news.today")
         async with self.joined(bus) as client, client.subscribe(subject) as news:
@@ -53,14 +54,14 @@ class PublicationContract(Contract):
             assert (message.subject, message.body) == (subject, {"title": "ü"})
             assert message.peer is client.peers[0]
 
-    @needs("publish", "subscribe", "headers")
+    @needs("subscribe", "headers")
     async def test_headers_of_a_publication_arrive(self) -> None:
         bus, subject = Bus(), self.subject("news.today")
         async with self.joined(bus) as client, client.subscribe(subject) as news:
             await bus.publish(subject, 1, headers={"x-kind": "flash"})
             assert (await anext(news)).headers == {"x-kind": "flash"}
 
-    @needs("publish", "subscribe", "extensions")
+    @needs("subscribe", "extensions")
     async def test_wildcards_match_over_a_link(self) -> None:
         bus = Bus()
         names = ["news", "news.today", "news.today.late", "old.today"]
@@ -80,7 +81,7 @@ class PublicationContract(Contract):
                     await bus.publish(self.subject(wanted[0]), "last")
                     assert await take(news, 1) == ["last"]
 
-    @needs("publish", "subscribe", "extensions")
+    @needs("subscribe", "extensions")
     async def test_overlapping_subscriptions_get_it_once_each(self) -> None:
         bus, subject = Bus(), self.subject("news.today")
         async with (
@@ -96,7 +97,7 @@ class PublicationContract(Contract):
                 assert await take(subscription, 3) == [0, 1, 2]
                 assert len(subscription) == 0
 
-    @needs("publish", "subscribe")
+    @needs("subscribe")
     async def test_nothing_comes_after_unsubscribing(self) -> None:
         bus, subject, barrier = Bus(), self.subject("news.today"), self.subject("barrier")
         _barrier(bus, barrier)
@@ -110,7 +111,7 @@ class PublicationContract(Contract):
             await client.request(barrier)
             assert client.stats().received == before + 1  # the barrier's answer, and nothing else
 
-    @needs("publish", "subscribe")
+    @needs("subscribe")
     async def test_leaving_one_of_two_equal_subscriptions_keeps_the_other(self) -> None:
         bus, subject = Bus(), self.subject("news.today")
         async with self.joined(bus) as client, client.subscribe(subject) as stays:
@@ -119,7 +120,7 @@ class PublicationContract(Contract):
             await bus.publish(subject, 1)
             assert await take(stays, 1) == [1]
 
-    @needs("publish", "subscribe")
+    @needs("subscribe")
     async def test_a_bus_s_own_subscription_and_its_link_both_get_a_publication_once(self) -> None:
         bus, subject = Bus(), self.subject("news.today")
         async with self.joined(bus) as client, bus.subscribe(subject) as here, client.subscribe(subject) as there:
@@ -127,7 +128,6 @@ class PublicationContract(Contract):
             await bus.publish(subject, 2)
             assert await take(here, 2) == await take(there, 2) == [1, 2]
 
-    @needs("publish")
     async def test_without_local_the_bus_s_own_publications_are_left_out(self) -> None:
         bus, subject = Bus(), self.subject("news.today")
         async with self.joined(bus) as client, bus.subscribe(subject, local=False) as news:
@@ -135,7 +135,6 @@ class PublicationContract(Contract):
             await client.publish(subject, "theirs")
             assert await take(news, 1) == ["theirs"]
 
-    @needs("publish")
     async def test_an_on_handler_takes_publications_one_at_a_time_and_in_order(self) -> None:
         bus, subject = Bus(), self.subject("news.today")
         log: list[Any] = []
@@ -155,7 +154,7 @@ class PublicationContract(Contract):
             await done.wait()
         assert log == [(step, number) for number in range(50) for step in ("in", "out")]
 
-    @needs("publish", "subscribe")
+    @needs("subscribe")
     async def test_sessions_are_isolated_without_a_relay(self) -> None:
         bus, subject, barrier = Bus(), self.subject("chat.room"), self.subject("barrier")
         _barrier(bus, barrier)
@@ -166,7 +165,7 @@ class PublicationContract(Contract):
                 await bob.request(barrier)
                 assert len(room) == 0
 
-    @needs("publish", "subscribe", "extensions")
+    @needs("subscribe", "extensions")
     async def test_a_relay_passes_publications_on_to_others_once_and_not_back(self) -> None:
         bus, subject, barrier = Bus(), self.subject("chat.room"), self.subject("barrier")
         _barrier(bus, barrier)
@@ -179,7 +178,7 @@ class PublicationContract(Contract):
                 await bob.request(barrier)
                 assert len(own) == len(room) == 0
 
-    @needs("publish", "subscribe")
+    @needs("subscribe")
     async def test_a_publication_to_one_peer_reaches_only_that_one(self) -> None:
         bus, subject, barrier = Bus(), self.subject("news.today"), self.subject("barrier")
         _barrier(bus, barrier)
