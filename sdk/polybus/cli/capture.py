@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from attrs import asdict
@@ -28,21 +27,6 @@ commands: typer.Typer = typer.Typer(
 
 Folder = Annotated[str, typer.Argument(metavar="DIR", help="The capture: a folder, or a URI such as s3://...")]
 Out = Annotated[str, typer.Argument(metavar="OUT", help="A folder, empty or not there yet.")]
-
-
-class Format(StrEnum):
-    """Formats that `export` writes."""
-
-    PARQUET = "parquet"
-    JSONL = "jsonl"
-
-
-class Table(StrEnum):
-    """Of what."""
-
-    FRAMES = "frames"
-    EVENTS = "events"
-    QUARANTINE = "quarantine"
 
 
 @commands.command()
@@ -117,13 +101,16 @@ def compact(folder: Folder, out: Out) -> None:
 def export(
     folder: Folder,
     out: Out,
-    format: Annotated[Format, typer.Option(help="Of the files.")] = Format.PARQUET,
-    table: Annotated[Table, typer.Option(help="Frames as recorded, what they say, or those that say nothing.")] = Table.EVENTS,
+    format: Annotated[Literal["parquet", "jsonl"], typer.Option(help="Of the files.")] = "parquet",
+    table: Annotated[
+        Literal["frames", "events", "quarantine"],
+        typer.Option(help="Frames as recorded, what they say, or those that say nothing."),
+    ] = "events",
 ) -> None:
     """Write a table as Parquet or JSONL. Status 1 if something is damaged."""
     source = capture.Capture(folder)
     with _progress("writing") as progress:
-        _written(source, capture.export(source, out, format=format.value, table=table.value, progress=progress))
+        _written(source, capture.export(source, out, format=format, table=table, progress=progress))
 
 
 def _written(source: Any, paths: list[Any]) -> None:

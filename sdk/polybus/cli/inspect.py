@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
+from urllib.parse import parse_qsl
 
 import typer
 from attrs import asdict, field, frozen
@@ -53,7 +54,8 @@ def inspect(
     as_json: Annotated[bool, typer.Option("--json", help="One line of JSON for each frame.")] = False,
 ) -> None:
     """Show what frames say: the fields as they stand, and the messages. Status 1 if any of them is malformed."""
-    adapter = _adapter(protocol)
+    name, _, query = protocol.partition("?")
+    adapter = find_reader(name, dict(parse_qsl(query, keep_blank_values=True)))
     data = _bytes(source)
     findings = [_look(adapter, number, offset, frame) for number, (offset, frame) in enumerate(_cut(data, frames), 1)]
     printer = Printer()
@@ -68,13 +70,6 @@ def inspect(
         more = "" if len(bad) == 1 else f" ({len(bad)} of {len(findings)} frames are malformed)"
         hint = "; is it several frames? --frames lines or lengths" if len(findings) == 1 and frames == "one" else ""
         raise PeerError(f"frame {bad[0].number}: {bad[0].errors[0]}{more}{hint}")
-
-
-def _adapter(protocol: str) -> ProtocolAdapter:
-    name, _, query = protocol.partition("?")
-    from urllib.parse import parse_qsl
-
-    return find_reader(name, dict(parse_qsl(query, keep_blank_values=True)))
 
 
 def _bytes(source: str) -> bytes:
