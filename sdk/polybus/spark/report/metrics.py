@@ -61,10 +61,10 @@ def measure(spark: SparkSession, output: Output) -> dict[str, Any]:
         "errors": lambda: _rows(_errors(exchanges)),
         "slowest": lambda: _rows(_listed(exchanges.where("latency_ns is not null"), F.desc("latency_ns"))),
         "dead_letters": lambda: _rows(_dead_letters(exchanges)),
-        "orphans": lambda: _rows(_most(table("orphans").groupBy("protocol", "subject").agg(F.count("*").alias("n")))),
+        "orphans": lambda: _rows(_most(_counted(table("orphans"), "protocol", "subject"))),
         "sessions": lambda: _rows(_sessions(events)),
         "peers": lambda: _rows(_peers(events)),
-        "quarantine": lambda: _rows(_most(table("quarantine").groupBy("protocol", "reason").agg(F.count("*").alias("n")))),
+        "quarantine": lambda: _rows(_most(_counted(table("quarantine"), "protocol", "reason"))),
         "quarantine_samples": lambda: _rows(_quarantine_samples(table("quarantine"))),
     }
     with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -91,6 +91,10 @@ def measure(spark: SparkSession, output: Output) -> dict[str, Any]:
 def _rows(frame: DataFrame) -> Rows:
     rows: Rows = frame.toArrow().to_pylist()
     return rows
+
+
+def _counted(frame: DataFrame, *names: str) -> DataFrame:
+    return frame.groupBy(*names).agg(F.count("*").alias("n"))
 
 
 def _most(frame: DataFrame) -> DataFrame:
@@ -191,24 +195,15 @@ def _histogram(exchanges: DataFrame) -> Rows:
 def _throughput(events: DataFrame, width: int) -> DataFrame:
     """Messages and bytes by window and subject; the busiest by name, the others together."""
     named = F.coalesce("subject", F.lit(""))
-    busiest = [
-        row["subject"]
-        for row in _rows(
-            events.where("subject is not null")
-            .groupBy("subject")
-            .agg(F.count("*").alias("n"))
-            .orderBy(F.desc("n"), "subject")
-            .limit(STACKED)
-        )
-    ]
+    counted = _counted(events.where("subject is not null"), "subject")
+    busiest = [row["subject"] for row in _rows(counted.orderBy(F.desc("n"), "subject").limit(STACKED))]
     shown = F.when(named.isin(busiest), named) if busiest else F.lit(None).cast("string")
     grouped = events.groupBy(_window("time_ns", width), shown.alias("subject"))
     return grouped.agg(F.count("*").alias("n"), F.sum("nbytes").alias("nbytes")).orderBy("window_ns", "subject")
 
 
 def _errors(exchanges: DataFrame) -> DataFrame:
-    failed = exchanges.where("code is not null and code != 0")
-    return _most(failed.groupBy("protocol", "subject", "code", "code_name").agg(F.count("*").alias("n")))
+    return _most(_counted(exchanges.where("code is not null and code != 0"), "protocol", "subject", "code", "code_name"))
 
 
 def _listed(exchanges: DataFrame, order: Column) -> DataFrame:

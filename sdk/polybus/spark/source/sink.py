@@ -81,7 +81,21 @@ def _body(row: Mapping[str, Any]) -> Any:
     return data
 
 
-class BusWriter(DataSourceArrowWriter):
+class _Publishing:
+    """Writes partitions of a DataFrame as publications."""
+
+    _target: _Target
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> PublishResult:
+        """Publish a partition, of one batch where it is a stream.
+
+        Raises:
+            BusError: The bus was not there, or did not take it.
+        """
+        return self._target.publish(iterator)
+
+
+class BusWriter(_Publishing, DataSourceArrowWriter):
     """Publishes a DataFrame.
 
     Raises:
@@ -96,16 +110,8 @@ class BusWriter(DataSourceArrowWriter):
         # Tasks get this very object, so one that is repeated has the same run; what is published another time has another one.
         self._target = _Target.of(options, columns, uuid.uuid4().hex[:12])
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> PublishResult:
-        """Publish a partition.
 
-        Raises:
-            BusError: The bus was not there, or did not take it.
-        """
-        return self._target.publish(iterator)
-
-
-class BusStreamWriter(DataSourceStreamArrowWriter):
+class BusStreamWriter(_Publishing, DataSourceStreamArrowWriter):
     """Publishes the batches of a stream.
 
     Raises:
@@ -114,11 +120,3 @@ class BusStreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, options: Mapping[str, str], columns: Sequence[str]) -> None:
         self._target = _Target.of(options, columns, "run")
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> PublishResult:
-        """Publish a partition of a batch.
-
-        Raises:
-            BusError: The bus was not there, or did not take it.
-        """
-        return self._target.publish(iterator)
