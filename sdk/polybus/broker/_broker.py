@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from .._util.event_loop import Loop
     from ..plugins.recording import Recorder
 
-__all__ = ["Broker"]
-
-
 _SECURE = frozenset(("tls", "wss"))
 _QUIET = 0.05
 """Seconds without a frame after which a broker that drains has nothing more to hand on."""

@@ -6,8 +6,6 @@ import enum
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["TABLE", "Act", "Event", "Stage"]
-
 
 class Stage(enum.Enum):
     """State of a client's number."""

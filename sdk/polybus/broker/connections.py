@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from .._core.runtime import Runtime
     from ..limits import Limits
 
-__all__ = ["WANTED", "BrokerGate", "Side", "client_side", "server_side"]
-
 logger: logging.Logger = logging.getLogger("polybus.broker")
 
 ListensIn: TypeAlias = "Callable[[Transport], tuple[Transport, Callable[[Receiver], Receiver]]]"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from attrs import field, frozen
 
-__all__ = ["BrokerEvent", "ClientJoined", "ClientLeft", "FrameDropped", "ServerJoined", "ServerLeft"]
-
 
 @frozen(kw_only=True)
 class BrokerEvent:

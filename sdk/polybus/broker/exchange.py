@@ -18,8 +18,6 @@ from .participants import Client, Server
 from .registry import ClientRegistry
 from .slow_readers import SLOW
 
-__all__ = ["Exchange"]
-
 _FIRST_BAD: Final = 0x10
 _PAST_GOOD: Final = 0x30
 """First bytes from here on are no requests and no responses."""

@@ -11,8 +11,6 @@ import msgspec
 from ..errors import Code
 from ..protocols.csb import wire
 
-__all__ = ["BROKER", "HEAD", "closing", "control", "introduction", "leaving", "object_in", "refusal", "taken", "welcome"]
-
 BROKER: Final = 0
 """The number that is no client's: what stands under it is for the broker itself."""
 HEAD: Final = struct.Struct(">IB")

@@ -10,8 +10,6 @@ from attrs import define, field
 from .._util.violation_counter import ViolationCounter
 from .client_states import Stage
 
-__all__ = ["GONE", "Client", "End", "Server"]
-
 
 class End(Protocol):
     """A connection as the exchange sees it."""

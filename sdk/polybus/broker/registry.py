@@ -17,8 +17,6 @@ from .participants import GONE, Client, End, Server
 from .slow_readers import SLOW, SlowReaders
 from .stats import BrokerCounters, BrokerStats
 
-__all__ = ["REST", "ClientRegistry"]
-
 REST: Final = 60.0
 """Seconds for which the number of a client that has gone is not given again."""
 MOST_RESTING: Final = 100_000

@@ -7,8 +7,6 @@ from typing import Final
 
 from .participants import Client
 
-__all__ = ["SLOW", "SlowReaders"]
-
 SLOW: Final = "too slow: it does not read what is sent to it"
 
 

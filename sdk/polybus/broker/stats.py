@@ -6,8 +6,6 @@ from collections.abc import Mapping
 
 from attrs import define, field, frozen
 
-__all__ = ["BrokerCounters", "BrokerStats", "prometheus_text"]
-
 
 @define(eq=False)
 class BrokerCounters:

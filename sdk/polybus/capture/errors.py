@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from ..errors import BusError
 
-__all__ = ["CaptureError"]
-
 
 class CaptureError(BusError, ValueError):
     """A folder is no capture, or one that cannot be read or written; the text says what to do next."""

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from ..spark import Done
 
-__all__ = ["analyse", "running_session"]
-
 _POLL: Final = 0.3
 """Seconds between two looks at how far Spark has come."""
 _LITTLE: Final = 32 << 20

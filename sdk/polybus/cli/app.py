@@ -24,8 +24,6 @@ from .problems import describe, say
 from .record import record, replay
 from .serve import serve
 
-__all__ = ["app", "run"]
-
 app: typer.Typer = typer.Typer(
     name="polybus",
     help="RPC and publish/subscribe over any protocol and any transport.",

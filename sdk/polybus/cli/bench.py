@@ -27,8 +27,6 @@ from .problems import PeerError, UsageError, unwrapped
 from .rates import Load, Rates, measure
 from .show import Printer
 
-__all__ = ["bench"]
-
 _LOOPS = ("asyncio", "uvloop", "trio")
 
 

@@ -7,8 +7,6 @@ import sys
 from .. import Bus, run
 from ..demo.children import leave_with_parent
 
-__all__ = ["COUNT", "ECHO", "ONE_WAY", "make_bus"]
-
 ECHO = "bench.echo"
 ONE_WAY = "bench.one_way"
 COUNT = "bench.count"

@@ -21,8 +21,6 @@ from .options import Ca, Header, Insecure, Wait, headers_of, trust_of
 from .problems import UsageError, unwrapped
 from .routes import read_routes
 
-__all__ = ["bridge"]
-
 
 def bridge(
     left: Annotated[str, typer.Argument(metavar="LEFT", help="One side, for example ubre+ws://127.0.0.1:8000/bus")],

@@ -12,8 +12,6 @@ import typer
 from .. import Broker
 from .options import Cert, Insecure, Key, Origin, certificate, finite
 
-__all__ = ["broker"]
-
 
 def broker(
     clients: Annotated[

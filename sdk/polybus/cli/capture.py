@@ -15,8 +15,6 @@ from .. import capture
 from .options import Json, json_line
 from .problems import PeerError
 
-__all__ = ["commands"]
-
 commands: typer.Typer = typer.Typer(
     name="capture",
     help="Look at a capture, check it, mend it, make other files of it.",

@@ -19,8 +19,6 @@ from ..events import LinkDown, LinkUp
 from .options import Body, Ca, Header, Json, Url, Wait, connecting, finite, json_line, parse_body, parse_subject
 from .problems import PeerError, say, unwrapped
 
-__all__ = ["publish", "request", "subscribe"]
-
 _WITHOUT_HANDSHAKE = ("tcp", "unix")
 """On these a connection that stands does not show that there is a bus at the other end."""
 

@@ -22,8 +22,6 @@ from .demo_report import DemoReport
 from .options import json_line
 from .problems import UsageError
 
-__all__ = ["demo"]
-
 _MARKS: dict[Outcome, tuple[str, str]] = {
     "waiting": ("·", "dim"),
     "running": ("…", "yellow"),

@@ -15,8 +15,6 @@ from .problems import PeerError, UsageError
 if TYPE_CHECKING:
     from ..spark import Done
 
-__all__ = ["DemoReport"]
-
 
 @define
 class DemoReport:

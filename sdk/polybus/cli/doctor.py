@@ -16,8 +16,6 @@ from .options import Ca, Header, finite, headers_of, json_line, parse_body, pars
 from .problems import PeerError, UsageError
 from .show import Printer
 
-__all__ = ["doctor"]
-
 _MARKS = {"ok": ("✓", "green"), "failed": ("✗", "bold red"), "not reached": ("–", "dim")}
 
 

@@ -26,8 +26,6 @@ from ..transports._stream.wire import plain_reason
 from . import hints
 from .problems import for_shell
 
-__all__ = ["Examination", "Outcome", "DoctorStep"]
-
 Outcome: TypeAlias = Literal["ok", "failed", "not reached"]
 
 _NOBODY = "polybus.doctor"

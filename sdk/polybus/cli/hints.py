@@ -8,8 +8,6 @@ import ssl
 
 from .. import BadRequest, Disconnected, Forbidden, NoHandler, RequestError, Unauthorized
 
-__all__ = ["of", "silence"]
-
 _BY_NUMBER = {
     errno.ECONNREFUSED: (
         "start the server, or correct host and port; "

@@ -21,8 +21,6 @@ from .options import json_line
 from .problems import PeerError, UsageError
 from .show import Printer
 
-__all__ = ["inspect"]
-
 _MOST = 64 * 1024 * 1024
 _PREFIX = 4
 

@@ -17,27 +17,6 @@ from .. import Backoff, Bus, Limits, connect
 from ..plugins.registry import resolve_url
 from .problems import UsageError
 
-__all__ = [
-    "Body",
-    "Ca",
-    "Cert",
-    "Header",
-    "Insecure",
-    "Json",
-    "Key",
-    "Origin",
-    "Url",
-    "Wait",
-    "certificate",
-    "connecting",
-    "finite",
-    "headers_of",
-    "json_line",
-    "parse_body",
-    "parse_subject",
-    "trust_of",
-]
-
 Url: TypeAlias = Annotated[
     str, typer.Argument(metavar="URL", help="protocol+transport://address, for example ubre+ws://127.0.0.1:8000/bus")
 ]

@@ -22,8 +22,6 @@ from ..errors import (
     Unsupported,
 )
 
-__all__ = ["PeerError", "UsageError", "describe", "for_shell", "say", "unwrapped"]
-
 T = TypeVar("T")
 
 _LOOK = "; polybus doctor URL looks at every step"

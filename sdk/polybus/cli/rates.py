@@ -12,8 +12,6 @@ from attrs import frozen
 
 from .. import Bus, NoHandler
 
-__all__ = ["Load", "Rates", "measure"]
-
 _WARM_UP = 50
 _TURN = 64
 _STANDSTILL = 0.5

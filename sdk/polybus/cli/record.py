@@ -18,8 +18,6 @@ from ..plugins.targets import resolve_target
 from .options import Ca, Header, Insecure, Json, Url, Wait, headers_of, json_line, trust_of
 from .problems import PeerError, UsageError
 
-__all__ = ["record", "replay"]
-
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 

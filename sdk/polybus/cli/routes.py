@@ -12,8 +12,6 @@ from ..errors import BusError
 from .problems import UsageError
 from .serve import imported
 
-__all__ = ["read_routes"]
-
 _KEYS = ("source", "target", "kinds", "reverse", "request", "reply", "headers")
 _HEAD = re.compile(r"^[ \t]*\[\[\s*route\s*\]\]", re.M)
 

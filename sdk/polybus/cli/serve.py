@@ -17,8 +17,6 @@ from ..transports._ws.policy import check_hosts, check_origins
 from .options import Cert, Insecure, Key, Origin, certificate, finite
 from .problems import PeerError, UsageError
 
-__all__ = ["imported", "load_bus", "serve"]
-
 
 def serve(
     app: Annotated[str, typer.Argument(metavar="APP", help="module:bus, imported from the current folder.")],

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-__all__ = ["Printer"]
-
 
 class Printer:
     """Writes to stdout; colours follow the terminal and NO_COLOR."""

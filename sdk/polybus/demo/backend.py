@@ -32,8 +32,6 @@ from .vocabulary import (
     Tail,
 )
 
-__all__ = ["OUTBOX", "SABOTAGE", "Backend"]
-
 OUTBOX = 256
 """Messages that the back end keeps for a peer that does not read; later ones push out the oldest."""
 

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from attrs import frozen
 
-__all__ = ["Certificate", "make_certificate"]
-
 _SUBJECT = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
 _KEY = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
 

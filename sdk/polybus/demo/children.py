@@ -14,8 +14,6 @@ import anyio
 import anyio.abc
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-__all__ = ["Child", "DemoError", "leave_with_parent"]
-
 _START = 40.0
 _END = 5.0
 _LINE = 4096

@@ -47,8 +47,6 @@ from .vocabulary import (
     Tail,
 )
 
-__all__ = ["STEPS", "Console", "Make", "play_row"]
-
 T = TypeVar("T")
 Make: TypeAlias = Callable[[str, str, str, Workshop], Plant]
 """Makes a plant: transport, template of its URL, name of the row, things in common."""

@@ -15,8 +15,6 @@ from .console import BACKOFF
 from .play import TIMEOUT, CheckFailed, DemoRow, RowRun, Workshop, check
 from .vehicle import VOLTAGE, Move, VehicleDoor
 
-__all__ = ["nested_rows"]
-
 PAIRS = (("ubre", "uprotocol"), ("jrep", "csb"), ("csb", "ubre"))
 """Protocols of the page and of the vehicle."""
 READINGS = 64

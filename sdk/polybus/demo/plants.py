@@ -18,8 +18,6 @@ from .children import Child, DemoError
 from .play import TIMEOUT, NotHere, Workshop
 from .sensors import Sensors
 
-__all__ = ["AnsweringPlant", "BrokeredPlant", "MemoryPlant", "Plant", "ProcessPlant", "make_plant"]
-
 
 class Plant(Protocol):
     """The interface that the steps use."""

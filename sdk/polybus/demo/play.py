@@ -16,20 +16,6 @@ from attrs import define, field, frozen
 
 from .certificates import Certificate, make_certificate
 
-__all__ = [
-    "TIMEOUT",
-    "REFUSALS",
-    "CheckFailed",
-    "NotHere",
-    "Outcome",
-    "DemoRow",
-    "RowRun",
-    "StepRun",
-    "Workshop",
-    "check",
-    "play",
-]
-
 Outcome: TypeAlias = Literal["waiting", "running", "ok", "failed", "not here"]
 
 TIMEOUT = 12.0

@@ -9,8 +9,6 @@ from .nested import nested_rows
 from .plants import AnsweringPlant, BrokeredPlant, make_plant
 from .play import DemoRow
 
-__all__ = ["all_rows", "chosen_rows"]
-
 _TRANSPORTS = ("memory", "tcp", "tls", "unix", "ws", "wss")
 _BROKERED = ("tcp", "ws")
 """Between the clients and the broker; the back end is always connected to it by TCP."""

@@ -18,8 +18,6 @@ from .children import leave_with_parent
 from .play import TIMEOUT
 from .vocabulary import SensorReading, SensorStatus
 
-__all__ = ["BACKOFF", "Sensors"]
-
 SENSORS = ("temperature", "pressure")
 BACKOFF = Backoff(initial=0.05, maximum=0.4)
 PACE = 0.02

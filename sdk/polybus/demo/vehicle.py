@@ -13,8 +13,6 @@ from attrs import evolve, frozen
 from .. import Bus, NotFound
 from .children import leave_with_parent
 
-__all__ = ["VOLTAGE", "VehicleDoor", "Move", "Vehicle"]
-
 VOLTAGE = 0x00010001
 """The action of the diagnostics that tells the voltage of a battery."""
 

@@ -6,20 +6,6 @@ from attrs import frozen
 
 from ..subjects import Subject
 
-__all__ = [
-    "FLOOD",
-    "LEVEL",
-    "SECRET",
-    "Announcement",
-    "PlantCounters",
-    "Flood",
-    "GetLevel",
-    "Level",
-    "SensorReading",
-    "SensorStatus",
-    "Tail",
-]
-
 SECRET = "the vault opens with 4711"
 """In the text of an exception and in a publication that the console may not see."""
 

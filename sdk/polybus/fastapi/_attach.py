@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     Application: TypeAlias = Starlette | Router
 
-__all__ = ["attach"]
-
 
 def attach(
     app: Application,

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from .._bus.bus import Bus
     from ..plugins import AsgiApp
 
-__all__ = ["AttachedRoute", "Attachment", "attached_here"]
-
 _running: RunVar[dict[Attachment, None]] = RunVar("polybus attachments")
 
 

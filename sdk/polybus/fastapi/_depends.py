@@ -17,8 +17,6 @@ from starlette.requests import HTTPConnection  # isort: skip
 if TYPE_CHECKING:
     from .._bus.bus import Bus
 
-__all__ = ["blocking_bus_of", "bus_of", "bus_or_twin_of"]
-
 
 async def bus_of(connection: HTTPConnection) -> Bus:
     """The bus attached to the application that serves a request or WebSocket; it is started where that has not happened.

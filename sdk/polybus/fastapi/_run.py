@@ -7,8 +7,6 @@ from typing import Any
 
 from .._validation import seconds
 
-__all__ = ["run"]
-
 
 def run(app: Any, *, drain: float = 20.0, host: str = "127.0.0.1", port: int = 8000, **options: Any) -> None:
     """Serve an application with uvicorn until SIGINT or SIGTERM, then drain the attached buses, then stop.

@@ -7,8 +7,6 @@ from typing import Any
 from .._validation import shown
 from ..transports.postmessage import script
 
-__all__ = ["add_script", "check_script"]
-
 _NAME = "polybus-script"
 
 

@@ -19,8 +19,6 @@ from .._bus.bus import Bus
 from ..transports._stream.sockets import address_of
 from ._attachment import attached_here
 
-__all__ = ["DrainingServer"]
-
 logger: logging.Logger = logging.getLogger("polybus")
 
 _FRAME: Final = 1024 * 1024

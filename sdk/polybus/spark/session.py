@@ -18,8 +18,6 @@ from typing import Any, Final
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-__all__ = ["JAVA_NEEDED", "SparkUnavailable", "check_java", "remove_after", "sockets", "start_session", "unoptimized"]
-
 JAVA_NEEDED: Final = 17
 """The oldest Java that Spark 4 runs on."""
 

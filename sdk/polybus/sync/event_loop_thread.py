@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from .._bus.bus import Bus
     from .items import Run
 
-__all__ = ["BorrowedLoop", "EventLoopThread", "HandlerLoop", "OwnedBus", "check_not_on_loop"]
-
 
 def check_not_on_loop(thread: int = 0) -> None:
     """Raise where waiting would wait for itself, or for a bus that cannot go on meanwhile.

@@ -18,17 +18,6 @@ if TYPE_CHECKING:
     from .._rpc.channel import Channel, ChannelContext
     from ..plugins import Connector
 
-__all__ = [
-    "BlockingBlock",
-    "BlockingChannel",
-    "BlockingItems",
-    "BlockingSubscription",
-    "BlockingTunnel",
-    "Run",
-    "awaited",
-    "called",
-]
-
 T = TypeVar("T")
 Receives = TypeVar("Receives")
 Sends = TypeVar("Sends")

@@ -16,8 +16,6 @@ from ..transports.memory import Memory
 if TYPE_CHECKING:
     from ..plugins import Connector
 
-__all__ = ["Network", "SimulatedConnection", "SimulatedConnector"]
-
 _HIGH: Final = 64 * 1024
 """Bytes on their way in one direction, from which on its sender is asked to pause."""
 

@@ -10,8 +10,6 @@ from typing import Any
 
 import anyio
 
-__all__ = ["PATIENCE", "eventually", "let_expire"]
-
 PATIENCE = 30.0
 """Seconds within which what is waited for must come about, also on a slow machine with other work."""
 

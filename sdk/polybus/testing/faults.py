@@ -13,8 +13,6 @@ from attrs.validators import ge, gt, le, optional
 
 from ..plugins import Closed, Connector, DialOptions, Host, Receiver, Transport
 
-__all__ = ["Faults"]
-
 _share = [ge(0.0), le(1.0)]
 
 

@@ -28,8 +28,6 @@ from ..plugins import (
 from ..transports.memory import Memory
 from .faults import Faults
 
-__all__ = ["pair"]
-
 _BACKOFF = Backoff(initial=0.001, maximum=0.02)
 """A test does not want to wait for a link that comes back."""
 

@@ -7,8 +7,6 @@ import itertools
 import selectors
 from typing import Any
 
-__all__ = ["VirtualLoop"]
-
 
 class VirtualLoop(asyncio.SelectorEventLoop):
     """Event loop in virtual time, which begins at 0: ``asyncio.Runner(loop_factory=VirtualLoop)``, or with anyio

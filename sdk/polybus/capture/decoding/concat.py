@@ -11,8 +11,6 @@ import pyarrow as pa
 
 from .decoder import Decoded, decode
 
-__all__ = ["decoded", "joined"]
-
 ROWS_AT_ONCE: Final = 32_768
 """So many rows, or a few more, are decoded together. Half as many take 2 to 15 % longer, and twice as many save no more."""
 BYTES_AT_ONCE: Final = 16 << 20

@@ -22,8 +22,6 @@ from .event_mapping import EventFields
 from .frame_decoders import LIMITS, MARK, FrameDecoder, decoder_for
 from .quarantine_reasons import reason_of
 
-__all__ = ["Decoded", "decode"]
-
 _BATCH_THRESHOLD: Final = 16
 """Rows of one connection type, from which on it is worth while to read them together."""
 

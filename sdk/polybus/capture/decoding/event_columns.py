@@ -14,19 +14,6 @@ from ..schema import EVENTS, FRAMES
 from ..store.compute import pc
 from .event_mapping import FIELDS
 
-__all__ = [
-    "KINDS",
-    "PUBLISH",
-    "REQUEST",
-    "RESPONSE",
-    "Column",
-    "ColumnarEvents",
-    "EventColumns",
-    "MessageColumns",
-    "frame_columns",
-    "good_answers",
-]
-
 Column: TypeAlias = pa.Array | Callable[[], pa.Array]
 """A column that is there already, or a function that makes it."""
 

@@ -11,8 +11,6 @@ from ...errors import BusError, Code
 from ...message import Kind, Message
 from ...protocols.csb.wire import FIRST_RESERVED
 
-__all__ = ["FIELDS", "EventFields", "EventMapper", "mapper_for"]
-
 EventMapper: TypeAlias = Callable[[Message], list[Any]]
 
 _KINDS: Final[Mapping[str, str]] = {

@@ -17,8 +17,6 @@ from ...plugins.registry import find_protocol, find_reader
 from .event_mapping import EventMapper, mapper_for
 from .vectorized import BatchReader, batch_readers_for
 
-__all__ = ["LIMITS", "MARK", "FrameDecoder", "decoder_for"]
-
 LIMITS: Final = Limits(message=1 << 30)
 """A frame that has passed a link was within its limits; only the depth protects the decoder itself."""
 MARK: Final = "link"

@@ -10,8 +10,6 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-__all__ = ["headers_only"]
-
 _members: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 _elements: Final = msgspec.json.Decoder(list[Raw]).decode
 _encode: Final = msgspec.json.Encoder().encode

@@ -10,8 +10,6 @@ import msgspec
 from ...errors import RemoteProtocolError
 from ..schema import FLAG_REDACTED, FLAG_TRUNCATED
 
-__all__ = ["reason_of"]
-
 _BY_REASON: Final[Mapping[str, str]] = {
     "truncated": "bad_length",
     "unknown_kind": "bad_kind",

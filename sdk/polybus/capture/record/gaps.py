@@ -10,8 +10,6 @@ import attrs
 from ..store.flags import DIRECTION_OUT, FLAG_GAP_BEFORE
 from .taps import RowHeader
 
-__all__ = ["RETENTION", "Gap", "Missing"]
-
 RETENTION: Final = "retention"
 """Of frames that were removed for their age, or for the size of all."""
 

@@ -16,8 +16,6 @@ from attrs import frozen
 from .gaps import Gap
 from .taps import FIELDS, RowHeader, Ttl
 
-__all__ = ["END", "HEAD", "Packed", "Packer", "joined", "size_of_body", "unpacked"]
-
 Numbers: TypeAlias = "array[int] | memoryview"
 
 HEAD: Final = struct.Struct("<6I")

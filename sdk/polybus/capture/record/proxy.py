@@ -29,8 +29,6 @@ from ...plugins import (
 from ...plugins.registry import find_reader, join_url, resolve_url
 from .recorder import CaptureRecorder
 
-__all__ = ["RecordingProxy"]
-
 logger: logging.Logger = logging.getLogger("polybus.capture")
 _HOP: Final = frozenset({"host", "connection", "upgrade", "origin", "content-length", "transfer-encoding", "keep-alive"})
 _PATIENT: Final = 4 << 20

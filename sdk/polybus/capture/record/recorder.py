@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from ..writer.thread import WriterThread
     from .redaction import Redact
 
-__all__ = ["CaptureRecorder", "make_recorder"]
-
 logger: logging.Logger = logging.getLogger("polybus.capture")
 
 _PATIENCE: Final = 10.0

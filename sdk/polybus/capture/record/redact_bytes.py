@@ -13,8 +13,6 @@ import re
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
-__all__ = ["NAMES", "SUSPECT", "SUSPECT_EVENT", "blank"]
-
 NAMES: Final = (
     "token",
     "cookie",

@@ -18,8 +18,6 @@ from ..store.compute import pc
 from .redact_bytes import SUSPECT, SUSPECT_EVENT, blank
 from .taps import RowHeader
 
-__all__ = ["Redact", "Redaction", "redact_default"]
-
 Redact: TypeAlias = Callable[[str, bytes], bytes]
 """``redact(protocol, frame)`` gives what is to be written in place of a frame."""
 Int32s: TypeAlias = npt.NDArray[np.int32]

@@ -11,8 +11,6 @@ from .gaps import Gap
 from .packing import Packed, Packer
 from .taps import FIELDS, MOST, SMALL, RecordedFrame
 
-__all__ = ["RowBuffer"]
-
 logger: logging.Logger = logging.getLogger("polybus.capture")
 
 _MOST_LARGE: Final = 64 << 20

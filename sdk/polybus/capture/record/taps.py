@@ -22,19 +22,6 @@ if TYPE_CHECKING:
     from ...plugins import Closed, Receiver
     from .recorder import CaptureRecorder
 
-__all__ = [
-    "FIELDS",
-    "MOST",
-    "SMALL",
-    "RowHeader",
-    "RecordedReceiver",
-    "RecordedSession",
-    "RecordedTransport",
-    "RecordedFrame",
-    "ConnectionTap",
-    "Ttl",
-]
-
 _REQUEST: Final = Kind.REQUEST
 
 

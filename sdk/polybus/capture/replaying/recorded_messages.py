@@ -23,8 +23,6 @@ from ..decoding.frame_decoders import MARK, decoder_for
 from ..schema import DIRECTION_IN, DIRECTION_OUT, FLAG_GAP_BEFORE
 from ..store.reader import Capture, Segment, lost
 
-__all__ = ["RecordedMessage", "Selection", "client_messages"]
-
 _REPLAYED: Final = frozenset({Kind.REQUEST, Kind.PUBLISH, Kind.NOTIFY, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE, Kind.CANCEL})
 _OWN: Final = "_polybus."
 

@@ -16,8 +16,6 @@ from typing import Any, Final
 import pyarrow as pa
 from attrs import frozen
 
-__all__ = ["END_OF_STREAM", "MARK", "ArrowMessage", "marked", "messages", "sealed_message"]
-
 _PREFIX: Final = b"\xff\xff\xff\xff"
 _LENGTH: Final = struct.Struct("<i")
 END_OF_STREAM: Final = _PREFIX + b"\0\0\0\0"

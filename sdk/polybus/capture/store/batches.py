@@ -14,8 +14,6 @@ from ..record.taps import RowHeader
 from ..schema import FRAMES
 from .compute import pc
 
-__all__ = ["Batches", "frames_of"]
-
 _OF_ENDS: Final = ("direction", "conn_id", "peer", "protocol", "transport", "tunnel", "options", "role", "flags")
 
 _FEW: Final = 16

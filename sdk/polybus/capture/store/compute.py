@@ -6,6 +6,4 @@ from typing import Any
 
 import pyarrow.compute
 
-__all__ = ["pc"]
-
 pc: Any = pyarrow.compute

@@ -18,8 +18,6 @@ from ..schema import EVENTS, FRAMES, QUARANTINE
 from .folders import new_folder
 from .reader import Capture
 
-__all__ = ["compact", "export"]
-
 Progress = Callable[[int], None]
 """Told how many rows have been done, now and then."""
 _ROWS_OF_FILE: Final = 4_000_000

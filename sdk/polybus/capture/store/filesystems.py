@@ -9,8 +9,6 @@ import pyarrow.fs as pafs
 
 from ..errors import CaptureError
 
-__all__ = ["find_filesystem"]
-
 _LONGEST = 300
 """Of what a library says; where it finds no library of Hadoop's it lists every place in which it has looked."""
 _HADOOP = (

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["DIRECTION_IN", "DIRECTION_OUT", "FLAG_GAP_BEFORE", "FLAG_REDACTED", "FLAG_TRUNCATED"]
-
 DIRECTION_OUT: Final = 0
 DIRECTION_IN: Final = 1
 

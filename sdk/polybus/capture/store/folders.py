@@ -18,8 +18,6 @@ from .compute import pc
 from .flags import FLAG_GAP_BEFORE
 from .segments import SegmentReader, SegmentWriter, lock, segment_name, segment_number
 
-__all__ = ["Folder", "new_folder", "seal_left_open"]
-
 logger: logging.Logger = logging.getLogger("polybus.capture")
 _ATTEMPTS: Final = 1000
 

@@ -12,8 +12,6 @@ from ..schema import FLAG_GAP_BEFORE
 from .compute import pc
 from .reader import Capture, Loss, lost
 
-__all__ = ["Info", "Verdict", "info", "verify"]
-
 
 @define
 class Info:

@@ -15,8 +15,6 @@ from .arrow_messages import ArrowMessage
 from .filesystems import find_filesystem
 from .segments import SegmentReader, Stretch, segment_number
 
-__all__ = ["Batch", "Capture", "Loss", "Position", "Segment"]
-
 
 class Position(NamedTuple):
     """A place in a capture: before a batch. Positions are ordered as the batches were written."""

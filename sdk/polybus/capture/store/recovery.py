@@ -16,8 +16,6 @@ from .folders import new_folder
 from .reader import Capture, Segment
 from .segments import SegmentReader, SegmentWriter, Stretch
 
-__all__ = ["Recovered", "recover"]
-
 
 @frozen
 class Recovered:

@@ -22,8 +22,6 @@ from ..errors import CaptureError
 from ..schema import FRAMES, SCHEMA_VERSION
 from .arrow_messages import END_OF_STREAM, MARK, ArrowMessage, marked, messages, sealed_message
 
-__all__ = ["NOTHING", "SegmentReader", "SegmentWriter", "Stretch", "encode_batch", "lock", "segment_name", "segment_number"]
-
 _NAME: Final = re.compile(r"segment-(\d+)\.(open|arrows)")
 _VERSION: Final = b"polybus.capture"
 _LEVEL: Final = 1

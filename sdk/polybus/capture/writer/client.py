@@ -20,8 +20,6 @@ from ..errors import CaptureError
 from ..record.packing import END
 from .stats import WriterSettings
 
-__all__ = ["Helper"]
-
 logger: logging.Logger = logging.getLogger("polybus.capture")
 
 _PROGRAM: Final = (

@@ -21,8 +21,6 @@ from .process import WriterProcess
 from .stats import BATCH_ROWS, FLUSH_SECONDS, WriterSettings
 from .writer import CaptureWriter
 
-__all__ = ["main"]
-
 _BATCH_BYTES: Final = 8 << 20
 """Of frames that are written together."""
 _IDLE: Final = 1.0

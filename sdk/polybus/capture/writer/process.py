@@ -22,8 +22,6 @@ from ..record.row_buffer import RowBuffer
 from .client import Helper
 from .stats import FLUSH_SECONDS, WriterCounts, WriterSettings
 
-__all__ = ["WriterProcess", "possible"]
-
 logger: logging.Logger = logging.getLogger("polybus.capture")
 
 _LARGE: Final = 1 << 20

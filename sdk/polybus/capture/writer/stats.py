@@ -7,8 +7,6 @@ from typing import Any, Final
 
 from attrs import define, field, frozen
 
-__all__ = ["BATCH_ROWS", "FLUSH_SECONDS", "WriterCounts", "WriterSettings"]
-
 BATCH_ROWS: Final = 4096
 """At most in one batch: a quarter of what one of 1,024 rows costs is the same however many rows there are."""
 FLUSH_SECONDS: Final = 0.1

@@ -10,8 +10,6 @@ from ..record.row_buffer import RowBuffer
 from .stats import BATCH_ROWS, FLUSH_SECONDS, WriterCounts, WriterSettings
 from .writer import CaptureWriter
 
-__all__ = ["WriterThread"]
-
 
 class WriterThread:
     """Takes what waits, and writes it. The thread has to win the interpreter lock from the event loop for each step.

@@ -27,8 +27,6 @@ from ..store.folders import Folder
 from ..store.segments import NOTHING, SegmentWriter, encode_batch
 from .stats import WriterCounts, WriterSettings
 
-__all__ = ["CaptureWriter"]
-
 logger: logging.Logger = logging.getLogger("polybus.capture")
 
 RETRY: Final = 0.5
@@ -44,8 +42,8 @@ class CaptureWriter:
 
     def __init__(self, settings: WriterSettings) -> None:
         self.counts: WriterCounts = WriterCounts()
-        self.path = settings.path
-        self.segment_seconds = settings.segment_seconds
+        self.path: str = settings.path
+        self.segment_seconds: float = settings.segment_seconds
         self._capture_id = settings.capture_id
         self._resume = settings.resume
         self._batches = Batches(settings.capture_id)

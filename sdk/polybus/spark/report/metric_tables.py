@@ -8,8 +8,6 @@ import pyarrow as pa
 
 from polybus.capture.schema import EVENTS
 
-__all__ = ["METRICS"]
-
 _TEXT, _WHOLE, _SHORT = pa.string(), pa.int64(), pa.int32()
 
 

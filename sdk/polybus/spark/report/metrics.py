@@ -18,8 +18,6 @@ from ..stages.manifest import Output
 from ..stages.results import load_files
 from .metric_tables import METRICS
 
-__all__ = ["FEW", "FIRST", "MANY", "measure"]
-
 FEW: Final = 100
 """Below so many samples there is no p99."""
 MANY: Final = 1000

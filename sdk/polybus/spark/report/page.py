@@ -10,8 +10,6 @@ from typing import Any, Final
 from . import plots
 from .metrics import FIRST, MANY
 
-__all__ = ["render"]
-
 Metrics = dict[str, Any]
 Rows = Sequence[dict[str, Any]]
 SHOWN: Final = 25

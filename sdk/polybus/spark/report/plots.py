@@ -13,8 +13,6 @@ import matplotlib.dates
 import matplotlib.ticker
 from matplotlib.figure import Figure
 
-__all__ = ["errors", "histogram", "latency_over_time", "sessions", "throughput"]
-
 Rows = Sequence[dict[str, Any]]
 
 _STYLE: Final[Any] = {

@@ -19,8 +19,6 @@ from .readers import CaptureReader, CaptureStreamReader, FilteringReader
 from .sink import BusStreamWriter, BusWriter
 from .tables import spark_schema
 
-__all__ = ["BusDataSource"]
-
 PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 
 

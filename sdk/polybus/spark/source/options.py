@@ -13,8 +13,6 @@ from ..stages.timeouts import LONGEST_MS
 from .ranges import LAST_NS, ROWS_PER_RANGE, ReadWindow
 from .tables import arrow_schema, spark_schema
 
-__all__ = ["PLACES", "READABLE", "STREAMED", "Options", "nanoseconds", "seconds"]
-
 READABLE: Final = ("events", "exchanges", "quarantine", "raw")
 STREAMED: Final = ("events", "raw")
 PLACES: Final = "places"

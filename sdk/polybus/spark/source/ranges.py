@@ -17,8 +17,6 @@ from polybus.capture.store.segments import SegmentReader, Stretch, lock
 
 from ...capture.store.compute import pc
 
-__all__ = ["ReadPosition", "Range", "RangeReader", "ReadWindow", "plan", "reach"]
-
 LAST_NS: Final = 2**63 - 1
 """The last moment there is, in the year 2262."""
 ROWS_PER_RANGE: Final = 250_000

@@ -35,8 +35,6 @@ from .ranges import Range, RangeReader, ReadPosition, plan, reach
 from .tables import arrow_schema
 from .worker_setup import settle
 
-__all__ = ["CaptureReader", "CaptureStreamReader", "FilteringReader"]
-
 
 class CapturePartition(InputPartition):
     """The part for one task; None for the whole capture."""

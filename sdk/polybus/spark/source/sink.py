@@ -21,8 +21,6 @@ from polybus import sync
 
 from .options import seconds
 
-__all__ = ["BusStreamWriter", "BusWriter", "PublishResult"]
-
 ID_HEADER: Final = "idempotency-key"
 KNOWN: Final = ("path", "url", "idHeader", "run", "timeout")
 

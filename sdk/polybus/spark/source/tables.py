@@ -10,8 +10,6 @@ from pyspark.sql.types import StructType
 
 from polybus.capture.schema import EVENTS, EXCHANGES, FRAMES, ORPHANS, QUARANTINE
 
-__all__ = ["SCHEMAS", "arrow_schema", "spark_schema"]
-
 _PLACES: Final = pa.schema([("segment", pa.int64()), ("batch", pa.int64()), ("offset", pa.int64())])
 """The progress of a stream, for `Pipeline.stream`: a row a batch."""
 SCHEMAS: Final = {

@@ -7,8 +7,6 @@ from functools import cache
 
 from pyspark import TaskContext
 
-__all__ = ["settle"]
-
 
 def settle() -> None:
     """Take what has been imported by now out of the sight of the garbage collector, where this is a worker.

@@ -22,22 +22,6 @@ from .timeouts import LONGEST_MS, MatchTimeouts
 if TYPE_CHECKING:
     from pyspark.sql.window import WindowSpec
 
-__all__ = [
-    "CARRIED",
-    "FINAL",
-    "LOST",
-    "OPEN",
-    "ORPHANS",
-    "REMEMBERED",
-    "Correlated",
-    "correlate",
-    "exchanges_of",
-    "fold",
-    "orphans_of",
-    "part_of",
-    "turns_of",
-]
-
 FINAL: Final = "final"
 """An exchange that nothing can change any more."""
 OPEN: Final = "open"

@@ -24,8 +24,6 @@ from ..source.ranges import Range, RangeReader, ReadWindow
 from ..source.worker_setup import settle
 from .storage import Storage
 
-__all__ = ["IngestResult", "take", "ingest_task"]
-
 ROWS_AT_ONCE: Final = 50_000
 """Of a row group; so many at most are held in memory for each date and protocol of a task."""
 BYTES_AT_ONCE: Final = 64 << 20

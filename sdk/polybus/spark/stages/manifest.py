@@ -17,8 +17,6 @@ from polybus.capture.errors import CaptureError
 from ..source.ranges import ReadPosition
 from .storage import Storage
 
-__all__ = ["TABLES", "RunCounts", "Manifest", "Output", "run_prefix"]
-
 FOLDER: Final = "_manifest"
 STAGING: Final = "_staging"
 STATE: Final = "_state"

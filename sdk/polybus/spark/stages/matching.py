@@ -21,8 +21,6 @@ from ...capture.store.compute import pc
 from ..source.ranges import LAST_NS, ReadWindow
 from .timeouts import LONGEST_MS, MatchTimeouts
 
-__all__ = ["Matcher", "exchanges"]
-
 SWEEP: Final = 100_000
 """Turns after which what is over is given out."""
 _NEEDED: Final = (

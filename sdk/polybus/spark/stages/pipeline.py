@@ -23,8 +23,6 @@ from .timeouts import MatchTimeouts
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["Done", "Pipeline", "check"]
-
 METRICS: Final = "metrics.json"
 REPORT: Final = "report.html"
 

@@ -12,8 +12,6 @@ from ..source.tables import spark_schema
 from .manifest import Output
 from .storage import Storage
 
-__all__ = ["load", "load_files"]
-
 
 def load(spark: SparkSession, out: str | os.PathLike[str], table: str) -> DataFrame:
     """A table of results, of the files that its manifests name: what a killed run has left is not among them.

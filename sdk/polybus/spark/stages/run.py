@@ -25,8 +25,6 @@ from .storage import Storage, absolute
 from .timeouts import MatchTimeouts
 from .watermarks import WATERMARK_COLUMNS, Watermarks
 
-__all__ = ["Progress", "PipelineStep"]
-
 DAY_NS: Final = 86_400_000_000_000
 TAKEN: Final = ("frames", "rowed", "quarantined", "empty", "events", "refused", "gaps", "lost")
 

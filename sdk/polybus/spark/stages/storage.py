@@ -22,8 +22,6 @@ try:
 except ImportError:  # Windows
     fcntl = None
 
-__all__ = ["Storage", "absolute"]
-
 
 def absolute(path: str) -> str:
     """As a worker, whose folder may be another, finds it."""

@@ -6,8 +6,6 @@ from typing import Final
 
 import attrs
 
-__all__ = ["LONGEST_MS", "MatchTimeouts"]
-
 NS: Final = 1_000_000_000
 LONGEST_MS: Final = 100 * 366 * 86_400_000
 """A ttl beyond these hundred years (ms) counts as this: the largest that a peer can send would in ns not fit 64 bits."""

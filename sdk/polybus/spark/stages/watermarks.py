@@ -13,8 +13,6 @@ import attrs
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["WATERMARK_COLUMNS", "Watermarks"]
-
 WATERMARK_COLUMNS: Final = ("end_ns", "silent_ns", "ended")
 """Columns of `Watermarks.table`, beside the recording."""
 

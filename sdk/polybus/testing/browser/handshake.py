@@ -22,8 +22,6 @@ from ...transports.postmessage._origins import check_origin
 from ...transports.postmessage._port import PortInfo
 from .window import Frame, Window, WindowProxy
 
-__all__ = ["ServedFrame", "StrangeHello", "connect_to_host", "serve_frame"]
-
 TAG: Final = "polybus"
 INTERVAL: Final = 0.05
 """Seconds between two hellos."""

@@ -13,8 +13,6 @@ from ...transports.postmessage._channel import InMemoryPort, MessageEvent, later
 from ...transports.postmessage._clone import ArrayBuffer, Unreadable
 from ...transports.postmessage._origins import OPAQUE, check_origin, origin_of
 
-__all__ = ["Frame", "Program", "Window", "WindowProxy"]
-
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import anyio
 import pytest
@@ -13,8 +13,6 @@ from ..._peer.peer import Peer
 from ...errors import Disconnected, Forbidden
 from ...events import LinkUp
 from ._base import Contract, eventually, needs, take
-
-__all__ = ["AskedContract"]
 
 
 def _callers(bus: Bus, subject: Any) -> list[Peer]:
@@ -32,7 +30,7 @@ def _callers(bus: Bus, subject: Any) -> list[Peer]:
 class AskedContract(Contract):
     """`Peer.subscribe`."""
 
-    requires = ("publish",)
+    requires: ClassVar[tuple[str, ...]] = ("publish",)
 
     async def test_of_one_that_dialled_in_only_its_own_publications_come(self) -> None:
         bus, news, hello = Bus(), self.subject("news.today"), self.subject("hello")

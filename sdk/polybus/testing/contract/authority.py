@@ -18,8 +18,6 @@ from ...limits import Limits
 from ...plugins import Handshake, Identity
 from ._base import Contract, Dial, eventually, needs
 
-__all__ = ["AuthorityContract"]
-
 
 def _later(decide: Callable[[Peer, str, Any], bool]) -> Callable[[Peer, str, Any], Awaitable[bool]]:
     """The same decision, made by a coroutine."""

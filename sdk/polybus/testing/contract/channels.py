@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, ClassVar
 
 import anyio
 import attrs
@@ -25,8 +25,6 @@ from ...errors import (
 )
 from ._base import Contract, eventually
 
-__all__ = ["ChannelContract"]
-
 
 @attrs.frozen
 class Line:
@@ -38,7 +36,7 @@ class Line:
 class ChannelContract(Contract):
     """`stream` and `channel`, which need the extensions between our own buses."""
 
-    requires = ("extensions",)
+    requires: ClassVar[tuple[str, ...]] = ("extensions",)
 
     async def test_a_stream_gives_every_item_in_order_and_then_ends(self) -> None:
         async def lines(body: int) -> AsyncIterator[Any]:

@@ -12,8 +12,6 @@ from ..._core.context import Context
 from ...errors import Code, DeadlineExceeded, RequestCancelled, RequestError
 from ._base import Contract, echo, eventually, let_expire, needs
 
-__all__ = ["DeadlineContract"]
-
 
 class _Endless:
     """A handler that only a cancellation ends."""

@@ -26,8 +26,6 @@ from ...errors import (
 from ...events import HandlerFailed
 from ._base import Contract
 
-__all__ = ["FailureContract"]
-
 CLASSES: dict[tuple[Code, str | None], type[RequestError]] = {
     (Code.CANCELLED, None): RemoteError,
     (Code.UNKNOWN, None): RemoteError,

@@ -13,8 +13,6 @@ from ...errors import AmbiguousRoute, BusError, ConnectFailed, Disconnected, NoH
 from ...events import LinkDown, LinkUp
 from ._base import Contract, eventually, needs
 
-__all__ = ["LinkContract"]
-
 
 def _named(name: str, subject: Any) -> Bus:
     """A bus whose handler tells its name."""

@@ -16,8 +16,6 @@ from .links import LinkContract
 from .publications import PublicationContract
 from .requests import RequestContract
 
-__all__ = ["protocol_suite"]
-
 _PARTS = (
     RequestContract,
     FailureContract,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import anyio
 
@@ -11,8 +11,6 @@ from ..._core.context import Context
 from ..._pubsub.subscription import Subscription
 from ...message import Message
 from ._base import Contract, needs, take
-
-__all__ = ["PublicationContract"]
 
 
 def _barrier(bus: Bus, subject: Any) -> None:
@@ -26,7 +24,7 @@ def _barrier(bus: Bus, subject: Any) -> None:
 class PublicationContract(Contract):
     """`publish`, `subscribe` and `on`."""
 
-    requires = ("publish",)
+    requires: ClassVar[tuple[str, ...]] = ("publish",)
 
     async def test_what_a_client_publishes_reaches_the_server_in_order(self) -> None:
         bus, subject = Bus(), self.subject("news.today")

@@ -18,8 +18,6 @@ from ..._rpc.reply import Reply
 from ...errors import BadReply, BadRequest, EncodeError, NoHandler, TooLarge
 from ._base import Contract, echo, needs
 
-__all__ = ["RequestContract"]
-
 BODIES: tuple[Any, ...] = (
     None,
     True,

@@ -26,8 +26,6 @@ from ...plugins import (
 )
 from ._base import Ground, ground_of, suite
 
-__all__ = ["transport_suite"]
-
 _BOTH: Any = frozenset({"text", "binary"})
 
 

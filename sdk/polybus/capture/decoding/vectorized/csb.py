@@ -21,8 +21,6 @@ from ..event_columns import KINDS, PUBLISH, REQUEST, RESPONSE, Column, ColumnarE
 from .json_check import valid_json
 from .numpy_bytes import FrameBytes, distinct
 
-__all__ = ["read_csb"]
-
 _TEXT: Final = pa.string()
 _FIRST_OF_CHANNEL: Final = 0xFFFF0009
 _NUMBERED: Final = 0xFFFF

@@ -8,8 +8,6 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["FrameBytes", "distinct", "next_of"]
-
 _QUOTE: Final = ord('"')
 ROOM: Final = 512
 _ZEROS: Final = np.zeros(ROOM, np.uint8)

@@ -8,8 +8,6 @@ from typing import Any
 import pyarrow as pa
 from attrs import frozen
 
-__all__ = ["BODY", "DERIVED", "ID", "KEY", "MS", "Slots", "SlottedBodies"]
-
 ID, KEY, MS, BODY, DERIVED = range(5)
 """Kinds of slots: an id, the id of what is answered, milliseconds, a body, and what follows from the sizes of the others."""
 

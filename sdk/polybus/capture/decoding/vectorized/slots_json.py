@@ -18,8 +18,6 @@ from .json_check import valid_json
 from .numpy_bytes import ROOM, FrameBytes, next_of
 from .slots import BODY, DERIVED, ID, MS, Slots, SlottedBodies
 
-__all__ = ["jrep_slots", "ubre_binary_slots", "ubre_json_slots", "first_of", "only", "whole_numbers"]
-
 _LONGEST_NUMBER: Final = 9
 _LONGEST_NAME: Final = 0xFFFF
 _COLON, _ZERO = b":0"

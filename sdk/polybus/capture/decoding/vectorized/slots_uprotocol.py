@@ -19,8 +19,6 @@ from .numpy_bytes import FrameBytes
 from .slots import BODY, DERIVED, ID, KEY, MS, Slots, SlottedBodies
 from .slots_json import first_of, only, whole_numbers
 
-__all__ = ["uprotocol_json_slots", "uprotocol_protobuf_slots"]
-
 _IDS: Final = f"^{USUAL_ID}$"
 _ID, _REQID, _DATA, _TTL = b'"id":"', b'"reqid":"', b'"data_base64":"', b'"ttl":'
 _ID_HEAD: Final = b"\n$"

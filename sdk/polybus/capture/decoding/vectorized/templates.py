@@ -23,8 +23,6 @@ from ..event_mapping import FIELDS, EventFields
 from .numpy_bytes import FrameBytes, distinct
 from .slots import BODY, DERIVED, ID, KEY, MS, Slots, SlottedBodies
 
-__all__ = ["TemplateReader"]
-
 _PROBES: Final = (
     {ID: b"01890f5e-7b2c-8000-8123-456789abcdef", KEY: b"01890f5e-7b2c-8001-9123-456789abcdef", MS: b"987654321"},
     {ID: b"12890f5e-3c4d-8002-a123-456789abcdef", KEY: b"12890f5e-3c4d-8003-b123-456789abcdef", MS: b"123456789"},
