@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections import defaultdict
 from collections.abc import Iterable
 from importlib.util import find_spec
@@ -11,7 +12,18 @@ from zlib import crc32
 
 import pytest
 
-__all__ = ["ASYNCIO", "FULL", "LOOPS", "TRIO", "UVLOOP", "every_loop", "left_out", "on"]
+__all__ = [
+    "ASYNCIO",
+    "FULL",
+    "LOOPS",
+    "TRIO",
+    "UVLOOP",
+    "every_loop",
+    "every_loop_in_virtual_time",
+    "left_out",
+    "on",
+    "virtual_time",
+]
 
 ASYNCIO, UVLOOP, TRIO = "asyncio", "asyncio+uvloop", "trio"
 LOOPS = (ASYNCIO, UVLOOP, TRIO)
@@ -41,6 +53,34 @@ def every_loop(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     return backend
 
 
+def _in_virtual_time(*others: Any) -> Any:
+    @pytest.fixture(scope="module", name="anyio_backend", params=[ASYNCIO, *others, TRIO])
+    def backend(request: pytest.FixtureRequest) -> Any:
+        if request.param == TRIO:
+            from trio.testing import MockClock
+
+            return "trio", {"clock": MockClock(autojump_threshold=0)}
+        if request.param == ASYNCIO:
+            if sys.platform == "emscripten":  # its one loop has no selector
+                return "asyncio", {}
+            from polybus.testing.virtual_time import VirtualLoop
+
+            return "asyncio", {"loop_factory": VirtualLoop}
+        return request.param
+
+    return backend
+
+
+virtual_time = _in_virtual_time(*([PARAMS[UVLOOP]] if FULL else []))
+"""A module's `anyio_backend`: its tests run on asyncio and on trio in virtual time, and each with all its cases. For tests
+about times, without sockets, threads and processes, which keep their own. uvloop's time cannot be held: `make test-all` has it
+as well.
+"""
+
+every_loop_in_virtual_time = _in_virtual_time(PARAMS[UVLOOP])
+"""The same with uvloop, in wall time, in every tier."""
+
+
 def on(loop: str, *rest: Any) -> Any:
     """A class of tests, given last, that runs on these loops alone, where `make test-all` has it run on all."""
     *more, suite = rest
@@ -60,7 +100,7 @@ def left_out(items: Iterable[pytest.Item]) -> list[pytest.Item]:
     tests: defaultdict[str, defaultdict[str, list[pytest.Item]]] = defaultdict(lambda: defaultdict(list))
     for item in items:
         loop = getattr(item, "callspec").params.get("anyio_backend") if hasattr(item, "callspec") else None  # noqa: B009
-        if loop is not None and item.nodeid.startswith(_IN_TURN) and not any(map(item.get_closest_marker, _REAL)):
+        if isinstance(loop, tuple) and item.nodeid.startswith(_IN_TURN) and not any(map(item.get_closest_marker, _REAL)):
             tests[item.nodeid.partition("[")[0]][str(loop)].append(item)
     out = []
     for name, loops in tests.items():

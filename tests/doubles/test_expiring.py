@@ -9,6 +9,7 @@ import pytest
 
 from polybus import Backoff, Bus, DeadlineExceeded, Kind, Message, Reply, connect
 from polybus.plugins import Transport
+from tests.loops import virtual_time  # noqa: F401
 from tests.support import BOUND
 
 from .common import dump, load

@@ -28,6 +28,7 @@ from polybus._peer.streams import Streams
 from polybus.message import Kind
 from polybus.plugins import Closed
 from polybus.testing import Faults, pair
+from tests.loops import virtual_time  # noqa: F401
 from tests.support import BOUND, bounded, eventually, let_expire
 
 pytestmark = pytest.mark.anyio

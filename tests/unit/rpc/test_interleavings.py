@@ -11,6 +11,7 @@ from polybus import Backoff, Bus, BusError, Channel, Context, Limits, Reply
 from polybus.testing import Faults, pair
 
 # Short times, so that what is lost in a fault is given up soon.
+from tests.loops import virtual_time  # noqa: F401
 from tests.support import BOUND
 
 LIMITS = Limits(running=3, waiting=2, pending=20, outbox=8, ping_interval=0.2, ping_timeout=0.2, close_timeout=0.2)
