@@ -121,7 +121,7 @@ RETURNS = {
     "ChannelContext": ("BlockingChannel[{0}]", "BlockingChannel({call}, self._run)"),
     "Reply": ("{0}", "self._run(awaited, lambda: {call})"),
     "Subscription": ("BlockingSubscription[{0}]", "BlockingSubscription({call}, self._run)"),
-    "TunnelConnector": ("BlockingTunnel", "BlockingTunnel({call}, self._run)"),
+    "Connector": ("BlockingTunnel", "BlockingTunnel({call}, self._run)"),
     "list": ("list[{0}]", "[{made} for made in self._run(called, lambda: {call})]"),
 }
 """What the twin gives in place of what the verb gives: the annotation, and how it comes about."""

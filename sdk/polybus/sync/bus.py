@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from .._bus.drain import DRAIN
-from .items import BlockingBlock, BlockingChannel, BlockingItems, BlockingSubscription, Run, awaited, called
+from .items import BlockingBlock, BlockingChannel, BlockingItems, BlockingSubscription, BlockingTunnel, Run, awaited, called
 from .peer import AnyPeer, BlockingListener, BlockingPeer, asynchronous
 
 if TYPE_CHECKING:
@@ -399,7 +399,7 @@ class BlockingBus:
             lambda made: made,
         )
 
-    def tunnel(self, name: str, *, params: Mapping[str, str] | None = None) -> Connector:
+    def tunnel(self, name: str, *, params: Mapping[str, str] | None = None) -> BlockingTunnel:
         """A connection that runs inside a link of this bus: ``sync.connect(bus.tunnel("plant.7"), protocol="csb")``.
 
         It goes to the peer that a request to `name` would go to. It comes back after a loss as any connection does, once the
@@ -413,8 +413,7 @@ class BlockingBus:
             ReservedSubject, LocalProtocolError: The name cannot be.
             TypeError: `params` are not text to text.
         """
-        given: Connector = self._run(called, lambda: self._bus.tunnel(name, params=params))
-        return given
+        return BlockingTunnel(self._bus.tunnel(name, params=params), self._run)
 
     @property
     def peers(self) -> list[BlockingPeer]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
-from .items import BlockingChannel, BlockingSubscription, Run, awaited, called
+from .items import BlockingChannel, BlockingSubscription, BlockingTunnel, Run, awaited, called
 
 if TYPE_CHECKING:
     import datetime
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from .._bus.acceptor import Listener
     from .._handlers.subscriber import WhenFull
     from .._peer.peer import Peer
-    from ..plugins import Connector
     from ..subjects import AnySubject, Subject
 
 __all__ = ["AnyPeer", "BlockingListener", "BlockingPeer", "asynchronous"]
@@ -209,14 +208,13 @@ class BlockingPeer:
         """Open a channel to this peer. See `BlockingBus.channel`."""
         return BlockingChannel(self._peer.channel(subject, sends=sends, receives=receives, timeout=timeout), self._run)
 
-    def tunnel(self, name: str, *, params: Mapping[str, str] | None = None) -> Connector:
+    def tunnel(self, name: str, *, params: Mapping[str, str] | None = None) -> BlockingTunnel:
         """A connection to this peer that runs inside its link. See `BlockingBus.tunnel`.
 
         Raises:
             ReservedSubject, LocalProtocolError, TypeError: As `BlockingBus.tunnel`.
         """
-        given: Connector = self._run(called, lambda: self._peer.tunnel(name, params=params))
-        return given
+        return BlockingTunnel(self._peer.tunnel(name, params=params), self._run)
 
     def close(self, reason: str = "") -> None:
         """Send the peer away. Returns when it has been told, without waiting for it.
