@@ -1,6 +1,6 @@
-"""Which peers are one and the same bus: two buses may have dialled each other, or one the other twice.
+"""Identity of buses: peers that are one and the same bus, as two buses may have dialled each other, or one the other twice.
 
-A publication that goes to a bus on several links carries an id there, and is taken once (see `relaying`). Who is the same bus,
+A publication that goes to a bus on several links carries an id there, and is taken once (see `_pubsub.relay`). Who is the same bus,
 is found out by hellos:
 
 * To a bus that it dials, a bus says a secret of its own, the same on all its links, before it subscribes there.
@@ -31,7 +31,7 @@ P = TypeVar("P", bound=Hashable)
 
 
 class Ends:
-    """What one bus knows of who is at the other ends of its links, and tells of itself."""
+    """The buses at the other ends of a bus's links, and its own proof of who it is."""
 
     __slots__ = ("_answered", "_asked", "_names", "_proofs", "_secret", "_told", "_voices", "changed", "held_out", "pending")
 
@@ -48,9 +48,9 @@ class Ends:
         self._proofs: dict[Hashable, str] = {}
         """Their answers."""
         self._told: set[Hashable] = set()
-        """Those who have been asked on the connection that they have now."""
+        """Peers that have been asked on their present connection."""
         self.pending: dict[Hashable, None] = {}
-        """Those who were dialled and have not answered yet, for the first time."""
+        """Peers that were dialled and have not answered yet, for the first time."""
         self.held_out: dict[Hashable, None] = {}
         """Peers that are sent no publications until nothing is pending: they may be sent them on another link already."""
         self._answered: anyio.Event | None = None
@@ -58,7 +58,7 @@ class Ends:
     # -- what is said ----------------------------------------------------------------------------------------------------
 
     def introduction(self, peer: Hashable) -> dict[str, str]:
-        """What a hello says to a peer that this bus has dialled."""
+        """Make the facts of a hello to a peer that this bus has dialled."""
         nonce = self._asked.get(peer)
         if nonce is None:
             nonce = self._asked[peer] = sources.get().urandom(8).hex()
@@ -74,11 +74,11 @@ class Ends:
                 self.changed()
 
     def knows_us(self, peer: Hashable) -> bool:
-        """Whether a peer has been told who this bus is."""
+        """Tell whether a peer has been told the identity of this bus."""
         return peer in self._told
 
     def answer(self, nonce: Any) -> dict[str, str]:
-        """What the answer to a hello says."""
+        """Make the facts of an answer to a hello."""
         return {"proof": _proof(self._secret, nonce)} if _is_token(nonce) else {}
 
     # -- what is heard ---------------------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ class Ends:
     # -- who is the same -------------------------------------------------------------------------------------------------
 
     def same(self, peers: Iterable[P]) -> tuple[tuple[P, ...], ...]:
-        """Those of the peers who are one bus, for each such bus."""
+        """Group the peers that are one bus, for each such bus."""
         names = self._names
         by_name: dict[str, list[P]] = {}
         for peer in peers if len(names) > 1 else ():

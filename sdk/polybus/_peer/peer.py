@@ -49,7 +49,7 @@ class Peer:
 
     Attributes:
         id: Random text, for logs and for telling peers apart.
-        connected_at: When the link came up (aware, UTC).
+        connected_at: Time at which the link came up (aware, UTC).
     """
 
     __slots__ = (

@@ -81,7 +81,7 @@ class BlockingPeer:
 
     @property
     def connected_at(self) -> datetime.datetime:
-        """When the link came up (aware, UTC)."""
+        """Time at which the link came up (aware, UTC)."""
         return self._peer.connected_at
 
     @overload

@@ -110,12 +110,12 @@ class SimulatedConnection:
 
     def __init__(self, network: Network, inner: Transport, label: str) -> None:
         self.label: str = label
-        """What `World.to` was given."""
+        """The label given to `World.to`."""
         self._network = network
         self._inner = inner
         self._receiver: Receiver | None = None
         self._told = False
-        """Whether the side that has dialled knows that it is over."""
+        """True when the side that has dialled knows of the end."""
         self._ours = 0.0
         """Seconds after which that side learns of a cut."""
         self._full = False

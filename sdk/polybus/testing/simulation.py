@@ -41,7 +41,7 @@ _not_negative = ge(0.0)
 
 @frozen(kw_only=True)
 class FaultRates:
-    """How often what goes wrong in a simulation: so many times in a second of virtual time, in the whole world.
+    """Rates of the faults of a simulation: so many in a second of virtual time, in the whole world.
 
     Frames of one connection never overtake each other, as on a network; those of different connections do.
 
@@ -65,7 +65,7 @@ class FaultRates:
 
 
 class World:
-    """What a scenario gets from `simulated`: virtual time, a network in memory, and its faults.
+    """The world of a scenario, given by `simulated`: virtual time, a network in memory, and its faults.
 
     Attributes:
         seed: Of this run.

@@ -56,7 +56,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class _Jumps(selectors.DefaultSelector):
-    """Where a loop would wait for its sockets or the next timer, time passes."""
+    """Selector that lets time pass where a loop would wait for its sockets or the next timer."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         super().__init__()
