@@ -1,7 +1,7 @@
 """Identity of buses: peers that are one and the same bus, as two buses may have dialled each other, or one the other twice.
 
-A publication that goes to a bus on several links carries an id there, and is taken once (see `_pubsub.relay`). Who is the same bus,
-is found out by hellos:
+A publication that goes to a bus on several links carries an id there, and is taken once (see `_pubsub.relay`). Hellos tell
+which peers are one bus:
 
 * To a bus that it dials, a bus says a secret of its own, the same on all its links, before it subscribes there.
 * With it goes a question. The answer is made of the secret of the one that answers: it can be compared with secrets that were
