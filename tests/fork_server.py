@@ -170,7 +170,7 @@ def _serve(connection: socket.socket) -> dict[str, Any]:
             if ours:
                 os.write(writing, b"%d" % ours)
                 os._exit(0)
-            while os.getppid() == between:
+            while os.getppid() == between:  # until the process that asked is its parent, as with any other child
                 time.sleep(0.0005)
             os.close(reading)
             os.close(writing)

@@ -31,7 +31,12 @@ class StreamForwarder:
     def call(self, peer: Peer, message: Message, deadline: float, channel: Channel[Any, Any]) -> ChannelCall:
         """Make the call of a stream or channel that goes to the other bus."""
         handler = self.handler(message.subject, message.attributes.get("mode", "stream"))
-        return BridgedStreamCall(self._side, peer, handler, message, deadline, channel)
+        calls, services = self._side.calls, self._side.here.services
+        call = ChannelCall(
+            services, peer.inbound, peer, handler, message, deadline, channel, lambda over: calls.pop(over, None)
+        )
+        calls[call] = None
+        return call
 
     def handler(self, subject: str | int, mode: str) -> Handler:
         """Make what stands in place of a handler."""
@@ -83,20 +88,3 @@ class StreamForwarder:
         async for item in near:
             await far.send(await applied(self._side.route.request, item, message))
         await far.send_eof()
-
-
-class BridgedStreamCall(ChannelCall):
-    """The call of a stream or channel while it leads to the other bus."""
-
-    __slots__ = ("_side",)
-
-    def __init__(
-        self, side: RouteSide, peer: Peer, handler: Handler, message: Message, deadline: float, channel: Channel[Any, Any]
-    ) -> None:
-        super().__init__(side.here.services, peer.inbound, peer, handler, message, deadline, channel)
-        self._side = side
-        side.calls[self] = None
-
-    def discard(self) -> None:  # by `end`, and of one that still waits when its peer goes
-        self._side.calls.pop(self, None)
-        super().discard()

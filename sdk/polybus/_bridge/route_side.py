@@ -8,6 +8,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from .._core.via import ViaHeader, too_far
+from .._rpc.stream_call import ChannelCall
 from .._util.violation_counter import ViolationCounter
 from ..errors import BusError, Code, RequestError
 from ..headers import VIA
@@ -15,7 +16,7 @@ from ..message import MISSING, Kind, Message
 from ..subjects import is_pattern, matches
 from .forward_publications import PublicationForwarder
 from .forward_requests import BridgedCall, RequestForwarder
-from .forward_streams import BridgedStreamCall, StreamForwarder
+from .forward_streams import StreamForwarder
 from .forward_tunnels import TunnelForwarder
 from .route import Route
 from .translation import LEAVING, TRACE, applied, translated
@@ -39,7 +40,7 @@ class RouteSide:
         self.there: BusParts = there
         self._known: dict[str | int, str | int] = {}
         self.is_open: bool = False
-        self.calls: dict[BridgedCall | BridgedStreamCall, None] = {}
+        self.calls: dict[BridgedCall | ChannelCall, None] = {}
         """Requests, streams and channels that are under way."""
         self._losses = ViolationCounter()
         self.requests: RequestForwarder = RequestForwarder(self)
@@ -67,11 +68,11 @@ class RouteSide:
 
     def busy(self, *, lasting: bool) -> bool:
         """Tells whether anything is under way; with `lasting` also what need not come to an end by itself."""
-        return self.publications.busy or any(lasting or not isinstance(call, BridgedStreamCall) for call in self.calls)
+        return self.publications.busy or any(lasting or not isinstance(call, ChannelCall) for call in self.calls)
 
     def end_streams(self) -> None:
         """End streams and channels, which have had their time."""
-        for call in [one for one in self.calls if isinstance(one, BridgedStreamCall)]:
+        for call in [one for one in self.calls if isinstance(one, ChannelCall)]:
             call.cut(Code.UNAVAILABLE, LEAVING)
 
     def stop(self) -> None:

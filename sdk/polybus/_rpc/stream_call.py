@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterable, Callable
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -22,9 +22,13 @@ if TYPE_CHECKING:
 
 
 class ChannelCall(Call):
-    """A stream or channel while its handler runs."""
+    """A stream or channel while its handler runs.
 
-    __slots__ = ("channel",)
+    Args:
+        on_discard: Called when it is over, also where its peer goes before it has begun.
+    """
+
+    __slots__ = ("_on_discard", "channel")
     sizes_known = False
 
     def __init__(
@@ -36,9 +40,11 @@ class ChannelCall(Call):
         message: Message,
         deadline: float,
         channel: Any,
+        on_discard: Callable[[ChannelCall], object] | None = None,
     ) -> None:
         super().__init__(services, origin, peer, handler, message, deadline)
         self.channel: Channel[Any, Any] = channel
+        self._on_discard = on_discard
         channel.on_end = self.stop
         channel.answers = True
 
@@ -108,3 +114,5 @@ class ChannelCall(Call):
 
     def discard(self) -> None:
         self.channel.discard()
+        if self._on_discard is not None:
+            self._on_discard(self)

@@ -96,7 +96,7 @@ def accept_past_times(loop: asyncio.AbstractEventLoop) -> None:
     Pyodide's raises ValueError instead, and anyio asks for such a time when a deadline passes between its look at the clock and
     the call: that timeout would never come.
     """
-    if isinstance(loop, asyncio.BaseEventLoop) or getattr(loop.call_at, "accepts_past_times", False):
+    if isinstance(loop, asyncio.BaseEventLoop) or "call_at" in vars(loop):  # it has been done
         return
     call_later, time = loop.call_later, loop.time
 
@@ -105,8 +105,7 @@ def accept_past_times(loop: asyncio.AbstractEventLoop) -> None:
     ) -> asyncio.TimerHandle:
         return call_later(max(0.0, when - time()), callback, *args, context=context)
 
-    setattr(call_at, "accepts_past_times", True)  # noqa: B010  # of a function, which has no such attribute for mypy
-    setattr(loop, "call_at", call_at)  # noqa: B010
+    vars(loop)["call_at"] = call_at
 
 
 class TrioLoop:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
@@ -259,7 +260,7 @@ class HttpRequest:
                 self.options.gate.left(self.address)
 
 
-class HttpEndpoint:
+class HttpEndpoint(ABC):
     """A `plugins.WebEndpoint` that takes requests, beside the WebSockets of others.
 
     Args:
@@ -295,13 +296,13 @@ class HttpEndpoint:
 
     # -- requests
 
+    @abstractmethod
     async def take(self, request: HttpRequest, send: Send) -> None:
-        """One request.
+        """Answer one request.
 
         Raises:
             HandshakeRejected: It is not as it has to be, or its client is not let in.
         """
-        raise NotImplementedError
 
     async def exchange(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI application of a route that takes requests."""
