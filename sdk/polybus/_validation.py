@@ -14,18 +14,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from attrs import Attribute
 
-__all__ = [
-    "at_least",
-    "check_callable",
-    "check_count",
-    "check_type",
-    "more_than_no_time",
-    "seconds",
-    "shown",
-    "texts",
-    "without_password",
-]
-
 _PASSWORD = re.compile(r"(://[^\s/?#:@]*):[^\s/?#]*@")
 
 

@@ -103,10 +103,10 @@ def an_account_that_a_cut_leaves_charged(monkeypatch: pytest.MonkeyPatch) -> Non
     clear = Subscriptions.clear
 
     def forgetful(self: Subscriptions) -> None:
-        account = self._peer.account
-        held = account.held
+        budget = self._peer.budget
+        held = budget.held
         clear(self)
-        account.charge(held - account.held)
+        budget.charge(held - budget.held)
 
     monkeypatch.setattr(Subscriptions, "clear", forgetful)
 

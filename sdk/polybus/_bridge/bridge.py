@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from .._bus.parts import BusParts
     from .._core.runtime import Runtime
 
-__all__ = ["Bridge", "bridge"]
-
 _EXTENSIONS: Final = frozenset(("stream", "channel", "tunnel"))
 
 

@@ -15,8 +15,6 @@ from .translation import USUAL
 if TYPE_CHECKING:
     from .route_side import RouteSide
 
-__all__ = ["PublicationForwarder"]
-
 
 class PublicationForwarder:
     """The subscription of a route: queues publications, each with its way, and publishes them on the other bus.

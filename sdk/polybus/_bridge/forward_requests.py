@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from .._rpc.ports import ResponseSink
     from .route_side import RouteSide
 
-__all__ = ["BridgedCall", "RequestForwarder"]
-
 _ADDED: Final = (VIA, TRACE)
 """Headers that cross unasked: a peer that cannot read them does without."""
 

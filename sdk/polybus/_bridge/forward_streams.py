@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from .._peer.peer import Peer
     from .route_side import RouteSide
 
-__all__ = ["StreamForwarder"]
-
 
 class StreamForwarder:
     """The handler of the streams and channels of a route: opens those of the other bus, one hop further on."""

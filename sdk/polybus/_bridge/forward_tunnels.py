@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from .._peer.peer import Peer
     from .route_side import RouteSide
 
-__all__ = ["TunnelForwarder"]
-
 
 class TunnelForwarder:
     """The end of the tunnels of a route in this bus: opens their second halves on the other one."""

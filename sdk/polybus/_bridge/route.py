@@ -13,8 +13,6 @@ from .._validation import shown
 from ..headers import check_headers
 from ..subjects import canonical, check_pattern, check_subject
 
-__all__ = ["Route"]
-
 KINDS: Final = ("request", "publish", "stream", "channel", "tunnel")
 _USES: Final = {
     "request": {"request", "publish", "stream", "channel"},

@@ -24,8 +24,6 @@ from .translation import LEAVING, TRACE, applied, translated
 if TYPE_CHECKING:
     from .._bus.parts import BusParts
 
-__all__ = ["RouteSide"]
-
 _REMEMBERED: Final = 1024
 
 logger: logging.Logger = logging.getLogger("polybus")

@@ -23,8 +23,6 @@ from ..errors import (
 )
 from ..message import Message
 
-__all__ = ["LEAVING", "TRACE", "USUAL", "applied", "first", "translated"]
-
 LEAVING: Final = "the bridge is leaving: try again later"
 TRACE: Final = "traceparent"
 USUAL: Final = 30.0

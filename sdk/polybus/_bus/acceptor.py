@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from .._peer.peer import Peer
     from .parts import BusParts
 
-__all__ = ["BusGate", "Listener", "Serving"]
-
-
 WHEN_FULL = ("drop_oldest", "drop_newest", "disconnect")
 
 

@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
     from ..plugins import Connector, ProtocolAdapter
 
-__all__ = ["Bus", "Middleware", "parts_of"]
-
 In = TypeVar("In")
 Out = TypeVar("Out")
 T = TypeVar("T")

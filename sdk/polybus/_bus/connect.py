@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from ..plugins import Connector, ProtocolAdapter
 
-__all__ = ["connect"]
-
 
 def connect(
     target: str | Connector,

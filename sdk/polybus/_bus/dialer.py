@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from ..plugins.recording import Recorder
     from .parts import BusParts
 
-__all__ = ["Connecting", "Headers"]
-
 logger: logging.Logger = logging.getLogger("polybus")
 
 _GRACE = 0.01

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from .lifecycle import Lifecycle
     from .links import LinkRegistry
 
-__all__ = ["DRAIN", "LEAVING", "STREAMS_SHARE", "Drain"]
-
 DRAIN = 20.0
 """Seconds for a drain by default."""
 

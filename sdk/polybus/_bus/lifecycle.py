@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from .bus import Bus
     from .links import LinkRegistry
 
-__all__ = ["Lifecycle", "Lifespan", "Phase"]
-
 Lifespan: TypeAlias = "Callable[[Bus], AbstractAsyncContextManager[Any]]"
 """``lifespan(bus)`` gives an async context manager; what it yields is `Bus.state`."""
 
@@ -131,7 +129,7 @@ class Lifecycle:
             try:
                 await runtime.open()
                 self._services.executor.start(runtime)
-                self._pubsub.start(runtime.ends)
+                self._pubsub.start(runtime.bus_identities)
                 for spec in self._lookup.subscribers:
                     self._pubsub.subscribe_handler(spec)
                 if self._lifespan is not None:

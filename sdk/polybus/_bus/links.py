@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from .._pubsub.pubsub import PubSub
     from ..plugins import ProtocolAdapter
 
-__all__ = ["LinkRegistry", "has_gone"]
-
 
 class LinkRegistry:
     """The links of a bus. Implements `_link.ports.LinkOwner` and `_peer.ports.PeerHost`.
@@ -156,7 +154,7 @@ class LinkRegistry:
         if peer is None:
             return
         try:
-            if peer in self.pubsub.recipients.ends.held_out:  # it may be who has dialled this bus
+            if peer in self.pubsub.recipients.bus_identities.held_out:  # it may be who has dialled this bus
                 await peer.extended()
             if self.pubsub.announcer.has_patterns:
                 await self.pubsub.announcer.restored(peer)
@@ -191,7 +189,7 @@ class LinkRegistry:
                 gone = link.runtime.gone = link.disconnected(sent=False)
                 self.pubsub.fail_subscriptions(gone)
             if link.peer is not None:
-                recipients.ends.forget(link.peer)
+                recipients.bus_identities.forget(link.peer)
         for gate in self.gates:
             gate.gone(link)
         self.of_lifespan.discard(link)

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from .._handlers.lookup import HandlerLookup
     from ..limits import Limits
 
-__all__ = ["BusParts"]
-
 
 class BusParts:
     """The parts of a bus, each handed those that it needs.

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from .._core.services import Services
     from .._link.link import Link
 
-__all__ = ["Recording"]
-
 
 class Recording:
     """An async context manager: while it is entered, every frame of every link of a bus is recorded.

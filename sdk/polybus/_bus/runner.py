@@ -19,8 +19,6 @@ from ..plugins import ProtocolFeatures
 from ..plugins.registry import resolve_url
 from .bus import Bus, parts_of
 
-__all__ = ["run"]
-
 logger: logging.Logger = logging.getLogger("polybus")
 
 _PATIENCE = 20.0

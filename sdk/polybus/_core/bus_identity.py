@@ -30,7 +30,7 @@ P = TypeVar("P", bound=Hashable)
 """A peer, by which facts are kept here: no more is asked of it."""
 
 
-class Ends:
+class BusIdentities:
     """The buses at the other ends of a bus's links, and its own proof of who it is."""
 
     __slots__ = ("_answered", "_asked", "_names", "_proofs", "_secret", "_told", "_voices", "changed", "held_out", "pending")
@@ -65,7 +65,7 @@ class Ends:
         self._told.add(peer)
         return {"secret": self._secret, "nonce": nonce}
 
-    def introduces(self, peer: Hashable) -> None:
+    def expect_answer(self, peer: Hashable) -> None:
         """A hello is about to go to a peer whose link has come up."""
         if peer not in self._asked:
             self.pending[peer] = None
@@ -73,7 +73,7 @@ class Ends:
                 self.held_out[peer] = None
                 self.changed()
 
-    def knows_us(self, peer: Hashable) -> bool:
+    def has_told(self, peer: Hashable) -> bool:
         """Tell whether a peer has been told the identity of this bus."""
         return peer in self._told
 
@@ -83,7 +83,7 @@ class Ends:
 
     # -- what is heard ---------------------------------------------------------------------------------------------------
 
-    def said(self, peer: Hashable, name: Any, voice: object = None) -> bool:
+    def take_secret(self, peer: Hashable, name: Any, voice: object = None) -> bool:
         """A peer that dialled this bus says who it is. Whether that can be compared with all others already.
 
         Args:
@@ -105,7 +105,7 @@ class Ends:
             self.changed()
         return peer not in self.held_out
 
-    def answered(self, peer: Hashable, proof: Any) -> None:
+    def take_proof(self, peer: Hashable, proof: Any) -> None:
         """A peer that this bus dialled has answered a hello; None where it did not, or is none of ours."""
         nonce = self._asked.get(peer)
         if _is_token(proof) and nonce is not None and self._proofs.get(peer) != proof:
@@ -167,7 +167,7 @@ class Ends:
         self._voices.pop(peer, None)
         self._asked.pop(peer, None)
         self._proofs.pop(peer, None)
-        self.answered(peer, None)
+        self.take_proof(peer, None)
         self.held_out.pop(peer, None)
 
     # -- who is the same -------------------------------------------------------------------------------------------------

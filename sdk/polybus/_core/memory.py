@@ -1,4 +1,4 @@
-"""Memory budgets: bytes that the bus keeps for its peers, one account for each owner, and one total over all.
+"""Memory budgets: bytes that the bus keeps for its peers, one budget for each owner, and one total over all.
 
 All that waits (requests, items, publications, messages before authentication) is held here and released where it goes; nothing
 else counts bytes.
@@ -111,21 +111,21 @@ class Share:
                 del known[gone.network]
 
 
-class Account:
+class MemoryBudget:
     """Bytes that are kept for one owner, within its own limit, within `Limits.total_bytes` and, where it is part of another
-    account, within that one.
+    budget, within that one.
 
     Args:
         runtime: The bus's.
         limit: In bytes.
         share: The link's that they are kept for; None where this application itself is the cause.
-        part_of: Another account, which has the share.
+        part_of: Another budget, which has the share.
     """
 
     __slots__ = ("_part_of", "_runtime", "_share", "held", "limit")
 
     def __init__(
-        self, runtime: Runtime, limit: float = math.inf, share: Share | None = None, part_of: Account | None = None
+        self, runtime: Runtime, limit: float = math.inf, share: Share | None = None, part_of: MemoryBudget | None = None
     ) -> None:
         self._runtime = runtime
         self._share = share
@@ -182,7 +182,7 @@ class Account:
         self.charge(-size)
 
 
-class AddressAccount:
+class AddressBudget:
     """Bytes that are kept for a client without a link, as if it had one. Implements `plugins.Reservation`.
 
     Args:
@@ -190,19 +190,19 @@ class AddressAccount:
         address: Of the client, with its port.
     """
 
-    __slots__ = ("_account", "_addresses", "_share")
+    __slots__ = ("_budget", "_addresses", "_share")
 
     def __init__(self, runtime: Runtime, address: str) -> None:
         self._addresses = runtime.addresses
         self._share = Share()
         self._share.join(self._addresses, address)
-        self._account = Account(runtime, share=self._share)
+        self._budget = MemoryBudget(runtime, share=self._share)
 
     def hold(self, size: int) -> bool:
         """Keep so much more. False, and nothing more is kept, if it does not fit."""
-        return self._account.hold(size)
+        return self._budget.hold(size)
 
     def release(self) -> None:
         """Keep nothing any more. To be called once, at the end."""
-        self._account.release(self._account.held)
+        self._budget.release(self._budget.held)
         self._share.leave(self._addresses)

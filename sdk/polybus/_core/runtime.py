@@ -18,9 +18,9 @@ from anyio.lowlevel import RunVar
 from .._util.cancel_scopes import effective_deadline
 from .._util.event_loop import Loop, Notifier, is_foreign_exception, running_loop, wrong_event_loop
 from .._util.violation_counter import Warnings
-from .bus_identity import Ends
+from .bus_identity import BusIdentities
 from .context import current_call
-from .memory import AddressAccount
+from .memory import AddressBudget
 from .workers import EagerWorkers, Workers
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Runtime:
         """The `InboundCalls` of peers of which requests wait for a place."""
         self.buffered: int = 0
         """Bytes in all outboxes and held-back queues."""
-        self.ends: Ends = Ends()
+        self.bus_identities: BusIdentities = BusIdentities()
         """The identities of the buses at the other ends."""
         self.addresses: dict[str, Address] = {}
         """Network addresses of the accepted links."""
@@ -173,9 +173,9 @@ class Runtime:
                 await asyncio.wait([self._owner])
         self._owner = None
 
-    def reserve(self, address: str) -> AddressAccount:
+    def reserve(self, address: str) -> AddressBudget:
         """Bytes for a client that has no link, such as one that has not been let in."""
-        return AddressAccount(self, address)
+        return AddressBudget(self, address)
 
     def detach(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
         """Run what drains or closes this runtime, outside of its own tasks. Errors are logged."""

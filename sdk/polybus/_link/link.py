@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from .._core.memory import Account, Share
+from .._core.memory import MemoryBudget, Share
 from .._util.sources import sources
 from .._util.violation_counter import ViolationCounter, too_many
 from ..errors import (
@@ -154,9 +154,9 @@ class Link:
         """Its part of `Limits.total_bytes`; None where this bus has dialled: then nothing is held back for others."""
         self.slow: int = 0
         """Publications dropped since the peer was last keeping up."""
-        self.unwritten: Account = Account(runtime, share=self.share)
+        self.unwritten: MemoryBudget = MemoryBudget(runtime, share=self.share)
         """Bytes that the connection held when it last asked for a pause."""
-        self.bodies: Account = Account(runtime, share=self.share)
+        self.bodies: MemoryBudget = MemoryBudget(runtime, share=self.share)
         """Large bodies of requests that run."""
         self.stalled: dict[StalledCalls, None] = {}
         """Requests of the peers which wait until this connection takes answers again."""
@@ -184,7 +184,7 @@ class Link:
         self._dialer = dialer
         self.recorder: Recorder | None = None
         """Records this link, besides the recorders of the whole bus."""
-        self._arriving: Account | None = None
+        self._arriving: MemoryBudget | None = None
         self._receiver: ConnectionReceiver | None = None
         self._taps: Taps | None = None
         self._since = 0.0
@@ -820,13 +820,13 @@ class Link:
         """Charge the part of a frame that comes slowly, since it is kept for long, in `Limits.total_bytes`."""
         slow_arrival = getattr(transport, "slow_arrival", None)  # alone: it is asked for once a second on every connection
         size: int = slow_arrival() if slow_arrival is not None else 0
-        account = self._arriving
-        if account is None:
+        budget = self._arriving
+        if budget is None:
             if not size:
                 return
-            account = self._arriving = Account(self.runtime, share=self.share)
-        if size <= account.held:
-            account.release(account.held - size)
-        elif not account.hold(size - account.held):
+            budget = self._arriving = MemoryBudget(self.runtime, share=self.share)
+        if size <= budget.held:
+            budget.release(budget.held - size)
+        elif not budget.hold(size - budget.held):
             text = f"the share of Limits.total_bytes leaves no room for the {size} bytes of a frame which comes slowly"
             self.abort(Closed(1013, text), comes_back=True)

@@ -7,7 +7,7 @@ import math
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from .._core.memory import Account, cost
+from .._core.memory import MemoryBudget, cost
 from ..errors import BusError, Code, Forbidden, Unauthorized
 from ..events import LinkDown, LinkUp
 from ..message import Kind, Message
@@ -27,16 +27,16 @@ _CODES: dict[type[BusError], int] = {Unauthorized: 4401, Forbidden: 4403}
 class PendingPeer:
     """A peer that waits for `authenticate`, and the messages that it has sent meanwhile."""
 
-    __slots__ = ("account", "event", "messages")
+    __slots__ = ("budget", "event", "messages")
 
-    def __init__(self, event: PeerOpened, account: Account) -> None:
+    def __init__(self, event: PeerOpened, budget: MemoryBudget) -> None:
         self.event: PeerOpened = event
-        self.account: Account = account
+        self.budget: MemoryBudget = budget
         self.messages: list[Message] = []
 
     def forget(self) -> list[Message]:
         """Release the messages, and give them."""
-        self.account.release(self.account.held)
+        self.budget.release(self.budget.held)
         messages, self.messages = self.messages, []
         return messages
 
@@ -44,11 +44,11 @@ class PendingPeer:
 class MultiplexedPeers:
     """The peers of one link by the session's keys, and those that still wait for `authenticate`."""
 
-    __slots__ = ("_account", "_asking", "_due", "_expires", "_link", "_pending", "_unasked", "peers")
+    __slots__ = ("_budget", "_asking", "_due", "_expires", "_link", "_pending", "_unasked", "peers")
 
     def __init__(self, link: Link) -> None:
         self._link = link
-        self._account = Account(link.runtime, link.runtime.limits.queue_bytes, link.share)
+        self._budget = MemoryBudget(link.runtime, link.runtime.limits.queue_bytes, link.share)
         self._pending: dict[Any, PendingPeer] = {}
         self._unasked: dict[Any, PendingPeer] = {}
         """Pending peers about which `authenticate` has not been asked yet."""
@@ -67,7 +67,7 @@ class MultiplexedPeers:
         elif link.services.access.authenticate is None:
             self._let_in(event, Identity(key=str(key)))
         else:
-            share = Account(link.runtime, limits.queue_bytes // _PARTS, part_of=self._account)
+            share = MemoryBudget(link.runtime, limits.queue_bytes // _PARTS, part_of=self._budget)
             self._pending[key] = self._unasked[key] = PendingPeer(event, share)
             if self._asking < limits.handshakes:
                 self._asking += 1
@@ -126,7 +126,7 @@ class MultiplexedPeers:
         link, pending = self._link, self._pending.get(message.peer)
         if pending is None:
             link.services.counters.dropped += 1
-        elif len(pending.messages) < link.runtime.limits.running and pending.account.hold(cost(message)):
+        elif len(pending.messages) < link.runtime.limits.running and pending.budget.hold(cost(message)):
             message.forget_value()
             pending.messages.append(message)
         else:

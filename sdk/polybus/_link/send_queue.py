@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from attrs import define, field
 
-from .._core.memory import Account, cost, trim
+from .._core.memory import MemoryBudget, cost, trim
 from .._util.event_loop import Notifier
 from .._util.priority_queue import PriorityQueue
 from ..errors import BusError, Code
@@ -62,11 +62,11 @@ class SendQueue:
     full, room is made at the cost of the peer with most in it.
     """
 
-    __slots__ = ("_account", "_count", "_earliest", "_entries", "_kept", "_link", "_room", "_shares", "kept_bytes", "last")
+    __slots__ = ("_budget", "_count", "_earliest", "_entries", "_kept", "_link", "_room", "_shares", "kept_bytes", "last")
 
     def __init__(self, link: Link) -> None:
         self._link = link
-        self._account = Account(link.runtime, link.runtime.limits.outbox_bytes, link.share)
+        self._budget = MemoryBudget(link.runtime, link.runtime.limits.outbox_bytes, link.share)
         self._entries: PriorityQueue[WaitingMessage] = PriorityQueue()
         self._shares: dict[PeerPort, _PeerEntries] = {}
         self._earliest = math.inf
@@ -89,11 +89,11 @@ class SendQueue:
     @property
     def bytes(self) -> int:
         """Bytes that wait."""
-        return self._account.held
+        return self._budget.held
 
     def has_room(self, size: int) -> bool:
         """Check that one more message of this size fits. An empty outbox takes any message."""
-        return self._count == 0 or (self._count < self._link.runtime.limits.outbox and self._account.has_room(size))
+        return self._count == 0 or (self._count < self._link.runtime.limits.outbox and self._budget.has_room(size))
 
     @property
     def takes_answers(self) -> bool:
@@ -101,7 +101,7 @@ class SendQueue:
         if self._count == 0:
             return True
         limits = self._link.runtime.limits
-        return 2 * self._kept < limits.outbox and 2 * self.kept_bytes < limits.outbox_bytes and self._account.has_room(0)
+        return 2 * self._kept < limits.outbox and 2 * self.kept_bytes < limits.outbox_bytes and self._budget.has_room(0)
 
     def add(self, entry: WaitingMessage) -> None:
         """Add an entry, without a look at the limits."""
@@ -190,7 +190,7 @@ class SendQueue:
         if not entry.droppable:
             self._kept += step
             self.kept_bytes += size
-        self._account.charge(size)
+        self._budget.charge(size)
 
     def _release(self, entry: WaitingMessage) -> None:
         entry.waits = False

@@ -25,16 +25,6 @@ class State(enum.Enum):
     """The connection is gone, and the link comes back."""
     CLOSED = "closed"
 
-    @property
-    def connects(self) -> bool:
-        """True until its first connection carries traffic, and in each later handshake."""
-        return self is State.CONNECTING
-
-    @property
-    def interrupted(self) -> bool:
-        """True if it carries nothing, and may come back."""
-        return self in (State.FAILING, State.DOWN)
-
 
 class Change(enum.Enum):
     """A change of a link's connection."""

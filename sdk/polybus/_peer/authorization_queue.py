@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from .._core.memory import Account
+from .._core.memory import MemoryBudget
 from .._link.send_queue import SendQueue
 from .._util.event_loop import Notifier
 from .._util.hello import HELLO
@@ -170,7 +170,7 @@ class OutboundAuthorization:
         link = peer.link
         self._peer = peer
         self._box = SendQueue(link)
-        self._deciding = Account(link.runtime, share=link.share)
+        self._deciding = MemoryBudget(link.runtime, share=link.share)
         """The publication that is being decided about."""
         self._changed = Notifier(link.runtime.loop)
         """Signalled when a publication has been sent or refused, or none will be."""

@@ -8,7 +8,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
 from .._core.answer_sizes import LARGE
-from .._core.memory import Account, cost, trim
+from .._core.memory import MemoryBudget, cost, trim
 from .._core.via import ViaHeader
 from .._rpc.call import Call, RefusedCall
 from .._util.priority_queue import PriorityQueue
@@ -43,7 +43,7 @@ class InboundCalls:
     def __init__(self, peer: Peer) -> None:
         self.peer: Peer = peer
         self.link: Link = peer.link
-        self.account: Account = peer.account
+        self.account: MemoryBudget = peer.budget
         """The peer's: requests that wait are charged to it."""
         self.calls: dict[Any, Call] = {}
         """Requests that run or wait, by their id."""
@@ -180,7 +180,7 @@ class InboundCalls:
         response = response_to(call.message, value, link, call)
         del value
         trim(response)
-        held, size = Account(runtime, share=link.share), cost(response)
+        held, size = MemoryBudget(runtime, share=link.share), cost(response)
         if not held.hold(size):
             link.too_slow(self.peer, "answers wait for it, and the bus keeps too much already (Limits.total_bytes)")
             return

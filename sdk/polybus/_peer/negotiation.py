@@ -123,7 +123,7 @@ class Negotiation:
         message = Message(Kind.REQUEST, HELLO, None, None, link.format, None, runtime.ttl(now, probe.deadline))
         probe.on_cancel = peer.abandoned
         if link.upstream:
-            body |= runtime.ends.introduction(peer)
+            body |= runtime.bus_identities.introduction(peer)
         try:
             message.format = chosen = link.format_for(body, HELLO)
             message.raw = chosen.encode(body)
@@ -142,14 +142,14 @@ class Negotiation:
 
     def answered(self, answer: Any) -> None:
         """Take in the answer to a hello."""
-        ends = self._peer.link.runtime.ends
+        identities = self._peer.link.runtime.bus_identities
         if is_answer(answer):
             self.answers_only = answer.get("answers_only") is True
-            ends.answered(self._peer, answer.get("proof"))
+            identities.take_proof(self._peer, answer.get("proof"))
             self.is_ours(answer.get("subscribes"))
         else:
             self.speaks_extensions = False
-            ends.answered(self._peer, None)
+            identities.take_proof(self._peer, None)
 
     def is_ours(self, subscribes: Any = None, passes: Any = None) -> None:
         """Note that the peer has shown to be a polybus peer.
@@ -212,13 +212,13 @@ class Negotiation:
         key, value = peer.identity_key, peer.identity
         known = None if link.opened else key if key is not None else value  # behind a broker each has one of its own
         voice = known if isinstance(known, (str, int)) else None
-        if link.upstream or link.runtime.ends.said(peer, body.get("secret"), voice):
+        if link.upstream or link.runtime.bus_identities.take_secret(peer, body.get("secret"), voice):
             self._answer(message, body)
         else:
             peer.spawn(self._answer_later, message, body)
 
     async def _answer_later(self, message: Message, body: dict[str, Any]) -> None:
-        await self._peer.link.runtime.ends.settled(HELLO_TIMEOUT / 2)  # so that the peer hears of it in time
+        await self._peer.link.runtime.bus_identities.settled(HELLO_TIMEOUT / 2)  # so that the peer hears of it in time
         if self._peer.connected:
             self._answer(message, body)
 
@@ -231,7 +231,7 @@ class Negotiation:
             return
         if not link.initiates:
             answer["answers_only"] = True
-        answer |= link.runtime.ends.answer(body.get("nonce"))
+        answer |= link.runtime.bus_identities.answer(body.get("nonce"))
         if to_tell := self._pubsub.announcer.to_tell(peer):
             answer["subscribes"] = to_tell
         self.is_ours(body.get("subscribes"), body.get("passes"))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 import anyio
 
-from .._core.memory import Account, cost
+from .._core.memory import MemoryBudget, cost
 from .._rpc.channel import ChannelContext
 from .._rpc.reply import Reply
 from .._util.hello import HELLO
@@ -54,7 +54,7 @@ class Peer:
 
     __slots__ = (
         "__weakref__",
-        "_account",
+        "_budget",
         "_address",
         "_id",
         "_inbound",
@@ -100,7 +100,7 @@ class Peer:
         self._unsent: dict[Reply[Any], None] | None = None
         self._scopes: set[anyio.CancelScope] | None = None
         # Parts, each made when it is first needed: an idle connection has none.
-        self._account: Account | None = None
+        self._budget: MemoryBudget | None = None
         self._inbound: InboundCalls | None = None
         self._negotiation: Negotiation | None = None
         self._streams: Streams | None = None
@@ -340,13 +340,13 @@ class Peer:
     # -- parts -----------------------------------------------------------------------------------------------------------
 
     @property
-    def account(self) -> Account:
+    def budget(self) -> MemoryBudget:
         """Bytes that this peer makes the bus keep: requests and hellos that wait, subscriptions, items that are not read."""
-        account = self._account
-        if account is None:
+        budget = self._budget
+        if budget is None:
             runtime = self.link.runtime
-            account = self._account = Account(runtime, runtime.limits.waiting_bytes, self.link.share)
-        return account
+            budget = self._budget = MemoryBudget(runtime, runtime.limits.waiting_bytes, self.link.share)
+        return budget
 
     @property
     def inbound(self) -> InboundCalls:
@@ -626,14 +626,14 @@ class Peer:
 
     def hold(self, message: Message) -> bool:
         """Charge a message of this peer that has to wait. False if too much waits already."""
-        if not self.account.hold(cost(message)):
+        if not self.budget.hold(cost(message)):
             return False
         message.forget_value()
         return True
 
     def release(self, message: Message) -> None:
         """Charge for a message no longer: it does not wait any more."""
-        self.account.release(cost(message))
+        self.budget.release(cost(message))
 
     def spawn(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
         """Run a task of the bus for as long as this peer is there."""
@@ -710,9 +710,9 @@ class Peer:
             self._subscriptions.clear()
         self.host.lost(self, None if going_on else error or Disconnected(reason, self.address, False))
         if link.upstream:
-            runtime.ends.lost(self)
+            runtime.bus_identities.lost(self)
         else:
-            runtime.ends.forget(self)
+            runtime.bus_identities.forget(self)
         if going_on and self.speaks_extensions and self._negotiation is not None:
             self._negotiation.lost()
         else:

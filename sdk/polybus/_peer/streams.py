@@ -6,7 +6,7 @@ import math
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
-from .._core.memory import OVERHEAD, Account, cost
+from .._core.memory import OVERHEAD, MemoryBudget, cost
 from .._rpc.call import RefusedCall
 from .._rpc.channel import CREDIT, Channel
 from .._rpc.stream_call import ChannelCall
@@ -27,12 +27,12 @@ MODES = ("stream", "channel", "tunnel")
 class Streams:
     """The open channels of one peer, in both directions; a `channel.ChannelPort`."""
 
-    __slots__ = ("_peer", "account", "channels", "link")
+    __slots__ = ("_peer", "budget", "channels", "link")
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
         self.link: Link = peer.link
-        self.account: Account = peer.account
+        self.budget: MemoryBudget = peer.budget
         """The peer's: items that have not been read are charged to it."""
         self.channels: dict[Any, Channel[Any, Any]] = {}
 

@@ -48,7 +48,7 @@ class Subscriptions:
         if pattern in patterns:
             return
         size = pattern_cost(pattern)
-        if len(patterns) >= link.runtime.limits.subscriptions or not link.initiates or not peer.account.hold(size):
+        if len(patterns) >= link.runtime.limits.subscriptions or not link.initiates or not peer.budget.hold(size):
             link.services.counters.refused += 1
             if link.initiates:
                 self._warn(pattern)
@@ -60,7 +60,7 @@ class Subscriptions:
         """End the subscription to a pattern."""
         size = self.patterns.pop(pattern, None)
         if size is not None:
-            self._peer.account.release(size)
+            self._peer.budget.release(size)
             self._peer.host.pubsub.remote.remove(pattern, self._peer)
 
     def clear(self) -> None:

@@ -196,7 +196,7 @@ class SubscriptionAnnouncer:
             alone: There is no other link, and none can come: no bus can be reached on two ways.
         """
         for peer in link.peers:
-            self._recipients.ends.lost(peer)  # a question of the time without a connection still waits in the outbox
+            self._recipients.bus_identities.lost(peer)  # a question of the time without a connection still waits in the outbox
         for peer in () if alone else self._recipients.unintroduced():
             self.introduce(peer)
         for peer in link.peers:
@@ -212,13 +212,13 @@ class SubscriptionAnnouncer:
     def introduce(self, peer: Peer) -> None:
         """Say who this bus is to a peer that it has dialled, where the same bus may be there on another link: that has dialled
         this one, or was dialled twice."""
-        self._recipients.ends.introduces(peer)
+        self._recipients.bus_identities.expect_answer(peer)
         _ = peer.negotiation.ask()
 
     async def _hold_out(self, peer: Peer) -> None:
         """Hold a peer out for as long as one of ours needs to say who it is."""
         await anyio.sleep(HELLO_TIMEOUT)
-        self._recipients.ends.release(peer)
+        self._recipients.bus_identities.release(peer)
 
     def restore_peer(self, peer: Peer) -> None:
         """Tell a peer that has connected of all patterns, before any other traffic."""

@@ -157,7 +157,7 @@ class Publisher:
         several = len(peers) > 1 and (self._relays.size > 0 or leading > 1)
         route.two_ways = several or (len(peers) > 0 and any(queue.leads_on for queue in route.queues))
         if not route.two_ways:
-            route.twice = recipients.ends.same(peers)
+            route.twice = recipients.bus_identities.same(peers)
             route.two_ways = len(route.twice) > 0
         if not route.queues and not route.peers:
             self._check_gone()

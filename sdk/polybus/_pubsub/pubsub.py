@@ -22,7 +22,7 @@ from .relay import Relay
 from .subscription import Subscription
 
 if TYPE_CHECKING:
-    from .._core.bus_identity import Ends
+    from .._core.bus_identity import BusIdentities
     from .._core.services import Services
     from .._handlers.lookup import HandlerLookup
     from .._peer.peer import Peer
@@ -67,9 +67,9 @@ class PubSub:
 
     # -- the life of the bus ---------------------------------------------------------------------------------------------
 
-    def start(self, ends: Ends) -> None:
+    def start(self, identities: BusIdentities) -> None:
         """Begin with the bus's run."""
-        self.recipients.start(ends)
+        self.recipients.start(identities)
 
     def stop(self) -> None:
         """Take the subscriptions of handlers out: the bus has been left."""

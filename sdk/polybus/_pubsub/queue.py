@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from .._core.memory import OVERHEAD, Account
+from .._core.memory import OVERHEAD, MemoryBudget
 from .._util.violation_counter import ViolationCounter
 from ..errors import Code
 from ..events import SubscriptionSlow
@@ -41,7 +41,7 @@ class SubscriptionQueue(ABC):
     """
 
     __slots__ = (
-        "_account",
+        "_budget",
         "_bytes",
         "_reader_woken",
         "_half",
@@ -84,7 +84,7 @@ class SubscriptionQueue(ABC):
         """Messages at which something is to be told or decided: the half first, then the whole, until the queue was empty."""
         self._overflow: deque[int] | None = None
         """Costs of the last messages of the queue, which are held back and not counted in `_bytes`."""
-        self._held: Account | None = None
+        self._held: MemoryBudget | None = None
         self._tells_at: float = math.inf
         """The time at which something may be told again; infinite while nothing has been told of late."""
         self._told: int = 0
@@ -94,7 +94,7 @@ class SubscriptionQueue(ABC):
         self._room: list[Any] | None = None
         self._most: int = services.limits.queue_bytes
         self._bytes: int = 0
-        self._account: Account | None = None
+        self._budget: MemoryBudget | None = None
         # As long as `_bytes` stays between these two, what is charged need not change.
         self._most_free: int = min(_STEP, self._most)
         self._least_kept: int = -_STEP
@@ -123,7 +123,7 @@ class SubscriptionQueue(ABC):
         if not queue:
             self._bytes = 0
             self._mark = self._half
-            if self._account is not None:
+            if self._budget is not None:
                 self._settle()
         elif self._bytes < self._least_kept:
             self._settle()
@@ -151,20 +151,20 @@ class SubscriptionQueue(ABC):
         """Pay for what has come since the last time. False if the queue is full, or the bus keeps too much already."""
         if self._bytes >= self._most:
             return False
-        if self._account is None:
-            self._account = Account(self._host)
-        if not self._account.hold(self._bytes - self._account.held):
+        if self._budget is None:
+            self._budget = MemoryBudget(self._host)
+        if not self._budget.hold(self._bytes - self._budget.held):
             return False
-        self._set_bounds(self._account.held)
+        self._set_bounds(self._budget.held)
         return True
 
     def _settle(self) -> None:
         """Pay for exactly what waits."""
-        account = self._account
-        if account is None:
-            account = self._account = Account(self._host)
-        account.charge(max(self._bytes, 0) - account.held)
-        self._set_bounds(account.held)
+        budget = self._budget
+        if budget is None:
+            budget = self._budget = MemoryBudget(self._host)
+        budget.charge(max(self._bytes, 0) - budget.held)
+        self._set_bounds(budget.held)
 
     def _set_bounds(self, paid: int) -> None:
         self._most_free = min(paid + _STEP, self._most)
@@ -231,7 +231,7 @@ class SubscriptionQueue(ABC):
     def _hold(self, message: Message) -> bool:
         """Keep one more beyond the size of the queue. False where that is too much."""
         if self._held is None:
-            self._held = Account(self._host, self._most)
+            self._held = MemoryBudget(self._host, self._most)
         size = OVERHEAD + (len(message.raw) if message.raw is not None else 0)
         if not self._held.hold(size):
             return False
@@ -357,9 +357,9 @@ class SubscriptionQueue(ABC):
         """Forget what waits, and let publishers go on."""
         self._queue.clear()
         self._bytes = 0
-        if self._account is not None:
+        if self._budget is not None:
             self._settle()
-            self._account = None  # a subscription may be entered again, while the bus runs anew
+            self._budget = None  # a subscription may be entered again, while the bus runs anew
         if self._held is not None:
             self._held.release(self._held.held)
             self._held = self._overflow = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .._core.bus_identity import Ends
+from .._core.bus_identity import BusIdentities
 from .._util.pattern_index import SubjectIndex
 from ..errors import Unsupported
 
@@ -26,7 +26,7 @@ class Recipients:
         self._most = most
         """`Limits.subscriptions`."""
         self._changed = changed
-        self.ends: Ends = Ends()
+        self.bus_identities: BusIdentities = BusIdentities()
         self._upstream: tuple[Peer, ...] = ()
         self.gets_all: dict[Peer, int] = {}
         """Peers on wires without subscriptions that get every publication: they have not shown to be ours, or have as many
@@ -34,10 +34,10 @@ class Recipients:
         self.unconfirmed: dict[Peer, None] = {}
         """Peers on wires where publications are an extension that have not shown to be ours: they are asked first."""
 
-    def start(self, ends: Ends) -> None:
+    def start(self, identities: BusIdentities) -> None:
         """Begin with a runtime, which knows the buses at the other ends of the links."""
-        self.ends = ends
-        ends.changed = self._changed
+        self.bus_identities = identities
+        identities.changed = self._changed
 
     @property
     def upstream(self) -> tuple[Peer, ...]:
@@ -60,7 +60,7 @@ class Recipients:
         if matched and upstream:
             matched = tuple(dict.fromkeys((*upstream, *matched)))
         peers = matched or upstream
-        if held_out := self.ends.held_out:
+        if held_out := self.bus_identities.held_out:
             peers = tuple(peer for peer in peers if peer not in held_out)
         return peers
 
@@ -68,7 +68,7 @@ class Recipients:
         """List the peers that this bus has dialled, and has not told who it is; not those whose links are down: they are told
         later."""
         up = [peer for peer in self._upstream if peer.connected]
-        return [peer for peer in up if peer.may_be_ours and not self.ends.knows_us(peer)]
+        return [peer for peer in up if peer.may_be_ours and not self.bus_identities.has_told(peer)]
 
     def add(self, peer: Peer) -> bool:
         """Take in a peer that has connected.
@@ -81,7 +81,7 @@ class Recipients:
         if session is not None and not link.upstream and link.initiates and not session.capabilities.subscribe:
             self.gets_all[peer] = 0
             self._changed()
-            held_out = self.ends.wait_for(peer)
+            held_out = self.bus_identities.wait_for(peer)
         if session is not None and session.capabilities.asks_before_publishing and not peer.speaks_extensions:
             self.unconfirmed[peer] = None
             self._changed()

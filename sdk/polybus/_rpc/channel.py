@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, Self, TypeVar, cast
 
-from .._core.memory import Account, cost
+from .._core.memory import MemoryBudget, cost
 from .._util.cancel_scopes import let_scope_fire
 from .._util.typed_body import misfit, typed_body
 from ..errors import BadReply, BadRequest, BusError, Code, DeadlineExceeded, LocalProtocolError, TooManyRequests
@@ -41,8 +41,8 @@ _TOLERANCE = 4
 class ChannelPort(Protocol):
     """The writer of a channel: a link's peer, or the other end in the same process."""
 
-    account: Account
-    """The account to which items are charged until they are read."""
+    budget: MemoryBudget
+    """The budget to which items are charged until they are read."""
 
     def channel_send(self, channel: Channel[Any, Any], kind: Kind, value: Any, code: Code | None, facts: dict[str, Any]) -> int:
         """Write an item, a credit or an end, and tell what it costs the other side until it is read."""
@@ -93,7 +93,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
         self._consumed = 0
         self._consumed_bytes = 0
         self._unread = 0
-        """Bytes of `_items`, which are charged to the port's account."""
+        """Bytes of `_items`, which are charged to the port's budget."""
         self._ahead: deque[int] = deque()
         """Sizes of the items sent that the other side has not read, as far as it has said."""
         self._ahead_bytes = 0
@@ -235,7 +235,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
         message = self._items.popleft()
         size = cost(message)
         self._unread -= size
-        self._port.account.release(size)
+        self._port.budget.release(size)
         self._grant(size)
         try:
             return cast(Receives_co, typed_body(message, self._receives))
@@ -247,7 +247,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
         """Drop what has come in and what may still come: it will not be read."""
         self._receiving = False
         self._items.clear()
-        self._port.account.release(self._unread)
+        self._port.budget.release(self._unread)
         self._unread = 0
 
     def _grant(self, size: int) -> None:
@@ -273,8 +273,8 @@ class Channel(Generic[Receives_co, Sends_contra]):
             self._overrun(f"more items than the credit of {self._window} allows", "more items than it was granted")
         elif self._unread >= _TOLERANCE * CREDIT_BYTES:
             self._overrun(f"{self._unread} unread bytes are too far ahead", f"{self._unread} bytes ahead of the reader")
-        elif not self._port.account.hold(size):
-            held = f"{self._port.account.held} bytes wait to be read (Limits.waiting_bytes, total_bytes)"
+        elif not self._port.budget.hold(size):
+            held = f"{self._port.budget.held} bytes wait to be read (Limits.waiting_bytes, total_bytes)"
             self._overrun(held, f"an item while {held}")
         else:
             self._granted -= 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from .._core.memory import OVERHEAD, Account, cost
+from .._core.memory import OVERHEAD, MemoryBudget, cost
 from ..body import JSON, OCTETS, BodyFormat
 from ..errors import Code, DeadlineExceeded, Disconnected, QueueFull, RequestError, TooManyRequests
 from ..message import Kind, Message
@@ -125,7 +125,7 @@ class Loopback:
         limit = 2 * runtime.limits.channels
         if sum(isinstance(call, ChannelCall) for call in self.calls.values()) >= limit:
             raise TooManyRequests(f"{limit} channels of this bus to itself are open (Limits.channels)")
-        port = LocalPort(runtime.loop, Account(runtime))
+        port = LocalPort(runtime.loop, MemoryBudget(runtime))
         near: Channel[Any, Any] = Channel(runtime.loop, port, subject, CREDIT)
         far: Channel[Any, Any] = Channel(runtime.loop, port, subject, CREDIT, receiving=handler.style != "stream")
         port.ends = (near, far)
@@ -190,9 +190,9 @@ class LocalSink:
 class LocalPort:
     """The port of two channels of one process; items are encoded all the same, so that both ends see what a wire would give."""
 
-    def __init__(self, loop: Loop, account: Account) -> None:
+    def __init__(self, loop: Loop, budget: MemoryBudget) -> None:
         self._loop = loop
-        self.account: Account = account
+        self.budget: MemoryBudget = budget
         self.ends: tuple[Channel[Any, Any], ...] = ()
 
     def channel_send(self, channel: Channel[Any, Any], kind: Kind, value: Any, code: Code | None, facts: dict[str, Any]) -> int:

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from .._peer.peer import Peer
     from ..plugins import DialOptions, Host, Receiver
 
-__all__ = ["TunnelConnector", "TunnelTransport", "too_deep", "tunnel_facts"]
-
 
 class TunnelTransport:
     """One connection through a tunnel; implements `plugins.Transport`."""

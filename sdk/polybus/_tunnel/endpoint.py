@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from ..plugins import ProtocolAdapter
     from .ports import JoinedBus, TunnelGate
 
-__all__ = ["Entrance", "TunnelCall", "hops_of"]
-
 
 @frozen
 class _Open:

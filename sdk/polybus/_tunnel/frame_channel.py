@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from .._peer.streams import Streams
     from ..plugins import Receiver
 
-__all__ = ["WINDOW", "FrameChannel", "too_large"]
-
 WINDOW: Final = 256
 """Frames that a side grants before it has read any; besides, `channel.CREDIT_BYTES`."""
 _CODES: Final[Mapping[int, Code]] = {
@@ -214,7 +212,7 @@ class FrameChannel(Channel[bytes, bytes]):
             message = self._items.popleft()
             size = cost(message)
             self._unread -= size
-            self._port.account.release(size)
+            self._port.budget.release(size)
             frame = frame_of(message)
             if frame is None:
                 self._refuse_item(frame)

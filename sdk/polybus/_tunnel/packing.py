@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from .._peer.peer import Peer
     from ..plugins import Codec
 
-__all__ = ["Packing", "frame_of", "limits_of", "packing"]
-
 _MARGIN: Final = 512
 """Bytes of the outer frame that are not the inner one, at the most, besides the name."""
 _DEPTH: Final = 8

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from .._link.link import Link
     from ..plugins import Listening, ProtocolAdapter
 
-__all__ = ["JoinedBus", "TunnelGate"]
-
 
 class TunnelGate(Gate, Protocol):
     """The way into the inner bus: a gate that knows who has come in through it."""

@@ -122,8 +122,8 @@ class SimulatedConnection:
         self._peer_full = False
         features = TransportFeatures.of(inner)
         self._hold_peer, self._release_peer = features.pause_reading, features.resume_reading
-        self._out = _Direction(network, f"{label} >", self._leave)
-        self._in = _Direction(network, f"{label} <", self._arrive)
+        self._out = _FrameFlow(network, f"{label} >", self._leave)
+        self._in = _FrameFlow(network, f"{label} <", self._arrive)
 
     # -- faults ----------------------------------------------------------------------------------------------------------
 
@@ -269,7 +269,7 @@ class SimulatedConnection:
             self._receiver.closed(why)
 
 
-class _Direction:
+class _FrameFlow:
     """Frames on their way, in order."""
 
     def __init__(self, network: Network, label: str, deliver: Callable[[list[bytes]], None]) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polybus import Bus, BusError, Limits, TooManyRequests
-from polybus._core.memory import Account, Share, network_of
+from polybus._core.memory import MemoryBudget, Share, network_of
 from polybus.testing import pair
 from tests.loops import every_loop  # noqa: F401
 from tests.support import bounded, eventually
@@ -26,17 +26,17 @@ class Clerk:
         self.limits = Limits(total_bytes=TOTAL)
         self.addresses: dict[str, Any] = {}
 
-    def link(self, address: str) -> Account:
+    def link(self, address: str) -> MemoryBudget:
         share = Share()
         share.join(self.addresses, address)
-        return Account(self, share=share)  # type: ignore[arg-type]
+        return MemoryBudget(self, share=share)  # type: ignore[arg-type]
 
 
-def fill(account: Account, size: int = 1000) -> int:
+def fill(budget: MemoryBudget, size: int = 1000) -> int:
     """Hold as much as there is room for."""
-    while account.hold(size):
+    while budget.hold(size):
         pass
-    return account.held
+    return budget.held
 
 
 def test_one_link_alone_may_hold_a_third_of_the_total_and_the_links_of_one_address_three_fifths() -> None:
@@ -48,7 +48,7 @@ def test_one_link_alone_may_hold_a_third_of_the_total_and_the_links_of_one_addre
 
 
 def test_what_this_application_holds_itself_is_bounded_by_the_total_alone() -> None:
-    assert fill(Account(Clerk())) == pytest.approx(TOTAL, abs=1000)  # type: ignore[arg-type]
+    assert fill(MemoryBudget(Clerk())) == pytest.approx(TOTAL, abs=1000)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("count", [1, 10, 30, 100])
@@ -95,19 +95,19 @@ def test_sums_are_right_and_the_total_holds_whatever_is_held_and_given_back(step
     links = [clerk.link(f"10.0.{number // 4}.1:{number}") for number in range(12)]
     held: list[list[int]] = [[] for _ in links]
     for number, size, surely in steps:
-        account, kept = links[number], held[number]
+        budget, kept = links[number], held[number]
         if size < 0:
             if kept:
-                account.release(kept.pop())
+                budget.release(kept.pop())
         elif surely and clerk.buffered + size <= TOTAL:
-            account.charge(size)
+            budget.charge(size)
             kept.append(size)
         else:
-            fits = account.has_room(size)
-            assert account.hold(size) == fits
+            fits = budget.has_room(size)
+            assert budget.hold(size) == fits
             if fits:
                 kept.append(size)
-        assert [account.held for account in links] == [sum(sizes) for sizes in held]
+        assert [budget.held for budget in links] == [sum(sizes) for sizes in held]
         assert clerk.buffered == sum(map(sum, held)) <= TOTAL
         assert {address.network: address.held for address in clerk.addresses.values()} == {
             f"10.0.{place}.1": sum(map(sum, held[4 * place : 4 * place + 4])) for place in range(3)
@@ -117,16 +117,16 @@ def test_sums_are_right_and_the_total_holds_whatever_is_held_and_given_back(step
 def test_an_address_is_forgotten_with_its_last_link_and_with_what_is_kept_for_it() -> None:
     clerk = Clerk()
     for number in range(1_000):
-        account = clerk.link(f"10.0.{number % 250}.{number // 250}:1")
-        share = account._share
+        budget = clerk.link(f"10.0.{number % 250}.{number // 250}:1")
+        share = budget._share
         assert share is not None
-        account.hold(100)
+        budget.hold(100)
         share.leave(clerk.addresses)  # a handler has not stopped yet
         assert len(clerk.addresses) <= 1
         again = clerk.link(f"10.0.{number % 250}.{number // 250}:2")._share
         assert again is not None and again.address.held == 100, "who comes back has its share of before"
         again.leave(clerk.addresses)
-        account.release(100)
+        budget.release(100)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from polybus import Backoff, Broker, Bus, Identity, Kind, Message, Peer, connect
-from polybus._core.bus_identity import Ends
+from polybus._core.bus_identity import BusIdentities
 from polybus.plugins import Closed
 from polybus.testing import pair
 from tests.support import bounded, eventually
@@ -297,7 +297,7 @@ async def stranger(url: str, *said: str, claim: str | None = None) -> AsyncItera
         session = link.session
         link.session = Spy()
         if claim is not None:
-            link.runtime.ends._secret = claim
+            link.runtime.bus_identities._secret = claim
             assert await client.peers[0].extended()
         yield client, frames
 
@@ -332,7 +332,7 @@ async def test_a_stranger_is_told_nothing_with_which_it_could_pass_for_another_b
         a, b = at_a.bus, at_b.bus
         (to_a,) = a._links.gates
         (to_b,) = b._links.gates
-        secrets = {a._services.running.ends._secret, b._services.running.ends._secret}
+        secrets = {a._services.running.bus_identities._secret, b._services.running.bus_identities._secret}
         async with stranger(to_b.url) as (_, said_by_b):
             link_to_b = _.peers[0]
             assert await link_to_b.extended()
@@ -392,9 +392,9 @@ async def imitated(third: Bus) -> AsyncIterator[tuple[Hearing, Bus, list[dict[st
     async with third.serve(place("ubre")) as for_b, third.serve(place("ubre")) as for_all, server.serve(place("ubre")) as bait:
         async with b.connect(for_b.url), b.connect(bait.url), anyio.create_task_group() as group:
             await group.start(at_b.read_all)
-            told = server._services.running.ends._names
+            told = server._services.running.bus_identities._names
             await eventually(lambda: told)
-            assert set(told.values()) == {b._services.running.ends._secret}
+            assert set(told.values()) == {b._services.running.bus_identities._secret}
             async with stranger(for_all.url, claim=next(iter(told.values()))) as (liar, frames):
                 yield at_b, liar, frames
             group.cancel_scope.cancel()
@@ -416,13 +416,13 @@ async def test_a_server_cannot_pass_for_a_bus_that_has_dialled_it_where_its_iden
 
 @bounded
 async def test_links_of_one_identity_and_of_none_that_is_known_are_one_bus_all_the_same() -> None:
-    here, there = Ends(), Ends()
+    here, there = BusIdentities(), BusIdentities()
     peers: list[Any] = [object() for _ in range(6)]
     said = there.introduction(peers[0])["secret"]
     question = here.introduction(peers[0])
-    here.answered(peers[0], there.answer(question["nonce"])["proof"])
+    here.take_proof(peers[0], there.answer(question["nonce"])["proof"])
     for peer, voice in zip(peers[1:], ("ann", "ann", None, "eve", "eve"), strict=True):
-        assert here.said(peer, said, voice)
+        assert here.take_secret(peer, said, voice)
     assert here.same(peers[:4]) == (tuple(peers[:4]),)
     apart = {tuple(peers[1:3]), tuple(peers[4:])}
     assert set(here.same(peers)) == apart, "and the others are none"
@@ -444,12 +444,12 @@ async def test_a_subscriber_that_comes_while_an_upstream_has_not_answered_misses
         async with a.connect(to_busy.url), anyio.create_task_group() as group:
             busy_peer = a.peers[0]
             await a.publish("first", 1)  # what comes behind it waits there
-            ends = a._services.running.ends
-            ends._asked.clear()
-            ends._proofs.clear()
-            ends._told.clear()
+            identities = a._services.running.bus_identities
+            identities._asked.clear()
+            identities._proofs.clear()
+            identities._told.clear()
             a._pubsub.announcer.introduce(busy_peer)
-            assert busy_peer in ends.pending
+            assert busy_peer in identities.pending
             async with b.connect(to_a.url):
                 await group.start(at_b.read_all)
                 for number in range(5):
@@ -457,7 +457,7 @@ async def test_a_subscriber_that_comes_while_an_upstream_has_not_answered_misses
                 await eventually(lambda: at_b.has(4))
                 await all_is_there(b)
                 at_b.check(*range(5))
-                assert not ends.held_out
+                assert not identities.held_out
                 go.set()
                 group.cancel_scope.cancel()
 
@@ -469,42 +469,49 @@ async def test_a_subscriber_that_comes_while_an_upstream_has_not_answered_misses
 async def test_nothing_is_kept_of_peers_that_have_gone() -> None:
     async with Bus() as a:
         async with a.serve(place("ubre")) as to_a:
-            ends = a._services.running.ends
+            identities = a._services.running.bus_identities
             for _ in range(3):
                 async with stranger(to_a.url, claim="x" * 32), stranger(to_a.url, claim="y" * 32):
-                    assert len(ends._names) == 2
+                    assert len(identities._names) == 2
                 await eventually(lambda: not a.peers)
                 b = Bus()
                 async with b.serve(place("ubre")) as to_b, a.connect(to_b.url), b.connect(to_a.url):
-                    assert len(ends._names) == 2
+                    assert len(identities._names) == 2
                 await eventually(lambda: not a.peers)
-            assert not (ends._names or ends._asked or ends._proofs or ends._told or ends.pending or ends.held_out)
+            assert not (
+                identities._names
+                or identities._asked
+                or identities._proofs
+                or identities._told
+                or identities.pending
+                or identities.held_out
+            )
 
 
 @pytest.mark.parametrize("claim", [None, 7, "", "short", "x" * 65, ["x" * 32], {"a": 1}, "\ud800" * 20])
 def test_a_claim_may_be_anything(claim: Any) -> None:
-    here, peers = Ends(), [object(), object(), object()]
+    here, peers = BusIdentities(), [object(), object(), object()]
     opened: Any = peers[0]
     asked = here.introduction(opened)
-    here.answered(opened, claim)
+    here.take_proof(opened, claim)
     for peer in peers[1:]:
-        assert here.said(peer, claim)
+        assert here.take_secret(peer, claim)
     assert len(here.same(peers)) <= 1
     assert set(here.answer(claim)) <= {"proof"}
     assert asked["secret"] not in here.answer(claim).values()
 
 
 def test_who_has_said_something_else_before_is_not_compared_again() -> None:
-    here, there = Ends(), Ends()
+    here, there = BusIdentities(), BusIdentities()
     opened, accepted = object(), object()
     question = here.introduction(opened)
-    here.answered(opened, there.answer(question["nonce"])["proof"])
+    here.take_proof(opened, there.answer(question["nonce"])["proof"])
     said = there.introduction(object())["secret"]
-    assert here.said(accepted, "something else, long enough")
-    assert here.said(accepted, said)
+    assert here.take_secret(accepted, "something else, long enough")
+    assert here.take_secret(accepted, said)
     assert here.same((opened, accepted)) == ()
     another = object()
-    assert here.said(another, said)
+    assert here.take_secret(another, said)
     assert here.same((opened, accepted, another)) == ((opened, another),)
 
 

@@ -135,9 +135,9 @@ async def test_a_bus_that_serves_does_not_wait_for_a_silent_server_where_nobody_
     monkeypatch.setattr("polybus._peer.extension_probe.HELLO_TIMEOUT", 10 * BOUND)
     bus = Bus()
     async with bus.serve("ubre+tcp://127.0.0.1:0"), pair(Bus(), client=bus, faults=Faults(seed=1, drop=1.0)):
-        ends = bus._services.running.ends
-        assert list(ends.pending) == bus.peers
-        assert not ends.held_out
+        identities = bus._services.running.bus_identities
+        assert list(identities.pending) == bus.peers
+        assert not identities.held_out
 
 
 async def refused(client: Bus) -> None:
@@ -368,7 +368,7 @@ async def test_requests_that_leave_the_queue_give_their_room_back_at_once() -> N
                 with pytest.raises(RequestCancelled):
                     await reply
             await eventually(lambda: bus.stats().waiting == bus.stats().running == 0)
-            assert peer.account.held == 0
+            assert peer.budget.held == 0
         replies = [client.request("slow", number) for number in range(9)]
         await eventually(lambda: bus.stats().waiting == 8)
         for number in (3, 8, 1):

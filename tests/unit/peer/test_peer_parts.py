@@ -10,7 +10,7 @@ from tests.support import bounded
 
 pytestmark = pytest.mark.anyio
 
-PARTS = ("_account", "_inbound", "_negotiation", "_streams", "_subscriptions", "undecided", "undelivered")
+PARTS = ("_budget", "_inbound", "_negotiation", "_streams", "_subscriptions", "undecided", "undelivered")
 
 
 def parts(bus: Bus) -> set[str]:
@@ -30,7 +30,7 @@ async def test_a_peer_has_the_parts_that_it_has_needed_and_no_others() -> None:
         assert parts(bus) == parts(client) == set()
         await client.request("echo", 1)
         assert parts(client) == set()
-        assert parts(bus) == {"_account", "_inbound"}
+        assert parts(bus) == {"_budget", "_inbound"}
         async with client.subscribe("news"):
-            assert parts(bus) == {"_account", "_inbound", "_negotiation", "_subscriptions"}
+            assert parts(bus) == {"_budget", "_inbound", "_negotiation", "_subscriptions"}
         assert parts(client) == {"_negotiation"}

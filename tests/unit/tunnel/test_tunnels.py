@@ -472,14 +472,14 @@ async def test_what_nobody_has_read_when_a_tunnel_ends_is_not_charged_any_longer
         transport.pause_reading()
         await anyio.lowlevel.checkpoint()
         replies = [within.request("echo", number, timeout=100) for number in range(100)]
-        await eventually(lambda: front.peers[0].account.held > 0)
-        account = front.peers[0].account
+        await eventually(lambda: front.peers[0].budget.held > 0)
+        budget = front.peers[0].budget
         await front.peers[0].aclose("a hiccup")
         for reply in replies:
             with pytest.raises(Disconnected):
                 await reply
         await eventually(lambda: out.peers and out.peers[0].connected)
-        assert account.held == 0
+        assert budget.held == 0
 
 
 @bounded

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
 
-class PendingConnection:
+class PendingConnection(ABC):
     """User of a wire from the moment it is accepted until it is let in or gone.
 
     Subclasses speak the framing: `begin`, `no` and `let_in`. All of it is over after `Limits.handshake_timeout`.
@@ -36,17 +37,17 @@ class PendingConnection:
         self._over = False
         self._cancel_timer = call_later(listener.options.host, max(seconds, 0), self._timed_out)
 
+    @abstractmethod
     def begin(self) -> None:
         """The wire is there: read, or ask for admission at once."""
-        raise NotImplementedError
 
+    @abstractmethod
     def no(self, error: BusError) -> bytes:
         """Bytes for a client that is not let in."""
-        raise NotImplementedError
 
+    @abstractmethod
     def let_in(self, admission: Admission) -> WireTransport:
         """Write the welcome where there is one and make the transport."""
-        raise NotImplementedError
 
     def ask(self, handshake: Handshake) -> None:
         """Ask the bus, which may take its time; meanwhile nothing is read."""
@@ -102,7 +103,7 @@ class PendingConnection:
 
     # -- what the wire calls
 
-    def data_received(self, data: bytes) -> None:
+    def data_received(self, data: bytes) -> None:  # noqa: B027  # not every framing reads
         """Thrown away, unless a handshake has something to read."""
 
     def eof_received(self) -> None:
@@ -116,11 +117,10 @@ class PendingConnection:
         if self._knock is not None:
             self._knock.left()
 
-    def pause_writing(self) -> None:
+    def pause_writing(self) -> None:  # noqa: B027
         """Ignore: what is written here is short."""
 
-    def resume_writing(self) -> None:
-        """Ignore: what is written here is short."""
+    resume_writing = pause_writing
 
 
 class AdmissionSlot:
