@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
 from polybus.capture import Capture, CaptureError
-from polybus.capture.decoding import concat
+from polybus.capture.decoding import decoder
 from polybus.capture.schema import EVENTS, EXCHANGES, FLAG_GAP_BEFORE, FRAMES, QUARANTINE
 from polybus.capture.store.segments import SegmentWriter, segment_name
 from polybus.spark import Done, Pipeline, load, nanoseconds
@@ -451,7 +451,7 @@ def test_large_rows_do_not_wait_until_they_are_many(tmp_path: Path, monkeypatch:
     for number in range(4):
         writer.write(frames.batch(frames.row(number, frame=b'{"publish":"news","body":"%s"}' % (b"x" * 5000))), number)
     writer.seal()
-    monkeypatch.setattr(concat, "BYTES_AT_ONCE", 1)
+    monkeypatch.setattr(decoder, "BYTES_AT_ONCE", 1)
     monkeypatch.setattr(ingest, "BYTES_AT_ONCE", 8000)
     done = take(str(capture), Storage(tmp_path / "out"), "staging", Range(ReadPosition(), None), ReadWindow())
     assert [pq.ParquetFile(tmp_path / "out" / name).num_row_groups for _, name in done.files] == [2]

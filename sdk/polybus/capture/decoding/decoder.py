@@ -6,8 +6,10 @@ middle of a connection on, each by itself.
 
 from __future__ import annotations
 
+import gc
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -22,6 +24,10 @@ from .event_mapping import EventFields
 from .frame_decoders import LIMITS, MARK, FrameDecoder, decoder_for
 from .quarantine_reasons import reason_of
 
+ROWS_AT_ONCE: Final = 32_768
+"""So many rows, or a few more, are decoded together. Half as many take 2 to 15 % longer, and twice as many save no more."""
+BYTES_AT_ONCE: Final = 16 << 20
+"""No more batches are joined when there are so many bytes."""
 _BATCH_THRESHOLD: Final = 16
 """Rows of one connection type, from which on it is worth while to read them together."""
 
@@ -88,8 +94,7 @@ class _BatchDecoder:
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self.batch = batch
-        self.empty = 0
-        self.refused = 0
+        self.empty = self.refused = 0
         self._rows: list[int] = []
         self._subs: list[int] = []
         self._made: list[Sequence[Any]] = []
@@ -121,22 +126,21 @@ class _BatchDecoder:
             self._refuse(row, error, flags)
             return
         sub = 0
-        wrong: RemoteProtocolError | None = None
+        wrong: list[RemoteProtocolError] = []
         for message in messages:
             if isinstance(message, RemoteProtocolError):
-                wrong = wrong or message
-                self.refused += 1
+                wrong.append(message)
                 continue
             self._rows.append(row)
             self._subs.append(sub)
-            self._made.append(decoder.mapper(message))
+            self._made.append(decoder.mapper(message, decoder.names))
             sub += 1
-        if not sub:
-            if wrong is None:
-                self.empty += 1
-            else:
-                self.refused -= sum(isinstance(message, RemoteProtocolError) for message in messages)
-                self._refuse(row, wrong, flags)
+        if sub:
+            self.refused += len(wrong)
+        elif wrong:
+            self._refuse(row, wrong[0], flags)
+        else:
+            self.empty += 1
 
     def read_mark(self, row: int, decoder: FrameDecoder) -> None:
         """Reads a row that marks the begin or the end of a connection."""
@@ -176,3 +180,44 @@ class _BatchDecoder:
         }
         found = [columns[field.name] if field.name in columns else pa.nulls(len(rows), field.type) for field in QUARANTINE]
         return pa.RecordBatch.from_arrays(found, schema=QUARANTINE)
+
+
+# -- many batches ------------------------------------------------------------------------------------------------------------
+
+
+def decoded(batches: Iterable[pa.RecordBatch], columns: Sequence[str] | None = None) -> Iterator[Decoded]:
+    """Decodes batches of frames, joined to larger ones; of the events some columns, or all."""
+    for rows in joined(batches, ROWS_AT_ONCE, BYTES_AT_ONCE):
+        with _collection_paused():
+            made = decode(rows, columns=columns)
+        yield made
+
+
+def joined(batches: Iterable[pa.RecordBatch], most_rows: int, most_bytes: int) -> Iterator[pa.RecordBatch]:
+    """The same rows in larger batches, none of them empty, of so many rows or bytes and one batch more."""
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        waiting.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows >= most_rows or size >= most_bytes:
+            yield pa.concat_batches(waiting)
+            waiting.clear()
+            rows = size = 0
+    if waiting:
+        yield pa.concat_batches(waiting)
+
+
+@contextmanager
+def _collection_paused() -> Iterator[None]:
+    """Pauses the search for cycles: decoding makes none, and hundreds of thousands of objects that would be searched."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

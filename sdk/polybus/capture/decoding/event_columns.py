@@ -28,9 +28,7 @@ _DECODED: Final = frozenset(("protocol", "frame", "options", "flags"))
 _FROM: Final[Mapping[str, Sequence[str]]] = {
     "id": ("capture_id", "seq"),
     "source": ("capture_id", "direction", "peer"),
-    "time": ("ts_ns",),
-    "time_ns": ("ts_ns",),
-    "expires_at": ("ts_ns",),
+    **dict.fromkeys(("time", "time_ns", "expires_at"), ("ts_ns",)),
     "deadline_ns": ("deadlines_ns",),
 }
 """Sources of columns of events, beside the decoded message and beside columns of the same name."""
@@ -77,12 +75,7 @@ class MessageColumns:
     """
 
     def __init__(
-        self,
-        rows: list[int],
-        subs: list[int],
-        made: Sequence[Sequence[Any]],
-        parts: Sequence[ColumnarEvents],
-        all: bool = False,
+        self, rows: list[int], subs: list[int], made: Sequence[Sequence[Any]], parts: Sequence[ColumnarEvents], all: bool
     ) -> None:
         self._made = made
         self._columns = tuple(zip(*made, strict=True)) if all else ()

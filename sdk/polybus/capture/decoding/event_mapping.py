@@ -11,7 +11,8 @@ from ...errors import BusError, Code
 from ...message import Kind, Message
 from ...protocols.csb.wire import FIRST_RESERVED
 
-EventMapper: TypeAlias = Callable[[Message], list[Any]]
+EventMapper: TypeAlias = Callable[[Message, Mapping[int, str]], list[Any]]
+"""A function that makes the fields of an event of a message, with the names of CSB's actions."""
 
 _KINDS: Final[Mapping[str, str]] = {
     **{kind.value: kind.value for kind in Kind},
@@ -21,11 +22,9 @@ _KINDS: Final[Mapping[str, str]] = {
 }
 _NAMES: Final[Mapping[int, str]] = {int(code): code.name for code in Code}
 _WORDS: Final = {"connected": "open", "closed": "close", "close": "close"}
-_COMMANDS: Final = {
-    "Associate": "open",
-    "ConnectToQueue": "open",
-    "Disconnect": "close",
-    "SessionExpired": "close",
+_COMMANDS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("Associate", "ConnectToQueue"), "open"),
+    **dict.fromkeys(("Disconnect", "SessionExpired"), "close"),
     "Heartbeat": "heartbeat",
 }
 
@@ -50,12 +49,12 @@ class EventFields(NamedTuple):
 
 
 FIELDS: Final = tuple(EventFields.__annotations__)
-_SUBJECT, _ID, _SOURCE, _SCHEMA, _CORRELATION, _PRIORITY, _REPLY_TO, _CLIENT = (
-    FIELDS.index(name) for name in ("subject", "id", "source", "dataschema", "correlation_id", "priority", "reply_to", "client")
+_SUBJECT, _ID, _SOURCE, _SCHEMA, _CORRELATION, _PRIORITY, _REPLY_TO, _CLIENT = map(
+    FIELDS.index, ("subject", "id", "source", "dataschema", "correlation_id", "priority", "reply_to", "client")
 )
 
 
-def _plain(message: Message) -> list[Any]:
+def _plain(message: Message, names: Mapping[int, str]) -> list[Any]:
     """The fields as far as every protocol has them."""
     kind = _KINDS[message.kind.value]
     data, content = message.raw, message.format.content_type
@@ -99,70 +98,57 @@ def _made_body(message: Message) -> tuple[bytes | None, str]:
         return None, ""  # a value that JSON has no form for
 
 
-def _ubre(names: Mapping[int, str]) -> EventMapper:
-    return _plain
-
-
-def _csb(names: Mapping[int, str]) -> EventMapper:
-    def read(message: Message) -> list[Any]:
-        row = _plain(message)
-        row[_CORRELATION] = None
-        if message.peer is not None:
-            row[_CLIENT] = str(message.peer)
-        if type(message.id) is int:
-            id = message.id if message.id >= 0 else ~message.id
-            action = id >> 16
-            row[_CORRELATION] = f"{id & 0xFFFF:04x}{action:08x}"
-            # From there on they are actions of the bus itself, whose subject stands in the payload.
-            if row[_SUBJECT] is None and action < FIRST_RESERVED:
-                row[_SUBJECT] = names.get(action) or f"0x{action:08X}"
-        elif row[0] == "control":
-            row[0] = _WORDS.get(str(message.subject), "control")
-        return row
-
-    return read
+def _csb(message: Message, names: Mapping[int, str]) -> list[Any]:
+    row = _plain(message, names)
+    row[_CORRELATION] = None
+    if message.peer is not None:
+        row[_CLIENT] = str(message.peer)
+    if type(message.id) is int:
+        id = message.id if message.id >= 0 else ~message.id
+        action = id >> 16
+        row[_CORRELATION] = f"{id & 0xFFFF:04x}{action:08x}"
+        # From there on they are actions of the bus itself, whose subject stands in the payload.
+        if row[_SUBJECT] is None and action < FIRST_RESERVED:
+            row[_SUBJECT] = names.get(action) or f"0x{action:08X}"
+    elif row[0] == "control":
+        row[0] = _WORDS.get(str(message.subject), "control")
+    return row
 
 
 _REPLY: Final = ":RespondTo:RPC"
 
 
-def _jrep(names: Mapping[int, str]) -> EventMapper:
-    def read(message: Message) -> list[Any]:
-        row = _plain(message)
-        if row[0] == "request":
-            row[_CORRELATION] = (message.reply_to or "").removesuffix(_REPLY)
-        elif row[0] == "response":
-            row[_CORRELATION] = f"{message.subject}:{message.id}"
-        elif message.kind is Kind.CONTROL:
-            row[0] = _COMMANDS.get(str(message.attributes.get("CommandType")), "control")
-        elif message.kind is Kind.CANCEL and type(message.id) is tuple:
-            row[_CORRELATION] = str(message.id[0]).removesuffix(_REPLY)
-        priority = message.attributes.get("PriorityProcessing")
-        if priority is not None:
-            row[_PRIORITY] = str(priority)
-        return row
-
-    return read
+def _jrep(message: Message, names: Mapping[int, str]) -> list[Any]:
+    row = _plain(message, names)
+    if row[0] == "request":
+        row[_CORRELATION] = (message.reply_to or "").removesuffix(_REPLY)
+    elif row[0] == "response":
+        row[_CORRELATION] = f"{message.subject}:{message.id}"
+    elif message.kind is Kind.CONTROL:
+        row[0] = _COMMANDS.get(str(message.attributes.get("CommandType")), "control")
+    elif message.kind is Kind.CANCEL and type(message.id) is tuple:
+        row[_CORRELATION] = str(message.id[0]).removesuffix(_REPLY)
+    priority = message.attributes.get("PriorityProcessing")
+    if priority is not None:
+        row[_PRIORITY] = str(priority)
+    return row
 
 
-def _uprotocol(names: Mapping[int, str]) -> EventMapper:
-    def read(message: Message) -> list[Any]:
-        row = _plain(message)
-        event = getattr(message, "event", None)
-        if event is not None:
-            if row[0] == "response":
-                row[_SUBJECT] = event.source
-            elif row[0] == "request":
-                row[_REPLY_TO] = event.source
-            row[_ID], row[_SOURCE], row[_SCHEMA], row[_PRIORITY] = event.id, event.source, event.dataschema, event.priority
-        return row
-
-    return read
+def _uprotocol(message: Message, names: Mapping[int, str]) -> list[Any]:
+    row = _plain(message, names)
+    event = getattr(message, "event", None)
+    if event is not None:
+        if row[0] == "response":
+            row[_SUBJECT] = event.source
+        elif row[0] == "request":
+            row[_REPLY_TO] = event.source
+        row[_ID], row[_SOURCE], row[_SCHEMA], row[_PRIORITY] = event.id, event.source, event.dataschema, event.priority
+    return row
 
 
-_MAPPERS: Final = {"ubre": _ubre, "csb": _csb, "jrep": _jrep, "uprotocol": _uprotocol}
+_MAPPERS: Final[Mapping[str, EventMapper]] = {"csb": _csb, "jrep": _jrep, "uprotocol": _uprotocol}
 
 
-def mapper_for(protocol: str, names: Mapping[int, str]) -> EventMapper:
-    """The function that makes the fields of an event of a message; for a plugin, the fields that every protocol has."""
-    return _MAPPERS.get(protocol, _ubre)(names)
+def mapper_for(protocol: str) -> EventMapper:
+    """The mapper of a protocol; for UBRE and plugins, of the fields that every protocol has."""
+    return _MAPPERS.get(protocol, _plain)

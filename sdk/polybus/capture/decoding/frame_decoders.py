@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -29,6 +29,8 @@ class FrameDecoder:
 
     decode: Callable[[bytes], Sequence[Message | RemoteProtocolError]]
     mapper: EventMapper
+    names: Mapping[int, str]
+    """Of the actions of CSB."""
     options: str
     batch_readers: Sequence[BatchReader] = ()
 
@@ -37,13 +39,8 @@ class FrameDecoder:
 def decoder_for(protocol: str, options: str, limits: Limits = LIMITS) -> FrameDecoder:
     """The decoder for a protocol with the options that a row has; where it has none, the one that reads the most."""
 
-    def unknown(frame: bytes) -> Sequence[Message]:
-        raise RemoteProtocolError(problem, reason="unknown_protocol")
-
     names: dict[int, str] = {}
-    problem = ""
-    adapter: Any = None
-    codec: Codec | None = None
+    mapper = mapper_for(protocol)
     try:
         given = json.loads(options) if options else None
         if given is not None and not isinstance(given, dict):
@@ -52,14 +49,16 @@ def decoder_for(protocol: str, options: str, limits: Limits = LIMITS) -> FrameDe
         chosen.pop(MARK, None)
         actions = chosen.pop("actions", None)
         find = find_reader if given is None else find_protocol
-        adapter = find(protocol, {name: str(value) for name, value in chosen.items()})
+        adapter: Any = find(protocol, {name: str(value) for name, value in chosen.items()})
         if actions:
             adapter = evolve(adapter, actions=actions)
             names = {number: name for name, number in adapter.actions}
-        codec = adapter.codec(limits)
+        codec: Codec = adapter.codec(limits)
     except (ValueError, TypeError, RecursionError) as error:
         problem = str(error) or type(error).__name__
-    mapper = mapper_for(protocol, names)
-    if codec is None:
-        return FrameDecoder(unknown, mapper, options)
-    return FrameDecoder(codec.decode, mapper, options, batch_readers_for(protocol, adapter, codec, mapper, names))
+
+        def unknown(frame: bytes) -> Sequence[Message]:
+            raise RemoteProtocolError(problem, reason="unknown_protocol")
+
+        return FrameDecoder(unknown, mapper, names, options)
+    return FrameDecoder(codec.decode, mapper, names, options, batch_readers_for(protocol, adapter, codec, mapper, names))

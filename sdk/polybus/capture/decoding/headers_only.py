@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -14,7 +15,7 @@ _members: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 _elements: Final = msgspec.json.Decoder(list[Raw]).decode
 _encode: Final = msgspec.json.Encoder().encode
 _UBRE: Final = struct.Struct(">BHI")
-_ROUTING: Final = ("ToSubject", "ReplyTo", "ErrorTo", "CommandType", "PriorityProcessing")
+_ROUTING: Final = re.compile(r"ToSubject|ReplyTo|ErrorTo|CommandType|PriorityProcessing|Polybus(?!(Frame|Detail)$).*", re.S)
 _FIRST_RESERVED: Final = 0xFFFF0000
 _WITH_MORE: Final = (0xFFFF0005, 0xFFFF0006, 0xFFFF0007)
 _WITH_SUBJECT: Final = (0xFFFF0001, 0xFFFF0002, 0xFFFF0003, 0xFFFF0004)
@@ -56,9 +57,8 @@ def _csb(frame: bytes, options: Mapping[str, Any]) -> bytes:
     if len(head) < 8:
         raise ValueError("cut off")
     action = int.from_bytes(head[4:], "big")
-    kind = head[0] >> 4
     end = front + 8
-    if kind == 1 and action >= _FIRST_RESERVED:
+    if head[0] >> 4 == 1 and action >= _FIRST_RESERVED:
         end = _csb_payload(frame, front, action)
     # Binary: no payload at all is one that can be read.
     return frame[:front] + bytes((head[0] & 0xF0,)) + frame[front + 1 : end]
@@ -85,13 +85,7 @@ def _jrep(frame: bytes, options: Mapping[str, Any]) -> bytes:
     for element in elements:
         parts = _members(bytes(element))
         control = bytes(parts.get("ToSubject", Raw(b""))) in (b'"ServerBus"', b'"ClientBus"')
-        kept.append(
-            {
-                name: value
-                for name, value in parts.items()
-                if control or name in _ROUTING or (name.startswith("Polybus") and name not in ("PolybusFrame", "PolybusDetail"))
-            }
-        )
+        kept.append({name: value for name, value in parts.items() if control or _ROUTING.fullmatch(name)})
     return _encode(kept)
 
 
@@ -119,9 +113,4 @@ def _without_data(frame: bytes) -> dict[str, Raw]:
     return {name: value for name, value in _members(frame).items() if name not in ("data", "data_base64")}
 
 
-_STRIP: Final[Mapping[str, Callable[[bytes, Mapping[str, Any]], bytes]]] = {
-    "ubre": _ubre,
-    "csb": _csb,
-    "jrep": _jrep,
-    "uprotocol": _uprotocol,
-}
+_STRIP: Final = {"ubre": _ubre, "csb": _csb, "jrep": _jrep, "uprotocol": _uprotocol}

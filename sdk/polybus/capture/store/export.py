@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..decoding.concat import decoded, joined
+from ..decoding.decoder import decoded, joined
 from ..schema import EVENTS, FRAMES, QUARANTINE
 from .folders import new_folder
 from .reader import Capture

@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from polybus.capture.decoding.concat import decoded
+from polybus.capture.decoding.decoder import decoded
 from polybus.capture.decoding.event_columns import frame_columns
 from polybus.capture.errors import CaptureError
 from polybus.capture.schema import EVENTS, FRAMES, QUARANTINE

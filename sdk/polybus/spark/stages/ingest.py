@@ -16,7 +16,7 @@ import attrs
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from polybus.capture.decoding.concat import decoded
+from polybus.capture.decoding.decoder import decoded
 from polybus.capture.schema import FLAG_GAP_BEFORE
 
 from ...capture.store.compute import pc

@@ -12,7 +12,7 @@ from typing import Any, Final
 import attrs
 import pyarrow as pa
 
-from polybus.capture.decoding.concat import decoded
+from polybus.capture.decoding.decoder import decoded
 from polybus.capture.decoding.event_columns import frame_columns
 from polybus.capture.schema import EXCHANGES
 from polybus.capture.store.reader import Capture

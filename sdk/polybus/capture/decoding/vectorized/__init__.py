@@ -34,7 +34,7 @@ def batch_readers_for(
         except RemoteProtocolError:
             return None
         one = len(messages) == 1 and isinstance(messages[0], Message)
-        return EventFields(*mapper(messages[0])) if one else None
+        return EventFields(*mapper(messages[0], names)) if one else None
 
     if protocol == "csb":
         return (lambda frames, limits: read_csb(frames, names, codec.wrapped, limits),)

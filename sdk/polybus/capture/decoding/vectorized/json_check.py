@@ -33,16 +33,12 @@ def valid_json(documents: pa.Array, depth: int, strange: Sequence[bytes] = ()) -
     edges = edges - edges[0]
     texts = documents.to_pylist()
     valid = np.diff(edges) > 0
-    valid[valid] = ~_has_blanks_around(data, edges[:-1][valid], edges[1:][valid])
+    letters = np.frombuffer(data, np.uint8)
+    valid[valid] = ~(_IS_BLANK[letters[edges[:-1][valid]]] | _IS_BLANK[letters[edges[1:][valid] - 1]])
     valid[[*_broken(texts), *_too_deep(texts, edges, depth)]] = False
     for place in _doubtful(data, edges, strange):
         valid[place] &= _is_valid(texts[place], depth, strange)
     return valid
-
-
-def _has_blanks_around(data: bytes, begins: Any, ends: Any) -> Any:
-    letters = np.frombuffer(data, np.uint8)
-    return _IS_BLANK[letters[begins]] | _IS_BLANK[letters[ends - 1]]
 
 
 def _broken(texts: Sequence[bytes]) -> Iterator[int]:
@@ -70,7 +66,8 @@ def _doubtful(data: bytes, edges: Any, strange: Sequence[bytes]) -> set[int]:
     """The places of those that are not known to be valid by having been skimmed, but for how deep they are."""
     found = set[int]()
     if not data.isascii() and not _is_text(data, edges):
-        found.update(_places(edges, np.flatnonzero(np.frombuffer(data, np.uint8) > 127)).tolist())
+        strange_letters = np.flatnonzero(np.frombuffer(data, np.uint8) > 127)
+        found.update((np.searchsorted(edges, strange_letters, "right") - 1).tolist())
     shape = data.translate(_SHAPE)
     for text, parts in ((shape, _LARGE), (data, strange)):
         for part in parts:
@@ -96,10 +93,6 @@ def _holding(text: bytes, part: bytes, edges: Any) -> Iterator[int]:
         place = bisect_right(borders, at, place) - 1
         yield place
         at = text.find(part, borders[place + 1])
-
-
-def _places(edges: Any, at: Any) -> Any:
-    return np.searchsorted(edges, at, "right") - 1
 
 
 def _is_valid(text: bytes, depth: int, strange: Sequence[bytes]) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 _QUOTE: Final = ord('"')
+_LONGEST_NUMBER: Final = 9
 ROOM: Final = 512
 _ZEROS: Final = np.zeros(ROOM, np.uint8)
 
@@ -49,6 +50,11 @@ class FrameBytes:
         found = self.quotes[np.flatnonzero(self._quoted == head[1])]
         return found[self.has(head, found)] + len(head)
 
+    def first_in(self, rows: Any, found: Any) -> tuple[Any, Any]:
+        """The first of some places in each of some frames, and whether there is one."""
+        places = next_of(np.append(found, len(self.data) - ROOM), self.begins[rows])
+        return places, places < self.ends[rows]
+
     def places(self, byte: int) -> Any:
         """The places of a byte, and then the end."""
         end = len(self.data) - ROOM
@@ -67,6 +73,18 @@ class FrameBytes:
         for byte in range(size):
             found = found << 8 | self.data[starts + byte]
         return found
+
+    def whole_numbers(self, starts: Any) -> tuple[Any, Any]:
+        """The count of digits at some places, and their numbers; none where that begins with 0, or has more than usual."""
+        sizes = numbers = np.zeros(len(starts), np.int64)
+        more = np.ones(len(starts), bool)
+        for place in range(_LONGEST_NUMBER + 1):
+            digits = self.data[starts + place].astype(np.int64) - ord("0")
+            more = more & (digits >= (place == 0)) & (digits <= 9)
+            if not more.any():
+                break
+            sizes, numbers = sizes + more, np.where(more, numbers * 10 + digits, numbers)
+        return np.where(more, 0, sizes), numbers
 
     def parts(self, begins: Any, ends: Any) -> pa.Array:
         """The bytes between some places, each pair of which lies behind the one before."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import binascii
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -16,8 +17,8 @@ from ....protocols.uprotocol.cloudevents.wire import length
 from ....protocols.uprotocol.status import STATUS_URLS
 from ...store.compute import pc
 from .numpy_bytes import FrameBytes
-from .slots import BODY, DERIVED, ID, KEY, MS, Slots, SlottedBodies
-from .slots_json import first_of, only, whole_numbers
+from .slots_json import json_rows
+from .templates import BODY, DERIVED, ID, KEY, MS, Slots, SlottedBodies
 
 _IDS: Final = f"^{USUAL_ID}$"
 _ID, _REQID, _DATA, _TTL = b'"id":"', b'"reqid":"', b'"data_base64":"', b'"ttl":'
@@ -29,9 +30,12 @@ _MOST_FIELDS: Final = 12
 _PROTO, _BINARY = 0x42, 0x32
 _STATUS: Final = tuple(bytes((10, len(url))) + url for url in STATUS_URLS)
 """First bytes of a body with the status of a failed request: it is no slot."""
-_ANY_PROBES: Final = (b"\n\x01a\x12\x02\xff\xfe", b"\n\x01b\x12\x02\xfe\xff")
-_OTHER_PROBES: Final = (b"\xff\xfe", b"\xfe\xff")
-_STRANGE_ANY_PROBES: Final = (b"\x12\x02\xff\xfe\n\x01a", b"\x12\x02\xfe\xff\n\x01b")
+_PROBES: Final = (
+    (b"\n\x01a\x12\x02\xff\xfe", b"\n\x01b\x12\x02\xfe\xff"),
+    (b"\xff\xfe", b"\xfe\xff"),
+    (b"\x12\x02\xff\xfe\n\x01a", b"\x12\x02\xfe\xff\n\x01b"),
+)
+"""By the kinds of bodies, see `_body_kinds`."""
 _ID_SIZE: Final = 36
 
 
@@ -56,26 +60,28 @@ def _body_kinds(data: FrameBytes) -> tuple[Any, Any]:
     return good, kinds
 
 
-def _bodies(present: Any, plain: pa.Array, valid: Any, written: Callable[[bytes], bytes]) -> SlottedBodies:
+def _bodies(present: Any, plain: pa.Array, valid: Any = True, *, base64: bool = False) -> SlottedBodies:
     """
     Args:
         present: True for each row that has a body.
         plain: The bytes of these, as an event has them.
         valid: True for each that is bytes at all.
-        written: As they stand in a frame.
+        base64: As such they stand in a frame.
     """
     good = ~present
     kinds = present.astype(np.int64)
     if len(plain):
         fine, kinds[present] = _body_kinds(FrameBytes(plain))
         good[present] = fine & valid
-    places = np.cumsum(present) - 1
-    whole = plain.take(pa.array(places, mask=~present))
-    decoded = (_ANY_PROBES, _OTHER_PROBES, _STRANGE_ANY_PROBES)
-    return SlottedBodies(good, kinds, only(whole, kinds), [(written(one), written(other)) for one, other in decoded], decoded)
+    texts = plain.take(pa.array(np.cumsum(present) - 1, mask=~present))
+    written = [(_base64(one), _base64(other)) for one, other in _PROBES] if base64 else _PROBES
+    return SlottedBodies(good, kinds, texts, written, _PROBES)
 
 
 # -- JSON --------------------------------------------------------------------------------------------------------------------
+
+
+_base64: Final = partial(binascii.b2a_base64, newline=False)
 
 
 def _decoded(texts: pa.Array) -> tuple[pa.Array, Any]:
@@ -93,28 +99,17 @@ def _decoded(texts: pa.Array) -> tuple[pa.Array, Any]:
     return made, pc.is_valid(made).to_numpy(zero_copy_only=False)
 
 
-def _json_bodies(data: FrameBytes, present: Any) -> Callable[[Any, Any], SlottedBodies]:
-    def bodies(begins: Any, ends: Any) -> SlottedBodies:
-        plain, valid = _decoded(data.parts(begins, ends).filter(pa.array(present)))
-        return _bodies(present, plain, valid, lambda body: binascii.b2a_base64(body, newline=False))
-
-    return bodies
-
-
 def uprotocol_json_slots(data: FrameBytes, limits: Limits) -> Slots | None:
     """``{"specversion":"1.0",...,"id":"<id>","ttl":<ms>,"reqid":"<id>",...,"data_base64":"<body>"}``."""
-    sizes = data.ends - data.begins
-    rows = np.flatnonzero(
-        data.has(b'{"', data.begins) & data.has(b"}", data.ends - 1) & (sizes > 4) & (sizes <= limits.message)
-    )
+    rows = json_rows(data, b'{"', b"}", limits)
     if not len(rows):
         return None
     stops = data.ends[rows] - 1
-    begins, present = first_of(data, data.behind(_DATA), rows)
+    begins, present = data.first_in(rows, data.behind(_DATA))
     stops = np.where(present, stops - 1, stops)  # the last quote
     present &= begins < stops
     for status in _STATUS:
-        present &= ~data.has(binascii.b2a_base64(status[: len(status) // 3 * 3], newline=False), begins)
+        present &= ~data.has(_base64(status[: len(status) // 3 * 3]), begins)
     begins = np.where(present, begins, stops)
     first = _id(data, _ID, rows, begins)
     digits, numbers = _number(data, rows, begins)
@@ -129,21 +124,23 @@ def uprotocol_json_slots(data: FrameBytes, limits: Limits) -> Slots | None:
     for (_, _, before), (_, begin, _) in zip(placed, placed[1:], strict=False):
         fits &= before <= begin
     kept = [(kind, begin[fits], end[fits]) for kind, begin, end in placed]
-    return Slots(rows[fits], kept, _json_bodies(data, present[fits]), numbers[fits], id_pattern=_IDS)
+    present, (_, *body) = present[fits], kept[-1]
+    bodies = _bodies(present, *_decoded(data.parts(*body).filter(pa.array(present))), base64=True)
+    return Slots(rows[fits], kept, bodies, numbers[fits], id_pattern=_IDS)
 
 
 def _id(data: FrameBytes, head: bytes, rows: Any, before: Any) -> tuple[Any, Any]:
     """Begin and end of what may be an id behind the first of a text; 0 where there is none before some places."""
-    begins, found = first_of(data, data.behind(head), rows)
+    begins, found = data.first_in(rows, data.behind(head))
     found &= begins + _ID_SIZE <= before
     return np.where(found, begins, 0), np.where(found, begins + _ID_SIZE, 0)
 
 
 def _number(data: FrameBytes, rows: Any, before: Any) -> tuple[tuple[Any, Any], Any]:
     """The same of the time to live, and the number; -1 where there is none, or where it is to be looked at."""
-    begins, found = first_of(data, data.behind(_TTL), rows)
+    begins, found = data.first_in(rows, data.behind(_TTL))
     at = np.flatnonzero(found & (begins < before))
-    sizes, numbers = whole_numbers(data, begins[at])
+    sizes, numbers = data.whole_numbers(begins[at])
     after = data.data[begins[at] + sizes]
     exact = (sizes > 0) & ((after == ord(",")) | (after == ord("}"))) & (begins[at] + sizes <= before[at])
     at, sizes = at[exact], sizes[exact]
@@ -192,11 +189,7 @@ def uprotocol_protobuf_slots(data: FrameBytes, limits: Limits) -> Slots | None:
         (DERIVED, np.where(present, key_end + 1, ends), begin),
         (BODY, begin, ends),
     )
-
-    def bodies(begins: Any, ends: Any) -> SlottedBodies:
-        plain = data.parts(begins, ends).filter(pa.array(present))
-        return _bodies(present, plain, np.ones(len(plain), bool), bytes)
-
+    bodies = _bodies(present, data.parts(begin, ends).filter(pa.array(present)))
     return Slots(rows, slots, bodies, id_pattern=_IDS, assemble=_protobuf)
 
 

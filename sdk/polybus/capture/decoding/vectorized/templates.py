@@ -15,14 +15,16 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+from attrs import field, frozen
 
 from ....limits import Limits
 from ...store.compute import pc
 from ..event_columns import Column, ColumnarEvents
 from ..event_mapping import FIELDS, EventFields
 from .numpy_bytes import FrameBytes, distinct
-from .slots import BODY, DERIVED, ID, KEY, MS, Slots, SlottedBodies
 
+ID, KEY, MS, BODY, DERIVED = range(5)
+"""Kinds of slots: an id, the id of what is answered, milliseconds, a body, and what follows from the sizes of the others."""
 _PROBES: Final = (
     {ID: b"01890f5e-7b2c-8000-8123-456789abcdef", KEY: b"01890f5e-7b2c-8001-9123-456789abcdef", MS: b"987654321"},
     {ID: b"12890f5e-3c4d-8002-a123-456789abcdef", KEY: b"12890f5e-3c4d-8003-b123-456789abcdef", MS: b"123456789"},
@@ -52,6 +54,39 @@ class _TextTemplate(NamedTuple):
     after: str
 
 
+@frozen(eq=False)
+class SlottedBodies:
+    """The bodies of some frames, where there are some."""
+
+    valid: Any
+    """True for each that the codec takes, and where there is none."""
+    kinds: Any
+    """The kind of each: 0 where there is none."""
+    texts: pa.Array
+    """The bytes that an event has of each; of those of kind 0 anything."""
+    probes: Sequence[tuple[bytes, bytes]]
+    """Two bodies of each kind as they stand in a frame, from kind 1 on."""
+    decoded: Sequence[tuple[bytes, bytes]]
+    """The same as an event has them."""
+
+
+@frozen(eq=False)
+class Slots:
+    """The slots of some frames; all by the places of `rows`."""
+
+    rows: Any
+    """Places of the frames (`numpy.ndarray`)."""
+    places: Sequence[tuple[int, Any, Any]]
+    """Kind, begin and end, in the order in which they stand in every frame. One that a frame does not have is of no length."""
+    bodies: SlottedBodies
+    numbers: Any = None
+    """The numbers in the slots for milliseconds."""
+    id_pattern: str = r"^[0-9A-Za-z-]{1,36}$"
+    """Matches the ids that are not looked at any further."""
+    assemble: Callable[[Sequence[bytes], dict[int, bytes]], bytes] | None = None
+    """Makes a frame of pieces and the contents of the slots, where it is not enough to put them together."""
+
+
 class TemplateReader:
     """Reads the frames that share a template with others."""
 
@@ -69,30 +104,25 @@ class TemplateReader:
         return _TemplateBatch(data, slots, self._decode_one, self._known).events()
 
 
+@frozen(eq=False)
 class _TemplateBatch:
-    def __init__(
-        self, data: FrameBytes, slots: Slots, decode_one: _DecodeOne, known: dict[Any, _TemplateFields | None]
-    ) -> None:
-        self._data = data
-        self._slots = slots
-        self._decode_one = decode_one
-        self._known = known
-        self._kept: Any = np.ones(len(slots.rows), bool)
-        self._variants: Any = np.zeros(len(slots.rows), np.int64)  # which slots are filled, and by which kind of body
-        self._bodies: SlottedBodies | None = None
-        self._ids: dict[int, pa.Array] = {}
+    _data: FrameBytes
+    _slots: Slots
+    _decode_one: _DecodeOne
+    _known: dict[Any, _TemplateFields | None]
+    _ids: dict[int, pa.Array] = field(init=False, factory=dict)
 
     def events(self) -> ColumnarEvents | None:
         """The events of the rows that could be read."""
-        self._read_slots()
-        where = np.flatnonzero(self._kept)
+        kept, variants = self._read_slots()
+        where = np.flatnonzero(kept)
         if not len(where):
             return None
-        pieces, codes, firsts = self._templates(where)
+        pieces, codes, firsts = self._templates(where, variants)
         many = np.bincount(codes) >= _WORTH
         found = [
-            self._fields_of(tuple(piece[first].as_py() for piece in pieces), int(where[first])) if some else None
-            for first, some in zip(firsts, many, strict=True)
+            self._fields_of(tuple(piece[first].as_py() for piece in pieces), int(row), int(variants[row])) if some else None
+            for first, row, some in zip(firsts, where[firsts], many, strict=True)
         ]
         good = np.array([fields is not None for fields in found], bool)
         where, codes = where[good[codes]], (np.cumsum(good) - 1)[codes[good[codes]]]
@@ -102,23 +132,22 @@ class _TemplateBatch:
 
     # -- slots -----------------------------------------------------------------------------------------------------------
 
-    def _read_slots(self) -> None:
-        """Reads the slots, and sorts out the frames that have in one of them what may not be there."""
+    def _read_slots(self) -> tuple[Any, Any]:
+        """True for the frames whose slots hold what they may, and which slots are filled, and by which kind of body."""
+        kept, variants = self._slots.bodies.valid, self._slots.bodies.kinds
         for kind, begins, ends in self._slots.places:
-            if kind == BODY:
-                self._bodies = self._slots.bodies(begins, ends)
-                self._kept &= self._bodies.valid
-                self._variants = self._variants * (len(self._bodies.probes) + 1) + self._bodies.kinds
-            elif kind != DERIVED:
+            if kind in (ID, KEY, MS):
                 filled = ends > begins
-                self._variants = self._variants * 2 + filled
+                variants = variants * 2 + filled
                 if kind != MS:
                     ids = self._ids[kind] = self._data.parts(begins, ends)
-                    self._kept &= pc.match_substring_regex(ids, self._slots.id_pattern).to_numpy(zero_copy_only=False) | ~filled
+                    usual = pc.match_substring_regex(ids, self._slots.id_pattern).to_numpy(zero_copy_only=False)
+                    kept = kept & (usual | ~filled)
+        return kept, variants
 
-    def _templates(self, where: Any) -> tuple[list[pa.Array], Any, Any]:
+    def _templates(self, where: Any, variants: Any) -> tuple[list[pa.Array], Any, Any]:
         """The pieces between the slots, the number of each frame's template, and the first frame of each template."""
-        rows, pieces, codes = self._slots.rows[where], [], self._variants[where]
+        rows, pieces, codes = self._slots.rows[where], [], variants[where]
         begins = self._data.begins[rows]
         places = ((begin[where], end[where]) for _, begin, end in self._slots.places)
         for slot, end in (*places, (self._data.ends[rows], None)):
@@ -136,9 +165,9 @@ class _TemplateBatch:
 
     # -- the codec's reading ---------------------------------------------------------------------------------------------
 
-    def _fields_of(self, pieces: tuple[bytes, ...], row: int) -> _TemplateFields | None:
+    def _fields_of(self, pieces: tuple[bytes, ...], row: int, variant: int) -> _TemplateFields | None:
         """The fields of frames of these pieces; read once, as far as they can be remembered."""
-        key = pieces, int(self._variants[row])
+        key = pieces, variant
         with suppress(KeyError):  # one step, for other threads may forget it meanwhile
             return self._known[key]
         one, other = (self._probed(pieces, row, number) for number in (0, 1))
@@ -152,14 +181,13 @@ class _TemplateBatch:
 
     def _probed(self, pieces: tuple[bytes, ...], row: int, number: int) -> _TemplateFields | None:
         """The fields of a frame of some pieces, with one probe or another in its slots."""
-        probes = dict(_PROBES[number])
+        probes, bodies = _PROBES[number] | {BODY: b""}, self._slots.bodies
         body: bytes | None = None
-        for kind, begins, ends in self._slots.places:
-            if kind == BODY and self._bodies is not None and self._bodies.kinds[row]:
-                place = self._bodies.kinds[row] - 1
-                probes[BODY], body = self._bodies.probes[place][number], self._bodies.decoded[place][number]
-            elif kind != DERIVED and ends[row] == begins[row]:
-                probes[kind] = b""
+        if kind := bodies.kinds[row]:
+            probes[BODY], body = bodies.probes[kind - 1][number], bodies.decoded[kind - 1][number]
+        for slot, begins, ends in self._slots.places:
+            if slot in _PROBES[number] and ends[row] == begins[row]:
+                probes[slot] = b""
         event = self._decode_one(self._frame(pieces, probes))
         if event is None or event.kind not in _READ or (body is not None and event.data != body):
             return None
@@ -205,8 +233,8 @@ class _TemplateBatch:
         return whole if not before.null_count else pc.if_else(pc.is_valid(before).take(codes), whole, None)
 
     def _data_column(self, where: Any, codes: pa.Array, values: Sequence[bytes | None]) -> pa.Array:
-        fixed = pa.array(values, pa.binary()).take(codes)
-        return fixed if self._bodies is None else pc.coalesce(self._bodies.data(where), fixed)
+        given, bodies = self._slots.bodies.texts.take(pa.array(where)), self._slots.bodies.kinds[where] > 0
+        return given if bodies.all() else pc.if_else(pa.array(bodies), given, pa.array(values, pa.binary()).take(codes))
 
     def _ttl_column(self, where: Any, codes: pa.Array, values: Sequence[int | None]) -> pa.Array:
         fixed = pa.array(values, pa.int64()).take(codes)
