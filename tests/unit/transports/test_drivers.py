@@ -6,7 +6,7 @@ import errno
 import gc
 import socket
 import struct
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -17,7 +17,8 @@ from anyio.streams.stapled import StapledByteStream
 
 from polybus.limits import Limits
 from polybus.plugins import Closed
-from polybus.transports._stream import asyncio_wire, listen
+from polybus.transports._stream import listen
+from polybus.transports._stream.dial import open_wire
 from polybus.transports._stream.pump_wire import PumpWire
 from polybus.transports._stream.rations import LEAST, RATION, Rations
 from polybus.transports._stream.wire import BURST
@@ -128,21 +129,16 @@ async def test_a_pump_whose_write_fails_says_why(anyio_backend: Any) -> None:
 async def test_accepting_pauses_without_file_descriptors_and_goes_on(
     anyio_backend: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    real = listen._acceptor
+    real = listen._accept
     failures = [errno.EMFILE, errno.EMFILE, errno.ECONNABORTED, errno.ENFILE]
     monkeypatch.setattr(listen, "_PAUSE", 0.001)
 
-    def acceptor(backend: str, sock: socket.socket) -> Callable[[], Coroutine[Any, Any, tuple[socket.socket, Any]]]:
-        accept = real(backend, sock)
+    async def failing(sock: socket.socket) -> tuple[socket.socket, Any]:
+        if failures:
+            raise OSError(failures.pop(0), "out of files")
+        return await real(sock)
 
-        async def failing() -> tuple[socket.socket, Any]:
-            if failures:
-                raise OSError(failures.pop(0), "out of files")
-            return await accept()
-
-        return failing
-
-    monkeypatch.setattr(listen, "_acceptor", acceptor)
+    monkeypatch.setattr(listen, "_accept", failing)
     async with running(anyio_backend) as host, serving(host, "tcp://127.0.0.1:0", echo=True) as server:
         here = await dial(host, server.url)
         here.transport.send(b"x")
@@ -169,16 +165,17 @@ async def test_a_reset_is_told_as_one(anyio_backend: Any) -> None:
 @pytest.mark.parametrize("anyio_backend", [("asyncio", {"use_uvloop": False})], ids=["asyncio"])
 async def test_a_peer_that_cuts_its_connection_fills_no_log(anyio_backend: Any, caplog: pytest.LogCaptureFixture) -> None:
     left, right = tcp_pair()
-    wire = await asyncio_wire.accept_wire(left, "somewhere", None, Limits())
-    right.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    right.close()
-    for turn in range(20):  # all before the event loop tells of it
-        wire.write(bytes(BURST))
-        wire.write_first(bytes(BURST), turn)
-    receiver = Lost()
-    wire.attach(receiver)
-    with anyio.fail_after(BOUND):
-        await receiver.lost.wait()
+    async with running(anyio_backend) as host:
+        wire = await open_wire(left, "somewhere", host, None)
+        right.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        right.close()
+        for turn in range(20):  # all before the event loop tells of it
+            wire.write(bytes(BURST))
+            wire.write_first(bytes(BURST), turn)
+        receiver = Lost()
+        wire.attach(receiver)
+        with anyio.fail_after(BOUND):
+            await receiver.lost.wait()
     assert not [record for record in caplog.records if record.name == "asyncio"]
 
 

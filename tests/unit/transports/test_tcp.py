@@ -48,7 +48,7 @@ async def test_a_connection_that_meets_itself_is_refused_and_keeps_no_port(
 ) -> None:
     """It comes about where nobody listens, and the system chooses that very port for the end that dials."""
 
-    async def meet(host: str, port: int, backend: str) -> socket.socket:
+    async def meet(host: str, port: int) -> socket.socket:
         sock = socket.socket()
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((host, port))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from anyio.lowlevel import RunVar
@@ -20,7 +20,7 @@ from .sockets import Signs, keep_short, signs_of, tune
 from .wire import BURST, BURST_PARTS, HIGH_WATER, LOW_WATER
 
 if TYPE_CHECKING:
-    from ...limits import Limits
+    from ...plugins import Host
     from .wire import WireUser
 
 _READ_SIZE: Final = 32 * 1024
@@ -34,8 +34,7 @@ def _buffer_of_this_loop() -> memoryview:
     try:
         return _shared_buffer.get()
     except LookupError:
-        buffer = memoryview(bytearray(_READ_SIZE))
-        _shared_buffer.set(buffer)
+        _shared_buffer.set(buffer := memoryview(bytearray(_READ_SIZE)))
         return buffer
 
 
@@ -81,10 +80,6 @@ class AsyncioWire(asyncio.BufferedProtocol):
 
     def _socket(self) -> Any:
         return self._transport.get_extra_info("socket") if self._transport is not None else None
-
-    def tune(self, limits: Limits) -> None:
-        """Set the options of the socket."""
-        tune(self._socket(), limits)
 
     def keep_short(self) -> None:
         """Let the operating system take little beyond what the peer has room for."""
@@ -275,51 +270,24 @@ class AsyncioWire(asyncio.BufferedProtocol):
         return self._transport.get_extra_info("peercert") or None
 
 
-async def accept_wire(sock: socket.socket, address: str, tls: ssl.SSLContext | None, limits: Limits) -> AsyncioWire:
-    """A wire on an accepted socket, after the TLS handshake where there is one; the socket is closed on failure.
-
-    Raises:
-        OSError: The connection broke or the TLS handshake failed.
-    """
-    wire = AsyncioWire()
-    connected = wire._loop.connect_accepted_socket(lambda: wire, sock, **_tls_options(tls, limits))
-    return await _opened(wire, connected, sock, address, limits)
-
-
-async def dial_wire(sock: socket.socket, address: str, host: str, tls: ssl.SSLContext | None, limits: Limits) -> AsyncioWire:
-    """A wire on a connected socket, after the TLS handshake where there is one; the socket is closed on failure.
-
-    Raises:
-        OSError: The connection broke or the TLS handshake failed.
-    """
-    wire = AsyncioWire()
-    options = _tls_options(tls, limits)
-    if tls is not None:
-        options["server_hostname"] = host
-    connected = wire._loop.create_connection(lambda: wire, sock=sock, **options)
-    return await _opened(wire, connected, sock, address, limits)
-
-
-async def _opened(
-    wire: AsyncioWire, connected: Coroutine[Any, Any, Any], sock: socket.socket, address: str, limits: Limits
+async def open_wire(
+    sock: socket.socket, address: str, host: Host, tls: ssl.SSLContext | None, server_name: str | None
 ) -> AsyncioWire:
+    """As `dial.open_wire`."""
+    limits, loop, wire = host.limits, asyncio.get_running_loop(), AsyncioWire()
     wire.address = address
+    times = {"ssl_handshake_timeout": limits.handshake_timeout, "ssl_shutdown_timeout": limits.close_timeout}
+    options: dict[str, Any] = {} if tls is None else {"ssl": tls, **times}
     try:
-        await connected
+        tune(sock, limits)
+        if server_name is None:
+            await loop.connect_accepted_socket(lambda: wire, sock, **options)
+        else:
+            options["server_hostname"] = server_name if tls is not None else None
+            await loop.create_connection(lambda: wire, sock=sock, **options)
     except BaseException:
         wire.abort()
         sock.close()
         raise
-    wire.tune(limits)
     wire.pause_reading()
     return wire
-
-
-def _tls_options(tls: ssl.SSLContext | None, limits: Limits) -> dict[str, Any]:
-    if tls is None:
-        return {}
-    return {
-        "ssl": tls,
-        "ssl_handshake_timeout": limits.handshake_timeout,
-        "ssl_shutdown_timeout": limits.close_timeout,
-    }

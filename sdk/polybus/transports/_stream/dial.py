@@ -45,11 +45,11 @@ async def dial_tcp(url: str, host: str, port: int, tls: ssl.SSLContext | None, b
         ConnectFailed: With the reason.
     """
     with bounded(url, bus.limits.connect_timeout, "while connecting"):
-        sock = await connect_tcp(host, port, bus.backend)
+        sock = await connect_tcp(host, port)
         if _met_itself(sock):
             sock.close()
             raise ConnectFailed(url, "connection refused: nobody listens there (the connection had met itself)")
-    return await _wire(url, sock, host, tls, bus)
+    return await _dialled(url, sock, host, tls, bus)
 
 
 def _met_itself(sock: socket.socket) -> bool:
@@ -70,23 +70,35 @@ async def dial_unix(url: str, path: str, bus: Host) -> Wire:
         ConnectFailed: With the reason.
     """
     with bounded(url, bus.limits.connect_timeout, "while connecting"):
-        sock = await connect((socket.AF_UNIX, path), bus.backend)
-    return await _wire(url, sock, "", None, bus)
+        sock = await connect((socket.AF_UNIX, path))
+    return await _dialled(url, sock, "", None, bus)
 
 
-async def _wire(url: str, sock: socket.socket, name: str, tls: ssl.SSLContext | None, bus: Host) -> Wire:
+async def _dialled(url: str, sock: socket.socket, name: str, tls: ssl.SSLContext | None, bus: Host) -> Wire:
     with bounded(url, bus.limits.handshake_timeout, "in the TLS handshake"):
         try:
             address = address_of(sock.family, sock.getpeername())
         except OSError:
             sock.close()
             raise
-        if bus.backend == "asyncio":
-            from .asyncio_wire import dial_wire
+        return await open_wire(sock, address, bus, tls, name)
 
-            wire: Wire = await dial_wire(sock, address, name, tls, bus.limits)
-        else:
-            from .pump_wire import dial_wire as dial_pump
 
-            wire = await dial_pump(sock, address, name, tls, bus)
-    return wire
+async def open_wire(
+    sock: socket.socket, address: str, host: Host, tls: ssl.SSLContext | None, server_name: str | None = None
+) -> Wire:
+    """A wire on a connected socket, after the TLS handshake where there is one; the socket is closed on failure.
+
+    Args:
+        server_name: On the client's side, the name that the server's certificate must have.
+
+    Raises:
+        OSError: The connection broke or the TLS handshake failed.
+    """
+    if host.backend == "asyncio":
+        from .asyncio_wire import open_wire as open_asyncio
+
+        return await open_asyncio(sock, address, host, tls, server_name)
+    from .pump_wire import open_wire as open_pump
+
+    return await open_pump(sock, address, host, tls, server_name)

@@ -6,6 +6,7 @@ are cancelled in the moment of its victory, and uvloop has none.
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Sequence
 from itertools import chain, zip_longest
@@ -19,7 +20,7 @@ _HEAD_START: Final = 0.25
 Address: TypeAlias = tuple[int, Any]
 
 
-async def connect_tcp(host: str, port: int, backend: str) -> socket.socket:
+async def connect_tcp(host: str, port: int) -> socket.socket:
     """A connected socket.
 
     Raises:
@@ -28,8 +29,8 @@ async def connect_tcp(host: str, port: int, backend: str) -> socket.socket:
     found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     addresses = list(dict.fromkeys((int(family), address) for family, _, _, _, address in found))
     if len(addresses) == 1:
-        return await connect(addresses[0], backend)
-    return await _Race(backend).run(_alternating(addresses))
+        return await connect(addresses[0])
+    return await _Race().run(_alternating(addresses))
 
 
 def _alternating(addresses: Sequence[Address]) -> list[Address]:
@@ -41,8 +42,7 @@ def _alternating(addresses: Sequence[Address]) -> list[Address]:
 
 
 class _Race:
-    def __init__(self, backend: str) -> None:
-        self._backend = backend
+    def __init__(self) -> None:
         self._winner: socket.socket | None = None
         self._errors: list[OSError] = []
 
@@ -64,7 +64,7 @@ class _Race:
 
     async def _attempt(self, address: Address, failed: anyio.Event, race: anyio.CancelScope) -> None:
         try:
-            sock = await connect(address, self._backend)
+            sock = await connect(address)
         except OSError as error:
             self._errors.append(error)
             failed.set()
@@ -76,7 +76,7 @@ class _Race:
             sock.close()
 
 
-async def connect(address: Address, backend: str) -> socket.socket:
+async def connect(address: Address) -> socket.socket:
     """A socket that is connected to an address of a family.
 
     Raises:
@@ -86,18 +86,13 @@ async def connect(address: Address, backend: str) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)
-        if backend == "asyncio":
-            import asyncio
-
-            await asyncio.get_running_loop().sock_connect(sock, name)
-            return sock
-        import trio
-
-        trio_socket = trio.socket.from_stdlib_socket(sock)
-        await trio_socket.connect(name)
-        connected = socket.socket(fileno=trio_socket.detach())
-        connected.setblocking(False)
-        return connected
+        try:
+            sock.connect(name)
+        except BlockingIOError:
+            await anyio.wait_writable(sock)
+            if error := sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                raise OSError(error, os.strerror(error)) from None
+        return sock
     except BaseException:
         sock.close()
         raise

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import logging
 import os
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any, Final
 
 import anyio
@@ -17,6 +16,7 @@ import anyio.lowlevel
 
 from ...errors import TooManyRequests
 from ...plugins import ListenOptions
+from .dial import open_wire
 from .pending import AdmissionSlot, PendingConnection
 from .sockets import address_of, unlink_if_ours
 from .wire import Wire, plain_reason
@@ -99,11 +99,10 @@ class StreamListener:
         self._released.set()
 
     async def _accept_from(self, sock: socket.socket) -> None:
-        accept = _acceptor(self.options.host.backend, sock)
         told = False
         while True:
             try:
-                accepted, name = await accept()
+                accepted, name = await _accept(sock)
             except OSError as error:
                 if error.errno in _HARMLESS:
                     # The client hung up before we came.
@@ -134,7 +133,8 @@ class StreamListener:
         wire: Wire | None = None
         try:
             with scope:
-                wire = await self._wire(sock, address)
+                with anyio.fail_after(host.limits.handshake_timeout):
+                    wire = await open_wire(sock, address, host, self._tls)
         except Exception as error:
             logger.info("%s: no connection: %s", address, error)
         finally:
@@ -164,38 +164,18 @@ class StreamListener:
         oldest.give_up()
         return True
 
-    async def _wire(self, sock: socket.socket, address: str) -> Wire:
-        host = self.options.host
-        with anyio.fail_after(host.limits.handshake_timeout):
-            if host.backend == "asyncio":
-                from .asyncio_wire import accept_wire
 
-                return await accept_wire(sock, address, self._tls, host.limits)
-            from .pump_wire import accept_wire as accept_pump
-
-            return await accept_pump(sock, address, self._tls, host)
-
-
-def _acceptor(backend: str, sock: socket.socket) -> Callable[[], Coroutine[Any, Any, tuple[socket.socket, Any]]]:
-    """Function by which this event loop accepts.
+async def _accept(sock: socket.socket) -> tuple[socket.socket, Any]:
+    """The next connection, and the name of its other end.
 
     Not `loop.create_server`: of Python 3.11 and 3.12, out of file descriptors, it reports and re-arms itself once per entry of
     the backlog, that is 2,048 times; and with TLS it would not let us knock before the handshake.
     """
-    if backend == "asyncio":
-        import asyncio
-
-        loop = asyncio.get_running_loop()
-        return lambda: loop.sock_accept(sock)
-    import trio
-
-    trio_socket = trio.socket.from_stdlib_socket(sock)
-
-    async def accept() -> tuple[socket.socket, Any]:
-        accepted, name = await trio_socket.accept()
-        with contextlib.closing(accepted):
-            stdlib = socket.socket(fileno=accepted.detach())
-        stdlib.setblocking(False)
-        return stdlib, name
-
-    return accept
+    while True:
+        try:
+            accepted, name = sock.accept()
+        except BlockingIOError:
+            await anyio.wait_readable(sock)
+        else:
+            accepted.setblocking(False)
+            return accepted, name

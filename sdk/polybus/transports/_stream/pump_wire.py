@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import anyio
 import anyio.lowlevel
-from anyio.abc import ByteStream, SocketAttribute, SocketStream, UNIXSocketStream
+from anyio.abc import ByteSendStream, ByteStream, SocketAttribute, SocketStream, UNIXSocketStream
+from anyio.streams.stapled import StapledByteStream
 from anyio.streams.tls import TLSAttribute, TLSStream
 
 from .rations import rations_here
@@ -23,7 +24,6 @@ from .sockets import Signs, keep_short, signs_of, tune
 from .wire import BURST, BURST_PARTS, HIGH_WATER, LOW_WATER
 
 if TYPE_CHECKING:
-    from ...limits import Limits
     from ...plugins import Host
     from .wire import WireUser
 
@@ -320,74 +320,38 @@ class PumpWire:
         return self._stream.extra(TLSAttribute.peer_certificate, None) or None
 
 
-class _OneSender(ByteStream):
+class _OneSender(ByteSendStream):
     """Lets the reader of a TLS stream answer the peer (a change of keys) while its writer is in the middle of a send."""
 
     def __init__(self, stream: ByteStream) -> None:
         self._stream = stream
         self._turn = anyio.Lock()
 
-    async def receive(self, max_bytes: int = 65536) -> bytes:
-        return await self._stream.receive(max_bytes)
-
     async def send(self, item: bytes) -> None:
         async with self._turn:
             await self._stream.send(item)
 
-    async def send_eof(self) -> None:
-        await self._stream.send_eof()
-
     async def aclose(self) -> None:
-        await self._stream.aclose()
-
-    @property
-    def extra_attributes(self) -> Mapping[Any, Any]:
-        return self._stream.extra_attributes
+        """Leave that to the reading half, which is the same stream."""
 
 
-async def accept_wire(sock: socket.socket, address: str, tls: ssl.SSLContext | None, host: Host) -> PumpWire:
-    """A wire on an accepted socket, after the TLS handshake where there is one; the socket is closed on failure.
-
-    Raises:
-        OSError: The connection broke or the TLS handshake failed.
-    """
-    stream = await _with_tls(await _stream_on(sock, host.limits), tls, server_side=True)
-    return PumpWire(stream, host, address, _direct(sock, tls, host))
-
-
-async def dial_wire(sock: socket.socket, address: str, name: str, tls: ssl.SSLContext | None, host: Host) -> PumpWire:
-    """A wire on a connected socket, after the TLS handshake where there is one; the socket is closed on failure.
-
-    Raises:
-        OSError: The connection broke or the TLS handshake failed.
-    """
-    stream = await _with_tls(await _stream_on(sock, host.limits), tls, hostname=name)
-    return PumpWire(stream, host, address, _direct(sock, tls, host))
-
-
-def _direct(sock: socket.socket, tls: ssl.SSLContext | None, host: Host) -> socket.socket | None:
-    """The socket, where bytes may be written past the stream on it: trio keeps none back, asyncio's transports and TLS do."""
-    return sock if tls is None and host.backend == "trio" else None
-
-
-async def _stream_on(sock: socket.socket, limits: Limits) -> SocketStream | UNIXSocketStream:
-    tune(sock, limits)
+async def open_wire(
+    sock: socket.socket, address: str, host: Host, tls: ssl.SSLContext | None, server_name: str | None
+) -> PumpWire:
+    """As `dial.open_wire`."""
+    tune(sock, host.limits)
+    kind = SocketStream if sock.family in (socket.AF_INET, socket.AF_INET6) else UNIXSocketStream
     try:
-        if sock.family in (socket.AF_INET, socket.AF_INET6):
-            return await SocketStream.from_socket(sock)
-        return await UNIXSocketStream.from_socket(sock)
+        stream: ByteStream = await kind.from_socket(sock)
     except BaseException:
         sock.close()
         raise
-
-
-async def _with_tls(
-    stream: ByteStream, tls: ssl.SSLContext | None, *, server_side: bool = False, hostname: str | None = None
-) -> ByteStream:
-    if tls is None:
-        return stream
-    try:
-        return await TLSStream.wrap(_OneSender(stream), server_side=server_side, hostname=hostname, ssl_context=tls)
-    except BaseException:
-        await anyio.aclose_forcefully(stream)
-        raise
+    if tls is not None:
+        halves, server_side = StapledByteStream(_OneSender(stream), stream), server_name is None
+        try:
+            stream = await TLSStream.wrap(halves, server_side=server_side, hostname=server_name, ssl_context=tls)
+        except BaseException:
+            await anyio.aclose_forcefully(stream)
+            raise
+    # Past the stream, bytes may be written where it keeps none back: trio does not, asyncio's transports and TLS do.
+    return PumpWire(stream, host, address, sock if tls is None and host.backend == "trio" else None)

@@ -147,10 +147,10 @@ async def bind_tcp(host: str, port: int) -> list[socket.socket]:
 def _bind_all(addresses: list[tuple[Any, Any]], port: int) -> list[socket.socket]:
     sockets: list[socket.socket] = []
     missing: OSError | None = None
-    try:
-        for family, address in addresses:
+    with contextlib.ExitStack() as opened:
+        for family, (host, _, *rest) in addresses:
             try:
-                sock = _bind(family, (address[0], port, *address[2:]))
+                sock = opened.enter_context(_bind(family, (host, port, *rest), f"{host} port {port}"))
             except OSError as error:
                 # "localhost" names ::1 also where the machine has no IPv6.
                 if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
@@ -159,30 +159,26 @@ def _bind_all(addresses: list[tuple[Any, Any]], port: int) -> list[socket.socket
                 continue
             sockets.append(sock)
             port = port or sock.getsockname()[1]
-    except BaseException:
-        for sock in sockets:
-            sock.close()
-        raise
-    if not sockets and missing is not None:
-        raise missing
+        if not sockets and missing is not None:
+            raise missing
+        opened.pop_all()
     return sockets
 
 
-def _bind(family: int, address: Any) -> socket.socket:
+def _bind(family: int, address: Any, shown: str) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)
-        if os.name == "posix":
+        if os.name == "posix" and family != socket.AF_UNIX:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         sock.bind(address)
         sock.listen(BACKLOG)
-    except OSError as error:
+    except BaseException as error:
         sock.close()
-        raise OSError(error.errno, f"cannot listen on {address[0]} port {address[1]}: {error.strerror}") from None
-    except BaseException:
-        sock.close()
+        if isinstance(error, OSError):
+            raise OSError(error.errno, f"cannot listen on {shown}: {error.strerror or error}") from None
         raise
     return sock
 
@@ -194,15 +190,7 @@ def bind_unix(path: str) -> socket.socket:
         OSError: Another server listens there, or the path cannot be used.
     """
     _remove_stale(path)
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        sock.setblocking(False)
-        sock.bind(path)
-        sock.listen(BACKLOG)
-    except OSError as error:
-        sock.close()
-        raise OSError(error.errno, f"cannot listen on {path}: {error.strerror or error}") from None
-    return sock
+    return _bind(socket.AF_UNIX, path, path)
 
 
 def _remove_stale(path: str) -> None:
