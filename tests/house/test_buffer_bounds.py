@@ -19,7 +19,7 @@ GROWING = {"Counter", "OrderedDict", "PriorityQueue", "bytearray", "defaultdict"
 
 OURS = "grows with what this application does, not with what peers send"
 BOUNDS: dict[str, str] = {
-    "transports._stream.partial_frame.parts": "one frame: its framer refuses more than Limits.message",
+    "transports._stream.framer.parts": "one frame: its framer refuses more than Limits.message",
     "_core.stall_warnings._told": OURS,
     "_core.threads._waits": "Limits.total_running: each is a handler that runs",
     "_pubsub.peer_subscriptions._patterns": OURS,

@@ -8,7 +8,6 @@ same times. A peer that is there but reads nothing is found by the write deadlin
 
 from __future__ import annotations
 
-import ssl
 from typing import TYPE_CHECKING, Final
 
 from attrs import define, field
@@ -21,6 +20,7 @@ from ._stream.length_prefix import KEEP_ALIVE, LengthFramer, closing_frame, pack
 from ._stream.listen import StreamListener
 from ._stream.pending import PendingConnection
 from ._stream.sockets import bind_tcp, bind_unix
+from ._stream.tls import ClientTls, check_server_tls
 from ._stream.transport import StreamTransport, TransportState
 from ._stream.urls import bare_address, unix_path
 from ._stream.wire import Wire
@@ -85,11 +85,6 @@ class TcpTransport(StreamTransport[LengthFramer]):
         if self._state is TransportState.OPEN:
             self._leave(why)
             self._wire.hang_up()
-
-    def tick(self, now: float) -> None:
-        super().tick(now)
-        if self._state is TransportState.OPEN:
-            self._check_silence(now)
 
     def _check_silence(self, now: float) -> None:
         limits = self._host.limits
@@ -156,26 +151,14 @@ class TcpConnector:
 
     url: str
     reconnects: bool = field(default=True, init=False)
-    _default_tls: ssl.SSLContext | None = field(default=None, init=False)
+    _tls: ClientTls = field(factory=ClientTls, init=False)
 
     async def connect(self, options: DialOptions) -> Transport:
         """One attempt."""
         address = bare_address(self.url)
         _no_headers(options, address.scheme)
-        wire = await dial_tcp(self.url, address.host, address.port, self._tls(address.scheme, options), options.host)
-        return _joined(wire, address.scheme, options)
-
-    def _tls(self, scheme: str, options: DialOptions) -> ssl.SSLContext | None:
-        if scheme != "tls":
-            if options.tls is not None:
-                raise LocalProtocolError("tls= given for tcp://, which is not encrypted: use tls://", protocol=scheme)
-            return None
-        if options.tls is not None:
-            return options.tls
-        if self._default_tls is None:
-            # Verifies the server and its name; TLS 1.2 at least.
-            self._default_tls = ssl.create_default_context()
-        return self._default_tls
+        tls = self._tls.context(address.scheme, options.tls)
+        return _joined(await dial_tcp(self.url, address.host, address.port, tls, options.host), address.scheme, options)
 
 
 @define
@@ -210,13 +193,7 @@ class Tcp:
     async def listen(self, url: str, options: ListenOptions) -> Listening:
         """Bind and accept."""
         address = bare_address(url)
-        if (options.tls is None) == (self.name == "tls"):
-            raise LocalProtocolError(
-                "tls:// needs tls= with the server's certificate"
-                if self.name == "tls"
-                else "tls= given for tcp://: use tls://",
-                protocol=self.name,
-            )
+        check_server_tls(self.name, options.tls)
         sockets = await bind_tcp(address.host, address.port)
         real = address.with_port(sockets[0].getsockname()[1])
         return StreamListener(real, options, sockets, options.tls, PendingTcpConnection)

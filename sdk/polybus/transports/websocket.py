@@ -7,15 +7,14 @@ connection, and a message of 1 KiB may stand for 1 MiB.
 from __future__ import annotations
 
 import functools
-import ssl
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from attrs import define, field
 
-from ..errors import LocalProtocolError
 from ..plugins import DialOptions, ListenOptions, Transport
 from ._stream.sockets import bind_tcp, is_loopback
+from ._stream.tls import ClientTls, check_server_tls
 from ._stream.urls import NetAddress, net_address
 
 if TYPE_CHECKING:
@@ -28,25 +27,13 @@ class WebSocketConnector:
 
     url: str
     reconnects: bool = field(default=True, init=False)
-    _default_tls: ssl.SSLContext | None = field(default=None, init=False)
+    _tls: ClientTls = field(factory=ClientTls, init=False)
 
     async def connect(self, options: DialOptions) -> Transport:
         """One attempt."""
         from ._ws.client import open_websocket
 
-        return await open_websocket(self.url, self._tls(options), options)
-
-    def _tls(self, options: DialOptions) -> ssl.SSLContext | None:
-        if urlsplit(self.url).scheme != "wss":
-            if options.tls is not None:
-                raise LocalProtocolError("tls= given for ws://, which is not encrypted: use wss://", protocol="ws")
-            return None
-        if options.tls is not None:
-            return options.tls
-        if self._default_tls is None:
-            # Verifies the server and its name; TLS 1.2 at least.
-            self._default_tls = ssl.create_default_context()
-        return self._default_tls
+        return await open_websocket(self.url, self._tls.context(urlsplit(self.url).scheme, options.tls), options)
 
 
 class WebSocket:
@@ -71,16 +58,13 @@ class WebSocket:
         from ._ws.server import PendingWebSocket
 
         address = self._address(url)
-        secure = self.name == "wss"
-        if (options.tls is None) == secure:
-            text = "wss:// needs tls= with the server's certificate" if secure else "tls= given for ws://: use wss://"
-            raise LocalProtocolError(text, protocol=self.name)
+        check_server_tls(self.name, options.tls)
         check_origins(options.origins)
         check_hosts(options.hosts)
         sockets = await bind_tcp(address.host, address.port)
         policy = OriginPolicy(
             path=address.path,
-            tls=secure,
+            tls=options.tls is not None,
             loopback=all(is_loopback(sock.getsockname()[0]) for sock in sockets),
             subprotocol=options.subprotocol,
             origins=options.origins,

@@ -10,9 +10,10 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from attrs import field, frozen
 
-from ...errors import LocalProtocolError, Unsupported
+from ...errors import Unsupported
 from ...plugins import DialOptions, ListenOptions, Transport
 from ...transports._stream.sockets import bind_tcp
+from ...transports._stream.tls import check_client_tls, check_server_tls
 from ...transports._stream.urls import NetAddress, net_address
 
 if TYPE_CHECKING:
@@ -31,8 +32,7 @@ class HttpConnector:
         """Make one attempt."""
         if self.binding is None:
             raise Unsupported(f"{options.subprotocol} has no form over HTTP here: use ws:// or tcp://")
-        if options.tls is not None and urlsplit(self.url).scheme != "https":
-            raise LocalProtocolError("tls= given for http://, which is not encrypted: use https://", protocol="http")
+        check_client_tls(urlsplit(self.url).scheme, options.tls)
         return await self.binding.connect(self.url, options)
 
 
@@ -77,10 +77,7 @@ class Http:
         from .listener import HttpListener
 
         address = self._address(url)
-        secure = self.name == "https"
-        if (options.tls is None) == secure:
-            text = "https:// needs tls= with the server's certificate" if secure else "tls= given for http://: use https://"
-            raise LocalProtocolError(text, protocol=self.name)
+        check_server_tls(self.name, options.tls)
         return await HttpListener.open(address, options, await bind_tcp(address.host, address.port))
 
     def _address(self, url: str) -> NetAddress:

@@ -10,14 +10,12 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
-from attrs import evolve
 
-from ...plugins import Admission, Handshake, Listening, ListenOptions, Reservation, Transport, WebRoute
+from ...plugins import Admission, Listening, ListenOptions, Reservation, Transport, WebRoute
 from ...transports._stream.pace import SLOWEST, Pace
-from ...transports._stream.sockets import is_loopback, tune
-from ...transports._ws.asgi import Receive, Scope, Send, socket_of
-from ...transports._ws.asgi_server import AsgiWebSocket, admit, client_of, host_and_port, is_public, upgrade_of
-from ...transports._ws.policy import HandshakeRejected, OriginPolicy, UpgradeRequest, answer, refused
+from ...transports._ws.asgi import Receive, Scope, Send
+from ...transports._ws.asgi_server import AsgiRequest, AsgiWebSocket, admit, client_of
+from ...transports._ws.policy import HandshakeRejected, answer, refused
 
 if TYPE_CHECKING:
     from ...limits import Limits
@@ -41,31 +39,14 @@ class WriteStalled(Exception):
     """A client reads nothing of its answer."""
 
 
-class HttpRequest:
+class HttpRequest(AsgiRequest):
     """One request whose Host and Origin are in order."""
 
     def __init__(self, options: ListenOptions, scope: Scope, receive: Receive, slow: set[HttpRequest]) -> None:
-        self.options: ListenOptions = options
+        super().__init__(options, scope, receive)
+        self.name: str = "https" if self.policy.tls else "http"
         self._slow = slow
         self._kept: Reservation | None = None
-        self._socket = socket_of(receive)
-        self.scope: Scope = scope
-        self.receive: Receive = receive
-        self.head: UpgradeRequest = upgrade_of(scope)
-        self.name: str = "https" if scope.get("scheme") in ("https", "wss") else "http"
-        self.address: str = client_of(scope)
-        here: tuple[str, int | None] = scope.get("server") or ("", None)
-        self.url: str = f"{self.name}://{host_and_port(*here)}{self.head.path}"
-        self.policy: OriginPolicy = OriginPolicy(
-            path=self.head.path,
-            tls=self.name == "https",
-            # Without a port it is a Unix socket, which no page in a browser can name.
-            loopback=here[1] is not None and is_loopback(here[0]),
-            subprotocol="",
-            origins=options.origins,
-            hosts=options.hosts,
-        )
-        self.policy.check(self.head)
 
     @property
     def media(self) -> str:
@@ -164,7 +145,7 @@ class HttpRequest:
         Raises:
             WriteStalled: The client has taken nothing for `Limits.write_timeout`. Its connection has been cut.
         """
-        socket, seconds = self._socket, self.options.host.limits.write_timeout
+        socket, seconds = self.socket, self.options.host.limits.write_timeout
         if socket is None:
             seconds += _UNSEEN
         while True:
@@ -204,12 +185,7 @@ class HttpRequest:
         Raises:
             HandshakeRejected: The bus does not let it in.
         """
-        socket = self._socket
-        peer = (socket.get_extra_info("peercert") or None) if socket is not None else None
-        protocol = self.options.protocol
-        known = Handshake(protocol=protocol, url=self.url, address=self.address, tls_peer=peer, scope=self.scope)
-        _, handshake = self.policy.handshake(self.head, known)
-        return await admit(self.options, evolve(handshake, transport=self.name))
+        return await admit(self.options, self.handshake(self.name)[1])
 
     def knock(self) -> None:
         """Count a newcomer.
@@ -327,13 +303,7 @@ class HttpEndpoint(ABC):
         if options is None:
             raise HandshakeRejected(HTTPStatus.SERVICE_UNAVAILABLE, "this server is shutting down")
         request = HttpRequest(options, scope, receive, self._slow)
-        host = (scope.get("server") or ("", None))[0]
-        if options.private and is_public(host):
-            self._sockets.refuse_public(host)
-        socket = socket_of(receive)
-        if socket is not None:
-            # Head and body are two writes; with Nagle's algorithm the second waits 40 ms for the client to confirm the first.
-            tune(socket.get_extra_info("socket"), options.host.limits)
+        self._sockets.check_private(request)
         return request
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ...plugins import Closed
 from ...transports._stream.wire import call_later
-from ...transports._ws.asgi import AsgiTransport, Receive, Scope, Send, socket_of
+from ...transports._ws.asgi import AsgiTransport, Receive, Scope, Send
 from ...transports._ws.asgi_server import accept, answered
 from ...transports._ws.policy import HandshakeRejected
 from .payloads import MAX_WORD, said, word
@@ -185,7 +185,7 @@ class SessionSockets:
         if sum(sessions[0] in others for others in self._claiming.values()) >= 2 * len(sessions):
             raise HandshakeRejected(HTTPStatus.SERVICE_UNAVAILABLE, "too many WebSockets of this browser are being negotiated")
         host, name = request.options.host, "wss" if request.policy.tls else "ws"
-        transport = AsgiTransport(name, request.address, host, send, socket_of(receive), reads=_TEXT, writes="text")
+        transport = AsgiTransport(name, request.address, host, send, request.socket, reads=_TEXT, writes="text")
 
         def find(key: object) -> ErraiConnection | None:
             return next((session for session in self._sessions(request) if session.key == key), None)

@@ -11,11 +11,11 @@ It is the last thing that is sent. A peer that does not know it sees an impossib
 from __future__ import annotations
 
 import struct
-from typing import ClassVar, Final
+from typing import Final
 
 from ...plugins import Closed
 from .close_codes import MAX_REASON, closed_by_peer, cut_reason
-from .partial_frame import PartialFrame
+from .framer import Framer, PartialFrame
 
 CLOSING: Final = 0xFF434C4F
 KEEP_ALIVE: Final = b"\0\0\0\0"
@@ -33,38 +33,22 @@ def closing_frame(code: int, reason: str) -> bytes:
     return _CLOSE.pack(CLOSING, code, len(text)) + text
 
 
-class LengthFramer:
-    """Cuts what comes in into frames.
+class LengthFramer(Framer):
+    """One side of a connection. Frames without content are keep-alives."""
 
-    Attributes:
-        ended: The peer's closing frame, once it has come.
-        broken: Why nothing more is taken from a peer that has sent something impossible.
-        empty_frames: How many keep-alives have come in since it was set to zero.
-    """
+    __slots__ = ("_begun",)
 
-    __slots__ = ("_begun", "_frame", "_head", "_limit", "broken", "ended", "empty_frames")
+    ends_with_goodbye = True
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
+        super().__init__(limit)
         self._begun = False
-        # The first bytes of a length or of a closing frame.
-        self._head = b""
-        # The frame that has begun.
-        self._frame: PartialFrame | None = None
-        self.ended: Closed | None = None
-        self.broken: Closed | None = None
-        self.empty_frames: int = 0
-
-    ends_with_goodbye: ClassVar[bool] = True
-    """It is the last thing that is sent."""
 
     def goodbye(self, code: int, reason: str) -> list[bytes]:
-        """The bytes with which this end closes."""
         return [closing_frame(code, reason)]
 
     @property
     def partial(self) -> str:
-        """Arrived part of the frame that has begun, for people; empty between two frames."""
         frame = self._frame
         if frame is not None:
             return f"{frame.size - frame.missing} of {frame.size} bytes"
@@ -72,12 +56,10 @@ class LengthFramer:
 
     @property
     def arrived(self) -> int:
-        """The same in bytes, with those of the length; 0 between two frames."""
         frame = self._frame
         return 4 + frame.size - frame.missing if frame is not None else len(self._head)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The frames that this chunk completes."""
         frames: list[bytes] = []
         if self.ended is not None or self.broken is not None:
             return frames

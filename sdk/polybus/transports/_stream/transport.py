@@ -5,10 +5,11 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from ...errors import TooLarge
 from ...plugins import Closed, ReceiverFeatures, Transport
+from .framer import Framer
 from .pace import SLOWEST, Pace
 from .wire import Wire, WireUser, call_later, closed_with
 
@@ -28,32 +29,6 @@ class TransportState(enum.Enum):
     CLOSING = 2
     """The last words are said; what still comes in is thrown away."""
     LOST = 3
-
-
-class Framer(Protocol):
-    """Framing of a connection, without I/O.
-
-    Attributes:
-        empty_frames: How many frames without content have come in since it was set to zero.
-        ends_with_goodbye: Whether this end closes its half of the connection behind its goodbye.
-    """
-
-    ends_with_goodbye: ClassVar[bool]
-    empty_frames: int
-
-    @property
-    def partial(self) -> str:
-        """Arrived part of the frame that has begun, for people; empty between two frames."""
-        ...
-
-    @property
-    def arrived(self) -> int:
-        """The same in bytes, its header among them; 0 between two frames."""
-        ...
-
-    def goodbye(self, code: int, reason: str) -> list[bytes]:
-        """The bytes with which this end closes."""
-        ...
 
 
 class WireTransport(Transport, WireUser, Protocol):
@@ -189,6 +164,12 @@ class StreamTransport(Generic[F]):
             self._framer.empty_frames = 0
         self._check_frame(now)
         self._check_writing(now)
+        if self._state is TransportState.OPEN:
+            self._check_silence(now)
+
+    def _check_silence(self, now: float) -> None:
+        """Ask for signs of life, and cut where there are none."""
+        raise NotImplementedError
 
     # -- what subclasses use
 

@@ -14,7 +14,7 @@ from ...errors import BusError, LocalProtocolError
 from ...plugins import Admission, Handshake, ListenOptions, WebRoute
 from .._stream.sockets import is_loopback, tune
 from .._stream.urls import host_port
-from .asgi import AsgiTransport, Receive, Scope, Send, socket_of
+from .asgi import AsgiTransport, Receive, Scope, Send, Socket, socket_of
 from .policy import HandshakeRejected, OriginPolicy, UpgradeRequest, answer, check_origins, refused
 
 logger: logging.Logger = logging.getLogger("polybus.security")
@@ -83,20 +83,13 @@ class AsgiWebSocket:
             raise refused(refusal)
         inside = False
         try:
-            chosen, handshake = self._examine(scope, receive, options)
+            request = AsgiRequest(options, scope, receive)
+            self.check_private(request)
+            name = "wss" if request.policy.tls else "ws"
+            chosen, handshake = request.handshake(name)
             admission = await admit(options, handshake)
-            socket = socket_of(receive)
-            if socket is not None:
-                # asyncio leaves Nagle's algorithm on where the server was given a socket that it did not make itself.
-                tune(socket.get_extra_info("socket"), options.host.limits)
             transport = AsgiTransport(
-                handshake.transport,
-                address,
-                options.host,
-                send,
-                socket,
-                reads=options.reads,
-                writes=options.writes,
+                name, address, options.host, send, request.socket, reads=options.reads, writes=options.writes
             )
             if await accept(send, chosen) and self._options is options:
                 inside = True
@@ -107,34 +100,11 @@ class AsgiWebSocket:
         if inside:
             await transport.run(receive)
 
-    def _examine(self, scope: Scope, receive: Receive, options: ListenOptions) -> tuple[str | None, Handshake]:
-        """May raise `HandshakeRejected`: the request breaks a rule."""
-        here: tuple[str, int | None] = scope.get("server") or ("", None)
-        upgrade = upgrade_of(scope)
-        policy = OriginPolicy(
-            path=upgrade.path,
-            tls=scope.get("scheme") in ("wss", "https"),
-            # Without a port it is a Unix socket, which no page in a browser can name.
-            loopback=here[1] is not None and is_loopback(here[0]),
-            subprotocol=options.subprotocol,
-            origins=options.origins,
-            hosts=options.hosts,
-        )
-        if options.private and is_public(here[0]):
-            self.refuse_public(here[0])
-        policy.check(upgrade)
-        socket = socket_of(receive)
-        known = Handshake(
-            protocol=options.protocol,
-            url=f"{'wss' if policy.tls else 'ws'}://{host_and_port(*here)}{upgrade.path}",
-            address=client_of(scope),
-            tls_peer=(socket.get_extra_info("peercert") or None) if socket is not None else None,
-            scope=scope,
-        )
-        return policy.handshake(upgrade, known)
-
-    def refuse_public(self, host: str) -> None:
-        """May raise `HandshakeRejected`: 403."""
+    def check_private(self, request: AsgiRequest) -> None:
+        """May raise `HandshakeRejected`: 403, other machines can reach a bus that lets everybody in."""
+        host = request.here[0]
+        if not request.options.private or not _is_public(host):
+            return
         text = (
             f"this server can be reached from other machines (at {host}) and its bus lets everybody in: pass "
             "Bus(authenticate=...), or bind to 127.0.0.1, or say attach(..., insecure=True)"
@@ -143,6 +113,49 @@ class AsgiWebSocket:
             self._warned = True
             logger.error("polybus: connections to %s are refused: %s", self.path, text)
         raise HandshakeRejected(HTTPStatus.FORBIDDEN, "this server lets nobody in: its log says why")
+
+
+class AsgiRequest:
+    """One request, or an upgrade, whose Host and Origin are in order.
+
+    Raises:
+        HandshakeRejected: It breaks a rule.
+    """
+
+    def __init__(self, options: ListenOptions, scope: Scope, receive: Receive) -> None:
+        self.options: ListenOptions = options
+        self.scope: Scope = scope
+        self.receive: Receive = receive
+        self.socket: Socket | None = socket_of(receive)
+        self.address: str = client_of(scope)
+        self.here: tuple[str, int | None] = scope.get("server") or ("", None)
+        self.head: UpgradeRequest = _upgrade_of(scope)
+        self.policy: OriginPolicy = OriginPolicy(
+            path=self.head.path,
+            tls=scope.get("scheme") in ("wss", "https"),
+            # Without a port it is a Unix socket, which no page in a browser can name.
+            loopback=self.here[1] is not None and is_loopback(self.here[0]),
+            subprotocol=options.subprotocol,
+            origins=options.origins,
+            hosts=options.hosts,
+        )
+        self.policy.check(self.head)
+        if self.socket is not None:
+            # asyncio leaves Nagle's algorithm on where the server was given a socket that it did not make itself. Head and body
+            # of an answer are two writes: the second would wait 40 ms for the client to confirm the first.
+            tune(self.socket.get_extra_info("socket"), options.host.limits)
+
+    def handshake(self, transport: str) -> tuple[str | None, Handshake]:
+        """As `OriginPolicy.handshake`."""
+        known = Handshake(
+            protocol=self.options.protocol,
+            transport=transport,
+            url=f"{transport}://{_host_and_port(*self.here)}{self.head.path}",
+            address=self.address,
+            tls_peer=(self.socket.get_extra_info("peercert") or None) if self.socket is not None else None,
+            scope=self.scope,
+        )
+        return self.policy.handshake(self.head, known)
 
 
 Knock: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -214,7 +227,7 @@ async def _until_gone(receive: Receive) -> None:
             await receive()
 
 
-def upgrade_of(scope: Scope) -> UpgradeRequest:
+def _upgrade_of(scope: Scope) -> UpgradeRequest:
     headers: dict[str, list[str]] = {}
     for name, value in scope["headers"]:
         headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
@@ -228,14 +241,14 @@ def upgrade_of(scope: Scope) -> UpgradeRequest:
 
 def client_of(scope: Scope) -> str:
     client = scope.get("client")
-    return host_and_port(*client) if client else ""
+    return _host_and_port(*client) if client else ""
 
 
-def host_and_port(host: str, port: int | None) -> str:
+def _host_and_port(host: str, port: int | None) -> str:
     return host if port is None else host_port(host, port)
 
 
-def is_public(host: str) -> bool:
+def _is_public(host: str) -> bool:
     """True if this is an address that other machines can reach. Names are those of test clients and Unix sockets."""
     try:
         return not ipaddress.ip_address(host.partition("%")[0]).is_loopback

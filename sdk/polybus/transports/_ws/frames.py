@@ -11,7 +11,7 @@ import logging
 import os
 import struct
 from collections.abc import Set as AbstractSet
-from typing import ClassVar, Final, Literal
+from typing import Final, Literal
 
 from websockets.exceptions import PayloadTooBig
 from websockets.frames import CloseCode, Frame, Opcode
@@ -19,7 +19,7 @@ from websockets.protocol import CLIENT, OPEN, SERVER, Protocol
 
 from ...plugins import Closed
 from .._stream.close_codes import closed_by_peer, cut_reason, sayable
-from .._stream.partial_frame import PartialFrame
+from .._stream.framer import Framer, PartialFrame
 
 try:
     from websockets.speedups import apply_mask
@@ -45,33 +45,31 @@ _pack_64 = struct.Struct("!BBQ").pack
 _unpack_64 = struct.Struct("!Q").unpack_from
 
 
-class WebSocketFramer:
+class WebSocketFramer(Framer):
     """One side of a connection after its handshake.
 
     Attributes:
         out: What must be written now: answers to pings, closing frames. The user takes it and empties it.
-        ended: What the peer's closing frame said, once it has come.
-        empty_frames: How many pings and pongs have come in since it was set to zero.
-        broken: Which rule the peer broke; the closing frame that tells it so is in `out`.
+        empty_frames: Counts pings and pongs.
+        server: Whether this is the server's side, whose frames are not masked (section 5.1).
     """
 
     __slots__ = (
-        "_core", "_first", "_fragments", "_frame", "_head", "_key", "_keys", "_kinds", "_limit", "_owed", "_server", "_size",
-        "_text", "broken", "empty_frames", "ended", "out",
+        "_core", "_first", "_fragments", "_key", "_keys", "_kinds", "_owed", "_size", "_text", "out", "server",
     )  # fmt: skip
+
+    # The TCP connection ends when the peer's closing frame comes, or with the time for closing.
+    ends_with_goodbye = False
 
     def __init__(
         self, *, server: bool, limit: int, reads: AbstractSet[Literal["text", "binary"]], writes: Literal["text", "binary"]
     ) -> None:
-        self._server = server
-        self._limit = limit
+        super().__init__(limit)
+        self.server: bool = server
         self._kinds = (_TEXT if "text" in reads else -1, _BINARY if "binary" in reads else -1)
         self._first = _FIRST[writes]
         self._keys = bytearray()
-        # The beginning of a frame whose header is not complete.
-        self._head = b""
-        # A data frame that has begun, its key and whether it is text.
-        self._frame: PartialFrame | None = None
+        # Of a data frame that has begun.
         self._key = b""
         self._text = False
         # The library's core while it has something in hand, the size of its frame, and how much of that it still has to get.
@@ -79,14 +77,10 @@ class WebSocketFramer:
         self._size = 0
         self._owed = 0
         self._fragments: list[bytes] | None = None
-        self.empty_frames: int = 0
         self.out: list[bytes] | None = None
-        self.ended: Closed | None = None
-        self.broken: Closed | None = None
 
     @property
     def partial(self) -> str:
-        """Arrived part of the message that has begun, for people; empty between two messages."""
         frame = self._frame
         if frame is not None:
             return f"{frame.size - frame.missing} of {frame.size} bytes"
@@ -98,7 +92,6 @@ class WebSocketFramer:
 
     @property
     def arrived(self) -> int:
-        """The same in bytes, with two at least for a header; 0 between two messages."""
         frame = self._frame
         if frame is not None:
             return 2 + frame.size - frame.missing
@@ -108,7 +101,6 @@ class WebSocketFramer:
     # -- reading
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The messages that this chunk completes."""
         frames: list[bytes] = []
         position = 0
         if self.ended is not None or self.broken is not None:
@@ -133,7 +125,7 @@ class WebSocketFramer:
         size = len(data)
         limit = self._limit
         kinds = self._kinds
-        server = self._server
+        server = self.server
         while size - position >= 2 and self.ended is None and self.broken is None:
             first, second = data[position], data[position + 1]
             length = second & 0x7F
@@ -175,7 +167,7 @@ class WebSocketFramer:
         return frames
 
     def _complete(self, frame: bytes, frames: list[bytes]) -> None:
-        if self._server:
+        if self.server:
             frame = apply_mask(frame, self._key)
         if not self._text or self._is_utf8(frame):
             frames.append(frame)
@@ -196,7 +188,7 @@ class WebSocketFramer:
     def _begun_badly(self, data: bytes, position: int, frames: list[bytes]) -> int:
         """Give the core a header that two bytes already show to be wrong; how far it got."""
         first, second = data[position], data[position + 1]
-        if (second > 0x7F) == self._server and first & 0x0F in _OPCODES:
+        if (second > 0x7F) == self.server and first & 0x0F in _OPCODES:
             return position
         self._by_core(data[position:], frames)
         return len(data)
@@ -249,7 +241,7 @@ class WebSocketFramer:
 
     def _the_core(self) -> Protocol:
         if self._core is None:
-            self._core = Protocol(SERVER if self._server else CLIENT, state=OPEN, max_size=self._limit, logger=_core_logger)
+            self._core = Protocol(SERVER if self.server else CLIENT, state=OPEN, max_size=self._limit, logger=_core_logger)
         return self._core
 
     def _take_output(self, core: Protocol) -> None:
@@ -277,22 +269,17 @@ class WebSocketFramer:
 
     # -- writing
 
-    @property
-    def server(self) -> bool:
-        """True if this is the server's side, whose frames are not masked (section 5.1)."""
-        return self._server
-
     def encode(self, frame: bytes) -> tuple[bytes, bytes]:
         """A message as header and payload."""
         size = len(frame)
-        mask = 0 if self._server else 0x80
+        mask = 0 if self.server else 0x80
         if size < 126:
             header = bytes((self._first, size | mask))
         elif size < 65536:
             header = _pack_16(self._first, 126 | mask, size)
         else:
             header = _pack_64(self._first, 127 | mask, size)
-        if self._server:
+        if self.server:
             return header, frame
         if not self._keys:
             self._keys += os.urandom(_KEYS)
@@ -300,19 +287,13 @@ class WebSocketFramer:
         del self._keys[-4:]
         return header + key, apply_mask(frame, key)
 
-    def ping(self) -> bytes:
-        """A question for a sign of life (section 5.5.2)."""
-        return bytes((0x89, 0)) if self._server else bytes((0x89, 0x80)) + os.urandom(4)
-
-    def pong(self) -> bytes:
-        """A sign of life without a question (section 5.5.3)."""
-        return bytes((0x8A, 0)) if self._server else bytes((0x8A, 0x80)) + os.urandom(4)
-
-    ends_with_goodbye: ClassVar[bool] = False
-    """The TCP connection ends when the peer's closing frame comes, or with the time for closing."""
+    def sign_of_life(self, *, asks: bool) -> bytes:
+        """A ping, or a pong without a question (sections 5.5.2, 5.5.3)."""
+        first = 0x89 if asks else 0x8A
+        return bytes((first, 0)) if self.server else bytes((first, 0x80)) + os.urandom(4)
 
     def goodbye(self, code: int, reason: str) -> list[bytes]:
-        """The bytes with which this end closes: what is in `out`, and a closing frame (section 5.5.1)."""
+        """What is in `out`, and a closing frame (section 5.5.1)."""
         core = self._the_core()
         if core.state is OPEN:
             core.send_close(sayable(code), cut_reason(reason).decode())

@@ -90,7 +90,6 @@ class OriginPolicy:
             shown.setdefault("authorization", f"Bearer {token}")
         return chosen, evolve(
             known,
-            transport="wss" if self.tls else "ws",
             path=upgrade.path or "/",
             query=query_of(upgrade.query),
             headers=shown,

@@ -89,6 +89,7 @@ class PendingWebSocket(PendingConnection):
             raise HandshakeRejected(HTTPStatus(response.status_code), bytes(response.body).decode().strip())
         known = Handshake(
             protocol=self.listener.options.protocol,
+            transport="wss" if policy.tls else "ws",
             url=self.listener.url,
             address=self.wire.address,
             tls_peer=self.wire.tls_peer(),

@@ -88,17 +88,12 @@ class WebSocketTransport(StreamTransport[WebSocketFramer]):
         self._write_out()
         self._peer_left(Closed(code, reason))
 
-    def tick(self, now: float) -> None:
-        super().tick(now)
-        if self._state is TransportState.OPEN:
-            self._check_silence(now)
-
     def _check_frame(self, now: float) -> None:
         super()._check_frame(now)
         pace = self._pace
         slow = pace is not None and now - pace.began >= self._host.limits.ping_timeout / 2
         if slow and self._state is TransportState.OPEN and not self._wire.backlog():
-            self._wire.write(self._framer.pong())
+            self._wire.write(self._framer.sign_of_life(asks=False))
 
     def _check_silence(self, now: float) -> None:
         limits = self._host.limits
@@ -111,7 +106,7 @@ class WebSocketTransport(StreamTransport[WebSocketFramer]):
                 self.abort(Closed(1006, f"no answer to ping within {limits.ping_timeout:g} s"))
         elif now - self._heard_at >= limits.ping_interval:
             self._pinged_at = now
-            self._wire.write(self._framer.ping())
+            self._wire.write(self._framer.sign_of_life(asks=True))
             self._ping_ends = 0
             if (signs := self._wire.signs()) is not None:
                 self._acknowledged = signs.acknowledged
