@@ -12,14 +12,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
 from attrs import asdict
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from .. import spark
-from .options import Json, finite, json_line
+from .options import Json, argument, duration, flag, option
 from .problems import PeerError
+from .values import json_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,18 +33,14 @@ _LITTLE: Final = 32 << 20
 
 
 def analyse(
-    capture: Annotated[str, typer.Argument(metavar="DIR", help="The capture: a folder, or a URI (hdfs://, s3://).")],
-    out: Annotated[str, typer.Option(metavar="DIR", help="Where the tables and the report go; again later for what is new.")],
-    master: Annotated[str, typer.Option(metavar="M", help="Where Spark runs: local[2], spark://host:7077, yarn.")] = "local[*]",
-    timeout: Annotated[
-        float, typer.Option(metavar="S", min=0.001, callback=finite, help="An answer after this is late.")
-    ] = 30.0,
-    start: Annotated[
-        str, typer.Option(metavar="TIME", help="Only from here on, 2026-11-21T08:00:00Z.", show_default=False)
-    ] = "",
-    end: Annotated[str, typer.Option(metavar="TIME", help="Only up to here.", show_default=False)] = "",
-    connection: Annotated[str, typer.Option(metavar="ID", help="Only this connection's.", show_default=False)] = "",
-    strict: Annotated[bool, typer.Option("--strict", help="Fail where a part of the capture cannot be read.")] = False,
+    capture: Annotated[str, argument("DIR", "The capture: a folder, or a URI (hdfs://, s3://).")],
+    out: Annotated[str, option("DIR", "Where the tables and the report go; again later for what is new.")],
+    master: Annotated[str, option("M", "Where Spark runs: local[2], spark://host:7077, yarn.")] = "local[*]",
+    timeout: Annotated[float, duration("An answer after this is late.", min=0.001)] = 30.0,
+    start: Annotated[str, option("TIME", "Only from here on, 2026-11-21T08:00:00Z.")] = "",
+    end: Annotated[str, option("TIME", "Only up to here.")] = "",
+    connection: Annotated[str, option("ID", "Only this connection's.")] = "",
+    strict: Annotated[bool, flag("--strict", "Fail where a part of the capture cannot be read.")] = False,
     as_json: Json = False,
 ) -> None:
     """Analyse a capture by Spark: tables, metrics and an HTML report.

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import anyio
-import typer
 from attrs import asdict, evolve
 
 from .. import Bus
@@ -22,30 +21,28 @@ from .._validation import without_password
 from ..plugins.registry import find_protocol, resolve_url, split_url
 from ..testing import pair
 from .bench_server import COUNT, ECHO, ONE_WAY, make_bus
-from .options import Ca, Header, Wait, connecting, finite, json_line, parse_body, parse_subject
+from .options import Ca, Header, Wait, argument, duration, flag, option
 from .problems import PeerError, UsageError, unwrapped
 from .rates import Load, Rates, measure
 from .show import Printer
+from .values import connecting, json_line, parse_body, parse_subject
 
 _LOOPS = ("asyncio", "uvloop", "trio")
 
 
 def bench(
     url: Annotated[
-        str | None,
-        typer.Argument(metavar="[URL]", help="A running server; without it ours in a further process, over each transport."),
+        str | None, argument("[URL]", "A running server; without it ours in a further process, over each transport.")
     ] = None,
-    subject: Annotated[
-        str, typer.Option(metavar="SUBJECT", help="What to ask a running server for; without it for nothing that it has.")
-    ] = "",
-    body: Annotated[str | None, typer.Option(metavar="BODY", help="JSON, for --subject.", show_default=False)] = None,
-    size: Annotated[int, typer.Option(metavar="N", min=0, help="Bytes in a body, without --body.")] = 64,
-    in_flight: Annotated[int, typer.Option(metavar="N", min=1, max=4096, help="Requests on their way at once.")] = 64,
-    seconds: Annotated[float, typer.Option(metavar="S", min=0.01, callback=finite, help="For each measurement.")] = 1.0,
-    protocol: Annotated[str, typer.Option(metavar="P", help="Without URL: ubre or 'ubre?format=binary'.")] = "ubre",
-    loop: Annotated[str, typer.Option(metavar="LOOP", help="asyncio, uvloop or trio.")] = "asyncio",
-    timeout: Annotated[float, typer.Option(metavar="S", min=0, callback=finite, help="Seconds to wait for each answer.")] = 5.0,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    subject: Annotated[str, option("SUBJECT", "What to ask a running server for; without it for nothing that it has.")] = "",
+    body: Annotated[str | None, option("BODY", "JSON, for --subject.")] = None,
+    size: Annotated[int, option("N", "Bytes in a body, without --body.", min=0)] = 64,
+    in_flight: Annotated[int, option("N", "Requests on their way at once.", min=1, max=4096)] = 64,
+    seconds: Annotated[float, duration("For each measurement.", min=0.01)] = 1.0,
+    protocol: Annotated[str, option("P", "Without URL: ubre or 'ubre?format=binary'.")] = "ubre",
+    loop: Annotated[str, option("LOOP", "asyncio, uvloop or trio.")] = "asyncio",
+    timeout: Annotated[float, duration("Seconds to wait for each answer.")] = 5.0,
+    as_json: Annotated[bool, flag("--json", "One JSON document.")] = False,
     header: Header = None,
     ca: Ca = None,
     wait: Wait = 0.0,

@@ -4,35 +4,32 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import anyio
-import typer
 
 from .. import Bus, Disconnected, Peer, Route
 from .. import bridge as join
 from .._bridge import Bridge
 from .._bus.bus import parts_of
 from .._validation import without_password
-from .options import Ca, Header, Insecure, Wait, headers_of, trust_of
+from .options import Ca, Header, Insecure, Wait, argument, option
 from .problems import UsageError, unwrapped
 from .routes import read_routes
+from .values import dialling
 
 
 def bridge(
-    left: Annotated[str, typer.Argument(metavar="LEFT", help="One side, for example ubre+ws://127.0.0.1:8000/bus")],
-    right: Annotated[str, typer.Argument(metavar="RIGHT", help="The other side, for example csb+tcp://127.0.0.1:9000")],
-    routes: Annotated[Path, typer.Option(metavar="FILE", help="What crosses: [[route]] with source and target, in TOML.")],
+    left: Annotated[str, argument("LEFT", "One side, for example ubre+ws://127.0.0.1:8000/bus")],
+    right: Annotated[str, argument("RIGHT", "The other side, for example csb+tcp://127.0.0.1:9000")],
+    routes: Annotated[Path, option("FILE", "What crosses: [[route]] with source and target, in TOML.")],
     serve: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="SIDE",
-            help="left or right: be a server at that URL, instead of connecting to one; may be given twice.",
-            show_default=False,
-        ),
+        option("SIDE", "left or right: be a server at that URL, instead of connecting to one; may be given twice."),
     ] = None,
     insecure: Insecure = False,
     header: Header = None,
@@ -48,25 +45,18 @@ def bridge(
     served = set(serve or ())
     if unknown := sorted(served - {"left", "right"}):
         raise UsageError(f"--serve {unknown[0]!r}: left or right")
-    unwrapped(lambda: anyio.run(_run, left, right, read_routes(routes), served, insecure, header, ca, wait))
+    dial = partial(dialling, header, ca, wait)
+    unwrapped(lambda: anyio.run(_run, left, right, read_routes(routes), served, insecure, dial))
 
 
 async def _run(
-    left: str,
-    right: str,
-    routes: list[Route],
-    served: set[str],
-    insecure: bool,
-    header: list[str] | None,
-    ca: Path | None,
-    wait: float,
+    left: str, right: str, routes: list[Route], served: set[str], insecure: bool, dial: Callable[[], dict[str, Any]]
 ) -> None:
     async def enter(side: Literal["left", "right"], url: str, bus: Bus) -> str:
         if side in served:
             listener = await stack.enter_async_context(bus.serve(url, insecure=insecure))
             return f"{side} serves {listener.url}"
-        options: dict[str, Any] = {"headers": headers_of(header), "tls": trust_of(ca), "wait": wait}
-        opened[bus] = await stack.enter_async_context(bus.connect(url, **options))
+        opened[bus] = await stack.enter_async_context(bus.connect(url, **dial()))
         return without_password(f"{side} is connected to {url}")
 
     one, two = Bus(), Bus()

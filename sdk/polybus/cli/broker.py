@@ -7,37 +7,26 @@ import signal
 from typing import Annotated
 
 import anyio
-import typer
 
 from .. import Broker
-from .options import Cert, Insecure, Key, Origin, certificate, finite
+from .options import Cert, Insecure, Key, Origin, duration, option
+from .values import certificate
 
 
 def broker(
     clients: Annotated[
-        list[str],
-        typer.Option(
-            metavar="URL", help="Where clients connect, for example csb+ws://127.0.0.1:8000/game; several are possible."
-        ),
+        list[str], option("URL", "Where clients connect, for example csb+ws://127.0.0.1:8000/game; several are possible.")
     ],
     servers: Annotated[
-        list[str],
-        typer.Option(metavar="URL", help="Where servers connect, for example csb+tcp://127.0.0.1:9000; several are possible."),
+        list[str], option("URL", "Where servers connect, for example csb+tcp://127.0.0.1:9000; several are possible.")
     ],
-    metrics: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="Answer /metrics there for Prometheus: http://127.0.0.1:9100", show_default=False),
-    ] = None,
+    metrics: Annotated[str | None, option("URL", "Answer /metrics there for Prometheus: http://127.0.0.1:9100")] = None,
     origin: Origin = None,
     insecure: Insecure = False,
     cert: Cert = None,
     key: Key = None,
-    record: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Record every frame to and from clients there.", show_default=False)
-    ] = None,
-    drain: Annotated[
-        float, typer.Option(metavar="S", min=0, callback=finite, help="Seconds for what is under way after SIGTERM.")
-    ] = 20.0,
+    record: Annotated[str | None, option("DIR", "Record every frame to and from clients there.")] = None,
+    drain: Annotated[float, duration("Seconds for what is under way after SIGTERM.")] = 20.0,
 ) -> None:
     """Hand CSB frames on between clients and servers until SIGINT or SIGTERM.
 

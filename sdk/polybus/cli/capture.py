@@ -12,8 +12,9 @@ from attrs import asdict
 from rich.console import Console
 
 from .. import capture
-from .options import Json, json_line
+from .options import Folder, Json, argument
 from .problems import PeerError
+from .values import json_line
 
 commands: typer.Typer = typer.Typer(
     name="capture",
@@ -23,8 +24,7 @@ commands: typer.Typer = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Folder = Annotated[str, typer.Argument(metavar="DIR", help="The capture: a folder, or a URI such as s3://...")]
-Out = Annotated[str, typer.Argument(metavar="OUT", help="A folder, empty or not there yet.")]
+Out = Annotated[str, argument("OUT", "A folder, empty or not there yet.")]
 
 
 @commands.command()
@@ -112,10 +112,6 @@ def export(
 
 
 def _written(source: Any, paths: list[Any]) -> None:
-    """
-    Raises:
-        PeerError: Not all of the capture is in these files.
-    """
     for path in paths:
         print(path)
     if source.losses:

@@ -11,25 +11,25 @@ from functools import partial
 from typing import Annotated, Any
 
 import anyio
-import typer
 from rich.console import Console
 
 from .. import Bus, Message, Unsupported
 from ..events import LinkDown, LinkUp
-from .options import Body, Ca, Header, Json, Url, Wait, connecting, finite, json_line, parse_body, parse_subject
+from .options import Body, Ca, Header, Json, Url, Wait, argument, duration, option
 from .problems import PeerError, say, unwrapped
+from .values import connecting, json_line, parse_body, parse_subject
 
 _WITHOUT_HANDSHAKE = ("tcp", "unix")
 """On these a connection that stands does not show that there is a bus at the other end."""
 
-SubjectArgument = Annotated[str, typer.Argument(metavar="SUBJECT", help="What it is about, for example user.get")]
+SubjectArgument = Annotated[str, argument("SUBJECT", "What it is about, for example user.get")]
 
 
 def request(
     url: Url,
     subject: SubjectArgument,
     body: Body = None,
-    timeout: Annotated[float, typer.Option(metavar="S", min=0, callback=finite, help="Seconds to wait for the answer.")] = 30.0,
+    timeout: Annotated[float, duration("Seconds to wait for the answer.")] = 30.0,
     as_json: Json = False,
     header: Header = None,
     ca: Ca = None,
@@ -54,13 +54,7 @@ def publish(
     subject: SubjectArgument,
     body: Body = None,
     timeout: Annotated[
-        float,
-        typer.Option(
-            metavar="S",
-            min=0,
-            callback=finite,
-            help="Seconds to connect, for room, and for a first sign of life on a wire without handshake; 0: none.",
-        ),
+        float, duration("Seconds to connect, for room, and for a first sign of life on a wire without handshake; 0: none.")
     ] = 5.0,
     header: Header = None,
     ca: Ca = None,
@@ -80,18 +74,10 @@ def publish(
 
 def subscribe(
     url: Url,
-    pattern: Annotated[str, typer.Argument(metavar="PATTERN", help="* stands for one token, > for the rest: news.*")],
+    pattern: Annotated[str, argument("PATTERN", "* stands for one token, > for the rest: news.*")],
     as_json: Json = False,
-    count: Annotated[int, typer.Option(metavar="N", min=0, help="Leave after so many; 0 goes on until it is interrupted.")] = 0,
-    timeout: Annotated[
-        float,
-        typer.Option(
-            metavar="S",
-            min=0,
-            callback=finite,
-            help="Seconds for a first sign of life on a wire without handshake; 0: for ever.",
-        ),
-    ] = 5.0,
+    count: Annotated[int, option("N", "Leave after so many; 0 goes on until it is interrupted.", min=0)] = 0,
+    timeout: Annotated[float, duration("Seconds for a first sign of life on a wire without handshake; 0: for ever.")] = 5.0,
     header: Header = None,
     ca: Ca = None,
     wait: Wait = 0.0,

@@ -19,8 +19,9 @@ from ..demo.backend import SABOTAGE
 from ..demo.play import Outcome, RowRun, play
 from ..demo.rows import all_rows, chosen_rows
 from .demo_report import DemoReport
-from .options import json_line
+from .options import flag, option
 from .problems import UsageError
+from .values import json_line
 
 _MARKS: dict[Outcome, tuple[str, str]] = {
     "waiting": ("·", "dim"),
@@ -33,20 +34,12 @@ _MARKS: dict[Outcome, tuple[str, str]] = {
 
 def demo(
     only: Annotated[
-        str | None,
-        typer.Option(
-            metavar="WORDS", help="Transports, protocols or variants, with commas: tcp,unix or binary,tcp", show_default=False
-        ),
+        str | None, option("WORDS", "Transports, protocols or variants, with commas: tcp,unix or binary,tcp")
     ] = None,
     report: Annotated[
-        str,
-        typer.Option(
-            metavar="DIR",
-            help="A new folder for the recording, its tables and a report; without --only it is made.",
-            show_default=False,
-        ),
+        str, option("DIR", "A new folder for the recording, its tables and a report; without --only it is made.")
     ] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")] = False,
+    as_json: Annotated[bool, flag("--json", "Print the result as JSON and nothing else.")] = False,
     sabotage: Annotated[str, typer.Option(hidden=True)] = "",
 ) -> None:
     """A small plant in several processes, over every protocol and transport, recorded and analysed.

@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import anyio
-import typer
 from attrs import asdict
 
 from .._validation import without_password
 from ..plugins.registry import resolve_url
 from .doctor_steps import DoctorStep, Examination
-from .options import Ca, Header, finite, headers_of, json_line, parse_body, parse_subject, trust_of
+from .options import Ca, Header, argument, duration, flag, option
 from .problems import PeerError, UsageError
 from .show import Printer
+from .values import headers_of, json_line, parse_body, parse_subject, trust_of
 
 _MARKS = {"ok": ("✓", "green"), "failed": ("✗", "bold red"), "not reached": ("–", "dim")}
 
 
 def doctor(
-    url: Annotated[str, typer.Argument(metavar="URL", help="Where the server is said to be.")],
-    subject: Annotated[
-        str, typer.Option(metavar="SUBJECT", help="What to ask for; without it any answer will do.", show_default=False)
-    ] = "",
-    body: Annotated[
-        str | None, typer.Option(metavar="BODY", help="JSON, for --subject; - reads it from stdin.", show_default=False)
-    ] = None,
-    timeout: Annotated[float, typer.Option(metavar="S", min=0.1, callback=finite, help="Seconds for each step.")] = 5.0,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    url: Annotated[str, argument("URL", "Where the server is said to be.")],
+    subject: Annotated[str, option("SUBJECT", "What to ask for; without it any answer will do.")] = "",
+    body: Annotated[str | None, option("BODY", "JSON, for --subject; - reads it from stdin.")] = None,
+    timeout: Annotated[float, duration("Seconds for each step.", min=0.1)] = 5.0,
+    as_json: Annotated[bool, flag("--json", "One JSON document.")] = False,
     header: Header = None,
     ca: Ca = None,
 ) -> None:
@@ -37,17 +33,12 @@ def doctor(
     value = parse_body(body)
     if body is not None and not subject:
         raise UsageError("--body without --subject: name the subject that is to be asked")
-    examination = Examination(
-        url,
-        subject=parse_subject(url, subject),
-        body=value,
-        timeout=timeout,
-        headers=headers_of(header),
-        tls=trust_of(ca),
-    )
+    examination = Examination(url, parse_subject(url, subject), value, timeout, headers_of(header), trust_of(ca))
     anyio.run(examination.run)
     if as_json:
-        print(json_line(_result(examination), pretty=True), flush=True)
+        steps = [asdict(step) for step in examination.steps]
+        result = {"url": without_password(url), "ok": examination.failed is None, "steps": steps}
+        print(json_line(result, pretty=True), flush=True)
     else:
         _show(examination.steps)
     failed = examination.failed
@@ -55,19 +46,8 @@ def doctor(
         raise PeerError(f"{failed.name}: {failed.detail}; {failed.remedy}")
 
 
-def _result(examination: Examination) -> dict[str, Any]:
-    return {
-        "url": without_password(examination.url),
-        "ok": examination.failed is None,
-        "steps": [asdict(step) for step in examination.steps],
-    }
-
-
 def _show(steps: list[DoctorStep]) -> None:
-    rows = [(_MARKS[step.outcome][0], step.name, _milliseconds(step), step.detail) for step in steps]
+    times = ["" if step.seconds is None else f"{step.seconds * 1000:.1f} ms" for step in steps]
+    rows = [(_MARKS[step.outcome][0], step.name, time, step.detail) for step, time in zip(steps, times, strict=True)]
     Printer().table(("", "step", "time", "what was seen"), rows, [_MARKS[step.outcome][1] for step in steps])
     sys.stdout.flush()
-
-
-def _milliseconds(step: DoctorStep) -> str:
-    return "" if step.seconds is None else f"{step.seconds * 1000:.1f} ms"

@@ -30,15 +30,8 @@ Outcome: TypeAlias = Literal["ok", "failed", "not reached"]
 
 _NOBODY = "polybus.doctor"
 """A subject that nobody handles: that this is said shows that requests go there and back."""
-_OF_THE_NETWORK = (
-    BusError,
-    OSError,
-    EOFError,
-    ValueError,
-    anyio.BrokenResourceError,
-    anyio.ClosedResourceError,
-    anyio.EndOfStream,
-)
+_OF_STREAMS = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream)
+_OF_THE_NETWORK = (BusError, OSError, EOFError, ValueError, *_OF_STREAMS)
 _ROUNDS = 5
 _PORTS = {"ws": 80, "http": 80, "wss": 443, "https": 443}
 
@@ -78,6 +71,8 @@ class Examination:
         self._adapter, transport, address = resolve_url(self.url)
         self._connector = transport.connector(address)
         self._parts = urlsplit(address)
+        self._host = self._parts.hostname or ""
+        self._port = self._parts.port or _PORTS.get(self._parts.scheme, 0)
         self._plan = self._planned()
         self.steps: list[DoctorStep] = [DoctorStep(name) for name in self._plan]
 
@@ -89,7 +84,7 @@ class Examination:
     def _planned(self) -> dict[str, Callable[[AsyncExitStack], Awaitable[str]]]:
         scheme = self._parts.scheme
         plan: dict[str, Callable[[AsyncExitStack], Awaitable[str]]] = {}
-        if self._parts.hostname and scheme in ("tcp", "tls", "ws", "wss", "http", "https"):
+        if self._host and scheme in ("tcp", "tls", "ws", "wss", "http", "https"):
             plan |= {"resolve": self._resolve, "connect": self._connect}
             if scheme in ("tls", "wss", "https"):
                 plan["tls"] = self._shake_hands
@@ -127,20 +122,14 @@ class Examination:
 
     # -- what the operating system can say -----------------------------------------------------------------------------------
 
-    @property
-    def _port(self) -> int:
-        return self._parts.port or _PORTS.get(self._parts.scheme, 0)
-
     async def _resolve(self, stack: AsyncExitStack) -> str:
-        assert self._parts.hostname is not None
         with anyio.fail_after(self.timeout):
-            found = await anyio.getaddrinfo(self._parts.hostname, self._port, type=socket.SOCK_STREAM)
+            found = await anyio.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
         return ", ".join(dict.fromkeys(str(address[0]) for *_, address in found))
 
     async def _connect(self, stack: AsyncExitStack) -> str:
-        assert self._parts.hostname is not None
         with anyio.fail_after(self.timeout):
-            self._stream: anyio.abc.SocketStream = await anyio.connect_tcp(self._parts.hostname, self._port)
+            self._stream: anyio.abc.SocketStream = await anyio.connect_tcp(self._host, self._port)
         stack.push_async_callback(anyio.aclose_forcefully, self._stream)
         try:
             address: Any = self._stream.extra(anyio.abc.SocketAttribute.remote_address)
@@ -151,7 +140,7 @@ class Examination:
     async def _shake_hands(self, stack: AsyncExitStack) -> str:
         context = self.tls if self.tls is not None else ssl.create_default_context()
         with anyio.fail_after(self.timeout):
-            stream = await TLSStream.wrap(self._stream, hostname=self._parts.hostname, ssl_context=context)
+            stream = await TLSStream.wrap(self._stream, hostname=self._host, ssl_context=context)
         stack.push_async_callback(anyio.aclose_forcefully, stream)
         tls = stream.extra(TLSAttribute.ssl_object)
         return f"{tls.version()}, {_certificate(tls.getpeercert() or {})}"

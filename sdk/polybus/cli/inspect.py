@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 from urllib.parse import parse_qsl
 
-import typer
 from attrs import asdict, field, frozen
 
 from ..capture.record.redact_bytes import is_secret
@@ -17,9 +16,10 @@ from ..limits import Limits
 from ..message import Message
 from ..plugins import FrameField, ProtocolAdapter, ProtocolFeatures
 from ..plugins.registry import find_reader
-from .options import json_line
+from .options import argument, flag, option
 from .problems import PeerError, UsageError
 from .show import Printer
+from .values import json_line
 
 _MOST = 64 * 1024 * 1024
 _PREFIX = 4
@@ -38,18 +38,15 @@ class Finding:
 
 
 def inspect(
-    source: Annotated[str, typer.Argument(metavar="FILE|HEX", help="A file, bytes in hexadecimal, or - for stdin.")],
-    protocol: Annotated[
-        str, typer.Option(metavar="P", help="Of the frames, with options if need be: ubre or 'ubre?format=binary'.")
-    ],
+    source: Annotated[str, argument("FILE|HEX", "A file, bytes in hexadecimal, or - for stdin.")],
+    protocol: Annotated[str, option("P", "Of the frames, with options if need be: ubre or 'ubre?format=binary'.")],
     frames: Annotated[
         str,
-        typer.Option(
-            metavar="HOW",
-            help="one: all of it is one frame. lines: one in each line. lengths: each after its length in 4 bytes, as on TCP.",
+        option(
+            "HOW", "one: all of it is one frame. lines: one in each line. lengths: each after its length in 4 bytes, as on TCP."
         ),
     ] = "one",
-    as_json: Annotated[bool, typer.Option("--json", help="One line of JSON for each frame.")] = False,
+    as_json: Annotated[bool, flag("--json", "One line of JSON for each frame.")] = False,
 ) -> None:
     """Show what frames say: the fields as they stand, and the messages. Status 1 if any of them is malformed."""
     name, _, query = protocol.partition("?")

@@ -10,27 +10,25 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import anyio
-import typer
 
 from .. import capture
 from ..plugins.registry import split_url
 from ..plugins.targets import resolve_target
-from .options import Ca, Header, Insecure, Json, Url, Wait, headers_of, json_line, trust_of
+from .options import Ca, Folder, Header, Insecure, Json, Url, Wait, argument, flag, option
 from .problems import PeerError, UsageError
+from .values import dialling, json_line
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
 def record(
     url: Url,
-    folder: Annotated[str, typer.Argument(metavar="DIR", help="Where the capture is written; made where it is not there.")],
-    listen: Annotated[
-        str | None, typer.Option(metavar="URL", help="Where clients connect; a free port on this machine by default.")
-    ] = None,
-    max_bytes: Annotated[str, typer.Option(metavar="N", help="Of the folder, as 500M or 10G; the oldest goes first.")] = "10G",
-    max_age: Annotated[float, typer.Option(metavar="DAYS", min=0, help="Older segments are removed.")] = 7.0,
-    bodies: Annotated[bool, typer.Option("--bodies/--no-bodies", help="Whether bodies are written.")] = True,
-    redact: Annotated[bool, typer.Option("--redact/--no-redact", help="Whether secrets are blanked.")] = True,
+    folder: Annotated[str, argument("DIR", "Where the capture is written; made where it is not there.")],
+    listen: Annotated[str | None, option("URL", "Where clients connect; a free port on this machine by default.")] = None,
+    max_bytes: Annotated[str, option("N", "Of the folder, as 500M or 10G; the oldest goes first.")] = "10G",
+    max_age: Annotated[float, option("DAYS", "Older segments are removed.", min=0)] = 7.0,
+    bodies: Annotated[bool, flag("--bodies/--no-bodies", "Whether bodies are written.")] = True,
+    redact: Annotated[bool, flag("--redact/--no-redact", "Whether secrets are blanked.")] = True,
     insecure: Insecure = False,
 ) -> None:
     """Stand between clients and the server at URL and record every frame, until SIGINT or SIGTERM.
@@ -38,13 +36,8 @@ def record(
     Prints the address to which clients connect instead.
     """
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
-    recorder = capture.make_recorder(
-        folder,
-        max_bytes=_size(max_bytes),
-        max_age=max_age * 86400 or 1.0,
-        bodies=bodies,
-        redact="default" if redact else None,
-    )
+    options: dict[str, Any] = {"bodies": bodies, "redact": "default" if redact else None}
+    recorder = capture.make_recorder(folder, max_bytes=_size(max_bytes), max_age=max_age * 86400 or 1.0, **options)
     from ..capture.record.proxy import RecordingProxy
 
     proxy = RecordingProxy(url, recorder, listen or _beside(url), insecure=insecure)
@@ -70,13 +63,9 @@ def _beside(url: str) -> str:
         raise UsageError(
             f"{url}: say with --listen where clients shall connect, for example --listen {parts.protocol}+tcp://127.0.0.1:9000"
         )
-    path = parts.address.partition("://")[2].partition("/")[2]
+    path = "/" + parts.address.partition("://")[2].partition("/")[2] if transport == "ws" else ""
     query = "&".join(f"{name}={value}" for name, value in parts.options.items())
-    return (
-        f"{parts.protocol}+{transport}://127.0.0.1:0"
-        + (f"/{path}" if transport == "ws" else "")
-        + (f"?{query}" if query else "")
-    )
+    return f"{parts.protocol}+{transport}://127.0.0.1:0{path}{'?' if query else ''}{query}"
 
 
 def _size(text: str) -> int:
@@ -90,17 +79,15 @@ def _size(text: str) -> int:
 
 
 def replay(
-    folder: Annotated[str, typer.Argument(metavar="DIR", help="The capture: a folder, or a URI such as s3://...")],
+    folder: Folder,
     url: Url,
-    speed: Annotated[float, typer.Option(metavar="X", help="2 is twice as fast; 0 as fast as can be.")] = 1.0,
-    start: Annotated[
-        str | None, typer.Option(metavar="T", help="From here on: seconds after its begin, or a time (UTC).")
-    ] = None,
-    end: Annotated[str | None, typer.Option(metavar="T", help="Up to here.")] = None,
-    subject: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="Only these subjects; several times.")] = None,
-    connection: Annotated[list[str] | None, typer.Option(metavar="ID", help="Only these connections; several times.")] = None,
-    record: Annotated[str | None, typer.Option(metavar="DIR2", help="Record the replay; DIR-replay by default.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Connect to nobody; only tell what would be said.")] = False,
+    speed: Annotated[float, option("X", "2 is twice as fast; 0 as fast as can be.")] = 1.0,
+    start: Annotated[str | None, option("T", "From here on: seconds after its begin, or a time (UTC).")] = None,
+    end: Annotated[str | None, option("T", "Up to here.")] = None,
+    subject: Annotated[list[str] | None, option("PATTERN", "Only these subjects; several times.")] = None,
+    connection: Annotated[list[str] | None, option("ID", "Only these connections; several times.")] = None,
+    record: Annotated[str | None, option("DIR2", "Record the replay; DIR-replay by default.")] = None,
+    dry_run: Annotated[bool, flag("--dry-run", "Connect to nobody; only tell what would be said.")] = False,
     header: Header = None,
     ca: Ca = None,
     wait: Wait = 0.0,
@@ -128,9 +115,7 @@ def replay(
             selection=selection,
             record=where,
             dry_run=dry_run,
-            headers=headers_of(header),
-            tls=trust_of(ca),
-            wait=wait,
+            **dialling(header, ca, wait),
         )
 
     report = anyio.run(run)

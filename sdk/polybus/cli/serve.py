@@ -9,53 +9,28 @@ import traceback
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from .. import Bus, run
 from .._core.lifespan import raised_by_lifespan
 from ..transports._ws.policy import check_hosts, check_origins
-from .options import Cert, Insecure, Key, Origin, certificate, finite
+from .options import Cert, Insecure, Key, Origin, argument, duration, option
 from .problems import PeerError, UsageError
+from .values import certificate
 
 
 def serve(
-    app: Annotated[str, typer.Argument(metavar="APP", help="module:bus, imported from the current folder.")],
-    urls: Annotated[
-        list[str],
-        typer.Argument(metavar="URL...", help="Where, for example ubre+ws://127.0.0.1:8000/bus; port 0 takes a free one."),
-    ],
+    app: Annotated[str, argument("APP", "module:bus, imported from the current folder.")],
+    urls: Annotated[list[str], argument("URL...", "Where, for example ubre+ws://127.0.0.1:8000/bus; port 0 takes a free one.")],
     origin: Origin = None,
-    host: Annotated[
-        list[str] | None,
-        typer.Option(metavar="H", help="A further Host of a loopback server, behind a proxy; several.", show_default=False),
-    ] = None,
+    host: Annotated[list[str] | None, option("H", "A further Host of a loopback server, behind a proxy; several.")] = None,
     relay: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PATTERN", help="Pass such publications on to other clients; several are possible.", show_default=False
-        ),
+        list[str] | None, option("PATTERN", "Pass such publications on to other clients; several are possible.")
     ] = None,
     insecure: Insecure = False,
     cert: Cert = None,
     key: Key = None,
-    health: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL", help="Answer /livez and /readyz there, for example http://127.0.0.1:8081", show_default=False
-        ),
-    ] = None,
-    drain: Annotated[
-        float, typer.Option(metavar="S", min=0, callback=finite, help="Seconds that running handlers get after SIGTERM.")
-    ] = 20.0,
-    delay: Annotated[
-        float,
-        typer.Option(
-            metavar="S",
-            min=0,
-            callback=finite,
-            help="Seconds before that, while /readyz says 503 and requests are still taken.",
-        ),
-    ] = 0.0,
+    health: Annotated[str | None, option("URL", "Answer /livez and /readyz there, for example http://127.0.0.1:8081")] = None,
+    drain: Annotated[float, duration("Seconds that running handlers get after SIGTERM.")] = 20.0,
+    delay: Annotated[float, duration("Seconds before that, while /readyz says 503 and requests are still taken.")] = 0.0,
 ) -> None:
     """Serve a bus until SIGINT or SIGTERM, then let running handlers finish."""
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")

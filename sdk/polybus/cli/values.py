@@ -1,0 +1,142 @@
+"""Values of options: connections, headers, certificates, bodies and subjects; and JSON for what comes out."""
+
+from __future__ import annotations
+
+import json
+import math
+import ssl
+import sys
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from .. import Backoff, Bus, Limits, connect
+from ..plugins.registry import resolve_url
+from .problems import UsageError
+
+_IMPATIENT = Backoff(maximum=1.0)
+"""Somebody sits before the screen."""
+
+_FAREWELL = 0.3
+"""Seconds for a peer to answer the goodbye: a command ends by its deadline, also where nobody answers at all."""
+
+
+def connecting(
+    url: str, header: list[str] | None, ca: Path | None, wait: float, timeout: float = 0.0
+) -> AbstractAsyncContextManager[Bus]:
+    """The connection that a command wants. `timeout` bounds each step of connecting, where it is shorter than usual.
+
+    Raises:
+        UsageError: A header or the certificate file cannot be used.
+        ValueError: The URL is wrong.
+    """
+    usual = Limits()
+    limits = Limits(
+        connect_timeout=min(usual.connect_timeout, timeout or math.inf),
+        handshake_timeout=min(usual.handshake_timeout, timeout or math.inf),
+        close_timeout=_FAREWELL,
+    )
+    return connect(url, backoff=_IMPATIENT, limits=limits, **dialling(header, ca, wait))
+
+
+def dialling(header: list[str] | None, ca: Path | None, wait: float) -> dict[str, Any]:
+    """What --header, --ca and --wait say to `connect`.
+
+    Raises:
+        UsageError: A header or the certificate file cannot be used.
+    """
+    return {"headers": headers_of(header), "tls": trust_of(ca), "wait": wait}
+
+
+def headers_of(given: list[str] | None) -> dict[str, str] | None:
+    """The headers of --header.
+
+    Raises:
+        UsageError: One of them is none.
+    """
+    headers: dict[str, str] = {}
+    for text in given or ():
+        name, colon, value = text.partition(":")
+        if not (colon and name.strip()):
+            raise UsageError(f"--header {text!r}: of the form 'name: value'")
+        headers[name.strip()] = value.strip()
+    return headers or None
+
+
+def trust_of(ca: Path | None) -> ssl.SSLContext | None:
+    """The context of --ca.
+
+    Raises:
+        UsageError: The file holds no certificates.
+    """
+    if ca is None:
+        return None
+    try:
+        return ssl.create_default_context(cafile=str(ca))
+    except (OSError, ssl.SSLError) as error:
+        raise UsageError(f"--ca {ca}: {error.strerror or error}; it must hold certificates in PEM") from None
+
+
+def certificate(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    """The certificate of a server, from its files; None without.
+
+    Raises:
+        UsageError: They cannot be used.
+    """
+    if cert is None:
+        if key is not None:
+            raise UsageError("--key without --cert: name the certificate too")
+        return None
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        tls.load_cert_chain(cert, key)
+    except (OSError, ssl.SSLError) as error:
+        raise UsageError(
+            f"--cert {cert}: {error.strerror or error}; certificate and key must be in PEM and belong together"
+        ) from None
+    return tls
+
+
+def parse_body(text: str | None) -> Any:
+    """The value of a BODY.
+
+    Raises:
+        UsageError: It is no JSON.
+    """
+    if text is None:
+        return None
+    if text == "-" and sys.stdin is None:
+        raise UsageError("BODY is - and stdin is closed: there is nothing to read")
+    given = sys.stdin.read() if text == "-" else text
+    try:
+        return json.loads(given)
+    except ValueError as error:
+        hint = """; text needs its own quotes: '"like this"'""" if given[:1].isalpha() else ""
+        raise UsageError(f"BODY is not JSON: {error}{hint}") from None
+    except RecursionError:
+        raise UsageError("BODY is nested too deeply: nothing that a bus carries needs so many brackets") from None
+
+
+def parse_subject(url: str, text: str) -> str | int:
+    """The subject of a SUBJECT: a number, also in hexadecimal, where the protocol of the URL numbers its subjects.
+
+    Raises:
+        ValueError: The URL is wrong.
+    """
+    if not text[:1].isdigit():
+        return text
+    adapter, _, _ = resolve_url(url)
+    if not adapter.session("client").capabilities.numbers:
+        return text
+    try:
+        return int(text, 0)
+    except ValueError:
+        return text
+
+
+def json_line(value: Any, *, pretty: bool = False) -> str:
+    """JSON; bytes are base64."""
+    line = msgspec.json.encode(value, enc_hook=str)
+    return (msgspec.json.format(line, indent=2) if pretty else line).decode()
