@@ -18,19 +18,7 @@ from ..events import HandlerFailed
 from ..plugins.registry import resolve_url
 from .children import leave_with_parent
 from .play import REFUSALS, STEP_SECONDS, TIMEOUT
-from .vocabulary import (
-    FLOOD,
-    LEVEL,
-    SECRET,
-    Announcement,
-    Flood,
-    GetLevel,
-    Level,
-    PlantCounters,
-    SensorReading,
-    SensorStatus,
-    Tail,
-)
+from .schema import FLOOD, LEVEL, SECRET, Announcement, Flood, GetLevel, Level, PlantCounters, SensorReading, SensorStatus, Tail
 
 OUTBOX = 256
 """Messages that the back end keeps for a peer that does not read; later ones push out the oldest."""
@@ -191,16 +179,8 @@ class Backend:
                 if isinstance(event, HandlerFailed):
                     self.failures.append(event.error_id)
         stats = self.bus.stats()
-        return PlantCounters(
-            self.instance,
-            self.started,
-            self.cancelled,
-            self.readings,
-            self.last_reading,
-            stats.dropped,
-            stats.queued,
-            self.failures,
-        )
+        counted = self.started, self.cancelled, self.readings, self.last_reading
+        return PlantCounters(self.instance, *counted, stats.dropped, stats.queued, self.failures)
 
 
 async def _behind(bus: Bus, url: str) -> None:
@@ -239,13 +219,13 @@ def main() -> None:
         tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         tls.load_cert_chain(*arguments.tls)
     leave_with_parent()
+    bus = Backend(arguments.sabotage).bus
     if arguments.behind:
-        anyio.run(_behind, Backend(arguments.sabotage).bus, arguments.url)
-        return
-    if arguments.fastapi:
-        _serve_application(Backend(arguments.sabotage).bus, arguments.url)
-        return
-    run(Backend(arguments.sabotage).bus, arguments.url, drain=TIMEOUT, tls=tls)
+        anyio.run(_behind, bus, arguments.url)
+    elif arguments.fastapi:
+        _serve_application(bus, arguments.url)
+    else:
+        run(bus, arguments.url, drain=TIMEOUT, tls=tls)
 
 
 if __name__ == "__main__":

@@ -12,44 +12,16 @@ from typing import Any, TypeAlias, TypeVar
 import anyio
 from attrs import define
 
-from .. import (
-    Backoff,
-    Bus,
-    BusError,
-    Code,
-    DeadlineExceeded,
-    Disconnected,
-    Forbidden,
-    Message,
-    NoHandler,
-    NotFound,
-    RemoteError,
-    Reply,
-    RequestError,
-    Subscription,
-    Unavailable,
-    connect,
-)
+from .. import Backoff, Bus, Message, Reply, Subscription, connect
+from ..errors import BusError, Code, DeadlineExceeded, Disconnected, Forbidden, NoHandler, NotFound, RemoteError, Unavailable
 from .backend import OUTBOX
 from .plants import Plant
 from .play import REFUSALS, TIMEOUT, CheckFailed, NotHere, RowRun, Workshop, check
-from .vocabulary import (
-    FLOOD,
-    LEVEL,
-    SECRET,
-    Announcement,
-    Flood,
-    GetLevel,
-    Level,
-    PlantCounters,
-    SensorReading,
-    SensorStatus,
-    Tail,
-)
+from .schema import FLOOD, LEVEL, SECRET, Announcement, Flood, GetLevel, Level, PlantCounters, SensorReading, SensorStatus, Tail
 
-T = TypeVar("T")
+Failure = TypeVar("Failure", bound=BusError)
 Make: TypeAlias = Callable[[str, str, str, Workshop], Plant]
-"""Makes a plant: transport, template of its URL, name of the row, things in common."""
+"""Makes a plant: transport, template of its URL, name of the plant, things in common."""
 
 BACKOFF = Backoff(initial=0.05, maximum=0.4)
 REQUESTS = 64
@@ -209,10 +181,8 @@ class Console:
         """The asker stops waiting in time, and the handler stops too."""
         before = await self.counters()
         seconds = await self._overdue(before)
-        await self.until(
-            lambda now: now.cancelled == before.cancelled + 1 and now.started == before.started + 1,
-            "the handler was not cancelled",
-        )
+        after = before.started + 1, before.cancelled + 1
+        await self.until(lambda now: (now.started, now.cancelled) == after, "the handler was not cancelled")
         return f"gave up after {seconds:g} s; the handler was cancelled"
 
     async def _overdue(self, before: PlantCounters) -> float:
@@ -257,10 +227,8 @@ class Console:
             for text in ("first", "second"):
                 await self.bus.request("plant.announce", text, timeout=TIMEOUT)
             heard = [message.body for message in await _take(announcements, 2)]
-            check(
-                heard == [Announcement(text, after.instance) for text in ("first", "second")],
-                f"after the restart came {heard}",
-            )
+            wanted = [Announcement(text, after.instance) for text in ("first", "second")]
+            check(heard == wanted, f"after the restart came {heard}")
             first = await self.until(lambda now: now.readings > 0, "the sensors did not come back")
             while (await _take(readings, 1))[0].body.number < first.last_reading:
                 pass
@@ -317,7 +285,7 @@ def play_row(transport: str, template: str, make: Make) -> Callable[[RowRun, Wor
     """Plays a row: `template` makes the URL of an address, ``ubre+{address}?format=binary``; `make` the plant."""
 
     async def run(row: RowRun, workshop: Workshop) -> None:
-        async with make(transport, template, row.row.name, workshop) as plant:
+        async with make(transport, template, row.row.name.replace(" ", "-"), workshop) as plant:
             async with connect(plant.url, tls=plant.tls, backoff=BACKOFF, record=workshop.record) as bus:
                 console = Console(bus, plant)
                 for name in row.row.steps:
@@ -327,13 +295,13 @@ def play_row(transport: str, template: str, make: Make) -> Callable[[RowRun, Wor
     return run
 
 
-async def _raised(kind: type[T], reply: Awaitable[Any]) -> T:
+async def _raised(kind: type[Failure], reply: Awaitable[Any]) -> Failure:
     """The exception that a request has to end in."""
     try:
         answer = await reply
-    except kind as error:  # type: ignore[misc]  # always called with exceptions
-        return error  # type: ignore[no-any-return]
-    except (BusError, RequestError) as error:
+    except kind as error:
+        return error
+    except BusError as error:
         raise CheckFailed(f"expected {kind.__name__}, got {type(error).__name__}: {error}") from error
     raise CheckFailed(f"expected {kind.__name__}, got the answer {answer!r:.80}")
 

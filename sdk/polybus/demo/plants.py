@@ -7,11 +7,13 @@ import socket
 import ssl
 from contextlib import AsyncExitStack
 from importlib.util import find_spec
-from typing import Any, Protocol, Self
+from typing import Self, TypeAlias
 
 import anyio
 import anyio.abc
+from attrs import define, field
 
+from .. import Bus
 from ..plugins.registry import find_transport
 from .backend import Backend
 from .children import Child, DemoError
@@ -19,74 +21,32 @@ from .play import TIMEOUT, NotHere, Workshop
 from .sensors import Sensors
 
 
-class Plant(Protocol):
-    """The interface that the steps use."""
-
-    url: str
-    tls: ssl.SSLContext | None
-
-    async def __aenter__(self) -> Self: ...
-    async def __aexit__(self, *error: object) -> None: ...
-
-    async def kill(self) -> str:
-        """End the back end without a word. Says what was done."""
-        ...
-
-    async def restart(self) -> None:
-        """Start it again at the same address."""
-        ...
-
-    def drain(self) -> None:
-        """Tell it to leave in order."""
-        ...
-
-    async def left(self) -> str:
-        """Wait until it has. Says how it left.
-
-        Raises:
-            DemoError: With the wrong status.
-        """
-        ...
-
-    def stall_sensors(self) -> None:
-        """Stop the sensors where they are: they read no more.
-
-        Raises:
-            NotHere: They are no process, or processes cannot be stopped here.
-        """
-        ...
-
-    def wake_sensors(self) -> None:
-        """Let them go on."""
-        ...
-
-
-def make_plant(transport: str, template: str, row: str, workshop: Workshop) -> Plant:
+def make_plant(transport: str, template: str, name: str, workshop: Workshop) -> Plant:
     """A plant that speaks over a transport; `template` makes a URL of an address."""
     if transport == "memory":
-        name = row.replace(" ", "-")
         return MemoryPlant(template.format(address=f"memory://{name}"), workshop.sabotage)
-    return ProcessPlant(transport, template, row, workshop)
+    return ProcessPlant(transport, template, name, workshop)
 
 
+@define(eq=False, slots=False)
 class ProcessPlant:
     """Server and sensors are processes of their own."""
 
-    def __init__(self, transport: str, template: str, name: str, workshop: Workshop) -> None:
-        self.url: str = ""
-        self.tls: ssl.SSLContext | None = None
-        self._transport = transport
-        self._template = template
-        self._name = name.replace(" ", "-")
-        self._workshop = workshop
-        self._options: list[str] = ["--sabotage", workshop.sabotage] if workshop.sabotage else []
-        self._stack = AsyncExitStack()
-        self._backend: Child | None = None
-        self._sensors: Child | None = None
+    _transport: str
+    _template: str
+    _name: str
+    _workshop: Workshop
+    url: str = ""
+    tls: ssl.SSLContext | None = None
+    _options: list[str] = field(factory=list)
+    _stack: AsyncExitStack = field(factory=AsyncExitStack)
+    _backend: Child = field(init=False)
+    _sensors: Child = field(init=False)
 
     async def __aenter__(self) -> Self:
-        address = self._address()
-        trust = []
+        address, trust = self._address(), list[str]()
+        if self._workshop.sabotage:
+            self._options += ["--sabotage", self._workshop.sabotage]
         if self._transport in ("tls", "wss"):
             certificate = await self._workshop.certificate()
             if isinstance(certificate, str):
@@ -141,33 +101,42 @@ class ProcessPlant:
         await self._sensors.start()
 
     async def kill(self) -> str:
-        assert self._backend is not None
+        """End the back end without a word. Says what was done."""
         pid = self._backend.pid
         await self._backend.kill()
         return f"process {pid} killed"
 
     async def restart(self) -> None:
+        """Start it again at the same address."""
         await self._start_backend(self.url)
 
     def drain(self) -> None:
-        assert self._backend is not None
+        """Tell it to leave in order."""
         self._backend.send(signal.SIGTERM)
 
     async def left(self) -> str:
-        assert self._backend is not None
+        """Wait until it has. Says how it left.
+
+        Raises:
+            DemoError: With the wrong status.
+        """
         status = await self._backend.ended()
         if status != 0:
             raise DemoError(f"the back end left with status {status}")
         return "exit status 0"
 
     def stall_sensors(self) -> None:
-        assert self._sensors is not None
+        """Stop the sensors where they are: they read no more.
+
+        Raises:
+            NotHere: They are no process, or processes cannot be stopped here.
+        """
         if not hasattr(signal, "SIGSTOP"):
             raise NotHere("this system cannot stop a process and let it go on")
         self._sensors.send(signal.SIGSTOP)
 
     def wake_sensors(self) -> None:
-        assert self._sensors is not None
+        """Let them go on."""
         self._sensors.send(signal.SIGCONT)
 
 
@@ -181,13 +150,11 @@ class AnsweringPlant(ProcessPlant):
 class BrokeredPlant(ProcessPlant):
     """The same behind a broker, which is one more process."""
 
-    def __init__(self, transport: str, template: str, name: str, workshop: Workshop) -> None:
-        super().__init__(transport, template, name, workshop)
-        self._options.append("--behind")
-        self._for_servers = ""
+    _for_servers = ""
 
     async def _start_backend(self, url: str) -> None:
         if not self._for_servers:
+            self._options.append("--behind")
             broker = await self._stack.enter_async_context(self._child("broker", url, "csb+tcp://127.0.0.1:0"))
             word, *urls = (await broker.start()).split()
             if word != "between":
@@ -196,27 +163,27 @@ class BrokeredPlant(ProcessPlant):
         else:
             url = self.url
         await super()._start_backend(f"{self._for_servers}&pool=2&server=plant")
-        self.url: str = url
+        self.url = url
 
     def stall_sensors(self) -> None:
         raise NotHere("the broker closes who does not read, so the back end has nothing to drop")
 
 
+@define(eq=False, slots=False)
 class MemoryPlant:
     """Everything in this process and this event loop: that is what the memory transport is for."""
 
-    def __init__(self, url: str, sabotage: str) -> None:
-        self.url: str = url
-        self.tls: ssl.SSLContext | None = None
-        self._sabotage = sabotage
-        self._backend: Backend | None = None
-        self._stack = AsyncExitStack()
-        self._group: anyio.abc.TaskGroup | None = None
-        self._drained: Any = None
+    url: str
+    _sabotage: str
+    tls: ssl.SSLContext | None = None
+    _backend: Backend = field(init=False)
+    _stack: AsyncExitStack = field(factory=AsyncExitStack)
+    _group: anyio.abc.TaskGroup = field(init=False)
+    _drained: anyio.Event = field(factory=anyio.Event)
 
     async def __aenter__(self) -> Self:
         await self.restart()
-        self._group = await anyio.create_task_group().__aenter__()
+        self._group = await self._stack.enter_async_context(anyio.create_task_group())
         ready = anyio.Event()
         self._group.start_soon(Sensors().run, self.url, None, ready.set)
         with anyio.fail_after(TIMEOUT):
@@ -224,15 +191,12 @@ class MemoryPlant:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        assert self._group is not None
         self._group.cancel_scope.cancel()
-        await self._group.__aexit__(None, None, None)
         await self.kill()
         await self._stack.aclose()
 
     async def kill(self) -> str:
-        if self._backend is not None:
-            await self._backend.bus.aclose()
+        await self._backend.bus.aclose()
         return "the bus was closed (no process to kill)"
 
     async def restart(self) -> None:
@@ -240,13 +204,10 @@ class MemoryPlant:
         await self._stack.enter_async_context(self._backend.bus.serve(self.url))
 
     def drain(self) -> None:
-        assert self._group is not None
-        assert self._backend is not None
-        self._drained = anyio.Event()
-        self._group.start_soon(self._drain, self._backend)
+        self._group.start_soon(self._drain, self._backend.bus)
 
-    async def _drain(self, backend: Backend) -> None:
-        await backend.bus.drain(TIMEOUT)
+    async def _drain(self, bus: Bus) -> None:
+        await bus.drain(TIMEOUT)
         self._drained.set()
 
     async def left(self) -> str:
@@ -258,3 +219,7 @@ class MemoryPlant:
 
     def wake_sensors(self) -> None:
         """They were never stopped."""
+
+
+Plant: TypeAlias = ProcessPlant | MemoryPlant
+"""What the steps look at: where it is, and how its back end and its sensors are stopped, killed and started."""

@@ -16,7 +16,7 @@ from .. import Backoff, Bus, BusError
 from ..events import LinkUp
 from .children import leave_with_parent
 from .play import TIMEOUT
-from .vocabulary import SensorReading, SensorStatus
+from .schema import SensorReading, SensorStatus
 
 SENSORS = ("temperature", "pressure")
 BACKOFF = Backoff(initial=0.05, maximum=0.4)
