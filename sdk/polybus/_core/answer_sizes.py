@@ -10,10 +10,8 @@ LARGE: Final = 16 * 1024
 
 _MEMORY: Final = 60.0
 """Seconds for which a large answer is remembered."""
-_AT_FIRST: Final = 0.05
-"""Seconds for a handler to give its very first answer, in which few of its requests run: one that takes longer may wait for
-anything, also for another of its requests."""
 _FEW: Final = 8
+"""Requests of a peer that run at the same time before their handler has given its very first answer, unless they wait."""
 
 
 class AnswerSizes:
@@ -28,8 +26,6 @@ class AnswerSizes:
 
     def expect(self, most: int, now: float) -> tuple[int, float]:
         """Tell the bytes to set aside for the next answer, where a peer may have `most` in all, and how long that is right."""
-        if self.weight < 0 and self._until == math.inf:
-            self._until = now + _AT_FIRST
         if now >= self._until:
             self.weight = 0
         return (most // _FEW if self.weight < 0 else self.weight), self._until

@@ -41,6 +41,9 @@ class Job(Protocol):
     ended: bool
     """True once it was stopped."""
 
+    waited: int
+    """Set to 0 each time that it goes on: counts how often somebody has looked and found it waiting."""
+
     @property
     def function(self) -> str:
         """Name of the function that runs in it, for the log."""
@@ -195,12 +198,12 @@ class _Rest:
         self._stalls = stalls
 
     def __await__(self) -> Generator[Any, Any, None]:
-        coroutine, yielded, clock = self._coroutine, self._yielded, self._stalls.clock
+        coroutine, yielded, job, clock = self._coroutine, self._yielded, self._job, self._stalls.clock
         began = math.inf
         try:
             while True:
                 if clock() - began > LONG:
-                    self._stalls.ended(self._job, began)
+                    self._stalls.ended(job, began)
                 began = math.inf  # what passes now is not the job's
                 try:
                     value = yield yielded
@@ -208,16 +211,16 @@ class _Rest:
                     coroutine.close()
                     raise
                 except BaseException as error:
-                    began = clock()
+                    began, job.waited = clock(), 0
                     yielded = coroutine.throw(error)
                 else:
-                    began = clock()
+                    began, job.waited = clock(), 0
                     yielded = coroutine.send(value)
         except StopIteration:
             return
         finally:
             if clock() - began > LONG:
-                self._stalls.ended(self._job, began)
+                self._stalls.ended(job, began)
 
 
 class EagerWorkers(Workers):

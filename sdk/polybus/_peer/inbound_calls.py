@@ -31,6 +31,12 @@ DRAINING = "this bus takes no requests now, it is draining or has not started ye
 _FIRST = 1_000
 """The level of calls that had a place already: above all that a wire has, as is the one below it."""
 
+_LOOK: Final = 0.01
+"""Seconds at least between two looks at calls of which nobody knows how large their answers are."""
+_WAITS: Final = 4
+"""Looks in a row that have found a call waiting: it is taken for one that may wait for anything, also for another of its peer.
+Looks are counted, not seconds: between two of them a machine that is busy has let it go on if it could."""
+
 _PASSED_BY: Final = 32
 """Peers that are looked at in vain when a place becomes free: each place that does so moves on among them."""
 
@@ -38,7 +44,7 @@ _PASSED_BY: Final = 32
 class InboundCalls:
     """The requests of one peer that are being served, running or waiting; the `ResponseSink` of their outcomes."""
 
-    __slots__ = ("account", "calls", "expected", "large", "link", "peer", "stopping", "waiting")
+    __slots__ = ("account", "calls", "expected", "large", "link", "looked", "peer", "stopping", "waiting")
 
     def __init__(self, peer: Peer) -> None:
         self.peer: Peer = peer
@@ -53,6 +59,8 @@ class InboundCalls:
         """Costs of the large bodies of requests that run."""
         self.expected: dict[Call, int] | None = None
         """Bytes set aside for the large answers that requests which run will have, as far as that can be foreseen."""
+        self.looked: float = -math.inf
+        """Time of the last look at the calls among these."""
         self.stopping: int = 0
         """Handlers of requests that are over already: each keeps its place until it returns."""
 
@@ -389,19 +397,49 @@ class InboundCalls:
             return True
         link = self.link
         runtime = link.runtime
-        most = 2 * runtime.limits.outbox_bytes
-        size, until = call.handler.answers.expect(most, runtime.time())
+        now, most = runtime.time(), 2 * runtime.limits.outbox_bytes
+        size, until = call.handler.answers.expect(most, now)
         if not size:
             return True
         expected = self.expected = self.expected if self.expected is not None else {}
-        held = link.unread + sum(expected.values())
+        unread = link.unread
+        held = unread + sum(expected.values())
         if held and held + size > most:
-            link.stalled[self] = None
-            if until < self.peer.due:
-                self.peer.watch(until)
-            return False
+            left, may_wait = self._look(expected, most, now, guess=call.handler.answers.weight < 0)
+            if unread + left and unread + left + size > most:
+                link.stalled[self] = None
+                if may_wait and unread + size <= most:
+                    until = min(until, self.looked + _LOOK)
+                if until < self.peer.due:
+                    self.peer.watch(until)
+                return False
         expected[call] = size
         return True
+
+    def _look(self, expected: dict[Call, int], most: int, now: float, *, guess: bool) -> tuple[int, bool]:
+        """Look at the calls for which something is set aside. One that waits needs nothing where nobody knows how much is right.
+
+        Args:
+            guess: The size of the next answer is a guess itself. Then no call that waits is counted.
+
+        Returns:
+            Bytes set aside but for calls that wait, and whether this may be less after another look.
+        """
+        again = now >= self.looked + _LOOK
+        if again:
+            self.looked = now
+        left, may_wait = 0, False
+        for call in expected:
+            answers = call.handler.answers
+            size = expected[call] = answers.expect(most, now)[0]
+            if again and call.scope is not None:
+                call.waited += 1
+            if not guess and answers.weight >= 0:
+                left += size
+            elif call.waited < _WAITS:
+                left += size
+                may_wait = True
+        return left, may_wait
 
     def charge_body(self, call: Call, *, surely: bool = False) -> bool:
         """Charge a large body that a handler keeps. False if the bus keeps too much already."""

@@ -118,13 +118,14 @@ class HandlerSubscription(SubscriptionQueue):
 class _HandlerJob:
     """A worker's job: one run of `HandlerSubscription.handle`."""
 
-    __slots__ = ("_subscription", "scope")
+    __slots__ = ("_subscription", "scope", "waited")
     ended = False
     run_plain = None
 
     def __init__(self, subscription: HandlerSubscription) -> None:
         self._subscription = subscription
         self.scope: anyio.CancelScope | None = None
+        self.waited: int = 0
 
     @property
     def function(self) -> str:

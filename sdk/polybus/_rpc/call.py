@@ -42,6 +42,7 @@ class Call:
         "scope",
         "services",
         "started",
+        "waited",
     )
 
     forwards = False
@@ -67,6 +68,8 @@ class Call:
         self.scope: anyio.CancelScope | None = None
         self.started: bool = False
         self.ended: bool = False
+        self.waited: int = 0
+        """Looks that have found it waiting since its handler last went on."""
         self.put_off: bool = False
         """True while it waits although it had a place: its client had stopped reading answers before it began."""
         self.delivered: bool = False

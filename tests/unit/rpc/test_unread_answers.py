@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from polybus import Bus, Disconnected, Limits
-from polybus._core import answer_sizes
+from polybus._peer import inbound_calls
 from polybus._rpc.reply import Reply
 from polybus.testing import pair
 from tests.support import bounded, eventually
@@ -29,6 +29,7 @@ class Library:
         self.made = 0
         bus.handle("at.once")(self.at_once)
         bus.handle("after.a.wait")(self.after_a_wait)
+        bus.handle("after.some.waits")(self.after_some_waits)
         bus.handle("in.a.thread")(self.in_a_thread)
         bus.handle("in.place", inline=True)(self.in_place)
 
@@ -37,6 +38,11 @@ class Library:
 
     async def after_a_wait(self, body: int) -> str:
         await anyio.lowlevel.checkpoint()
+        return self.in_place(body)
+
+    async def after_some_waits(self, body: int) -> str:
+        for _ in range(9):
+            await anyio.lowlevel.checkpoint()
         return self.in_place(body)
 
     def in_a_thread(self, body: int) -> str:
@@ -94,15 +100,50 @@ async def test_for_a_peer_that_asks_and_does_not_read_no_more_than_8_mib_of_answ
         await eventually(lambda: bus._services.running.buffered == 0)
 
 
-@KINDS
+@asynccontextmanager
+async def busy(bus: Bus) -> AsyncIterator[None]:
+    """As long as the block lasts, each turn of the event loop takes a tenth of a second."""
+    runtime = bus._services.running
+    time, behind = runtime.time, 0.0
+
+    async def take_time() -> None:
+        nonlocal behind
+        while True:
+            behind += 0.1
+            await anyio.lowlevel.checkpoint()
+
+    async with anyio.create_task_group() as group:
+        runtime.time = lambda: time() + behind
+        group.start_soon(take_time)
+        yield
+        group.cancel_scope.cancel()
+
+
+FOREVER = Limits(write_timeout=1e6, ping_interval=1e6)
+
+
+@pytest.mark.parametrize("subject", ["at.once", "after.a.wait", "after.some.waits", "in.place"])
 @bounded
-async def test_nor_are_more_made_of_the_very_first_answers_of_a_handler(subject: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answer_sizes, "_AT_FIRST", 1000.0)  # as long as the machine takes
+async def test_nor_are_more_made_of_the_very_first_answers_of_a_handler_however_busy_the_machine_is(subject: str) -> None:
+    bus = Bus(limits=FOREVER)
+    library = Library(bus)
+    async with pair(bus, client=Bus(limits=FOREVER)) as client:
+        async with not_reading(client), busy(bus):
+            replies = [client.request(subject, ANSWER, timeout=1e6) for _ in range(80)]
+            await eventually(lambda: library.made)
+            await at_rest(bus)
+            assert library.made <= MOST
+        await all_of(replies, ANSWER)
+
+
+@bounded
+async def test_nor_are_more_made_of_the_very_first_answers_of_a_handler_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inbound_calls, "_LOOK", 1e6)  # as long as the machine takes to run a thread
     bus = Bus()
     library = Library(bus)
     async with pair(bus) as client:
         async with not_reading(client):
-            replies = [client.request(subject, ANSWER) for _ in range(80)]
+            replies = [client.request("in.a.thread", ANSWER) for _ in range(80)]
             await eventually(lambda: library.made and bus.stats().waiting >= 70)
             await at_rest(bus)
             assert library.made <= MOST
@@ -127,6 +168,82 @@ async def test_the_first_requests_to_a_handler_that_waits_for_all_of_them_begin_
         for _ in range(2):  # the second time it is known that the answers are large, but 40 of these are not too much
             inside, full = 0, anyio.Event()
             await all_of([client.request("meet") for _ in range(40)], 100_000)
+
+
+@bounded
+async def test_all_64_places_are_for_a_handler_that_waits_and_has_not_answered_yet_and_for_others_after_it() -> None:
+    bus = Bus(limits=Limits(running=66))
+    inside, full, go = 0, anyio.Event(), anyio.Event()
+
+    @bus.handle("wait")
+    async def wait(body: int) -> str:
+        nonlocal inside
+        inside += 1
+        if inside == 64:
+            full.set()
+        await go.wait()
+        return "x" * body
+
+    @bus.handle("other")
+    async def other(body: int) -> str:
+        return "x" * body
+
+    async with pair(bus) as client:
+        replies = [client.request("wait", 20_000) for _ in range(64)]
+        await full.wait()
+        assert len(await client.request("other", ANSWER)) == ANSWER
+        assert len(await client.request("other", ANSWER)) == ANSWER
+        go.set()
+        await all_of(replies, 20_000)
+
+
+@bounded
+async def test_a_handler_that_has_not_answered_yet_begins_beside_others_that_wait_before_large_answers() -> None:
+    bus = Bus()
+    inside, go = 0, anyio.Event()
+
+    @bus.handle("wait")
+    async def wait(body: bool) -> str:
+        nonlocal inside
+        inside += 1
+        if body:
+            await go.wait()
+        return "x" * ANSWER
+
+    @bus.handle("go")
+    async def let_go() -> None:
+        go.set()
+
+    async with pair(bus) as client:
+        await client.request("wait", False)
+        replies = [client.request("wait", True) for _ in range(8)]
+        await eventually(lambda: inside == 9)
+        await client.request("go")
+        await all_of(replies, ANSWER)
+
+
+@bounded
+async def test_what_is_set_aside_for_calls_that_wait_is_what_an_answer_of_their_handler_shows() -> None:
+    bus = Bus()
+    inside, go, some = 0, anyio.Event(), anyio.Event()
+
+    @bus.handle("wait")
+    async def wait(body: int) -> str:
+        nonlocal inside
+        inside += 1
+        await (go if body else some).wait()
+        return "x" * 20_000
+
+    async with pair(bus) as client:
+        first = client.request("wait", 0)
+        replies = [client.request("wait", 1) for _ in range(40)]
+        await eventually(lambda: inside == 41)
+        some.set()
+        await first
+        replies += [client.request("wait", 1) for _ in range(20)]
+        await eventually(lambda: inside == 61)
+        go.set()
+        await all_of(replies, 20_000)
 
 
 @bounded
