@@ -417,7 +417,7 @@ class InboundCalls:
         return True
 
     def _look(self, expected: dict[Call, int], most: int, now: float, *, guess: bool) -> tuple[int, bool]:
-        """Look at the calls for which something is set aside. One that waits needs nothing where nobody knows how much is right.
+        """Look at the calls for which something is set aside. One that waits needs nothing where nobody knows what is right.
 
         Args:
             guess: The size of the next answer is a guess itself. Then no call that waits is counted.
