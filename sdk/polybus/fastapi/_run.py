@@ -37,7 +37,7 @@ def run(app: Any, *, drain: float = 20.0, host: str = "127.0.0.1", port: int = 8
             "on ports of their own; for development use uvicorn --reload"
         )
     try:
-        from ..bindings.http.uvicorn_pings import PatientWebSockets
+        from ..bindings.http.uvicorn import PatientWebSockets
         from ._server import DrainingServer
     except ImportError as error:
         raise ImportError(f"run() needs uvicorn ({error}): pip install 'polybus[fastapi]'") from None

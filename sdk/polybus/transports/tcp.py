@@ -17,8 +17,7 @@ from ..plugins import Admission, Closed, DialOptions, Handshake, Host, ListenOpt
 from ._stream.close_codes import code_for, text_of
 from ._stream.dial import dial_tcp, dial_unix
 from ._stream.length_prefix import KEEP_ALIVE, LengthFramer, closing_frame, pack_length
-from ._stream.listen import StreamListener
-from ._stream.pending import PendingConnection
+from ._stream.listen import PendingConnection, StreamListener
 from ._stream.sockets import bind_tcp, bind_unix
 from ._stream.tls import ClientTls, check_server_tls
 from ._stream.transport import StreamTransport, TransportState

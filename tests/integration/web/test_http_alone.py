@@ -104,6 +104,7 @@ async def test_who_says_nothing_is_cut_off() -> None:
 
 async def test_without_uvicorn_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.delitem(sys.modules, "polybus.bindings.http.uvicorn", raising=False)
     with pytest.raises(Unsupported, match="pip install"):
         async with Bus().serve("jrep+http://127.0.0.1:0"):
             pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import sys
 from typing import Any
 
 import anyio
@@ -69,7 +70,8 @@ async def test_an_address_is_released_with_its_bus() -> None:
 
 
 async def test_without_hypercorn_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "hypercorn.config", None)
+    monkeypatch.setitem(sys.modules, "hypercorn.config", None)
+    monkeypatch.delitem(sys.modules, "polybus.bindings.http.hypercorn", raising=False)
     with pytest.raises(Unsupported, match="pip install hypercorn"):
         async with Bus().serve("jrep+http://127.0.0.1:0"):
             pass

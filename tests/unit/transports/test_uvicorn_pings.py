@@ -12,8 +12,8 @@ from uvicorn.server import ServerState
 from websockets.protocol import State
 
 from polybus import Bus
-from polybus.bindings.http import uvicorn_pings
-from polybus.bindings.http.uvicorn_pings import PatientWebSockets
+from polybus.bindings.http import uvicorn as bus_server
+from polybus.bindings.http.uvicorn import PatientWebSockets
 from polybus.transports._stream.sockets import Signs
 
 
@@ -78,7 +78,7 @@ class Asked:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.loop, self.connection = Loop(), Connection()
-        monkeypatch.setattr(uvicorn_pings, "signs_of", self.connection.signs)
+        monkeypatch.setattr(bus_server, "signs_of", self.connection.signs)
         config = Config(_application, ws_ping_interval=10, ws_ping_timeout=20, lifespan="off", log_config=None)
         config.load()
         self.protocol = PatientWebSockets(config, ServerState(), {}, cast("Any", self.loop))
@@ -123,7 +123,7 @@ def test_a_peer_that_says_anything_is_there(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_peer_of_which_the_system_tells_nothing_has_one_ping_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     it = Asked(monkeypatch)
-    monkeypatch.setattr(uvicorn_pings, "signs_of", lambda sock: None)
+    monkeypatch.setattr(bus_server, "signs_of", lambda sock: None)
     it.protocol.send_keepalive_ping()
     it.loop.timers[:-1] = []
     it.loop.fire()

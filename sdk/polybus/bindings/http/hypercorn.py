@@ -6,8 +6,8 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 import anyio
-
-from ...errors import Unsupported
+from hypercorn.config import Config
+from hypercorn.trio import serve
 
 if TYPE_CHECKING:
     import socket
@@ -16,35 +16,29 @@ if TYPE_CHECKING:
     from ...plugins import AsgiApp, ListenOptions
 
 
-class HypercornServer:
-    """Serves an application at sockets that are bound.
+class _ServerConfig(Config):
+    """With a TLS context in place of files."""
 
-    Raises:
-        Unsupported: hypercorn is missing.
-    """
+    tls: ssl.SSLContext | None = None
+
+    @property
+    def ssl_enabled(self) -> bool:
+        return self.tls is not None
+
+    def create_ssl_context(self) -> ssl.SSLContext | None:
+        return self.tls
+
+
+class HypercornServer:
+    """Serves an application at sockets that are bound."""
 
     def __init__(self, application: AsgiApp, options: ListenOptions) -> None:
-        try:
-            from hypercorn.config import Config
-        except ImportError as error:
-            raise Unsupported(f"to serve HTTP alone on trio needs hypercorn ({error}): pip install hypercorn") from None
-        tls = options.tls
-
-        class ServerConfig(Config):
-            """With a TLS context in place of files."""
-
-            @property
-            def ssl_enabled(self) -> bool:
-                return tls is not None
-
-            def create_ssl_context(self) -> ssl.SSLContext | None:
-                return tls
-
         limits = options.host.limits
         self._application = application
         self._options = options
         self._stop = anyio.Event()
-        self._config = config = ServerConfig()
+        self._config = config = _ServerConfig()
+        config.tls = options.tls
         config.errorlog = config.accesslog = None
         config.include_server_header = config.include_date_header = False
         config.alpn_protocols = ["http/1.1"]
@@ -54,8 +48,6 @@ class HypercornServer:
 
     async def start(self, sockets: list[socket.socket]) -> None:
         """Begin to accept."""
-        from hypercorn.trio import serve
-
         self._config.bind = [f"fd://{sock.detach()}" for sock in sockets]
         application: Any = self._application
         work = functools.partial(serve, application, self._config, shutdown_trigger=self._stop.wait, mode="asgi")

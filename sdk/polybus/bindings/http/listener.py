@@ -139,11 +139,18 @@ def _endpoint(path: str, options: ListenOptions) -> WebEndpoint:
 
 
 def _server(options: ListenOptions) -> Callable[[Application, ListenOptions], HttpServer]:
-    """uvicorn knows asyncio only, and hypercorn is slower."""
-    if options.host.backend == "asyncio":
-        from .uvicorn import UvicornServer
+    """uvicorn knows asyncio only, and hypercorn is slower. May raise `Unsupported`: it is not installed."""
+    try:
+        if options.host.backend == "asyncio":
+            from .uvicorn import UvicornServer
 
-        return UvicornServer
-    from .hypercorn import HypercornServer
+            return UvicornServer
+        from .hypercorn import HypercornServer
 
-    return HypercornServer
+        return HypercornServer
+    except ImportError as error:
+        if options.host.backend == "asyncio":
+            text = f"to serve HTTP alone needs uvicorn ({error}): pip install 'polybus[fastapi]'"
+        else:
+            text = f"to serve HTTP alone on trio needs hypercorn ({error}): pip install hypercorn"
+        raise Unsupported(text) from None

@@ -6,12 +6,16 @@ What it would do for a process of its own (signals, logging, lifespan) is off.
 from __future__ import annotations
 
 import contextlib
+from asyncio import TimerHandle
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import uvicorn
+from uvicorn.lifespan.off import LifespanOff
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from ...errors import Unsupported
+from ...transports._stream.sockets import signs_of
 
 if TYPE_CHECKING:
     import socket
@@ -19,29 +23,18 @@ if TYPE_CHECKING:
     from ...plugins import AsgiApp, ListenOptions
 
 
-class UvicornServer:
-    """Serves an application at sockets that are bound.
+class _Embedded(uvicorn.Server):
+    """Leaves signals to the program."""
 
-    Raises:
-        Unsupported: uvicorn is missing.
-    """
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+class UvicornServer:
+    """Serves an application at sockets that are bound."""
 
     def __init__(self, application: AsgiApp, options: ListenOptions) -> None:
-        try:
-            import uvicorn
-            from uvicorn.lifespan.off import LifespanOff
-
-            from .uvicorn_pings import PatientWebSockets
-        except ImportError as error:
-            raise Unsupported(f"to serve HTTP alone needs uvicorn ({error}): pip install 'polybus[fastapi]'") from None
-
-        class Embedded(uvicorn.Server):
-            """Leaves signals to the program."""
-
-            @contextlib.contextmanager
-            def capture_signals(self) -> Generator[None, None, None]:
-                yield
-
         limits, tls = options.host.limits, options.tls
         more: dict[str, Any] = {} if tls is None else {"ssl_context_factory": lambda config, default: tls}
         config = uvicorn.Config(
@@ -63,7 +56,7 @@ class UvicornServer:
         )
         config.load()
         self._options = options
-        self._server = server = Embedded(config)
+        self._server = server = _Embedded(config)
         server.lifespan = LifespanOff(config)
 
     async def start(self, sockets: list[socket.socket]) -> None:
@@ -104,3 +97,45 @@ async def _keep(server: Any, options: ListenOptions) -> None:
                 await anyio.sleep(0.002)
         for connection in list(state.connections):
             connection.transport.abort()
+
+
+class PatientWebSockets(WebSocketsSansIOProtocol):
+    """uvicorn's own over slow lines, where a ping waits behind what was written before it, and its answer with it: the time for
+    an answer begins anew while the peer shows that it is there. It has said anything, or more of what was written before the
+    ping has arrived, where the kernel tells that.
+    """
+
+    _acknowledged = 0
+    _ping_ends = 0
+    _heard = False
+
+    def data_received(self, data: bytes) -> None:
+        """Something has come in."""
+        self._heard = True
+        super().data_received(data)
+
+    def send_keepalive_ping(self) -> None:
+        """Ask for a sign of life."""
+        super().send_keepalive_ping()
+        self._heard = False
+        signs = signs_of(self.transport.get_extra_info("socket"))
+        self._acknowledged = self._ping_ends = 0
+        if signs is not None:
+            self._acknowledged = signs.acknowledged
+            self._ping_ends = signs.acknowledged + signs.outstanding + self.transport.get_write_buffer_size()
+
+    def keepalive_timeout(self) -> None:
+        """No answer to the ping in time."""
+        if self._lives() and self.ping_timeout is not None:
+            self.pong_timer: TimerHandle | None = self.loop.call_later(self.ping_timeout, self.keepalive_timeout)
+        else:
+            super().keepalive_timeout()
+
+    def _lives(self) -> bool:
+        """True if the peer has shown, since this was asked last, that it is there."""
+        heard, self._heard = self._heard, False
+        signs = signs_of(self.transport.get_extra_info("socket")) if self._acknowledged < self._ping_ends else None
+        if signs is None:
+            return heard
+        before, self._acknowledged = self._acknowledged, signs.acknowledged
+        return heard or before < signs.acknowledged < self._ping_ends

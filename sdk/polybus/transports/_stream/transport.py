@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
@@ -38,7 +39,7 @@ class WireTransport(Transport, WireUser, Protocol):
 F = TypeVar("F", bound=Framer)
 
 
-class StreamTransport(Generic[F]):
+class StreamTransport(ABC, Generic[F]):
     """Beginning, end and deadlines of a transport over a `Wire`. Subclasses send and receive, and watch for silence.
 
     Liveness is judged in `tick`, about once a second, so that nothing has to be timed per frame: each limit may be exceeded
@@ -167,9 +168,9 @@ class StreamTransport(Generic[F]):
         if self._state is TransportState.OPEN:
             self._check_silence(now)
 
+    @abstractmethod
     def _check_silence(self, now: float) -> None:
         """Ask for signs of life, and cut where there are none."""
-        raise NotImplementedError
 
     # -- what subclasses use
 

@@ -13,8 +13,7 @@ from websockets.server import ServerProtocol
 
 from ...errors import BusError
 from ...plugins import Admission, Handshake
-from .._stream.listen import StreamListener
-from .._stream.pending import AdmissionSlot, PendingConnection
+from .._stream.listen import AdmissionSlot, PendingConnection, StreamListener
 from .._stream.wire import Wire
 from .frames import WebSocketFramer
 from .policy import HandshakeRejected, OriginPolicy, UpgradeRequest, answer, refused
