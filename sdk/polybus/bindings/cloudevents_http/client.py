@@ -70,12 +70,8 @@ class EventsClient(HttpClient):
 
     @classmethod
     async def opened(cls, url: str, tls: ssl.SSLContext | None, options: DialOptions) -> Self:
-        """One whose server is there and lets us in, as far as it can say without an event.
-
-        Raises:
-            ConnectFailed: There is no server, or not now.
-            Unauthorized, Forbidden: It does not let us in.
-        """
+        """One whose server is there and lets us in, as far as it can say without an event. May raise `ConnectFailed`: there is
+        no server, or not now; `Unauthorized`, `Forbidden`: it does not let us in."""
         made = cls(url, tls, options)
         try:
             status, _, body = await made.ask("OPTIONS", url)
@@ -144,11 +140,7 @@ class EventsClient(HttpClient):
         return found
 
     async def _tell(self, frames: Sequence[bytes]) -> None:
-        """Post what has no answer.
-
-        Raises:
-            ExchangeFailed: It did not arrive.
-        """
+        """Post what has no answer. May raise `ExchangeFailed`: it did not arrive."""
         status, _, body = await self._post(frames, self._form, None)
         if status >= 500:
             raise ExchangeFailed(Closed(1006, f"the server answered {status}: {_shown(body)}"))

@@ -169,11 +169,8 @@ class HttpClient:
             self._receiver.frames_received(frames)
 
     async def ask(self, method: str, url: str, **what: Any) -> tuple[int, httpx.Headers, bytes]:
-        """One request, as `httpx.AsyncClient.stream` takes it. Status, headers and body of its answer.
-
-        Raises:
-            ExchangeFailed: No answer, or one without end.
-        """
+        """One request, as `httpx.AsyncClient.stream` takes it. Status, headers and body of its answer. May raise
+        `ExchangeFailed`: no answer, or one without end."""
         content = what.get("content")
         if isinstance(content, bytes) and len(content) > _PIECE:
             what = self._patiently(content, what)
@@ -192,11 +189,7 @@ class HttpClient:
         return {**what, "content": _in_pieces(content), "headers": headers, "timeout": timeout}
 
     async def read(self, response: httpx.Response) -> bytes:
-        """The body of an answer.
-
-        Raises:
-            ExchangeFailed: It is one without end.
-        """
+        """The body of an answer. May raise `ExchangeFailed`: it is one without end."""
         parts, size = list[bytes](), 0
         async for chunk in response.aiter_bytes():
             parts.append(chunk)

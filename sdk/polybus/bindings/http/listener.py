@@ -89,11 +89,9 @@ class HttpServer(Protocol):
 
     async def start(self, sockets: list[socket.socket]) -> None:
         """Begin to accept at sockets that are bound."""
-        ...
 
     def close(self) -> None:
         """Stop accepting and release the address."""
-        ...
 
 
 class HttpListener:
@@ -106,12 +104,8 @@ class HttpListener:
 
     @classmethod
     async def open(cls, address: NetAddress, options: ListenOptions, sockets: list[socket.socket]) -> HttpListener:
-        """Serve at sockets that are bound.
-
-        Raises:
-            Unsupported: The protocol has no form over HTTP, or the server is not installed.
-            ValueError: Something in `origins` is no origin.
-        """
+        """Serve at sockets that are bound. May raise `Unsupported`: the protocol has no form over HTTP, or the server is not
+        installed; `ValueError`: something in `origins` is no origin."""
         try:
             endpoint = _endpoint(address.path, options)
             server = _server(options)(Application(address.path, endpoint.routes()), options)

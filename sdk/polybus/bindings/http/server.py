@@ -118,11 +118,7 @@ class HttpRequest(AsgiRequest):
             self._kept = None
 
     async def respond(self, send: Send, body: bytes, headers: Sequence[tuple[bytes, bytes]]) -> None:
-        """Answer 200, as fast as the client reads.
-
-        Raises:
-            WriteStalled: The client reads nothing.
-        """
+        """Answer 200, as fast as the client reads. May raise `WriteStalled`: the client reads nothing."""
         try:
             await self.send(send, _start(HTTPStatus.OK, body, headers))
             await self.write(send, body)
@@ -130,21 +126,15 @@ class HttpRequest(AsgiRequest):
             logger.debug("polybus: gone before its answer: %r", error)
 
     async def write(self, send: Send, body: bytes, *, more: bool = False) -> None:
-        """Hand a body to the server in pieces: it keeps little of it then, and the rest is still this side's to count.
-
-        Raises:
-            WriteStalled: The client reads nothing.
-        """
+        """Hand a body to the server in pieces: it keeps little of it then, and the rest is still this side's to count. May
+        raise `WriteStalled`: the client reads nothing."""
         for start in range(0, len(body) or 1, _PIECE):
             piece, end = body[start : start + _PIECE], start + _PIECE
             await self.send(send, {"type": "http.response.body", "body": piece, "more_body": more or end < len(body)})
 
     async def send(self, send: Send, message: dict[str, Any]) -> None:
-        """Hand something to the server.
-
-        Raises:
-            WriteStalled: The client has taken nothing for `Limits.write_timeout`. Its connection has been cut.
-        """
+        """Hand something to the server. May raise `WriteStalled`: the client has taken nothing for `Limits.write_timeout`. Its
+        connection has been cut."""
         socket, seconds = self.socket, self.options.host.limits.write_timeout
         if socket is None:
             seconds += _UNSEEN
@@ -180,29 +170,17 @@ class HttpRequest(AsgiRequest):
         return client[0] if client else ""
 
     async def admission(self) -> Admission:
-        """Ask the bus to admit the client.
-
-        Raises:
-            HandshakeRejected: The bus does not let it in.
-        """
+        """Ask the bus to admit the client. May raise `HandshakeRejected`: the bus does not let it in."""
         return await admit(self.options, self.handshake(self.name)[1])
 
     def knock(self) -> None:
-        """Count a newcomer.
-
-        Raises:
-            HandshakeRejected: There is no room.
-        """
+        """Count a newcomer. May raise `HandshakeRejected`: there is no room."""
         refusal = self.options.gate.knock(self.address)
         if refusal is not None:
             raise refused(refusal)
 
     async def probe(self) -> None:
-        """Find out if a client would be admitted.
-
-        Raises:
-            HandshakeRejected: The bus does not let it in.
-        """
+        """Find out if a client would be admitted. May raise `HandshakeRejected`: the bus does not let it in."""
         self.knock()
         try:
             await self.admission()
@@ -210,20 +188,12 @@ class HttpRequest(AsgiRequest):
             self.options.gate.left(self.address)
 
     def open(self, transport: Transport, admission: Admission) -> None:
-        """Let one in who was asked already, as a connection of its own.
-
-        Raises:
-            HandshakeRejected: There is no room.
-        """
+        """Let one in who was asked already, as a connection of its own. May raise `HandshakeRejected`: there is no room."""
         self.knock()
         self.options.gate.opened(transport, admission)
 
     async def enter(self, make: Callable[[], Transport]) -> None:
-        """Accept a client, as a connection of its own.
-
-        Raises:
-            HandshakeRejected: The bus does not let it in.
-        """
+        """Accept a client, as a connection of its own. May raise `HandshakeRejected`: the bus does not let it in."""
         self.knock()
         inside = False
         try:
@@ -274,11 +244,7 @@ class HttpEndpoint(ABC):
 
     @abstractmethod
     async def take(self, request: HttpRequest, send: Send) -> None:
-        """Answer one request.
-
-        Raises:
-            HandshakeRejected: It is not as it has to be, or its client is not let in.
-        """
+        """Answer one request. May raise `HandshakeRejected`: it is not as it has to be, or its client is not let in."""
 
     async def exchange(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI application of a route that takes requests."""
@@ -294,11 +260,8 @@ class HttpEndpoint(ABC):
             logger.debug("polybus: the connection of %s was cut: %s", client_of(scope), stalled)
 
     def knock(self, scope: Scope, receive: Receive) -> HttpRequest:
-        """Look at a request before its body is read.
-
-        Raises:
-            HandshakeRejected: 503 while no client is let in; what `OriginPolicy.check` and `AsgiWebSocket` say.
-        """
+        """Look at a request before its body is read. May raise `HandshakeRejected`: 503 while no client is let in; what
+        `OriginPolicy.check` and `AsgiWebSocket` say."""
         options = self._options
         if options is None:
             raise HandshakeRejected(HTTPStatus.SERVICE_UNAVAILABLE, "this server is shutting down")

@@ -26,11 +26,7 @@ class EventReader:
         self._first = True
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The data of the events that are complete now.
-
-        Raises:
-            EventTooLarge: What is not complete is longer than the limit.
-        """
+        """The data of the events that are complete now. May raise `EventTooLarge`: the rest is longer than the limit."""
         events: list[bytes] = []
         self._rest += chunk
         if self._first and len(self._rest) >= len(_BOM):

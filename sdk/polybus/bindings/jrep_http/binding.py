@@ -32,11 +32,7 @@ class JrepHttp:
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Self:
-        """From a URL's query.
-
-        Raises:
-            ValueError: A value is not known.
-        """
+        """From a URL's query. May raise `ValueError`: a value is not known."""
         channel, frame = options.get("channel", "auto"), options.get("frame")
         if channel not in _CHANNELS:
             raise ValueError(f"http: channel={channel!r} is not known; it is one of {', '.join(_CHANNELS)}")

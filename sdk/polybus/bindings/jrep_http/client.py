@@ -160,20 +160,12 @@ class ErraiClient(HttpClient):
         self._left(posted)
 
     async def post(self, payload: bytes) -> bytes:
-        """Post between other posts.
-
-        Raises:
-            ExchangeFailed: It does not get through.
-        """
+        """Post between other posts. May raise `ExchangeFailed`: it does not get through."""
         async with self._posting:
             return await self._ask("out", payload, {})
 
     async def _ask(self, name: str, payload: bytes, query: Mapping[str, str]) -> bytes:
-        """Post, while the lock is held, and deliver the answer.
-
-        Raises:
-            ExchangeFailed: It does not get through.
-        """
+        """Post, while the lock is held, and deliver the answer. May raise `ExchangeFailed`: it does not get through."""
         self._busy = True
         self.pause()
         answer = await self._requests.post(name, payload, query)
@@ -203,11 +195,8 @@ class ErraiClient(HttpClient):
         socket.send(frame)
 
     async def _pass_by(self, socket: WebSocketTransport) -> None:
-        """Say what fits, up to what does not; that is posted when the server has read all that was said before it.
-
-        Raises:
-            ExchangeFailed: The server does not say that it has.
-        """
+        """Say what fits, up to what does not; that is posted when the server has read all that was said before it. May raise
+        `ExchangeFailed`: the server does not say that it has."""
         said = 0
         while self._queue and self._fits(self._queue[0]):
             self._say(socket, self._queue.popleft())
@@ -252,11 +241,8 @@ class ErraiClient(HttpClient):
         return self._socket is not None
 
     async def _events_end(self) -> bool:
-        """Read events for as long as there are some; whether there are none here.
-
-        Raises:
-            ExchangeFailed: They broke off, or are held up on the way.
-        """
+        """Read events for as long as there are some; whether there are none here. May raise `ExchangeFailed`: they broke off,
+        or are held up on the way."""
         self.begin(self._try_events)
         began = self._host.time()
         try:
@@ -282,11 +268,8 @@ class ErraiClient(HttpClient):
 
     async def _try_events(self) -> None:
         """Find out whether events get through, while everything goes on. A real server sends not even the head of its answer
-        before it has something to say, so it is asked for something, as Errai's own client does.
-
-        Raises:
-            ExchangeFailed: What was asked for has gone into the stream, and nothing comes out of it.
-        """
+        before it has something to say, so it is asked for something, as Errai's own client does. May raise `ExchangeFailed`:
+        what was asked for has gone into the stream, and nothing comes out of it."""
         pause = _MOMENT
         while not await self._carries_within(pause):
             echo = self._echo = Echo()
@@ -304,11 +287,8 @@ class ErraiClient(HttpClient):
         return self._carries.is_set()
 
     async def _leave(self) -> None:
-        """End the session, for then the server ends the stream, and what is held up in it comes out.
-
-        Raises:
-            ExchangeFailed: Always.
-        """
+        """End the session, for then the server ends the stream, and what is held up in it comes out. May raise
+        `ExchangeFailed`: always."""
         hint = "the next connection does without" if self._do_without_events() else "behind a proxy that collects, channel=poll"
         why = Closed(1006, f"events of {self.address} are held up on the way: {hint}")
         self._leaving = True

@@ -49,11 +49,7 @@ class ErraiRequests:
         self._count = 0
 
     async def post(self, name: str, payload: bytes, query: Mapping[str, str], patience: float | None = None) -> bytes:
-        """Post a payload; the answer.
-
-        Raises:
-            ExchangeFailed: No answer, or one that ends the connection.
-        """
+        """Post a payload; the answer. May raise `ExchangeFailed`: no answer, or one that ends the connection."""
         status, headers, body = await self._exchange("POST", name, payload, query, patience)
         token = headers.get(_CSRF)
         if status == 403 and token:  # "repeat with this header" (notes, section 2.1)
@@ -62,11 +58,8 @@ class ErraiRequests:
         return _judged(status, headers, body)
 
     async def poll(self, legacy: bool) -> bytes:
-        """Wait at the server for what it has to say; servers of Errai until 2.3 let only a GET wait.
-
-        Raises:
-            ExchangeFailed: No answer, or one that ends the connection.
-        """
+        """Wait at the server for what it has to say; servers of Errai until 2.3 let only a GET wait. May raise
+        `ExchangeFailed`: no answer, or one that ends the connection."""
         if legacy:
             return _judged(*await self._exchange("GET", "in", b"", {}, POLL))
         return await self.post("in", NOTHING, {"wait": "1"}, POLL)

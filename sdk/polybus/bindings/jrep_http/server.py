@@ -132,11 +132,7 @@ class ErraiEndpoint(HttpEndpoint):
             await request.respond(send, NOTHING if connection.polls else connection.take(request), headers)
 
     async def _enter(self, request: HttpRequest, cookie: str, client: str) -> tuple[str, ErraiConnection]:
-        """A new session.
-
-        Raises:
-            HandshakeRejected: The bus does not let the client in.
-        """
+        """A new session. May raise `HandshakeRejected`: the bus does not let the client in."""
         entered: list[tuple[str, ErraiConnection]] = []
 
         def make() -> ErraiConnection:
@@ -163,11 +159,8 @@ class ErraiEndpoint(HttpEndpoint):
 
 
 async def _body_of(request: HttpRequest, session: ErraiConnection | None) -> bytes:
-    """Read the body: of a client that is known up to `Limits.payload`, of others up to `Limits.message`.
-
-    Raises:
-        HandshakeRejected: 413, 408; 503, what came before it has not been read yet.
-    """
+    """Read the body: of a client that is known up to `Limits.payload`, of others up to `Limits.message`. May raise
+    `HandshakeRejected`: 413, 408; 503, what came before it has not been read yet."""
     limits = request.options.host.limits
     if session is None:
         return await request.body() or b""

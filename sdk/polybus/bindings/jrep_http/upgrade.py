@@ -140,12 +140,7 @@ class WebSocketNegotiation:
         return ""
 
     async def _negotiate(self) -> str:
-        """Nothing, or why not.
-
-        Raises:
-            BusError: There is no WebSocket.
-            Lost: The posts do not get through either.
-        """
+        """Nothing, or why not. May raise `BusError`: there is no WebSocket; `Lost`: the posts do not get through either."""
         from ...transports._ws.client import open_websocket
 
         url, host = self._offer.url, self._options.host

@@ -33,11 +33,7 @@ Address: TypeAlias = tuple[int, Any]
 
 @contextmanager
 def bounded(url: str, seconds: float, step: str) -> Iterator[None]:
-    """Gives what is inside so many seconds.
-
-    Raises:
-        ConnectFailed: It failed or took too long.
-    """
+    """Gives what is inside so many seconds. May raise `ConnectFailed`: it failed or took too long."""
     scope = anyio.CancelScope()
     try:
         with anyio.move_on_after(seconds) as scope:
@@ -51,11 +47,7 @@ def bounded(url: str, seconds: float, step: str) -> Iterator[None]:
 
 
 async def dial_tcp(url: str, host: str, port: int, tls: ssl.SSLContext | None, bus: Host) -> Wire:
-    """A wire to a TCP address, after the TLS handshake where there is one.
-
-    Raises:
-        ConnectFailed: With the reason.
-    """
+    """A wire to a TCP address, after the TLS handshake where there is one. May raise `ConnectFailed`: with the reason."""
     with bounded(url, bus.limits.connect_timeout, "while connecting"):
         sock = await connect_tcp(host, port)
         if _met_itself(sock):
@@ -76,11 +68,7 @@ def _met_itself(sock: socket.socket) -> bool:
 
 
 async def dial_unix(url: str, path: str, bus: Host) -> Wire:
-    """A wire to a Unix socket.
-
-    Raises:
-        ConnectFailed: With the reason.
-    """
+    """A wire to a Unix socket. May raise `ConnectFailed`: with the reason."""
     with bounded(url, bus.limits.connect_timeout, "while connecting"):
         sock = await connect((socket.AF_UNIX, path))
     return await _dialled(url, sock, "", None, bus)
@@ -117,11 +105,7 @@ async def open_wire(
 
 
 async def connect_tcp(host: str, port: int) -> socket.socket:
-    """A connected socket.
-
-    Raises:
-        OSError: The name does not resolve, or no address answers: the error of the first one.
-    """
+    """A connected socket. May raise `OSError`: the name does not resolve, or no address answers: the error of the first one."""
     found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     addresses = list(dict.fromkeys((int(family), address) for family, _, _, _, address in found))
     if len(addresses) == 1:
@@ -173,11 +157,7 @@ class _Race:
 
 
 async def connect(address: Address) -> socket.socket:
-    """A socket that is connected to an address of a family.
-
-    Raises:
-        OSError: There is no listener.
-    """
+    """A socket that is connected to an address of a family. May raise `OSError`: there is no listener."""
     family, name = address
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:

@@ -127,11 +127,8 @@ def is_loopback(host: str) -> bool:
 
 
 async def bind_tcp(host: str, port: int) -> list[socket.socket]:
-    """Listening sockets on every address of a host, all with the same port; port 0 picks a free one.
-
-    Raises:
-        OSError: An address is taken or not ours.
-    """
+    """Listening sockets on every address of a host, all with the same port; port 0 picks a free one. May raise `OSError`: an
+    address is taken or not ours."""
     found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     addresses = list(dict.fromkeys((family, address) for family, _, _, _, address in found))
     for _ in range(10):
@@ -184,11 +181,8 @@ def _bind(family: int, address: Any, shown: str) -> socket.socket:
 
 
 def bind_unix(path: str) -> socket.socket:
-    """A listening Unix socket. A socket file without a listener is replaced.
-
-    Raises:
-        OSError: Another server listens there, or the path cannot be used.
-    """
+    """A listening Unix socket. A socket file without a listener is replaced. May raise `OSError`: another server listens
+    there, or the path cannot be used."""
     _remove_stale(path)
     return _bind(socket.AF_UNIX, path, path)
 

@@ -36,11 +36,7 @@ def host_port(host: str, port: int) -> str:
 
 
 def net_address(url: str, default_port: int | None = None) -> NetAddress:
-    """The parts of a URL with host and port.
-
-    Raises:
-        ValueError: A part is missing or malformed.
-    """
+    """The parts of a URL with host and port. May raise `ValueError`: a part is missing or malformed."""
     parts = urlsplit(url)
     url = without_password(url)
     try:
@@ -57,11 +53,8 @@ def net_address(url: str, default_port: int | None = None) -> NetAddress:
 
 
 def bare_address(url: str) -> NetAddress:
-    """The parts of a URL of which only host and port mean something.
-
-    Raises:
-        ValueError: A part is missing, malformed, or one too many.
-    """
+    """The parts of a URL of which only host and port mean something. May raise `ValueError`: a part is missing, malformed, or
+    one too many."""
     address = net_address(url)
     parts = urlsplit(url)
     url = without_password(url)
@@ -76,11 +69,8 @@ def bare_address(url: str) -> NetAddress:
 
 
 def unix_path(url: str) -> str:
-    """The path of a Unix socket in a URL such as ``unix:///run/app.sock``.
-
-    Raises:
-        ValueError: There is none, or a host stands before it.
-    """
+    """The path of a Unix socket in a URL such as ``unix:///run/app.sock``. May raise `ValueError`: there is none, or a host
+    stands before it."""
     parts = urlsplit(url)
     if parts.netloc or not parts.path:
         raise ValueError(f"{url}: the path of the socket is missing, write three slashes, for example unix:///run/app.sock")

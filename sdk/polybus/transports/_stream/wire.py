@@ -39,23 +39,18 @@ class WireUser(Protocol):
 
     def data_received(self, data: bytes) -> None:
         """A chunk has come in."""
-        ...
 
     def eof_received(self) -> None:
         """The peer will send nothing more. The wire closes itself when what waits is written."""
-        ...
 
     def wire_lost(self, error: Exception | None) -> None:
         """The last call. `error` is None after an orderly end."""
-        ...
 
     def pause_writing(self) -> None:
         """More than `HIGH_WATER` bytes wait."""
-        ...
 
     def resume_writing(self) -> None:
         """Less than `LOW_WATER` bytes wait."""
-        ...
 
 
 class Wire(Protocol):
@@ -68,11 +63,9 @@ class Wire(Protocol):
 
     def attach(self, user: WireUser) -> None:
         """Call this user from now on; another may follow. A loss that has already happened is told in the next turn."""
-        ...
 
     def write(self, data: bytes) -> None:
         """Hand over bytes; those of one turn of the event loop leave together. After the end: ignored."""
-        ...
 
     shut: bool
     """Set by the user when it has said its last words: `write_first` takes nothing more."""
@@ -83,7 +76,6 @@ class Wire(Protocol):
         `turn` is a number of the current turn of the event loop. To many connections in one turn, this costs less than a call
         back for each.
         """
-        ...
 
     def backlog(self) -> int:
         """Bytes that the operating system has not taken."""
@@ -95,19 +87,15 @@ class Wire(Protocol):
 
     def signs(self) -> Signs | None:
         """Facts that the operating system knows of the other end, where it tells."""
-        ...
 
     def keep_short(self) -> None:
         """Let the operating system take little beyond what the peer has room for."""
-        ...
 
     def pause_reading(self) -> None:
         """Read nothing more; at most one chunk that was already read is kept back."""
-        ...
 
     def resume_reading(self) -> None:
         """Go on reading, first with what was kept back."""
-        ...
 
     def hang_up(self) -> None:
         """Write what waits, then close our half and read until the peer closes its own. The user sets the time limit.
@@ -115,15 +103,12 @@ class Wire(Protocol):
         Closing outright would lose the last words: a socket closed with unread input makes the kernel reset the connection,
         and a reset destroys what the peer has not read yet.
         """
-        ...
 
     def abort(self) -> None:
         """Cut at once. `WireUser.wire_lost` follows."""
-        ...
 
     def tls_peer(self) -> Mapping[str, Any] | None:
         """The verified certificate of the other end, where there is one."""
-        ...
 
 
 def call_later(host: Host, delay: float, function: Callable[[], None]) -> Callable[[], None]:

@@ -50,12 +50,8 @@ class AsgiWebSocket:
         return f"asgi://{self.path}"
 
     async def listen(self, options: ListenOptions) -> AsgiWebSocket:
-        """Accept clients.
-
-        Raises:
-            ValueError: Something in `origins` is no origin.
-            LocalProtocolError: It is served already.
-        """
+        """Accept clients. May raise `ValueError`: something in `origins` is no origin; `LocalProtocolError`: it is served
+        already."""
         check_origins(options.origins)
         if self._options is not None:
             raise LocalProtocolError(f"{self.path} is served already, in another event loop or by another bus")

@@ -34,14 +34,8 @@ _RESERVED: Final = ("upgrade", "connection", "content-length", "transfer-encodin
 
 
 async def open_websocket(url: str, tls: ssl.SSLContext | None, options: DialOptions) -> WebSocketTransport:
-    """Connect and upgrade.
-
-    Raises:
-        ConnectFailed: With the address and the reason.
-        Unauthorized: The server answered 401.
-        Forbidden: The server answered 403.
-        LocalProtocolError: A header that belongs to the handshake itself.
-    """
+    """Connect and upgrade. May raise `ConnectFailed`: with the address and the reason; `Unauthorized`: the server answered
+    401; `Forbidden`: the server answered 403; `LocalProtocolError`: a header that belongs to the handshake itself."""
     core, request = _request(url, options)
     address = net_address(url, 443 if tls is not None else 80)
     wire = await dial_tcp(url, address.host, address.port, tls, options.host)

@@ -45,11 +45,7 @@ class UpgradeRequest:
     """Sub-protocols."""
 
     def only(self, name: str) -> str | None:
-        """The value of a header that may be there once.
-
-        Raises:
-            HandshakeRejected: 400, it is there more than once.
-        """
+        """The value of a header that may be there once. May raise `HandshakeRejected`: 400, it is there more than once."""
         values = self.headers.get(name, ())
         if len(values) > 1:
             raise HandshakeRejected(HTTPStatus.BAD_REQUEST, f"more than one {name.capitalize()} header")
@@ -68,22 +64,16 @@ class OriginPolicy:
     hosts: tuple[str, ...] = ()
 
     def check(self, upgrade: UpgradeRequest) -> None:
-        """Check that the request may be made here at all.
-
-        Raises:
-            HandshakeRejected: Host, origin or path are not those of this listener.
-        """
+        """Check that the request may be made here at all. May raise `HandshakeRejected`: host, origin or path are not those of
+        this listener."""
         host = upgrade.only("host")
         self.check_host(host)
         self.check_origin(upgrade.only("origin"), host or "")
         self.check_path(upgrade.path)
 
     def handshake(self, upgrade: UpgradeRequest, known: Handshake) -> tuple[str | None, Handshake]:
-        """The sub-protocol to answer with, and what the bus is shown of the client: `known`, with what the request says.
-
-        Raises:
-            HandshakeRejected: 400, no common sub-protocol, or too many fields.
-        """
+        """The sub-protocol to answer with, and what the bus is shown of the client: `known`, with what the request says. May
+        raise `HandshakeRejected`: 400, no common sub-protocol, or too many fields."""
         chosen, token = self.choose(upgrade.offers)
         shown = {name: ", ".join(values) for name, values in upgrade.headers.items()}
         if token is not None:
@@ -140,11 +130,8 @@ class OriginPolicy:
         )
 
     def choose(self, offers: Sequence[str]) -> tuple[str | None, str | None]:
-        """The sub-protocol to answer with, and the token that came along in the offers.
-
-        Raises:
-            HandshakeRejected: 400, nothing in common.
-        """
+        """The sub-protocol to answer with, and the token that came along in the offers. May raise `HandshakeRejected`: 400,
+        nothing in common."""
         tokens = [offer for offer in offers if offer.startswith(_TOKEN)]
         token = tokens[0].removeprefix(_TOKEN) if tokens else None
         if not offers:
@@ -177,11 +164,7 @@ def _shown(text: str) -> str:
 
 
 def query_of(text: str) -> dict[str, str]:
-    """The fields of a query, the last of each name.
-
-    Raises:
-        HandshakeRejected: 400, too many fields.
-    """
+    """The fields of a query, the last of each name. May raise `HandshakeRejected`: 400, too many fields."""
     try:
         return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=200))
     except ValueError:

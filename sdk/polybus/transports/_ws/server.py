@@ -75,11 +75,7 @@ class PendingWebSocket(PendingConnection):
                 self.turn_away(_response(turned))
 
     def _handshake(self, core: ServerProtocol, request: Request) -> Handshake:
-        """Check the request and prepare the answer.
-
-        Raises:
-            HandshakeRejected: The request breaks a rule of this listener.
-        """
+        """Check the request and prepare the answer. May raise `HandshakeRejected`: it breaks a rule of this listener."""
         policy = self._policy
         upgrade = _upgrade(request)
         policy.check(upgrade)

@@ -46,11 +46,8 @@ class WebSocketTransport(StreamTransport[WebSocketFramer]):
             self._wire.write(payload)
 
     def framed(self, frame: bytes) -> bytes | None:
-        """The bytes of a frame, where they are the same on every connection: what a server writes is not masked.
-
-        Raises:
-            TooLarge: The frame is over `Limits.message`.
-        """
+        """The bytes of a frame, where they are the same on every connection: what a server writes is not masked. May raise
+        `TooLarge`: the frame is over `Limits.message`."""
         if len(frame) > self.max_frame:
             self._check_size(len(frame))
         return b"".join(self._framer.encode(frame)) if self._framer.server else None

@@ -222,11 +222,8 @@ class InMemoryPort:
 def transferring(
     data: Any, transfer: Iterable[InMemoryPort | ArrayBuffer], *, big_ints: bool = True
 ) -> tuple[Any, tuple[InMemoryPort, ...]]:
-    """A copy of what is posted, and the ports that go with it. Nothing is given up unless everything can be sent.
-
-    Raises:
-        DataCloneError: It cannot be cloned, or something in the transfer list cannot be given up.
-    """
+    """A copy of what is posted, and the ports that go with it. Nothing is given up unless everything can be sent. May raise
+    `DataCloneError`: it cannot be cloned, or something in the transfer list cannot be given up."""
     given: list[Any] = list(transfer)
     for place, item in enumerate(given):
         if not isinstance(item, (InMemoryPort, ArrayBuffer)):

@@ -53,12 +53,9 @@ class MessagePort(Protocol):
 
     def post(self, data: PortData, /) -> None:
         """Hand over a message without waiting. After `close`: ignored."""
-        ...
 
     def on_message(self, callback: Callable[[PortData], None], /) -> None:
         """Begin to deliver, first what has already come in. Called once."""
-        ...
 
     def close(self) -> None:
         """Deliver nothing more. What was posted before still arrives at the other end, which is told nothing."""
-        ...
