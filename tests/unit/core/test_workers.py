@@ -321,6 +321,7 @@ class Waiting:
     function = "wait"
     scope: anyio.CancelScope | None = None
     ended = False
+    waited = 0
     run_plain = None
 
     def __init__(self, subject: int, begun: list[int], go: anyio.Event) -> None:
