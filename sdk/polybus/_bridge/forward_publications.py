@@ -44,7 +44,6 @@ class PublicationForwarder:
         self._side.here.pubsub.remove_handler_queue(self)
 
     def clear(self) -> None:
-        """Forget those that wait."""
         queue, self._queue = self._queue, None
         if queue is not None:
             queue.clear()
@@ -54,16 +53,13 @@ class PublicationForwarder:
 
     @property
     def busy(self) -> bool:
-        """Tells whether some are on their way."""
         return self._queue is not None and self._queue.busy
 
     @property
     def full(self) -> bool:
-        """Tells whether a publisher of this process has to wait."""
         return self._queue is not None and self._queue.full
 
     async def room(self, deadline: float) -> bool:
-        """Wait until there is room. False when the deadline passed."""
         return self._queue is None or await self._queue.room(deadline)
 
     def offer(self, message: Message) -> None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from .._link.link import Link
-from .._link.ports import PeerFactory
 from .._link.state import State
 from .._peer.peer import Peer
 from .._tunnel import TunnelConnector
@@ -41,7 +40,7 @@ class LinkRegistry:
         self.lookup: HandlerLookup = lookup
         self.pubsub: PubSub = pubsub
         self.deliver = pubsub.receiver.deliver
-        self.open_peer: PeerFactory = partial(Peer, self)
+        self.open_peer = partial(Peer, self)
         self.opened: list[Link] = []
         self.gates: dict[BusGate, Listening] = {}
         self.of_lifespan: set[Link] = set()

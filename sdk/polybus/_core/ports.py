@@ -22,50 +22,47 @@ class RequestHandler(Protocol):
     """A handler, or the part in its place that sends requests on."""
 
     @property
-    def answers(self) -> AnswerSizes:
-        """The sizes of its answers."""
-        ...
-
+    def answers(self) -> AnswerSizes: ...
     @property
-    def name(self) -> str:
-        """Its name, for errors and logs."""
-        ...
-
+    def name(self) -> str: ...
     @property
-    def style(self) -> str:
-        """Async, inline, thread, stream or channel."""
-        ...
-
+    def style(self) -> str: ...
     @property
     def invoke(self) -> Callable[..., Any]:
         """Called with the bus, the message, the deadline and, of a stream or channel, that."""
         ...
 
 
-class PeerLink(Protocol):
-    """The link of a peer, as loop prevention sees it."""
+class UnsentAnswers(Protocol):
+    """The send queue of a link."""
 
     @property
-    def services(self) -> Services: ...
+    def takes_answers(self) -> bool: ...
+
+
+class PeerLink(UnsentAnswers, Protocol):
+    """The link of a peer, as calls, access control and loop prevention see it."""
+
+    services: Services
+    transport: Transport | None
 
     @property
-    def transport(self) -> Transport | None: ...
+    def outbox(self) -> UnsentAnswers | None:
+        """Present while the peer reads too slowly."""
+        ...
 
 
 class RemotePeer(Protocol):
-    """A peer, as access control and loop prevention see it."""
+    """A peer, as calls, access control and loop prevention see it."""
 
     grants: dict[str | int, bool] | None
     """Answers of `authorize`, by subject."""
 
     @property
     def id(self) -> str: ...
-
     @property
     def identity(self) -> Any: ...
-
     @property
     def identity_key(self) -> str | None: ...
-
     @property
     def link(self) -> PeerLink: ...

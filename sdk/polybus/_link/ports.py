@@ -18,51 +18,34 @@ if TYPE_CHECKING:
 class LinkOwner(Protocol):
     """The registry of a bus's links."""
 
-    open_peer: PeerFactory
-    """Makes the peers of a link."""
+    def open_peer(self, link: Link, key: Any, identity: Identity, address: str, /) -> Any:
+        """Make the peer of a connection, or one of many: a `PeerPort`."""
+        ...
 
-    def link_up(self, link: Link) -> None:
-        """Take note that a link can be used, for the first time or again."""
-
-    def peer_up(self, peer: Any) -> None:
-        """Take note of one of the many peers of a link."""
-
-    def link_closed(self, link: Link, why: Closed) -> None:
-        """Take note that a link has come to its end for good."""
+    def link_up(self, link: Link) -> None: ...
+    def peer_up(self, peer: Any) -> None: ...
+    def link_closed(self, link: Link, why: Closed) -> None: ...
 
 
 class LinkDialer(Protocol):
     """The part that has dialled a link, and dials it again."""
 
-    def link_up(self) -> None:
-        """Take note that the link can be used."""
-
-    def link_down(self, why: Closed) -> None:
-        """Take note of a lost connection."""
+    def link_up(self) -> None: ...
+    def link_down(self, why: Closed) -> None: ...
 
 
 class PeerPort(Protocol):
     """A peer, as its link sees it."""
 
     key: Any
-    """The name that the session has for it, where it has many."""
     pending: dict[Any, Reply[Any]]
-    """Requests that were written and wait for their answer."""
 
     @property
-    def address(self) -> str:
-        """Network address, as far as the transport knows it."""
-        ...
-
+    def address(self) -> str: ...
     @property
-    def gone(self) -> bool:
-        """True of a peer that has left for good."""
-        ...
-
+    def gone(self) -> bool: ...
     @property
-    def speaks_extensions(self) -> bool | None:
-        """True of a polybus peer; None as long as that is not known."""
-        ...
+    def speaks_extensions(self) -> bool | None: ...
 
     def mark_bare(self) -> None:
         """Remember that it is no polybus peer, as its handshake has shown."""
@@ -93,23 +76,10 @@ class PeerPort(Protocol):
         """Fail what waits for it: nothing more will come from it."""
 
     def connection_lost(self, reason: str, *, going_on: bool, error: BusError | None = None) -> None:
-        """End what was in flight: the connection is gone.
-
-        Args:
-            going_on: The link will come back.
-        """
-
-
-class PeerFactory(Protocol):
-    """Makes the peers of a link; `LinkOwner.open_peer`."""
-
-    def __call__(self, link: Link, key: Any, identity: Identity, address: str = "") -> Any:
-        """Make the peer of a connection, or one of many: a `PeerPort`."""
-        ...
+        """End what was in flight: the connection is gone; with `going_on` the link will come back."""
 
 
 class StalledCalls(Protocol):
     """Requests of a peer which wait until it has read the answers to others."""
 
-    def resume(self) -> None:
-        """Let them begin, where it is their turn."""
+    def resume(self) -> None: ...

@@ -1,4 +1,4 @@
-"""Narrow interfaces that publications and subscriptions need of the bus above them, and of each other."""
+"""The queue of a subscription as the parts around it see it: also that of a bridge is one."""
 
 from __future__ import annotations
 
@@ -6,62 +6,29 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from ..message import Message
-    from .subscription import Subscription
-
-
-class SubscriptionPort(Protocol):
-    """The registry that a subscription enters itself into."""
-
-    async def subscribe(self, subscription: Subscription) -> None:
-        """Take it in, and tell the peers; returns when those that are connected know."""
-
-    def unsubscribe(self, subscription: Subscription) -> None:
-        """Take it out, and tell the peers."""
 
 
 class PublicationQueue(Protocol):
-    """The queue of a subscription, as publishers and the receiver see it."""
+    """The queue of a subscription, as publishers and the receiver see it: what `queue.SubscriptionQueue` has."""
 
     @property
     def pattern(self) -> str | int: ...
-
     @property
-    def queue(self) -> int:
-        """The number of publications that it holds."""
-        ...
-
+    def queue(self) -> int: ...
     @property
-    def local(self) -> bool:
-        """Tells whether the bus's own publications are taken too."""
-        ...
-
+    def local(self) -> bool: ...
     @property
-    def leads_on(self) -> bool:
-        """Tells whether it is the way to another bus."""
-        ...
-
+    def leads_on(self) -> bool: ...
     @property
-    def full(self) -> bool:
-        """Tells whether a publisher of this process has to wait."""
-        ...
-
-    async def room(self, deadline: float) -> bool:
-        """Wait until there is room. False when the deadline passed."""
-        ...
-
-    def offer(self, message: Message) -> None:
-        """Take a publication."""
+    def full(self) -> bool: ...
+    async def room(self, deadline: float) -> bool: ...
+    def offer(self, message: Message) -> None: ...
 
 
 class HandlerQueue(PublicationQueue, Protocol):
     """The queue of a handler, which lasts as long as the bus runs."""
 
     def __len__(self) -> int: ...
-
     @property
-    def busy(self) -> bool:
-        """Tells whether publications wait or are being handled."""
-        ...
-
-    def clear(self) -> None:
-        """Forget those that wait."""
+    def busy(self) -> bool: ...
+    def clear(self) -> None: ...

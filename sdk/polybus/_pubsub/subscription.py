@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .._handlers.subscriber import WhenFull
     from .._peer.peer import Peer
     from ..message import Message
-    from .ports import SubscriptionPort
+    from .pubsub import PubSub
 
     T_co = TypeVar("T_co", default=Any, covariant=True)
 else:
@@ -39,11 +39,11 @@ class Subscription(SubscriptionQueue, Generic[T_co]):
         Disconnected, Unauthorized, Forbidden: (by iterating) The bus's only link, or the peer that was asked, is gone for good.
     """
 
-    __slots__ = ("_active", "_entered", "_error", "_port", "_readers", "_returns", "peer", "skipped")
+    __slots__ = ("_active", "_entered", "_error", "_pubsub", "_readers", "_returns", "peer", "skipped")
 
     def __init__(
         self,
-        port: SubscriptionPort,
+        pubsub: PubSub,
         services: Services,
         pattern: str | int,
         returns: Any,
@@ -53,7 +53,7 @@ class Subscription(SubscriptionQueue, Generic[T_co]):
         peer: Peer | None = None,
     ) -> None:
         super().__init__(services, pattern, queue, when_full, local)
-        self._port = port
+        self._pubsub = pubsub
         self.peer: Peer | None = peer
         """The peer whose publications it gets; None for those of all."""
         self._returns = returns
@@ -68,7 +68,7 @@ class Subscription(SubscriptionQueue, Generic[T_co]):
             raise LocalProtocolError("this subscription is entered already: make another one")
         self._active = self._entered = True
         try:
-            await self._port.subscribe(self)
+            await self._pubsub.subscribe(self)
         except BaseException:
             self._leave()
             raise
@@ -81,7 +81,7 @@ class Subscription(SubscriptionQueue, Generic[T_co]):
 
     def _leave(self) -> None:
         self._active = False
-        self._port.unsubscribe(self)
+        self._pubsub.unsubscribe(self)
         self.clear()
         self._wake_all()
 

@@ -19,9 +19,9 @@ from ..message import Kind, Message
 
 if TYPE_CHECKING:
     from .._core.answer_sizes import AnswerSizes
-    from .._core.ports import RequestHandler
+    from .._core.ports import RemotePeer, RequestHandler
     from .._core.services import Services
-    from .ports import RequestingPeer, ResponseSink
+    from .ports import ResponseSink
 
 
 _PLAIN: Final = frozenset({"inline", "thread"})
@@ -54,14 +54,14 @@ class Call:
         self,
         services: Services,
         origin: ResponseSink,
-        peer: RequestingPeer | None,
+        peer: RemotePeer | None,
         handler: RequestHandler,
         message: Message,
         deadline: float,
     ) -> None:
         self.services: Services = services
         self.origin: ResponseSink = origin
-        self.peer: RequestingPeer | None = peer
+        self.peer: RemotePeer | None = peer
         self.handler: RequestHandler = handler
         self.message: Message = message
         self.deadline: float = deadline
@@ -226,7 +226,7 @@ class RefusedCall(Call):
         self,
         services: Services,
         origin: ResponseSink,
-        peer: RequestingPeer,
+        peer: RemotePeer,
         message: Message,
         deadline: float,
         code: Code,

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .._core.ports import RemotePeer, RequestHandler
+from .._core.ports import RequestHandler
 
 if TYPE_CHECKING:
-    from .._core.services import Services
     from ..errors import Code
-    from ..plugins import Transport
     from .call import Call
 
 
@@ -17,40 +15,7 @@ class LocalHandler(RequestHandler, Protocol):
     """A handler of this bus."""
 
     @property
-    def subject(self) -> str | int:
-        """The subject that it answers, as it is registered."""
-        ...
-
-
-class UnsentAnswers(Protocol):
-    """The send queue of a client's link."""
-
-    @property
-    def takes_answers(self) -> bool:
-        """True if an answer may be added now, and need not wait."""
-        ...
-
-
-class RequestingLink(UnsentAnswers, Protocol):
-    """The link of a client."""
-
-    @property
-    def services(self) -> Services: ...
-
-    @property
-    def transport(self) -> Transport | None: ...
-
-    @property
-    def outbox(self) -> UnsentAnswers | None:
-        """Present while the client reads too slowly."""
-        ...
-
-
-class RequestingPeer(RemotePeer, Protocol):
-    """The peer that has sent a request, as its call sees it."""
-
-    @property
-    def link(self) -> RequestingLink: ...
+    def subject(self) -> str | int: ...
 
 
 class ResponseSink(Protocol):

@@ -16,9 +16,9 @@ from .call import Call, failure
 from .channel import Channel
 
 if TYPE_CHECKING:
-    from .._core.ports import RequestHandler
+    from .._core.ports import RemotePeer, RequestHandler
     from .._core.services import Services
-    from .ports import RequestingPeer, ResponseSink
+    from .ports import ResponseSink
 
 
 class ChannelCall(Call):
@@ -35,7 +35,7 @@ class ChannelCall(Call):
         self,
         services: Services,
         origin: ResponseSink,
-        peer: RequestingPeer | None,
+        peer: RemotePeer | None,
         handler: RequestHandler,
         message: Message,
         deadline: float,

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 class TunnelGate(Gate, Protocol):
     """The way into the inner bus: a gate that knows who has come in through it."""
 
-    @property
-    def links(self) -> dict[Link, str]: ...
+    links: dict[Link, str]
 
 
 class GateRegistry(Protocol):
@@ -25,7 +24,6 @@ class GateRegistry(Protocol):
 
     @property
     def gates(self) -> dict[Any, Listening]: ...
-
     def open_gate(self, adapter: ProtocolAdapter, url: str, when_full: str) -> Any:
         """Make a gate: a `TunnelGate`, which is to be put among the others."""
         ...
@@ -34,21 +32,16 @@ class GateRegistry(Protocol):
 class Hosting(Protocol):
     """The life of a bus."""
 
-    async def take_in(self, guest: Any) -> None:
-        """Enter another bus, until this one ends."""
+    async def take_in(self, guest: Any) -> None: ...
 
 
 class JoinedBus(Protocol):
     """The outer or the inner bus of a tunnel."""
 
-    @property
-    def services(self) -> Services: ...
-
-    @property
-    def lookup(self) -> HandlerLookup: ...
+    services: Services
+    lookup: HandlerLookup
 
     @property
     def links(self) -> GateRegistry: ...
-
     @property
     def life(self) -> Hosting: ...
