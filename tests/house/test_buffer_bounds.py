@@ -20,7 +20,7 @@ GROWING = {"Counter", "OrderedDict", "PriorityQueue", "bytearray", "defaultdict"
 OURS = "grows with what this application does, not with what peers send"
 BOUNDS: dict[str, str] = {
     "transports._stream.framer.parts": "one frame: its framer refuses more than Limits.message",
-    "_core.stall_warnings._told": OURS,
+    "_core.workers._told": OURS,
     "_core.threads._waits": "Limits.total_running: each is a handler that runs",
     "_pubsub.peer_subscriptions._patterns": OURS,
     "_pubsub.peer_subscriptions.indices": OURS,
@@ -33,6 +33,10 @@ BOUNDS: dict[str, str] = {
     "broker.registry.clients": "Limits.peers, and MOST_RESTING numbers",
     "broker.slow_readers._slow": "Limits.peers",
     "broker.registry.servers": "Limits.peers",
+    "broker.participants.clients": "Limits.peers",
+    "broker.participants.held": "Limits.peers",
+    "broker.stats.dropped": "the reasons that there are",
+    "protocols.csb.codec.chosen": OURS,
     "_handlers.lookup.entrances": OURS,
     "_handlers.lookup.sides": OURS,
     "_core.services.recorders": OURS,
@@ -64,7 +68,7 @@ BOUNDS: dict[str, str] = {
     "bindings.cloudevents_http.connection._posted": "Limits.running + waiting: more are answered at once",
     "bindings.cloudevents_http.connection.answers": "4,096 of a batch, Limits.outbox_bytes of a peer",
     "bindings.cloudevents_http.server._connections": "Limits.peers: the gate of the listener; one that is silent ends",
-    "_core.checked_subjects.known": "4,096 subjects, then it is emptied",
+    "_core.services.known": "4,096 subjects, then it is emptied",
     "_rpc.channel._ahead": "CREDIT_BYTES: each entry counts for 200 bytes at least",
     "_rpc.channel._items": "CREDIT items, _TOLERANCE * CREDIT_BYTES and one item more; charged to the peer",
     "_rpc.channel._readers": OURS,
@@ -183,6 +187,9 @@ def sources() -> Iterator[Path]:
 def grows(value: ast.AST | None) -> bool:
     """Whether an expression is, or may be, a new container that is empty."""
     if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
+        if value.func.id == "field":  # of an attrs class
+            made = [keyword.value for keyword in value.keywords if keyword.arg == "factory"]
+            return any(isinstance(one, ast.Name) and one.id in GROWING for one in made)
         return value.func.id in GROWING and not any(keyword.arg == "maxlen" for keyword in value.keywords)
     if isinstance(value, ast.IfExp):
         return grows(value.body) or grows(value.orelse)
@@ -198,6 +205,8 @@ def containers(path: Path) -> Iterator[str]:
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and grows(node.value):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             yield from (f"{module}.{target.attr}" for target in targets if isinstance(target, ast.Attribute))
+            if isinstance(node.value, ast.Call) and ast.unparse(node.value.func) == "field":
+                yield from (f"{module}.{ast.unparse(target)}" for target in targets)
 
 
 def test_everything_that_can_grow_has_a_bound() -> None:

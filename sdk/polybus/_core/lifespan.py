@@ -14,6 +14,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
 import anyio
+from attrs import define, field
 
 from ..errors import LocalProtocolError
 
@@ -36,36 +37,24 @@ def raised_by_lifespan(error: BaseException) -> bool:
     return any(frame.f_code is own for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
+@define(eq=False)
 class LifespanTask:
-    """One run of a lifespan.
+    """One run of a lifespan."""
 
-    Args:
-        bus: Handed to the lifespan.
-        runtime: The one it runs in.
-        function: The application's lifespan.
-        failed: Called when it ends with an exception before its end was asked for: a task group in it has failed.
-    """
-
-    def __init__(
-        self,
-        bus: Any,
-        runtime: Runtime,
-        function: Callable[[Any], AbstractAsyncContextManager[Any]],
-        failed: Callable[[], Awaitable[None]],
-    ) -> None:
-        self._bus = bus
-        self._runtime = runtime
-        self._function = function
-        self._failed = failed
-        self._scope = anyio.CancelScope()
-        self._changed = anyio.Event()
-        """Set once it has yielded, or is over."""
-        self._stop = anyio.Event()
-        self._over = anyio.Event()
-        self._yielded = False
-        self._state: Any = None
-        self.error: BaseException | None = None
-        """The exception that it raised."""
+    _bus: Any
+    _runtime: Runtime
+    _function: Callable[[Any], AbstractAsyncContextManager[Any]]
+    _failed: Callable[[], Awaitable[None]]
+    """Called when it ends with an exception before its end was asked for: a task group in it has failed."""
+    _scope: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
+    _changed: anyio.Event = field(factory=anyio.Event, init=False)
+    """Set once it has yielded, or is over."""
+    _stop: anyio.Event = field(factory=anyio.Event, init=False)
+    _over: anyio.Event = field(factory=anyio.Event, init=False)
+    _yielded: bool = field(default=False, init=False)
+    _state: Any = field(default=None, init=False)
+    error: BaseException | None = field(default=None, init=False)
+    """The exception that it raised."""
 
     async def start(self) -> Any:
         """Run it to its yield, and give what it yields.
@@ -89,10 +78,7 @@ class LifespanTask:
         return self._state
 
     async def stop(self, patience: float) -> None:
-        """Let it come to its end.
-
-        Args:
-            patience: Seconds; then it is cancelled.
+        """Let it come to its end; after `patience` seconds it is cancelled.
 
         Raises:
             BaseException: Whatever it raises.

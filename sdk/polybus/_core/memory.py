@@ -15,6 +15,8 @@ import ipaddress
 import math
 from typing import TYPE_CHECKING, Final
 
+from attrs import define, field
+
 from .answer_sizes import LARGE
 
 if TYPE_CHECKING:
@@ -53,41 +55,33 @@ def network_of(address: str) -> str:
     return str(found.ipv4_mapped or ipaddress.IPv6Network((found, 64), strict=False))
 
 
+@define(eq=False, weakref_slot=False)
 class Address:
     """The memory and places of all links of a network address."""
 
-    __slots__ = ("held", "links", "network", "running")
-
-    def __init__(self, network: str = "") -> None:
-        self.network: str = network
-        self.held: int = 0
-        self.links: int = 0
-        self.running: int = 0
-        """Places that its requests have taken."""
+    network: str = ""
+    held: int = 0
+    links: int = 0
+    running: int = 0
+    """Places that its requests have taken."""
 
 
+@define(eq=False, weakref_slot=False)
 class Share:
     """The memory of an accepted link."""
 
-    __slots__ = ("address", "held")
-
-    def __init__(self) -> None:
-        self.address: Address = Address()
-        self.held: int = 0
+    address: Address = field(factory=Address)
+    held: int = 0
 
     def join(self, known: dict[str, Address], address: str) -> None:
-        """Enter the address of the link. Called once, before anything is kept.
+        """Enter the address of the link, with its port. Called once, before anything is kept.
 
         Args:
             known: All addresses that have links, or had and something is kept for them still.
-            address: With its port.
         """
         network = network_of(address)
-        found = known.get(network)
-        if found is None:
-            found = known[network] = Address(network)
-        found.links += 1
-        self.address = found
+        self.address = known.setdefault(network, Address(network))
+        self.address.links += 1
 
     def has_room(self, size: int, free: int, total: int) -> bool:
         """Check that the link may hold so much more, when `free` of the total are left then."""
@@ -183,12 +177,7 @@ class MemoryBudget:
 
 
 class AddressBudget:
-    """Bytes that are kept for a client without a link, as if it had one. Implements `plugins.Reservation`.
-
-    Args:
-        runtime: Of the bus.
-        address: Of the client, with its port.
-    """
+    """Bytes that are kept for a client without a link, as if it had one. Implements `plugins.Reservation`."""
 
     __slots__ = ("_budget", "_addresses", "_share")
 

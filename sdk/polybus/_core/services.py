@@ -11,8 +11,8 @@ from ..errors import Code, LocalProtocolError
 from ..events import BusEvent, DeadLettered
 from ..limits import Limits
 from ..stats import Counters
+from ..subjects import check_subject
 from .access import AccessControl, Authenticate, Authorize
-from .checked_subjects import CheckedSubjects
 from .executor import HandlerExecutor
 
 if TYPE_CHECKING:
@@ -22,19 +22,40 @@ if TYPE_CHECKING:
 
 _KEPT: Final = 4096
 """Bytes of a body that an event keeps: a thousand unread events hold no large bodies."""
+_REMEMBERED: Final = 4096
+
+
+class CheckedSubjects:
+    """Subjects that an application may use: checked once against the rules and `Limits.subject`, and remembered as `known`."""
+
+    __slots__ = ("_limit", "known")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.known: set[str | int] = set()
+
+    def check(self, subject: str | int) -> None:
+        """
+        Raises:
+            LocalProtocolError: No subject, or one that is too long.
+            ReservedSubject: It begins with ``_polybus.``.
+        """
+        try:
+            known = subject in self.known
+        except TypeError:  # not hashable, so certainly no subject
+            known = False
+        if not known:
+            check_subject(subject, self._limit)
+            if len(self.known) >= _REMEMBERED:
+                self.known.clear()
+            self.known.add(subject)
 
 
 class Services:
     """Limits, counters, events, access, execution of handlers, and the runtime: handed to each part in place of the bus."""
 
     def __init__(
-        self,
-        bus: Any,
-        limits: Limits,
-        *,
-        authenticate: Authenticate | None,
-        authorize: Authorize | None,
-        debug: bool,
+        self, bus: Any, limits: Limits, authenticate: Authenticate | None, authorize: Authorize | None, *, debug: bool
     ) -> None:
         self.bus: Any = bus
         """The public object: for `Context.bus`, the lifespan, and the verbs of a `Peer` that are those of the bus."""

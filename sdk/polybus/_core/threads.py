@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
+from attrs import define
 
 if TYPE_CHECKING:
     from .._util.event_loop import Loop
@@ -25,7 +26,6 @@ class Threads:
     """Runs functions in worker threads. Made anew each time the bus is entered: limiters belong to one event loop.
 
     Args:
-        loop: The callers' event loop.
         abandoned: Calls of an earlier run of the bus, whose threads may run still.
     """
 
@@ -68,18 +68,16 @@ class Threads:
             scope.deadline = deadline
 
 
+@define(eq=False)
 class _ThreadCall:
     """One call in a thread."""
 
-    __slots__ = ("_called", "_function", "_given_up", "_loop", "_waiter", "returned")
-
-    def __init__(self, loop: Loop, function: Callable[[], Any]) -> None:
-        self._loop = loop
-        self._function = function
-        self._waiter: Any = None
-        self._called = False
-        self._given_up = False
-        self.returned: bool = False
+    _loop: Loop
+    _function: Callable[[], Any]
+    _waiter: Any = None
+    _called: bool = False
+    _given_up: bool = False
+    returned: bool = False
 
     # Two threads meet here without a lock: each sets its own flag before it looks at the other's.
 

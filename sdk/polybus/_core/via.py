@@ -21,6 +21,8 @@ import hashlib
 from typing import TYPE_CHECKING, Final, NamedTuple
 from zlib import crc32
 
+from attrs import define, field
+
 from .._util.sources import sources
 from ..headers import VIA
 from ..message import Message
@@ -143,21 +145,19 @@ def _voice(peer: RemotePeer) -> str | None:
     return _short(str(identity) if isinstance(identity, (str, int)) else peer.id)
 
 
+@define(eq=False)
 class Deduplicator:
     """The publications that one bus knows to have passed other buses, or sends over several."""
 
-    __slots__ = ("_before", "_bus", "_counters", "_last", "_lately", "_number", "_recent")
-
-    def __init__(self, bus: str, counters: Counters) -> None:
-        self._bus = bus
-        self._counters = counters
-        self._number = 0
-        self._recent: set[tuple[str, int]] = set()
-        self._before: set[tuple[str, int]] = set()
-        self._lately: dict[tuple[str, int], int] = {}
-        """The last number of each stream under each subject."""
-        self._last: dict[tuple[str, int], int] = {}
-        """The same, of which nothing has come for longer."""
+    _bus: str
+    _counters: Counters
+    _number: int = 0
+    _recent: set[tuple[str, int]] = field(factory=set)
+    _before: set[tuple[str, int]] = field(factory=set)
+    _lately: dict[tuple[str, int], int] = field(factory=dict)
+    """The last number of each stream under each subject."""
+    _last: dict[tuple[str, int], int] = field(factory=dict)
+    """The same, of which nothing has come for longer."""
 
     # -- what leaves -----------------------------------------------------------------------------------------------------
 

@@ -12,18 +12,21 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 import math
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import anyio
+from attrs import define
 
 from .._util.sources import sources
-from .stall_warnings import LONG, StallWarnings
 
 if TYPE_CHECKING:
     from .._util.event_loop import Loop
+
+logger: logging.Logger = logging.getLogger("polybus.handlers")
 
 _MAX_IDLE = 64
 _MOST_AT_ONCE = 32
@@ -31,6 +34,10 @@ _MOST_AT_ONCE = 32
 _TURN = 0.05
 """Seconds after which a worker lets the event loop do something else. What waits for a place comes in as others leave, so a row
 of jobs can be as long as all peers together like."""
+_LONG: Final = 1.0
+"""Seconds without a wait, from which on a handler is named."""
+_SILENCE: Final = 60.0
+"""Seconds for which the same handler is not named again."""
 
 
 class Job(Protocol):
@@ -50,10 +57,7 @@ class Job(Protocol):
         ...
 
     @property
-    def subject(self) -> str | int:
-        """Subject of its message."""
-        ...
-
+    def subject(self) -> str | int: ...
     @property
     def run_plain(self) -> Callable[[], bool] | None:
         """Runs it at once where it is no more than a function to call, else gives False; None where it never is."""
@@ -64,13 +68,42 @@ class Job(Protocol):
         ...
 
 
+class StallWarnings:
+    """Warns of handlers that block the event loop. They are measured afterwards, between two of their waits: until then nothing
+    else could run anyway.
+    """
+
+    def __init__(self) -> None:
+        self.clock: Callable[[], float] = sources.get().monotonic
+        self._told: dict[str, tuple[float, int]] = {}
+
+    def ended(self, job: Job, began: float) -> None:
+        """Warn of a job that has run longer than `_LONG` without a wait."""
+        now = self.clock()
+        function = job.function
+        last, unsaid = self._told.get(function, (0.0, -1))
+        if unsaid >= 0 and now - last < _SILENCE:
+            self._told[function] = last, unsaid + 1
+            return
+        self._told[function] = now, 0
+        logger.warning(
+            "polybus: %s, for %.200r, has blocked the event loop for %.1f s%s: in this time nobody else was answered, nothing "
+            "was sent, and deadlines passed unseen. Make it a plain def without inline=True, which runs in a thread, or give "
+            "what blocks to anyio.to_thread.run_sync",
+            function,
+            job.subject,
+            now - began,
+            f" (and {unsaid} times more since this was last said)" if unsaid > 0 else "",
+        )
+
+
 class Workers:
     """Runs jobs in the order of submission, each until its first suspension before the next begins."""
 
     def __init__(self, loop: Loop, spawn: Callable[..., None]) -> None:
         self._loop = loop
         self._spawn = spawn
-        self.stalls: StallWarnings = StallWarnings(sources.get().monotonic)
+        self.stalls: StallWarnings = StallWarnings()
         self._ready: deque[Job] = deque()
         self._idle: list[Any] = []
         self._taken = False
@@ -141,7 +174,7 @@ class Workers:
             else:
                 suspended = True
             since, began = began, clock()
-            if began - since > LONG:
+            if began - since > _LONG:
                 self.stalls.ended(job, since)
             if suspended:
                 job.scope = scope
@@ -186,23 +219,21 @@ def context_changed(baseline: contextvars.Context) -> bool:
         return True
 
 
+@define(eq=False, weakref_slot=False)
 class _Rest:
     """Awaits a coroutine that has begun and suspended: passes on what it yields and what it is sent."""
 
-    __slots__ = ("_coroutine", "_job", "_stalls", "_yielded")
-
-    def __init__(self, coroutine: Coroutine[Any, Any, None], yielded: Any, job: Job, stalls: StallWarnings) -> None:
-        self._coroutine = coroutine
-        self._yielded = yielded
-        self._job = job
-        self._stalls = stalls
+    _coroutine: Coroutine[Any, Any, None]
+    _yielded: Any
+    _job: Job
+    _stalls: StallWarnings
 
     def __await__(self) -> Generator[Any, Any, None]:
         coroutine, yielded, job, clock = self._coroutine, self._yielded, self._job, self._stalls.clock
         began = math.inf
         try:
             while True:
-                if clock() - began > LONG:
+                if clock() - began > _LONG:
                     self._stalls.ended(job, began)
                 began = math.inf  # what passes now is not the job's
                 try:
@@ -219,7 +250,7 @@ class _Rest:
         except StopIteration:
             return
         finally:
-            if clock() - began > LONG:
+            if clock() - began > _LONG:
                 self._stalls.ended(job, began)
 
 
@@ -231,8 +262,6 @@ class EagerWorkers(Workers):
     Inside a task the job waits for a worker, so that no other code is interrupted.
 
     Args:
-        loop: The event loop.
-        spawn: Runs a coroutine function as a task of the bus.
         context: The one in which the bus was entered.
     """
 
@@ -252,7 +281,7 @@ class EagerWorkers(Workers):
         try:
             return self._context.copy().run(run_plain)
         finally:
-            if self.stalls.clock() - began > LONG:
+            if self.stalls.clock() - began > _LONG:
                 self.stalls.ended(job, began)
             self._taken = False
             if self._ready:
