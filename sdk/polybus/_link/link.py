@@ -13,20 +13,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from attrs import define, field
+
 from .._core.memory import MemoryBudget, Share
 from .._util.sources import sources
 from .._util.violation_counter import ViolationCounter, too_many
-from ..errors import (
-    BusError,
-    Disconnected,
-    Forbidden,
-    QueueFull,
-    RequestError,
-    TooLarge,
-    Unauthorized,
-    Unsupported,
-    another,
-)
+from ..errors import BusError, Disconnected, Forbidden, QueueFull, RequestError, TooLarge, Unauthorized, Unsupported, another
 from ..events import FrameRefused, LinkDown, LinkUp, PeerSlow
 from ..message import Kind, Message
 from ..plugins import (
@@ -64,131 +56,82 @@ _BROKEN: Final = frozenset({1002, 1003, 1007, 1008, 1009})
 """Codes of connections that end because an end has broken a rule of the transport."""
 
 
+@define(eq=False, repr=False, weakref_slot=False)
 class Link:
     """A connection that this bus opened (it may come back) or accepted (it ends once)."""
 
-    __slots__ = (
-        "_arriving",
-        "_dialer",
-        "_ending",
-        "_offences",
-        "_receiver",
-        "_since",
-        "_taps",
-        "adapter",
-        "framing",
-        "bodies",
-        "carries_headers",
-        "multiplexed",
-        "deferred",
-        "expires",
-        "flowing",
-        "format",
-        "format_for",
-        "handshake",
-        "identity",
-        "initiates",
-        "opened",
-        "outbox",
-        "owner",
-        "paused",
-        "peer",
-        "recorder",
-        "renews",
-        "runtime",
-        "send_framed",
-        "serves",
-        "services",
-        "session",
-        "share",
-        "shared",
-        "slow",
-        "state",
-        "stalled",
-        "transport",
-        "unwritten",
-        "urgency",
-        "url",
-        "was_up",
-        "when_full",
-    )
+    owner: LinkOwner
+    services: Services
+    runtime: Runtime
+    adapter: ProtocolAdapter
+    url: str
+    _dialer: LinkDialer | None = field(default=None, kw_only=True)
+    serves: tuple[str | int, ...] = field(default=(), kw_only=True)
+    when_full: str = field(default="drop_oldest", kw_only=True)
+    identity: Identity | None = field(default=None, kw_only=True)
+    handshake: Handshake | None = field(default=None, kw_only=True)
+    opened: bool = field(init=False)
+    """True of a connection that this bus has dialled, not accepted."""
+    state: State = field(default=State.CONNECTING, init=False)
+    session: Session | None = field(default=None, init=False)
+    transport: Transport | None = field(default=None, init=False)
+    peer: Any = field(default=None, init=False)
+    """The one peer of a point-to-point link, or None: a `PeerPort`, which the rooms above know as a `Peer`."""
+    multiplexed: MultiplexedPeers | None = field(default=None, init=False)
+    """The peers of a connection that carries many."""
+    carries_headers: bool = field(default=True, init=False)
+    """True where the wire has headers: known since the first session, also while the link is down."""
+    format: BodyFormat = field(init=False)
+    format_for: Callable[[Any, str | int], BodyFormat] = field(init=False)
+    urgency: Callable[[Message], int] | None = field(init=False)
+    """Tells the priority of a message, where the wire has priorities."""
+    shared: Codec | None = field(default=None, init=False)
+    """The codec, where a publication has the same frame on all its sessions."""
+    framing: tuple[Codec, type[Transport], str] | None = field(default=None, init=False)
+    """The key of a publication's bytes, where they are the same on all links with that key: they are made once."""
+    send_framed: Callable[[bytes, int], None] | None = field(default=None, init=False)
+    """Writes bytes that `framed` has made."""
+    outbox: SendQueue | None = field(default=None, init=False)
+    paused: bool = field(default=False, init=False)
+    flowing: bool = field(default=False, init=False)
+    """Up, not paused, and nothing waits: messages go straight to the session."""
+    initiates: bool = field(default=True, init=False)
+    """True where this side may begin requests and publications."""
+    share: Share | None = field(default=None, init=False)
+    """Its part of `Limits.total_bytes`; None where this bus has dialled: then nothing is held back for others."""
+    slow: int = field(default=0, init=False)
+    """Publications dropped since the peer was last keeping up."""
+    unwritten: MemoryBudget = field(init=False)
+    """Bytes that the connection held when it last asked for a pause."""
+    bodies: MemoryBudget = field(init=False)
+    """Large bodies of requests that run."""
+    stalled: dict[StalledCalls, None] = field(factory=dict, init=False)
+    """Requests of the peers which wait until this connection takes answers again."""
+    deferred: list[Callable[[], None]] = field(factory=list, init=False)
+    """Functions to call when all that came in at once has been looked at."""
+    was_up: bool = field(default=False, init=False)
+    renews: bool = field(default=False, init=False)
+    """True where every attempt asks for credentials anew."""
+    recorder: Recorder | None = field(default=None, init=False)
+    """Records this link, besides the recorders of the whole bus."""
+    expires: float | None = field(init=False)
+    _ending: Ending | None = field(default=None, init=False)
+    _offences: ViolationCounter = field(factory=ViolationCounter, init=False)
+    _arriving: MemoryBudget | None = field(default=None, init=False)
+    _receiver: ConnectionReceiver | None = field(default=None, init=False)
+    _taps: Taps | None = field(default=None, init=False)
+    _since: float = field(default=0.0, init=False)
 
-    def __init__(
-        self,
-        owner: LinkOwner,
-        services: Services,
-        runtime: Runtime,
-        adapter: ProtocolAdapter,
-        url: str,
-        *,
-        dialer: LinkDialer | None = None,
-        serves: tuple[str | int, ...] = (),
-        when_full: str = "drop_oldest",
-        identity: Identity | None = None,
-        handshake: Handshake | None = None,
-    ) -> None:
-        self.owner: LinkOwner = owner
-        self.services: Services = services
-        self.runtime: Runtime = runtime
-        self.adapter: ProtocolAdapter = adapter
-        self.url: str = url
-        self.opened: bool = dialer is not None
-        """True of a connection that this bus has dialled, not accepted."""
-        self.when_full: str = when_full
-        self.state: State = State.CONNECTING
-        self.session: Session | None = None
-        self.transport: Transport | None = None
-        self.carries_headers: bool = True
-        """True where the wire has headers: known since the first session, also while the link is down."""
-        self.shared: Codec | None = None
-        """The codec, where a publication has the same frame on all its sessions."""
-        self.framing: tuple[Codec, type[Transport], str] | None = None
-        """The key of a publication's bytes, where they are the same on all links with that key: they are made once."""
-        self.send_framed: Callable[[bytes, int], None] | None = None
-        """Writes bytes that `framed` has made."""
-        self.outbox: SendQueue | None = None
-        self.paused: bool = False
-        self.flowing: bool = False
-        """Up, not paused, and nothing waits: messages go straight to the session."""
-        self.share: Share | None = Share() if dialer is None else None
-        """Its part of `Limits.total_bytes`; None where this bus has dialled: then nothing is held back for others."""
-        self.slow: int = 0
-        """Publications dropped since the peer was last keeping up."""
-        self.unwritten: MemoryBudget = MemoryBudget(runtime, share=self.share)
-        """Bytes that the connection held when it last asked for a pause."""
-        self.bodies: MemoryBudget = MemoryBudget(runtime, share=self.share)
-        """Large bodies of requests that run."""
-        self.stalled: dict[StalledCalls, None] = {}
-        """Requests of the peers which wait until this connection takes answers again."""
-        self.multiplexed: MultiplexedPeers | None = None
-        """The peers of a connection that carries many."""
-        self.initiates: bool = True
-        """True where this side may begin requests and publications."""
-        self.peer: Any = None
-        """The one peer of a point-to-point link, or None: a `PeerPort`, which the rooms above know as a `Peer`."""
-        self._ending: Ending | None = None
-        codec = adapter.codec(runtime.limits)
-        self.format: BodyFormat = codec.formats[0]
-        self.urgency: Callable[[Message], int] | None = CodecFeatures.of(codec).urgency
-        """Tells the priority of a message, where the wire has priorities."""
-        self.format_for: Callable[[Any, str | int], BodyFormat] = codec.format_for
-        self.deferred: list[Callable[[], None]] = []
-        """Functions to call when all that came in at once has been looked at."""
-        self._offences = ViolationCounter()
-        self.serves: tuple[str | int, ...] = serves
-        self.identity: Identity | None = identity
-        self.handshake: Handshake | None = handshake
-        self.was_up: bool = False
-        self.renews: bool = False
-        """True where every attempt asks for credentials anew."""
-        self._dialer = dialer
-        self.recorder: Recorder | None = None
-        """Records this link, besides the recorders of the whole bus."""
-        self._arriving: MemoryBudget | None = None
-        self._receiver: ConnectionReceiver | None = None
-        self._taps: Taps | None = None
-        self._since = 0.0
-        self.expires = expiry(identity, runtime)
+    def __attrs_post_init__(self) -> None:
+        runtime, codec = self.runtime, self.adapter.codec(self.runtime.limits)
+        self.opened = self._dialer is not None
+        if not self.opened:
+            self.share = Share()
+        self.unwritten = MemoryBudget(runtime, share=self.share)
+        self.bodies = MemoryBudget(runtime, share=self.share)
+        self.format, self.format_for = codec.formats[0], codec.format_for
+        self.urgency = CodecFeatures.of(codec).urgency
+        self.expires = expiry(self.identity, runtime)
         runtime.links[self] = None
 
     # -- who is there ----------------------------------------------------------------------------------------------------
@@ -560,13 +503,8 @@ class Link:
         self.initiates = can.initiates and features.initiates
         self.send_framed = features.send_framed
         self.framing = None
-        if self.shared is not None and self.send_framed is not None and self.when_framed(b"") is not None:
+        if self.shared is not None and self.send_framed is not None and transport.framed(b"") is not None:  # type: ignore[attr-defined]
             self.framing = self.shared, type(transport), session.codec.writes
-
-    def when_framed(self, frame: bytes) -> bytes | None:
-        """Make the bytes of a frame on this connection, where others have the same; else None."""
-        framed: bytes | None = self.transport.framed(frame)  # type: ignore[union-attr]  # asked for where `send_framed` is
-        return framed
 
     def framed(self, message: Message) -> bytes:
         """Make the bytes of a publication on all links with the same `framing`.
@@ -574,10 +512,9 @@ class Link:
         Raises:
             EncodeError, Unsupported, TooLarge: The wire cannot carry it.
         """
-        framing = self.framing
-        assert framing is not None
-        data = self.when_framed(framing[0].encode((message,)))
-        assert data is not None
+        framing, transport = self.framing, self.transport
+        assert framing is not None and transport is not None
+        data: bytes = transport.framed(framing[0].encode((message,)))  # type: ignore[attr-defined]  # it goes with `send_framed`
         message.shared[framing] = data
         return data
 

@@ -7,6 +7,8 @@ import math
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from attrs import define, field
+
 from .._core.memory import MemoryBudget, cost
 from ..errors import BusError, Code, Forbidden, Unauthorized
 from ..events import LinkDown, LinkUp
@@ -24,15 +26,13 @@ _PARTS = 16
 _CODES: dict[type[BusError], int] = {Unauthorized: 4401, Forbidden: 4403}
 
 
+@define(eq=False)
 class PendingPeer:
     """A peer that waits for `authenticate`, and the messages that it has sent meanwhile."""
 
-    __slots__ = ("budget", "event", "messages")
-
-    def __init__(self, event: PeerOpened, budget: MemoryBudget) -> None:
-        self.event: PeerOpened = event
-        self.budget: MemoryBudget = budget
-        self.messages: list[Message] = []
+    event: PeerOpened
+    budget: MemoryBudget
+    messages: list[Message] = field(factory=list)
 
     def forget(self) -> list[Message]:
         """Release the messages, and give them."""

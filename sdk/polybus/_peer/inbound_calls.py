@@ -114,7 +114,7 @@ class InboundCalls:
         else:
             problem = Code.INVALID_ARGUMENT, f"{subject!r} is a {handler.style}: use bus.{handler.style}()"
         if services.authorize is not None:
-            return RefusedCall(services, self, peer, message, deadline, *problem)
+            return RefusedCall(self, peer, message, deadline, *problem)
         services.counters.refused += 1
         send_error(peer, message, *problem)
         return None

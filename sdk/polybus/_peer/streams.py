@@ -128,7 +128,7 @@ class Streams:
             unanswerable = Code.INVALID_ARGUMENT, f"{message.subject!r} answers {kind}, not {mode}: use bus.{kind}()"
         deadline = math.inf if message.ttl is None else now + message.ttl
         if unanswerable is not None and services.authorize is not None:
-            inbound.start(RefusedCall(services, inbound, peer, message, deadline, *unanswerable))
+            inbound.start(RefusedCall(inbound, peer, message, deadline, *unanswerable))
             return
         problem = problem or unanswerable
         if problem is not None or (handler is None and side is None):

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
-from attrs import frozen
+from attrs import define, field, frozen
 
 from .._core.context import current_call
 from .._core.executor import described
@@ -27,53 +27,30 @@ if TYPE_CHECKING:
 _PLAIN: Final = frozenset({"inline", "thread"})
 
 
+@define(eq=False, repr=False, weakref_slot=False)
 class Call:
     """A request on its way through a handler. A `workers.Job`."""
-
-    __slots__ = (
-        "deadline",
-        "delivered",
-        "ended",
-        "handler",
-        "message",
-        "origin",
-        "peer",
-        "put_off",
-        "scope",
-        "services",
-        "started",
-        "waited",
-    )
 
     forwards = False
     """True where the result is the answer of another bus, a `Message`."""
     sizes_known = True
     """True where the handler, or the part in its place, knows how large its answers are."""
 
-    def __init__(
-        self,
-        services: Services,
-        origin: ResponseSink,
-        peer: RemotePeer | None,
-        handler: RequestHandler,
-        message: Message,
-        deadline: float,
-    ) -> None:
-        self.services: Services = services
-        self.origin: ResponseSink = origin
-        self.peer: RemotePeer | None = peer
-        self.handler: RequestHandler = handler
-        self.message: Message = message
-        self.deadline: float = deadline
-        self.scope: anyio.CancelScope | None = None
-        self.started: bool = False
-        self.ended: bool = False
-        self.waited: int = 0
-        """Looks that have found it waiting since its handler last went on."""
-        self.put_off: bool = False
-        """True while it waits although it had a place: its client had stopped reading answers before it began."""
-        self.delivered: bool = False
-        """True once it has come to its handler: before that, and when its time is over, the bus answers by itself."""
+    services: Services
+    origin: ResponseSink
+    peer: RemotePeer | None
+    handler: RequestHandler
+    message: Message
+    deadline: float
+    scope: anyio.CancelScope | None = field(default=None, init=False)
+    started: bool = field(default=False, init=False)
+    ended: bool = field(default=False, init=False)
+    waited: int = field(default=0, init=False)
+    """Looks that have found it waiting since its handler last went on."""
+    put_off: bool = field(default=False, init=False)
+    """True while it waits although it had a place: its client had stopped reading answers before it began."""
+    delivered: bool = field(default=False, init=False)
+    """True once it has come to its handler: before that, and when its time is over, the bus answers by itself."""
 
     @property
     def function(self) -> str:
@@ -223,16 +200,9 @@ class RefusedCall(Call):
     sizes_known = False
 
     def __init__(
-        self,
-        services: Services,
-        origin: ResponseSink,
-        peer: RemotePeer,
-        message: Message,
-        deadline: float,
-        code: Code,
-        text: str,
+        self, origin: ResponseSink, peer: RemotePeer, message: Message, deadline: float, code: Code, text: str
     ) -> None:
-        super().__init__(services, origin, peer, None, message, deadline)  # type: ignore[arg-type]  # there is no handler
+        super().__init__(peer.link.services, origin, peer, None, message, deadline)  # type: ignore[arg-type]  # no handler
         self._outcome = RequestError(code, text)
 
     @property

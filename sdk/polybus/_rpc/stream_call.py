@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import AsyncIterable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
+from attrs import define
 
 from .._core.context import current_call
 from ..errors import Code
@@ -15,38 +16,19 @@ from ..message import Message
 from .call import Call, failure
 from .channel import Channel
 
-if TYPE_CHECKING:
-    from .._core.ports import RemotePeer, RequestHandler
-    from .._core.services import Services
-    from .ports import ResponseSink
 
-
+@define(eq=False, repr=False, weakref_slot=False)
 class ChannelCall(Call):
-    """A stream or channel while its handler runs.
+    """A stream or channel while its handler runs."""
 
-    Args:
-        on_discard: Called when it is over, also where its peer goes before it has begun.
-    """
-
-    __slots__ = ("_on_discard", "channel")
     sizes_known = False
+    channel: Channel[Any, Any]
+    _on_discard: Callable[[ChannelCall], object] | None = None
+    """Called when it is over, also where its peer goes before it has begun."""
 
-    def __init__(
-        self,
-        services: Services,
-        origin: ResponseSink,
-        peer: RemotePeer | None,
-        handler: RequestHandler,
-        message: Message,
-        deadline: float,
-        channel: Any,
-        on_discard: Callable[[ChannelCall], object] | None = None,
-    ) -> None:
-        super().__init__(services, origin, peer, handler, message, deadline)
-        self.channel: Channel[Any, Any] = channel
-        self._on_discard = on_discard
-        channel.on_end = self.stop
-        channel.answers = True
+    def __attrs_post_init__(self) -> None:
+        self.channel.on_end = self.stop
+        self.channel.answers = True
 
     async def _run(self) -> None:
         services, channel = self.services, self.channel
