@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
+from .._core.admissions import Admissions
 from .._link.link import Link
 from .._validation import check_type, texts
-from ..errors import BusError, LocalProtocolError, TooManyRequests, Unavailable
+from ..errors import BusError, LocalProtocolError, Unavailable
 from ..plugins import Admission, Handshake, Listening, ListenOptions, ProtocolAdapter, ProtocolFeatures, Transport
 from ..plugins.registry import join_url, resolve_url
 from ..plugins.targets import check_tls, resolve_target
@@ -39,30 +40,19 @@ class BusGate:
         self.adapter: ProtocolAdapter = adapter
         self.url: str = url
         self._when_full = when_full
-        self._knocking = 0
-        self._inside: dict[str, int] = {}
+        self._admissions = Admissions(services.limits)
         self.links: dict[Link, str] = {}
         self.open: bool = True
 
     def knock(self, address: str) -> BusError | None:
         """Count a new connection, or give the reason of its refusal."""
-        limits = self._services.limits
         if not (self.open and self._services.ready):
             return Unavailable("this server takes nobody now: it is shutting down or has not started yet")
-        if self._knocking >= limits.handshakes:
-            return TooManyRequests(f"{self._knocking} handshakes are under way (Limits.handshakes)", reason="handshakes")
-        if len(self._services.running.links) >= limits.peers:
-            return TooManyRequests(f"{limits.peers} connections are open (Limits.peers)")
-        if self._inside.get(_host(address), 0) >= limits.peers_per_address:
-            return TooManyRequests(f"{limits.peers_per_address} connections from {_host(address)} (Limits.peers_per_address)")
-        self._knocking += 1
-        self._count(address, 1)
-        return None
+        return self._admissions.knock(address, len(self._services.running.links))
 
     def left(self, address: str) -> None:
         """Take note of a connection that ended before it was accepted."""
-        self._knocking -= 1
-        self._count(address, -1)
+        self._admissions.left(address)
 
     def admit(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
         """Ask `authenticate`; at once where there is none."""
@@ -84,7 +74,7 @@ class BusGate:
 
     def opened(self, transport: Transport, admission: Admission) -> None:
         """Make the link of an accepted connection."""
-        self._knocking -= 1
+        self._admissions.opened()
         link = Link(
             self._owner,
             self._services,
@@ -95,22 +85,14 @@ class BusGate:
             identity=admission.identity,
             handshake=admission.handshake,
         )
-        self.links[link] = _host(transport.address)
+        self.links[link] = transport.address
         link.attach(transport)
 
     def gone(self, link: Link) -> None:
         """Take note of a link that has ended."""
-        host = self.links.pop(link, None)
-        if host is not None:
-            self._count(host, -1)
-
-    def _count(self, address: str, step: int) -> None:
-        host = _host(address)
-        left = self._inside.get(host, 0) + step
-        if left > 0:
-            self._inside[host] = left
-        else:
-            self._inside.pop(host, None)
+        address = self.links.pop(link, None)
+        if address is not None:
+            self._admissions.gone(address)
 
 
 class Listener:
@@ -222,9 +204,3 @@ class Serving:
             await listening.aclose()
         for link in list(gate.links):
             await links.close(link, drain=drain, code=1001)
-
-
-def _host(address: str) -> str:
-    """The address without its port."""
-    host, _, _ = address.rpartition(":")
-    return host or address

@@ -53,39 +53,26 @@ class Act(enum.Enum):
 
 _OPEN, _LEAVING, _RESTING = Stage.OPEN, Stage.LEAVING, Stage.RESTING
 
+_CLOSES = dict.fromkeys(
+    (Event.SERVER_CLOSES, Event.SERVER_GONE, Event.CLIENT_SLOW, Event.SENT_AWAY, Event.DRAIN), (Act.CLOSE, _LEAVING)
+)
+
+
+def _late(stage: Stage) -> dict[Event, tuple[Act, Stage | None]]:
+    """Nobody has a say any more."""
+    late = dict.fromkeys((Event.CLIENT_SPEAKS, Event.SERVER_SPEAKS), (Act.COUNT_LATE, stage))
+    return {**dict.fromkeys(Event, (Act.NOTHING, stage)), **late}
+
+
 TABLE: Final[Mapping[Stage, Mapping[Event, tuple[Act, Stage | None]]]] = {
     Stage.OPEN: {
         Event.CLIENT_SPEAKS: (Act.TO_SERVER, _OPEN),
         Event.SERVER_SPEAKS: (Act.TO_CLIENT, _OPEN),
-        Event.SERVER_CLOSES: (Act.CLOSE, _LEAVING),
-        Event.SERVER_GONE: (Act.CLOSE, _LEAVING),
-        Event.CLIENT_SLOW: (Act.CLOSE, _LEAVING),
-        Event.SENT_AWAY: (Act.CLOSE, _LEAVING),
-        Event.DRAIN: (Act.CLOSE, _LEAVING),
+        **_CLOSES,
         Event.CLIENT_GONE: (Act.TELL, _RESTING),
         Event.RESTED: (Act.NOTHING, _OPEN),
     },
-    Stage.LEAVING: {
-        Event.CLIENT_SPEAKS: (Act.COUNT_LATE, _LEAVING),
-        Event.SERVER_SPEAKS: (Act.COUNT_LATE, _LEAVING),
-        Event.SERVER_CLOSES: (Act.NOTHING, _LEAVING),
-        Event.SERVER_GONE: (Act.NOTHING, _LEAVING),
-        Event.CLIENT_SLOW: (Act.NOTHING, _LEAVING),
-        Event.SENT_AWAY: (Act.NOTHING, _LEAVING),
-        Event.DRAIN: (Act.NOTHING, _LEAVING),
-        Event.CLIENT_GONE: (Act.TELL, _RESTING),
-        Event.RESTED: (Act.NOTHING, _LEAVING),
-    },
-    Stage.RESTING: {
-        Event.CLIENT_SPEAKS: (Act.COUNT_LATE, _RESTING),
-        Event.SERVER_SPEAKS: (Act.COUNT_LATE, _RESTING),
-        Event.SERVER_CLOSES: (Act.NOTHING, _RESTING),
-        Event.SERVER_GONE: (Act.NOTHING, _RESTING),
-        Event.CLIENT_SLOW: (Act.NOTHING, _RESTING),
-        Event.SENT_AWAY: (Act.NOTHING, _RESTING),
-        Event.DRAIN: (Act.NOTHING, _RESTING),
-        Event.CLIENT_GONE: (Act.NOTHING, _RESTING),
-        Event.RESTED: (Act.FREE, None),
-    },
+    Stage.LEAVING: {**_late(_LEAVING), Event.CLIENT_GONE: (Act.TELL, _RESTING)},
+    Stage.RESTING: {**_late(_RESTING), Event.RESTED: (Act.FREE, None)},
 }
 """For every stage and event what is done, and the next stage; None where the number is forgotten."""

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from attrs import frozen
 
 from .._core.access import AccessControl
+from .._core.admissions import Admissions
 from .._link.multiplexer import expiry
-from ..errors import BusError, TooManyRequests, Unavailable
+from ..errors import BusError, Unavailable
 from ..plugins import Admission, Closed, Handshake, Receiver, Transport, TransportFeatures
 from .exchange import Exchange
 
@@ -78,27 +79,16 @@ def server_side(exchange: Exchange) -> Side:
 class _Connection:
     """One connection; the receiver of its transport."""
 
-    __slots__ = ("_expires", "_gate", "_participant", "_side", "_transport")
+    __slots__ = ("_expires", "_gate", "_participant", "_side", "_transport", "address", "backlog", "close", "send")
 
     def __init__(self, gate: BrokerGate, transport: Transport) -> None:
         self._gate = gate
         self._side = gate.side
         self._transport = transport
+        self.address: str = transport.address
+        self.send, self.backlog, self.close = transport.send, transport.write_backlog, transport.close
         self._expires: float | None = None
         self._participant: Any = None
-
-    @property
-    def address(self) -> str:
-        return self._transport.address
-
-    def send(self, frame: bytes) -> None:
-        self._transport.send(frame)
-
-    def backlog(self) -> int:
-        return self._transport.write_backlog()
-
-    def close(self, code: int, reason: str) -> None:
-        self._transport.close(code, reason)
 
     def cut(self, code: int, reason: str) -> None:
         self.abort(Closed(code, reason))
@@ -124,7 +114,7 @@ class _Connection:
     def joined(self, admission: Admission, expires: float | None) -> None:
         """It is let in, until its identity ends."""
         self._expires = expires
-        self._participant = self._side.join(self, self._transport.send, admission.handshake)
+        self._participant = self._side.join(self, self.send, admission.handshake)
 
     def frames_received(self, frames: Sequence[bytes]) -> None:
         if self._participant is None:
@@ -154,10 +144,8 @@ class BrokerGate:
 
     def __init__(self, runtime: Runtime, limits: Limits, authority: AccessControl, side: Side) -> None:
         self._runtime = runtime
-        self._limits = limits
         self._authority = authority
-        self._knocking = 0
-        self._inside: dict[str, int] = {}
+        self._admissions = Admissions(limits)
         self.side: Side = side
         self.ends: dict[_Connection, str] = {}
         self.open: bool = True
@@ -166,23 +154,13 @@ class BrokerGate:
 
     def knock(self, address: str) -> BusError | None:
         """Count a newcomer, or say why it has to stay outside."""
-        limits, host = self._limits, _host(address)
         if not self.open:
             return Unavailable("this broker is shutting down")
-        if self._knocking >= limits.handshakes:
-            return TooManyRequests(f"{self._knocking} handshakes are under way (Limits.handshakes)", reason="handshakes")
-        if len(self.ends) >= limits.peers:
-            return TooManyRequests(f"{limits.peers} connections are open (Limits.peers)")
-        if self._inside.get(host, 0) >= limits.peers_per_address:
-            return TooManyRequests(f"{limits.peers_per_address} connections from {host} (Limits.peers_per_address)")
-        self._knocking += 1
-        self._count(host, 1)
-        return None
+        return self._admissions.knock(address, len(self.ends))
 
     def left(self, address: str) -> None:
         """A newcomer gave up before it was let in."""
-        self._knocking -= 1
-        self._count(_host(address), -1)
+        self._admissions.left(address)
 
     def admit(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
         """Ask `authenticate`; at once where there is none."""
@@ -193,27 +171,20 @@ class BrokerGate:
 
     def opened(self, transport: Transport, admission: Admission) -> None:
         """A newcomer is in."""
-        self._knocking -= 1
+        self._admissions.opened()
         receives: Callable[[Receiver], Receiver] | None = None
         if self.listens_in is not None:
             transport, receives = self.listens_in(transport)
         end = _Connection(self, transport)
-        self.ends[end] = _host(transport.address)
+        self.ends[end] = transport.address
         end.joined(admission, expiry(admission.identity, self._runtime))
         transport.start(end if receives is None else receives(end))
 
     def left_for_good(self, end: _Connection) -> None:
         """A connection is gone."""
-        host = self.ends.pop(end, None)
-        if host is not None:
-            self._count(host, -1)
-
-    def _count(self, host: str, step: int) -> None:
-        left = self._inside.get(host, 0) + step
-        if left > 0:
-            self._inside[host] = left
-        else:
-            self._inside.pop(host, None)
+        address = self.ends.pop(end, None)
+        if address is not None:
+            self._admissions.gone(address)
 
     def tick(self, now: float) -> None:
         """About once a second: liveness of every connection."""
@@ -227,8 +198,3 @@ class BrokerGate:
 
 def _plain(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
-
-
-def _host(address: str) -> str:
-    host, _, _ = address.rpartition(":")
-    return host or address

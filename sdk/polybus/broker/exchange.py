@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from ..errors import TooLarge
+from ..errors import Code, TooLarge
 from ..protocols.csb import wire
 from . import frames
 from .client_states import Event, Stage
@@ -145,7 +145,8 @@ class Exchange:
         """True for a request or an open that comes too late, for a broker that is leaving: it is answered so."""
         if len(frame) < 8 or frame[0] >> 4 != wire.REQUEST or frame[4:8] in _NOT_TURNED_DOWN:
             return False
-        self.registry.send(client, frames.leaving(frame))
+        text = "the broker is leaving: ask another, or later"
+        self.registry.send(client, frames.refusal(frame, text, Code.UNAVAILABLE))
         return True
 
     def _hold(self, server: Server, client: Client) -> None:
@@ -165,21 +166,18 @@ class Exchange:
             self.registry.drop(client, "forbidden_kind", f"{wire.CONTROL_WORDS[kind]} from a client")
             self.registry.send_away(client, 1008, f"a client says neither Connected nor Closed nor Close (kind {kind:#x})")
         else:
-            self._refuse_client(client, frame, "unknown_kind", f"kind {kind:#x} is not defined in CSB")
-
-    def _refuse_client(self, client: Client, frame: bytes, reason: str, text: str) -> None:
-        self.registry.drop(client, reason, text)
-        self.registry.send(client, frames.refusal(frame, text, too_large=reason == "too_large"))
+            text = f"kind {kind:#x} is not defined in CSB"
+            self.registry.drop(client, "unknown_kind", text)
+            self.registry.send(client, frames.refusal(frame, text))
 
     def _too_large_from_client(self, client: Client, frame: bytes) -> None:
         """There is no room for the client's number: whoever waits for the frame is told."""
         text = "too large to be handed on with the number of the client in front, 4 bytes (Limits.message)"
+        self.registry.drop(client, "too_large", text)
         if frame[4:8] in _OF_CHANNELS:  # a gap would not be noticed
-            self.registry.drop(client, "too_large", text)
             self.registry.send_away(client, 1009, text)
         elif frame[0] >> 4 == wire.REQUEST:
-            self._refuse_client(client, frame, "too_large", text)
+            self.registry.send(client, frames.too_large(frame, text))
         else:
-            self.registry.drop(client, "too_large", text)
             client.owes -= 1
-            client.server.send(client.prefix + frames.refusal(frame, text, too_large=True))
+            client.server.send(client.prefix + frames.too_large(frame, text))

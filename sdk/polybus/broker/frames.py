@@ -15,9 +15,8 @@ BROKER: Final = 0
 """The number that is no client's: what stands under it is for the broker itself."""
 HEAD: Final = struct.Struct(">IB")
 """The number of the client, then kind and encoding."""
-_BAD_REQUEST: Final = 0xCC
 _INTERNAL: Final = 0xD0
-_TOO_LARGE: Final = 0xD1
+_RESULTS: Final = {Code.INVALID_ARGUMENT: 0xCC, Code.UNAVAILABLE: _INTERNAL, Code.RESOURCE_EXHAUSTED: 0xD1}
 _SAYABLE: Final = range(1000, 5000)
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -54,21 +53,16 @@ def _answer(frame: bytes, result: int, said: Mapping[str, Any]) -> bytes:
     return wire.CLIENT.pack(BROKER) + head + _encode(said)
 
 
-def refusal(frame: bytes, text: str, *, too_large: bool = False) -> bytes:
-    """The answer to a client's frame that cannot be handed on."""
+def refusal(frame: bytes, text: str, code: Code = Code.INVALID_ARGUMENT, **reason: str) -> bytes:
+    """The answer to a client's frame that is not handed on."""
     _, _, number, action = wire.HEADER.unpack_from(frame)
-    said: dict[str, Any] = {"code": int(Code.INVALID_ARGUMENT), "text": text}
-    if too_large:
-        said = {"code": int(Code.RESOURCE_EXHAUSTED), "reason": "too_large", "text": text}
-    result = _TOO_LARGE if too_large else _BAD_REQUEST
-    return wire.HEADER.pack(wire.RESPONSE << 4 | wire.JSON, result, number, action) + _encode(said)
+    head = wire.HEADER.pack(wire.RESPONSE << 4 | wire.JSON, _RESULTS[code], number, action)
+    return head + _encode({"code": int(code), **reason, "text": text})
 
 
-def leaving(frame: bytes) -> bytes:
-    """The answer to a request that comes while the broker drains."""
-    _, _, number, action = wire.HEADER.unpack_from(frame)
-    said = {"code": int(Code.UNAVAILABLE), "text": "the broker is leaving: ask another, or later"}
-    return wire.HEADER.pack(wire.RESPONSE << 4 | wire.JSON, _INTERNAL, number, action) + _encode(said)
+def too_large(frame: bytes, text: str) -> bytes:
+    """The answer to one that has no room for the number of its client."""
+    return refusal(frame, text, Code.RESOURCE_EXHAUSTED, reason="too_large")
 
 
 def closing(frame: bytes) -> tuple[int, str]:

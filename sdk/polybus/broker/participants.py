@@ -17,31 +17,24 @@ class End(Protocol):
     @property
     def address(self) -> str:
         """Of the other end."""
-        ...
 
-    def send(self, frame: bytes) -> None:
+    def send(self, frame: bytes, /) -> None:
         """Hand over a frame without waiting."""
-        ...
 
     def backlog(self) -> int:
         """Bytes that the operating system has not taken."""
-        ...
 
-    def close(self, code: int, reason: str) -> None:
+    def close(self, code: int, reason: str, /) -> None:
         """Write what was sent, and close."""
-        ...
 
-    def cut(self, code: int, reason: str) -> None:
+    def cut(self, code: int, reason: str, /) -> None:
         """Close at once; what has not been written is lost."""
-        ...
 
     def hold(self) -> None:
         """Read nothing for now."""
-        ...
 
     def release(self) -> None:
         """Go on reading."""
-        ...
 
 
 class _Gone:
@@ -49,23 +42,13 @@ class _Gone:
 
     address = "a connection that is gone"
 
-    def send(self, frame: bytes) -> None:
-        pass
-
     def backlog(self) -> int:
         return 0
 
-    def close(self, code: int, reason: str) -> None:
+    def send(self, *_: object) -> None:
         pass
 
-    def cut(self, code: int, reason: str) -> None:
-        pass
-
-    def hold(self) -> None:
-        pass
-
-    def release(self) -> None:
-        pass
+    close = cut = hold = release = send
 
 
 GONE: Final = _Gone()
