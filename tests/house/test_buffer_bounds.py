@@ -144,7 +144,7 @@ BOUNDS: dict[str, str] = {
     "_core.runtime.backlogged": "one for each peer",
     "_core.runtime.links": "Limits.peers, and the links that this bus opened",
     "_core.runtime.timed": "one for each peer and link",
-    "_core.admissions._hosts": "Limits.peers and Limits.handshakes of each gate",
+    "_core.admissions.hosts": "Limits.peers and Limits.handshakes of each gate",
     "_bus.acceptor.links": "Limits.peers",
     "_util.pattern_index._cache": "4,096 subjects, then it is emptied",
     "_util.pattern_index._exact": "Limits.subscriptions of each peer; charged to the peer",

@@ -40,22 +40,22 @@ async def test_silent_strangers_make_room_for_who_speaks_the_oldest_first(
         crowd = []
         for count in range(1, 6):
             crowd.append(await silent(listener.url, stack))
-            await eventually(lambda count=count: listener._gate._knocking == count)  # type: ignore[misc]
+            await eventually(lambda count=count: listener._gate._admissions.handshakes == count)  # type: ignore[misc]
         for _ in range(3):
             async with connect(listener.url, tls=client_tls(authority) if secure else None):
                 assert len(listener.peers) == 1
         with pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):
             await crowd[0].receive()
-        await eventually(lambda: listener._gate._knocking == 4)  # who was let in has left a place
-        assert listener._gate._inside == {"127.0.0.1": 4}
+        await eventually(lambda: listener._gate._admissions.handshakes == 4)  # who was let in has left a place
+        assert listener._gate._admissions.hosts == {"127.0.0.1": 4}
         for stream in crowd[1:]:
             with anyio.move_on_after(0) as scope:
                 await stream.receive()
             assert scope.cancelled_caught
         for stream in crowd:
             await stream.aclose()
-        await eventually(lambda: listener._gate._knocking == 0)
-        assert listener._gate._inside == {}
+        await eventually(lambda: listener._gate._admissions.handshakes == 0)
+        assert listener._gate._admissions.hosts == {}
 
 
 @bounded
