@@ -68,12 +68,9 @@ class Gate(Protocol):
 
     def left(self, address: str) -> None:
         """A connection that knocked went away before `opened`."""
-        ...
 
     def admit(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
         """Ask for admission of a peer. `decided` is called once, at once or later."""
-        ...
 
     def opened(self, transport: Transport, admission: Admission) -> None:
         """The connection is established; the bus calls `transport.start`."""
-        ...

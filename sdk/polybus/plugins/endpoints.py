@@ -89,7 +89,6 @@ class Listening(Protocol):
 
     async def aclose(self) -> None:
         """Stop accepting and release the address; connections stay."""
-        ...
 
 
 class TransportAdapter(Protocol):

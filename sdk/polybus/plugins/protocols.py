@@ -193,11 +193,9 @@ class Session(Protocol):
 
     def start(self, now: float) -> None:
         """The connection is there: queue the first frames of the handshake, or `Ready` where there is none."""
-        ...
 
     def receive(self, frame: bytes, now: float) -> None:
         """One frame has come in. Never raises: what is wrong with it becomes `Refused` or `CloseWanted`."""
-        ...
 
     def events(self) -> list[Message | SessionEvent]:
         """Events and messages since the last call, in order. Of a message from one of many peers, `Message.peer` is its key.
@@ -233,7 +231,6 @@ class Session(Protocol):
 
         The session may quarantine the id.
         """
-        ...
 
     def frames_to_send(self) -> list[bytes]:
         """Frames queued since the last call, in order."""
@@ -245,18 +242,15 @@ class Session(Protocol):
 
     def tick(self, now: float) -> None:
         """Time has passed."""
-        ...
 
     def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> None:
         """Queue whatever the protocol says when it leaves (or, with `peer_key`, when it sends one of many peers away).
 
         A peer that was sent away counts as gone at once; `PeerClosed` for it may follow or not.
         """
-        ...
 
     def connection_lost(self, reason: str) -> None:
         """The connection is gone; nothing will be written any more."""
-        ...
 
 
 class ProtocolAdapter(Protocol):

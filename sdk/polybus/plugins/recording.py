@@ -48,15 +48,12 @@ class Recorder(Protocol):
         Raises:
             LocalProtocolError: It has been used before.
         """
-        ...
 
     def open(self) -> None:
         """Begin to write."""
-        ...
 
     def close(self) -> None:
         """Write the rest, and end."""
-        ...
 
     def stats(self) -> RecorderStats:
         """Figures so far."""
@@ -85,4 +82,3 @@ class Tap(Protocol):
 
     def over(self, why: Closed) -> None:
         """Record the end of the connection."""
-        ...

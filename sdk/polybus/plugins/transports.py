@@ -30,19 +30,15 @@ class Receiver(Protocol):
 
     def frames_received(self, frames: Sequence[bytes]) -> None:
         """Whole frames, in order, as many as one read gave."""
-        ...
 
     def closed(self, why: Closed) -> None:
         """The last call: nothing is sent or received any more."""
-        ...
 
     def pause_writing(self) -> None:
         """The peer is slow: send nothing more until `resume_writing`. (A frame sent all the same is kept.)"""
-        ...
 
     def resume_writing(self) -> None:
         """There is room again."""
-        ...
 
 
 class Transport(Protocol):
@@ -76,7 +72,6 @@ class Transport(Protocol):
 
     def start(self, receiver: Receiver) -> None:
         """Deliver from now on, first what has already come in. Called once."""
-        ...
 
     def send(self, frame: bytes) -> None:
         """Hand over a frame without waiting; those of one turn of the event loop leave in one write. After the end: ignored.
@@ -84,7 +79,6 @@ class Transport(Protocol):
         Raises:
             TooLarge: The frame is over `max_frame`, which is `Limits.message`.
         """
-        ...
 
     def write_backlog(self) -> int:
         """Bytes handed over that the operating system has not taken yet."""
@@ -92,15 +86,12 @@ class Transport(Protocol):
 
     def close(self, code: int = 1000, reason: str = "") -> None:
         """Write what was sent, tell the peer, close; after `Limits.close_timeout` cut. `Receiver.closed` follows."""
-        ...
 
     def abort(self, why: Closed) -> None:
         """Cut at once. `Receiver.closed` follows with this reason."""
-        ...
 
     def tick(self, now: float) -> None:
         """About once a second: pings, frame and write deadlines, close timeout."""
-        ...
 
 
 class Reservation(Protocol):
@@ -112,7 +103,6 @@ class Reservation(Protocol):
 
     def release(self) -> None:
         """Keep nothing any more. To be called once, at the end."""
-        ...
 
 
 class Host(Protocol):
@@ -138,8 +128,6 @@ class Host(Protocol):
 
     def call_soon(self, function: Callable[[], None]) -> None:
         """Call in the next turn of the event loop. The function must not raise."""
-        ...
 
     def spawn(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
         """Run a coroutine function as a task of the bus, cancelled when the bus is left. What it raises is logged."""
-        ...
