@@ -18,8 +18,7 @@ from ...errors import RemoteProtocolError
 from ...limits import Limits
 from ...message import Kind, Message
 from .checks import WIRE_RULES, check_id, check_subject, read_ttl, refuse, refuse_json
-from .document import named_in_body
-from .members import NO_EXTRAS, ChannelMembers, credit, end, error, opening
+from .members import NO_EXTRAS, ChannelMembers, credit, end, error, named_in_body, opening
 
 HEADER: Final = struct.Struct(">BHI")
 REST_OF_FRAME: Final = 0xFFFFFFFF
@@ -51,11 +50,11 @@ class BinaryReader:
             _FAIL_BY_HEX: self._fail,
             ord("S"): partial(self._interest, Kind.SUBSCRIBE),
             ord("U"): partial(self._interest, Kind.UNSUBSCRIBE),
-            ord("C"): self._cancel,
+            ord("C"): lambda name, body: Message(Kind.CANCEL, "", self._check_id(name)),
             ord("O"): partial(self._open, False),
             ord("o"): partial(self._open, True),
-            ord("K"): self._credit,
-            ord("E"): self._end,
+            ord("K"): lambda name, body: credit(*self._id_and_extras(name)),
+            ord("E"): lambda name, body: end(*self._id_and_extras(name)),
         }
 
     def read(self, frame: bytes) -> Message:
@@ -153,9 +152,6 @@ class BinaryReader:
         check_subject(name, self._limits.subject)
         return Message(kind, name)
 
-    def _cancel(self, name: str, body: bytes | None) -> Message:
-        return Message(Kind.CANCEL, "", self._check_id(name))
-
     def _open(self, octets: bool, name: str, body: bytes | None) -> Message:
         id, _, rest = name.partition("\0")
         self._check_id(id)
@@ -165,12 +161,6 @@ class BinaryReader:
 
     def _item(self, octets: bool, name: str, body: bytes | None) -> Message:
         return self._with_body(Message(_ITEM, "", self._check_id(name)), body, octets)
-
-    def _credit(self, name: str, body: bytes | None) -> Message:
-        return credit(*self._id_and_extras(name))
-
-    def _end(self, name: str, body: bytes | None) -> Message:
-        return end(*self._id_and_extras(name))
 
     def _check_id(self, id: str) -> str:
         if not 0 < len(id) <= self._short_id or "\0" in id:

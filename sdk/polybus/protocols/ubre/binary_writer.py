@@ -13,8 +13,7 @@ from ...limits import Limits
 from ...message import Kind, Message
 from .binary_reader import HEADER, REST_OF_FRAME
 from .checks import WIRE_RULES, unencodable
-from .document import with_subject
-from .members import body_is_octets, error_body, extras_of
+from .members import body_is_octets, error_body, extras_of, with_subject
 
 _MAX_NAME: Final = 0xFFFF
 _JSON_ONLY: Final = (JSON,)
@@ -74,16 +73,12 @@ class BinaryWriter:
         if kind is Kind.ERROR:
             text = error_body(message)
             return self._frame(b"f", self._extended(_id_bytes(id), message), text.encode() if self._raw else _encode(text))
-        if kind is Kind.SUBSCRIBE:
-            return self._frame(b"S", self._filled_subject(message), None)
-        if kind is Kind.UNSUBSCRIBE:
-            return self._frame(b"U", self._filled_subject(message), None)
+        if kind is Kind.SUBSCRIBE or kind is Kind.UNSUBSCRIBE:
+            return self._frame(b"S" if kind is Kind.SUBSCRIBE else b"U", self._filled_subject(message), None)
         if kind is Kind.CANCEL:
             return self._frame(b"C", _id_bytes(id), None)
-        if kind is Kind.CREDIT:
-            return self._frame(b"K", self._extended(_id_bytes(id), message), None)
-        if kind is Kind.END:
-            return self._frame(b"E", self._extended(_id_bytes(id), message), None)
+        if kind is Kind.CREDIT or kind is Kind.END:
+            return self._frame(b"K" if kind is Kind.CREDIT else b"E", self._extended(_id_bytes(id), message), None)
         if kind is Kind.OPEN:
             name = self._extended(b"%b\0%b" % (_id_bytes(id), self._subject_bytes(message.subject)), message)
             return self._self_described(b"oO", name, message)

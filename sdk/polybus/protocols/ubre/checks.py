@@ -16,11 +16,7 @@ refuse_json: Final = WIRE_RULES.refuse_json
 
 
 def check_subject(value: Any, limit: int, answer_id: Any = None, empty: bool = False) -> None:
-    """For subjects that came in.
-
-    Raises:
-        RemoteProtocolError: ``invalid_subject``.
-    """
+    """For subjects that came in. May raise `RemoteProtocolError`: ``invalid_subject``."""
     fault = fault_in_subject(value, limit)
     if fault is None and not value and not empty:
         fault = "the subject is empty"
@@ -29,11 +25,7 @@ def check_subject(value: Any, limit: int, answer_id: Any = None, empty: bool = F
 
 
 def check_id(value: Any, limit: int) -> None:
-    """Ids are text of 1 to `limit` UTF-8 bytes or whole numbers within 2^53.
-
-    Raises:
-        RemoteProtocolError: ``invalid_id``.
-    """
+    """May raise `RemoteProtocolError`, ``invalid_id``: ids are text of 1 to `limit` bytes or whole numbers within 2^53."""
     if type(value) is str:
         if value and len(value.encode()) <= limit:
             return
@@ -45,11 +37,7 @@ def check_id(value: Any, limit: int) -> None:
 
 
 def read_ttl(ttl: Any, answer_id: Any = None) -> float | None:
-    """Whole milliseconds that came in, as seconds; null counts as none.
-
-    Raises:
-        RemoteProtocolError: ``invalid_ttl``.
-    """
+    """Whole milliseconds that came in, as seconds; null counts as none. May raise `RemoteProtocolError`: ``invalid_ttl``."""
     if ttl is None:
         return None
     if type(ttl) is not int or not 0 <= ttl <= MAX_INT:

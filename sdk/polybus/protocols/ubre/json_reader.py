@@ -2,26 +2,25 @@
 
 Reading is in two steps. The first letter of a frame foretells its verb, and the shape of that verb is decoded with unknown
 members forbidden, so that this one pass also proves that there is exactly one verb. Frames that do not fit (members in another
-order, unknown members, nonsense) are read again without haste. A body is cut out as bytes and decoded at once: cutting alone
-would let numbers pass that no decoder takes.
+order, unknown members, nonsense) are read again without haste. A shape checks nothing else, so that a wrong type gets an error
+that says which rule it breaks. A body is cut out as bytes and decoded at once: cutting alone would let numbers pass that no
+decoder takes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
 import msgspec
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from ...body import OCTETS, check_json
 from ...errors import RemoteProtocolError
 from ...limits import Limits
 from ...message import Kind, Message
-from . import json_shapes as shapes
 from .checks import WIRE_RULES, check_id, check_subject, read_ttl, refuse, refuse_json
-from .document import named_in_body
-from .members import credit, end, error, opening
+from .members import ChannelMembers, credit, end, error, named_in_body, opening
 
 # The kinds of the hot path as plain names: an attribute of an enum class costs three times as much.
 _REQUEST, _RESPONSE, _PUBLISH, _ITEM = Kind.REQUEST, Kind.RESPONSE, Kind.PUBLISH, Kind.ITEM
@@ -29,11 +28,30 @@ _decode: Final = msgspec.json.Decoder().decode
 _members: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 
 _Reader: TypeAlias = tuple[Callable[[bytes], Any], Callable[[Any], Message]]
+_BODY, _HEADERS, _TTL = ("body", Raw, Raw()), ("headers", Any, None), ("ttl", Any, None)
+_DATA: Final = ("data", bytes | UnsetType, UNSET)
+_SHAPES: Final[Mapping[str, tuple[tuple[type[Struct], ...], list[Any]]]] = {
+    "request": ((), [("id", Any, UNSET), _BODY, _TTL, _HEADERS]),
+    "success": ((), [_BODY, _HEADERS]),
+    "publish": ((), [_BODY, _HEADERS]),
+    "item": ((), [_BODY, _DATA]),
+    "fail": ((ChannelMembers,), [("body", Any, None)]),
+    "subscribe": ((), []),
+    "unsubscribe": ((), []),
+    "cancel": ((), []),
+    "open": ((ChannelMembers,), [("subject", Any, None), _BODY, _DATA]),
+    "credit": ((ChannelMembers,), []),
+    "end": ((ChannelMembers,), []),
+}
+"""Of each verb, which is a member too: the members beside it, by a base or one by one."""
 
 
-def _strict(shape: type[Struct]) -> Callable[[bytes], Any]:
-    strict = msgspec.defstruct(shape.__name__, [], bases=(shape,), forbid_unknown_fields=True, gc=False)
-    return msgspec.json.Decoder(strict).decode
+def _shape(verb: str, strict: bool) -> type[Struct]:
+    bases, members = _SHAPES[verb]
+    return msgspec.defstruct(verb, [(verb, Any), *members], bases=bases, forbid_unknown_fields=strict, gc=False)
+
+
+_Request: Final[Any] = _shape("request", strict=False)
 
 
 class JsonReader:
@@ -46,26 +64,25 @@ class JsonReader:
         self._short_id = limits.id // 4
         # Shorter than this, a frame can be neither too large nor too deep.
         self._short_frame = min(limits.message, 2 * limits.depth)
-        readers: list[tuple[type[Struct], Callable[[Any], Message]]] = [
-            (shapes.RequestShape, self._request),
-            (shapes.SuccessShape, self._success),
-            (shapes.PublishShape, self._publish),
-            (shapes.ItemShape, self._item),
-            (shapes.FailShape, lambda fields: error(self._id(fields.fail), fields.body, fields, limits)),
-            (shapes.SubscribeShape, lambda fields: self._interest(Kind.SUBSCRIBE, fields.subscribe)),
-            (shapes.UnsubscribeShape, lambda fields: self._interest(Kind.UNSUBSCRIBE, fields.unsubscribe)),
-            (shapes.CancelShape, lambda fields: Message(Kind.CANCEL, "", self._id(fields.cancel))),
-            (shapes.OpenShape, self._open),
-            (shapes.CreditShape, lambda fields: credit(self._id(fields.credit), fields)),
-            (shapes.EndShape, lambda fields: end(self._id(fields.end), fields)),
-        ]
+        readers: dict[str, Callable[[Any], Message]] = {
+            "request": self._request,
+            "success": self._success,
+            "publish": self._publish,
+            "item": lambda fields: self._with_body(Message(_ITEM, "", self._id(fields.item)), fields),
+            "fail": lambda fields: error(self._id(fields.fail), fields.body, fields, limits),
+            "subscribe": lambda fields: self._interest(Kind.SUBSCRIBE, fields.subscribe),
+            "unsubscribe": lambda fields: self._interest(Kind.UNSUBSCRIBE, fields.unsubscribe),
+            "cancel": lambda fields: Message(Kind.CANCEL, "", self._id(fields.cancel)),
+            "open": self._open,
+            "credit": lambda fields: credit(self._id(fields.credit), fields),
+            "end": lambda fields: end(self._id(fields.end), fields),
+        }
         self._by_verb: dict[str, _Reader] = {}
         # Keyed by the third byte of a frame, `{"r...`. Where two verbs share a letter, the first one above has it.
         self._by_letter: dict[int, _Reader] = {}
-        for shape, build in readers:
-            verb = shape.__name__.removesuffix("Shape").lower()
-            self._by_verb[verb] = msgspec.json.Decoder(shape).decode, build
-            self._by_letter.setdefault(ord(verb[0]), (_strict(shape), build))
+        for verb, build in readers.items():
+            self._by_verb[verb] = msgspec.json.Decoder(_shape(verb, strict=False)).decode, build
+            self._by_letter.setdefault(ord(verb[0]), (msgspec.json.Decoder(_shape(verb, strict=True)).decode, build))
 
     def read(self, frame: bytes) -> Message:
         try:
@@ -103,10 +120,14 @@ class JsonReader:
         decode, build = self._by_verb[verbs[0]]
         return build(decode(frame))
 
-    def _request(self, fields: shapes.RequestShape) -> Message:
+    def _request(self, fields: Any) -> Message:
         id = fields.id
         if id is UNSET:
-            return self._request_of_the_document(fields)
+            # The document's: {"request": id, "body": {"subject", "body"}}; any other body is for the subject "".
+            found = named_in_body(fields.body)
+            subject, body = ("", fields.body) if found is None else (found.subject, found.body)
+            fields = _Request(subject, fields.request, body, fields.ttl, fields.headers)
+            id = fields.id
         if type(id) is not str or not 0 < len(id) <= self._short_id:
             check_id(id, self._limits.id)
         subject = fields.request
@@ -126,13 +147,7 @@ class JsonReader:
             message.raw = raw
         return message
 
-    def _request_of_the_document(self, fields: shapes.RequestShape) -> Message:
-        """``{"request": id, "body": {"subject": ..., "body": ...}}``; any other body is for the subject ``""``."""
-        found = named_in_body(fields.body)
-        subject, body = ("", fields.body) if found is None else (found.subject, found.body)
-        return self._request(shapes.RequestShape(subject, fields.request, body, fields.ttl, fields.headers))
-
-    def _publish(self, fields: shapes.PublishShape) -> Message:
+    def _publish(self, fields: Any) -> Message:
         subject = fields.publish
         if type(subject) is not str or not 0 < len(subject) <= self._short_subject or not subject.isprintable():
             check_subject(subject, self._limits.subject)
@@ -145,7 +160,7 @@ class JsonReader:
             message.raw = raw
         return message
 
-    def _success(self, fields: shapes.SuccessShape) -> Message:
+    def _success(self, fields: Any) -> Message:
         id = fields.success
         if type(id) is not str or not 0 < len(id) <= self._short_id:
             check_id(id, self._limits.id)
@@ -163,19 +178,12 @@ class JsonReader:
             raise refused from error
         return message
 
-    def _item(self, fields: shapes.ItemShape) -> Message:
-        message = Message(_ITEM, "", self._id(fields.item))
-        self._add_body(message, fields)
-        return message
-
-    def _open(self, fields: shapes.OpenShape) -> Message:
+    def _open(self, fields: Any) -> Message:
         id = self._id(fields.open)
         check_subject(fields.subject, self._limits.subject, id, empty=True)
-        message = opening(id, fields.subject, fields, self._limits)
-        self._add_body(message, fields, id)
-        return message
+        return self._with_body(opening(id, fields.subject, fields, self._limits), fields, id)
 
-    def _add_body(self, message: Message, fields: shapes.ItemShape | shapes.OpenShape, answer_id: Any = None) -> None:
+    def _with_body(self, message: Message, fields: Any, answer_id: Any = None) -> Message:
         raw = bytes(fields.body)
         if fields.data is not UNSET:
             if raw:
@@ -188,6 +196,7 @@ class JsonReader:
             except (ValueError, RecursionError) as error:
                 raise refuse_json(error, answer_id) from error
             message.raw = raw
+        return message
 
     def _interest(self, kind: Kind, subject: Any) -> Message:
         check_subject(subject, self._limits.subject)

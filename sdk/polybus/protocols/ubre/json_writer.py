@@ -12,8 +12,7 @@ from ...errors import LocalProtocolError, Unsupported
 from ...limits import Limits
 from ...message import Kind, Message
 from .checks import WIRE_RULES, unencodable
-from .document import with_subject
-from .members import body_is_octets, error_body, extras_of
+from .members import body_is_octets, error_body, extras_of, with_subject
 
 _JSON_ONLY: Final = (JSON,)
 _OCTETS_ONLY: Final = (OCTETS,)

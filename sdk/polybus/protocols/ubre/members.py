@@ -1,4 +1,5 @@
-"""The members that both formats share: errors, deadlines, headers, and what opens and feeds a channel."""
+"""The members that both formats share: errors, deadlines, headers, what opens and feeds a channel, and the subject in the body
+of a request in the document's dialect, in which the only name of a request is its id."""
 
 from __future__ import annotations
 
@@ -39,21 +40,29 @@ class ChannelMembers(Struct, gc=False, kw_only=True):
 NO_EXTRAS = ChannelMembers()
 
 
+class SubjectInBody(Struct, gc=False, forbid_unknown_fields=True):
+    """The body of a request in the document's dialect."""
+
+    subject: str
+    body: Raw = Raw()
+
+
+_subject_in_body: Final = msgspec.json.Decoder(SubjectInBody).decode
+
+
 # -- reading -------------------------------------------------------------------------------------------------------------
 
 
+def named_in_body(body: bytes | Raw) -> SubjectInBody | None:
+    """A body ``{"subject": text, "body": any}``, without further members, in its two parts; None for every other body."""
+    try:
+        return _subject_in_body(body)
+    except (ValueError, RecursionError):
+        return None
+
+
 def error(id: Any, body: Any, extras: ChannelMembers, limits: Limits) -> Message:
-    """A fail.
-
-    Args:
-        id: Of the request, checked.
-        body: Decoded; None where there is none.
-        extras: What stood beside it.
-        limits: For the headers.
-
-    Raises:
-        RemoteProtocolError: ``invalid_headers``.
-    """
+    """A fail, of a checked id and a decoded body. May raise `RemoteProtocolError`: ``invalid_headers``."""
     headers = WIRE_RULES.read_headers(extras.headers, limits.headers)
     if extras.code is UNSET:
         code, attributes = _bare_error(body)
@@ -98,11 +107,7 @@ def end(id: Any, extras: ChannelMembers) -> Message:
 
 
 def credit(id: Any, extras: ChannelMembers) -> Message:
-    """Read a credit: the number of items that may be sent besides.
-
-    Raises:
-        RemoteProtocolError: ``malformed``: not a whole number above 0.
-    """
+    """Read how many items may be sent besides. May raise `RemoteProtocolError`: ``malformed``, not a whole number above 0."""
     amount = WIRE_RULES.read_count(extras.n, "n")
     if amount == 0:
         raise refuse("a credit of 0 says nothing")
@@ -110,20 +115,13 @@ def credit(id: Any, extras: ChannelMembers) -> Message:
 
 
 def opening(id: Any, subject: str, extras: ChannelMembers, limits: Limits) -> Message:
-    """An open, still without its body.
-
-    Raises:
-        RemoteProtocolError: ``malformed``, ``invalid_headers`` or ``invalid_ttl``, to be answered under `id`.
-    """
+    """An open, still without its body. May raise `RemoteProtocolError`, to be answered under `id`."""
     if extras.mode not in MODES:
         raise refuse(f"mode is one of {', '.join(MODES)}", "malformed", id)
     headers = WIRE_RULES.read_headers(extras.headers, limits.headers, id)
     ttl = read_ttl(extras.ttl, id)
-    attributes = {
-        "mode": extras.mode,
-        "credit": WIRE_RULES.read_count(extras.n, "n", id),
-        "hops": WIRE_RULES.read_count(extras.hops, "hops", id),
-    }
+    credit, hops = WIRE_RULES.read_count(extras.n, "n", id), WIRE_RULES.read_count(extras.hops, "hops", id)
+    attributes = {"mode": extras.mode, "credit": credit, "hops": hops}
     return Message(Kind.OPEN, subject, id, None, JSON, headers, ttl, None, None, attributes)
 
 
@@ -135,6 +133,15 @@ def body_is_octets(message: Message) -> bool:
     if message.raw is not None:
         return message.format is OCTETS
     return message.has_body and isinstance(message.body, (bytes, bytearray, memoryview))
+
+
+def with_subject(quoted_subject: bytes, body: bytes | None) -> bytes | None:
+    """A JSON body that carries its subject in it. For the subject ``""`` it stays as it is, unless it could be mistaken."""
+    if quoted_subject == b'""' and (body is None or not (b'"subject"' in body or b"\\" in body)):
+        return body
+    if body is None:
+        return b'{"subject":%b}' % quoted_subject
+    return b'{"subject":%b,"body":%b}' % (quoted_subject, body)
 
 
 def error_body(message: Message) -> str:
@@ -170,10 +177,6 @@ def _add_opening(members: dict[str, Any], message: Message) -> None:
     members.update(mode=given.get("mode", "channel"), n=given.get("credit", 0), hops=given.get("hops", 0))
 
 
-def _add_credit(members: dict[str, Any], message: Message) -> None:
-    members["n"] = message.attributes.get("credit", 0)
-
-
 def _add_end(members: dict[str, Any], message: Message) -> None:
     if message.code:  # None and OK are a clean end
         members["text"] = _text(message)
@@ -203,7 +206,7 @@ _ADD: Final[Mapping[Kind, Callable[[dict[str, Any], Message], None]]] = {
     Kind.REQUEST: _add_ttl,
     Kind.NOTIFY: _add_ttl,
     Kind.OPEN: _add_opening,
-    Kind.CREDIT: _add_credit,
+    Kind.CREDIT: lambda members, message: members.update(n=message.attributes.get("credit", 0)),
     Kind.END: _add_end,
     Kind.ERROR: _add_error,
 }
