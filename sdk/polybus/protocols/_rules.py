@@ -74,11 +74,7 @@ class WireRules:
         return self.refuse(f"not the JSON of {kind}: {error}", "malformed", answer_id)
 
     def read_headers(self, headers: Any, limit: int, answer_id: Any = None) -> dict[str, str] | None:
-        """Headers that came in; null counts as none.
-
-        Raises:
-            RemoteProtocolError: ``invalid_headers``.
-        """
+        """Headers that came in; null counts as none. May raise `RemoteProtocolError`: ``invalid_headers``."""
         fault = None if headers is None else fault_in_headers(headers, limit)
         if fault is not None:
             raise self.refuse(fault, "invalid_headers", answer_id)
@@ -87,11 +83,7 @@ class WireRules:
     def read_count(
         self, value: Any, name: str, answer_id: Any = None, reason: str = "malformed", most: int = MAX_INT, least: int = 0
     ) -> int:
-        """A whole number that came in.
-
-        Raises:
-            RemoteProtocolError: With `reason`.
-        """
+        """A whole number that came in. May raise `RemoteProtocolError`: with `reason`."""
         if type(value) is not int or not least <= value <= most:
             raise self.refuse(f"{name} is a whole number, not below {least}", reason, answer_id)
         return value

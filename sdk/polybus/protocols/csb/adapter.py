@@ -24,7 +24,6 @@ from .session import CsbSession
 from .writer import CsbWriter
 
 _LIMITS: Final = Limits()
-_SIDES: Final = {"side": ("direct", "broker-server")}
 _MOST: Final = 64
 """Sockets of a pool."""
 
@@ -87,7 +86,7 @@ class Csb(UrlOptions):
 
     actions: tuple[tuple[str, int], ...] = field(default=(), converter=_actions)
     encodings: tuple[tuple[int | str, str], ...] = field(default=(), converter=_encodings)
-    side: Literal["direct", "broker-server"] = field(default="direct", validator=one_of(_SIDES))
+    side: Literal["direct", "broker-server"] = field(default="direct", validator=one_of({"side": ("direct", "broker-server")}))
     pool: int = field(default=1, converter=_pool)
     server: str = ""
     instance: str = field(default="", eq=False, repr=False)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import binascii
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl, urlencode
 
 import msgspec
+from attrs import frozen
 
 from ...body import JSON as JSON_FORMAT
 from ...body import OCTETS, TEXT, BodyFormat, check_json
@@ -20,38 +21,45 @@ from .results import ENCODING_ERROR
 MAX_FIELDS: Final = 1000
 """Of a form: each costs the reader far more memory than the sender."""
 
-
 WIRE_RULES: Final = WireRules("csb")
 refuse: Final = WIRE_RULES.refuse
 
 
-class FormFormat:
-    """``application/x-www-form-urlencoded``: a dict of texts, with lists where a key is repeated."""
+@frozen(eq=False)
+class PayloadFormat:
+    """A body format that only this wire has.
 
-    content_type = "application/x-www-form-urlencoded"
+    Attributes:
+        read: As `decode`, with `RemoteProtocolError` in place of `BadRequest`.
+    """
 
-    def encode(self, value: Any) -> bytes:
-        try:
-            plain = msgspec.to_builtins(value)
-        except (TypeError, ValueError) as error:
-            raise EncodeError(f"{type(value).__name__} is no form: {error}") from error
-        if not isinstance(plain, dict):
-            raise EncodeError(f"this action carries a form: fields and their texts, not {type(value).__name__}")
-        fields = [
-            (str(name), _field(one, f"$.{name}"))
-            for name, item in plain.items()
-            for one in (item if isinstance(item, (list, tuple)) else (item,))
-        ]
-        try:
-            return urlencode(fields, encoding="utf-8").encode()
-        except UnicodeEncodeError as error:
-            raise EncodeError(f"lone surrogate at character {error.start}") from error
+    content_type: str
+    encode: Callable[[Any], bytes]
+    read: Callable[[bytes], Any]
 
     def decode(self, data: bytes) -> Any:
         try:
-            return _form(data)
+            return self.read(data)
         except RemoteProtocolError as error:
             raise BadRequest(error.text) from error
+
+
+def _write_form(value: Any) -> bytes:
+    try:
+        plain = msgspec.to_builtins(value)
+    except (TypeError, ValueError) as error:
+        raise EncodeError(f"{type(value).__name__} is no form: {error}") from error
+    if not isinstance(plain, dict):
+        raise EncodeError(f"this action carries a form: fields and their texts, not {type(value).__name__}")
+    fields = [
+        (str(name), _field(one, f"$.{name}"))
+        for name, item in plain.items()
+        for one in (item if isinstance(item, (list, tuple)) else (item,))
+    ]
+    try:
+        return urlencode(fields, encoding="utf-8").encode()
+    except UnicodeEncodeError as error:
+        raise EncodeError(f"lone surrogate at character {error.start}") from error
 
 
 def _field(value: Any, path: str) -> str:
@@ -62,7 +70,7 @@ def _field(value: Any, path: str) -> str:
     raise EncodeError(f"a field of a form is text, a number or a list of those, not {type(value).__name__}", path)
 
 
-def _form(data: bytes) -> dict[str, Any]:
+def _read_form(data: bytes) -> dict[str, Any]:
     """May raise `RemoteProtocolError`: too many fields, or no form."""
     if data.count(b"&") >= MAX_FIELDS:
         fields = data.count(b"&") + (not data.endswith(b"&"))
@@ -85,22 +93,11 @@ def _form(data: bytes) -> dict[str, Any]:
     return form
 
 
-class Base64Format:
-    """Bytes as base64 text (RFC 4648 section 4, with padding and nothing else in between)."""
-
-    content_type = "application/base64"
-
-    def encode(self, value: Any) -> bytes:
-        return binascii.b2a_base64(OCTETS.encode(value), newline=False)
-
-    def decode(self, data: bytes) -> Any:
-        try:
-            return _base64(data)
-        except RemoteProtocolError as error:
-            raise BadRequest(error.text) from error
+def _write_base64(value: Any) -> bytes:
+    return binascii.b2a_base64(OCTETS.encode(value), newline=False)
 
 
-def _base64(data: bytes) -> bytes:
+def _read_base64(data: bytes) -> bytes:
     """May raise `RemoteProtocolError`: not base64."""
     try:
         return binascii.a2b_base64(data, strict_mode=True)
@@ -108,75 +105,53 @@ def _base64(data: bytes) -> bytes:
         raise refuse(f"the payload is not base64: {error}", ENCODING_ERROR) from error
 
 
-FORM_FORMAT: Final = FormFormat()
-BASE64_FORMAT: Final = Base64Format()
+FORM_FORMAT: Final = PayloadFormat("application/x-www-form-urlencoded", _write_form, _read_form)
+"""A dict of texts, with lists where a key is repeated."""
+BASE64_FORMAT: Final = PayloadFormat("application/base64", _write_base64, _read_base64)
+"""Bytes as base64 text (RFC 4648 section 4, with padding and nothing else in between)."""
 FORMATS: Final[tuple[BodyFormat, ...]] = (JSON_FORMAT, OCTETS, TEXT, FORM_FORMAT, BASE64_FORMAT)
-_NUMBERS: Final[Mapping[BodyFormat, int]] = {
-    OCTETS: wire.BINARY,
-    TEXT: wire.STRING,
-    JSON_FORMAT: wire.JSON,
-    FORM_FORMAT: wire.URLENCODED,
-    BASE64_FORMAT: wire.BASE64,
-}
 BY_NAME: Final[Mapping[str, BodyFormat]] = {
-    name: next(body_format for body_format, have in _NUMBERS.items() if have == number)
-    for name, number in wire.ENCODINGS.items()
+    "binary": OCTETS,
+    "string": TEXT,
+    "json": JSON_FORMAT,
+    "urlencoded": FORM_FORMAT,
+    "base64": BASE64_FORMAT,
 }
-
-
-def number_of(body_format: BodyFormat) -> int:
-    """The encoding of a format of `FORMATS`."""
-    return _NUMBERS[body_format]
-
-
+NUMBERS: Final[Mapping[BodyFormat, int]] = {BY_NAME[name]: number for name, number in wire.ENCODINGS.items()}
+PayloadReader: TypeAlias = Callable[[bytes], tuple[bytes | None, BodyFormat, Any]]
 _decode: Final = msgspec.json.Decoder().decode
 
 
-class Payloads:
-    """Reads payloads: bytes, their format and the value, by encoding."""
+def payload_readers(limits: Limits) -> dict[int, PayloadReader]:
+    """Readers of payloads by encoding: they give bytes or None for none, their format, and the value.
 
-    def __init__(self, limits: Limits) -> None:
-        self._depth = limits.depth
-        self._short = 2 * limits.depth
-        self.readers: dict[int, Callable[[bytes], tuple[bytes | None, BodyFormat, Any]]] = {
-            wire.BINARY: self._binary,
-            wire.STRING: self._string,
-            wire.JSON: self.json,
-            wire.URLENCODED: lambda data: (data, FORM_FORMAT, _form(data)),
-            wire.BASE64: lambda data: (data, BASE64_FORMAT, _base64(data)),
-        }
+    Each may raise `RemoteProtocolError`: it does not parse; the reason is ``encoding`` or ``too_large``.
+    """
+    short = 2 * limits.depth
 
-    def read(self, encoding: int, data: bytes) -> tuple[bytes | None, BodyFormat, Any]:
-        """A payload: bytes or None for none, their format, and the value.
-
-        Raises:
-            RemoteProtocolError: It does not parse; the reason is ``encoding`` or ``too_large``.
-        """
-        reader = self.readers.get(encoding)
-        if reader is None:
-            raise refuse(f"no payload encoding {encoding:#x} in CSB", ENCODING_ERROR)
-        return reader(data)
-
-    @staticmethod
-    def _binary(data: bytes) -> tuple[bytes | None, BodyFormat, Any]:
-        return (data, OCTETS, data) if data else (None, OCTETS, None)
-
-    @staticmethod
-    def _string(data: bytes) -> tuple[bytes | None, BodyFormat, Any]:
-        try:
-            return data, TEXT, str(data, "utf-8")
-        except UnicodeDecodeError as error:
-            raise refuse(f"the payload is not UTF-8 at byte {error.start}", ENCODING_ERROR) from error
-
-    def json(self, data: bytes) -> tuple[bytes | None, BodyFormat, Any]:
-        """JSON; no bytes at all are no payload."""
+    def read_json(data: bytes) -> tuple[bytes | None, BodyFormat, Any]:
         if not data:
             return None, JSON_FORMAT, None
         try:
-            if len(data) > self._short or not data.isascii():
-                check_json(data, self._depth)
+            if len(data) > short or not data.isascii():
+                check_json(data, limits.depth)
             return data, JSON_FORMAT, _decode(data)
         except EncodeError as error:
             raise refuse("the payload is nested too deeply (limit: depth)", ENCODING_ERROR) from error
         except (ValueError, RecursionError) as error:
             raise refuse(f"the payload is not JSON: {error}", ENCODING_ERROR) from error
+
+    return {
+        wire.BINARY: lambda data: (data, OCTETS, data) if data else (None, OCTETS, None),
+        wire.STRING: _read_text,
+        wire.JSON: read_json,
+        wire.URLENCODED: lambda data: (data, FORM_FORMAT, _read_form(data)),
+        wire.BASE64: lambda data: (data, BASE64_FORMAT, _read_base64(data)),
+    }
+
+
+def _read_text(data: bytes) -> tuple[bytes | None, BodyFormat, Any]:
+    try:
+        return data, TEXT, str(data, "utf-8")
+    except UnicodeDecodeError as error:
+        raise refuse(f"the payload is not UTF-8 at byte {error.start}", ENCODING_ERROR) from error

@@ -72,11 +72,7 @@ class CsbCodec:
 
 
 def unwrap(frame: bytes) -> tuple[int, bytes]:
-    """The number of the client, and the frame without it.
-
-    Raises:
-        RemoteProtocolError: It is shorter than the header.
-    """
+    """The number of the client, and the frame without it. May raise `RemoteProtocolError`: it is shorter than the header."""
     if len(frame) < 4:
         raise refuse(f"{len(frame)} of the 12 bytes of a header", "truncated")
     return wire.CLIENT.unpack_from(frame)[0], frame[4:]

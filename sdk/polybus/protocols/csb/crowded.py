@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
+from attrs import evolve
 
 from ...body import JSON as JSON_FORMAT
 from ...errors import Disconnected, RemoteProtocolError, TooLarge
@@ -23,19 +24,12 @@ from .bodies import refuse
 from .codec import CsbCodec, unwrap
 from .ids import NUMBER_SHIFT, Party
 from .reader import DEADLINE_WORD
-from .session import CsbSession
+from .session import DIRECT, CsbSession
 
 BROKER: Final = 0
 """The broker itself, among the numbers of clients."""
 _OF_BROKER: Final = wire.CLIENT.pack(BROKER)
-_CAPABILITIES: Final = Capabilities(
-    numbers=True,
-    announce="client",
-    many_peers=True,
-    asks_before_publishing=True,
-    asks_before_headers=True,
-    scarce_ids=True,
-)
+_CAPABILITIES: Final = evolve(DIRECT, many_peers=True, shared_publish=False)
 _CONTROL: Final = Kind.CONTROL
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -184,7 +178,7 @@ class CrowdedSession(CsbSession):
 
     def next_tick(self) -> float | None:
         """Time at which the next id has rested long enough."""
-        return min((when for party in self._resting for when in _first(party)), default=None)
+        return min((next(iter(party.resting.values())) for party in self._resting if party.resting), default=None)
 
     def tick(self, now: float) -> None:
         """Ids that have rested long enough are free."""
@@ -215,10 +209,6 @@ class CrowdedSession(CsbSession):
         self._sent_away.clear()
         self._resting.clear()
         self._numbered.clear()
-
-
-def _first(party: Party) -> list[float]:
-    return [next(iter(party.resting.values()))] if party.resting else []
 
 
 def _facts(message: Message) -> tuple[str, dict[str, str]]:

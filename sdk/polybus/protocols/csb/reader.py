@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -15,7 +16,7 @@ from ...limits import Limits
 from ...message import Kind, Message
 from .._rules import MODES, fault_in_subject
 from . import wire
-from .bodies import WIRE_RULES, Payloads, refuse
+from .bodies import WIRE_RULES, payload_readers, refuse
 from .results import fill_error
 
 NUMBERED: Final = 0xFFFF
@@ -54,18 +55,18 @@ class CsbReader:
     def __init__(self, limits: Limits, names: Mapping[int, str]) -> None:
         self._limits = limits
         self._names = names
-        self._payloads = Payloads(limits)
-        self._readers = self._payloads.readers
+        self._payloads = payload_readers(limits)
         # Subjects come in again and again; checked once, by their bytes. Bounded.
         self._subjects: dict[bytes, str] = {}
+        # By action, of encoding, id (``action << 16 | number``) and frame.
         self._reserved: dict[int, Callable[[int, int, bytes], Message]] = {
-            wire.HELLO: self._hello,
-            wire.SUBSCRIBE: self._pattern(Kind.SUBSCRIBE, wire.SUBSCRIBE),
-            wire.UNSUBSCRIBE: self._pattern(Kind.UNSUBSCRIBE, wire.UNSUBSCRIBE),
-            wire.PUBLISH: self._with_subject(_PUBLISH, wire.PUBLISH),
-            wire.REQUEST_NAMED: self._with_subject(_REQUEST, wire.REQUEST_NAMED),
+            wire.HELLO: partial(self._plain, HELLO),
+            wire.SUBSCRIBE: partial(self._pattern, Kind.SUBSCRIBE),
+            wire.UNSUBSCRIBE: partial(self._pattern, Kind.UNSUBSCRIBE),
+            wire.PUBLISH: partial(self._with_subject, _PUBLISH),
+            wire.REQUEST_NAMED: partial(self._with_subject, _REQUEST),
             wire.REQUEST_MORE: self._request_more,
-            wire.PUBLISH_MORE: self._publish_more,
+            wire.PUBLISH_MORE: lambda encoding, id, frame: self._with_more(Message(_PUBLISH), encoding, frame, None)[0],
             wire.OPEN: self._open,
             wire.CANCEL: self._cancel,
             wire.DEADLINE: self._deadline,
@@ -73,11 +74,7 @@ class CsbReader:
 
     def read(self, frame: bytes) -> Message:
         """The message of a frame. The id of what belongs to a request is ``action << 16 | id``; items, credits and ends that
-        a request's receiver wrote have ``~id``.
-
-        Raises:
-            RemoteProtocolError: It is none, or a bad one.
-        """
+        a request's receiver wrote have ``~id``. May raise `RemoteProtocolError`: it is none, or a bad one."""
         try:
             if len(frame) < 8:
                 raise refuse(f"{len(frame)} of the 8 bytes of a header", "truncated")
@@ -87,11 +84,11 @@ class CsbReader:
                 if result:
                     answer_id = None if action in wire.UNANSWERED else action << 16 | number
                     raise refuse(f"result {result:#04x} on a request: it is 0 there", "result", answer_id)
+                id = action << 16 | number
                 if action >= _RESERVED:
                     if action == _OF_OURS:  # what our own buses ask with
-                        return self._request_more(first & 15, number, frame)
-                    return self._extension(first & 15, number, action, frame)
-                id = action << 16 | number
+                        return self._request_more(first & 15, id, frame)
+                    return self._extension(first & 15, id, action, frame)
                 if first == _BINARY_REQUEST:
                     message = Message(_REQUEST, self._names.get(action, action), id, frame[8:] or None, OCTETS)
                     message.extras = {"encoding": "binary"}
@@ -113,13 +110,16 @@ class CsbReader:
             error.frame = frame[:200]
             raise
 
-    def _body(self, encoding: int, data: bytes, answer_id: int) -> tuple[bytes | None, Any, Any]:
+    def _body(
+        self, encoding: int, data: bytes, answer_id: int | None, reply_id: int | None = None
+    ) -> tuple[bytes | None, Any, Any]:
         try:
-            return self._readers[encoding](data)
-        except KeyError:
-            raise refuse(f"no payload encoding {encoding:#x} in CSB", "encoding", answer_id) from None
+            read = self._payloads.get(encoding)
+            if read is None:
+                raise refuse(f"no payload encoding {encoding:#x} in CSB", "encoding")
+            return read(data)
         except RemoteProtocolError as error:
-            error.answer_id = answer_id
+            error.answer_id, error.reply_id = answer_id, reply_id
             raise
 
     def _filled(self, message: Message, encoding: int, data: bytes, answer_id: Any = None) -> Message:
@@ -136,11 +136,7 @@ class CsbReader:
         kind = wire.CHANNEL_KINDS.get(action)
         if kind is not None:
             return self._of_channel(kind, encoding, ~(wire.OPEN << 16 | number), frame)
-        try:
-            raw, body_format, value = self._payloads.read(encoding, frame[8:])
-        except RemoteProtocolError as error:
-            error.reply_id = id
-            raise
+        raw, body_format, value = self._body(encoding, frame[8:], None, id)
         if result:
             message = Message(Kind.ERROR, "", id)
             fill_error(message, result, value)
@@ -159,36 +155,26 @@ class CsbReader:
 
     # -- reserved actions ------------------------------------------------------------------------------------------------
 
-    def _extension(self, encoding: int, number: int, action: int, frame: bytes) -> Message:
+    def _extension(self, encoding: int, id: int, action: int, frame: bytes) -> Message:
         kind = wire.CHANNEL_KINDS.get(action)
         if kind is not None:
-            return self._of_channel(kind, encoding, wire.OPEN << 16 | number, frame)
+            return self._of_channel(kind, encoding, wire.OPEN << 16 | id & 0xFFFF, frame)
         read = self._reserved.get(action)
         if read is None:  # from a later version of polybus, maybe: the bus answers that there is no handler
-            return self._filled(Message(_REQUEST, action, action << 16 | number), encoding, frame[8:], action << 16 | number)
-        return read(encoding, number, frame)
+            return self._plain(action, encoding, id, frame)
+        return read(encoding, id, frame)
 
-    def _hello(self, encoding: int, number: int, frame: bytes) -> Message:
-        id = wire.HELLO << 16 | number
-        return self._filled(Message(_REQUEST, HELLO, id), encoding, frame[8:], id)
+    def _plain(self, subject: str | int, encoding: int, id: int, frame: bytes) -> Message:
+        return self._filled(Message(_REQUEST, subject, id), encoding, frame[8:], id)
 
-    def _pattern(self, kind: Kind, action: int) -> Callable[[int, int, bytes], Message]:
-        def read(encoding: int, number: int, frame: bytes) -> Message:
-            subject, _ = self._subject(frame, action << 16 | number)
-            return Message(kind, subject, action << 16 | number)
+    def _pattern(self, kind: Kind, encoding: int, id: int, frame: bytes) -> Message:
+        return Message(kind, self._subject(frame, id)[0], id)
 
-        return read
+    def _with_subject(self, kind: Kind, encoding: int, id: int, frame: bytes) -> Message:
+        subject, end = self._subject(frame, id)
+        return self._filled(Message(kind, subject, id), encoding, frame[end:], id)
 
-    def _with_subject(self, kind: Kind, action: int) -> Callable[[int, int, bytes], Message]:
-        def read(encoding: int, number: int, frame: bytes) -> Message:
-            id = action << 16 | number
-            subject, end = self._subject(frame, id)
-            return self._filled(Message(kind, subject, id), encoding, frame[end:], id)
-
-        return read
-
-    def _request_more(self, encoding: int, number: int, frame: bytes) -> Message:
-        id = wire.REQUEST_MORE << 16 | number
+    def _request_more(self, encoding: int, id: int, frame: bytes) -> Message:
         if len(frame) < 16:
             raise refuse("the payload is shorter than its lengths", "truncated", id)
         size, more, ttl = _MORE.unpack_from(frame, 8)
@@ -209,12 +195,7 @@ class CsbReader:
             message.headers = WIRE_RULES.read_headers(self._extras(frame, end, more, id).headers, self._limits.headers, id)
         return message
 
-    def _publish_more(self, encoding: int, number: int, frame: bytes) -> Message:
-        message, _ = self._with_more(Message(_PUBLISH), encoding, frame, None)
-        return message
-
-    def _open(self, encoding: int, number: int, frame: bytes) -> Message:
-        id = wire.OPEN << 16 | number
+    def _open(self, encoding: int, id: int, frame: bytes) -> Message:
         message, extras = self._with_more(Message(Kind.OPEN, "", id), encoding, frame, id)
         if extras.mode not in MODES:
             raise refuse(f"mode is one of {', '.join(MODES)}", "malformed", id)
@@ -234,17 +215,17 @@ class CsbReader:
         message.ttl = None if ttl == NO_TTL else ttl / 1000
         return self._filled(message, encoding, frame[end + more :], id), extras
 
-    def _cancel(self, encoding: int, number: int, frame: bytes) -> Message:
+    def _cancel(self, encoding: int, id: int, frame: bytes) -> Message:
         if len(frame) != 12:
             raise refuse("a cancel names the action of the request in four bytes")
         (action,) = wire.NUMBER.unpack_from(frame, 8)
-        return Message(Kind.CANCEL, "", action << 16 | number)
+        return Message(Kind.CANCEL, "", action << 16 | id & 0xFFFF)
 
-    def _deadline(self, encoding: int, number: int, frame: bytes) -> Message:
+    def _deadline(self, encoding: int, id: int, frame: bytes) -> Message:
         if len(frame) != 16:
             raise refuse("a deadline names the action of the request and the milliseconds, four bytes each")
         action, ttl = wire.NUMBER.unpack_from(frame, 8)[0], wire.NUMBER.unpack_from(frame, 12)[0]
-        return Message(Kind.CONTROL, DEADLINE_WORD, action << 16 | number, ttl=ttl / 1000)
+        return Message(Kind.CONTROL, DEADLINE_WORD, action << 16 | id & 0xFFFF, ttl=ttl / 1000)
 
     def _of_channel(self, kind: Kind, encoding: int, id: int, frame: bytes) -> Message:
         """Items, credits and ends: under the open's number, from its sender as requests, from its receiver as responses."""
@@ -261,7 +242,7 @@ class CsbReader:
                 raise refuse("a credit is a number above 0 in four bytes")
             message.attributes["credit"] = credit
         elif len(frame) > 8:
-            _, _, value = self._payloads.json(frame[8:])
+            _, _, value = self._payloads[wire.JSON](frame[8:])
             fill_error(message, frame[1] or None, value)
         return message
 

@@ -15,9 +15,6 @@ LAST_USER: Final = 0xC8
 """Results from 1 to this are the application's."""
 ENCODING_ERROR: Final = "encoding"
 """The reason of a request whose payload does not parse."""
-_TOO_LARGE: Final = "too_large"
-_NOT_IMPLEMENTED: Final = "not_implemented"
-
 INTERNAL: Final = 0xD0
 
 # Result -> (code, reason, text of a response that says nothing itself). The first row of a (code, reason) is what is written.
@@ -30,8 +27,8 @@ RESULTS: Final[Mapping[int, tuple[Code, str | None, str]]] = {
     0xCE: (Code.PERMISSION_DENIED, None, "Forbidden: forbidden to access this action"),
     0xCF: (Code.RESOURCE_EXHAUSTED, None, "TooManyRequests: too many requests"),
     0xD0: (Code.INTERNAL, None, "InternalError: the action failed"),
-    0xD1: (Code.RESOURCE_EXHAUSTED, _TOO_LARGE, "PayloadTooLarge: the payload is too large"),
-    0xD2: (Code.UNIMPLEMENTED, _NOT_IMPLEMENTED, "NotImplemented: the action is not implemented"),
+    0xD1: (Code.RESOURCE_EXHAUSTED, "too_large", "PayloadTooLarge: the payload is too large"),
+    0xD2: (Code.UNIMPLEMENTED, "not_implemented", "NotImplemented: the action is not implemented"),
 }
 _BY_BOTH: Final = {(code, reason): result for result, (code, reason, _) in RESULTS.items()}
 _encode: Final = msgspec.json.Encoder().encode
@@ -52,8 +49,7 @@ def result_for(code: Code, reason: Any, detail: Any) -> int:
 def error_payload(message: Message) -> tuple[int, bytes]:
     """The result byte of an error or a failed end, and its payload: ``{code, reason, text, detail}`` as JSON.
 
-    Raises:
-        EncodeError: The detail has no JSON form.
+    May raise `EncodeError`: the detail has no JSON form.
     """
     code = Code.UNKNOWN if message.code is None or message.code is Code.OK else message.code
     said = message.attributes

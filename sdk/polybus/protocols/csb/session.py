@@ -22,12 +22,7 @@ from .ids import Party
 from .reader import DEADLINE_WORD
 
 DIRECT: Final = Capabilities(
-    numbers=True,
-    announce="client",
-    shared_publish=True,
-    asks_before_publishing=True,
-    asks_before_headers=True,
-    scarce_ids=True,
+    numbers=True, shared_publish=True, asks_before_publishing=True, asks_before_headers=True, scarce_ids=True
 )
 _READY: Final = Ready()
 _REQUEST, _NOTIFY, _OPEN, _CANCEL = Kind.REQUEST, Kind.NOTIFY, Kind.OPEN, Kind.CANCEL

@@ -34,13 +34,7 @@ STRING: Final = 1
 JSON: Final = 2
 URLENCODED: Final = 3
 BASE64: Final = 4
-ENCODINGS: Final[Mapping[str, int]] = {
-    "binary": BINARY,
-    "string": STRING,
-    "json": JSON,
-    "urlencoded": URLENCODED,
-    "base64": BASE64,
-}
+ENCODINGS: Final = {"binary": BINARY, "string": STRING, "json": JSON, "urlencoded": URLENCODED, "base64": BASE64}
 
 # Actions of ours; applications have those below. Up to 4 any peer may use them, the others only our own buses.
 FIRST_RESERVED: Final = 0xFFFF0000

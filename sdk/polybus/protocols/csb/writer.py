@@ -10,13 +10,13 @@ import msgspec
 
 from ..._util.hello import HELLO
 from ...body import JSON as JSON_FORMAT
-from ...body import OCTETS, BodyFormat
+from ...body import OCTETS, TEXT, BodyFormat
 from ...errors import LocalProtocolError, Unsupported
 from ...limits import Limits
 from ...message import Kind, Message
 from .._rules import fault_in_subject, milliseconds
 from . import wire
-from .bodies import FORMATS, WIRE_RULES, number_of
+from .bodies import FORMATS, NUMBERS, WIRE_RULES
 from .reader import DEADLINE_WORD, NO_TTL, NUMBERED
 from .results import error_payload
 
@@ -26,8 +26,8 @@ _AS_RESPONSE: Final = wire.RESPONSE << 4
 _OTHER_SIDE: Final = _AS_REQUEST ^ _AS_RESPONSE
 _JSON_RESPONSE: Final = _AS_RESPONSE | wire.JSON
 # The first byte of what has a body that is not empty.
-_REQUEST_FIRST: Final = {body_format: _AS_REQUEST | number_of(body_format) for body_format in FORMATS}
-_RESPONSE_FIRST: Final = {body_format: _AS_RESPONSE | number_of(body_format) for body_format in FORMATS}
+_REQUEST_FIRST: Final = {body_format: _AS_REQUEST | number for body_format, number in NUMBERS.items()}
+_RESPONSE_FIRST: Final = {body_format: _AS_RESPONSE | number for body_format, number in NUMBERS.items()}
 _pack: Final = wire.HEADER.pack
 _pack_more: Final = struct.Struct(">BBHIHHI").pack
 _pack_named: Final = struct.Struct(">BBHIH").pack
@@ -61,9 +61,7 @@ class CsbWriter:
             ours: Whether the peer is a polybus, so that a deadline may travel too; None when that is not known.
 
         Raises:
-            Unsupported: Headers for a peer that is known to be none.
-            EncodeError: The body does not fit.
-            LocalProtocolError: The subject or a header does not fit.
+            Unsupported, EncodeError, LocalProtocolError: Headers for a peer that is known to be none; what does not fit.
         """
         subject, headers = message.subject, message.headers
         raw = message.raw
@@ -82,7 +80,9 @@ class CsbWriter:
                 return b"".join((head, name, more, raw)), wire.REQUEST_MORE
         action = subject if type(subject) is int else self._actions.get(subject)  # type: ignore[arg-type]
         if action is not None:
-            self._check_action(action)
+            if not 0 <= action < wire.FIRST_RESERVED:
+                text = f"action {action:#x}: actions are numbers from 0 to 0xfffeffff, those above are reserved"
+                raise LocalProtocolError(text, protocol="csb")
             return _pack(first, 0, number, action) + raw, action
         if subject == HELLO:
             return _pack(first, 0, number, wire.HELLO) + raw, wire.HELLO
@@ -161,13 +161,7 @@ class CsbWriter:
         return _pack(first, result if id < 0 else 0, number, _ACTIONS[kind]) + payload
 
     def write(self, message: Message, id: Any) -> bytes:
-        """The frame of any message, its id in the form that the reader gives.
-
-        Raises:
-            EncodeError: The body does not fit the wire.
-            Unsupported: The wire has no form for this kind of message.
-            LocalProtocolError: A subject, a header or the id does not fit the wire.
-        """
+        """The frame of any message, its id in the form that the reader gives. Raises as `Codec.encode`."""
         kind = message.kind
         if kind is _PUBLISH:
             return self.publish(message, 0 if id is None else _checked_id(id) & 0xFFFF)
@@ -210,7 +204,7 @@ class CsbWriter:
         have: BodyFormat = message.format if message.format in FORMATS else choose_format(message.body)
         if not raw and have is OCTETS:
             return side | wire.BASE64, b""
-        return side | number_of(have), raw
+        return side | NUMBERS[have], raw
 
     def _name(self, subject: str | int) -> tuple[int, bytes]:
         """Length and bytes of a subject; a number has a length that no text has."""
@@ -237,19 +231,12 @@ class CsbWriter:
             raise LocalProtocolError(f"headers of {len(more)} bytes as JSON: CSB has place for 65535", protocol="csb")
         return more
 
-    @staticmethod
-    def _check_action(action: int) -> None:
-        if not 0 <= action < wire.FIRST_RESERVED:
-            raise LocalProtocolError(
-                f"action {action:#x}: actions are numbers from 0 to 0xfffeffff, those above are reserved", protocol="csb"
-            )
-
 
 def choose_format(value: Any) -> BodyFormat:
     """Format of a value where nothing else is said: bytes as they are, text as text, anything else as JSON."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         return OCTETS
-    return FORMATS[2] if isinstance(value, str) else JSON_FORMAT
+    return TEXT if isinstance(value, str) else JSON_FORMAT
 
 
 def _wait(ttl: float) -> int:

@@ -32,11 +32,7 @@ def start(federation: Federation, now: float) -> None:
 
 
 def receive(federation: Federation, message: Message, now: float) -> None:
-    """Take a command.
-
-    Raises:
-        RemoteProtocolError: It is not for this bus, lacks something, or cannot come now.
-    """
+    """Take a command. May raise `RemoteProtocolError`: it is not for this bus, lacks something, or cannot come now."""
     try:
         verb = _verb_for_us(federation, message)
     except RemoteProtocolError as error:
@@ -61,11 +57,7 @@ def _verb_for_us(federation: Federation, message: Message) -> str:
 
 
 def move(federation: Federation, event: str, message: Message | None, now: float) -> None:
-    """Make one step of the table. The state changes first, unless the action finds something wrong.
-
-    Raises:
-        RemoteProtocolError: The event cannot come now, or its message is not as it has to be.
-    """
+    """Make one step of the table. The state changes first, unless this raises `RemoteProtocolError`."""
     before = federation.state
     step = step_of(federation.role, federation.dialect, before, event)
     federation.state = step.then
@@ -105,11 +97,7 @@ def _violate(federation: Federation, message: Message | None, now: float) -> Non
 
 
 def _expired(federation: Federation, message: Message | None, now: float) -> None:
-    """Refuse what needs a federation: the peer has to associate again (document, "SessionExpired").
-
-    Raises:
-        RemoteProtocolError: Always.
-    """
+    """Raise `RemoteProtocolError` always: the peer has to associate again (document, "SessionExpired")."""
     federation.say("SessionExpired")
     raise refuse("no federation: Associate or ConnectToQueue comes first", "session_expired")
 
@@ -118,11 +106,7 @@ def _expired(federation: Federation, message: Message | None, now: float) -> Non
 
 
 def _verify(federation: Federation, message: Message | None, now: float) -> None:
-    """WebsocketChannelVerify: the transport that offered a WebSocket has looked at it.
-
-    Raises:
-        RemoteProtocolError: ``handshake_order``: none was offered.
-    """
+    """WebsocketChannelVerify: the transport has looked at it. May raise `RemoteProtocolError`: none was offered."""
     if federation.offers is None:
         raise refuse("WebsocketChannelVerify, but no WebSocket was offered", "handshake_order")
 

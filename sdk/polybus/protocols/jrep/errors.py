@@ -92,11 +92,7 @@ def _detail(text: Any) -> Any:
 
 
 def failure_parts(message: Message, marked: bool) -> bytes:
-    """The parts of an error or of an end that failed, each with a comma before it.
-
-    Raises:
-        EncodeError: The detail has no JSON.
-    """
+    """Parts of a failed call or end, each with a comma before it. May raise `EncodeError`: the detail has no JSON."""
     code = Code.UNKNOWN if message.code is None else message.code
     facts = message.attributes
     text, reason, detail = str(facts.get("text") or ""), facts.get("reason"), facts.get("detail")

@@ -20,11 +20,7 @@ _MAX_FLAGS: Final = 4096
 
 
 def associate(federation: Federation, message: Message | None, now: float) -> None:
-    """Associate, or another one: the client tells anew all that it can receive.
-
-    Raises:
-        RemoteProtocolError: RemoteServices is missing, or is none.
-    """
+    """Associate, also another one: what the client can receive. May raise `RemoteProtocolError`: RemoteServices is none."""
     assert message is not None
     services = text_of(message.attributes, "RemoteServices", federation.limits.message)
     if services is None:
@@ -128,11 +124,7 @@ def fall_back(federation: Federation, message: Message | None, now: float) -> No
 
 
 def note(federation: Federation, message: Message | None, now: float) -> None:
-    """CapabilitiesNotice.
-
-    Raises:
-        RemoteProtocolError: ``missing_part``, ``invalid_part``, ``too_large``.
-    """
+    """CapabilitiesNotice. May raise `RemoteProtocolError`: ``missing_part``, ``invalid_part``, ``too_large``."""
     assert message is not None
     flags = text_of(message.attributes, "CapabilitiesFlags", _MAX_FLAGS)
     if flags is None and verb_of(message) == "CapabilitiesNotice":

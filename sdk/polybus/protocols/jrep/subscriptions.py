@@ -11,11 +11,7 @@ from .names import CLIENT_BUS_ERRORS, LOCAL_PREFIX, is_reserved, names_an_answer
 
 
 def learn(federation: Federation, message: Message | None, now: float) -> None:
-    """RemoteSubscribe: all of it or nothing.
-
-    Raises:
-        RemoteProtocolError: What `checks.subjects_of` says, or ``reserved_subject``.
-    """
+    """RemoteSubscribe: all of it or nothing. May raise `RemoteProtocolError`, as `subjects_of`, or ``reserved_subject``."""
     assert message is not None
     subjects = subjects_of(message.attributes, federation.limits.subject, federation.limits.subscriptions)
     if federation.state is FederationState.CONNECTED and federation.role == "server" and not federation.renewing:
@@ -29,11 +25,7 @@ def learn(federation: Federation, message: Message | None, now: float) -> None:
 
 
 def unlearn(federation: Federation, message: Message | None, now: float) -> None:
-    """RemoteUnsubscribe: a peer can end its own subscriptions only.
-
-    Raises:
-        RemoteProtocolError: What `checks.subjects_of` says, or ``not_subscribed``.
-    """
+    """RemoteUnsubscribe, of the peer's own only. May raise `RemoteProtocolError`, as `subjects_of`, or ``not_subscribed``."""
     assert message is not None
     for subject in subjects_of(message.attributes, federation.limits.subject, federation.limits.subscriptions):
         if names_an_answer(subject):
@@ -64,11 +56,7 @@ def remove(federation: Federation, subject: str) -> None:
 
 
 def announce(federation: Federation, message: Message) -> None:
-    """Tell the peer what this side can receive, once for each service.
-
-    Raises:
-        LocalProtocolError, ReservedSubject: The subject cannot be announced.
-    """
+    """Tell the peer what this side can receive, once for each service. Raises as `check_local_subject`."""
     name = str(message.subject)
     if name == CLIENT_BUS_ERRORS and federation.role == "client":
         return  # known already

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import ClassVar, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from attrs import field, frozen
 from attrs.validators import optional
@@ -33,6 +33,10 @@ _VALUES: Final[Mapping[str, tuple[str, ...]]] = {
 _known = one_of(_VALUES)
 
 
+def _length(value: Any) -> Any:
+    return -1 if value == "-1" else value
+
+
 @frozen(kw_only=True)
 class Ubre(UrlOptions):
     """The UBRE protocol with its options.
@@ -54,9 +58,7 @@ class Ubre(UrlOptions):
     format: Literal["json", "binary", "any"] = field(default="json", validator=_known)
     dialect: Literal["named", "spec"] = field(default="named", validator=_known)
     body: Literal["json", "raw"] = field(default="json", validator=_known)
-    body_length: Literal[-1] | None = field(
-        default=None, converter=lambda value: -1 if value == "-1" else value, validator=optional(_known)
-    )
+    body_length: Literal[-1] | None = field(default=None, converter=_length, validator=optional(_known))
 
     def __attrs_post_init__(self) -> None:
         if self.body == "raw" and self.format == "json":

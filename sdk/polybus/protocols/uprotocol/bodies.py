@@ -41,11 +41,7 @@ def pack(name: str, data: bytes) -> bytes:
 
 
 def pack_value(value: Any) -> bytes:
-    """An ``Any`` of a plain value.
-
-    Raises:
-        EncodeError: The value has no place in one; the error names the path.
-    """
+    """An ``Any`` of a plain value. May raise `EncodeError`: the value has no place in one; the error names the path."""
     try:
         data = write_value(value, _DEPTH)
     except (ValueError, RecursionError):
@@ -80,11 +76,7 @@ def _path_of(value: Any, error: Exception) -> str:
 
 
 def unpack(data: bytes) -> tuple[str, bytes]:
-    """Type URL and bytes of an ``Any``.
-
-    Raises:
-        ValueError: It is none.
-    """
+    """Type URL and bytes of an ``Any``. May raise `ValueError`: it is none."""
     url, value = "", b""
     for number, part in read_fields(data):
         if number == 1 and isinstance(part, bytes):
@@ -140,11 +132,7 @@ class AnyFormat:
         return data if name == "google.protobuf.Any" else pack(name, data)
 
     def decode(self, data: bytes) -> Any:
-        """Unpack it.
-
-        Raises:
-            BadRequest: The bytes do not decode.
-        """
+        """Unpack it. May raise `BadRequest`: the bytes do not decode."""
         if not data:
             return None  # an ``Any()``: nothing is in it
         try:
@@ -182,11 +170,7 @@ FORMATS: Final[tuple[BodyFormat, ...]] = (ANY, OCTETS)
 
 
 def written_body(message: Message) -> tuple[bytes | None, BodyFormat]:
-    """The body of a message in a format of this wire.
-
-    Raises:
-        EncodeError: It does not fit.
-    """
+    """The body of a message in a format of this wire. May raise `EncodeError`: it does not fit."""
     format = message.format
     if message.raw is not None and format in FORMATS:
         return message.raw, format

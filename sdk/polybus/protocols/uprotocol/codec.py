@@ -102,11 +102,7 @@ class UProtocolCodec:
             raise
 
     def read_batch(self, frame: bytes) -> list[Message | RemoteProtocolError]:
-        """The messages of a batch; a refused one is an error among them.
-
-        Raises:
-            RemoteProtocolError: The frame is none.
-        """
+        """The messages of a batch; a refused one is an error among them. May raise `RemoteProtocolError`: the frame is none."""
         found: list[Message | RemoteProtocolError] = []
         for event in self.reader.split(frame):
             try:
@@ -199,11 +195,7 @@ class UProtocolCodec:
         )
 
     def parts(self, message: Message) -> tuple[dict[str, Any], bytes | None, BodyFormat]:
-        """All attributes, and the data; not checked.
-
-        Raises:
-            EncodeError, LocalProtocolError, Unsupported: As `encode`.
-        """
+        """All attributes, and the data; not checked. Raises as `encode`."""
         kind, given = message.kind, message.attributes
         attributes: dict[str, Any] = {"specversion": "1.0"}
         data: bytes | None = None
@@ -228,11 +220,7 @@ class UProtocolCodec:
         return attributes, raw, format
 
     def check(self, attributes: dict[str, Any], has_data: bool, is_any: bool) -> None:
-        """Check that what is written keeps all rules of the document.
-
-        Raises:
-            LocalProtocolError: It does not.
-        """
+        """Check that what is written keeps all rules of the document. May raise `LocalProtocolError`: it does not."""
         name = attributes.get("type", "")
         kind = TYPES.get(name, "extension" if name.startswith("polybus.") else "")
         if kind == "publish" and attributes.get("sink") is not None:

@@ -84,11 +84,7 @@ class Names:
         return self._checked(f"{self.peer or self.entity}/rpc.{encode_name(text, _DOTS - 1)}")
 
     def topic(self, subject: str | int) -> str:
-        """Address from which a publication of a subject comes.
-
-        Raises:
-            LocalProtocolError: An address that is no topic, or a subject that is too long.
-        """
+        """Address from which a publication comes. May raise `LocalProtocolError`: an address that is no topic, or too long."""
         text = subject_text(subject)
         if "/" in text:
             uri = _parsed(text)
@@ -129,11 +125,7 @@ def entity_of(uri: str) -> str:
 
 
 def entity_key(entity: str) -> str:
-    """An entity in the one spelling that is compared.
-
-    Raises:
-        ValueError: It is none.
-    """
+    """An entity in the one spelling that is compared. May raise `ValueError`: it is none."""
     try:
         uri = parse_uri(entity)
     except UriError as error:
@@ -144,11 +136,7 @@ def entity_key(entity: str) -> str:
 
 
 def subject_text(subject: str | int) -> str:
-    """A subject, where it is one that this wire can carry.
-
-    Raises:
-        Unsupported: It is a number.
-    """
+    """A subject, where it is one that this wire can carry. May raise `Unsupported`: it is a number."""
     if isinstance(subject, int):
         raise Unsupported(f"uprotocol: {subject} is a number, and subjects are names and addresses here")
     return subject

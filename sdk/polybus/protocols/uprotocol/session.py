@@ -389,11 +389,7 @@ class UProtocolSession:
 
 
 def _given(option: str, value: Any, kind: type) -> Any:
-    """Result of a function of the application.
-
-    Raises:
-        LocalProtocolError: It is something else.
-    """
+    """Result of a function of the application. May raise `LocalProtocolError`: it is something else."""
     if not isinstance(value, kind):
         text = f"{option}() gave {type(value).__name__}: {kind.__name__} is needed"  # not the value: a token is never shown
         raise LocalProtocolError(text, protocol="uprotocol")

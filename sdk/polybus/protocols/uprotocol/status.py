@@ -22,11 +22,7 @@ STATUS_URLS: Final = tuple(f"{where}/{name}".encode() for where in ("type.google
 
 
 def write_status(message: Message) -> bytes:
-    """An ``Any`` that says why, of an error or of an end that failed.
-
-    Raises:
-        EncodeError: The detail cannot be written.
-    """
+    """An ``Any`` that says why, of an error or of an end that failed. May raise `EncodeError`: the detail cannot be written."""
     given = message.attributes
     reason, detail = given.get("reason"), given.get("detail")
     data = b"\x08" + varint(int(message.code or Code.UNKNOWN)) + field(b"\x12", str(given.get("text") or "").encode())
@@ -38,11 +34,7 @@ def write_status(message: Message) -> bytes:
 
 
 def read_status(data: bytes | None) -> tuple[int, dict[str, Any]] | None:
-    """Code, and text, reason and detail, of an ``Any`` that holds a Status; None where it holds something else.
-
-    Raises:
-        ValueError: It says that it is a Status and is none.
-    """
+    """Code and facts of an ``Any`` that holds a Status, or None. May raise `ValueError`: it says that it is one and is none."""
     if data is None or not data[2:].startswith(STATUS_URLS):
         return None
     url, inner = unpack(data)

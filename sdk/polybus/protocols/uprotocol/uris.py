@@ -131,11 +131,7 @@ class Uri:
 
 
 def parse_uri(text: str) -> Uri:
-    """Take an address apart.
-
-    Raises:
-        UriError: It has not the form above; the text says where.
-    """
+    """Take an address apart. May raise `UriError`: it has not the form above; the text says where."""
     uri = read_uri(text)
     if uri.strange:
         raise UriError(uri.strange)
@@ -144,11 +140,7 @@ def parse_uri(text: str) -> Uri:
 
 @lru_cache(maxsize=1024)
 def read_uri(text: str) -> Uri:
-    """Take an address apart, also one that the document or an SDK of its time writes against the grammar.
-
-    Raises:
-        UriError: It has no form at all; the text says where.
-    """
+    """Take an address apart, also one that an SDK writes against the grammar. May raise `UriError`, which says where."""
     form = _FORM.fullmatch(text)
     if not text or form is None:
         raise UriError(f"{_shown(text)} is no address: it begins with up:, // or / and has no query")

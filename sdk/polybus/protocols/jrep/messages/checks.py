@@ -55,11 +55,7 @@ def check_local_subject(value: Any, limit: int) -> str:
 
 
 def text_of(parts: Mapping[str, Any], name: str, limit: int, answer_id: Any = None) -> str | None:
-    """A part that is text where it is there at all; null counts as not there.
-
-    Raises:
-        RemoteProtocolError: ``invalid_part`` or ``too_large``.
-    """
+    """A part that is text, or None. May raise `RemoteProtocolError`: ``invalid_part`` or ``too_large``."""
     value = parts.get(name)
     if value is None:
         return None
@@ -71,11 +67,7 @@ def text_of(parts: Mapping[str, Any], name: str, limit: int, answer_id: Any = No
 
 
 def check_priority(value: Any, answer_id: Any = None) -> None:
-    """PriorityProcessing is a number; Errai writes it as text (document, "Message Parts"; notes section 3).
-
-    Raises:
-        RemoteProtocolError: ``invalid_part``.
-    """
+    """A number, also as text: so Errai writes it (notes section 3). May raise `RemoteProtocolError`: ``invalid_part``."""
     if type(value) is float or (type(value) is int and abs(value) <= MAX_INT):
         return
     if type(value) is not str or not _whole_number(value):
@@ -113,22 +105,14 @@ def subjects_of(parts: Mapping[str, Any], limit: int, many: int) -> list[str]:
 
 
 def services_in(value: Any) -> list[str]:
-    """The names of a RemoteServices, which stand with commas between them.
-
-    Raises:
-        RemoteProtocolError: ``invalid_part``.
-    """
+    """Names in a RemoteServices, with commas between them. May raise `RemoteProtocolError`: ``invalid_part``."""
     if type(value) is not str:
         raise refuse(f"RemoteServices is text, not {type(value).__name__}", "invalid_part")
     return [name for part in value.split(",") if (name := part.strip())]
 
 
 def read_headers(text: Any, limit: int, answer_id: Any = None) -> dict[str, str] | None:
-    """Our headers: a JSON object, as text.
-
-    Raises:
-        RemoteProtocolError: ``invalid_headers``.
-    """
+    """Our headers: a JSON object, as text. May raise `RemoteProtocolError`: ``invalid_headers``."""
     try:
         headers = msgspec.json.decode(text, type=dict) if type(text) is str else text
     except (ValueError, RecursionError):
@@ -137,18 +121,10 @@ def read_headers(text: Any, limit: int, answer_id: Any = None) -> dict[str, str]
 
 
 def read_ttl(value: Any, answer_id: Any = None) -> float | None:
-    """Whole milliseconds that came in, as seconds.
-
-    Raises:
-        RemoteProtocolError: ``invalid_ttl``.
-    """
+    """Whole milliseconds that came in, as seconds. May raise `RemoteProtocolError`: ``invalid_ttl``."""
     return None if value is None else count_of(value, "PolybusTtl", answer_id, "invalid_ttl") / 1000
 
 
 def count_of(value: Any, name: str, answer_id: Any = None, reason: str = "invalid_part") -> int:
-    """A whole number, not below 0.
-
-    Raises:
-        RemoteProtocolError: With `reason`.
-    """
+    """A whole number, not below 0. May raise `RemoteProtocolError`: with `reason`."""
     return WIRE_RULES.read_count(value, name, answer_id, reason)

@@ -264,11 +264,7 @@ def too_large(message: bytes, limit: int, longest: int) -> RemoteProtocolError:
 
 
 def _refuse_doubles(raw: bytes) -> None:
-    """Strict readers take no object with two members of one name.
-
-    Raises:
-        RemoteProtocolError: ``ambiguous``.
-    """
+    """Strict readers take no object with two members of one name. May raise `RemoteProtocolError`: ``ambiguous``."""
 
     def once(pairs: list[tuple[str, Any]]) -> None:
         names = set[str]()
@@ -286,11 +282,7 @@ def _refuse_doubles(raw: bytes) -> None:
 
 
 def tunnelled(raw: bytes) -> tuple[bytes, BodyFormat]:
-    """A frame in a tunnel: a JSON document as it stands, or bytes as base64.
-
-    Raises:
-        RemoteProtocolError: It is no base64.
-    """
+    """A tunnel's frame: JSON as it stands, or bytes as base64. May raise `RemoteProtocolError`: it is no base64."""
     if raw[:1] != b'"':
         return raw, JSON
     try:

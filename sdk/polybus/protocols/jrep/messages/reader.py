@@ -60,11 +60,7 @@ class MessageReader(PartReader):
         self._short = limits.subject // 4
 
     def read(self, frame: bytes) -> Sequence[Message | RemoteProtocolError]:
-        """The messages of a payload, with an error in the place of each that is bad.
-
-        Raises:
-            RemoteProtocolError: It is no payload, or too much.
-        """
+        """The messages of a payload, errors in place of bad ones. May raise `RemoteProtocolError`: it is none, or too much."""
         if len(frame) > self._long and len(parts := self.cut(frame)) > 1:
             return [message for part in parts for message in self._read_part(part)]
         try:

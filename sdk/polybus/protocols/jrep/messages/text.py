@@ -14,11 +14,7 @@ _ESCAPE: Final = re.compile(rb"\\(u[0-9a-f]{4}|.)", re.DOTALL)
 
 
 def quoted(text: str, ids: object = None) -> bytes:
-    """A text as a JSON string; `ids` is for those who call it as they call the writers of other types.
-
-    Raises:
-        EncodeError: It has a lone surrogate.
-    """
+    """A text as a JSON string (`ids` is what other writers take). May raise `EncodeError`: it has a lone surrogate."""
     try:
         data = _encode(text)
     except UnicodeEncodeError as error:

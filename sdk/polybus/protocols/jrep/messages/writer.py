@@ -236,11 +236,7 @@ class MessageWriter:
 
 
 def _address_of(subject: Any, limit: int) -> SubjectParts:
-    """Make the parts of all messages to a subject of at most `limit` bytes.
-
-    Raises:
-        LocalProtocolError, ReservedSubject: Nothing can be sent there.
-    """
+    """Parts of all messages to a subject of at most `limit` bytes. Raises as `check_local_subject`."""
     name = quoted(check_local_subject(subject, limit))
     service = service_of(subject)
     if service == subject:

@@ -81,11 +81,7 @@ class JavaType:
 
 
 def java_type(text: str) -> JavaType:
-    """The type of a declaration: ``int``, ``java.lang.Long``, ``long[]``, ``java.util.Map<java.lang.String,java.lang.Long>``.
-
-    Raises:
-        TypeError: It is none.
-    """
+    """The type of a declaration, such as ``java.util.List<java.lang.Long>``. May raise `TypeError`: it is none."""
     tokens = _TOKENS.findall(text)
     if "".join(tokens) != "".join(text.split()):
         tokens = []
@@ -212,11 +208,7 @@ _EMPTY_MAP: Final = b'{"^EncodedType":"java.util.LinkedHashMap","^ObjectID":"1",
 
 
 def _scalar(value: Any, name: str) -> bytes | None:
-    """A value of a type that is one value; None where the type or the value is something else.
-
-    Raises:
-        EncodeError: It does not fit.
-    """
+    """A value of a type that is a single value; None where one of both is not. May raise `EncodeError`: it does not fit."""
     marker = _PRIMITIVES[name][0] if name in _PRIMITIVES else name
     whole = isinstance(value, int) and not isinstance(value, bool)
     if marker in _WHOLE:

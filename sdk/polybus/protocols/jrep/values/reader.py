@@ -47,11 +47,7 @@ class ValueReading:
         """There once something was met a second time."""
 
     def read(self, node: Any, depth: int) -> Any:
-        """The Python value of decoded JSON.
-
-        Raises:
-            BadRequest: A marker is wrong; in strict mode also what is not known; or references make much of little.
-        """
+        """The Python value of decoded JSON. May raise `BadRequest`: a wrong marker, or references that make much of little."""
         value = self.value(node)
         if self.referred is not None:
             self.referred.add(value, depth)
@@ -187,11 +183,7 @@ class ValueReading:
     # -- objects ---------------------------------------------------------------------------------------------------------
 
     def _reference(self, node: dict[str, Any]) -> tuple[str | None, Any]:
-        """The id of an object, and the object if it has been met before.
-
-        Raises:
-            BadRequest: A reference to nothing.
-        """
+        """The id of an object, and the object if it has been met before. May raise `BadRequest`: a reference to nothing."""
         id = node.get("^ObjectID")
         if type(id) is not str or id == "-1":
             if self._strict:
@@ -256,11 +248,7 @@ class ValueReading:
         return made
 
     def _opaque(self, node: dict[str, Any], id: str | None, known: bool = False) -> JavaObject:
-        """A type that is not registered: kept as it came.
-
-        Raises:
-            BadRequest: In strict mode.
-        """
+        """A type that is not registered: kept as it came. May raise `BadRequest`: in strict mode."""
         name = node["^EncodedType"]
         if self._strict and not known:
             raise BadRequest(f"the Java type {name[:100]!r} is not known here, or its ^Value is missing")

@@ -22,11 +22,7 @@ class Measure:
         self._total = 0
 
     def add(self, value: Any, depth: int) -> None:
-        """One more value of the message.
-
-        Raises:
-            BadRequest: It is too much, or all of them together are.
-        """
+        """One more value of the message. May raise `BadRequest`: it is too much, or all of them together are."""
         self._total += self._size_of(value, depth)[0]
         self._check(self._total, 0, depth)
 

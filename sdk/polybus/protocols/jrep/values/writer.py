@@ -61,11 +61,7 @@ class ValueWriter:
         }
 
     def write(self, value: Any, ids: Numbering) -> bytes:
-        """The JSON of a value.
-
-        Raises:
-            EncodeError: It has no form; the error names the path.
-        """
+        """The JSON of a value. May raise `EncodeError`: it has no form; the error names the path."""
         try:
             write = self._by_type.get(type(value))
             return self._other(value, ids) if write is None else write(value, ids)

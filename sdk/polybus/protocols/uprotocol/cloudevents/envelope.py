@@ -112,11 +112,7 @@ class Envelope:
     # -- everything else -------------------------------------------------------------------------------------------------
 
     def examined(self, attributes: dict[str, Any], raw: bytes | None, format: BodyFormat) -> EventMessage:
-        """A message of any attributes.
-
-        Raises:
-            RemoteProtocolError: A `Violation`, or the data are not what they say.
-        """
+        """A message of any attributes. May raise `RemoteProtocolError`: a `Violation`, or the data are not what they say."""
         normalise(attributes, self.lenient)
         name = attributes.get("type")
         extension = KINDS.get(name) if isinstance(name, str) else None

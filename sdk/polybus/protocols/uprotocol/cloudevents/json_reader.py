@@ -40,11 +40,7 @@ class JsonEventReader:
         self._max_frame = limits.message
 
     def read(self, frame: bytes) -> EventMessage:
-        """The one message of an event.
-
-        Raises:
-            RemoteProtocolError: It is none, or a bad one.
-        """
+        """The one message of an event. May raise `RemoteProtocolError`: it is none, or a bad one."""
         if len(frame) <= self._max_frame:
             # All members of the shape are plain, so nothing in it can be nested; and the decoder checks the text.
             try:
@@ -93,11 +89,7 @@ class JsonEventReader:
         return kind
 
     def split(self, frame: bytes) -> list[bytes]:
-        """The events of a JSON array, unread.
-
-        Raises:
-            RemoteProtocolError: The frame is no array.
-        """
+        """The events of a JSON array, unread. May raise `RemoteProtocolError`: the frame is no array."""
         try:
             self._check(frame)
             parts = _batch(frame)

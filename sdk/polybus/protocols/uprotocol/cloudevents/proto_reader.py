@@ -52,11 +52,7 @@ class ProtoReader:
         self._sizes: tuple[int, ...] = ()  # replaced, never changed: buses in other threads read with the same reader
 
     def read(self, frame: bytes) -> EventMessage:
-        """The one message of an event.
-
-        Raises:
-            RemoteProtocolError: It is none, or a bad one.
-        """
+        """The one message of an event. May raise `RemoteProtocolError`: it is none, or a bad one."""
         if len(frame) > self._max_frame:
             raise WIRE_RULES.refuse_size(len(frame), self._max_frame)
         try:
@@ -75,11 +71,7 @@ class ProtoReader:
             raise refused from error
 
     def split(self, frame: bytes) -> list[bytes]:
-        """The events of a ``CloudEventBatch``, unread.
-
-        Raises:
-            RemoteProtocolError: The frame is none.
-        """
+        """The events of a ``CloudEventBatch``, unread. May raise `RemoteProtocolError`: the frame is none."""
         if len(frame) > self._max_frame:
             raise refuse(f"a batch of {len(frame)} bytes is larger than {self._max_frame} (limit: message)", "too_large")
         try:
@@ -104,11 +96,7 @@ class ProtoReader:
         return text
 
     def _attribute(self, part: bytes) -> tuple[str, Any]:
-        """Name and value of an entry; ids are not remembered, for they do not come again.
-
-        Raises:
-            ValueError: It is not a usual one.
-        """
+        """Name and value of an entry; an id does not come again, so none is kept. May raise `ValueError`: an unusual one."""
         if part.startswith(_REQID) and len(part) == len(_REQID) + 36:
             return "reqid", str(part[len(_REQID) :], "ascii")
         name_end = part[1] + 2
@@ -134,11 +122,7 @@ class ProtoReader:
         return name, found
 
     def parts(self, frame: bytes) -> tuple[dict[str, Any], bytes | None, BodyFormat]:
-        """The attributes of an event and its data, not examined.
-
-        Raises:
-            RemoteProtocolError: It is no event.
-        """
+        """The attributes of an event and its data, not examined. May raise `RemoteProtocolError`: it is no event."""
         from google.protobuf.message import DecodeError
 
         try:

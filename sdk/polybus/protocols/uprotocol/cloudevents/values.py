@@ -118,11 +118,7 @@ def read_value(data: bytes, depth: int) -> Any:
 
 
 def read_value_at(data: bytes, at: int, depth: int) -> Any:
-    """`read_value` of the end of some bytes.
-
-    Raises:
-        ValueError, IndexError: As it does.
-    """
+    """`read_value` of the end of some bytes. May raise `ValueError` or `IndexError`: as it does."""
     end = len(data)
     if at + 2 < end and data[at] == _STRUCT and data[at + 1] == end - at - 2 < 128:
         return _struct(data, at + 2, end, depth - 1)

@@ -53,11 +53,7 @@ _FIXED: Final = {1: 8, 5: 4}
 
 
 def read_fields(data: bytes) -> list[tuple[int, int | bytes]]:
-    """The fields of a message: number, and a varint or bytes.
-
-    Raises:
-        ValueError: It is no message; groups, which are not written any more, count as none.
-    """
+    """The fields of a message: number, and a varint or bytes. May raise `ValueError`: it is none, or has groups."""
     fields: list[tuple[int, int | bytes]] = []
     at, end = 0, len(data)
     try:

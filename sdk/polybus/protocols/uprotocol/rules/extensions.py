@@ -24,11 +24,7 @@ KINDS: Final = {name: kind for kind, name in NAMES.items()}
 
 
 def read_extension(kind: Kind, attributes: dict[str, Any], raw: bytes | None, format: BodyFormat, limits: Limits) -> Message:
-    """The message of one.
-
-    Raises:
-        RemoteProtocolError: A member is missing or wrong.
-    """
+    """The message of one. May raise `RemoteProtocolError`: a member is missing or wrong."""
     if kind is Kind.SUBSCRIBE or kind is Kind.UNSUBSCRIBE:
         subject = attributes.get("subject")
         if not subject or fault_in_subject(subject, limits.subject) is not None:
@@ -67,11 +63,7 @@ def _read_end(reqid: str, raw: bytes | None) -> Message:
 
 
 def extension_attributes(message: Message) -> tuple[dict[str, Any], bytes | None]:
-    """The attributes of one beside id, source and sink; and its data, where they are not the body.
-
-    Raises:
-        EncodeError: The detail of an error cannot be written.
-    """
+    """Attributes besides id, source and sink; data that are no body. May raise `EncodeError`: of a detail."""
     kind, given = message.kind, message.attributes
     attributes: dict[str, Any] = {"type": NAMES[kind]}
     if kind is Kind.SUBSCRIBE or kind is Kind.UNSUBSCRIBE:

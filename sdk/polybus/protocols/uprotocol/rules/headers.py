@@ -18,11 +18,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 def read_headers(attributes: dict[str, Any], limit: int) -> dict[str, str] | None:
-    """The headers of an event, or None.
-
-    Raises:
-        RemoteProtocolError: ``invalid_headers``.
-    """
+    """The headers of an event, or None. May raise `RemoteProtocolError`: ``invalid_headers``."""
     headers: dict[str, str] = {}
     text = attributes.pop(HEADERS, None)
     if text is not None:
@@ -38,11 +34,7 @@ def read_headers(attributes: dict[str, Any], limit: int) -> dict[str, str] | Non
 
 
 def write_headers(headers: dict[str, str], limit: int) -> dict[str, str]:
-    """Headers as attributes.
-
-    Raises:
-        LocalProtocolError: They do not fit the wire.
-    """
+    """Headers as attributes. May raise `LocalProtocolError`: they do not fit the wire."""
     WIRE_RULES.check_local_headers(headers, limit)
     attributes: dict[str, str] = {name: headers[name] for name in _TRACING if name in headers}
     rest = {name: value for name, value in headers.items() if name not in attributes}

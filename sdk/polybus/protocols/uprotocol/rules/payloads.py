@@ -30,11 +30,7 @@ def format_of(content_type: str | None) -> BodyFormat:
 
 
 def from_base64(text: Any, name: str = "data_base64") -> bytes:
-    """The bytes of ``data_base64``, or of the attribute of this name.
-
-    Raises:
-        RemoteProtocolError: It is no base64.
-    """
+    """The bytes of ``data_base64``, or of the attribute of this name. May raise `RemoteProtocolError`: it is no base64."""
     try:
         if not isinstance(text, str):
             raise ValueError("not text")
@@ -62,11 +58,7 @@ def hash_of(text: str, lenient: bool) -> bytes:
 
 
 def from_json(value: Any, format: BodyFormat, lenient: bool) -> bytes:
-    """The bytes of the member ``data`` of a JSON event.
-
-    Raises:
-        RemoteProtocolError: Such data must stand in ``data_base64``.
-    """
+    """The bytes of ``data`` in a JSON event. May raise `RemoteProtocolError`: it must stand in ``data_base64``."""
     if format is JSON:
         return msgspec.json.encode(value)
     if format is TEXT and isinstance(value, str):
@@ -77,11 +69,7 @@ def from_json(value: Any, format: BodyFormat, lenient: bool) -> bytes:
 
 
 def from_text(data: bytes, format: BodyFormat, depth: int) -> bytes:
-    """Data that came as bytes or text, checked where they say that they are JSON or text.
-
-    Raises:
-        RemoteProtocolError: They are not.
-    """
+    """Data that came, checked where they say that they are JSON or text. May raise `RemoteProtocolError`: they are not."""
     try:
         if format is JSON:
             check_json(data, depth)
