@@ -23,7 +23,7 @@ end         ``PolybusVerb``, ``PolybusId``                          with ``Polyb
 =========== ======================================================= ==================================================
 
 Headers of any of them are JSON as text, in ``PolybusHeaders``. Other parts are the application's: `Message.attributes` when
-they come, `Parts` when they go. The handshakes are tables in `handshake`, the forms of values are in `value_writer`.
+they come, `Parts` when they go. The handshakes are tables in `handshake`, the forms of values are in `values.writer`.
 """
 
 from .adapter import Jrep

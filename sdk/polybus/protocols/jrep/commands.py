@@ -6,29 +6,23 @@ Each moves the federation by the tables in `handshake`; `_ACTIONS` has the funct
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Final
 
 from ...errors import Forbidden, RemoteProtocolError, Unauthorized
 from ...message import Message
 from ...plugins import CloseWanted
-from . import handshake_flows as flows
-from . import subscriptions
 from .federation import Federation, verb_of
-from .handshake import VERBS, Action, FederationState, step_of
-from .messages.checks import count_of, refuse
+from .handshake import VERBS, Action, step_of
+from .messages.checks import check_subject, count_of, refuse, services_in, text_of
+from .names import OWN, RESERVED
+from .subscriptions import add, learn, remove, unlearn
 
 _REFUSALS: Final[Mapping[int, type[Unauthorized] | type[Forbidden]]] = {4401: Unauthorized, 4403: Forbidden}
-_PATIENCE: Final = 1.0
-"""Seconds of silence after Associate before a client tries the older dialect."""
-
-
-def start(federation: Federation, now: float) -> None:
-    """Begin: the connection is there, and a client says its first word."""
-    federation.heard = now
-    if federation.role == "client":
-        flows.begin(federation, legacy=federation.state is FederationState.QUEUEING)
-        if federation.state is FederationState.TRYING:
-            federation.due = now + _PATIENCE
+_FLAGS: Final = "LongPolling,SSE"
+_LEGACY_FLAGS: Final = "NoLongPollAvailable"
+"""Flags without meaning where there is no HTTP, but Errai's clients look for them."""
+_MAX_FLAGS: Final = 4096
 
 
 def receive(federation: Federation, message: Message, now: float) -> None:
@@ -56,7 +50,7 @@ def _verb_for_us(federation: Federation, message: Message) -> str:
     return verb
 
 
-def move(federation: Federation, event: str, message: Message | None, now: float) -> None:
+def move(federation: Federation, event: str, message: Message, now: float) -> None:
     """Make one step of the table. The state changes first, unless this raises `RemoteProtocolError`."""
     before = federation.state
     step = step_of(federation.role, federation.dialect, before, event)
@@ -79,11 +73,11 @@ def _complain(federation: Federation, error: RemoteProtocolError) -> None:
 # -- actions: what is not expected ---------------------------------------------------------------------------------------
 
 
-def _ignore(federation: Federation, message: Message | None, now: float) -> None:
+def _ignore(federation: Federation, message: Message, now: float) -> None:
     """Do nothing."""
 
 
-def _refuse(federation: Federation, message: Message | None, now: float) -> None:
+def _refuse(federation: Federation, message: Message, now: float) -> None:
     """Raise `RemoteProtocolError` always."""
     verb = verb_of(message)
     if verb is not None and verb not in VERBS:
@@ -91,38 +85,149 @@ def _refuse(federation: Federation, message: Message | None, now: float) -> None
     raise refuse(f"{verb or 'a message'} is not expected while {federation.state.value}", "handshake_order")
 
 
-def _violate(federation: Federation, message: Message | None, now: float) -> None:
+def _violate(federation: Federation, message: Message, now: float) -> None:
     """Raise `RemoteProtocolError` always; it ends the connection."""
     raise refuse(f"{verb_of(message)} before any handshake", "handshake_order", None, 1002)
 
 
-def _expired(federation: Federation, message: Message | None, now: float) -> None:
+def _expired(federation: Federation, message: Message, now: float) -> None:
     """Raise `RemoteProtocolError` always: the peer has to associate again (document, "SessionExpired")."""
     federation.say("SessionExpired")
     raise refuse("no federation: Associate or ConnectToQueue comes first", "session_expired")
 
 
+# -- a server's handshake ------------------------------------------------------------------------------------------------
+
+
+def _associate(federation: Federation, message: Message, now: float) -> None:
+    """Associate, also another one: what the client can receive. May raise `RemoteProtocolError`: RemoteServices is none."""
+    services = text_of(message.attributes, "RemoteServices", federation.limits.message)
+    if services is None:
+        raise refuse("RemoteServices is required: what the client can receive, separated by commas", "missing_part")
+    subjects = _services_in(federation, services)
+    for subject in subjects:
+        check_subject(subject, federation.limits.subject)
+    for subject in [one for one in federation.wanted if one not in subjects]:
+        remove(federation, subject)
+    federation.wanted.clear()  # the others are told anew: the bus may have had no room for them
+    federation.greeting = "FinishAssociation"
+    _recognise(federation, message)
+    if not federation.ready:
+        federation.become_ready(now)
+    for subject in subjects:
+        add(federation, subject)
+
+
+def _greet(federation: Federation, message: Message, now: float) -> None:
+    """ConnectToQueue, or another one: the client tells anew all that it can receive."""
+    federation.renewing = federation.ready
+    if federation.ready:
+        for subject in list(federation.wanted):
+            remove(federation, subject)
+    _recognise(federation, message)
+    federation.greeting = "FinishStateSync"
+
+
+def _finish_server(federation: Federation, message: Message, now: float) -> None:
+    """The client's FinishStateSync: both have sent it, so the federation is active, or still is."""
+    federation.renewing = False
+    if not federation.ready:
+        federation.become_ready(now)
+
+
+def finish_greeting(federation: Federation) -> None:
+    """Write the answer to a handshake, with all that has been announced meanwhile."""
+    verb, federation.greeting = federation.greeting, None
+    waiting, federation.documents = federation.documents, []
+    own = OWN["server"]
+    if verb == "FinishAssociation":
+        named = [name for name in federation.announced if "," not in name]
+        offers = {"ConnectionSessionKey": federation.token(), "CapabilitiesFlags": _FLAGS, **(federation.offers or {})}
+        federation.say(verb, RemoteServices=",".join((*own, *named)), Polybus="1", **offers)
+        for name in federation.announced:
+            if "," in name:
+                federation.say_of("RemoteSubscribe", name)
+    else:
+        federation.say("RemoteSubscribe", SubjectsList=[*own, *federation.announced])
+        flags = _LEGACY_FLAGS if federation.offers is None else "LongPollAvailable"
+        federation.say("CapabilitiesNotice", CapabilitiesFlags=flags, Polybus="1")
+        federation.say("FinishStateSync", ConnectionSessionKey=federation.token())
+    federation.documents.extend(waiting)
+
+
+def _recognise(federation: Federation, message: Message) -> None:
+    if message.attributes.get("Polybus") is not None:
+        federation.ours = True
+
+
+# -- a client's handshake ------------------------------------------------------------------------------------------------
+
+
+def begin(federation: Federation, legacy: bool) -> None:
+    """Send the first word of a client."""
+    if legacy:
+        federation.say("ConnectToQueue", PriorityProcessing="1", Polybus="1")
+    else:
+        federation.say("Associate", PriorityProcessing="1", RemoteServices=",".join(OWN["client"]), Polybus="1")
+
+
+def _associated(federation: Federation, message: Message, now: float) -> None:
+    """FinishAssociation: the server's one answer."""
+    _recognise(federation, message)
+    _note(federation, message, now)
+    federation.become_ready(now)
+    services = text_of(message.attributes, "RemoteServices", federation.limits.message)
+    for name in _services_in(federation, services or ""):
+        add(federation, name)
+
+
+def _services_in(federation: Federation, text: str) -> dict[str, None]:
+    """Names that a handshake lists, each once: no more than are kept, and a few, so that the bus says so."""
+    most = federation.limits.subscriptions + 2 * len(RESERVED)
+    return dict.fromkeys(islice(dict.fromkeys(services_in(text)), most))
+
+
+def _finish_client(federation: Federation, message: Message, now: float) -> None:
+    """The server's FinishStateSync; ours follows, behind what this side can receive."""
+    federation.say("RemoteSubscribe", SubjectsList=[*OWN["client"], *federation.announced])
+    federation.say("FinishStateSync")
+    federation.become_ready(now, legacy=True)
+
+
+def _fall_back(federation: Federation, message: Message, now: float) -> None:
+    """Try the older dialect: Associate was not understood."""
+    federation.due = None
+    begin(federation, legacy=True)
+
+
+def _note(federation: Federation, message: Message, now: float) -> None:
+    """CapabilitiesNotice. May raise `RemoteProtocolError`: ``missing_part``, ``invalid_part``, ``too_large``."""
+    flags = text_of(message.attributes, "CapabilitiesFlags", _MAX_FLAGS)
+    if flags is None and verb_of(message) == "CapabilitiesNotice":
+        raise refuse("CapabilitiesFlags is required", "missing_part")
+    _recognise(federation, message)
+
+
 # -- actions: the rest ---------------------------------------------------------------------------------------------------
 
 
-def _verify(federation: Federation, message: Message | None, now: float) -> None:
+def _verify(federation: Federation, message: Message, now: float) -> None:
     """WebsocketChannelVerify: the transport has looked at it. May raise `RemoteProtocolError`: none was offered."""
     if federation.offers is None:
         raise refuse("WebsocketChannelVerify, but no WebSocket was offered", "handshake_order")
 
 
-def _beat(federation: Federation, message: Message | None, now: float) -> None:
+def _beat(federation: Federation, message: Message, now: float) -> None:
     """Heartbeat. One of ours says how often it beats, and is held to that."""
-    interval = message.attributes.get("PolybusInterval") if message is not None else None
+    interval = message.attributes.get("PolybusInterval")
     if interval is not None:
         federation.silence = 3 * max(1, count_of(interval, "PolybusInterval")) / 1000
         federation.missed = now + federation.silence
 
 
-def _leave(federation: Federation, message: Message | None, now: float) -> None:
+def _leave(federation: Federation, message: Message, now: float) -> None:
     """Disconnect. One of ours says the code with which its connection ends, which not every transport can."""
-    parts = message.attributes if message is not None else {}
-    reason, code = parts.get("Reason"), parts.get("PolybusCode")
+    reason, code = message.attributes.get("Reason"), message.attributes.get("PolybusCode")
     text = reason[:200] if type(reason) is str and reason else "the peer has left"
     if type(code) is not int or not 1000 <= code <= 4999:
         code = 1000 if federation.role == "server" else 1001
@@ -130,62 +235,28 @@ def _leave(federation: Federation, message: Message | None, now: float) -> None:
     federation.events.append(CloseWanted(code, text, error))
 
 
-def _renew(federation: Federation, message: Message | None, now: float) -> None:
+def _renew(federation: Federation, message: Message, now: float) -> None:
     """SessionExpired: the link is made anew, with all that it had announced."""
     federation.events.append(CloseWanted(1001, "the session has expired"))
 
 
-def close(federation: Federation, code: int, reason: str) -> None:
-    """Queue the goodbye."""
-    if federation.state in (FederationState.CONNECTED, FederationState.SYNCING, FederationState.QUEUEING):
-        parts = {"PolybusCode": code} if federation.ours else {}
-        federation.say("Disconnect", Reason=reason, **parts)
-    federation.state = FederationState.CLOSED
-
-
-_ACTIONS: Final[Mapping[Action, Callable[[Federation, Message | None, float], None]]] = {
+_ACTIONS: Final[Mapping[Action, Callable[[Federation, Message, float], None]]] = {
     Action.IGNORE: _ignore,
     Action.REFUSE: _refuse,
     Action.VIOLATE: _violate,
     Action.EXPIRED: _expired,
-    Action.ASSOCIATE: flows.associate,
-    Action.GREET: flows.greet,
-    Action.FINISH_SERVER: flows.finish_server,
-    Action.ASSOCIATED: flows.associated,
-    Action.FINISH_CLIENT: flows.finish_client,
-    Action.FALL_BACK: flows.fall_back,
-    Action.LEARN: subscriptions.learn,
-    Action.UNLEARN: subscriptions.unlearn,
-    Action.NOTE: flows.note,
+    Action.ASSOCIATE: _associate,
+    Action.GREET: _greet,
+    Action.FINISH_SERVER: _finish_server,
+    Action.ASSOCIATED: _associated,
+    Action.FINISH_CLIENT: _finish_client,
+    Action.FALL_BACK: _fall_back,
+    Action.LEARN: learn,
+    Action.UNLEARN: unlearn,
+    Action.NOTE: _note,
     Action.BEAT: _beat,
     Action.VERIFY: _verify,
     Action.LEAVE: _leave,
     Action.RENEW: _renew,
     Action.DELIVER: _ignore,  # a connected session does so itself, without the table
 }
-
-# -- time ----------------------------------------------------------------------------------------------------------------
-
-
-def next_tick(federation: Federation) -> float | None:
-    """Time to fall back, to beat, or to miss the peer's heartbeat."""
-    if federation.missed is None or (federation.due is not None and federation.due < federation.missed):
-        return federation.due
-    return federation.missed
-
-
-def tick(federation: Federation, now: float) -> None:
-    """Fall back, beat, or end a connection whose peer has stopped to beat."""
-    if federation.state is not FederationState.CONNECTED:
-        federation.due = federation.missed = None
-        move(federation, "silence", None, now)
-        return
-    if federation.missed is not None and federation.silence is not None and now >= federation.missed:
-        federation.missed = federation.heard + federation.silence
-        if now >= federation.missed:
-            federation.state, federation.due, federation.missed = FederationState.CLOSED, None, None
-            federation.events.append(CloseWanted(1006, "no heartbeat for too long"))
-            return
-    if federation.due is not None and now >= federation.due:
-        federation.say("Heartbeat", PolybusInterval=round(federation.heartbeat * 1000))
-        federation.due = now + federation.heartbeat

@@ -104,9 +104,7 @@ class Federation:
         self.missed = now + self.silence if self.silence is not None else None
 
 
-def verb_of(message: Message | None) -> str | None:
+def verb_of(message: Message) -> str | None:
     """The command of a message to a bus; None of any other message."""
-    if message is None or message.kind is not Kind.CONTROL:
-        return None
-    verb = message.attributes.get("CommandType")
+    verb = message.attributes.get("CommandType") if message.kind is Kind.CONTROL else None
     return verb if isinstance(verb, str) else None

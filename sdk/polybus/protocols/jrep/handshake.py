@@ -1,4 +1,4 @@
-"""Tables of the handshakes: the action of each verb in each state, and the state that follows. All transitions stand here.
+"""Tables of the handshakes: the action of each event in each state, and the state that follows. All transitions stand here.
 
 Each role has a table for both. ``v3`` is what Errai 2.4 to 4.x speaks: Associate is answered by FinishAssociation alone.
 ``legacy`` is the document's: ConnectToQueue is answered by RemoteSubscribe, CapabilitiesNotice and FinishStateSync; then the
@@ -65,27 +65,15 @@ class Action(enum.Enum):
 
 @frozen
 class HandshakeStep:
-    """One cell of the table."""
+    """An action, and the state that it leads to."""
 
     action: Action
     then: FederationState
 
 
-VERBS: Final = (
-    "Associate",
-    "FinishAssociation",
-    "ConnectToQueue",
-    "CapabilitiesNotice",
-    "FinishStateSync",
-    "RemoteSubscribe",
-    "RemoteUnsubscribe",
-    "Disconnect",
-    "SessionExpired",
-    "Heartbeat",
-    "Resend",
-    "WebsocketChannelVerify",
-    "WebsocketChannelOpen",
-    "WebsocketNegotiationFailed",
+VERBS: Final = tuple(
+    "Associate FinishAssociation ConnectToQueue CapabilitiesNotice FinishStateSync RemoteSubscribe RemoteUnsubscribe "
+    "Disconnect SessionExpired Heartbeat Resend WebsocketChannelVerify WebsocketChannelOpen WebsocketNegotiationFailed".split()
 )
 """The document's and Errai's."""
 
@@ -101,98 +89,63 @@ FIRST: Final[Mapping[tuple[Role, Dialect], FederationState]] = {
     ("client", "legacy"): FederationState.QUEUEING,
 }
 
-_L, _S, _C, _X = FederationState.LISTENING, FederationState.SYNCING, FederationState.CONNECTED, FederationState.CLOSED
-_A, _T, _Q = FederationState.ASSOCIATING, FederationState.TRYING, FederationState.QUEUEING
+_SERVER: Final = """
+                            listening       syncing         connected
+Associate                   associate       associate       associate
+ConnectToQueue              greet           greet           greet
+FinishStateSync             violate         finish_server   finish_server
+FinishAssociation           violate         violate         -
+CapabilitiesNotice          violate         note            note
+RemoteSubscribe             expired         learn           learn
+RemoteUnsubscribe           expired         unlearn         unlearn
+Disconnect                  leave           leave           leave
+Heartbeat                   expired         beat            beat
+Resend                      expired         -               associate
+WebsocketChannelVerify      -               -               verify
+message                     expired         -               deliver
+"""
+# `trying`: a server until 2.3 says SessionExpired of Associate over HTTP. The transport has read the last two verbs.
+_CLIENT: Final = """
+                            associating     trying          queueing        connected
+FinishAssociation           associated      associated      associated      ignore
+RemoteSubscribe             learn           learn           learn           learn
+RemoteUnsubscribe           -               -               unlearn         unlearn
+CapabilitiesNotice          -               note            note            note
+FinishStateSync             -               finish_client   finish_client   ignore
+Heartbeat                   beat            beat            beat            beat
+Disconnect                  leave           leave           leave           leave
+SessionExpired              renew           fall_back       renew           renew
+nothing                     -               fall_back       -               -
+silence                     -               fall_back       -               -
+unknown                     -               fall_back       -               -
+message                     -               -               -               deliver
+WebsocketChannelOpen        -               -               -               ignore
+WebsocketNegotiationFailed  -               -               -               ignore
+"""
 
-_SERVER: Final[Mapping[FederationState, Mapping[str, HandshakeStep]]] = {
-    _L: {
-        "Associate": HandshakeStep(Action.ASSOCIATE, _C),
-        "ConnectToQueue": HandshakeStep(Action.GREET, _S),
-        "FinishStateSync": HandshakeStep(Action.VIOLATE, _X),
-        "FinishAssociation": HandshakeStep(Action.VIOLATE, _X),
-        "CapabilitiesNotice": HandshakeStep(Action.VIOLATE, _X),
-        "RemoteSubscribe": HandshakeStep(Action.EXPIRED, _L),
-        "RemoteUnsubscribe": HandshakeStep(Action.EXPIRED, _L),
-        "Disconnect": HandshakeStep(Action.LEAVE, _X),
-        "Heartbeat": HandshakeStep(Action.EXPIRED, _L),
-        "Resend": HandshakeStep(Action.EXPIRED, _L),
-        "message": HandshakeStep(Action.EXPIRED, _L),
-    },
-    _S: {
-        "Associate": HandshakeStep(Action.ASSOCIATE, _C),
-        "ConnectToQueue": HandshakeStep(Action.GREET, _S),
-        "FinishStateSync": HandshakeStep(Action.FINISH_SERVER, _C),
-        "FinishAssociation": HandshakeStep(Action.VIOLATE, _X),
-        "CapabilitiesNotice": HandshakeStep(Action.NOTE, _S),
-        "RemoteSubscribe": HandshakeStep(Action.LEARN, _S),
-        "RemoteUnsubscribe": HandshakeStep(Action.UNLEARN, _S),
-        "Disconnect": HandshakeStep(Action.LEAVE, _X),
-        "Heartbeat": HandshakeStep(Action.BEAT, _S),
-    },
-    _C: {
-        "Associate": HandshakeStep(Action.ASSOCIATE, _C),
-        "Resend": HandshakeStep(Action.ASSOCIATE, _C),
-        "ConnectToQueue": HandshakeStep(Action.GREET, _C),
-        "FinishStateSync": HandshakeStep(Action.FINISH_SERVER, _C),
-        "CapabilitiesNotice": HandshakeStep(Action.NOTE, _C),
-        "RemoteSubscribe": HandshakeStep(Action.LEARN, _C),
-        "RemoteUnsubscribe": HandshakeStep(Action.UNLEARN, _C),
-        "Disconnect": HandshakeStep(Action.LEAVE, _X),
-        "Heartbeat": HandshakeStep(Action.BEAT, _C),
-        "WebsocketChannelVerify": HandshakeStep(Action.VERIFY, _C),
-        "message": HandshakeStep(Action.DELIVER, _C),
-    },
-}
 
-_HALFWAY: Final[Mapping[str, HandshakeStep]] = {
-    "Disconnect": HandshakeStep(Action.LEAVE, _X),
-    "SessionExpired": HandshakeStep(Action.RENEW, _X),
-}
+def _cells(table: str) -> Mapping[tuple[FederationState, str], Action]:
+    states, *rows = [line.split() for line in table.strip().splitlines()]
+    return {
+        (FederationState(state), event): Action(name)
+        for event, *names in rows
+        for state, name in zip(states, names, strict=True)
+        if name != "-"
+    }
 
-_CLIENT: Final[Mapping[FederationState, Mapping[str, HandshakeStep]]] = {
-    _A: {
-        **_HALFWAY,
-        "FinishAssociation": HandshakeStep(Action.ASSOCIATED, _C),
-        "RemoteSubscribe": HandshakeStep(Action.LEARN, _A),
-        "Heartbeat": HandshakeStep(Action.BEAT, _A),
-    },
-    _T: {
-        **_HALFWAY,
-        "FinishAssociation": HandshakeStep(Action.ASSOCIATED, _C),
-        "RemoteSubscribe": HandshakeStep(Action.LEARN, _T),
-        "CapabilitiesNotice": HandshakeStep(Action.NOTE, _T),
-        "FinishStateSync": HandshakeStep(Action.FINISH_CLIENT, _C),
-        "Heartbeat": HandshakeStep(Action.BEAT, _T),
-        "SessionExpired": HandshakeStep(Action.FALL_BACK, _Q),  # what a server until 2.3 says of Associate over HTTP
-        "nothing": HandshakeStep(Action.FALL_BACK, _Q),
-        "silence": HandshakeStep(Action.FALL_BACK, _Q),
-        "unknown": HandshakeStep(Action.FALL_BACK, _Q),
-    },
-    _Q: {
-        **_HALFWAY,
-        "FinishAssociation": HandshakeStep(Action.ASSOCIATED, _C),
-        "RemoteSubscribe": HandshakeStep(Action.LEARN, _Q),
-        "RemoteUnsubscribe": HandshakeStep(Action.UNLEARN, _Q),
-        "CapabilitiesNotice": HandshakeStep(Action.NOTE, _Q),
-        "FinishStateSync": HandshakeStep(Action.FINISH_CLIENT, _C),
-        "Heartbeat": HandshakeStep(Action.BEAT, _Q),
-    },
-    _C: {
-        "FinishAssociation": HandshakeStep(Action.IGNORE, _C),
-        "FinishStateSync": HandshakeStep(Action.IGNORE, _C),
-        "CapabilitiesNotice": HandshakeStep(Action.NOTE, _C),
-        "RemoteSubscribe": HandshakeStep(Action.LEARN, _C),
-        "RemoteUnsubscribe": HandshakeStep(Action.UNLEARN, _C),
-        "Disconnect": HandshakeStep(Action.LEAVE, _X),
-        "SessionExpired": HandshakeStep(Action.RENEW, _X),
-        "Heartbeat": HandshakeStep(Action.BEAT, _C),
-        # The transport has read these two.
-        "WebsocketChannelOpen": HandshakeStep(Action.IGNORE, _C),
-        "WebsocketNegotiationFailed": HandshakeStep(Action.IGNORE, _C),
-        "message": HandshakeStep(Action.DELIVER, _C),
-    },
+
+_TABLES: Final[Mapping[Role, Mapping[tuple[FederationState, str], Action]]] = {
+    "server": _cells(_SERVER),
+    "client": _cells(_CLIENT),
 }
-_TABLES: Final[Mapping[Role, Mapping[FederationState, Mapping[str, HandshakeStep]]]] = {"server": _SERVER, "client": _CLIENT}
+_THEN: Final[Mapping[Action, FederationState]] = {
+    **dict.fromkeys((Action.VIOLATE, Action.LEAVE, Action.RENEW), FederationState.CLOSED),
+    **dict.fromkeys((Action.ASSOCIATE, Action.FINISH_SERVER), FederationState.CONNECTED),
+    **dict.fromkeys((Action.ASSOCIATED, Action.FINISH_CLIENT), FederationState.CONNECTED),
+    Action.GREET: FederationState.SYNCING,
+    Action.FALL_BACK: FederationState.QUEUEING,
+}
+"""The state that follows, where it is another. What is connected stays so until it is closed."""
 
 _OTHER_DIALECT: Final[Mapping[Dialect, frozenset[str]]] = {
     "auto": frozenset(),
@@ -204,8 +157,11 @@ _OTHER_DIALECT: Final[Mapping[Dialect, frozenset[str]]] = {
 
 def step_of(role: Role, dialect: Dialect, state: FederationState, event: str) -> HandshakeStep:
     """Look up one step. Events that the table does not have are refused, except silence."""
-    if state is FederationState.CLOSED or event in ("nothing", "silence"):
-        return _TABLES[role].get(state, {}).get(event, HandshakeStep(Action.IGNORE, state))
-    if role == "server" and event in _OTHER_DIALECT[dialect]:
-        return HandshakeStep(Action.REFUSE, state)
-    return _TABLES[role].get(state, {}).get(event, HandshakeStep(Action.REFUSE, state))
+    ignored = state is FederationState.CLOSED or event in ("nothing", "silence")
+    action = _TABLES[role].get((state, event), Action.IGNORE if ignored else Action.REFUSE)
+    if role == "server" and not ignored and event in _OTHER_DIALECT[dialect]:
+        action = Action.REFUSE
+    then = _THEN.get(action, state)
+    if state is FederationState.CONNECTED and then is not FederationState.CLOSED:
+        then = state
+    return HandshakeStep(action, then)

@@ -37,28 +37,8 @@ MAX_PARTS: Final = 256
 """Parts of one message."""
 
 PROTOCOL_PARTS: Final = frozenset(
-    (
-        "ToSubject",
-        "ReplyTo",
-        "ErrorTo",
-        "SessionID",
-        "Value",
-        "MethodParms",
-        "MethodReply",
-        "PolybusHeaders",
-        "PolybusTtl",
-        "PolybusVerb",
-        "PolybusId",
-        "PolybusFrame",
-        "PolybusMode",
-        "PolybusN",
-        "PolybusHops",
-        "PolybusCode",
-        "PolybusReason",
-        "PolybusDetail",
-        "PolybusInterval",
-        "Polybus",
-    )
+    "ToSubject ReplyTo ErrorTo SessionID Value MethodParms MethodReply Polybus PolybusHeaders PolybusTtl PolybusVerb PolybusId "
+    "PolybusFrame PolybusMode PolybusN PolybusHops PolybusCode PolybusReason PolybusDetail PolybusInterval".split()
 )
 """Parts that the bus fills in itself: they are never taken from an application's attributes."""
 

@@ -9,17 +9,13 @@ from .messages.text import quoted
 KEY_PREFIX: Final = "^${$JSON$}$::"
 NULL_KEY: Final = "^NullVal"
 HASHED_TYPES: Final = frozenset(
-    (
-        "java.math.BigInteger",
-        "java.math.BigDecimal",
-        "java.util.Date",
-        "java.sql.Date",
-        "java.sql.Time",
-        "java.sql.Timestamp",
-        "java.util.Optional",
-    )
+    "java.math.BigInteger java.math.BigDecimal java.util.Date java.sql.Date java.sql.Time java.sql.Timestamp "
+    "java.util.Optional".split()
 )
 """Types that write a hash code in ``^ObjectID``: it names nothing (notes section 1.4)."""
+LIST: Final = b'{"^EncodedType":"java.util.ArrayList","^ObjectID":"%d","^Value":[%b]}'
+SET: Final = b'{"^EncodedType":"java.util.HashSet","^ObjectID":"%d","^Value":[%b]}'
+MAP: Final = b'{"^EncodedType":"java.util.LinkedHashMap","^ObjectID":"%d","^Value":{%b}}'
 
 
 class Numbering:
@@ -52,9 +48,7 @@ class Numbering:
 
 def throwable(text: str, ids: Numbering, of: object = None) -> bytes:
     """A RuntimeException, which every Errai client knows, without a stack."""
-    first = ids.add(of if of is not None else ids)
-    second = ids.next
-    ids.next = second + 1
+    first, second = ids.add(of if of is not None else ids), ids.one()
     return (
         b'{"^EncodedType":"java.lang.RuntimeException","^ObjectID":"%d","stackTrace":{"^EncodedType":'
         b'"[Ljava.lang.StackTraceElement;","^ObjectID":"%d","^Value":[]},"message":%b,"cause":null}'

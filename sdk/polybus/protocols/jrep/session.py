@@ -18,7 +18,6 @@ from . import commands, subscriptions
 from .codec import JrepCodec
 from .federation import Federation
 from .handshake import Dialect, FederationState
-from .handshake_flows import finish_greeting
 from .messages.checks import refuse
 from .messages.payloads import by_priority, payloads_of
 from .names import CLIENT_BUS_ERRORS, ECHO_SERVICE, ERRORS_SUFFIX, MAX_MESSAGES, REPLY_SUFFIX, is_reserved, is_unusable
@@ -26,6 +25,8 @@ from .names import CLIENT_BUS_ERRORS, ECHO_SERVICE, ERRORS_SUFFIX, MAX_MESSAGES,
 _REQUEST, _OPEN, _PUBLISH, _NOTIFY = Kind.REQUEST, Kind.OPEN, Kind.PUBLISH, Kind.NOTIFY
 _RESPONSE, _ERROR, _CONTROL = Kind.RESPONSE, Kind.ERROR, Kind.CONTROL
 _SUBSCRIPTIONS: Final = (Kind.SUBSCRIBE, Kind.UNSUBSCRIBE)
+_PATIENCE: Final = 1.0
+"""Seconds of silence after Associate before a client tries the older dialect."""
 
 
 class JrepSession:
@@ -64,8 +65,13 @@ class JrepSession:
         """Subjects of requests to a peer that has been told where it may answer; it is told when that is over."""
 
     def start(self, now: float) -> None:
-        """Begin the handshake."""
-        commands.start(self.federation, now)
+        """Begin the handshake: a client says its first word."""
+        federation = self.federation
+        federation.heard = now
+        if federation.role == "client":
+            commands.begin(federation, legacy=federation.state is FederationState.QUEUEING)
+            if federation.state is FederationState.TRYING:
+                federation.due = now + _PATIENCE
 
     def events(self) -> list[Message | SessionEvent]:
         """Take away what has happened since the last call, in order."""
@@ -87,7 +93,7 @@ class JrepSession:
             self._refused(error)
             return
         if not messages:
-            commands.move(federation, "nothing", None, now)
+            commands.move(federation, "nothing", Message(_CONTROL), now)
         elif len(messages) > 1:
             messages = by_priority(messages)
         most = self._bad + federation.limits.bad_messages
@@ -244,7 +250,7 @@ class JrepSession:
         """All that waits, in as few payloads as the limit allows."""
         federation = self.federation
         if federation.greeting is not None:
-            finish_greeting(federation)
+            commands.finish_greeting(federation)
         documents = federation.documents
         if not documents:
             return []
@@ -260,15 +266,32 @@ class JrepSession:
 
     def next_tick(self) -> float | None:
         """Time to fall back, to beat, or to miss the peer's heartbeat."""
-        return commands.next_tick(self.federation)
+        due, missed = self.federation.due, self.federation.missed
+        return due if missed is None or (due is not None and due < missed) else missed
 
     def tick(self, now: float) -> None:
-        """Do what is due."""
-        commands.tick(self.federation, now)
+        """Fall back, beat, or end a connection whose peer has stopped to beat."""
+        federation = self.federation
+        if federation.state is not FederationState.CONNECTED:
+            federation.due = federation.missed = None
+            commands.move(federation, "silence", Message(_CONTROL), now)
+            return
+        if federation.missed is not None and federation.silence is not None and now >= federation.missed:
+            federation.missed = federation.heard + federation.silence
+            if now >= federation.missed:
+                federation.state, federation.due, federation.missed = FederationState.CLOSED, None, None
+                federation.events.append(CloseWanted(1006, "no heartbeat for too long"))
+                return
+        if federation.due is not None and now >= federation.due:
+            federation.say("Heartbeat", PolybusInterval=round(federation.heartbeat * 1000))
+            federation.due = now + federation.heartbeat
 
     def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> None:
         """Queue the goodbye."""
-        commands.close(self.federation, code, reason)
+        federation = self.federation
+        if federation.state in (FederationState.CONNECTED, FederationState.SYNCING, FederationState.QUEUEING):
+            federation.say("Disconnect", Reason=reason, **({"PolybusCode": code} if federation.ours else {}))
+        federation.state = FederationState.CLOSED
 
     def connection_lost(self, reason: str) -> None:
         """Drop what was not taken yet."""

@@ -10,9 +10,8 @@ from .messages.checks import check_local_subject, refuse, subjects_of
 from .names import CLIENT_BUS_ERRORS, LOCAL_PREFIX, is_reserved, names_an_answer, service_of
 
 
-def learn(federation: Federation, message: Message | None, now: float) -> None:
+def learn(federation: Federation, message: Message, now: float) -> None:
     """RemoteSubscribe: all of it or nothing. May raise `RemoteProtocolError`, as `subjects_of`, or ``reserved_subject``."""
-    assert message is not None
     subjects = subjects_of(message.attributes, federation.limits.subject, federation.limits.subscriptions)
     if federation.state is FederationState.CONNECTED and federation.role == "server" and not federation.renewing:
         # Within the handshake a client lists all that it has, its own bus included.
@@ -24,9 +23,8 @@ def learn(federation: Federation, message: Message | None, now: float) -> None:
         add(federation, subject)
 
 
-def unlearn(federation: Federation, message: Message | None, now: float) -> None:
+def unlearn(federation: Federation, message: Message, now: float) -> None:
     """RemoteUnsubscribe, of the peer's own only. May raise `RemoteProtocolError`, as `subjects_of`, or ``not_subscribed``."""
-    assert message is not None
     for subject in subjects_of(message.attributes, federation.limits.subject, federation.limits.subscriptions):
         if names_an_answer(subject):
             continue  # never kept: see `add`

@@ -24,9 +24,6 @@ from .part_reader import PartReader, answered_by, too_large, tunnelled
 from .payloads import told_apart
 
 _REQUEST, _RESPONSE, _PUBLISH, _ITEM = Kind.REQUEST, Kind.RESPONSE, Kind.PUBLISH, Kind.ITEM
-_decode: Final = msgspec.json.Decoder().decode
-_elements: Final = msgspec.json.Decoder(list[Raw]).decode
-_parts: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 _REPLY_LENGTH: Final = len(REPLY_SUFFIX)
 _ERRORS_LENGTH: Final = len(ERRORS_SUFFIX)
 

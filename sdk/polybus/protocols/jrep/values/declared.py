@@ -13,7 +13,7 @@ from attrs import field, frozen
 
 from ....errors import EncodeError
 from ..messages.text import number, quoted
-from ..object_ids import KEY_PREFIX, Numbering
+from ..object_ids import KEY_PREFIX, LIST, MAP, SET, Numbering
 from .java import JavaEnum, JavaObject
 from .scalars import write_big_integer, write_decimal, write_double, write_marked
 
@@ -39,16 +39,9 @@ _LISTS: Final = frozenset(("java.util.List", "java.util.Collection", "java.lang.
 _SETS: Final = frozenset(("java.util.Set", "java.util.HashSet"))
 _MAPS: Final = frozenset(("java.util.Map", "java.util.HashMap", "java.util.LinkedHashMap"))
 _SHORT: Final = {
-    name.rpartition(".")[2]: name
-    for name in (
-        "java.lang.Object",
-        "java.lang.String",
-        *(java for java, _ in _PRIMITIVES.values()),
-        "java.util.Collection",
-        "java.util.List",
-        "java.util.Map",
-        "java.util.Set",
-    )
+    **{java.removeprefix("java.lang."): java for java, _ in _PRIMITIVES.values()},
+    **{name: f"java.lang.{name}" for name in ("Object", "String")},
+    **{name: f"java.util.{name}" for name in ("Collection", "List", "Map", "Set")},
 }
 """Names as a Java source has them, with what they stand for there."""
 _TOKENS: Final = re.compile(r"\s*(\[*[\w.$]+;?(?:\[\])*|[<>,])")
@@ -118,13 +111,9 @@ class Arguments(list[Any]):
 
 
 def write_arguments(arguments: Arguments, ids: Numbering, other: Write) -> bytes:
-    """The list of arguments.
+    """The list of arguments; `other` writes what its type says nothing of.
 
-    Args:
-        other: Writes what its type says nothing of.
-
-    Raises:
-        EncodeError: Not as many as there are parameters; or a value that its type cannot have, with its number.
+    May raise `EncodeError`: not as many as there are parameters; or a value that its type cannot have, with its number.
     """
     if len(arguments) != len(arguments.types):
         names = ", ".join(kind.name for kind in arguments.types) or "none"
@@ -136,7 +125,7 @@ def write_arguments(arguments: Arguments, ids: Numbering, other: Write) -> bytes
         except EncodeError as error:
             path = f"$[{number_ - 1}]{error.path[1:]}"
             raise EncodeError(f"argument {number_} ({kind.name}): {error.text}", path) from error
-    return b'{"^EncodedType":"java.util.ArrayList","^ObjectID":"%d","^Value":[%b]}' % (given, b",".join(written))
+    return LIST % (given, b",".join(written))
 
 
 class _Declared:
@@ -189,22 +178,17 @@ class _Declared:
         if name in _MAPS and len(types) == 2 and isinstance(value, Mapping):
             given = self._ids.one()
             entries = [self._key(key, types[0]) + b":" + self.write(item, types[1]) for key, item in value.items()]
-            return b'{"^EncodedType":"java.util.LinkedHashMap","^ObjectID":"%d","^Value":{%b}}' % (given, b",".join(entries))
-        java = "java.util.ArrayList" if name in _LISTS else "java.util.HashSet" if name in _SETS else None
-        if java is None or len(types) != 1 or not isinstance(value, (list, tuple, set, frozenset)):
+            return MAP % (given, b",".join(entries))
+        form = LIST if name in _LISTS else SET if name in _SETS else None
+        if form is None or len(types) != 1 or not isinstance(value, (list, tuple, set, frozenset)):
             return self._other(value, self._ids)
-        given = self._ids.one()
-        items = b",".join([self.write(item, types[0]) for item in value])
-        return b'{"^EncodedType":%b,"^ObjectID":"%d","^Value":[%b]}' % (quoted(java), given, items)
+        return form % (self._ids.one(), b",".join([self.write(item, types[0]) for item in value]))
 
     def _key(self, key: Any, kind: JavaType) -> bytes:
         if isinstance(key, str) and kind.name not in ("char", "java.lang.Character"):
             # As any map writes it, which knows what a text could be mistaken for.
-            return self._other({key: None}, Numbering())[len(_EMPTY_MAP) : -len(b":null}}")]
+            return self._other({key: None}, Numbering())[len(MAP % (1, b"")) - 2 : -len(b":null}}")]
         return quoted(KEY_PREFIX + self.write(key, kind).decode())
-
-
-_EMPTY_MAP: Final = b'{"^EncodedType":"java.util.LinkedHashMap","^ObjectID":"1","^Value":{'
 
 
 def _scalar(value: Any, name: str) -> bytes | None:

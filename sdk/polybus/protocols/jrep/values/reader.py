@@ -26,8 +26,6 @@ _ALIKE: Final = 64
 """Elements of a set, or keys of a map, with one hash: it is easy to find any number of such numbers, and each is compared with
 all before it. A set of 40,000 took eight seconds."""
 _decode: Final = msgspec.json.Decoder().decode
-
-
 Read: TypeAlias = "Callable[[ValueReading, dict[str, Any]], Any]"
 """Reads a node of one Java type for a reading."""
 _BUILT_IN: Final = ("java.lang.",)
@@ -89,22 +87,17 @@ class ValueReading:
         id, content, known = node.get("^ObjectID"), node.get("^Value"), self._known
         made: list[Any] = []
         if type(content) is not list or type(id) is not str or id in known or id == "-1":
-            id, found = self._reference(node)
+            id, content, found = self._content(node, list)
             if found is not None:
                 return found
-            if type(content) is not list:
-                return self._opaque(node, id)
         if id is not None:
             known[id] = made
         return self._items(content, made)
 
     def _set(self, node: dict[str, Any]) -> Any:
-        id, found = self._reference(node)
+        id, content, found = self._content(node, list)
         if found is not None:
             return found
-        content = node.get("^Value")
-        if type(content) is not list:
-            return self._opaque(node, id)
         items = self._items(content, [])
         try:
             if len(items) > _ALIKE:
@@ -121,11 +114,9 @@ class ValueReading:
     def _map(self, node: dict[str, Any]) -> Any:
         id, content, known = node.get("^ObjectID"), node.get("^Value"), self._known
         if type(content) is not dict or type(id) is not str or id in known or id == "-1":
-            id, found = self._reference(node)
+            id, content, found = self._content(node, dict)
             if found is not None:
                 return found
-            if type(content) is not dict:
-                return self._opaque(node, id)
         made: dict[Any, Any] = {}
         if id is not None:
             known[id] = made
@@ -166,12 +157,9 @@ class ValueReading:
         return key
 
     def _bytes(self, node: dict[str, Any]) -> Any:
-        id, found = self._reference(node)
+        id, content, found = self._content(node, list)
         if found is not None:
             return found
-        content = node.get("^Value")
-        if type(content) is not list:
-            return self._opaque(node, id)
         try:
             made = array("b", content).tobytes()
         except (TypeError, OverflowError) as error:
@@ -199,6 +187,14 @@ class ValueReading:
             raise BadRequest(f"^ObjectID {id!r} is given to two objects")
         return id, None
 
+    def _content(self, node: dict[str, Any], kind: type) -> tuple[str | None, Any, Any]:
+        """Id and ``^Value`` of a container; or what it is where it has been met before, or has no such value."""
+        id, found = self._reference(node)
+        content = node.get("^Value")
+        if found is None and type(content) is not kind:
+            found = self._opaque(node, id)
+        return id, content, found
+
     def _other(self, node: dict[str, Any], name: Any) -> Any:
         if type(name) is not str:
             if name is not None:
@@ -209,10 +205,9 @@ class ValueReading:
         except TypeError as error:
             raise BadRequest(str(error)) from error
         if registered is not None:
-            read = self._readers[name] = (
-                _portable(registered) if isinstance(registered, Portable) else _constants(registered, name)
-            )
-            return read(self, node)
+            made = _portable(registered) if isinstance(registered, Portable) else _constants(registered, name)
+            self._readers[name] = made
+            return made(self, node)
         if "^EnumStringValue" in node:
             return self._enum(node, name)
         if name[:1] == "[":  # an array of anything
@@ -263,11 +258,6 @@ class ValueReading:
             made.value = self.value(node["^Value"])
         return made
 
-    # -- values around others --------------------------------------------------------------------------------------------
-
-    def _optional(self, node: dict[str, Any]) -> Any:
-        return self.value(node.get("^Value"))
-
     def _object(self, node: dict[str, Any]) -> Any:
         """``java.lang.Object`` with a null is how Errai writes null outside of a message."""
         if "^Value" in node and node["^Value"] is None:
@@ -315,54 +305,26 @@ def _unhashable(error: Exception, what: str) -> BadRequest:
     return error if isinstance(error, BadRequest) else BadRequest(f"{what} has no hash: {misfit(error)}")
 
 
+def _named(package: str, names: str) -> list[str]:
+    return [f"{package}.{name}" for name in names.split()]
+
+
 READERS: Final[Mapping[str, Read]] = {
-    "java.lang.Integer": read_integer,
-    "java.util.ArrayList": ValueReading._list,
-    "java.util.LinkedHashMap": ValueReading._map,
-    "java.util.HashMap": ValueReading._map,
-    "java.lang.Long": read_integer,
-    "java.lang.Double": read_float,
-    "java.lang.Boolean": read_boolean,
-    "java.util.Date": read_date,
-    "java.lang.Byte": read_integer,
-    "java.lang.Short": read_integer,
-    "java.lang.Float": read_float,
-    "java.lang.Character": read_text,
-    "java.lang.String": read_text,
-    "java.lang.StringBuilder": read_text,
-    "java.lang.StringBuffer": read_text,
+    **dict.fromkeys(_named("java.lang", "Integer Long Byte Short"), read_integer),
+    **dict.fromkeys(_named("java.lang", "Double Float"), read_float),
+    **dict.fromkeys(_named("java.lang", "Character String StringBuilder StringBuffer"), read_text),
+    **dict.fromkeys(["java.util.Date", *_named("java.sql", "Date Time Timestamp")], read_date),
+    **dict.fromkeys(_named("java.util", "Map HashMap LinkedHashMap SortedMap TreeMap"), ValueReading._map),
+    **dict.fromkeys(_named("java.util", "Set HashSet LinkedHashSet SortedSet TreeSet"), ValueReading._set),
+    **dict.fromkeys(_named("java.util", "List ArrayList LinkedList AbstractList Collection Vector Stack"), ValueReading._list),
+    **dict.fromkeys(_named("java.util", "Queue PriorityQueue Arrays$ArrayList"), ValueReading._list),
+    **dict.fromkeys(_named("java.util", "Collections$UnmodifiableList Collections$SynchronizedList"), ValueReading._list),
+    **dict.fromkeys(_named("java.util", "Collections$SingletonList Collections$EmptyList"), ValueReading._list),
+    "java.util.concurrent.ConcurrentHashMap": ValueReading._map,
+    "java.util.Optional": lambda reading, node: reading.value(node.get("^Value")),
     "java.lang.Object": ValueReading._object,
+    "java.lang.Boolean": read_boolean,
     "java.math.BigInteger": read_big_integer,
     "java.math.BigDecimal": read_big_decimal,
-    "java.sql.Date": read_date,
-    "java.sql.Time": read_date,
-    "java.sql.Timestamp": read_date,
-    "java.util.Optional": ValueReading._optional,
     "[B": ValueReading._bytes,
-    **dict.fromkeys(
-        (
-            "java.util.List",
-            "java.util.Collection",
-            "java.util.LinkedList",
-            "java.util.Vector",
-            "java.util.Stack",
-            "java.util.Queue",
-            "java.util.PriorityQueue",
-            "java.util.AbstractList",
-            "java.util.Arrays$ArrayList",
-            "java.util.Collections$UnmodifiableList",
-            "java.util.Collections$SynchronizedList",
-            "java.util.Collections$SingletonList",
-            "java.util.Collections$EmptyList",
-        ),
-        ValueReading._list,
-    ),
-    **dict.fromkeys(
-        ("java.util.Set", "java.util.HashSet", "java.util.LinkedHashSet", "java.util.SortedSet", "java.util.TreeSet"),
-        ValueReading._set,
-    ),
-    **dict.fromkeys(
-        ("java.util.Map", "java.util.SortedMap", "java.util.TreeMap", "java.util.concurrent.ConcurrentHashMap"),
-        ValueReading._map,
-    ),
 }

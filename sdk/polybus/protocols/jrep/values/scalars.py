@@ -40,16 +40,19 @@ def _odd(node: dict[str, Any], wanted: str) -> NoReturn:
     raise BadRequest(f"{node['^EncodedType']} needs {wanted}")
 
 
+def _whole(text: Any) -> int | None:
+    try:
+        return int(text) if type(text) is str and len(text) <= _MAX_DIGITS else None
+    except ValueError:
+        return None
+
+
 def read_integer(reading: object, node: dict[str, Any]) -> Any:
     value = node.get("^NumVal")
     if type(value) is int:
         return value
-    if type(value) is str and len(value) <= _MAX_DIGITS:  # a Long travels as text
-        try:
-            return int(value)
-        except ValueError:
-            pass
-    return _odd(node, "a whole number in ^NumVal")
+    made = _whole(value)  # a Long travels as text
+    return made if made is not None else _odd(node, "a whole number in ^NumVal")
 
 
 def read_float(reading: object, node: dict[str, Any]) -> Any:
@@ -73,25 +76,18 @@ def read_text(reading: object, node: dict[str, Any]) -> Any:
 
 
 def read_big_integer(reading: object, node: dict[str, Any]) -> Any:
-    value = node.get("^Value")
-    if type(value) is str and len(value) <= _MAX_DIGITS:
-        try:
-            return int(value)
-        except ValueError:
-            pass
-    return _odd(node, f"up to {_MAX_DIGITS} digits as text in ^Value")
+    made = _whole(node.get("^Value"))
+    return made if made is not None else _odd(node, f"up to {_MAX_DIGITS} digits as text in ^Value")
 
 
 def read_big_decimal(reading: object, node: dict[str, Any]) -> Any:
     value = node.get("^Value")
     if type(value) is str and len(value) <= _MAX_DIGITS:
         try:
-            made = decimal.Decimal(value)
+            if (made := decimal.Decimal(value)).is_finite():
+                return made
         except decimal.InvalidOperation:
             pass
-        else:
-            if made.is_finite():
-                return made
     return _odd(node, "a decimal number as text in ^Value")
 
 

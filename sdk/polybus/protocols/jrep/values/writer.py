@@ -12,7 +12,7 @@ import enum
 import math
 from array import array
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 
 import attrs
@@ -21,14 +21,12 @@ import msgspec
 from ....body import items_of
 from ....errors import EncodeError
 from ..messages.text import json_text, number, quoted
-from ..object_ids import HASHED_TYPES, KEY_PREFIX, NULL_KEY, Numbering, throwable
+from ..object_ids import HASHED_TYPES, KEY_PREFIX, LIST, MAP, NULL_KEY, SET, Numbering, throwable
 from .declared import Arguments, Write, write_arguments
 from .java import JavaEnum, JavaObject, JavaTypes, Portable
 from .scalars import BOOLEANS, constants_writer, write_date, write_decimal, write_double, write_integer, write_java_enum
 
-_SCALARS: Final = frozenset(
-    f"java.lang.{name}" for name in ("Boolean", "Byte", "Character", "Double", "Float", "Integer", "Long", "Short")
-)
+_SCALARS: Final = frozenset(f"java.lang.{name}" for name in "Boolean Byte Character Double Float Integer Long Short".split())
 """Errai's server answers 500 where it does not find their ``^NumVal``."""
 
 
@@ -86,29 +84,23 @@ class ValueWriter:
         ids.next = given + 1
         find, other = self._by_type.get, self._other
         items = b",".join([(find(type(item)) or other)(item, ids) for item in value])
-        return b'{"^EncodedType":"java.util.ArrayList","^ObjectID":"%d","^Value":[%b]}' % (given, items)
+        return LIST % (given, items)
 
     def _tuple(self, value: Any, ids: Numbering) -> bytes:
         """Python has one empty tuple and one empty frozenset, Java a list for each."""
-        return (
-            self._list(value, ids)
-            if value
-            else b'{"^EncodedType":"java.util.ArrayList","^ObjectID":"%d","^Value":[]}' % ids.one()
-        )
+        return self._list(value, ids) if value else LIST % (ids.one(), b"")
 
     def _frozen_set(self, value: Any, ids: Numbering) -> bytes:
-        return (
-            self._set(value, ids) if value else b'{"^EncodedType":"java.util.HashSet","^ObjectID":"%d","^Value":[]}' % ids.one()
-        )
+        return self._set(value, ids) if value else SET % (ids.one(), b"")
 
     def _set(self, value: Any, ids: Numbering) -> bytes:
         known = ids.seen.get(id(value))
         if known is not None:
             return b'{"^EncodedType":"java.util.HashSet","^ObjectID":"%d"}' % known
         given = ids.add(value)
-        return b'{"^EncodedType":"java.util.HashSet","^ObjectID":"%d","^Value":[%b]}' % (given, self.items_of(value, ids))
+        return SET % (given, self._items(value, ids))
 
-    def items_of(self, items: Any, ids: Numbering) -> bytes:
+    def _items(self, items: Any, ids: Numbering) -> bytes:
         find, other = self._by_type.get, self._other
         return b",".join([(find(type(item)) or other)(item, ids) for item in items])
 
@@ -123,7 +115,7 @@ class ValueWriter:
             write = find(type(item)) or self._other
             written = quote(name) if type(name) is str and name[:1] != "^" and len(name) < 64 else self._key(name, ids)
             members.append(written + b":" + write(item, ids))
-        return b'{"^EncodedType":"java.util.LinkedHashMap","^ObjectID":"%d","^Value":{%b}}' % (given, b",".join(members))
+        return MAP % (given, b",".join(members))
 
     def _key(self, key: Any, ids: Numbering) -> bytes:
         """A key that is no text, or is a text that could be mistaken for such a one."""
@@ -166,10 +158,7 @@ class ValueWriter:
             return b'{"^EncodedType":"java.lang.RuntimeException","^ObjectID":"%d"}' % known
         return throwable(f"{type(error).__name__}:{error}", ids, error)
 
-    def _portable_of(self, how: Portable) -> Write:
-        return lambda value, ids: self._portable(value, how, ids)
-
-    def _portable(self, value: Any, how: Portable, ids: Numbering) -> bytes:
+    def _portable(self, how: Portable, value: Any, ids: Numbering) -> bytes:
         name, known = quoted(how.java), ids.seen.get(id(value))
         if known is not None:
             return b'{"^EncodedType":%b,"^ObjectID":"%d"}' % (name, known)
@@ -204,7 +193,7 @@ class ValueWriter:
 
     def _content(self, value: Any, ids: Numbering) -> bytes:
         if isinstance(value, (list, tuple)):
-            return b"[%b]" % self.items_of(value, ids)
+            return b"[%b]" % self._items(value, ids)
         return self._value(value, ids)
 
     def _node(self, node: Any, table: Mapping[str, Any], ids: Numbering) -> bytes:
@@ -236,9 +225,8 @@ class ValueWriter:
         """Types that are not known by their exact class."""
         registered = self._types.of_class(type(value))
         if registered is not None:
-            write = self._by_type[type(value)] = (
-                self._portable_of(registered) if isinstance(registered, Portable) else (constants_writer(registered))
-            )
+            write: Write = constants_writer(registered) if isinstance(registered, str) else partial(self._portable, registered)
+            self._by_type[type(value)] = write
             return write(value, ids)
         if isinstance(value, enum.Enum):
             return self._value(value.value, ids)
@@ -282,10 +270,6 @@ def _bare(value: Any, ids: Numbering) -> bytes:
         return b"%d" % value
     if type(value) is float and math.isfinite(value):
         return number(value)
-    return (
-        quoted(str(value))
-        if isinstance(value, str)
-        else write_integer(value, ids)
-        if isinstance(value, int)
-        else write_double(value, ids)
-    )
+    if isinstance(value, str):
+        return quoted(str(value))
+    return write_integer(value, ids) if isinstance(value, int) else write_double(value, ids)
