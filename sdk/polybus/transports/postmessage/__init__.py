@@ -22,21 +22,9 @@ if TYPE_CHECKING:
     from ._stream_port import StdioPort as StdioPort
 
 __all__ = [
-    "ArrayBuffer",
-    "ClonedError",
-    "DataCloneError",
-    "InMemoryPort",
-    "JSPort",
-    "MessageChannel",
-    "MessageEvent",
-    "MessagePort",
-    "PipePort",
-    "PortInfo",
-    "PortTransport",
-    "StdioPort",
-    "Unreadable",
-    "script",
-]
+    "ArrayBuffer", "ClonedError", "DataCloneError", "InMemoryPort", "JSPort", "MessageChannel", "MessageEvent", "MessagePort",
+    "PipePort", "PortInfo", "PortTransport", "StdioPort", "Unreadable", "script",
+]  # fmt: skip
 
 # They need what not every place has: a browser, processes, threads.
 __getattr__: Callable[[str], Any] = lazy_names(

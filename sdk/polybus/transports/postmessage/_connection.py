@@ -39,9 +39,9 @@ class PortConnection:
     """
 
     __slots__ = (
-        "_ack_at", "_acked", "_bytes", "_count", "_deaf", "_early", "_first", "_heard", "_heard_at", "_host", "_ours",
-        "_over", "_paused", "_pinged_at", "_port", "_post", "_reads", "_receiver", "_size", "_sizes", "_state", "_stuck_at",
-        "_stuck_since", "_text", "_unacked_bytes", "_why", "address", "max_frame",
+        "_ack_at", "_acked", "_bytes", "_count", "_deaf", "_early", "_first", "_heard", "_heard_at", "_host", "_over",
+        "_paused", "_pinged_at", "_port", "_post", "_reads", "_receiver", "_size", "_sizes", "_state", "_stuck_at",
+        "_stuck_since", "_text", "_unacked_bytes", "address", "ended", "max_frame", "ours",
     )  # fmt: skip
 
     name = "port"
@@ -68,12 +68,14 @@ class PortConnection:
         self._over = over
         """Called at the end."""
         self._state = _State.GREETING
-        self._ours = port.info.epoch is not None
+        self.ours: bool = port.info.epoch is not None
+        """True if the other end is one of ours."""
+        self.ended: Closed | None = None
+        """Why it is over."""
         self._receiver: Receiver | None = None
         # What came in and has not been taken: before `start`, and while our own side reads nothing.
         self._early: list[bytes] = []
         self._deaf = False
-        self._why: Closed | None = None
         # Incoming: data messages, and what of them is not acknowledged.
         self._count = 0
         self._ack_at = control.ACK_FRAMES
@@ -107,29 +109,18 @@ class PortConnection:
         """Say who we are."""
         self._post(control.hello(protocol, headers))
 
-    @property
-    def ended(self) -> Closed | None:
-        """Why it is over."""
-        return self._why
-
-    @property
-    def ours(self) -> bool:
-        """True if the other end is one of ours."""
-        return self._ours
-
     def settled(self) -> None:
         """The two belong together."""
         if self._state is _State.GREETING:
             self._state = _State.OPEN
 
     def start(self, receiver: Receiver) -> None:
-        """Deliver from the next turn on, first what has already come in. Called once."""
         self._receiver = receiver
         self._deaf = True
-        self._host.call_soon(self._begin if self._why is None else self._finish)
+        self._host.call_soon(self._begin if self.ended is None else self._finish)
 
     def _begin(self) -> None:
-        if self._why is None:
+        if self.ended is None:
             self.resume_reading()
 
     def _say(self, said: Hello | None) -> None:
@@ -141,7 +132,6 @@ class PortConnection:
     # -- out -------------------------------------------------------------------------------------------------------------
 
     def send(self, frame: bytes) -> None:
-        """Hand over a frame without waiting. After the end: ignored."""
         size = len(frame)
         if size > self.max_frame:
             raise TooLarge(f"a frame of {size} bytes, the limit is {self.max_frame}: raise Limits(message=...) on both sides")
@@ -152,19 +142,16 @@ class PortConnection:
             self._post(text if text[:1] != MARK else MARK + text)
         else:
             self._post(frame)
-        if not self._ours:
+        if not self.ours:
             self._acked += 1
             return
         self._sizes.append(size)
         self._size += size
         if not self._paused and (self._size > HIGH_BYTES or len(self._sizes) > HIGH_FRAMES):
-            self._pause()
-
-    def _pause(self) -> None:
-        self._paused = True
-        self._stuck_since = None
-        if self._receiver is not None:
-            self._receiver.pause_writing()
+            self._paused = True
+            self._stuck_since = None
+            if self._receiver is not None:
+                self._receiver.pause_writing()
 
     def write_backlog(self) -> int:
         """Bytes that the other end has not acknowledged; 0 where it never does."""
@@ -209,15 +196,18 @@ class PortConnection:
             return
         if self._first is not None:
             self._say(None)
-        if kind not in self._reads or len(frame) > self.max_frame:
-            self._refuse(kind, len(frame))
+        if len(frame) > self.max_frame:
+            self.close(1009, f"a frame of {len(frame)} bytes, the limit is {self.max_frame}")
+            return
+        if kind not in self._reads:
+            self.close(1003, f"{kind} frames are not part of the protocol that is spoken here")
             return
         if self._deaf or self._receiver is None:
             self._keep(frame)
             return
         self._count += 1
         self._unacked_bytes += len(frame)
-        if self._ours and (self._count >= self._ack_at or self._unacked_bytes >= control.ACK_BYTES):
+        if self.ours and (self._count >= self._ack_at or self._unacked_bytes >= control.ACK_BYTES):
             self._acknowledge()
         self._receiver.frames_received((frame,))
 
@@ -225,12 +215,6 @@ class PortConnection:
         self._post(control.ack(self._count))
         self._ack_at = self._count + control.ACK_FRAMES
         self._unacked_bytes = 0
-
-    def _refuse(self, kind: str, size: int) -> None:
-        if size > self.max_frame:
-            self.close(1009, f"a frame of {size} bytes, the limit is {self.max_frame}")
-        else:
-            self.close(1003, f"{kind} frames are not part of the protocol that is spoken here")
 
     def _keep(self, frame: bytes) -> None:
         """Keep what no receiver takes now. What is kept is not acknowledged, so one of ours soon stops."""
@@ -261,17 +245,15 @@ class PortConnection:
         said = control.read_hello(text)
         if isinstance(said, Closed):
             self.close(said.code, said.reason)
-            return
-        self._ours = True
-        self._say(said)
+        else:
+            self.ours = True
+            self._say(said)
 
     def pause_reading(self) -> None:
-        """Take nothing for now: one of ours stops when it has sent enough."""
         if self._state is not _State.OVER:
             self._deaf = True
 
     def resume_reading(self) -> None:
-        """Go on taking."""
         receiver = self._receiver
         if not self._deaf or receiver is None:
             return
@@ -280,32 +262,29 @@ class PortConnection:
         self._bytes = 0
         if early:
             self._count += len(early)
-            if self._ours:
+            if self.ours:
                 self._acknowledge()
             receiver.frames_received(early)
 
     # -- the end ---------------------------------------------------------------------------------------------------------
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        """End in order: what was sent still arrives, then one of ours is told."""
         if self._state is not _State.OVER:
             self._early = []
             self._end(Closed(code, reason))
             self._leave(code, reason)
 
     def abort(self, why: Closed) -> None:
-        """Cut: what has not come in is lost."""
         if self._state is not _State.OVER:
             self._early = []
             self._end(why)
             self._leave(1006, "the peer cut the connection")
 
-    def _unreadable(self) -> None:
-        """End: a frame is lost, and it is not known which."""
+    def _unreadable(self) -> None:  # it is not known which frame is lost
         self.close(1003, "a message came that cannot be read here")
 
     def _leave(self, code: int, reason: str) -> None:
-        if self._ours:
+        if self.ours:
             self._post(control.bye(code, reason))
         self._port.close()
 
@@ -317,7 +296,7 @@ class PortConnection:
         if self._state is _State.OVER:
             return
         self._state = _State.OVER
-        self._why = why
+        self.ended = why
         self._sizes.clear()
         self._size = 0
         self._say(None)
@@ -328,15 +307,15 @@ class PortConnection:
     def _finish(self) -> None:
         receiver, early = self._receiver, self._early
         assert receiver is not None
-        assert self._why is not None
+        assert self.ended is not None
         self._early = []
         if early:
             receiver.frames_received(early)
-        receiver.closed(self._why)
+        receiver.closed(self.ended)
 
     def tick(self, now: float) -> None:
         """About once a second: acknowledge what is left over, ping, and judge whether the other end still lives."""
-        if self._state is not _State.OPEN or not self._ours:
+        if self._state is not _State.OPEN or not self.ours:
             return
         if self._count and self._ack_at - control.ACK_FRAMES != self._count:
             self._acknowledge()

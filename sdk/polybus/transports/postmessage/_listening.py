@@ -97,13 +97,12 @@ class PendingPort:
         self.connection.close(code, text)
 
     def _handshake(self, said: Hello | None) -> Handshake:
-        headers = {} if said is None else said.headers
         info = self._port.info
         return Handshake(
             protocol=self._options.protocol,
             transport="port",
             url=self._url,
-            headers=headers,
+            headers={} if said is None else said.headers,
             origin=info.origin,
             address=info.address,
             params={} if info.epoch is None else {"epoch": str(info.epoch)},

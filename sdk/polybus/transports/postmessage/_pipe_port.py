@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
 from multiprocessing import connection as pipes
 from queue import SimpleQueue
 from typing import Any, Final
@@ -14,7 +13,7 @@ import anyio.from_thread
 import anyio.to_thread
 from anyio.lowlevel import current_token
 
-from ._port import PortData, PortInfo, as_text
+from ._port import PortData, ProcessPort, as_text
 
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
@@ -27,7 +26,7 @@ _BATCH: Final = 64
 _LAST_WORDS: Final = 2.0
 
 
-class PipePort:
+class PipePort(ProcessPort):
     """A port over one end of ``multiprocessing.Pipe()``; the other end is a `PipePort` in the other process.
 
     Messages are sent as bytes and never pickled. The end belongs to the port, which closes it.
@@ -38,15 +37,12 @@ class PipePort:
     """
 
     def __init__(self, connection: Any, *, limit: int = _LIMIT) -> None:
-        self.info: PortInfo = PortInfo(address="pipe")
+        super().__init__("pipe")
         self._connection = connection
         self._limit = limit
-        self._callback: Callable[[PortData], None] | None = None
-        self._on_close: Callable[[str], None] | None = None
         self._out: SimpleQueue[bytes | None] = SimpleQueue()
         self._posted = 0
         self._written = 0
-        self._closed = False
         self._over = anyio.Event()
 
     def post(self, data: PortData) -> None:
@@ -60,28 +56,9 @@ class PipePort:
         self._posted += len(framed)
         self._out.put(framed)
 
-    def on_message(self, callback: Callable[[PortData], None]) -> None:
-        """Begin to deliver."""
-        self._callback = callback
-
-    def on_close(self, callback: Callable[[str], None]) -> None:
-        """Be told when the other process has closed its end, or died."""
-        self._on_close = callback
-
-    def close(self) -> None:
-        """Write what was posted, and close."""
-        self._on_close = None
-        self._end("the port was closed")
-
-    def _end(self, reason: str) -> None:
-        if self._closed:
-            return
-        self._closed = True
+    def _wake(self) -> None:
         self._out.put(None)
         self._over.set()
-        told, self._on_close = self._on_close, None
-        if told is not None:
-            told(reason)
 
     async def run(self) -> None:
         """Read and write until one of the two ends closes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
@@ -59,3 +60,38 @@ class MessagePort(Protocol):
 
     def close(self) -> None:
         """Deliver nothing more. What was posted before still arrives at the other end, which is told nothing."""
+
+
+class ProcessPort(ABC):
+    """What ports to other processes share: the callbacks, and an end that is told once."""
+
+    def __init__(self, address: str) -> None:
+        self.info: PortInfo = PortInfo(address=address)
+        self._callback: Callable[[PortData], None] | None = None
+        self._on_close: Callable[[str], None] | None = None
+        self._closed = False
+
+    def on_message(self, callback: Callable[[PortData], None]) -> None:
+        """Begin to deliver."""
+        self._callback = callback
+
+    def on_close(self, callback: Callable[[str], None]) -> None:
+        """Be told when the other process has closed its side, or died."""
+        self._on_close = callback
+
+    def close(self) -> None:
+        """Write what was posted, and close."""
+        self._on_close = None
+        self._end("the port was closed")
+
+    def _end(self, reason: str) -> None:
+        if not self._closed:
+            self._closed = True
+            self._wake()
+            told, self._on_close = self._on_close, None
+            if told is not None:
+                told(reason)
+
+    @abstractmethod
+    def _wake(self) -> None:
+        """Let `run` see that it is over."""

@@ -67,41 +67,29 @@ class _Function:
 
 
 class _Iterator:
-    """Ports as they come."""
+    """Ports as they come. An async generator ends where it is cancelled: it is waited for, and not cut when time is up."""
 
     one_at_a_time = False
 
     def __init__(self, ports: AsyncIterator[MessagePort]) -> None:
         self._ports = ports
-        self.name: str = getattr(ports, "name", "ports")
+        self._generates = inspect.isasyncgen(ports)
+        self.name: str = getattr(ports, "__name__" if self._generates else "name", "ports")
         self.lasting: bool = True
+        self._asked = False
+        self._came: list[MessagePort | Exception] = []
+        self._news = anyio.Event()
 
     @property
     def spent(self) -> bool:
         return not self.lasting
 
     async def take(self, url: str, host: Host) -> MessagePort:
-        try:
-            return _given(await anext(self._ports), url)
-        except StopAsyncIteration:
-            self.lasting = False
-            raise ConnectFailed(url, "there are no more ports") from None
-
-
-class _Generator(_Iterator):
-    """The same of an async generator, which ends where it is cancelled: it is waited for, and not cut when time is up."""
-
-    def __init__(self, ports: AsyncIterator[Any]) -> None:
-        super().__init__(ports)
-        self.name = getattr(ports, "__name__", "ports")
-        self._asked = False
-        self._came: list[MessagePort | Exception] = []
-        self._news = anyio.Event()
-
-    async def take(self, url: str, host: Host) -> MessagePort:
+        if not self._generates:
+            return await self._next(url)
         if not (self._asked or self._came):
             self._asked = True
-            host.spawn(self._ask, url, host)
+            host.spawn(self._ask, url)
         while not self._came:
             await self._news.wait()
         came = self._came.pop()
@@ -109,9 +97,16 @@ class _Generator(_Iterator):
             raise came
         return came
 
-    async def _ask(self, url: str, host: Host) -> None:
+    async def _next(self, url: str) -> MessagePort:
         try:
-            self._came.append(await super().take(url, host))
+            return _given(await anext(self._ports), url)
+        except StopAsyncIteration:
+            self.lasting = False
+            raise ConnectFailed(url, "there are no more ports") from None
+
+    async def _ask(self, url: str) -> None:
+        try:
+            self._came.append(await self._next(url))
         except Exception as error:
             self._came.append(error)
         finally:
@@ -127,8 +122,6 @@ def source_of(source: Any) -> _Source:
     """May raise `TypeError`: it is none."""
     if (port := _port_of(source)) is not None:
         return Single(port)
-    if inspect.isasyncgen(source):
-        return _Generator(source)
     if hasattr(source, "__anext__"):
         return _Iterator(source)
     if callable(source):

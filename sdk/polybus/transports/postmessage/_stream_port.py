@@ -10,8 +10,7 @@ import math
 import os
 import stat
 import sys
-from collections.abc import Callable
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 import anyio
 import anyio.lowlevel
@@ -19,7 +18,7 @@ from anyio.abc import ByteStream, Process
 from anyio.streams.stapled import StapledByteStream
 
 from ...errors import LocalProtocolError
-from ._port import PortData, PortInfo, as_text
+from ._port import PortData, ProcessPort, as_text
 
 _TEXT: Final = 0x8000_0000
 _CHUNK: Final = 64 * 1024
@@ -30,28 +29,15 @@ _LAST_WORDS: Final = 2.0
 """Seconds for what was posted before `close`."""
 
 
-class _Framing(Protocol):
-    """Messages to bytes and back."""
-
-    def frame(self, data: PortData) -> bytes:
-        """May raise `LocalProtocolError`: it cannot be carried."""
-        ...
-
-    def feed(self, data: bytes) -> list[PortData]:
-        """May raise `ValueError`: a message is too large."""
-        ...
-
-
 class _Lengths:
+    """Messages to bytes and back. `feed` may raise `ValueError`: a message is too large."""
+
     def __init__(self, limit: int) -> None:
         self._buffer = bytearray()
         self._limit = limit
 
     def frame(self, data: PortData) -> bytes:
-        if isinstance(data, str):
-            content, mark = data.encode("utf-8", "surrogatepass"), _TEXT
-        else:
-            content, mark = data, 0
+        content, mark = (data.encode("utf-8", "surrogatepass"), _TEXT) if isinstance(data, str) else (data, 0)
         return (len(content) | mark).to_bytes(4, "big") + content
 
     def feed(self, data: bytes) -> list[PortData]:
@@ -72,6 +58,8 @@ class _Lengths:
 
 
 class _Lines:
+    """The same. `frame` may raise `LocalProtocolError`: it cannot be carried."""
+
     def __init__(self, limit: int) -> None:
         self._parts: list[bytes] = []
         self._size = 0
@@ -100,7 +88,7 @@ class _Lines:
         return found
 
 
-class StdioPort:
+class StdioPort(ProcessPort):
     """A port over the standard input and output of a process.
 
     In the parent it takes the `anyio.abc.Process` of ``anyio.open_process(command)``; closing the port closes both streams,
@@ -126,18 +114,15 @@ class StdioPort:
     ) -> None:
         if framing not in ("length", "lines"):
             raise ValueError(f"framing={framing!r}: 'length' or 'lines'")
-        self.info: PortInfo = PortInfo(address="stdio" if process is None else "process")
+        super().__init__("stdio" if process is None else "process")
         self._stream = _stream_of(process)
-        self._framing: _Framing = _Lengths(limit) if framing == "length" else _Lines(limit)
-        self._callback: Callable[[PortData], None] | None = None
-        self._on_close: Callable[[str], None] | None = None
+        self._framing = _Lengths(limit) if framing == "length" else _Lines(limit)
         self._out: list[bytes] = []
         self._backlog = 0
         self._writing = anyio.CancelScope()
         self._cut = False
         """True if something may have been written in part: then nothing can follow."""
         self._news = anyio.Event()
-        self._closed = False
 
     def post(self, data: PortData) -> None:
         """Hand over a message without waiting.
@@ -155,27 +140,10 @@ class StdioPort:
             self._end(f"the other end does not read: {self._backlog} bytes wait")
         self._news.set()
 
-    def on_message(self, callback: Callable[[PortData], None]) -> None:
-        """Begin to deliver."""
-        self._callback = callback
-
-    def on_close(self, callback: Callable[[str], None]) -> None:
-        """Be told when the other end has closed its side."""
-        self._on_close = callback
-
-    def close(self) -> None:
-        """Write what was posted, and close."""
-        self._on_close = None
-        self._end("the port was closed")
-
-    def _end(self, reason: str) -> None:
-        if self._cut and not self._closed:
+    def _wake(self) -> None:
+        if self._cut:
             self._writing.deadline = anyio.current_time() + _LAST_WORDS
-        self._closed = True
         self._news.set()
-        told, self._on_close = self._on_close, None
-        if told is not None:
-            told(reason)
 
     async def run(self) -> None:
         """Read and write until one of the two ends closes."""
