@@ -9,7 +9,7 @@ exception as `ClonedError`. Everything else is refused, instances of classes too
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from attrs import frozen
@@ -74,6 +74,7 @@ class Unreadable:
 
 
 _PLAIN: Final = frozenset({type(None), bool, float, str, bytes, datetime.datetime})
+_CONTAINERS: Final[Mapping[type, type]] = {list: list, tuple: list, dict: dict, set: set}
 
 
 def clone(data: Any, transferred: Mapping[int, Any] | None = None, *, big_ints: bool = True) -> Any:
@@ -110,71 +111,42 @@ class _Cloner:
         if kind in _PLAIN:
             return value
         if kind is int:
-            return self._number(value)
+            if not self._big_ints and not -LARGEST <= value <= LARGEST:
+                raise DataCloneError(f"{value} is beyond the 53 bits of a JavaScript number: post it as text")
+            return value
         known = self._seen.get(id(value))
         if known is not None:
             return known
-        make = _MAKERS.get(kind)
-        if make is not None:
-            return make(self, value)
-        if isinstance(value, BaseException):
-            return self._error(value)
         if isinstance(value, Unreadable):
             self.unreadable = value
             return value
-        raise DataCloneError(f"{kind.__name__} cannot be cloned: post plain values, or text and bytes of your own making")
-
-    def _number(self, value: int) -> int:
-        if not self._big_ints and not -LARGEST <= value <= LARGEST:
-            raise DataCloneError(f"{value} is beyond the 53 bits of a JavaScript number: post it as text")
-        return value
-
-    def _error(self, value: BaseException) -> ClonedError:
-        try:
-            text = str(value)
-        except Exception:  # it is of the application's making
-            text = ""
-        made = self._seen[id(value)] = ClonedError(type(value).__name__, text)
-        return made
-
-    def _list(self, value: Iterable[Any]) -> list[Any]:
-        made: list[Any] = []
-        self._seen[id(value)] = made
-        made.extend(self.copy(item) for item in value)
-        return made
-
-    def _dict(self, value: dict[Any, Any]) -> dict[str, Any]:
-        made: dict[str, Any] = {}
-        self._seen[id(value)] = made
-        for key, item in value.items():
-            if type(key) is not str:
-                raise DataCloneError(f"a key of type {type(key).__name__}: the keys of an object are text")
-            made[key] = self.copy(item)
-        return made
-
-    def _set(self, value: set[Any]) -> set[Any]:
-        made: set[Any] = set()
-        self._seen[id(value)] = made
-        for item in value:
-            if type(item) is tuple:
-                raise DataCloneError("a tuple in a set: it would arrive as a list, which no set of Python holds")
-            made.add(self.copy(item))
-        return made
-
-    def _bytearray(self, value: bytearray) -> bytearray:
-        made = self._seen[id(value)] = bytearray(value)
-        return made
-
-    def _buffer(self, value: ArrayBuffer) -> ArrayBuffer:
-        made = self._seen[id(value)] = ArrayBuffer(value.tobytes())
+        made = self._seen[id(value)] = _CONTAINERS[kind]() if kind in _CONTAINERS else _copied(value)
+        if kind is dict:
+            for key, item in value.items():
+                if type(key) is not str:
+                    raise DataCloneError(f"a key of type {type(key).__name__}: the keys of an object are text")
+                made[key] = self.copy(item)
+        elif kind is set:
+            for item in value:
+                if type(item) is tuple:
+                    raise DataCloneError("a tuple in a set: it would arrive as a list, which no set of Python holds")
+                made.add(self.copy(item))
+        elif kind in _CONTAINERS:
+            made.extend(self.copy(item) for item in value)
         return made
 
 
-_MAKERS: Final[Mapping[type, Callable[[_Cloner, Any], Any]]] = {
-    list: _Cloner._list,
-    tuple: _Cloner._list,
-    dict: _Cloner._dict,
-    set: _Cloner._set,
-    bytearray: _Cloner._bytearray,
-    ArrayBuffer: _Cloner._buffer,
-}
+def _copied(value: Any) -> Any:
+    """A copy of what holds no other objects. May raise `DataCloneError`: there is none of this type."""
+    if type(value) is bytearray:
+        return bytearray(value)
+    if type(value) is ArrayBuffer:
+        return ArrayBuffer(value.tobytes())
+    if not isinstance(value, BaseException):
+        name = type(value).__name__
+        raise DataCloneError(f"{name} cannot be cloned: post plain values, or text and bytes of your own making")
+    try:
+        text = str(value)
+    except Exception:  # it is of the application's making
+        text = ""
+    return ClonedError(type(value).__name__, text)
