@@ -7,7 +7,6 @@ belong to no other. What a connection is, once it is there: `MemoryTransport`.
 from __future__ import annotations
 
 from http.cookies import CookieError, SimpleCookie
-from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 
 import anyio
@@ -15,12 +14,9 @@ from anyio.lowlevel import RunVar
 from attrs import field, frozen
 
 from ..errors import BusError, ConnectFailed, Forbidden, LocalProtocolError, Unauthorized
-from ..plugins import Admission, Closed, DialOptions, Handshake, ListenOptions, Transport
+from ..plugins import Admission, Closed, Connector, DialOptions, Handshake, Listening, ListenOptions, Transport
 from ._memory_transport import MemoryTransport
 from ._stream.close_codes import text_of
-
-if TYPE_CHECKING:
-    from ..plugins import Connector, Listening
 
 # Per event loop: a module-level dictionary would let two loops in two threads call into each other.
 _served: RunVar[dict[str, MemoryListener]] = RunVar("polybus memory listeners")

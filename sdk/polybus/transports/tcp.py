@@ -8,12 +8,12 @@ same times. A peer that is there but reads nothing is found by the write deadlin
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from attrs import define, field
 
 from ..errors import BusError, LocalProtocolError
-from ..plugins import Admission, Closed, DialOptions, Handshake, Host, ListenOptions, Transport
+from ..plugins import Admission, Closed, Connector, DialOptions, Handshake, Host, Listening, ListenOptions, Transport
 from ._stream.close_codes import code_for, text_of
 from ._stream.dial import dial_tcp, dial_unix
 from ._stream.length_prefix import KEEP_ALIVE, LengthFramer, closing_frame, pack_length
@@ -23,9 +23,6 @@ from ._stream.tls import ClientTls, check_server_tls
 from ._stream.transport import StreamTransport, TransportState
 from ._stream.urls import bare_address, unix_path
 from ._stream.wire import Wire
-
-if TYPE_CHECKING:
-    from ..plugins import Connector, Listening
 
 _LARGE: Final = 64 * 1024
 

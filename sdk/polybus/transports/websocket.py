@@ -7,18 +7,14 @@ connection, and a message of 1 KiB may stand for 1 MiB.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from attrs import define, field
 
-from ..plugins import DialOptions, ListenOptions, Transport
+from ..plugins import Connector, DialOptions, Listening, ListenOptions, Transport
 from ._stream.sockets import bind_tcp, is_loopback
 from ._stream.tls import ClientTls, check_server_tls
 from ._stream.urls import NetAddress, net_address
-
-if TYPE_CHECKING:
-    from ..plugins import Connector, Listening
 
 
 @define

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import ClassVar, Self
 
-if TYPE_CHECKING:
-    from ...plugins import DialOptions, Transport, WebEndpoint
+from ...plugins import DialOptions, Transport, WebEndpoint
 
 
 class CloudEventsHttp:

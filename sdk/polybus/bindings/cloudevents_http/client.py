@@ -6,29 +6,23 @@ What has no answer is posted in order, one after the other; requests leave in or
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import ssl
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 import anyio
 import httpx
+from anyio.abc import TaskGroup
 
 from ...errors import Code, ConnectFailed, RemoteProtocolError
 from ...message import Kind, Message
-from ...plugins import Closed
+from ...plugins import Closed, DialOptions
 from ...protocols.uprotocol.adapter import UProtocol
+from ...protocols.uprotocol.codec import UProtocolCodec
 from ...protocols.uprotocol.http import Form, frames_of, http_of
 from ...protocols.uprotocol.ids import IdFactory
 from ..http.client import ExchangeFailed, HttpClient, turned_away
-
-if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Sequence
-
-    from anyio.abc import TaskGroup
-
-    from ...plugins import DialOptions
-    from ...protocols.uprotocol.codec import UProtocolCodec
 
 logger: logging.Logger = logging.getLogger("polybus.transports")
 

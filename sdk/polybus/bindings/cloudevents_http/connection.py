@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 
 from ...errors import TooLarge
 from ...message import Kind, Message
-from ...plugins import Closed
+from ...plugins import Closed, Identity, Receiver
+from ...protocols.uprotocol.adapter import UProtocol
 from ...protocols.uprotocol.ids import IdFactory
 from ...transports._stream.transport import TransportState
 from ...transports._stream.wire import HIGH_WATER
-
-if TYPE_CHECKING:
-    from ...plugins import Identity, Receiver
-    from ...protocols.uprotocol.adapter import UProtocol
-    from ..http.server import HttpRequest
+from ..http.server import HttpRequest
 
 _SILENCE = 90.0
 """Seconds without any request after which the peer has gone."""

@@ -5,19 +5,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from attrs import field, frozen
 
 from ...errors import Unsupported
-from ...plugins import DialOptions, ListenOptions, Transport
+from ...plugins import Connector, DialOptions, HttpBinding, Listening, ListenOptions, Transport
 from ...transports._stream.sockets import bind_tcp
 from ...transports._stream.tls import check_client_tls, check_server_tls
 from ...transports._stream.urls import NetAddress, net_address
-
-if TYPE_CHECKING:
-    from ...plugins import Connector, HttpBinding, Listening
 
 
 @frozen

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
+import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import anyio
 import httpx
+from anyio.abc import TaskGroup
 
 from ...errors import Forbidden, TooLarge, Unauthorized
-from ...plugins import Closed
+from ...plugins import Closed, DialOptions, Receiver
 from ...transports._stream.transport import TransportState
 from ...transports._stream.wire import HIGH_WATER, LOW_WATER, call_later, plain_reason
-
-if TYPE_CHECKING:
-    import ssl
-
-    from anyio.abc import TaskGroup
-
-    from ...plugins import DialOptions, Receiver
 
 _PIECE: Final = 8 * 1024
 """Bytes that have `Limits.write_timeout` to be taken."""

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+import socket
+import ssl
+from typing import Any
 
 import anyio
 from hypercorn.config import Config
 from hypercorn.trio import serve
 
-if TYPE_CHECKING:
-    import socket
-    import ssl
-
-    from ...plugins import AsgiApp, ListenOptions
+from ...plugins import AsgiApp, ListenOptions
 
 
 class _ServerConfig(Config):

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from ...errors import Unsupported
+from ...plugins import Listening, ListenOptions, WebEndpoint, WebRoute
 from ...plugins.registry import find_web_endpoint
+from ...transports._stream.urls import NetAddress
+from ...transports._ws.asgi import Receive, Scope, Send
 from ...transports._ws.asgi_server import answered
 from ...transports._ws.policy import HandshakeRejected
 from .server import turn_away
-
-if TYPE_CHECKING:
-    import socket
-
-    from ...plugins import Listening, ListenOptions, WebEndpoint, WebRoute
-    from ...transports._stream.urls import NetAddress
-    from ...transports._ws.asgi import Receive, Scope, Send
 
 logger: logging.Logger = logging.getLogger("polybus.transports")
 

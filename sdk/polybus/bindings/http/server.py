@@ -7,18 +7,16 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import anyio
 
+from ...limits import Limits
 from ...plugins import Admission, Listening, ListenOptions, Reservation, Transport, WebRoute
 from ...transports._stream.pace import SLOWEST, Pace
 from ...transports._ws.asgi import Receive, Scope, Send
 from ...transports._ws.asgi_server import AsgiRequest, AsgiWebSocket, admit, client_of
 from ...transports._ws.policy import HandshakeRejected, answer, refused
-
-if TYPE_CHECKING:
-    from ...limits import Limits
 
 logger: logging.Logger = logging.getLogger("polybus.transports")
 

@@ -6,21 +6,18 @@ What it would do for a process of its own (signals, logging, lifespan) is off.
 from __future__ import annotations
 
 import contextlib
+import socket
 from asyncio import TimerHandle
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import uvicorn
 from uvicorn.lifespan.off import LifespanOff
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from ...plugins import AsgiApp, ListenOptions
 from ...transports._stream.sockets import signs_of
-
-if TYPE_CHECKING:
-    import socket
-
-    from ...plugins import AsgiApp, ListenOptions
 
 
 class _Embedded(uvicorn.Server):

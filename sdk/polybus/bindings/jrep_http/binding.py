@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Final, Self
+from typing import ClassVar, Final, Self
 
 from attrs import frozen
 
-if TYPE_CHECKING:
-    from ...plugins import DialOptions, Transport, WebEndpoint
+from ...plugins import DialOptions, Transport, WebEndpoint
 
 _CHANNELS: Final[Mapping[str, tuple[str, ...]]] = {
     "auto": ("websocket", "events", "poll"),

@@ -7,12 +7,13 @@ which carries both directions; a stream of events; long polls; short ones.
 from __future__ import annotations
 
 import logging
+import ssl
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from ...plugins import Closed
+from ...plugins import Closed, DialOptions
 from ...transports._stream.transport import TransportState
 from ..http.client import ExchangeFailed, HttpClient
 from .intake import Intake
@@ -21,9 +22,6 @@ from .requests import HEADERS, POLL, ErraiRequests
 from .upgrade import PATIENCE, Offer, WebSocketNegotiation, offer_in
 
 if TYPE_CHECKING:
-    import ssl
-
-    from ...plugins import DialOptions
     from ...transports._ws.transport import WebSocketTransport
 
 FRAME: Final = 8000

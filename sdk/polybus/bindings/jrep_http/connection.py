@@ -15,16 +15,15 @@ from typing import TYPE_CHECKING
 import anyio
 
 from ...errors import TooLarge
-from ...plugins import Closed
+from ...plugins import Closed, Host, Receiver
 from ...transports._stream.transport import TransportState
 from ...transports._stream.wire import HIGH_WATER, LOW_WATER, call_later
+from ..http.server import HttpRequest
 from .intake import Intake
 from .payloads import NOTHING, Offering, next_payload
 from .tokens import Tokens
 
 if TYPE_CHECKING:
-    from ...plugins import Host, Receiver
-    from ..http.server import HttpRequest
     from .websocket import SessionSocket
 
 _SILENCE = 90.0

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import anyio
 import anyio.lowlevel
 
 from ..._util.json_arrays import cut
-
-if TYPE_CHECKING:
-    from ...plugins import Host
+from ...plugins import Host
 
 
 class Intake:

@@ -5,19 +5,15 @@ from __future__ import annotations
 import secrets
 import ssl
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 import httpx
 
-from ...plugins import Closed
-from ..http.client import ExchangeFailed, lost, turned_away
+from ...plugins import Closed, DialOptions
+from ..http.client import ExchangeFailed, HttpClient, lost, turned_away
 from ..http.sse import EventReader, EventTooLarge
 from .payloads import NOTHING
-
-if TYPE_CHECKING:
-    from ...plugins import DialOptions
-    from ..http.client import HttpClient
 
 POLL: Final = 60.0
 """Seconds of patience with a poll, and between two signs of life in a stream of events; a real server gives one after 45."""

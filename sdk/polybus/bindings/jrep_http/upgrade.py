@@ -12,10 +12,10 @@ from attrs import field, frozen
 from ...errors import BusError
 from ...plugins import Closed, DialOptions
 from .payloads import MAX_WORD, command_in, word
+from .requests import ErraiRequests
 
 if TYPE_CHECKING:
     from ...transports._ws.transport import WebSocketTransport
-    from .requests import ErraiRequests
 
 _TEXT: Final[frozenset[Literal["text", "binary"]]] = frozenset({"text"})
 PATIENCE: Final = 2.5

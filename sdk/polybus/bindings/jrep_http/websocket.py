@@ -13,22 +13,18 @@ from __future__ import annotations
 
 import enum
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from ...plugins import Closed
 from ...transports._stream.wire import call_later
 from ...transports._ws.asgi import AsgiTransport, Receive, Scope, Send
 from ...transports._ws.asgi_server import accept, answered
 from ...transports._ws.policy import HandshakeRejected
+from ..http.server import HttpRequest
+from .connection import ErraiConnection
 from .payloads import MAX_WORD, said, word
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from ..http.server import HttpRequest
-    from .connection import ErraiConnection
 
 _TEXT: Final[frozenset[Literal["text", "binary"]]] = frozenset({"text"})
 

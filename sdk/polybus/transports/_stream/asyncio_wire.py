@@ -11,17 +11,14 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 from anyio.lowlevel import RunVar
 
+from ...plugins import Host
 from .rations import LEAST, rations_here
 from .sockets import Signs, keep_short, signs_of, tune
-from .wire import BURST, BURST_PARTS, HIGH_WATER, LOW_WATER
-
-if TYPE_CHECKING:
-    from ...plugins import Host
-    from .wire import WireUser
+from .wire import BURST, BURST_PARTS, HIGH_WATER, LOW_WATER, WireUser
 
 _READ_SIZE: Final = 32 * 1024
 """Of one read. What it brought is handled before the next one: messages by the thousand would leave the processor's caches."""

@@ -13,17 +13,14 @@ import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, zip_longest
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import anyio
 
 from ...errors import ConnectFailed
+from ...plugins import Host
 from .sockets import address_of
 from .wire import Wire, plain_reason
-
-if TYPE_CHECKING:
-    from ...plugins import Host
-
 
 _HEAD_START: Final = 0.25
 """Seconds that an address has before the next one is tried too."""

@@ -10,7 +10,7 @@ import ssl
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import anyio
 import anyio.lowlevel
@@ -19,10 +19,8 @@ from ...errors import BusError, TooManyRequests
 from ...plugins import Admission, Handshake, ListenOptions
 from .dial import open_wire
 from .sockets import address_of, unlink_if_ours
+from .transport import WireTransport
 from .wire import Wire, call_later, plain_reason
-
-if TYPE_CHECKING:
-    from .transport import WireTransport
 
 logger: logging.Logger = logging.getLogger("polybus.transports")
 

@@ -11,7 +11,7 @@ import socket
 import ssl
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 import anyio
 import anyio.lowlevel
@@ -19,13 +19,10 @@ from anyio.abc import ByteSendStream, ByteStream, SocketAttribute, SocketStream,
 from anyio.streams.stapled import StapledByteStream
 from anyio.streams.tls import TLSAttribute, TLSStream
 
+from ...plugins import Host
 from .rations import rations_here
 from .sockets import Signs, keep_short, signs_of, tune
-from .wire import BURST, BURST_PARTS, HIGH_WATER, LOW_WATER
-
-if TYPE_CHECKING:
-    from ...plugins import Host
-    from .wire import WireUser
+from .wire import BURST, BURST_PARTS, HIGH_WATER, LOW_WATER, WireUser
 
 _READ_SIZE: Final = 64 * 1024
 """Of one read, after one that was not full: every read allocates what it asks for."""

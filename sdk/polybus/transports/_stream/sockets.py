@@ -11,12 +11,11 @@ import socket
 import stat
 import struct
 import sys
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import anyio
 
-if TYPE_CHECKING:
-    from ...limits import Limits
+from ...limits import Limits
 
 BACKLOG: Final = 2048
 """Connections that the kernel holds until we accept them."""

@@ -6,16 +6,13 @@ import enum
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from ...errors import TooLarge
-from ...plugins import Closed, ReceiverFeatures, Transport
+from ...plugins import Closed, Host, Receiver, ReceiverFeatures, Transport
 from .framer import Framer
 from .pace import SLOWEST, Pace
 from .wire import Wire, WireUser, call_later, closed_with
-
-if TYPE_CHECKING:
-    from ...plugins import Host, Receiver
 
 _A_TICK = 0.5
 """Less than the time from one `tick` to the next."""

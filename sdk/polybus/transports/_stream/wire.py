@@ -11,15 +11,12 @@ import asyncio
 import errno
 import ssl
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 import anyio
 
-from ...plugins import Closed
-
-if TYPE_CHECKING:
-    from ...plugins import Host
-    from .sockets import Signs
+from ...plugins import Closed, Host
+from .sockets import Signs
 
 BURST: Final = 2 * 1024
 """Bytes that are written before the turn of the event loop ends, so that both ends work at the same time."""

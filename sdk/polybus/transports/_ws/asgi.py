@@ -11,19 +11,16 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, MutableMapping
 from collections.abc import Set as AbstractSet
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import anyio
 
 from ..._util.event_loop import running_loop
 from ...errors import TooLarge
-from ...plugins import Closed, ReceiverFeatures
+from ...plugins import Closed, Host, Receiver, ReceiverFeatures
 from .._stream.close_codes import closed_by_peer, cut_reason, sayable
 from .._stream.transport import TransportState
 from .._stream.wire import HIGH_WATER, LOW_WATER, call_later
-
-if TYPE_CHECKING:
-    from ...plugins import Host, Receiver
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import ssl
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 import anyio
@@ -15,14 +15,12 @@ from websockets.uri import parse_uri
 
 from ..._validation import without_password
 from ...errors import BusError, ConnectFailed, Forbidden, LocalProtocolError, Unauthorized
+from ...plugins import DialOptions
 from .._stream.dial import bounded, dial_tcp
 from .._stream.urls import net_address
+from .._stream.wire import Wire
 from .frames import WebSocketFramer
 from .transport import WebSocketTransport
-
-if TYPE_CHECKING:
-    from ...plugins import DialOptions
-    from .._stream.wire import Wire
 
 _END: Final = b"\r\n\r\n"
 _MAX_HEAD: Final = 64 * 1024

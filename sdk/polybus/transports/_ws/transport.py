@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from ...plugins import Closed
+from ...plugins import Closed, Host
 from .._stream.transport import StreamTransport, TransportState
+from .._stream.wire import Wire
 from .frames import WebSocketFramer
-
-if TYPE_CHECKING:
-    from ...plugins import Host
-    from .._stream.wire import Wire
 
 _LARGE: Final = 64 * 1024
 

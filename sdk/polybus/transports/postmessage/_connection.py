@@ -5,16 +5,13 @@ from __future__ import annotations
 import enum
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from ...errors import TooLarge
-from ...plugins import Closed
+from ...plugins import Closed, Host, Receiver
 from . import _control as control
 from ._control import MARK, Hello
-
-if TYPE_CHECKING:
-    from ...plugins import Host, Receiver
-    from ._port import MessagePort, PortData
+from ._port import MessagePort, PortData
 
 HIGH_BYTES: Final = 256 * 1024
 HIGH_FRAMES: Final = 1024

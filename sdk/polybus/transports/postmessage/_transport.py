@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import anyio
 
 from ...errors import ConnectFailed, Forbidden, LocalProtocolError, Unauthorized
-from ...plugins import Closed, DialOptions, ListenOptions
+from ...plugins import Closed, DialOptions, Listening, ListenOptions
 from ._connection import PortConnection
 from ._control import Hello
 from ._listening import PortListening, run_port
 from ._port import MessagePort
 from ._sources import PortSource, Single, source_of
-
-if TYPE_CHECKING:
-    from ...plugins import Listening
 
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
