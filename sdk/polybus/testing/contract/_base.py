@@ -6,28 +6,28 @@ import functools
 import secrets
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import anyio
 import pytest
 
-from ..._bus.acceptor import Listener
-from ..._bus.bus import Bus
-from ..._bus.connect import connect
-from ..._pubsub.subscription import Subscription
-from ...backoff import Backoff
+from ... import Backoff, Bus, Context, Listener, Peer, Subscription, connect
+from ...events import BusEvent
 from ...plugins import Capabilities, ProtocolAdapter
 from .._waiting import PATIENCE, eventually, let_expire
 
-__all__ = ["BOUND", "Contract", "Dial", "Ground", "echo", "eventually", "let_expire", "needs", "suite", "take"]
+__all__ = ["Contract", "Dial", "Endless", "Ground", "echo", "eventually", "let_expire", "needs", "next_event", "suite", "take"]
 
 Test = TypeVar("Test", bound=Callable[..., Any])
+Event = TypeVar("Event", bound=BusEvent)
 Dial: TypeAlias = Callable[..., AbstractAsyncContextManager[Bus]]
 """``dial(bus=None)``: one more client."""
 Ground: TypeAlias = Callable[[], AbstractAsyncContextManager[str]]
 """A fresh address without the protocol, for as long as it is entered."""
+Meeting: TypeAlias = tuple[Bus, list[Bus], list[Peer], Callable[[], Awaitable[None]]]
+"""A server, its clients, these as the server sees them, and what returns when all that was written before has been handled."""
 
 BOUND = 60.0
 """Seconds within which a test must end, also on a slow machine with other work; none takes that long unless it fails."""
@@ -46,6 +46,29 @@ def needs(*capabilities: str) -> Callable[[Test], Test]:
 async def echo(body: Any) -> Any:
     """A handler that answers with what it was asked."""
     return body
+
+
+class Endless:
+    """A handler that only a cancellation ends."""
+
+    def __init__(self) -> None:
+        self.started = anyio.Event()
+        self.stopped = anyio.Event()
+
+    async def endless(self) -> None:
+        self.started.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            self.stopped.set()
+
+
+async def next_event(events: AsyncIterator[BusEvent], kind: type[Event]) -> Event:
+    """The next event of a kind."""
+    async for event in events:
+        if isinstance(event, kind):
+            return event
+    raise AssertionError(f"no {kind.__name__} has come")
 
 
 async def take(subscription: Subscription, count: int) -> list[Any]:
@@ -115,6 +138,25 @@ class Contract:
         bus.handle(subject)(handler)
         async with self.joined(bus) as client:
             yield bus, client, subject
+
+    @asynccontextmanager
+    async def meeting(self, count: int = 1, bus: Bus | None = None) -> AsyncIterator[Meeting]:
+        """A server and clients; then each knows the others."""
+        bus, hello, peers = Bus() if bus is None else bus, self.subject("hello"), list[Peer]()
+
+        @bus.handle(hello)
+        async def greet(ctx: Context) -> None:
+            assert ctx.peer is not None
+            peers.append(ctx.peer)
+
+        async def settled() -> None:
+            for client in clients:
+                await client.request(hello)
+
+        async with self.serving(bus) as (_, dial), AsyncExitStack() as stack:
+            clients = [await stack.enter_async_context(dial()) for _ in range(count)]
+            await settled()
+            yield bus, clients, peers, settled
 
 
 @asynccontextmanager

@@ -7,24 +7,9 @@ from typing import Any, ClassVar
 import anyio
 import pytest
 
-from ..._bus.bus import Bus
-from ..._core.context import Context
-from ..._peer.peer import Peer
-from ...errors import Disconnected, Forbidden
+from ... import Bus, Disconnected, Forbidden, Peer
 from ...events import LinkUp
-from ._base import Contract, eventually, needs, take
-
-
-def _callers(bus: Bus, subject: Any) -> list[Peer]:
-    """Askers of that subject, in order. A request to it returns when all that was written before has been handled."""
-    callers: list[Peer] = []
-
-    @bus.handle(subject)
-    async def hello(ctx: Context) -> None:
-        assert ctx.peer is not None
-        callers.append(ctx.peer)
-
-    return callers
+from ._base import Contract, eventually, needs, next_event, take
 
 
 class AskedContract(Contract):
@@ -33,20 +18,15 @@ class AskedContract(Contract):
     requires: ClassVar[tuple[str, ...]] = ("publish",)
 
     async def test_of_one_that_dialled_in_only_its_own_publications_come(self) -> None:
-        bus, news, hello = Bus(), self.subject("news.today"), self.subject("hello")
-        callers = _callers(bus, hello)
-        async with self.serving(bus) as (_, dial), dial() as ann, dial() as bob:
-            await ann.request(hello)
-            await bob.request(hello)
-            first, second = callers
+        news = self.subject("news.today")
+        async with self.meeting(2) as (bus, [ann, bob], [first, second], settled):
             async with first.subscribe(news) as hers, second.subscribe(news) as his, bus.subscribe(news) as everybodys:
                 await bus.publish(news, "the bus's own")
                 for number in range(3):
                     await bob.publish(news, ["bob", number])
                     await ann.publish(news, ["ann", number])
                 await ann.publish(self.subject("news.other"), "another subject")
-                await ann.request(hello)
-                await bob.request(hello)
+                await settled()
                 messages = [await anext(hers) for _ in range(3)]
                 assert [message.body for message in messages] == [["ann", number] for number in range(3)]
                 assert all(message.peer is first and message.subject == news for message in messages)
@@ -55,36 +35,27 @@ class AskedContract(Contract):
                 assert len(hers) == len(his) == len(everybodys) == 0
 
     async def test_a_client_that_its_server_asks_sends_nothing_twice(self) -> None:
-        bus, news, hello = Bus(), self.subject("news.today"), self.subject("hello")
-        callers = _callers(bus, hello)
-        async with self.joined(bus) as client:
-            await client.request(hello)
-            async with callers[0].subscribe(news) as one, callers[0].subscribe(news) as two, bus.subscribe(news) as three:
-                await client.request(hello)
+        news = self.subject("news.today")
+        async with self.meeting() as (bus, [client], [peer], settled):
+            async with peer.subscribe(news) as one, peer.subscribe(news) as two, bus.subscribe(news) as three:
+                await settled()
                 before = client.stats().sent
                 await client.publish(news, 1)
                 assert client.stats().sent == before + 1
-                await client.request(hello)
+                await settled()
                 assert [await take(each, 1) for each in (one, two, three)] == [[1], [1], [1]]
                 assert len(one) == len(two) == len(three) == 0
 
     @needs("extensions")
     async def test_one_that_dialled_in_is_asked_with_wildcards(self) -> None:
-        bus, hello = Bus(), self.subject("hello")
-        callers = _callers(bus, hello)
-        async with self.joined(bus) as client:
-            await client.request(hello)
-            async with callers[0].subscribe(self.subject("news.*")) as news:
-                await client.publish(self.subject("old.today"), 1)
-                await client.publish(self.subject("news.today"), 2)
-                await client.publish(self.subject("news.today.late"), 3)
-                await client.publish(self.subject("news.tomorrow"), 4)
-                assert await take(news, 2) == [2, 4]
+        async with self.meeting() as (_, [client], [peer], _), peer.subscribe(self.subject("news.*")) as news:
+            for number, name in enumerate(("old.today", "news.today", "news.today.late", "news.tomorrow"), 1):
+                await client.publish(self.subject(name), number)
+            assert await take(news, 2) == [2, 4]
 
     async def test_the_server_is_asked_too_and_told_when_nobody_wants_it_any_more(self) -> None:
-        bus, news, hello = Bus(), self.subject("news.today"), self.subject("hello")
-        _callers(bus, hello)
-        async with self.joined(bus) as client:
+        news = self.subject("news.today")
+        async with self.meeting() as (bus, [client], _, settled):
             (server,) = client.peers
             async with server.subscribe(news) as first, server.subscribe(news) as second:
                 await client.publish(news, "the bus's own")
@@ -92,77 +63,68 @@ class AskedContract(Contract):
                 message = await anext(first)
                 assert (message.body, message.peer) == (1, server)
                 assert await take(second, 1) == [1]
-            await client.request(hello)
+            await settled()
             before = client.stats().received
             await bus.publish(news, 2)
-            await client.request(hello)
+            await settled()
             assert client.stats().received == before + 1  # the answer, and nothing else
 
     async def test_interest_in_one_peer_and_in_all_keep_each_other_told(self) -> None:
-        bus, news, hello = Bus(), self.subject("news.today"), self.subject("hello")
-        _callers(bus, hello)
-        async with self.joined(bus) as client:
+        news = self.subject("news.today")
+        async with self.meeting() as (bus, [client], _, settled):
             (server,) = client.peers
             async with client.subscribe(news) as all_of_them:
                 async with server.subscribe(news) as one:
                     await bus.publish(news, 1)
                     assert await take(all_of_them, 1) == await take(one, 1) == [1]
-                await client.request(hello)
+                await settled()
                 await bus.publish(news, 2)
                 assert await take(all_of_them, 1) == [2]
             async with server.subscribe(news) as one:
                 async with client.subscribe(news):
                     pass
-                await client.request(hello)
+                await settled()
                 await bus.publish(news, 3)
                 assert await take(one, 1) == [3]
-            await client.request(hello)
+            await settled()
             before = client.stats().received
             await bus.publish(news, 4)
-            await client.request(hello)
+            await settled()
             assert client.stats().received == before + 1
 
     async def test_an_asked_server_is_asked_again_when_the_link_comes_back(self) -> None:
-        bus, news, hello = Bus(), self.subject("news.today"), self.subject("hello")
-        _callers(bus, hello)
-        async with self.joined(bus) as client, client.peers[0].subscribe(news) as today:
+        news = self.subject("news.today")
+        async with self.meeting() as (bus, [client], _, settled), client.peers[0].subscribe(news) as today:
             events = client.events()
             await bus.publish(news, "before")
             assert await take(today, 1) == ["before"]
             await bus.peers[0].aclose("a hiccup")
-            async for event in events:
-                if isinstance(event, LinkUp):
-                    break
-            await client.request(hello)
+            await next_event(events, LinkUp)
+            await settled()
             await bus.publish(news, "after")
             assert await take(today, 1) == ["after"]
 
     async def test_what_has_come_is_read_before_the_end_of_the_peer_is_told(self) -> None:
-        bus, news, hello = Bus(), self.subject("news.today"), self.subject("hello")
-        callers = _callers(bus, hello)
-        async with self.joined(bus) as client:
-            await client.request(hello)
-            async with callers[0].subscribe(news) as last_words:
+        news = self.subject("news.today")
+        async with self.meeting() as (_, [client], [peer], settled):
+            async with peer.subscribe(news) as last_words:
                 for number in range(3):
                     await client.publish(news, number)
-                await client.request(hello)
+                await settled()
                 async with anyio.create_task_group() as group:
                     group.start_soon(client.aclose)
-                    await eventually(lambda: callers[0].gone)
+                    await eventually(lambda: peer.gone)
                     assert await take(last_words, 3) == [0, 1, 2]
                     for _ in range(2):
                         with pytest.raises(Disconnected):
                             await anext(last_words)
             with pytest.raises(Disconnected):
-                async with callers[0].subscribe(news):
+                async with peer.subscribe(news):
                     raise AssertionError("entered")
 
     async def test_who_waits_is_told_of_the_end_of_the_peer(self) -> None:
-        bus, news, hello = Bus(), self.subject("news.today"), self.subject("hello")
-        callers = _callers(bus, hello)
-        async with self.joined(bus) as client:
-            await client.request(hello)
-            async with callers[0].subscribe(news) as today, anyio.create_task_group() as group:
+        async with self.meeting() as (_, [client], [peer], _):
+            async with peer.subscribe(self.subject("news.today")) as today, anyio.create_task_group() as group:
                 group.start_soon(client.aclose)
                 with pytest.raises(Disconnected):
                     await anext(today)
@@ -170,20 +132,19 @@ class AskedContract(Contract):
     @needs("extensions")
     async def test_who_is_asked_decides_with_authorize(self) -> None:
         asked: list[Any] = []
-        secret, news, hello = self.subject("secret.plan"), self.subject("news.today"), self.subject("hello")
+        secret, news = self.subject("secret.plan"), self.subject("news.today")
 
         def decide(peer: Peer, verb: str, subject: Any) -> bool:
             asked.append((verb, subject))
             return bool(subject != secret)
 
-        bus, dialler = Bus(), Bus(authorize=decide)
-        callers = _callers(bus, hello)
-        async with self.joined(bus, dialler) as client:
-            await client.request(hello)
+        bus = Bus()
+        async with self.joined(bus, Bus(authorize=decide)) as client:
+            (peer,) = bus.peers
             with pytest.raises(Forbidden):
-                async with callers[0].subscribe(secret):
+                async with peer.subscribe(secret):
                     raise AssertionError("entered")
-            async with callers[0].subscribe(news) as today:
+            async with peer.subscribe(news) as today:
                 await client.publish(news, 1)
                 assert await take(today, 1) == [1]
         assert [subject for verb, subject in asked if verb == "subscribe"] == [secret, news]

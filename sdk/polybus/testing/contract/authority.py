@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import anyio
 import pytest
 
-from ..._bus.bus import Bus
-from ..._core.context import Context
-from ..._peer.peer import Peer
-from ...errors import Forbidden, RequestError, Unauthorized
+from ... import Bus, Context, Forbidden, Handshake, Identity, Limits, Peer, RequestError, Unauthorized
 from ...events import LinkDown
-from ...limits import Limits
-from ...plugins import Handshake, Identity
-from ._base import Contract, Dial, eventually, needs
+from ._base import Contract, Dial, eventually, needs, next_event, take
+
+Decide: TypeAlias = Callable[[Peer, str, Any], bool]
 
 
-def _later(decide: Callable[[Peer, str, Any], bool]) -> Callable[[Peer, str, Any], Awaitable[bool]]:
+def _later(decide: Decide) -> Callable[[Peer, str, Any], Awaitable[bool]]:
     """The same decision, made by a coroutine."""
 
     async def later(peer: Peer, verb: str, subject: Any) -> bool:
@@ -109,43 +106,35 @@ class AuthorityContract(Contract):
                 except Unauthorized:  # on a busy machine it was over before the client was in
                     assert not was_in
                     lives, lets_in = 4 * lives, True
-            event = await anext(aiter(events))
-            while not isinstance(event, LinkDown):
-                event = await anext(aiter(events))
-        assert event.code == 4401
+            assert (await next_event(events, LinkDown)).code == 4401
 
     async def test_authorize_is_asked_for_a_request_and_no_means_forbidden(self) -> None:
-        await self._request_is_authorized(is_async=False)
+        await self._request_is_authorized(lambda decide: decide)
 
     async def test_authorize_may_be_asynchronous(self) -> None:
-        await self._request_is_authorized(is_async=True)
+        await self._request_is_authorized(_later)
 
-    async def _request_is_authorized(self, *, is_async: bool) -> None:
-        asked: list[Any] = []
-        called: list[str] = []
+    async def _request_is_authorized(self, hook: Callable[[Decide], Any]) -> None:
+        asked, called = list[Any](), list[Any]()
+        opened, secret = self.subject("open"), self.subject("secret")
 
         def decide(peer: Peer, verb: str, subject: Any) -> bool:
             asked.append((verb, subject))
-            return bool(subject == self.subject("open"))
+            return bool(subject == opened)
 
-        bus = Bus(authorize=_later(decide) if is_async else decide)
-
-        @bus.handle(self.subject("open"))
-        async def opened() -> str:
-            called.append("open")
+        async def enter(ctx: Context) -> str:
+            called.append(ctx.message.subject)
             return "in"
 
-        @bus.handle(self.subject("secret"))
-        async def secret() -> str:
-            called.append("secret")
-            return "out"
-
+        bus = Bus(authorize=hook(decide))
+        bus.handle(opened)(enter)
+        bus.handle(secret)(enter)
         async with self.joined(bus) as client:
-            assert await client.request(self.subject("open")) == "in"
+            assert await client.request(opened) == "in"
             with pytest.raises(Forbidden):
-                await client.request(self.subject("secret"))
-        assert asked == [("request", self.subject("open")), ("request", self.subject("secret"))]
-        assert called == ["open"]
+                await client.request(secret)
+        assert asked == [("request", opened), ("request", secret)]
+        assert called == [opened]
 
     async def test_an_authorize_that_fails_refuses(self, caplog: pytest.LogCaptureFixture) -> None:
         def authorize(peer: Peer, verb: str, subject: Any) -> bool:
@@ -162,34 +151,31 @@ class AuthorityContract(Contract):
 
     @needs("publish")
     async def test_authorize_is_asked_for_publications_and_they_keep_their_order(self) -> None:
-        for is_async in (False, True):
+        yes, no = self.subject("yes"), self.subject("no")
 
-            def now(peer: Peer, verb: str, subject: Any) -> bool:
-                return bool(subject != self.subject("no"))
+        def decide(peer: Peer, verb: str, subject: Any) -> bool:
+            return bool(subject != no)
 
-            bus, subject = Bus(authorize=_later(now) if is_async else now), self.subject("yes")
-            async with (
-                self.joined(bus) as client,
-                bus.subscribe(subject) as allowed,
-                bus.subscribe(self.subject("no")) as refused,
-            ):
+        for authorize in (decide, _later(decide)):
+            bus = Bus(authorize=authorize)
+            async with self.joined(bus) as client, bus.subscribe(yes) as allowed, bus.subscribe(no) as refused:
                 for number in range(20):
-                    await client.publish(self.subject("no"), number)
-                    await client.publish(subject, number)
-                assert [(await anext(allowed)).body for _ in range(20)] == list(range(20))
+                    await client.publish(no, number)
+                    await client.publish(yes, number)
+                assert await take(allowed, 20) == list(range(20))
                 assert len(refused) == 0
                 assert bus.stats().refused == 20
 
     @needs("publish", "subscribe", "extensions")
     async def test_a_refused_subscription_is_forbidden_and_gets_nothing(self) -> None:
-        for is_async in (False, True):
-            asked: list[Any] = []
+        asked: list[Any] = []
 
-            def decide(peer: Peer, verb: str, subject: Any, asked: list[Any] = asked) -> bool:
-                asked.append((verb, subject))
-                return bool(subject != self.subject("secret.>"))
+        def decide(peer: Peer, verb: str, subject: Any) -> bool:
+            asked.append((verb, subject))
+            return bool(subject != self.subject("secret.>"))
 
-            bus = Bus(authorize=_later(decide) if is_async else decide)
+        for authorize in (decide, _later(decide)):
+            bus = Bus(authorize=authorize)
             async with self.joined(bus) as client:
                 with pytest.raises(Forbidden):
                     async with client.subscribe(self.subject("secret.>")):
@@ -197,26 +183,27 @@ class AuthorityContract(Contract):
                 async with client.subscribe(self.subject("open.>")) as news:
                     await bus.publish(self.subject("secret.x"), 1)
                     await bus.publish(self.subject("open.x"), 2)
-                    assert (await anext(news)).body == 2
+                    assert await take(news, 1) == [2]
             assert ("subscribe", self.subject("secret.>")) in asked
+            asked.clear()
 
     @needs("publish", "subscribe", "extensions")
     async def test_a_wildcard_gets_only_what_deliver_allows(self) -> None:
-        for is_async in (False, True):
-            asked: list[Any] = []
+        asked: list[Any] = []
 
-            def decide(peer: Peer, verb: str, subject: Any, asked: list[Any] = asked) -> bool:
-                asked.append((verb, subject))
-                return verb == "subscribe" or subject == self.subject("news.open")
+        def decide(peer: Peer, verb: str, subject: Any) -> bool:
+            asked.append((verb, subject))
+            return verb == "subscribe" or subject == self.subject("news.open")
 
-            bus = Bus(authorize=_later(decide) if is_async else decide)
+        for authorize in (decide, _later(decide)):
+            bus = Bus(authorize=authorize)
             async with self.joined(bus) as client, client.subscribe(self.subject(">")) as everything:
                 for number in range(3):
                     await bus.publish(self.subject("news.secret"), number)
                     await bus.publish(self.subject("news.open"), number)
-                assert [(await anext(everything)).body for _ in range(3)] == [0, 1, 2]
+                assert await take(everything, 3) == [0, 1, 2]
                 assert len(everything) == 0
-            if not is_async:  # remembered per peer and subject
+            if authorize is decide:  # remembered per peer and subject
                 assert asked.count(("deliver", self.subject("news.open"))) == 1
 
     @needs("extensions")

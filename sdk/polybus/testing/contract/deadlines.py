@@ -7,32 +7,15 @@ from typing import Any
 import anyio
 import pytest
 
-from ..._bus.bus import Bus
-from ..._core.context import Context
-from ...errors import Code, DeadlineExceeded, RequestCancelled, RequestError
-from ._base import Contract, echo, eventually, let_expire, needs
-
-
-class _Endless:
-    """A handler that only a cancellation ends."""
-
-    def __init__(self) -> None:
-        self.started = anyio.Event()
-        self.stopped = anyio.Event()
-
-    async def endless(self) -> None:
-        self.started.set()
-        try:
-            await anyio.sleep_forever()
-        finally:
-            self.stopped.set()
+from ... import Bus, Code, Context, DeadlineExceeded, RequestCancelled, RequestError
+from ._base import Contract, Endless, echo, eventually, let_expire, needs
 
 
 class DeadlineContract(Contract):
     """`timeout=`, scopes, and `Reply.cancel`."""
 
     async def test_a_deadline_ends_the_request_and_the_handler(self) -> None:
-        handler = _Endless()
+        handler = Endless()
         async with self.handling(handler.endless) as (bus, client, subject):
             error = await let_expire(lambda seconds: client.request(subject, timeout=seconds), handler.started.is_set)
             assert isinstance(error, DeadlineExceeded)
@@ -63,7 +46,7 @@ class DeadlineContract(Contract):
                 assert 0 < await client.request(subject, timeout=30) <= 20
 
     async def test_an_enclosing_scope_fires_itself_and_stops_the_handler(self) -> None:
-        handler = _Endless()
+        handler = Endless()
         async with self.handling(handler.endless) as (_, client, subject):
 
             async def ask(seconds: float) -> None:
@@ -77,7 +60,7 @@ class DeadlineContract(Contract):
             await eventually(lambda: client.stats().pending == 0)
 
     async def test_a_scope_that_is_over_fires_whatever_the_peer_says(self) -> None:
-        async with self.handling(_Endless().endless) as (_, client, subject):
+        async with self.handling(Endless().endless) as (_, client, subject):
             for left in (0.0004, 0.0, -1.0):
                 with anyio.move_on_after(left) as scope:
                     await client.request(subject)
@@ -117,7 +100,7 @@ class DeadlineContract(Contract):
 
     @needs("extensions")
     async def test_cancelling_a_reply_stops_the_handler(self) -> None:
-        handler = _Endless()
+        handler = Endless()
         async with self.handling(handler.endless) as (_, client, subject):
             reply = client.request(subject)
             await handler.started.wait()
@@ -139,7 +122,7 @@ class DeadlineContract(Contract):
 
     @needs("extensions")
     async def test_the_last_waiter_that_is_cancelled_cancels_the_request(self) -> None:
-        handler = _Endless()
+        handler = Endless()
         async with self.handling(handler.endless) as (_, client, subject):
             reply = client.request(subject)
             async with anyio.create_task_group() as group:
@@ -172,9 +155,8 @@ class DeadlineContract(Contract):
                     await reply
 
             async with anyio.create_task_group() as group:
-                scope = anyio.CancelScope()
                 group.start_soon(stay)
-                group.start_soon(leave, scope)
+                group.start_soon(leave, scope := anyio.CancelScope())
                 await anyio.wait_all_tasks_blocked()
                 scope.cancel()
                 await anyio.wait_all_tasks_blocked()

@@ -6,43 +6,27 @@ from typing import Any
 
 import pytest
 
-from ..._bus.bus import Bus
-from ..._core.context import Context
-from ...errors import (
-    BadRequest,
-    Code,
-    Conflict,
-    DeadlineExceeded,
-    Forbidden,
-    NoHandler,
-    NotFound,
-    RemoteError,
-    RequestError,
-    TooLarge,
-    TooManyRequests,
-    Unauthorized,
-    Unavailable,
-)
+from ... import Bus, Code, Context, errors
 from ...events import HandlerFailed
-from ._base import Contract
+from ._base import Contract, next_event
 
-CLASSES: dict[tuple[Code, str | None], type[RequestError]] = {
-    (Code.CANCELLED, None): RemoteError,
-    (Code.UNKNOWN, None): RemoteError,
-    (Code.INVALID_ARGUMENT, "odd"): BadRequest,
-    (Code.NOT_FOUND, "no_such_user"): NotFound,
-    (Code.ALREADY_EXISTS, None): Conflict,
-    (Code.PERMISSION_DENIED, None): Forbidden,
-    (Code.UNAUTHENTICATED, None): Unauthorized,
-    (Code.RESOURCE_EXHAUSTED, "quota"): TooManyRequests,
-    (Code.RESOURCE_EXHAUSTED, "too_large"): TooLarge,
-    (Code.FAILED_PRECONDITION, None): Conflict,
-    (Code.ABORTED, None): Conflict,
-    (Code.OUT_OF_RANGE, None): RemoteError,
-    (Code.UNIMPLEMENTED, None): NoHandler,
-    (Code.INTERNAL, None): RemoteError,
-    (Code.UNAVAILABLE, None): Unavailable,
-    (Code.DATA_LOSS, "bit_rot"): RemoteError,
+CLASSES: dict[tuple[Code, str | None], type[errors.RequestError]] = {
+    (Code.CANCELLED, None): errors.RemoteError,
+    (Code.UNKNOWN, None): errors.RemoteError,
+    (Code.INVALID_ARGUMENT, "odd"): errors.BadRequest,
+    (Code.NOT_FOUND, "no_such_user"): errors.NotFound,
+    (Code.ALREADY_EXISTS, None): errors.Conflict,
+    (Code.PERMISSION_DENIED, None): errors.Forbidden,
+    (Code.UNAUTHENTICATED, None): errors.Unauthorized,
+    (Code.RESOURCE_EXHAUSTED, "quota"): errors.TooManyRequests,
+    (Code.RESOURCE_EXHAUSTED, "too_large"): errors.TooLarge,
+    (Code.FAILED_PRECONDITION, None): errors.Conflict,
+    (Code.ABORTED, None): errors.Conflict,
+    (Code.OUT_OF_RANGE, None): errors.RemoteError,
+    (Code.UNIMPLEMENTED, None): errors.NoHandler,
+    (Code.INTERNAL, None): errors.RemoteError,
+    (Code.UNAVAILABLE, None): errors.Unavailable,
+    (Code.DATA_LOSS, "bit_rot"): errors.RemoteError,
 }
 
 
@@ -54,7 +38,7 @@ class FailureContract(Contract):
             raise ValueError("the password is hunter2")
 
         async with self.handling(fail) as (_, client, subject):
-            with pytest.raises(RemoteError) as caught:
+            with pytest.raises(errors.RemoteError) as caught:
                 await client.request(subject, timeout=1000)
         error = caught.value
         assert error.code is Code.INTERNAL
@@ -68,11 +52,9 @@ class FailureContract(Contract):
 
         async with self.handling(fail) as (bus, client, subject):
             events = bus.events()
-            with pytest.raises(RemoteError) as caught:
+            with pytest.raises(errors.RemoteError) as caught:
                 await client.request(subject)
-            event = await anext(aiter(events))
-            while not isinstance(event, HandlerFailed):
-                event = await anext(aiter(events))
+            event = await next_event(events, HandlerFailed)
         assert event.error_id
         assert event.error_id in str(caught.value)
         assert event.error_id in caplog.text
@@ -84,18 +66,18 @@ class FailureContract(Contract):
             raise ValueError("quite helpful")
 
         async with self.handling(fail, Bus(debug=True)) as (_, client, subject):
-            with pytest.raises(RemoteError, match="ValueError: quite helpful"):
+            with pytest.raises(errors.RemoteError, match="ValueError: quite helpful"):
                 await client.request(subject)
 
     async def test_a_chosen_error_keeps_class_code_text_reason_and_detail(self) -> None:
         detail = {"field": "name", "values": [1, None, "ü"]}
 
         async def fail(body: Any) -> None:
-            raise RequestError(Code(body[0]), "not this time", reason=body[1], detail=detail)
+            raise errors.RequestError(Code(body[0]), "not this time", reason=body[1], detail=detail)
 
         async with self.handling(fail) as (bus, client, subject):
             for (code, reason), kind in CLASSES.items():
-                with pytest.raises(RequestError) as caught:
+                with pytest.raises(errors.RequestError) as caught:
                     await client.request(subject, [int(code), reason])
                 error = caught.value
                 assert type(error) is kind
@@ -104,16 +86,18 @@ class FailureContract(Contract):
         assert bus.stats().failed == 0
 
     async def test_a_deadline_that_the_peer_reports_is_a_remote_one(self) -> None:
+        text = "the database did not answer"
+
         async def fail() -> None:
-            raise RequestError(Code.DEADLINE_EXCEEDED, "the database did not answer", reason="late", detail={"seconds": 3})
+            raise errors.RequestError(Code.DEADLINE_EXCEEDED, text, reason="late", detail={"seconds": 3})
 
         async with self.handling(fail) as (_, client, subject):
-            with pytest.raises(DeadlineExceeded) as caught:
+            with pytest.raises(errors.DeadlineExceeded) as caught:
                 await client.request(subject)
             error = caught.value
             assert (error.where, error.subject) == ("remote", subject)
-            assert (error.text, error.reason, error.detail) == ("the database did not answer", "late", {"seconds": 3})
-            assert "the database did not answer" in str(error)
+            assert (error.text, error.reason, error.detail) == (text, "late", {"seconds": 3})
+            assert text in str(error)
 
     async def test_an_error_received_from_elsewhere_does_not_leak_upward_unless_relayed(self) -> None:
         bus, client = Bus(), Bus()
@@ -121,25 +105,25 @@ class FailureContract(Contract):
 
         @client.handle(inner)
         async def fail() -> None:
-            raise NotFound("there is no user 7", reason="no_user")
+            raise errors.NotFound("there is no user 7", reason="no_user")
 
         @bus.handle(outer)
         async def ask(body: bool, ctx: Context) -> None:
             assert ctx.peer is not None
             try:
                 await ctx.peer.request(inner)
-            except RequestError as error:
+            except errors.RequestError as error:
                 if body:
                     raise error.relay() from None
                 raise
 
         async with self.joined(bus, client):
-            with pytest.raises(RequestError) as caught:
+            with pytest.raises(errors.RequestError) as caught:
                 await client.request(outer, False)
-            assert type(caught.value) is RemoteError
+            assert type(caught.value) is errors.RemoteError
             assert caught.value.code is Code.INTERNAL
             assert "user 7" not in str(caught.value)
-            with pytest.raises(NotFound, match="there is no user 7") as relayed:
+            with pytest.raises(errors.NotFound, match="there is no user 7") as relayed:
                 await client.request(outer, True)
             assert relayed.value.reason == "no_user"
 
@@ -148,15 +132,15 @@ class FailureContract(Contract):
             return {"value": object()}
 
         async with self.handling(odd) as (_, client, subject):
-            with pytest.raises(RemoteError) as caught:
+            with pytest.raises(errors.RemoteError) as caught:
                 await client.request(subject, timeout=1000)
             assert caught.value.code is Code.INTERNAL
 
     async def test_a_detail_that_cannot_be_written_is_left_out(self) -> None:
         async def odd() -> None:
-            raise Conflict("twice", detail=object())
+            raise errors.Conflict("twice", detail=object())
 
         async with self.handling(odd) as (_, client, subject):
-            with pytest.raises(Conflict, match="twice") as caught:
+            with pytest.raises(errors.Conflict, match="twice") as caught:
                 await client.request(subject, timeout=1000)
             assert caught.value.detail is None

@@ -7,11 +7,9 @@ from typing import Any
 import anyio
 import pytest
 
-from ..._bus.bus import Bus
-from ..._core.context import Context
-from ...errors import AmbiguousRoute, BusError, ConnectFailed, Disconnected, NoHandler, Unavailable
+from ... import AmbiguousRoute, Bus, BusError, ConnectFailed, Context, Disconnected, NoHandler, Unavailable
 from ...events import LinkDown, LinkUp
-from ._base import Contract, eventually, needs
+from ._base import Contract, Endless, echo, eventually, needs, next_event
 
 
 def _named(name: str, subject: Any) -> Bus:
@@ -65,8 +63,7 @@ class LinkContract(Contract):
                     _ = client.request(subject)
                 with pytest.raises(NoHandler):
                     await client.request(self.subject("vehicle.door"))
-                names = {await client.request(subject, to=peer) for peer in client.peers}
-                assert names == {"one", "two"}
+                assert {await client.request(subject, to=peer) for peer in client.peers} == {"one", "two"}
 
     async def test_serves_chooses_the_link(self) -> None:
         subject = self.subject("name")
@@ -118,11 +115,7 @@ class LinkContract(Contract):
 
     async def test_leaving_with_requests_in_flight_ends_them(self) -> None:
         bus, subject = Bus(), self.subject("endless")
-
-        @bus.handle(subject)
-        async def endless() -> None:
-            await anyio.sleep_forever()
-
+        bus.handle(subject)(Endless().endless)
         async with self.serving(bus) as (_, dial):
             async with dial() as client:
                 reply = client.request(subject, timeout=1000)
@@ -143,22 +136,12 @@ class LinkContract(Contract):
     async def test_a_link_comes_back_and_its_subscriptions_with_it(self) -> None:
         if not self.adapter.session("client").capabilities.subscribe:
             pytest.skip("the wire has no subscriptions")
-        bus, subject, news = Bus(), self.subject("echo"), self.subject("news.today")
-
-        @bus.handle(subject)
-        async def echo(body: Any) -> Any:
-            return body
-
-        async with self.joined(bus) as client, client.subscribe(news) as today:
+        news = self.subject("news.today")
+        async with self.handling(echo) as (bus, client, subject), client.subscribe(news) as today:
             events = client.events()
             await bus.peers[0].aclose("a hiccup")
-            seen: list[type] = []
-            async for event in events:
-                seen.append(type(event))
-                if isinstance(event, LinkUp):
-                    assert event.again
-                    break
-            assert seen[0] is LinkDown
+            assert type(await anext(events)) is LinkDown
+            assert (await next_event(events, LinkUp)).again
             assert await client.request(subject, 1) == 1
             await bus.publish(news, "after")
             assert (await anext(today)).body == "after"
@@ -166,15 +149,13 @@ class LinkContract(Contract):
 
     @needs("publish")
     async def test_what_waits_for_a_link_that_is_down_is_sent_when_it_is_back(self) -> None:
-        async def echo(body: Any, ctx: Context) -> Any:
+        async def answer(body: Any, ctx: Context) -> Any:
             return body
 
-        async with self.handling(echo) as (bus, client, subject), bus.subscribe(self.subject("news")) as news:
+        async with self.handling(answer) as (bus, client, subject), bus.subscribe(self.subject("news")) as news:
             events = client.events()
             await bus.peers[0].aclose("a hiccup")
-            async for event in events:
-                if isinstance(event, LinkDown):
-                    break
+            await next_event(events, LinkDown)
             replies = [client.request(subject, number) for number in range(10)]
             await client.publish(self.subject("news"), "kept")
             assert [await reply for reply in replies] == list(range(10))

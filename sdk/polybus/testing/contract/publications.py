@@ -6,19 +6,8 @@ from typing import Any, ClassVar
 
 import anyio
 
-from ..._bus.bus import Bus
-from ..._core.context import Context
-from ..._pubsub.subscription import Subscription
-from ...message import Message
+from ... import Bus, Context, Message
 from ._base import Contract, needs, take
-
-
-def _barrier(bus: Bus, subject: Any) -> None:
-    """A request to it returns when everything that was written before has been handled."""
-
-    @bus.handle(subject)
-    async def barrier() -> None:
-        pass
 
 
 class PublicationContract(Contract):
@@ -97,17 +86,16 @@ class PublicationContract(Contract):
 
     @needs("subscribe")
     async def test_nothing_comes_after_unsubscribing(self) -> None:
-        bus, subject, barrier = Bus(), self.subject("news.today"), self.subject("barrier")
-        _barrier(bus, barrier)
-        async with self.joined(bus) as client:
+        subject = self.subject("news.today")
+        async with self.meeting() as (bus, [client], _, settled):
             async with client.subscribe(subject) as first, client.subscribe(subject) as second:
                 await bus.publish(subject, 1)
                 assert await take(first, 1) == await take(second, 1) == [1]
-            await client.request(barrier)
+            await settled()
             before = client.stats().received
             await bus.publish(subject, 2)
-            await client.request(barrier)
-            assert client.stats().received == before + 1  # the barrier's answer, and nothing else
+            await settled()
+            assert client.stats().received == before + 1  # the answer, and nothing else
 
     @needs("subscribe")
     async def test_leaving_one_of_two_equal_subscriptions_keeps_the_other(self) -> None:
@@ -154,46 +142,34 @@ class PublicationContract(Contract):
 
     @needs("subscribe")
     async def test_sessions_are_isolated_without_a_relay(self) -> None:
-        bus, subject, barrier = Bus(), self.subject("chat.room"), self.subject("barrier")
-        _barrier(bus, barrier)
-        async with self.serving(bus) as (_, dial), dial() as ann, dial() as bob:
+        subject = self.subject("chat.room")
+        async with self.meeting(2) as (bus, [ann, bob], _, settled):
             async with bob.subscribe(subject) as room, bus.subscribe(subject) as here:
                 await ann.publish(subject, "hello")
                 assert await take(here, 1) == ["hello"]
-                await bob.request(barrier)
+                await settled()
                 assert len(room) == 0
 
     @needs("subscribe", "extensions")
     async def test_a_relay_passes_publications_on_to_others_once_and_not_back(self) -> None:
-        bus, subject, barrier = Bus(), self.subject("chat.room"), self.subject("barrier")
-        _barrier(bus, barrier)
+        bus, subject = Bus(), self.subject("chat.room")
         bus.relay(self.subject("chat.>"))
-        async with self.serving(bus) as (_, dial), dial() as ann, dial() as bob, bob.subscribe(subject) as room:
-            async with ann.subscribe(subject, local=False) as own:
+        async with self.meeting(2, bus) as (_, [ann, bob], _, settled):
+            async with bob.subscribe(subject) as room, ann.subscribe(subject, local=False) as own:
                 await ann.publish(subject, "hello")
                 assert await take(room, 1) == ["hello"]
-                await ann.request(barrier)
-                await bob.request(barrier)
+                await settled()
                 assert len(own) == len(room) == 0
 
     @needs("subscribe")
     async def test_a_publication_to_one_peer_reaches_only_that_one(self) -> None:
-        bus, subject, barrier = Bus(), self.subject("news.today"), self.subject("barrier")
-        _barrier(bus, barrier)
-        async with self.serving(bus) as (_, dial), dial() as ann, dial() as bob:
+        subject = self.subject("news.today")
+        async with self.meeting(2) as (bus, [ann, bob], [first, second], settled):
             async with ann.subscribe(subject) as hers, bob.subscribe(subject) as his:
-                await ann.request(barrier)
-                await bob.request(barrier)
-                first, second = bus.peers
+                await settled()
                 await bus.publish(subject, 1, to=first)
                 await bus.publish(subject, 2, to=[first, second])
                 await first.publish(subject, 3)
-                await ann.request(barrier)
-                await bob.request(barrier)
-                got = sorted([[message.body for message in _ready(one)] for one in (hers, his)])
-                assert got == [[1, 2, 3], [2]]
-
-
-def _ready(subscription: Subscription) -> list[Message]:
-    """The publications that wait to be read."""
-    return [subscription.take() for _ in range(len(subscription))]
+                await settled()
+                assert (len(hers), len(his)) == (3, 1)
+                assert (await take(hers, 3), await take(his, 1)) == ([1, 2, 3], [2])

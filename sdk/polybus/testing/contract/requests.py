@@ -12,28 +12,15 @@ import attrs
 import msgspec
 import pytest
 
-from ..._bus.bus import Bus
-from ..._core.context import Context
-from ..._rpc.reply import Reply
-from ...errors import BadReply, BadRequest, EncodeError, NoHandler, TooLarge
+from ... import BadReply, BadRequest, Bus, Context, EncodeError, NoHandler, Reply, TooLarge
 from ._base import Contract, echo, needs
 
+_PLAIN: tuple[Any, ...] = (None, True, False, 0, -1, 2**53, 1.5, -1e-300, "", "text", [], {})
 BODIES: tuple[Any, ...] = (
-    None,
-    True,
-    False,
-    0,
-    -1,
-    2**53,
-    1.5,
-    -1e-300,
-    "",
-    "text",
+    *_PLAIN,
     'quotes " and \\ backslashes / and \u2028 lines',
     "grüße \u4f60\u597d \U0001f600 \x00 \x7f",
-    [],
     [1, [2, [3, [None]]]],
-    {},
     {"a": {"b": {"c": [True, None, "x"]}}, "": 0, "\U0001f600": "key"},
     [{"id": number, "name": str(number)} for number in range(200)],
 )
@@ -43,21 +30,6 @@ ROOM = 2048
 
 @attrs.frozen
 class AttrsUser:
-    """A typed body."""
-
-    id: int
-    name: str
-
-
-@dataclasses.dataclass(frozen=True)
-class DataUser:
-    """A typed body."""
-
-    id: int
-    name: str
-
-
-class StructUser(msgspec.Struct, frozen=True):
     """A typed body."""
 
     id: int
@@ -78,21 +50,17 @@ class DictUser(TypedDict):
     name: str
 
 
-def _pydantic_user() -> Any:
-    from pydantic import create_model
-
-    return create_model("ModelUser", id=(int, ...), name=(str, ...))
-
-
 def _users() -> list[tuple[Any, Any]]:
     """Types and a value of each."""
-    kinds: list[tuple[Any, Any]] = [(kind, kind(id=7, name="Ann")) for kind in (AttrsUser, DataUser, StructUser, TupleUser)]
-    kinds.append((DictUser, {"id": 7, "name": "Ann"}))
-    kinds.append((list[AttrsUser], [AttrsUser(7, "Ann"), AttrsUser(8, "Bob")]))
+    fields: Any = [("id", int), ("name", str)]
+    data, struct = dataclasses.make_dataclass("DataUser", fields, frozen=True), msgspec.defstruct("StructUser", fields)
+    kinds: list[Any] = [AttrsUser, data, struct, TupleUser, DictUser]
     if find_spec("pydantic") is not None:
-        model = _pydantic_user()
-        kinds.append((model, model(id=7, name="Ann")))
-    return kinds
+        from pydantic import create_model
+
+        kinds.append(create_model("ModelUser", id=(int, ...), name=(str, ...)))
+    several = list[AttrsUser], [AttrsUser(7, "Ann"), AttrsUser(8, "Bob")]
+    return [*((kind, kind(id=7, name="Ann")) for kind in kinds), several]
 
 
 class RequestContract(Contract):
@@ -273,9 +241,8 @@ class RequestContract(Contract):
             return body * 10
 
         async with self.joined(bus, client):
-            assert [await reply for reply in [client.request(there, n) for n in range(50)]] == [
-                [n, (n + 1) * 10] for n in range(50)
-            ]
+            replies = [client.request(there, n) for n in range(50)]
+            assert [await reply for reply in replies] == [[n, (n + 1) * 10] for n in range(50)]
 
     @needs("headers")
     async def test_headers_arrive(self) -> None:

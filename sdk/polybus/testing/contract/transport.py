@@ -10,23 +10,12 @@ import anyio
 import pytest
 from attrs import define, field
 
+from ... import BusError, ConnectFailed, Forbidden, Handshake, Identity, TooLarge, Unauthorized
 from ..._bus.bus import Bus, parts_of
-from ...errors import BusError, ConnectFailed, Forbidden, TooLarge, Unauthorized
-from ...plugins import (
-    Admission,
-    Closed,
-    DialOptions,
-    Handshake,
-    Host,
-    Identity,
-    Listening,
-    ListenOptions,
-    Transport,
-    TransportAdapter,
-)
+from ...plugins import Admission, Closed, DialOptions, Host, Listening, ListenOptions, Transport, TransportAdapter
 from ._base import Ground, ground_of, suite
 
-_BOTH: Any = frozenset({"text", "binary"})
+_FORM: Any = {"reads": frozenset({"text", "binary"}), "writes": "binary", "subprotocol": "test"}
 
 
 @define(eq=False)
@@ -128,7 +117,7 @@ class TransportContract:
         """A listener, and the host that runs it."""
         async with type(self).ground() as address, Bus() as bus:
             host: Host = parts_of(bus).services.running
-            options = ListenOptions(host=host, gate=door, protocol="test", reads=_BOTH, writes="binary", subprotocol="test")
+            options = ListenOptions(host=host, gate=door, protocol="test", **_FORM)
             listening = await type(self).make().listen(address, options)
             try:
                 yield host, listening
@@ -141,8 +130,8 @@ class TransportContract:
 
     async def dial(self, host: Host, listening: Listening) -> FrameReceiver:
         """A started connection."""
-        options = DialOptions(host=host, reads=_BOTH, writes="binary", subprotocol="test")
-        recorder = FrameReceiver(await type(self).make().connector(listening.url).connect(options))
+        connector = type(self).make().connector(listening.url)
+        recorder = FrameReceiver(await connector.connect(DialOptions(host=host, **_FORM)))
         recorder.transport.start(recorder)
         return recorder
 
@@ -259,9 +248,7 @@ class TransportContract:
 
     async def test_an_address_in_use_is_an_os_error(self) -> None:
         async with self.listening(StubGate()) as (host, listening):
-            options = ListenOptions(
-                host=host, gate=StubGate(), protocol="test", reads=_BOTH, writes="binary", subprotocol="test"
-            )
+            options = ListenOptions(host=host, gate=StubGate(), protocol="test", **_FORM)
             with pytest.raises(OSError, match=r"."):
                 await type(self).make().listen(listening.url, options)
 
