@@ -64,6 +64,7 @@ BOUNDS: dict[str, str] = {
     "bindings.jrep_http.intake._unread": "Limits.payload: ErraiConnection.room; a client reads all before it asks again",
     "bindings.jrep_http.server._sessions": "Limits.peers and handshakes: the gate of the listener; one that is silent ends",
     "bindings.cloudevents_http.client._waiting": "64 requests that are posted at the same time",
+    "bindings.cloudevents_http.connection._leaving": "one for each request over HTTP that is being answered; charged",
     "bindings.cloudevents_http.connection._posted": "Limits.running + waiting: more are answered at once",
     "bindings.cloudevents_http.connection.answers": "4,096 of a batch, Limits.outbox_bytes of a peer",
     "bindings.cloudevents_http.server._connections": "Limits.peers: the gate of the listener; one that is silent ends",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -82,8 +83,8 @@ async def serving(bus: Bus, protocol: str) -> AsyncIterator[Page]:
         yield Page(Application("/", endpoint.routes()), protocol)
 
 
-def event() -> dict[str, Any]:
-    names = {"source": "//hu.veh7/hmi.app/1/rpc.response", "sink": "/polybus/1/rpc.large"}
+def event(method: str = "large", vehicle: int = 7) -> dict[str, Any]:
+    names = {"source": f"//hu.veh{vehicle}/hmi.app/1/rpc.response", "sink": f"/polybus/1/rpc.{method}"}
     return {**names, "specversion": "1.0", "id": IDS.next(), "type": "req.v1", "priority": "CS4", "ttl": 600_000}
 
 
@@ -149,4 +150,45 @@ async def test_one_that_reads_gets_all(protocol: str) -> None:
             await eventually(lambda: len(got) == 20)
             assert all(len(answer) > ANSWER for answer in got)
         await eventually(lambda: bus._services.running.buffered == 0)
+        group.cancel_scope.cancel()
+
+
+@bounded
+async def test_answers_for_which_there_is_no_room_are_dropped_at_once() -> None:
+    bus = Bus(limits=Limits(close_timeout=0.1, total_bytes=4 * MIB))
+    Library(bus)
+    bus.handle("never")(anyio.sleep_forever)
+    async with serving(bus, "uprotocol") as page:
+        tracemalloc.start()
+        try:
+            async with anyio.create_task_group() as group:
+                for vehicle in range(40):
+                    group.start_soon(page.ask, "/", "", [event(vehicle=vehicle), event("never", vehicle)])
+                await eventually(lambda: page.answered)
+                most = tracemalloc.get_traced_memory()[1]
+                for peer in bus.peers:
+                    peer.link.abort(Closed(1006, "the test is over"))
+        finally:
+            tracemalloc.stop()
+    assert set(page.answered) == {503}
+    assert most < 12 * MIB
+
+
+async def ask_twice(page: Page, vehicle: int) -> None:
+    await page.ask("/", "", [event(vehicle=vehicle), event(vehicle=vehicle)], reads=1)
+
+
+@bounded
+async def test_answers_of_a_batch_that_leave_are_charged_once() -> None:
+    bus = Bus(limits=Limits(close_timeout=0.1, write_timeout=1000.0))
+    library = Library(bus)
+    async with serving(bus, "uprotocol") as page, anyio.create_task_group() as group:
+        for vehicle in range(5):
+            for _ in range(2):
+                group.start_soon(ask_twice, page, vehicle)
+                await anyio.wait_all_tasks_blocked()
+        assert library.made == 20 * ANSWER
+        assert library.made < bus._services.running.buffered < 1.5 * library.made
+        for peer in bus.peers:
+            peer.link.abort(Closed(1006, "the test is over"))
         group.cancel_scope.cancel()

@@ -34,8 +34,6 @@ class Posted:
         """The connection has ended before all answers were there."""
         self.no_room: str = ""
         """So have they, because there was none for them: the limit."""
-        self.leaves: bool = False
-        """They are being written."""
         self._done = anyio.Event()
 
     def answer(self, frame: bytes) -> None:
@@ -49,6 +47,13 @@ class Posted:
         """No more will come."""
         self.over = True
         self._done.set()
+
+    def drop(self, limit: str) -> None:
+        """There is no room for an answer, so none is kept."""
+        self.no_room = limit
+        self.answers.clear()
+        self.request.release()
+        self.end()
 
     @property
     def complete(self) -> bool:
@@ -83,8 +88,10 @@ class EventsConnection:
         self._receiver: Receiver | None = None
         self._posted: dict[str, Posted] = {}
         """Exchanges that wait, by the ids of their requests."""
+        self._leaving: dict[Posted, None] = {}
+        """Exchanges whose answers are complete and have not been read."""
         self._held = 0
-        self._leaving = 0
+        self._paused = False
         self._busy = 0
         self._seen = host.time()
         self._why: Closed | None = None
@@ -99,21 +106,19 @@ class EventsConnection:
         """Hand an answer to the request that waits for it. One without such a request is dropped."""
         if len(frame) > self.max_frame:
             raise TooLarge(f"an event of {len(frame)} bytes: the limit is {self.max_frame} (Limits.message)")
-        attributes, _, _ = self._codec.reader.parts(frame)
-        posted = self._posted.pop(attributes.get("reqid") or "", None)
-        if posted is not None:
-            self._held += len(frame)
-            if not posted.request.hold(len(frame)):
-                posted.no_room = "total_bytes"
-            elif posted.answers and self._held > self._host.limits.outbox_bytes:
-                posted.no_room = "outbox_bytes"
-            if posted.no_room:
-                posted.end()
-            posted.answer(frame)
+        posted = self._posted.pop(self._codec.reader.answers(frame) or "", None)
+        if posted is None or posted.no_room:
+            return
+        self._held += len(frame)
+        posted.answer(frame)
+        if not posted.request.hold(len(frame)):
+            posted.drop("total_bytes")
+        elif posted.size > len(frame) and self._held > self._host.limits.outbox_bytes:
+            posted.drop("outbox_bytes")
 
     def write_backlog(self) -> int:
         """Bytes of answers that are complete and have not been read."""
-        return self._leaving
+        return sum(posted.size for posted in self._leaving)
 
     def close(self, code: int = 1000, reason: str = "") -> None:
         """Requests that have no answer yet get none. `Receiver.closed` follows."""
@@ -164,23 +169,32 @@ class EventsConnection:
         del taken
         if not posted.complete and posted.requests:
             await self._wait(posted)
-        posted.leaves = True
-        self._held -= posted.size
-        self._leaving += posted.size
-        if self._leaving > HIGH_WATER >= self._leaving - posted.size:
-            self._receiver.pause_writing()
+        if posted.answers and posted.complete and not posted.over:
+            self._held -= posted.size
+            self._leaving[posted] = None
+            self._update_backlog()
+            posted.request.release()  # they are charged to the link as its backlog
 
     def answered(self, posted: Posted) -> None:
         """The client of a request has read its answers, or has gone."""
         self._busy -= 1
         self._seen = self._host.time()
         self._give_up(posted)
-        if not posted.leaves:
-            self._held -= posted.size
+        if posted in self._leaving:
+            del self._leaving[posted]
+            self._update_backlog()
         else:
-            self._leaving -= posted.size
-            if self._leaving <= HIGH_WATER < self._leaving + posted.size and self._receiver is not None and not self.over:
-                self._receiver.resume_writing()
+            self._held -= posted.size
+
+    def _update_backlog(self) -> None:
+        if self._receiver is None or self.over:
+            return
+        if self.write_backlog() > HIGH_WATER:
+            self._paused = True
+            self._receiver.pause_writing()
+        elif self._paused:
+            self._paused = False
+            self._receiver.resume_writing()
 
     async def _wait(self, posted: Posted) -> None:
         async with anyio.create_task_group() as group:
@@ -215,3 +229,5 @@ class EventsConnection:
         self._ended(self)
         if self._receiver is not None:
             self._receiver.closed(self._why or Closed(1001, "the server ended the connection"))
+        for posted in self._leaving:
+            _ = posted.request.hold(posted.size)  # the link, which ends here, has answered for them

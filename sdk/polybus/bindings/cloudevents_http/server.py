@@ -102,13 +102,15 @@ class EventsEndpoint(HttpEndpoint):
             limit = self._options.host.limits.outbox_bytes if self._options is not None else 0
             text = f"answers of more than {limit} bytes wait (Limits.outbox_bytes): post fewer requests at a time"
             raise HandshakeRejected(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text)
-        if posted.answers and not posted.over:
+        if posted.over:
+            raise HandshakeRejected(HTTPStatus.SERVICE_UNAVAILABLE, "this server is shutting down")
+        if not posted.complete:
+            return  # nobody is there
+        if posted.answers:
             made = http_of(posted.answers, self._adapter, content.form)
             posted.answers.clear()
             headers = [(name.encode(), value.encode("latin-1")) for name, value in made.headers.items()]
             await posted.request.respond(send, made.body, headers)
-        elif posted.over:
-            raise HandshakeRejected(HTTPStatus.SERVICE_UNAVAILABLE, "this server is shutting down")
         elif content.refusal is not None:
             raise _turned(content.refusal)
         elif not content.requests:

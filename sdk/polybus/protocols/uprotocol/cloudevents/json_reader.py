@@ -25,6 +25,15 @@ from .envelope import BATCH, Envelope, is_id, known_schema, shown
 _RECENT: Final = 256
 _ITEM: Final = b'"polybus.item.v1"'
 _REQUEST, _RESPONSE = Kind.REQUEST, Kind.RESPONSE
+
+
+class _Answering(msgspec.Struct):
+    """The part of an event that says which request it answers."""
+
+    reqid: str | None = None
+
+
+_answering: Final = msgspec.json.Decoder(_Answering).decode
 _event: Final = msgspec.json.Decoder(UsualEvent).decode
 _any: Final = msgspec.json.Decoder().decode
 _batch: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -118,6 +127,14 @@ class JsonEventReader:
             if refused is error:
                 raise
             raise refused from error
+
+    def answers(self, frame: bytes) -> str | None:
+        """Tell which request an event answers that this side has written; its data are not looked at.
+
+        Raises:
+            ValueError: It is no JSON.
+        """
+        return _answering(frame).reqid
 
     def parts(self, frame: bytes) -> tuple[dict[str, Any], bytes | None, BodyFormat]:
         """The attributes of an event and its data, not examined.

@@ -121,6 +121,14 @@ class ProtoReader:
             self._known[part] = name, found
         return name, found
 
+    def answers(self, frame: bytes) -> str | None:
+        """Tell which request an event answers that this side has written.
+
+        Raises:
+            RemoteProtocolError, ValueError: It is no event.
+        """
+        return self.parts(frame)[0].get("reqid")
+
     def parts(self, frame: bytes) -> tuple[dict[str, Any], bytes | None, BodyFormat]:
         """The attributes of an event and its data, not examined. May raise `RemoteProtocolError`: it is no event."""
         from google.protobuf.message import DecodeError
