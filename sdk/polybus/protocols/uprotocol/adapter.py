@@ -34,8 +34,6 @@ _VALUES: Final[Mapping[str, tuple[str, ...]]] = {
     "notification": ("pub.v1", "notif.v1"),
     "content": ("structured", "binary", "batch"),
 }
-
-
 _known = one_of(_VALUES)
 
 
@@ -161,27 +159,17 @@ def _codec(adapter: UProtocol, limits: Limits) -> UProtocolCodec:
     # What is written keeps all rules, also where what is read need not.
     strict = envelope if adapter.mode == "strict" else Envelope(limits, lenient=False, local=local)
     levels = _Levels(adapter.priorities)
-    common: dict[str, Any] = {
-        "local": local,
-        "headers_limit": limits.headers,
-        "schema": adapter.schema,
-        "usual": strict.usual,
-        "level_of": levels.of,
-    }
-    if adapter.format == "json":
-        return UProtocolCodec(
-            reader=JsonEventReader(envelope, limits),
-            writer=JsonEventWriter(adapter.schema),
-            reads=frozenset({"text"}),
-            writes="text",
-            **common,
-        )
+    json, old = adapter.format == "json", adapter.profile == "up-python-1.5"
     return UProtocolCodec(
-        reader=ProtoReader(envelope, limits),
-        writer=ProtoWriter(adapter.schema, adapter.profile == "up-python-1.5"),
-        reads=frozenset({"binary"}),
-        writes="binary",
-        **common,
+        reader=JsonEventReader(envelope, limits) if json else ProtoReader(envelope, limits),
+        writer=JsonEventWriter(adapter.schema) if json else ProtoWriter(adapter.schema, old),
+        reads=frozenset({"text" if json else "binary"}),
+        writes="text" if json else "binary",
+        local=local,
+        headers_limit=limits.headers,
+        schema=adapter.schema,
+        usual=strict.usual,
+        level_of=levels.of,
     )
 
 

@@ -8,25 +8,9 @@ from typing import Final
 from ...plugins import FrameField
 from .cloudevents.wire import read_varint
 
-_FIELDS: Final = {
-    1: "id",
-    2: "source",
-    3: "spec_version",
-    4: "type",
-    5: "attribute",
-    6: "binary_data",
-    7: "text_data",
-    8: "proto_data",
-}
-_VALUES: Final = {
-    1: "ce_boolean",
-    2: "ce_integer",
-    3: "ce_string",
-    4: "ce_bytes",
-    5: "ce_uri",
-    6: "ce_uri_ref",
-    7: "ce_timestamp",
-}
+# By number, from 1.
+_FIELDS: Final = dict(enumerate("id source spec_version type attribute binary_data text_data proto_data".split(), 1))
+_VALUES: Final = dict(enumerate("ce_boolean ce_integer ce_string ce_bytes ce_uri ce_uri_ref ce_timestamp".split(), 1))
 _SECRET: Final = "token"
 _SHOWN: Final = 200
 
@@ -43,9 +27,8 @@ def _fields(frame: bytes) -> Iterator[FrameField]:
         try:
             tag, at = read_varint(frame, at)
             if tag & 7 != 2:
-                yield FrameField(
-                    start, end - start, f"field {tag >> 3}", frame[start:].hex(" ")[:_SHOWN], "not of a CloudEvent"
-                )
+                shown = frame[start:].hex(" ")[:_SHOWN]
+                yield FrameField(start, end - start, f"field {tag >> 3}", shown, "not of a CloudEvent")
                 return
             size, at = read_varint(frame, at)
         except (ValueError, IndexError):

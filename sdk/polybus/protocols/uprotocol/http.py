@@ -27,10 +27,7 @@ from .rules.payloads import format_of
 Format: TypeAlias = Literal["json", "protobuf"]
 Mode: TypeAlias = Literal["structured", "binary", "batch"]
 _LIMITS: Final = Limits()
-_TYPES: Final[Mapping[Format, str]] = {
-    "json": "application/cloudevents+json",
-    "protobuf": "application/cloudevents+protobuf",
-}
+_TYPES: Final[Mapping[Format, str]] = {"json": "application/cloudevents+json", "protobuf": "application/cloudevents+protobuf"}
 _BATCHES: Final[Mapping[Format, str]] = {
     "json": "application/cloudevents-batch+json",
     "protobuf": "application/cloudevents-batch+protobuf",

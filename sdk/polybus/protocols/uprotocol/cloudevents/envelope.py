@@ -30,12 +30,7 @@ USUAL_ID: Final = "[0-9a-f]{8}-[0-9a-f]{4}-[678][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0
 is_id: Final = re.compile(USUAL_ID).fullmatch
 LEVELS: Final = frozenset(PRIORITIES)
 _ADDRESSES: Final = 1024
-_KINDS: Final = {
-    "publish": Kind.PUBLISH,
-    "notification": Kind.NOTIFY,
-    "request": Kind.REQUEST,
-    "response": Kind.RESPONSE,
-}
+_KINDS: Final = {"publish": Kind.PUBLISH, "notification": Kind.NOTIFY, "request": Kind.REQUEST, "response": Kind.RESPONSE}
 _REQUEST, _RESPONSE = Kind.REQUEST, Kind.RESPONSE
 _ADDRESS_RULES: Final = tuple(rule for rule in RULES if rule.name.partition(".")[0] in ("source", "sink"))
 _UPRIORITY: Final = "UPRIORITY_"

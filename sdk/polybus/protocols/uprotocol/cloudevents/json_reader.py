@@ -121,11 +121,12 @@ class JsonEventReader:
             if frame.startswith(b"["):
                 raise refuse("an event is a JSON object: an array is a batch")
             return self._envelope.examined(*self.parts(frame))
-        except (RemoteProtocolError, ValueError, RecursionError, EncodeError) as error:
-            refused = error if isinstance(error, RemoteProtocolError) else WIRE_RULES.refuse_json(error, kind="an event")
+        except RemoteProtocolError as error:
+            error.frame = shown(frame)
+            raise
+        except (ValueError, RecursionError, EncodeError) as error:
+            refused = WIRE_RULES.refuse_json(error, kind="an event")
             refused.frame = shown(frame)
-            if refused is error:
-                raise
             raise refused from error
 
     def answers(self, frame: bytes) -> str | None:

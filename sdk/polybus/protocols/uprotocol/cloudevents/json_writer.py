@@ -28,7 +28,6 @@ class JsonEventWriter:
         self._octets = _OCTET_DATA + b',"dataschema":%b,"data_base64":"' % _encode(schema)
         self.head: Head = lru_cache(1024)(_head)
         """``head(type, source, sink, priority, more)``: what is the same in many events."""
-        self._middles: dict[int, bytes] = {}
 
     def write(
         self, head: bytes, id: str, ttl: int | None, reqid: str | None, extra: Extra, raw: bytes | None, format: BodyFormat
@@ -38,8 +37,7 @@ class JsonEventWriter:
             if reqid is not None:
                 start = b'%b%b","ttl":%d,"reqid":"%b"' % (head, id.encode(), ttl, reqid.encode())
                 return b'%b%b%b"}' % (start, _ANY_DATA, _base64(raw, newline=False))
-            middle = self._middles.get(ttl) or self._middle(ttl)
-            return b"".join((head, id.encode(), middle, _base64(raw, newline=False), b'"}'))
+            return b"".join((head, id.encode(), _middle(ttl), _base64(raw, newline=False), b'"}'))
         parts = [head, id.encode(), b'"']
         if ttl:
             parts.append(b',"ttl":%d' % ttl)
@@ -61,17 +59,16 @@ class JsonEventWriter:
         """An item of bytes or of a JSON document."""
         return write_json_item(head, id, raw, format)
 
-    def _middle(self, ttl: int) -> bytes:
-        """Part between an id and data. Few programs have more than a few deadlines; what is left of one is another."""
-        if len(self._middles) >= 1024:
-            self._middles.clear()
-        made = self._middles[ttl] = b'","ttl":%d%b' % (ttl, _ANY_DATA)
-        return made
-
     @staticmethod
     def batch(frames: Sequence[bytes]) -> bytes:
         """Several events as one (CloudEvents 1.0.2, JSON batch format)."""
         return b"[%b]" % b",".join(frames)
+
+
+@lru_cache(1024)
+def _middle(ttl: int) -> bytes:
+    """Part between an id and data. Few programs have more than a few deadlines; what is left of one is another."""
+    return b'","ttl":%d%b' % (ttl, _ANY_DATA)
 
 
 def _head(type: str, source: str, sink: str | None, priority: str | None, more: Attributes = ()) -> bytes:

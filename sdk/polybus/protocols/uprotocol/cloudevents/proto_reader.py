@@ -63,11 +63,12 @@ class ProtoReader:
             return message
         try:
             return self._envelope.examined(*self.parts(frame))
-        except (RemoteProtocolError, ValueError, RecursionError, EncodeError) as error:
-            refused = error if isinstance(error, RemoteProtocolError) else refuse(f"not an event: {error}")
+        except RemoteProtocolError as error:
+            error.frame = shown(frame)
+            raise
+        except (ValueError, RecursionError, EncodeError) as error:
+            refused = refuse(f"not an event: {error}")
             refused.frame = shown(frame)
-            if refused is error:
-                raise
             raise refused from error
 
     def split(self, frame: bytes) -> list[bytes]:

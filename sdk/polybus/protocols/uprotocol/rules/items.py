@@ -14,13 +14,12 @@ import msgspec
 
 from ....body import JSON, OCTETS, BodyFormat
 from ....message import Kind
+from ..cloudevents.envelope import USUAL_ID
 from ..cloudevents.wire import length
 from ..events import EventMessage, UsualEvent
 
 ITEM: Final = "polybus.item.v1"
-item_id: Final = re.compile(
-    r"([0-9a-f]{8}-[0-9a-f]{4}-[678][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12})/[0-9a-f]{1,16}"
-).fullmatch
+item_id: Final = re.compile(f"({USUAL_ID})/[0-9a-f]{{1,16}}").fullmatch
 """True if an id is one, its first group the id of the open."""
 
 
