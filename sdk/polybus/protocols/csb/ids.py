@@ -42,11 +42,7 @@ class Party:
         """The id and the deadline of the request that is announced as the next."""
 
     def next_id(self, now: float) -> int:
-        """The serial of the next request, its id in the low 16 bits.
-
-        Raises:
-            QueueFull: All ids are taken.
-        """
+        """The serial of the next request, its id in the low 16 bits. May raise `QueueFull`: all ids are taken."""
         pending = self.pending
         serial = self._serial + 1
         if serial & _MASK in pending:

@@ -71,11 +71,7 @@ class ErraiFormat:
         self._readers = dict(READERS)
 
     def encode(self, value: Any, ids: Numbering | None = None) -> bytes:
-        """The JSON of a value; `ids` are shared by the parts of a message.
-
-        Raises:
-            EncodeError: The value has no form, or is too deep.
-        """
+        """The JSON of a value; parts of a message share `ids`. May raise `EncodeError`: it has no form, or is too deep."""
         if ids is None:
             ids = Numbering()
         data = self._write(value, ids)

@@ -207,15 +207,7 @@ def _check_name(name: Any, what: str, example: str) -> None:
 
 
 def _types(function: Callable[..., Any], *, named: bool) -> dict[str, Any]:
-    """The types of the parameters of a function that answers for a method.
-
-    Args:
-        function: It.
-        named: Whether they are all that says which method it is.
-
-    Raises:
-        TypeError: It cannot.
-    """
+    """Types of a function's parameters; `named` if they alone say which method it is. May raise `TypeError`: it is none."""
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError(f"{function.__qualname__} is a generator: a method of Java has one result")
     hints = get_type_hints(function)

@@ -150,12 +150,7 @@ def error_body(message: Message) -> str:
 
 
 def extras_of(message: Message, limits: Limits, spec: bool = False) -> bytes:
-    """The members beside the verb as a JSON object, or ``b""`` where there are none.
-
-    Raises:
-        LocalProtocolError: The headers do not fit the wire.
-        EncodeError: The detail of an error is no JSON.
-    """
+    """The members beside the verb as a JSON object, or ``b""``. May raise `LocalProtocolError` or `EncodeError`."""
     members: dict[str, Any] = {"spec": True} if spec else {}
     if message.headers:
         WIRE_RULES.check_local_headers(message.headers, limits.headers)

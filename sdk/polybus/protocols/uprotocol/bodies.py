@@ -114,11 +114,7 @@ class AnyFormat:
     content_type = "application/protobuf"
 
     def encode(self, value: Any) -> bytes:
-        """Pack a value.
-
-        Raises:
-            EncodeError: It cannot be written; the error names the path of the part that does not fit.
-        """
+        """Pack a value. May raise `EncodeError`: it cannot be written; the error names the path of what does not fit."""
         if type(value) is dict:
             try:
                 data = write_dict(value, _DEPTH)

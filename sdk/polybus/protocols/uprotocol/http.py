@@ -102,11 +102,7 @@ def from_http(headers: Mapping[str, str], body: bytes, *, mode: str = "strict") 
 
 
 def form_of(headers: Mapping[str, str]) -> Form:
-    """Form of the events in an HTTP message with these headers (names in lower case).
-
-    Raises:
-        RemoteProtocolError: There are none in it; the reason is ``unknown_format``.
-    """
+    """Form of the events in an HTTP message with these headers (names in lower case). May raise `RemoteProtocolError`."""
     media = headers.get("content-type", "").partition(";")[0].strip().lower()
     for format in _TYPES:
         if media == _TYPES[format]:
@@ -141,11 +137,7 @@ def frames_of(headers: Mapping[str, str], body: bytes, adapter: UProtocol, limit
 
 
 def http_of(frames: Sequence[bytes], adapter: UProtocol, form: Form, limits: Limits = _LIMITS) -> HttpContent:
-    """Frames that a connection with this adapter has written, as the content of an HTTP message. In batch mode several.
-
-    Raises:
-        RemoteProtocolError: A frame is not what this adapter writes.
-    """
+    """Frames of a connection with this adapter as HTTP content, several in batch mode. May raise `RemoteProtocolError`."""
     codec = adapter.codec(limits)
     if form.mode == "binary":
         attributes, raw, format = codec.reader.parts(frames[0])

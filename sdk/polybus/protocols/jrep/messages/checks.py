@@ -20,11 +20,7 @@ _whole_number: Final = re.compile(r"\s*[+-]?[0-9]{1,16}\s*").fullmatch
 
 
 def check_subject(value: Any, limit: int, answer_id: Any = None) -> None:
-    """For subjects that came in.
-
-    Raises:
-        RemoteProtocolError: ``invalid_subject``, ``missing_subject``; ``reserved_subject`` of one that never leaves a bus.
-    """
+    """For subjects that came in. May raise `RemoteProtocolError`, also of one that never leaves a bus."""
     fault = fault_in_subject(value, limit)
     if fault is not None:
         raise refuse(fault, "invalid_subject", answer_id)
@@ -78,10 +74,7 @@ def subjects_of(parts: Mapping[str, Any], limit: int, many: int) -> list[str]:
     """Subjects that a RemoteSubscribe or RemoteUnsubscribe names: exactly one of Subject, SubjectsList and RemoteServices.
 
     The last is how an Errai client tells, while it associates, of all that it has: with commas, and with its own bus among it
-    (notes of the second round, B2). Its own bus is left out.
-
-    Raises:
-        RemoteProtocolError: ``ambiguous``, ``missing_part``, ``invalid_part``, ``invalid_subject``, ``too_large``.
+    (notes of the second round, B2), which is left out. May raise `RemoteProtocolError`.
     """
     given = [(name, parts[name]) for name in _NAMING if parts.get(name) is not None]
     if len(given) > 1:

@@ -49,11 +49,7 @@ class PartReader:
         self._longest = limits.subject + limits.id + len(REPLY_SUFFIX) + 1
 
     def read_each(self, frame: bytes) -> list[Message | RemoteProtocolError]:
-        """The messages of a payload whose size and depth have been checked, with an error in the place of each that is bad.
-
-        Raises:
-            ValueError, RecursionError: It is no array.
-        """
+        """The messages of a checked payload, an error in place of a bad one. May raise `ValueError`, `RecursionError`."""
         text = frame.strip()
         if not text:
             return []  # as the real server takes it: activity (notes section 1.1)

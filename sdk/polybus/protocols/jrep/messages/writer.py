@@ -34,19 +34,16 @@ _REQUEST, _RESPONSE, _PUBLISH, _ITEM = Kind.REQUEST, Kind.RESPONSE, Kind.PUBLISH
 
 @frozen
 class SubjectParts:
-    """Parts that a subject gives to the messages that go to it.
-
-    Attributes:
-        to: ``{"ToSubject":...``, of a remote procedure with its CommandType.
-        reply: From there to the id in ReplyTo.
-        errors: From the id in ReplyTo to that in ErrorTo.
-        body: The name of the part with the body, with what stands around it.
-    """
+    """Parts that a subject gives to the messages that go to it."""
 
     to: bytes
+    """``{"ToSubject":...``, of a remote procedure with its CommandType."""
     reply: bytes
+    """From there to the id in ReplyTo."""
     errors: bytes
+    """From the id in ReplyTo to that in ErrorTo."""
     body: bytes
+    """The name of the part with the body, with what stands around it."""
 
 
 class MessageWriter:

@@ -149,20 +149,12 @@ class JavaTypes:
             raise ValueError(f"{cls.__name__} is registered already")
 
     def of_class(self, cls: type) -> Portable | str | None:
-        """Rules for writing objects of a class; of an enum the Java name.
-
-        Raises:
-            TypeError: An annotation of it cannot be resolved.
-        """
+        """Rules for objects of a class; of an enum its Java name. May raise `TypeError`: an annotation cannot be resolved."""
         found = self._by_class.get(cls)
         return self._resolved(found) if isinstance(found, Portable) else found
 
     def of_name(self, java: str) -> Portable | type[enum.Enum] | None:
-        """Rules for reading objects of a Java type.
-
-        Raises:
-            TypeError: An annotation of the class cannot be resolved.
-        """
+        """Rules for objects of a Java type. May raise `TypeError`: an annotation of the class cannot be resolved."""
         found = self._by_name.get(java)
         return self._resolved(found) if isinstance(found, Portable) else found
 

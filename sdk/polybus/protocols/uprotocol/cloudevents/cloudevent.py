@@ -72,11 +72,7 @@ def to_cloudevent(message: Message, *, entity: str = DEFAULT_ENTITY) -> BaseClou
 def attributes_of(
     message: Message, codec: UProtocolCodec, entity: str = DEFAULT_ENTITY
 ) -> tuple[dict[str, Any], bytes | None, BodyFormat]:
-    """All attributes and the data of an event, checked.
-
-    Raises:
-        EncodeError, LocalProtocolError, Unsupported: As `to_cloudevent`.
-    """
+    """All attributes and the data of an event, checked. Raises as `to_cloudevent`."""
     attributes, raw, format = codec.parts(_addressed(message, Names(entity, None, _LIMITS.subject)))
     if raw is not None:
         attributes.setdefault("datacontenttype", PROTOBUF if format is ANY else OCTET_STREAM)
@@ -139,11 +135,7 @@ def from_cloudevent(event: BaseCloudEvent, *, mode: str = "strict") -> Message:
 
 
 def message_of(attributes: Mapping[str, Any], raw: bytes | None, *, lenient: bool = False) -> Message:
-    """The message of attributes and data.
-
-    Raises:
-        RemoteProtocolError: They are no event of uProtocol.
-    """
+    """The message of attributes and data. May raise `RemoteProtocolError`: they are no event of uProtocol."""
     content = attributes.get("datacontenttype")
     format = format_of(content if isinstance(content, str) else None)
     if raw is not None:
@@ -161,11 +153,7 @@ def _plain(name: str, value: Any, lenient: bool) -> Any:
 
 
 def typed(name: str, text: str, lenient: bool) -> Any:
-    """An attribute that stood somewhere as text: what the document types otherwise gets its type back.
-
-    Raises:
-        RemoteProtocolError: A hash that is no base64.
-    """
+    """An attribute that was text, with the type that the document gives it. May raise `RemoteProtocolError`: a bad hash."""
     if name in _NUMBERS and text.isascii() and text.isdigit() and len(text) < 11 and int(text) <= MAX_INTEGER:
         return int(text)
     return hash_of(text, lenient) if name == "hash" else text

@@ -138,12 +138,7 @@ class JsonEventReader:
         return _answering(frame).reqid
 
     def parts(self, frame: bytes) -> tuple[dict[str, Any], bytes | None, BodyFormat]:
-        """The attributes of an event and its data, not examined.
-
-        Raises:
-            RemoteProtocolError: The data are not where they belong.
-            ValueError, RecursionError: It is no JSON.
-        """
+        """Attributes and data, not examined. May raise `RemoteProtocolError`, or `ValueError` of what is no JSON."""
         value = _any(frame)
         if not isinstance(value, dict):
             raise refuse(f"an event is a JSON object, not {type(value).__name__}")

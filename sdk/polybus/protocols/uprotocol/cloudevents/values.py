@@ -29,12 +29,7 @@ class Unwritable(ValueError):
 
 
 def write_value(value: Any, depth: int) -> bytes:
-    """The bytes of a ``Value``.
-
-    Raises:
-        Unwritable: Not plain, not finite, a whole number beyond 2^53, or nested deeper than `depth`.
-        UnicodeEncodeError: A lone surrogate.
-    """
+    """The bytes of a ``Value``. May raise `Unwritable`, or `UnicodeEncodeError`: a lone surrogate."""
     kind = type(value)
     if kind is str:
         text: bytes = value.encode()
@@ -106,11 +101,7 @@ _WRITERS: Final[dict[type, Callable[[Any, int], bytes]]] = {
 
 
 def read_value(data: bytes, depth: int) -> Any:
-    """The plain value of a ``Value``.
-
-    Raises:
-        ValueError: The bytes are none (`UnicodeDecodeError` is one too), or it is nested deeper than `depth`.
-    """
+    """The plain value of a ``Value``. May raise `ValueError`: the bytes are none, or it is nested deeper than `depth`."""
     try:
         return _value(data, 0, len(data), depth)
     except IndexError as error:

@@ -32,12 +32,7 @@ def field(tag: bytes, data: bytes) -> bytes:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number, and where the next thing begins.
-
-    Raises:
-        ValueError: More than 64 bits.
-        IndexError: The data ends in it.
-    """
+    """A number, and where the next thing begins. May raise `ValueError`: over 64 bits; `IndexError`: the data ends in it."""
     number = shift = 0
     while shift < 70:
         byte = data[at]

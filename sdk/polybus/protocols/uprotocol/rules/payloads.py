@@ -40,19 +40,11 @@ def from_base64(text: Any, name: str = "data_base64") -> bytes:
 
 
 def hash_of(text: str, lenient: bool) -> bytes:
-    """The bytes of a ``hash`` that stands as text, as in JSON and in headers.
-
-    Args:
-        text: Base64; up-python and up-java write any text, of which that which happens to be base64 cannot be told apart.
-        lenient: Whether text that is no base64 stands for itself.
-
-    Raises:
-        RemoteProtocolError: It is no base64.
-    """
+    """The bytes of a ``hash`` that stands as base64 in JSON or a header. May raise `RemoteProtocolError`: it is none."""
     try:
         return from_base64(text, "hash")
     except RemoteProtocolError:
-        if lenient:
+        if lenient:  # up-python and up-java write any text: what happens to be base64 cannot be told apart
             return text.encode()
         raise
 
