@@ -32,7 +32,9 @@ LEVELS: Final = frozenset(PRIORITIES)
 _ADDRESSES: Final = 1024
 _KINDS: Final = {"publish": Kind.PUBLISH, "notification": Kind.NOTIFY, "request": Kind.REQUEST, "response": Kind.RESPONSE}
 _REQUEST, _RESPONSE = Kind.REQUEST, Kind.RESPONSE
-_ADDRESS_RULES: Final = tuple(rule for rule in RULES if rule.name.partition(".")[0] in ("source", "sink"))
+_ADDRESS_RULES: Final = tuple(rule for rule in RULES if rule.attribute in ("source", "sink"))
+known_schema: Final = lru_cache(256)(is_uri_reference)
+"""True if a schema is spelled well; remembered, for there are few."""
 _UPRIORITY: Final = "UPRIORITY_"
 
 
@@ -49,12 +51,6 @@ def return_address(event: UsualEvent) -> ReturnAddress:
     address = ReturnAddress(event.id)
     address.event = event
     return address
-
-
-@lru_cache(256)
-def known_schema(text: str) -> bool:
-    """True if a schema is spelled well; remembered, for there are few."""
-    return is_uri_reference(text)
 
 
 def shown(frame: bytes) -> bytes:
@@ -93,7 +89,7 @@ class Envelope:
         kind = "notification" if kind == "publish" and sink is not None else kind
         attributes = {"source": source} if sink is None else {"source": source, "sink": sink}
         facts = self._facts(attributes, kind)
-        if any(rule.broken(facts) and not (self.lenient and rule.tolerated) for rule in _ADDRESS_RULES):
+        if any(violations(facts, lenient=self.lenient, rules=_ADDRESS_RULES)):
             return None
         if len(self.addresses) >= _ADDRESSES:
             self.addresses.clear()
@@ -170,7 +166,7 @@ class Envelope:
         if "*" in source or "*" in sink or max(len(source), len(sink)) > self._limits.subject:
             return None
         answer = self._facts({"source": sink, "sink": source}, "response")
-        if any(rule.broken(answer) and not (self.lenient and rule.tolerated) for rule in _ADDRESS_RULES):
+        if any(violations(answer, lenient=self.lenient, rules=_ADDRESS_RULES)):
             return None  # the answer would be as wrong as the question
         return return_address(UsualEvent("1.0", id, source, "req.v1", sink, "CS4", 0))
 

@@ -6,11 +6,11 @@ lenient mode the rules that are marked as tolerated are not asked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
-from attrs import frozen
+from attrs import field, frozen
 
 from ....errors import RemoteProtocolError
 from . import checks
@@ -26,16 +26,21 @@ class Rule:
     Attributes:
         name: For programs and logs: ``ttl.required``.
         clause: Where the document says so.
-        broken: What was seen, where a message breaks it; None where it keeps it.
+        check: Of the message, the name and the value of the attribute: what was seen where it is broken; None where it is kept.
         reason: `RemoteProtocolError.reason`.
         tolerated: Whether a lenient reader looks away.
     """
 
     name: str
     clause: str
-    broken: Callable[[Facts], str | None]
+    check: Callable[[Facts, str, Any], str | None]
     reason: str = "invalid_attribute"
     tolerated: bool = False
+    attribute: str = field(init=False)
+
+    @attribute.default
+    def _of_name(self) -> str:
+        return self.name.partition(".")[0]
 
 
 class Violation(RemoteProtocolError):
@@ -47,18 +52,13 @@ class Violation(RemoteProtocolError):
         self.rule: Rule = rule
 
 
-def violations(facts: Facts, *, lenient: bool = False) -> Iterator[tuple[Rule, str]]:
+def violations(facts: Facts, *, lenient: bool = False, rules: Sequence[Rule] | None = None) -> Iterator[tuple[Rule, str]]:
     """Every rule that a message breaks, in the order of the table, and what was seen."""
-    for rule in RULES:
+    for rule in RULES if rules is None else rules:
         if not (lenient and rule.tolerated):
-            seen = rule.broken(facts)
+            seen = rule.check(facts, rule.attribute, facts.attributes.get(rule.attribute))
             if seen is not None:
                 yield rule, seen
-
-
-def _of(check: Callable[..., str | None], name: str, **more: Any) -> Callable[[Facts], str | None]:
-    """A check of the attribute of this name."""
-    return partial(check, name=name, **more)
 
 
 _SOURCE, _SINK = "1.1 Table 3, source", "1.1 Table 3, sink"
@@ -81,45 +81,42 @@ _NUMBERS: Final = {
 }
 
 RULES: Final[tuple[Rule, ...]] = (
-    Rule("specversion.required", "1.1 Table 3, specversion", _of(checks.required, "specversion"), "missing_attribute"),
+    Rule("specversion.required", "1.1 Table 3, specversion", checks.required, "missing_attribute"),
     Rule("specversion.value", "1.1 Table 3, specversion", checks.specversion),
-    Rule("type.required", "1.1 Table 2", _of(checks.required, "type"), "missing_attribute"),
+    Rule("type.required", "1.1 Table 2", checks.required, "missing_attribute"),
     Rule("type.value", "1.1 Table 2", checks.known_type, "unknown_verb"),
-    Rule("id.required", "1.1 Table 3, id", _of(checks.required, "id"), "missing_attribute"),
-    *(Rule(f"{name}.type", clause, _of(checks.is_a, name, kind=str, says="text")) for name, clause in _TEXTS.items()),
-    *(
-        Rule(f"{name}.type", clause, _of(checks.is_a, name, kind=int, says="a whole number"))
-        for name, clause in _NUMBERS.items()
-    ),
-    Rule("hash.type", "1.1 Table 3, hash", _of(checks.is_a, "hash", kind=bytes, says="binary")),
-    Rule("id.uuid", "1.1 Table 3, id", _of(checks.is_uuid, "id")),
-    Rule("id.version", "1.1 Table 3, id (a uProtocol UUID)", _of(checks.is_uprotocol_uuid, "id"), tolerated=True),
-    Rule("source.required", _SOURCE, _of(checks.required, "source"), "missing_attribute"),
-    Rule("source.grammar", _SOURCE, _of(checks.is_address, "source"), "invalid_uri"),
-    Rule("source.form", _SOURCE, _of(checks.usual_authority, "source"), "invalid_uri", tolerated=True),
-    Rule("source.authority", _SOURCE, _of(checks.has_authority, "source"), "invalid_uri", tolerated=True),
-    Rule("source.version", _SOURCE, _of(checks.versioned, "source"), "invalid_uri"),
-    Rule("source.role", "1.1 Table 1", _of(checks.in_role, "source"), "invalid_uri"),
-    Rule("sink.required", _SINK, _of(checks.required, "sink", kinds=(NOTIFICATION, REQUEST, RESPONSE)), "missing_attribute"),
-    Rule("sink.grammar", _SINK, _of(checks.is_address, "sink"), "invalid_uri"),
-    Rule("sink.form", _SINK, _of(checks.usual_authority, "sink"), "invalid_uri", tolerated=True),
-    Rule("sink.authority", _SINK, _of(checks.has_authority, "sink"), "invalid_uri", tolerated=True),
-    Rule("sink.version", _SINK, _of(checks.versioned, "sink"), "invalid_uri"),
-    Rule("sink.role", _SINK, _of(checks.in_role, "sink"), "invalid_uri"),
+    Rule("id.required", "1.1 Table 3, id", checks.required, "missing_attribute"),
+    *(Rule(f"{name}.type", clause, partial(checks.is_a, kind=str, says="text")) for name, clause in _TEXTS.items()),
+    *(Rule(f"{name}.type", clause, partial(checks.is_a, kind=int, says="a whole number")) for name, clause in _NUMBERS.items()),
+    Rule("hash.type", "1.1 Table 3, hash", partial(checks.is_a, kind=bytes, says="binary")),
+    Rule("id.uuid", "1.1 Table 3, id", checks.is_uuid),
+    Rule("id.version", "1.1 Table 3, id (a uProtocol UUID)", checks.is_uprotocol_uuid, tolerated=True),
+    Rule("source.required", _SOURCE, checks.required, "missing_attribute"),
+    Rule("source.grammar", _SOURCE, checks.is_address, "invalid_uri"),
+    Rule("source.form", _SOURCE, checks.usual_authority, "invalid_uri", tolerated=True),
+    Rule("source.authority", _SOURCE, checks.has_authority, "invalid_uri", tolerated=True),
+    Rule("source.version", _SOURCE, checks.versioned, "invalid_uri"),
+    Rule("source.role", "1.1 Table 1", checks.in_role, "invalid_uri"),
+    Rule("sink.required", _SINK, partial(checks.required, kinds=(NOTIFICATION, REQUEST, RESPONSE)), "missing_attribute"),
+    Rule("sink.grammar", _SINK, checks.is_address, "invalid_uri"),
+    Rule("sink.form", _SINK, checks.usual_authority, "invalid_uri", tolerated=True),
+    Rule("sink.authority", _SINK, checks.has_authority, "invalid_uri", tolerated=True),
+    Rule("sink.version", _SINK, checks.versioned, "invalid_uri"),
+    Rule("sink.role", _SINK, checks.in_role, "invalid_uri"),
     Rule("datacontenttype.media_type", "1.1 Table 3, datacontenttype", checks.media_type),
     Rule("dataschema.required", "1.1 Table 3, dataschema", checks.has_schema, "missing_attribute"),
     Rule("dataschema.uri", "1.1 Table 3, dataschema", checks.schema_uri),
     Rule("priority.value", "1.1 Table 3, priority", checks.known_priority),
     Rule("priority.request", "1.1 Table 3, priority", checks.urgent),
-    Rule("ttl.range", "1.1 Table 3, ttl", _of(checks.within, "ttl", high=checks.MAX_TTL)),
-    Rule("ttl.required", "1.1 Table 3, ttl", _of(checks.required, "ttl", kinds=(REQUEST,)), "missing_attribute"),
+    Rule("ttl.range", "1.1 Table 3, ttl", partial(checks.within, high=checks.MAX_TTL)),
+    Rule("ttl.required", "1.1 Table 3, ttl", partial(checks.required, kinds=(REQUEST,)), "missing_attribute"),
     Rule("ttl.request", "1.1 Table 3, ttl", checks.alive),
     Rule("plevel.name", "1.2.1 Table 4, permission_level", checks.old_name, tolerated=True),
-    Rule("plevel.range", "1.2.1 Table 4, permission_level", _of(checks.within, "plevel")),
-    Rule("reqid.required", "1.2.2 Table 5, reqid", _of(checks.required, "reqid", kinds=(RESPONSE,)), "missing_attribute"),
-    Rule("reqid.uuid", "1.2.2 Table 5, reqid", _of(checks.is_uuid, "reqid")),
-    Rule("reqid.version", "1.2.2 Table 5, reqid", _of(checks.is_uprotocol_uuid, "reqid"), tolerated=True),
-    Rule("commstatus.range", "1.2.2 Table 5, commstatus", _of(checks.within, "commstatus")),
+    Rule("plevel.range", "1.2.1 Table 4, permission_level", checks.within),
+    Rule("reqid.required", "1.2.2 Table 5, reqid", partial(checks.required, kinds=(RESPONSE,)), "missing_attribute"),
+    Rule("reqid.uuid", "1.2.2 Table 5, reqid", checks.is_uuid),
+    Rule("reqid.version", "1.2.2 Table 5, reqid", checks.is_uprotocol_uuid, tolerated=True),
+    Rule("commstatus.range", "1.2.2 Table 5, commstatus", checks.within),
     Rule("commstatus.response", "1.2.2 Table 5, commstatus", checks.only_responses),
     Rule("time.timestamp", "CloudEvents 1.0.2, time", checks.timestamp, tolerated=True),
     Rule("attributes.names", "CloudEvents 1.0.2, naming conventions", checks.named),

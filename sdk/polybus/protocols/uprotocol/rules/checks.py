@@ -60,12 +60,8 @@ class Facts:
     subject_limit: int = 1024
     id_limit: int = 256
 
-    def get(self, name: str) -> Any:
-        return self.attributes.get(name)
-
-    def uri(self, name: str) -> Uri | None:
-        """The address of an attribute, or None where it is none."""
-        text = self.attributes.get(name)
+    def uri(self, text: Any) -> Uri | None:
+        """The address that an attribute is, or None where it is none."""
         try:
             return read_uri(text) if isinstance(text, str) and len(text) <= self.subject_limit else None
         except UriError:
@@ -76,76 +72,72 @@ def _shown(value: Any) -> str:
     return repr(value)[:60]
 
 
-def required(facts: Facts, name: str, kinds: tuple[str, ...] = ()) -> str | None:
-    missing = facts.get(name) is None and (not kinds or facts.kind in kinds)
+# Each takes the message, the name of the attribute and its value.
+
+
+def required(facts: Facts, name: str, value: Any, kinds: tuple[str, ...] = ()) -> str | None:
+    missing = value is None and (not kinds or facts.kind in kinds)
     return f"{name} is missing in this {facts.kind or 'message'}" if missing else None
 
 
-def is_a(facts: Facts, name: str, kind: type, says: str) -> str | None:
-    value = facts.get(name)
+def is_a(facts: Facts, name: str, value: Any, kind: type, says: str) -> str | None:
     if value is None or type(value) is kind:
         return None
     return f"{name} is {says}, not {type(value).__name__}"  # not the value: a token is never shown
 
 
-def within(facts: Facts, name: str, high: int = MAX_INTEGER) -> str | None:
-    value = facts.get(name)
+def within(facts: Facts, name: str, value: Any, high: int = MAX_INTEGER) -> str | None:
     bad = type(value) is int and not 0 <= value <= high
     return f"{name} {value} is not within 0 and {high}" if bad else None
 
 
-def specversion(facts: Facts) -> str | None:
-    value = facts.get("specversion")
+def specversion(facts: Facts, name: str, value: Any) -> str | None:
     return None if value == "1.0" else f"specversion is {_shown(value)} and not '1.0'"
 
 
-def known_type(facts: Facts) -> str | None:
-    value = facts.get("type")
+def known_type(facts: Facts, name: str, value: Any) -> str | None:
     return None if facts.kind else f"type {_shown(value)} is not one of {', '.join(TYPES)}"
 
 
-def is_uuid(facts: Facts, name: str) -> str | None:
-    value = facts.get(name)
+def is_uuid(facts: Facts, name: str, value: Any) -> str | None:
     if value is None or (isinstance(value, str) and len(value) <= facts.id_limit and id_version(value) is not None):
         return None
     return f"{name} {_shown(value)} is no UUID"
 
 
-def is_uprotocol_uuid(facts: Facts, name: str) -> str | None:
-    value = facts.get(name)
+def is_uprotocol_uuid(facts: Facts, name: str, value: Any) -> str | None:
     version = id_version(value) if isinstance(value, str) else None
     if version in (None, 6, 7, 8):
         return None
     return f"{name} {_shown(value)} is a UUID of version {version}, which has no time: a uProtocol UUID has version 8"
 
 
-def is_address(facts: Facts, name: str) -> str | None:
-    text = facts.get(name)
-    if not isinstance(text, str):
+def is_address(facts: Facts, name: str, value: Any) -> str | None:
+    if not isinstance(value, str):
         return None
-    if len(text) > facts.subject_limit:
-        return f"{name}, percent-encoded, has {len(text)} characters: more than {facts.subject_limit} (limit: subject)"
+    if len(value) > facts.subject_limit:
+        return f"{name}, percent-encoded, has {len(value)} characters: more than {facts.subject_limit} (limit: subject)"
     try:
-        uri = read_uri(text)
+        uri = read_uri(value)
     except UriError as error:
         return f"{name}: {error}"
-    return f"{name} {_shown(text)} has wildcards, which only subscriptions may" if uri.is_pattern else None
+    return f"{name} {_shown(value)} has wildcards, which only subscriptions may" if uri.is_pattern else None
 
 
-def usual_authority(facts: Facts, name: str) -> str | None:
-    uri = facts.uri(name)
+def usual_authority(facts: Facts, name: str, value: Any) -> str | None:
+    uri = facts.uri(value)
     return f"{name}: {uri.strange}" if uri is not None and uri.strange else None
 
 
-def has_authority(facts: Facts, name: str) -> str | None:
-    uri = facts.uri(name)
+def has_authority(facts: Facts, name: str, value: Any) -> str | None:
+    uri = facts.uri(value)
     if uri is None or not uri.local or facts.local is None or uri.entity in facts.local:
         return None
     return f"{name} {_shown(uri.text)} has no authority"
 
 
-def versioned(facts: Facts, name: str) -> str | None:
-    uri = facts.uri(name)
+def versioned(facts: Facts, name: str, value: Any) -> str | None:
+    uri = facts.uri(value)
     if uri is None or uri.is_versioned:
         return None
     return f"{name} {_shown(uri.text)} does not name an entity and its MAJOR or MAJOR.MINOR version"
@@ -161,21 +153,20 @@ _ROLES: Final[Mapping[tuple[str, str], tuple[Callable[[Uri], bool], str]]] = {
 }
 
 
-def in_role(facts: Facts, name: str) -> str | None:
-    uri, (fits, says) = facts.uri(name), _ROLES.get((name, facts.kind), (None, ""))
+def in_role(facts: Facts, name: str, value: Any) -> str | None:
+    uri, (fits, says) = facts.uri(value), _ROLES.get((name, facts.kind), (None, ""))
     if uri is None or fits is None or fits(uri):
         return None
     return f"{name} of a {facts.kind} is {says}, not {_shown(uri.text)}"
 
 
-def media_type(facts: Facts) -> str | None:
-    value = facts.get("datacontenttype")
+def media_type(facts: Facts, name: str, value: Any) -> str | None:
     bad = isinstance(value, str) and not _MEDIA_TYPE.fullmatch(value)
     return f"datacontenttype {_shown(value)} is no media type" if bad else None
 
 
-def has_schema(facts: Facts) -> str | None:
-    missing = facts.has_data and not facts.is_any and facts.get("dataschema") is None
+def has_schema(facts: Facts, name: str, value: Any) -> str | None:
+    missing = facts.has_data and not facts.is_any and value is None
     return "the data is not a google.protobuf.Any and dataschema is missing" if missing else None
 
 
@@ -184,26 +175,22 @@ def is_uri_reference(text: str) -> bool:
     return _URI_TEXT.fullmatch(text) is not None
 
 
-def schema_uri(facts: Facts) -> str | None:
-    value = facts.get("dataschema")
+def schema_uri(facts: Facts, name: str, value: Any) -> str | None:
     bad = isinstance(value, str) and not is_uri_reference(value)
     return f"dataschema {_shown(value)} is no URI reference" if bad else None
 
 
-def known_priority(facts: Facts) -> str | None:
-    value = facts.get("priority")
+def known_priority(facts: Facts, name: str, value: Any) -> str | None:
     return None if value is None or value in PRIORITIES else f"priority {_shown(value)} is not one of {', '.join(PRIORITIES)}"
 
 
-def urgent(facts: Facts) -> str | None:
-    value = facts.get("priority")
+def urgent(facts: Facts, name: str, value: Any) -> str | None:
     if facts.kind != REQUEST or (isinstance(value, str) and value >= "CS4"):
         return None
     return f"priority of a request is {value if value is not None else 'missing, which means CS0'}: CS4 or greater is needed"
 
 
-def timestamp(facts: Facts) -> str | None:
-    value = facts.get("time")
+def timestamp(facts: Facts, name: str, value: Any) -> str | None:
     if value is None:
         return None
     found = _TIME.fullmatch(value) if isinstance(value, str) else None
@@ -215,30 +202,30 @@ def timestamp(facts: Facts) -> str | None:
     return f"time {_shown(value)} is no timestamp, as 2026-11-21T10:00:00Z (RFC 3339)"
 
 
-def alive(facts: Facts) -> str | None:
-    return "ttl of a request is 0, which never ends" if facts.kind == REQUEST and facts.get("ttl") == 0 else None
+def alive(facts: Facts, name: str, value: Any) -> str | None:
+    return "ttl of a request is 0, which never ends" if facts.kind == REQUEST and value == 0 else None
 
 
-def only_responses(facts: Facts) -> str | None:
-    wrong = facts.kind not in (RESPONSE, "extension") and facts.get("commstatus") is not None
+def only_responses(facts: Facts, name: str, value: Any) -> str | None:
+    wrong = facts.kind not in (RESPONSE, "extension") and value is not None
     return f"commstatus in a {facts.kind}: only dispatchers set it, and only in responses" if wrong else None
 
 
-def old_name(facts: Facts) -> str | None:
+def old_name(facts: Facts, name: str, value: Any) -> str | None:
     return "permission_level is no legal name in CloudEvents: it is plevel" if "permission_level" in facts.attributes else None
 
 
-def named(facts: Facts) -> str | None:
-    bad = [name for name in facts.attributes if not _NAME.fullmatch(name) and name != "permission_level"]
+def named(facts: Facts, name: str, value: Any) -> str | None:
+    bad = [one for one in facts.attributes if not _NAME.fullmatch(one) and one != "permission_level"]
     if "data" in facts.attributes:  # in JSON its name is taken
         bad.append("data")
     return f"{_shown(bad[0])} is no name of an attribute: a to z and digits, and not data" if bad else None
 
 
-def valued(facts: Facts) -> str | None:
-    for name, value in facts.attributes.items():
-        if type(value) is int and not -MAX_INTEGER - 1 <= value <= MAX_INTEGER and name != "ttl":
-            return f"{name} has more than 32 bits"
-        if not isinstance(value, (str, int, bool, bytes)):
-            return f"{name} is text, a whole number or true or false, not {type(value).__name__}"
+def valued(facts: Facts, name: str, value: Any) -> str | None:
+    for one, found in facts.attributes.items():
+        if type(found) is int and not -MAX_INTEGER - 1 <= found <= MAX_INTEGER and one != "ttl":
+            return f"{one} has more than 32 bits"
+        if not isinstance(found, (str, int, bool, bytes)):
+            return f"{one} is text, a whole number or true or false, not {type(found).__name__}"
     return None
