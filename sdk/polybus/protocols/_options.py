@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self
 
-from attrs import fields
+from attrs import field, fields
 
 
 class UrlOptions:
@@ -21,7 +21,7 @@ class UrlOptions:
     def url_options(self) -> Mapping[str, str]:
         """The options that differ from the defaults, as they stand in a URL's query."""
         kind: Any = type(self)
-        given = {field.name: getattr(self, field.name) for field in fields(kind) if getattr(self, field.name) != field.default}
+        given = {one.name: getattr(self, one.name) for one in fields(kind) if getattr(self, one.name) != one.default}
         return {
             name: f"{given[name]:g}" if isinstance(given[name], float) else str(given[name])
             for name in self.option_names
@@ -41,12 +41,16 @@ class UrlOptions:
         return cls(**options)
 
 
-def one_of(values: Mapping[str, tuple[str, ...]]) -> Callable[[UrlOptions, Any, object], None]:
-    """A validator of attrs: the value of each field is one of those under its name."""
+def choice(*values: str) -> Any:
+    """A field whose value is one of these, by default the first."""
+    return field(default=values[0], validator=one_of(*values))
+
+
+def one_of(*values: str) -> Callable[[UrlOptions, Any, object], None]:
+    """A validator of attrs: the value, as text, is one of these."""
 
     def check(adapter: UrlOptions, attribute: Any, value: object) -> None:
-        known = values[attribute.name]
-        if str(value) not in known:
-            raise ValueError(f"{adapter.name}: {attribute.name}={value!r} is not known; it is one of {', '.join(known)}")
+        if str(value) not in values:
+            raise ValueError(f"{adapter.name}: {attribute.name}={value!r} is not known; it is one of {', '.join(values)}")
 
     return check

@@ -12,7 +12,7 @@ from attrs import evolve, field, frozen
 from ..._util.sources import sources
 from ...limits import Limits
 from ...plugins import FrameField, Role
-from .._options import UrlOptions, one_of
+from .._options import UrlOptions, choice
 from .._rules import fault_in_subject
 from . import wire
 from .bodies import BY_NAME
@@ -86,7 +86,7 @@ class Csb(UrlOptions):
 
     actions: tuple[tuple[str, int], ...] = field(default=(), converter=_actions)
     encodings: tuple[tuple[int | str, str], ...] = field(default=(), converter=_encodings)
-    side: Literal["direct", "broker-server"] = field(default="direct", validator=one_of({"side": ("direct", "broker-server")}))
+    side: Literal["direct", "broker-server"] = choice("direct", "broker-server")
     pool: int = field(default=1, converter=_pool)
     server: str = ""
     instance: str = field(default="", eq=False, repr=False)

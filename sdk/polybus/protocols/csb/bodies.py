@@ -27,15 +27,14 @@ refuse: Final = WIRE_RULES.refuse
 
 @frozen(eq=False)
 class PayloadFormat:
-    """A body format that only this wire has.
-
-    Attributes:
-        read: As `decode`, with `RemoteProtocolError` in place of `BadRequest`.
-    """
+    """A body format that only this wire has. `read` may raise `RemoteProtocolError`."""
 
     content_type: str
-    encode: Callable[[Any], bytes]
+    write: Callable[[Any], bytes]
     read: Callable[[bytes], Any]
+
+    def encode(self, value: Any) -> bytes:
+        return self.write(value)
 
     def decode(self, data: bytes) -> Any:
         try:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
 from typing import ClassVar, Final
 
 from attrs import field, frozen
 
 from ...limits import Limits
 from ...plugins import Role
-from .._options import UrlOptions, one_of
+from .._options import UrlOptions, choice
 from .codec import JrepCodec, make_codec
 from .handshake import Dialect
 from .session import JrepSession
@@ -18,14 +17,6 @@ from .values.java import JavaTypes
 
 _LIMITS: Final = Limits()
 _NO_TYPES: Final = JavaTypes()
-_VALUES: Final[Mapping[str, tuple[str, ...]]] = {
-    "dialect": ("auto", "v3", "legacy"),
-    "values": ("errai", "plain"),
-    "types": ("lenient", "strict"),
-}
-
-
-_known = one_of(_VALUES)
 
 
 def _interval(value: object) -> float:
@@ -55,11 +46,11 @@ class Jrep(UrlOptions):
     """
 
     name = "jrep"
-    option_names: ClassVar[tuple[str, ...]] = (*_VALUES, "heartbeat")
+    option_names: ClassVar[tuple[str, ...]] = ("dialect", "values", "types", "heartbeat")
 
-    dialect: Dialect = field(default="auto", validator=_known)
-    values: str = field(default="errai", validator=_known)
-    types: str = field(default="lenient", validator=_known)
+    dialect: Dialect = choice("auto", "v3", "legacy")
+    values: str = choice("errai", "plain")
+    types: str = choice("lenient", "strict")
     heartbeat: float = field(default=0.0, converter=_interval)
     java: JavaTypes = field(default=_NO_TYPES)
 

@@ -14,7 +14,7 @@ from ...body import JSON, OCTETS
 from ...limits import Limits
 from ...message import Message
 from ...plugins import FrameField, Role
-from .._options import UrlOptions, one_of
+from .._options import UrlOptions, choice, one_of
 from .binary_reader import BinaryReader
 from .binary_writer import BinaryWriter
 from .codec import UbreCodec
@@ -24,13 +24,6 @@ from .json_writer import JsonWriter
 from .session import UbreSession
 
 _LIMITS: Final = Limits()
-_VALUES: Final[Mapping[str, tuple[str, ...]]] = {
-    "format": ("json", "binary", "any"),
-    "dialect": ("named", "spec"),
-    "body": ("json", "raw"),
-    "body_length": ("-1",),
-}
-_known = one_of(_VALUES)
 
 
 def _length(value: Any) -> Any:
@@ -52,13 +45,13 @@ class Ubre(UrlOptions):
     """
 
     name = "ubre"
-    option_names: ClassVar[tuple[str, ...]] = tuple(_VALUES)
+    option_names: ClassVar[tuple[str, ...]] = ("format", "dialect", "body", "body_length")
     inspect_options: ClassVar[Mapping[str, str]] = {"format": "any"}
 
-    format: Literal["json", "binary", "any"] = field(default="json", validator=_known)
-    dialect: Literal["named", "spec"] = field(default="named", validator=_known)
-    body: Literal["json", "raw"] = field(default="json", validator=_known)
-    body_length: Literal[-1] | None = field(default=None, converter=_length, validator=optional(_known))
+    format: Literal["json", "binary", "any"] = choice("json", "binary", "any")
+    dialect: Literal["named", "spec"] = choice("named", "spec")
+    body: Literal["json", "raw"] = choice("json", "raw")
+    body_length: Literal[-1] | None = field(default=None, converter=_length, validator=optional(one_of("-1")))
 
     def __attrs_post_init__(self) -> None:
         if self.body == "raw" and self.format == "json":

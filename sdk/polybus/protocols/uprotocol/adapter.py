@@ -13,7 +13,7 @@ from ..._util.pattern_index import SubjectIndex
 from ..._util.sources import sources
 from ...limits import Limits
 from ...plugins import FrameField, Role
-from .._options import UrlOptions, one_of
+from .._options import UrlOptions, choice
 from .cloudevents.envelope import Envelope
 from .cloudevents.json_reader import JsonEventReader
 from .cloudevents.json_writer import JsonEventWriter
@@ -27,14 +27,6 @@ from .session import UProtocolSession
 
 _LIMITS: Final = Limits()
 DEFAULT_ENTITY: Final = "/polybus/1"
-_VALUES: Final[Mapping[str, tuple[str, ...]]] = {
-    "format": ("json", "protobuf"),
-    "mode": ("strict", "lenient"),
-    "profile": ("strict", "up-python-1.5"),
-    "notification": ("pub.v1", "notif.v1"),
-    "content": ("structured", "binary", "batch"),
-}
-_known = one_of(_VALUES)
 
 
 def _entity(adapter: UProtocol, attribute: object, value: str | None) -> None:
@@ -113,17 +105,17 @@ class UProtocol(UrlOptions):
     """
 
     name = "uprotocol"
-    option_names: ClassVar[tuple[str, ...]] = ("entity", "peer", *_VALUES)
+    option_names: ClassVar[tuple[str, ...]] = ("entity", "peer", "format", "mode", "profile", "notification", "content")
     inspect_options: ClassVar[Mapping[str, str]] = {"mode": "lenient"}
     """Recorded events are read as far as they can be."""
 
     entity: str = field(default=DEFAULT_ENTITY, validator=_entity)
     peer: str | None = field(default=None, validator=_entity)
-    format: Literal["json", "protobuf"] = field(default="json", validator=_known)
-    mode: Literal["strict", "lenient"] = field(default="strict", validator=_known)
-    profile: Literal["strict", "up-python-1.5"] = field(default="strict", validator=_known)
-    notification: Literal["pub.v1", "notif.v1"] = field(default="pub.v1", validator=_known)
-    content: Literal["structured", "binary", "batch"] = field(default="structured", validator=_known)
+    format: Literal["json", "protobuf"] = choice("json", "protobuf")
+    mode: Literal["strict", "lenient"] = choice("strict", "lenient")
+    profile: Literal["strict", "up-python-1.5"] = choice("strict", "up-python-1.5")
+    notification: Literal["pub.v1", "notif.v1"] = choice("pub.v1", "notif.v1")
+    content: Literal["structured", "binary", "batch"] = choice("structured", "binary", "batch")
     schema: str = field(default="/polybus/octets", validator=_schema)
     ttl: float | None = field(default=None, validator=_lifetime)
     priorities: tuple[tuple[str, str], ...] = field(default=(), converter=_pairs)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
-from attrs import field, frozen
+from attrs import Factory, field, frozen
 
 from ....errors import RemoteProtocolError
 from . import checks
@@ -36,11 +36,7 @@ class Rule:
     check: Callable[[Facts, str, Any], str | None]
     reason: str = "invalid_attribute"
     tolerated: bool = False
-    attribute: str = field(init=False)
-
-    @attribute.default
-    def _of_name(self) -> str:
-        return self.name.partition(".")[0]
+    attribute: str = field(init=False, default=Factory(lambda self: self.name.partition(".")[0], takes_self=True))
 
 
 class Violation(RemoteProtocolError):
