@@ -52,12 +52,10 @@ class MemoryTransport:
         self._other, other._other = other, self
 
     def start(self, receiver: Receiver) -> None:
-        """Deliver from the next turn on, first what has already come in. Called once."""
         self._receiver = receiver
         self._schedule()
 
     def send(self, frame: bytes) -> None:
-        """Hand over a frame without waiting. After the end: ignored."""
         size = len(frame)
         if size > self.max_frame:
             raise TooLarge(f"a frame of {size} bytes, the limit is {self.max_frame}: raise Limits(message=...) on both sides")
@@ -82,7 +80,6 @@ class MemoryTransport:
         self._end(why)
 
     def write_backlog(self) -> int:
-        """Bytes that the other end has not taken yet."""
         return 0 if self._other is None else self._other._bytes
 
     def pause_reading(self) -> None:
@@ -90,7 +87,6 @@ class MemoryTransport:
         self._deaf = True
 
     def resume_reading(self) -> None:
-        """Go on taking."""
         if self._deaf:
             self._deaf = False
             self._schedule()

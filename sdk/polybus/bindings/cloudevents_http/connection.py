@@ -99,7 +99,6 @@ class EventsConnection:
     # -- plugins.Transport
 
     def start(self, receiver: Receiver) -> None:
-        """Deliver to this one."""
         self._receiver = receiver
 
     def send(self, frame: bytes) -> None:
@@ -125,7 +124,6 @@ class EventsConnection:
         self.abort(Closed(code, reason))
 
     def abort(self, why: Closed) -> None:
-        """End at once. `Receiver.closed` follows with this reason."""
         if self._state is TransportState.OPEN:
             self._state, self._why = TransportState.CLOSING, why
             self._host.call_soon(self._finish)

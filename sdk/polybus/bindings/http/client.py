@@ -85,12 +85,10 @@ class HttpClient:
     # -- plugins.Transport
 
     def start(self, receiver: Receiver) -> None:
-        """Begin to post."""
         self._receiver = receiver
         self._host.spawn(self._run)
 
     def send(self, frame: bytes) -> None:
-        """Keep a frame until it is posted. After the end: ignored."""
         if len(frame) > self.max_frame:
             raise TooLarge(f"a payload of {len(frame)} bytes: the limit is {self.max_frame} (Limits.message)")
         if self._state is not TransportState.OPEN:
@@ -102,7 +100,6 @@ class HttpClient:
             self.pause()
 
     def write_backlog(self) -> int:
-        """Bytes that have not been posted yet."""
         return self._size
 
     def close(self, code: int = 1000, reason: str = "") -> None:
@@ -114,7 +111,6 @@ class HttpClient:
             self._changed.set()
 
     def abort(self, why: Closed) -> None:
-        """Cut at once. `Receiver.closed` follows with this reason."""
         if self._state is not TransportState.LOST:
             self._state, self._why = TransportState.CLOSING, why
             self._queue.clear()

@@ -105,7 +105,6 @@ class ErraiClient(HttpClient):
             await self._progress.wait()
 
     def write_backlog(self) -> int:
-        """Bytes that have not left yet."""
         return self._size + (self._socket.write_backlog() if self._socket is not None else 0)
 
     def tick(self, now: float) -> None:
@@ -333,7 +332,6 @@ class ErraiClient(HttpClient):
     # -- what the WebSocket calls
 
     def frame_received(self, frame: bytes) -> None:
-        """A payload over the WebSocket."""
         self._deliver(frame)
 
     def socket_closed(self, why: Closed) -> None:
@@ -344,11 +342,9 @@ class ErraiClient(HttpClient):
             self._scope.cancel()
 
     def pause_writing(self) -> None:
-        """The server is slow."""
         self._slow = True
         self.pause()
 
     def resume_writing(self) -> None:
-        """There is room again."""
         self._slow = False
         self.resume()

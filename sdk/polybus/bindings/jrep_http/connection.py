@@ -76,7 +76,6 @@ class ErraiConnection:
     # -- plugins.Transport
 
     def start(self, receiver: Receiver) -> None:
-        """Deliver to this one."""
         self._receiver = receiver
 
     def send(self, frame: bytes) -> None:
@@ -111,7 +110,6 @@ class ErraiConnection:
                 self._host.call_soon(self._finish)
 
     def abort(self, why: Closed) -> None:
-        """End at once. `Receiver.closed` follows with this reason."""
         if self._state is not TransportState.LOST:
             self._state, self._why = TransportState.CLOSING, why
             self._queue.clear()
@@ -238,14 +236,12 @@ class ErraiConnection:
                 self.resume()
 
     def pause(self) -> None:
-        """The peer is slow."""
         if not self._paused and self._receiver is not None:
             self._paused = True
             self._intake.pause()
             self._receiver.pause_writing()
 
     def resume(self) -> None:
-        """There is room again."""
         if self._paused and self._state is TransportState.OPEN and self._receiver is not None:
             self._paused = False
             self._intake.resume()

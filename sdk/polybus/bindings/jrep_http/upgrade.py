@@ -178,7 +178,6 @@ class WebSocketNegotiation:
                     self._heard.set()
 
     def closed(self, why: Closed) -> None:
-        """It has ended."""
         self._over = True
         self._heard.set()
         if self._open:
@@ -191,7 +190,6 @@ class WebSocketNegotiation:
             self._owner.pause_writing()
 
     def resume_writing(self) -> None:
-        """There is room again."""
         self._paused = False
         if self._open:
             self._owner.resume_writing()

@@ -72,13 +72,11 @@ class SessionSocket:
             self._connection.channel_lost(self)
 
     def pause_writing(self) -> None:
-        """The client reads slowly."""
         self.paused = True
         if self._stage is NegotiationStage.OPEN and self._connection is not None:
             self._connection.pause()
 
     def resume_writing(self) -> None:
-        """There is room again."""
         self.paused = False
         if self._stage is NegotiationStage.OPEN and self._connection is not None:
             self._connection.resume()
@@ -167,7 +165,6 @@ class SessionSockets:
         self._claiming: dict[SessionSocket, list[ErraiConnection]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One WebSocket, from its upgrade to its end."""
         await answered(self._admit, scope, receive, send)
 
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:

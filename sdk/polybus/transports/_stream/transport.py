@@ -78,7 +78,6 @@ class StreamTransport(ABC, Generic[F]):
 
     @property
     def address(self) -> str:
-        """Of the other end, for people and logs."""
         return self._wire.address
 
     def start(self, receiver: Receiver) -> None:
@@ -112,7 +111,6 @@ class StreamTransport(ABC, Generic[F]):
                 self._wire.pause_reading()
 
     def resume_reading(self) -> None:
-        """Go on reading."""
         if self._deaf:
             self._deaf = False
             if self._early is None:
@@ -124,7 +122,6 @@ class StreamTransport(ABC, Generic[F]):
         return self._wire.write_first
 
     def write_backlog(self) -> int:
-        """Bytes handed over that the operating system has not taken yet."""
         return self._wire.backlog()
 
     def slow_arrival(self) -> int:
@@ -133,7 +130,6 @@ class StreamTransport(ABC, Generic[F]):
         return self._framer.arrived if pace is not None and self._host.time() - pace.began >= _A_TICK else 0
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        """Write what was sent, tell the peer, close; after `Limits.close_timeout` cut. `Receiver.closed` follows."""
         if self._state is TransportState.OPEN:
             only_goodbye = code == 1000 and not (self._wire.taken() or self._wire.backlog())
             self._leave(Closed(code, reason), _GOODBYE if only_goodbye else math.inf)
@@ -143,7 +139,6 @@ class StreamTransport(ABC, Generic[F]):
                 self._wire.hang_up()
 
     def abort(self, why: Closed) -> None:
-        """Cut at once. `Receiver.closed` follows with this reason."""
         if self._state is not TransportState.LOST:
             self._state = TransportState.CLOSING
             self._wire.shut = True
@@ -151,7 +146,6 @@ class StreamTransport(ABC, Generic[F]):
             self._wire.abort()
 
     def tick(self, now: float) -> None:
-        """About once a second: keep-alives or pings, frame and write deadlines."""
         if self._state is not TransportState.OPEN:
             return
         if self._heard or self._deaf:  # an end that does not listen cannot complain of silence

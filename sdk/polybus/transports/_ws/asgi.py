@@ -111,7 +111,6 @@ class AsgiTransport:
         self._receiver = receiver
 
     def send(self, frame: bytes) -> None:
-        """Hand over a frame without waiting; it leaves in a later turn of the event loop. After the end: ignored."""
         size = len(frame)
         if size > self.max_frame:
             raise TooLarge(f"a frame of {size} bytes, the limit is {self.max_frame}: raise Limits(message=...) on both sides")
@@ -131,7 +130,6 @@ class AsgiTransport:
         return self._size + (self._socket.get_write_buffer_size() if self._socket is not None else 0)
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        """Write what was sent, tell the peer, close; after `Limits.close_timeout` cut. `Receiver.closed` follows."""
         if self._state is TransportState.OPEN:
             self._state = TransportState.CLOSING
             self._why = Closed(code, reason)
@@ -141,7 +139,6 @@ class AsgiTransport:
             ReceiverFeatures.of(self._receiver).closing(self._why)
 
     def abort(self, why: Closed) -> None:
-        """Cut at once. `Receiver.closed` follows with this reason."""
         if self._state is not TransportState.LOST:
             self._state = TransportState.CLOSING
             self._why = why
