@@ -9,7 +9,6 @@ one host, are one peer of the bus: what it may run and how much of it waits is t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from http import HTTPStatus
 
 import anyio
 from attrs import frozen
@@ -27,7 +26,7 @@ from ..http.server import HttpEndpoint, HttpRequest, respond
 from .connection import EventsConnection, Posted
 
 _METHODS = (b"allow", b"POST, OPTIONS")
-_STATUS = {"too_large": HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "unknown_format": HTTPStatus.UNSUPPORTED_MEDIA_TYPE}
+_STATUS = {"too_large": 413, "unknown_format": 415}
 _KINDS = frozenset({Kind.REQUEST, Kind.PUBLISH, Kind.NOTIFY})
 
 
@@ -71,7 +70,7 @@ class EventsEndpoint(HttpEndpoint):
         """May raise `HandshakeRejected`: there is no event in it, or its client is not let in."""
         if request.scope["method"] == "OPTIONS":
             await request.probe()
-            await respond(send, HTTPStatus.NO_CONTENT, b"", [_METHODS])
+            await respond(send, 204, b"", [_METHODS])
             return
         async with self._asking:  # a crowd waits, and is not turned away: those whom the bus knows are in it too
             admission = await request.admission()
@@ -85,7 +84,7 @@ class EventsEndpoint(HttpEndpoint):
             connection = self._enter(request, content.entity, admission)
         twice = connection.taken(content.requests)
         if twice is not None:
-            raise HandshakeRejected(HTTPStatus.CONFLICT, f"the id {twice[:80]} is still in flight: ids must be unique")
+            raise HandshakeRejected(409, f"the id {twice[:80]} is still in flight: ids must be unique")
         posted = Posted(request, content.requests)
         try:
             await connection.take(posted, content.frames)
@@ -97,13 +96,13 @@ class EventsEndpoint(HttpEndpoint):
         """May raise `HandshakeRejected`: nothing that was posted is good, there is no room, or the bus was left meanwhile."""
         if posted.no_room == "total_bytes":
             text = f"the share of Limits.total_bytes leaves no room for {posted.size} bytes of answers: try again later"
-            raise HandshakeRejected(HTTPStatus.SERVICE_UNAVAILABLE, text)
+            raise HandshakeRejected(503, text)
         if posted.no_room:
             limit = self._options.host.limits.outbox_bytes if self._options is not None else 0
             text = f"answers of more than {limit} bytes wait (Limits.outbox_bytes): post fewer requests at a time"
-            raise HandshakeRejected(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text)
+            raise HandshakeRejected(413, text)
         if posted.over:
-            raise HandshakeRejected(HTTPStatus.SERVICE_UNAVAILABLE, "this server is shutting down")
+            raise HandshakeRejected(503, "this server is shutting down")
         if not posted.complete:
             return  # nobody is there
         if posted.answers:
@@ -114,7 +113,7 @@ class EventsEndpoint(HttpEndpoint):
         elif content.refusal is not None:
             raise _turned(content.refusal)
         elif not content.requests:
-            await respond(send, HTTPStatus.ACCEPTED, b"")
+            await respond(send, 202, b"")
 
     def _content(self, request: HttpRequest, body: bytes) -> _Content:
         """May raise `HandshakeRejected`: there is no event in it, or one that has no place in HTTP."""
@@ -138,7 +137,7 @@ class EventsEndpoint(HttpEndpoint):
                 continue
             if message.kind not in _KINDS:
                 text = f"{message.attributes['type']}: requests, publications and notifications are posted here"
-                raise HandshakeRejected(HTTPStatus.BAD_REQUEST, text)
+                raise HandshakeRejected(400, text)
             entity = entity or _entity(message)
             if message.kind is Kind.REQUEST:
                 requests.append(str(message.id))
@@ -173,4 +172,4 @@ def _entity(message: Message) -> str:
 
 def _turned(error: Exception) -> HandshakeRejected:
     reason, text = getattr(error, "reason", "malformed"), getattr(error, "text", str(error))
-    return HandshakeRejected(_STATUS.get(reason, HTTPStatus.BAD_REQUEST), text)
+    return HandshakeRejected(_STATUS.get(reason, 400), text)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Callable, Sequence
-from http import HTTPStatus
 from typing import Protocol
 
 from ...errors import Unsupported
@@ -43,13 +42,9 @@ class Application:
         socket = scope["type"] == "websocket"
         route = self._route(scope["path"], socket)
         if route is None:
-            turned = HandshakeRejected(
-                HTTPStatus.NOT_FOUND, f"nothing is served at {scope['path'][:200]!r}, only below {self._base or '/'}"
-            )
+            turned = HandshakeRejected(404, f"nothing is served at {scope['path'][:200]!r}, only below {self._base or '/'}")
         elif route.methods is not None and scope["method"] not in route.methods:
-            turned = HandshakeRejected(
-                HTTPStatus.METHOD_NOT_ALLOWED, f"{scope['method'][:20]} here: only {', '.join(route.methods)}"
-            )
+            turned = HandshakeRejected(405, f"{scope['method'][:20]} here: only {', '.join(route.methods)}")
         else:
             await route.app(scope, receive, send)
             return

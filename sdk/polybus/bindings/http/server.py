@@ -6,7 +6,6 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from http import HTTPStatus
 from typing import Any, Final
 
 import anyio
@@ -86,10 +85,10 @@ class HttpRequest(AsgiRequest):
                 body += part
                 if len(body) > most:
                     text = f"a payload of more than {most} bytes (Limits.{name})"
-                    raise HandshakeRejected(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text)
+                    raise HandshakeRejected(413, text)
                 if (more or len(body) > _SMALL) and not self.hold(len(part)):
                     text = f"the share of Limits.total_bytes leaves no room for {len(body)} bytes of this body: try again later"
-                    raise HandshakeRejected(HTTPStatus.SERVICE_UNAVAILABLE, text)
+                    raise HandshakeRejected(503, text)
                 if not more:
                     return bytes(body)
                 now = anyio.current_time()
@@ -97,11 +96,11 @@ class HttpRequest(AsgiRequest):
                 if now - pace.began >= seconds and self not in self._slow:
                     if len(self._slow) >= limits.handshakes:
                         text = f"the body comes slowly, and so do {len(self._slow)} others (Limits.handshakes)"
-                        raise HandshakeRejected(HTTPStatus.SERVICE_UNAVAILABLE, text)
+                        raise HandshakeRejected(503, text)
                     self._slow.add(self)
         text = f"the body stalled after {len(body)} bytes: less than {math.ceil(SLOWEST * seconds)} came within {seconds:g} s"
         text = f"{text} (Limits.frame_timeout)"
-        raise HandshakeRejected(HTTPStatus.REQUEST_TIMEOUT, text)
+        raise HandshakeRejected(408, text)
 
     def hold(self, size: int) -> bool:
         """Charge so much more to the address of the client. False if there is no room."""
@@ -118,7 +117,7 @@ class HttpRequest(AsgiRequest):
     async def respond(self, send: Send, body: bytes, headers: Sequence[tuple[bytes, bytes]]) -> None:
         """Answer 200, as fast as the client reads. May raise `WriteStalled`: the client reads nothing."""
         try:
-            await self.send(send, _start(HTTPStatus.OK, body, headers))
+            await self.send(send, _start(200, body, headers))
             await self.write(send, body)
         except OSError as error:
             logger.debug("polybus: gone before its answer: %r", error)
@@ -262,26 +261,24 @@ class HttpEndpoint(ABC):
         `OriginPolicy.check` and `AsgiWebSocket` say."""
         options = self._options
         if options is None:
-            raise HandshakeRejected(HTTPStatus.SERVICE_UNAVAILABLE, "this server is shutting down")
+            raise HandshakeRejected(503, "this server is shutting down")
         request = HttpRequest(options, scope, receive, self._slow)
         self._sockets.check_private(request)
         return request
 
 
-async def respond(send: Send, status: HTTPStatus, body: bytes, headers: Sequence[tuple[bytes, bytes]] = ()) -> bool:
-    """Answer a request. True if the client was still there."""
+async def respond(send: Send, status: int, body: bytes, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
+    """Answer a request, unless its client has gone."""
     try:
         await send(_start(status, body, headers))
         await send({"type": "http.response.body", "body": body})
     except OSError as error:
         logger.debug("polybus: gone before its answer: %r", error)
-        return False
-    return True
 
 
-def _start(status: HTTPStatus, body: bytes, headers: Sequence[tuple[bytes, bytes]]) -> dict[str, Any]:
+def _start(status: int, body: bytes, headers: Sequence[tuple[bytes, bytes]]) -> dict[str, Any]:
     fields = [*headers, (b"content-length", str(len(body)).encode()), (b"cache-control", b"no-store")]
-    return {"type": "http.response.start", "status": status.value, "headers": fields}
+    return {"type": "http.response.start", "status": int(status), "headers": fields}
 
 
 async def turn_away(send: Send, turned: HandshakeRejected) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from http import HTTPStatus
 
 import anyio
 
@@ -61,30 +60,28 @@ class ErraiEndpoint(HttpEndpoint):
         if request.scope["method"] == "POST" and request.media != "application/json":
             # A page of another site can post forms and plain text without being asked, and no JSON.
             text = f"a payload is application/json, not {request.media or 'without a type'}"
-            raise HandshakeRejected(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, text)
+            raise HandshakeRejected(415, text)
         query = query_of(request.head.query)
         client = query.get("clientId") or request.head.only("remotequeueid") or ""  # the latter of Errai until 2.3
         if not 0 < len(client) <= _MAX_ID:
-            raise HandshakeRejected(
-                HTTPStatus.BAD_REQUEST, f"the query has no clientId, or one of more than {_MAX_ID} characters"
-            )
+            raise HandshakeRejected(400, f"the query has no clientId, or one of more than {_MAX_ID} characters")
         cookie = _cookie_of(request)
         session = self._sessions.get(cookie, {}).get(client)
         try:
             body = await _body_of(request, session)
         except HandshakeRejected as turned:
-            if turned.status is not HTTPStatus.REQUEST_ENTITY_TOO_LARGE or session is None or session.ours:
+            if turned.status != 413 or session is None or session.ours:
                 raise
             # After another status than 200 an Errai client stays interrupted (notes of the second round, M7).
             await request.rest()
-            await respond(send, HTTPStatus.OK, complaint(turned.text, "too_large"), [_JSON])
+            await respond(send, 200, complaint(turned.text, "too_large"), [_JSON])
             return
         begins = any(word in body for word in _BEGINNINGS)
         connection = self._sessions.get(cookie, {}).get(client)
         headers: list[tuple[bytes, bytes]] = [_JSON]
         if connection is None:
             if not begins:
-                await respond(send, HTTPStatus.OK, _EXPIRED, headers)
+                await respond(send, 200, _EXPIRED, headers)
                 return
             cookie, connection = await self._enter(request, cookie, client)
             secure = "; Secure" if request.policy.tls else ""
@@ -173,7 +170,7 @@ async def _body_of(request: HttpRequest, session: ErraiConnection | None) -> byt
             body = await request.body(limits.payload) or b"" if there else b""
     if not there:
         text = f"{limits.payload} bytes of this session wait to be read (Limits.payload): fetch what waits, and try again"
-        raise HandshakeRejected(HTTPStatus.SERVICE_UNAVAILABLE, text)
+        raise HandshakeRejected(503, text)
     return body
 
 

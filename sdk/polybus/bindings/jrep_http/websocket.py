@@ -14,7 +14,6 @@ from __future__ import annotations
 import enum
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from http import HTTPStatus
 from typing import Any, Final, Literal
 
 from ...plugins import Closed
@@ -172,11 +171,9 @@ class SessionSockets:
         request = self._knock(scope, receive)
         sessions = self._sessions(request)
         if not sessions:
-            raise HandshakeRejected(
-                HTTPStatus.FORBIDDEN, "no session has this cookie: an Errai client associates over HTTP first"
-            )
+            raise HandshakeRejected(403, "no session has this cookie: an Errai client associates over HTTP first")
         if sum(sessions[0] in others for others in self._claiming.values()) >= 2 * len(sessions):
-            raise HandshakeRejected(HTTPStatus.SERVICE_UNAVAILABLE, "too many WebSockets of this browser are being negotiated")
+            raise HandshakeRejected(503, "too many WebSockets of this browser are being negotiated")
         host, name = request.options.host, "wss" if request.policy.tls else "ws"
         transport = AsgiTransport(name, request.address, host, send, request.socket, reads=_TEXT, writes="text")
 

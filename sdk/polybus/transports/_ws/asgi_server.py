@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from http import HTTPStatus
 from typing import TypeAlias
 
 import anyio
@@ -72,7 +71,7 @@ class AsgiWebSocket:
         """May raise `HandshakeRejected`: before the upgrade: the client is not let in."""
         options = self._options
         if options is None:
-            raise HandshakeRejected(HTTPStatus.SERVICE_UNAVAILABLE, "this server is shutting down")
+            raise HandshakeRejected(503, "this server is shutting down")
         address = client_of(scope)
         refusal = options.gate.knock(address)
         if refusal is not None:
@@ -108,7 +107,7 @@ class AsgiWebSocket:
         if not self._warned:
             self._warned = True
             logger.error("polybus: connections to %s are refused: %s", self.path, text)
-        raise HandshakeRejected(HTTPStatus.FORBIDDEN, "this server lets nobody in: its log says why")
+        raise HandshakeRejected(403, "this server lets nobody in: its log says why")
 
 
 class AsgiRequest:
@@ -185,7 +184,7 @@ async def admit(options: ListenOptions, handshake: Handshake) -> Admission:
     with anyio.move_on_after(limits.handshake_timeout + limits.close_timeout):
         await decided.wait()
     if not outcome:
-        raise HandshakeRejected(HTTPStatus.SERVICE_UNAVAILABLE, "this server is shutting down")
+        raise HandshakeRejected(503, "this server is shutting down")
     if isinstance(outcome[0], BusError):
         raise refused(outcome[0])
     return outcome[0]

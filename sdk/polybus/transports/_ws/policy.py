@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
+from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from attrs import evolve, field, frozen
@@ -22,13 +23,20 @@ from .._stream.close_codes import text_of
 from .._stream.sockets import is_loopback
 
 _TOKEN = "polybus.token."
+_HINTS: Final[Mapping[int, tuple[str, str]]] = {
+    401: ("WWW-Authenticate", "Bearer"),
+    405: ("Allow", "GET"),
+    426: ("Upgrade", "websocket"),
+    503: ("Retry-After", "1"),
+}
+"""Headers that go with a status."""
 
 
 class HandshakeRejected(Exception):
     """A request is turned away with an HTTP status and a text that says what was seen and which option would change it."""
 
-    def __init__(self, status: HTTPStatus, text: str) -> None:
-        self.status: HTTPStatus = status
+    def __init__(self, status: int, text: str) -> None:
+        self.status: HTTPStatus = HTTPStatus(status)
         self.text: str = text
         super().__init__(status, text)
 
@@ -48,7 +56,7 @@ class UpgradeRequest:
         """The value of a header that may be there once. May raise `HandshakeRejected`: 400, it is there more than once."""
         values = self.headers.get(name, ())
         if len(values) > 1:
-            raise HandshakeRejected(HTTPStatus.BAD_REQUEST, f"more than one {name.capitalize()} header")
+            raise HandshakeRejected(400, f"more than one {name.capitalize()} header")
         return values[0] if values else None
 
 
@@ -90,12 +98,12 @@ class OriginPolicy:
     def check_path(self, path: str) -> None:
         """May raise `HandshakeRejected`: 404, another path is served here."""
         if unquote(path or "/") != unquote(self.path or "/"):
-            raise HandshakeRejected(HTTPStatus.NOT_FOUND, f"nothing is served at {_shown(path)}, only at {self.path or '/'}")
+            raise HandshakeRejected(404, f"nothing is served at {_shown(path)}, only at {self.path or '/'}")
 
     def check_host(self, host: str | None) -> None:
         """May raise `HandshakeRejected`: 421, a name that a loopback server does not answer to; 400, none at all."""
         if not host:
-            raise HandshakeRejected(HTTPStatus.BAD_REQUEST, "the Host header is missing")
+            raise HandshakeRejected(400, "the Host header is missing")
         name, _ = self._host_port(host)
         if not self.loopback or is_loopback(name):
             return
@@ -105,7 +113,7 @@ class OriginPolicy:
         if any(urlsplit(origin).hostname == name for origin in self.origins):
             return
         raise HandshakeRejected(
-            HTTPStatus.MISDIRECTED_REQUEST,
+            421,
             f"Host {_shown(host)} is not a name of this server, which listens on a loopback address: "
             f"serve(..., hosts=[{_shown(host)}]) would answer to it",
         )
@@ -117,7 +125,7 @@ class OriginPolicy:
         try:
             parts = urlsplit(origin)
         except ValueError:  # `http://[`, say
-            raise HandshakeRejected(HTTPStatus.FORBIDDEN, f"Origin {_shown(origin)} is no origin") from None
+            raise HandshakeRejected(403, f"Origin {_shown(origin)} is no origin") from None
         try:
             port = parts.port or (443 if parts.scheme == "https" else 80)
         except ValueError:
@@ -125,8 +133,7 @@ class OriginPolicy:
         if parts.scheme == ("https" if self.tls else "http") and (parts.hostname, port) == self._host_port(host):
             return
         raise HandshakeRejected(
-            HTTPStatus.FORBIDDEN,
-            f"Origin {_shown(origin)} may not connect here: serve(..., origins=[{_shown(origin)}]) would let it in",
+            403, f"Origin {_shown(origin)} may not connect here: serve(..., origins=[{_shown(origin)}]) would let it in"
         )
 
     def choose(self, offers: Sequence[str]) -> tuple[str | None, str | None]:
@@ -142,10 +149,7 @@ class OriginPolicy:
             # A browser ends the connection when none of its offers is taken.
             return tokens[0], token
         others = ", ".join(_shown(offer) for offer in offers if not offer.startswith(_TOKEN))
-        raise HandshakeRejected(
-            HTTPStatus.BAD_REQUEST,
-            f"no common sub-protocol: offered {others}, spoken here {self.subprotocol or 'none'}",
-        )
+        raise HandshakeRejected(400, f"no common sub-protocol: offered {others}, spoken here {self.subprotocol or 'none'}")
 
     def _host_port(self, host: str) -> tuple[str, int]:
         """May raise `HandshakeRejected`: 400, this is no host."""
@@ -153,9 +157,9 @@ class OriginPolicy:
             parts = urlsplit(f"//{host}")
             port = parts.port or (443 if self.tls else 80)
         except ValueError:
-            raise HandshakeRejected(HTTPStatus.BAD_REQUEST, f"Host {_shown(host)} is malformed") from None
+            raise HandshakeRejected(400, f"Host {_shown(host)} is malformed") from None
         if not parts.hostname or parts.path or parts.query or parts.username is not None:
-            raise HandshakeRejected(HTTPStatus.BAD_REQUEST, f"Host {_shown(host)} is malformed")
+            raise HandshakeRejected(400, f"Host {_shown(host)} is malformed")
         return parts.hostname, port
 
 
@@ -168,7 +172,7 @@ def query_of(text: str) -> dict[str, str]:
     try:
         return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=200))
     except ValueError:
-        raise HandshakeRejected(HTTPStatus.BAD_REQUEST, "too many fields in the query") from None
+        raise HandshakeRejected(400, "too many fields in the query") from None
 
 
 def cookies_of(text: str) -> dict[str, str]:
@@ -181,31 +185,16 @@ def cookies_of(text: str) -> dict[str, str]:
 
 def refused(error: BusError) -> HandshakeRejected:
     """Answer before the upgrade to a client that the bus does not let in."""
-    if isinstance(error, Unauthorized):
-        status = HTTPStatus.UNAUTHORIZED
-    elif isinstance(error, Forbidden):
-        status = HTTPStatus.FORBIDDEN
-    else:
-        status = HTTPStatus.SERVICE_UNAVAILABLE
+    status = 401 if isinstance(error, Unauthorized) else 403 if isinstance(error, Forbidden) else 503
     return HandshakeRejected(status, text_of(error))
 
 
 def answer(turned: HandshakeRejected) -> tuple[list[tuple[str, str]], bytes]:
     """Headers and body that tell it."""
     body = f"{turned.text}\n".encode("utf-8", "replace")
-    headers = [
-        ("Connection", "close"),
-        ("Content-Length", str(len(body))),
-        ("Content-Type", "text/plain; charset=utf-8"),
-    ]
-    if turned.status is HTTPStatus.UNAUTHORIZED:
-        headers.append(("WWW-Authenticate", "Bearer"))
-    elif turned.status is HTTPStatus.UPGRADE_REQUIRED:
-        headers.append(("Upgrade", "websocket"))
-    elif turned.status is HTTPStatus.SERVICE_UNAVAILABLE:
-        headers.append(("Retry-After", "1"))
-    elif turned.status is HTTPStatus.METHOD_NOT_ALLOWED:
-        headers.append(("Allow", "GET"))
+    headers = [("Connection", "close"), ("Content-Length", str(len(body))), ("Content-Type", "text/plain; charset=utf-8")]
+    if turned.status in _HINTS:
+        headers.append(_HINTS[turned.status])
     return headers, body
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from http import HTTPStatus
 from urllib.parse import urlsplit
 
 from websockets.datastructures import Headers
@@ -65,9 +64,9 @@ class PendingWebSocket(PendingConnection):
             # The library found that a line is too long (414) or that there are too many (431).
             self.turn_away(output)
         elif too_long:
-            self.turn_away(_response(HandshakeRejected(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the request is too long")))
+            self.turn_away(_response(HandshakeRejected(431, "the request is too long")))
         elif not requests or not isinstance(requests[0], Request):
-            self.turn_away(_response(HandshakeRejected(HTTPStatus.BAD_REQUEST, "this is not an HTTP/1.1 request")))
+            self.turn_away(_response(HandshakeRejected(400, "this is not an HTTP/1.1 request")))
         else:
             try:
                 self.ask(self._handshake(core, requests[0]))
@@ -80,8 +79,8 @@ class PendingWebSocket(PendingConnection):
         upgrade = _upgrade(request)
         policy.check(upgrade)
         response = core.accept(request)
-        if response.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
-            raise HandshakeRejected(HTTPStatus(response.status_code), bytes(response.body).decode().strip())
+        if response.status_code != 101:
+            raise HandshakeRejected(response.status_code, bytes(response.body).decode().strip())
         known = Handshake(
             protocol=self.listener.options.protocol,
             transport="wss" if policy.tls else "ws",
@@ -113,7 +112,7 @@ def _upgrade(request: Request) -> UpgradeRequest:
     try:
         target = urlsplit(request.path)
     except ValueError as error:  # `//[`, say
-        raise HandshakeRejected(HTTPStatus.BAD_REQUEST, f"the target of the request is no URL: {error}") from None
+        raise HandshakeRejected(400, f"the target of the request is no URL: {error}") from None
     headers = request.headers
     return UpgradeRequest(
         path=target.path,
@@ -128,7 +127,7 @@ def _offers(headers: Headers) -> list[str]:
     try:
         return [offer for value in headers.get_all("Sec-WebSocket-Protocol") for offer in parse_subprotocol(value)]
     except InvalidHeader as error:
-        raise HandshakeRejected(HTTPStatus.BAD_REQUEST, str(error)) from None
+        raise HandshakeRejected(400, str(error)) from None
 
 
 def _response(turned: HandshakeRejected) -> bytes:
