@@ -60,7 +60,7 @@ BOUNDS: dict[str, str] = {
     "bindings.http.listener._exact": "the routes of an endpoint",
     "bindings.jrep_http.connection._leaving": "one payload of each request that is being answered: HIGH_WATER and one in all",
     "bindings.jrep_http.connection._queue": "HIGH_WATER and one frame: then the link keeps what follows in its outbox",
-    "bindings.jrep_http.intake._unread": "Limits.payload: ErraiConnection.room; a client reads all before it asks again",
+    "bindings.jrep_http.intake._unread": "Limits.payload: Intake.room; a client reads all before it asks again",
     "bindings.jrep_http.server._sessions": "Limits.peers and handshakes: the gate of the listener; one that is silent ends",
     "bindings.cloudevents_http.client._waiting": "64 requests that are posted at the same time",
     "bindings.cloudevents_http.connection._leaving": "one for each request over HTTP that is being answered; charged",

@@ -127,23 +127,9 @@ def _name(url: str) -> str:
     return url.partition(":")[0]
 
 
-def _no_headers(options: DialOptions, name: str) -> None:
-    if options.headers:
-        raise LocalProtocolError(
-            f"{name} carries no headers ({', '.join(options.headers)}): use ws:// or wss://, or let the protocol identify you",
-            protocol=name,
-        )
-
-
-def _joined(wire: Wire, name: str, options: DialOptions) -> Transport:
-    transport = TcpTransport(name, wire, options.host)
-    wire.attach(transport)
-    return transport
-
-
 @define
 class TcpConnector:
-    """Dials ``tcp://host:port`` or ``tls://host:port``."""
+    """Dials ``tcp://host:port``, ``tls://host:port`` or ``unix:///path``."""
 
     url: str
     reconnects: bool = field(default=True, init=False)
@@ -151,25 +137,22 @@ class TcpConnector:
 
     async def connect(self, options: DialOptions) -> Transport:
         """One attempt."""
-        address = bare_address(self.url)
-        _no_headers(options, address.scheme)
-        tls = self._tls.context(address.scheme, options.tls)
-        return _joined(await dial_tcp(self.url, address.host, address.port, tls, options.host), address.scheme, options)
-
-
-@define
-class UnixConnector:
-    """Dials ``unix:///path``."""
-
-    url: str
-    reconnects: bool = field(default=True, init=False)
-
-    async def connect(self, options: DialOptions) -> Transport:
-        """One attempt."""
-        _no_headers(options, "unix")
-        if options.tls is not None:
-            raise LocalProtocolError("tls= given for unix://, which never leaves the machine", protocol="unix")
-        return _joined(await dial_unix(self.url, unix_path(self.url), options.host), "unix", options)
+        name = _name(self.url)
+        if options.headers:
+            given = ", ".join(options.headers)
+            text = f"{name} carries no headers ({given}): use ws:// or wss://, or let the protocol identify you"
+            raise LocalProtocolError(text, protocol=name)
+        if name == "unix":
+            if options.tls is not None:
+                raise LocalProtocolError("tls= given for unix://, which never leaves the machine", protocol="unix")
+            wire = await dial_unix(self.url, unix_path(self.url), options.host)
+        else:
+            address = bare_address(self.url)
+            tls = self._tls.context(name, options.tls)
+            wire = await dial_tcp(self.url, address.host, address.port, tls, options.host)
+        transport = TcpTransport(name, wire, options.host)
+        wire.attach(transport)
+        return transport
 
 
 class Tcp:
@@ -209,7 +192,7 @@ class Unix:
     def connector(self, url: str) -> Connector:
         """For an address without the protocol."""
         unix_path(url)
-        return UnixConnector(url)
+        return TcpConnector(url)
 
     def is_private(self, url: str) -> bool:
         """Always: a Unix socket never leaves the machine."""

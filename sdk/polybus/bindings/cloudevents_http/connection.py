@@ -166,7 +166,7 @@ class EventsConnection:
         self._receiver.frames_received(taken)
         del taken
         if not posted.complete and posted.requests:
-            await self._wait(posted)
+            await posted.request.while_there(posted.wait())
         if posted.answers and posted.complete and not posted.over:
             self._held -= posted.size
             self._leaving[posted] = None
@@ -193,17 +193,6 @@ class EventsConnection:
         elif self._paused:
             self._paused = False
             self._receiver.resume_writing()
-
-    async def _wait(self, posted: Posted) -> None:
-        async with anyio.create_task_group() as group:
-
-            async def watch() -> None:
-                await posted.request.gone()
-                group.cancel_scope.cancel()
-
-            group.start_soon(watch)
-            await posted.wait()
-            group.cancel_scope.cancel()
 
     def _give_up(self, posted: Posted) -> None:
         """Tell the handlers of what is not answered yet that no answer is wanted any more."""

@@ -43,11 +43,7 @@ class _Content:
 
 
 class EventsEndpoint(HttpEndpoint):
-    """A `plugins.WebEndpoint`: CloudEvents in POST requests, beside the WebSockets of others.
-
-    Args:
-        path: For people: where the application's router has it.
-    """
+    """A `plugins.WebEndpoint`: CloudEvents in POST requests, beside the WebSockets of others."""
 
     def __init__(self, path: str = "/") -> None:
         super().__init__(path)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeVar
 
 import anyio
 
@@ -16,6 +16,8 @@ from ...transports._stream.pace import SLOWEST, Pace
 from ...transports._ws.asgi import Receive, Scope, Send
 from ...transports._ws.asgi_server import AsgiRequest, AsgiWebSocket, admit, client_of
 from ...transports._ws.policy import HandshakeRejected, answer, refused
+
+T = TypeVar("T")
 
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
@@ -160,6 +162,20 @@ class HttpRequest(AsgiRequest):
         while (await self.receive())["type"] != "http.disconnect":
             pass
 
+    async def while_there(self, work: Awaitable[T]) -> T | None:
+        """The outcome of some work; None if the client goes meanwhile."""
+        done: T | None = None
+        async with anyio.create_task_group() as group:
+
+            async def watch() -> None:
+                await self.gone()
+                group.cancel_scope.cancel()
+
+            group.start_soon(watch)
+            done = await work
+            group.cancel_scope.cancel()
+        return done
+
     @property
     def host(self) -> str:
         """Host of the client, without the port: every request may come through another one."""
@@ -204,11 +220,7 @@ class HttpRequest(AsgiRequest):
 
 
 class HttpEndpoint(ABC):
-    """A `plugins.WebEndpoint` that takes requests, beside the WebSockets of others.
-
-    Args:
-        path: For people: where the application's router has it.
-    """
+    """A `plugins.WebEndpoint` that takes requests, beside the WebSockets of an `AsgiWebSocket`."""
 
     def __init__(self, path: str = "/") -> None:
         self.path: str = path

@@ -7,6 +7,7 @@ has negotiated.
 
 from __future__ import annotations
 
+import hmac
 import secrets
 from collections import deque
 from collections.abc import Callable
@@ -21,7 +22,6 @@ from ...transports._stream.wire import HIGH_WATER, LOW_WATER, call_later
 from ..http.server import HttpRequest
 from .intake import Intake
 from .payloads import NOTHING, Offering, next_payload
-from .tokens import Tokens
 
 if TYPE_CHECKING:
     from .websocket import SessionSocket
@@ -30,6 +30,28 @@ _SILENCE = 90.0
 """Seconds without any request after which a session is over, as on a real server."""
 _AFTER_CHANNEL = 15.0
 """The same after a WebSocket was lost: an Errai client polls a second later, and one of ours begins anew."""
+
+
+class Tokens:
+    """One-time tokens with which a WebSocket shows to which session it belongs (notes, section 2.4)."""
+
+    def __init__(self) -> None:
+        self._known: deque[str] = deque(maxlen=6)  # as on a real server
+
+    def new(self) -> str:
+        """One that serves once; the oldest of many serves no more."""
+        token = secrets.token_urlsafe(16)
+        self._known.append(token)
+        return token
+
+    def use(self, token: object) -> bool:
+        """Use up a token; True if it was one of these."""
+        given = token.encode("utf-8", "surrogatepass") if isinstance(token, str) else b""
+        for known in self._known:
+            if hmac.compare_digest(known.encode(), given):
+                self._known.remove(known)
+                return True
+        return False
 
 
 class ErraiConnection:
@@ -69,7 +91,8 @@ class ErraiConnection:
         """Requests that wait for something; only the last one gets it."""
         self._turn = 0
         self._changed = anyio.Event()
-        self._intake = Intake(host, self._give)
+        self.intake: Intake = Intake(host, self._give)
+        """What has come and is still to be read."""
         self._why: Closed | None = None
         self._cancel_timer: Callable[[], None] | None = None
 
@@ -137,20 +160,12 @@ class ErraiConnection:
 
     def slow_arrival(self) -> int:
         """Bytes that wait to be read."""
-        return self._intake.size
+        return self.intake.size
 
     def receive(self, payload: bytes) -> None:
         """The body of a request, or a frame of the WebSocket."""
         self._seen, self._silence = self._host.time(), None
-        self._intake.take(payload)
-
-    async def read(self) -> None:
-        """Wait until what has come has been read; or as much as has given answers that must be fetched first."""
-        await self._intake.settled()
-
-    async def room(self, size: int) -> bool:
-        """Wait a while for room for a payload beside what has not been read yet; True if there is some."""
-        return await self._intake.room(size)
+        self.intake.take(payload)
 
     def _give(self, payload: bytes) -> None:
         if self._state is TransportState.OPEN and self._receiver is not None:
@@ -181,18 +196,15 @@ class ErraiConnection:
         payload = next_payload(self._queue, self.max_frame)
         self._size = sum(map(len, self._queue))
         self._leaving[request] = len(payload)
-        self._make_room()
+        if self._unread <= LOW_WATER:
+            self.resume()
         if self._state is TransportState.CLOSING and not self._queue:
             self._host.call_soon(self._finish)
         return payload
 
     def answered(self, request: HttpRequest) -> None:
         """The client of a request has read what it had taken along, or has gone."""
-        if self._leaving.pop(request, 0):
-            self._make_room()
-
-    def _make_room(self) -> None:
-        if self._unread <= LOW_WATER:
+        if self._leaving.pop(request, 0) and self._unread <= LOW_WATER:
             self.resume()
 
     # -- a WebSocket (notes, section 2.4)
@@ -238,13 +250,13 @@ class ErraiConnection:
     def pause(self) -> None:
         if not self._paused and self._receiver is not None:
             self._paused = True
-            self._intake.pause()
+            self.intake.pause()
             self._receiver.pause_writing()
 
     def resume(self) -> None:
         if self._paused and self._state is TransportState.OPEN and self._receiver is not None:
             self._paused = False
-            self._intake.resume()
+            self.intake.resume()
             self._receiver.resume_writing()
 
     def _wake(self) -> None:
@@ -259,7 +271,7 @@ class ErraiConnection:
             self._cancel_timer()
         self._queue.clear()
         self._size = 0
-        self._intake.drop()
+        self.intake.drop()
         self._wake()
         why = self._why or Closed(1001, "the server ended the session")
         for channel in (self.negotiating, self._channel):

@@ -10,8 +10,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 
-import anyio
-
 from ...plugins import Closed, WebRoute
 from ...transports._ws.asgi import Send
 from ...transports._ws.policy import HandshakeRejected, cookies_of, query_of
@@ -32,11 +30,8 @@ _JSON = (b"content-type", b"application/json; charset=utf-8")
 
 
 class ErraiEndpoint(HttpEndpoint):
-    """A `plugins.WebEndpoint`: J.REP for Errai's own clients, beside the bare WebSockets of others.
-
-    Args:
-        path: For people: where the application's router has it. Errai's clients expect ``/``, or where their module stands.
-    """
+    """A `plugins.WebEndpoint`: J.REP for Errai's own clients, beside the bare WebSockets of others. These clients expect it at
+    ``/``, or where their module stands."""
 
     def __init__(self, path: str = "/") -> None:
         super().__init__(path)
@@ -94,7 +89,7 @@ class ErraiEndpoint(HttpEndpoint):
             connection.receive(connection.offer(body, _channel_url(request)) if begins else body)
             del body
             request.release()
-            await connection.read()
+            await connection.intake.settled()
             if verify is not None:
                 confirm(connection, verify)
         try:
@@ -163,10 +158,10 @@ async def _body_of(request: HttpRequest, session: ErraiConnection | None) -> byt
         return await request.body() or b""
     if request.length <= limits.message:
         body = await request.body() or b""
-        there = await session.room(len(body))
+        there = await session.intake.room(len(body))
     else:
         async with session.large:
-            there = await session.room(min(request.length, limits.payload))
+            there = await session.intake.room(min(request.length, limits.payload))
             body = await request.body(limits.payload) or b"" if there else b""
     if not there:
         text = f"{limits.payload} bytes of this session wait to be read (Limits.payload): fetch what waits, and try again"
@@ -186,24 +181,10 @@ def _channel_url(request: HttpRequest) -> str:
 
 async def _poll(connection: ErraiConnection, request: HttpRequest, send: Send, headers: list[tuple[bytes, bytes]]) -> None:
     """Answer with what waits; who goes away meanwhile takes nothing along."""
-    fetched = (connection.take(request), True) if connection.over else await _while_there(connection, request)
-    if fetched is not None:
+    if connection.over:
+        await request.respond(send, connection.take(request), headers)
+    elif (fetched := await request.while_there(connection.fetch(request, _POLL))) is not None:
         await request.respond(send, fetched[0], headers)
-
-
-async def _while_there(connection: ErraiConnection, request: HttpRequest) -> tuple[bytes, bool] | None:
-    """As `ErraiConnection.fetch`; None of who has gone."""
-    fetched: tuple[bytes, bool] | None = None
-    async with anyio.create_task_group() as group:
-
-        async def watch() -> None:
-            await request.gone()
-            group.cancel_scope.cancel()
-
-        group.start_soon(watch)
-        fetched = await connection.fetch(request, _POLL)
-        group.cancel_scope.cancel()
-    return fetched
 
 
 async def _stream(connection: ErraiConnection, request: HttpRequest, send: Send) -> None:
@@ -213,7 +194,7 @@ async def _stream(connection: ErraiConnection, request: HttpRequest, send: Send)
     await request.write(send, b"retry: 500\n\n", more=True)
     latest = True
     while latest and not connection.over:
-        fetched = await _while_there(connection, request)
+        fetched = await request.while_there(connection.fetch(request, _POLL))
         if fetched is None:
             return
         payload, latest = fetched

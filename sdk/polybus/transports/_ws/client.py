@@ -90,30 +90,26 @@ class _Answer:
         self._head_over = False
         self._first_line = b""
         self._response: Response | None = None
-        self._lost: Exception | None = None
 
     def data_received(self, data: bytes) -> None:
-        if self._head_over:
-            # The body of a refusal, or the first frames.
-            if self.accepted:
-                self.rest += data
-            elif not self.complete.is_set():
-                self._feed(data)
-            return
         self.rest += data
-        end = self.rest.find(_END)
-        if end >= 0 or len(self.rest) > _MAX_HEAD:
-            head = bytes(self.rest[: end + len(_END)] if end >= 0 else self.rest)
-            del self.rest[: len(head)]
+        if not self._head_over:
+            end = self.rest.find(_END)
+            if end < 0 and len(self.rest) <= _MAX_HEAD:
+                return
             self._head_over = True
-            self._first_line = head.partition(b"\r\n")[0]
-            self._feed(head)
-            if self.rest and not self.accepted and not self.complete.is_set():
-                self._feed(bytes(self.rest))
+            self._first_line = bytes(self.rest.partition(b"\r\n")[0])
+            self._feed(end + len(_END) if end >= 0 else len(self.rest))
+        if not self.accepted:  # the body of a refusal
+            self._feed(len(self.rest))
 
-    def _feed(self, data: bytes) -> None:
-        self._core.receive_data(data)
-        self._look()
+    def _feed(self, size: int) -> None:
+        """Hand so much to the core."""
+        data = bytes(self.rest[:size])
+        del self.rest[:size]
+        if data and not self.complete.is_set():
+            self._core.receive_data(data)
+            self._look()
 
     def _look(self) -> None:
         for event in self._core.events_received():
@@ -135,15 +131,13 @@ class _Answer:
             self.complete.set()
 
     def wire_lost(self, error: Exception | None) -> None:
-        self._lost = error
         self.eof = True
         self.complete.set()
 
     def pause_writing(self) -> None:
         """A request is short."""
 
-    def resume_writing(self) -> None:
-        """A request is short."""
+    resume_writing = pause_writing
 
     def failure(self, url: str) -> BusError:
         """Why there is no connection."""
