@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import anyio
 
 from .._bus.bus import Bus, parts_of
-from .._bus.drain import DRAIN, STREAMS_SHARE
+from .._bus.lifecycle import DRAIN, STREAMS_SHARE
 from .._validation import shown
 from ..errors import LocalProtocolError, Unsupported
 from .route import Route

@@ -7,12 +7,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
+from attrs import define, field
 
 from .._core.admissions import Admissions
 from .._link.link import Link
 from .._validation import check_type, texts
 from ..errors import BusError, LocalProtocolError, Unavailable
-from ..plugins import Admission, Handshake, Listening, ListenOptions, ProtocolAdapter, ProtocolFeatures, Transport
+from ..plugins import Admission, Handshake, Identity, Listening, ListenOptions, ProtocolAdapter, ProtocolFeatures, Transport
 from ..plugins.registry import join_url, resolve_url
 from ..plugins.targets import check_tls, resolve_target
 
@@ -31,18 +32,21 @@ WHEN_FULL = ("drop_oldest", "drop_newest", "disconnect")
 _UNKNOWN: Final = Unavailable("this server cannot find out now who you are: try again later")
 
 
+@define(eq=False)
 class BusGate:
     """Admits connections: limits first, then `authenticate`. Implements `plugins.Gate`."""
 
-    def __init__(self, services: Services, owner: LinkOwner, adapter: ProtocolAdapter, url: str, when_full: str) -> None:
-        self._services = services
-        self._owner = owner
-        self.adapter: ProtocolAdapter = adapter
-        self.url: str = url
-        self._when_full = when_full
-        self._admissions = Admissions(services.limits)
-        self.links: dict[Link, str] = {}
-        self.open: bool = True
+    _services: Services
+    _owner: LinkOwner
+    adapter: ProtocolAdapter
+    url: str
+    _when_full: str
+    _admissions: Admissions = field(init=False)
+    links: dict[Link, str] = field(factory=dict, init=False)
+    open: bool = field(default=True, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._admissions = Admissions(self._services.limits)
 
     def knock(self, address: str) -> BusError | None:
         """Count a new connection, or give the reason of its refusal."""
@@ -58,8 +62,6 @@ class BusGate:
         """Ask `authenticate`; at once where there is none."""
         authority = self._services.access
         if authority.authenticate is None:
-            from ..plugins import Identity
-
             decided(Admission(Identity(), handshake))
         else:
             self._services.running.spawn(self._ask, handshake, decided)
@@ -75,16 +77,7 @@ class BusGate:
     def opened(self, transport: Transport, admission: Admission) -> None:
         """Make the link of an accepted connection."""
         self._admissions.opened()
-        link = Link(
-            self._owner,
-            self._services,
-            self._services.running,
-            self.adapter,
-            self.url,
-            when_full=self._when_full,
-            identity=admission.identity,
-            handshake=admission.handshake,
-        )
+        link = Link(self._owner, self._services, self.adapter, self.url, when_full=self._when_full, admission=admission)
         self.links[link] = transport.address
         link.attach(transport)
 
@@ -119,7 +112,6 @@ class Serving:
         self,
         parts: BusParts,
         target: Any,
-        *,
         protocol: str | ProtocolAdapter | None,
         origins: Iterable[str],
         hosts: Iterable[str],
@@ -174,7 +166,8 @@ class Serving:
                 private=self._private,
                 adapter=self._adapter,
             )
-            listening = await self._listen(options)
+            where = () if self._address is None else (self._address,)
+            listening: Listening = await self._transport.listen(*where, options)
             gate.url = join_url(self._adapter, listening.url)
             links.gates[gate] = listening
         except BaseException as error:
@@ -191,16 +184,10 @@ class Serving:
                 await self._stop(drain=error is None)
         await life.leave(self._runtime, error)
 
-    async def _listen(self, options: ListenOptions) -> Listening:
-        where = () if self._address is None else (self._address,)
-        listening: Listening = await self._transport.listen(*where, options)
-        return listening
-
     async def _stop(self, *, drain: bool) -> None:
         gate, links = self._gate, self._parts.links
         gate.open = False
-        listening = links.gates.pop(gate, None)
-        if listening is not None:
+        if (listening := links.gates.pop(gate, None)) is not None:
             await listening.aclose()
         for link in list(gate.links):
             await links.close(link, drain=drain, code=1001)

@@ -10,8 +10,11 @@ from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
+from attrs import asdict
+
 from .._core.access import Authenticate, Authorize
 from .._core.executor import Middleware
+from .._core.services import Services
 from .._handlers.router import Router
 from .._handlers.subscriber import WhenFull
 from .._peer.peer import Peer
@@ -33,8 +36,7 @@ from ..stats import Stats
 from ..subjects import AnySubject, Subject, check_pattern, check_subject, resolve
 from .acceptor import WHEN_FULL, Listener, Serving
 from .dialer import Connecting, Headers
-from .drain import DRAIN
-from .lifecycle import Lifespan
+from .lifecycle import DRAIN, Lifespan
 from .links import has_gone
 from .parts import BusParts
 from .recording import Recording
@@ -90,18 +92,11 @@ class Bus(Router):
         check_callable(authorize, "authorize", "authorize(peer, verb, subject)")
         check_callable(lifespan, "lifespan", "lifespan(bus), that gives an async context manager")
         super().__init__()
-        parts = self._parts = BusParts(
-            self,
-            self._lookup,
-            limits if limits is not None else Limits(),
-            authenticate=authenticate,
-            authorize=authorize,
-            lifespan=lifespan,
-            debug=debug,
-        )
+        services = Services(self, limits if limits is not None else Limits(), authenticate, authorize, debug=debug)
+        parts = self._parts = BusParts(services, self._lookup, lifespan)
         # The hot path finds the parts here.
-        self._services = parts.services
-        self._known_subjects = parts.services.subjects.known
+        self._services = services
+        self._known_subjects = services.subjects.known
         self._pubsub = parts.pubsub
         self._publisher = parts.pubsub.publisher
         self._loopback = parts.loopback
@@ -486,17 +481,7 @@ class Bus(Router):
             ConnectFailed: (on entering) With the address and the reason.
             Unauthorized, Forbidden: (on entering) The server refuses us.
         """
-        return Connecting(
-            self._parts,
-            target,
-            protocol=protocol,
-            serves=serves,
-            headers=headers,
-            tls=tls,
-            backoff=backoff,
-            wait=wait,
-            record=record,
-        )
+        return Connecting(self._parts, target, protocol, serves, headers, tls, backoff, wait, record)
 
     def serve(
         self,
@@ -526,16 +511,7 @@ class Bus(Router):
             LocalProtocolError: An open address without `authenticate`.
             OSError: (on entering) The address cannot be bound.
         """
-        return Serving(
-            self._parts,
-            target,
-            protocol=protocol,
-            origins=origins,
-            hosts=hosts,
-            tls=tls,
-            when_full=when_full,
-            insecure=insecure,
-        )
+        return Serving(self._parts, target, protocol, origins, hosts, tls, when_full, insecure)
 
     @property
     def peers(self) -> list[Peer]:
@@ -727,14 +703,7 @@ class Bus(Router):
             waiting=sum(peer.waiting for peer in peers),
             queued=sum(len(link.outbox) for link in links if link.outbox is not None),
             unread=self._pubsub.unread,
-            sent=counters.sent,
-            received=counters.received,
-            dropped=counters.dropped,
-            late=counters.late,
-            malformed=counters.malformed,
-            refused=counters.refused,
-            failed=counters.failed,
-            reconnects=counters.reconnects,
+            **asdict(counters),
         )
 
     def events(self) -> AsyncIterator[BusEvent]:

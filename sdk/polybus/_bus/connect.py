@@ -61,15 +61,4 @@ def connect(
         bus = Bus(limits=limits)
     elif limits is not None:
         raise ValueError("limits belong to the bus: pass Bus(limits=...) or connect(limits=...), not both")
-    return Connecting(
-        parts_of(bus),
-        target,
-        protocol=protocol,
-        serves=serves,
-        headers=headers,
-        tls=tls,
-        backoff=backoff,
-        wait=wait,
-        record=record,
-        gives_bus=True,
-    )
+    return Connecting(parts_of(bus), target, protocol, serves, headers, tls, backoff, wait, record, gives_bus=True)

@@ -51,7 +51,6 @@ class Connecting:
         self,
         parts: BusParts,
         target: str | Connector,
-        *,
         protocol: str | ProtocolAdapter | None,
         serves: Iterable[str | int],
         headers: Headers,
@@ -59,6 +58,7 @@ class Connecting:
         backoff: Backoff | None,
         wait: float,
         record: str | os.PathLike[str] | None = None,
+        *,
         gives_bus: bool = False,
     ) -> None:
         self._parts = parts
@@ -68,17 +68,7 @@ class Connecting:
         if (connections := ProtocolFeatures.of(self._adapter).connections) is not None:
             self._adapter, *others = connections()
         self._siblings: list[Connecting] = [
-            Connecting(
-                parts,
-                self._connector,
-                protocol=adapter,
-                serves=serves,
-                headers=headers,
-                tls=tls,
-                backoff=backoff,
-                wait=wait,
-            )
-            for adapter in others
+            Connecting(parts, self._connector, adapter, serves, headers, tls, backoff, wait) for adapter in others
         ]
         """Of a protocol that wants several connections to one place: the others."""
         self._others = AsyncExitStack()
@@ -124,15 +114,8 @@ class Connecting:
         parts, links = self._parts, self._parts.links
         runtime = self._runtime = await parts.life.enter()
         try:
-            link = self._link = Link(
-                links,
-                self._services,
-                runtime,
-                self._adapter,
-                f"{self._adapter.name}+{self._connector.url}",
-                dialer=self,
-                serves=self._serves,
-            )
+            url = f"{self._adapter.name}+{self._connector.url}"
+            link = self._link = Link(links, self._services, self._adapter, url, dialer=self, serves=self._serves)
             link.renews = callable(self._headers)
             link.recorder = self._recorder
             if within(runtime):

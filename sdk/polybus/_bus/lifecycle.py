@@ -7,15 +7,18 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import anyio
+from attrs import define, field
 
 from .._core.lifespan import LifespanTask, within
 from .._core.runtime import Runtime, inside
+from .._rpc.call import Call
+from .._rpc.stream_call import ChannelCall
 from .._validation import seconds
+from ..errors import Code
 from ..plugins import Closed
-from .drain import DRAIN, LEAVING, Drain
 
 if TYPE_CHECKING:
     from .._core.services import Services
@@ -32,6 +35,12 @@ Lifespan: TypeAlias = "Callable[[Bus], AbstractAsyncContextManager[Any]]"
 
 logger: logging.Logger = logging.getLogger("polybus")
 
+DRAIN: Final = 20.0
+"""Seconds for a drain by default."""
+STREAMS_SHARE: Final = 0.25
+"""The part of a drain's time that streams and channels get: most have no end of their own to wait for."""
+_LEAVING: Final = "the bus is leaving"
+
 
 class Phase(enum.Enum):
     """The phases of a bus."""
@@ -45,47 +54,37 @@ class Phase(enum.Enum):
     CLOSING = "closing"
 
 
+@define(eq=False)
 class Lifecycle:
-    """The start, drain and end of a bus.
+    """The start, drain and end of a bus."""
 
-    Attributes:
-        state: The value that the lifespan has yielded.
-    """
+    _services: Services
+    _lifespan: Lifespan | None
+    _lookup: HandlerLookup
+    _pubsub: PubSub
+    _loopback: Loopback
+    _links: LinkRegistry
+    state: Any = field(default=None, init=False)
+    """The value that the lifespan has yielded."""
+    _phase: Phase = field(default=Phase.LEFT, init=False)
+    _changing: anyio.Event | None = field(default=None, init=False)
+    """Set when the start, drain or end that is under way is over."""
+    _entered: int = field(default=0, init=False)
+    """The number of blocks, links and bridges inside. The lifespan does not count: it does not keep its own bus."""
+    _holders: deque[Runtime] = field(factory=deque, init=False)
+    """Runtimes that blocks of ``async with bus`` have entered, the oldest first."""
+    _lifespan_task: LifespanTask | None = field(default=None, init=False)
+    _cut: anyio.CancelScope | None = field(default=None, init=False)
+    """The drain under way, which `close` cuts short."""
+    _patience: float = field(default=DRAIN, init=False)
+    """Seconds for the end of the lifespan: those of the last drain."""
+    _closed_event: anyio.Event | None = field(default=None, init=False)
+    _guests: dict[Lifecycle, Runtime | None] = field(factory=dict, init=False)
+    """Other buses that this one has entered, because tunnels to it lead there: they are left together with it."""
 
-    def __init__(
-        self,
-        services: Services,
-        lifespan: Lifespan | None,
-        lookup: HandlerLookup,
-        pubsub: PubSub,
-        loopback: Loopback,
-        links: LinkRegistry,
-    ) -> None:
-        self.state: Any = None
-        self._services = services
-        self._lifespan = lifespan
-        self._lookup = lookup
-        self._pubsub = pubsub
-        self._loopback = loopback
-        self._links = links
-        self._drainer = Drain(lookup, pubsub, loopback, links)
-        self._phase = Phase.LEFT
-        self._changing: anyio.Event | None = None
-        """Set when the start, drain or end that is under way is over."""
-        self._entered = 0
-        """The number of blocks, links and bridges inside. The lifespan does not count: it does not keep its own bus."""
-        self._holders: deque[Runtime] = deque()
-        """Runtimes that blocks of ``async with bus`` have entered, the oldest first."""
-        self._lifespan_task: LifespanTask | None = None
-        self._cut: anyio.CancelScope | None = None
-        """The drain under way, which `close` cuts short."""
-        self._patience = DRAIN
-        """Seconds for the end of the lifespan: those of the last drain."""
-        self._closed_event: anyio.Event | None = None
-        self._guests: dict[Lifecycle, Runtime | None] = {}
-        """Other buses that this one has entered, because tunnels to it lead there: they are left together with it."""
-        lookup.handler_added = self._handler_added
-        lookup.subscriber_added = self._subscriber_added
+    def __attrs_post_init__(self) -> None:
+        self._lookup.handler_added = self._handler_added
+        self._lookup.subscriber_added = self._subscriber_added
 
     # -- entering --------------------------------------------------------------------------------------------------------
 
@@ -226,15 +225,48 @@ class Lifecycle:
             with self._change(Phase.DRAINING), anyio.CancelScope() as cut:
                 self._cut = cut
                 try:
-                    await self._drainer.run(runtime, timeout, self._guests)
+                    await self._drain_all(runtime, timeout)
                 except anyio.get_cancelled_exc_class():
                     if not cut.cancel_called:
                         with anyio.CancelScope(shield=True):
-                            await self._links.close_all(runtime, LEAVING)
+                            await self._links.close_all(runtime, _LEAVING)
                     raise
                 finally:
                     self._cut = None
                     self._move(Phase.DRAINED)
+
+    async def _drain_all(self, runtime: Runtime, timeout: float) -> None:
+        """Wait for requests, streams, publications and outboxes, `timeout` seconds at the most; then tell the peers.
+
+        What the lifespan has opened stays, for its own last words.
+        """
+        until = runtime.notifier.until
+        with anyio.move_on_after(timeout):
+            with anyio.move_on_after(timeout * STREAMS_SHARE):
+                await until(lambda: not self._serves(runtime))
+            for call in list(self._calls(runtime)):
+                if isinstance(call, ChannelCall):
+                    call.cut(Code.UNAVAILABLE, "this bus is draining: ask another, or later")
+            await until(lambda: not self._serves(runtime))
+            for guest in list(self._guests):  # what came through tunnels is answered before they end
+                await guest.drain(timeout)
+            for entrance in self._lookup.entrances:  # and where others run the bus inside
+                await entrance.drain(_LEAVING)
+            await until(lambda: not self._pubsub.busy)
+            await until(lambda: not any(link.outbox and link.stands for link in runtime.links))
+        await self._links.close_all(runtime, _LEAVING)
+
+    def _serves(self, runtime: Runtime) -> bool:
+        """Tell whether a handler runs whose answer a client waits for."""
+        if runtime.running + runtime.answering > runtime.stopping or self._loopback.calls:
+            return True
+        return any(peer.waiting for link in runtime.links for peer in link.peers)
+
+    def _calls(self, runtime: Runtime) -> Iterator[Call]:
+        yield from self._loopback.calls.values()
+        for link in runtime.links:
+            for peer in link.peers:
+                yield from peer.calls.values()
 
     async def aclose(self) -> None:
         """Leave at once, as `Bus.aclose` says.

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from .._core.services import Services
 from .._pubsub.pubsub import PubSub
 from .._rpc.loopback import Loopback
 from .lifecycle import Lifecycle, Lifespan
 from .links import LinkRegistry
 
 if TYPE_CHECKING:
-    from .._core.access import Authenticate, Authorize
+    from .._core.services import Services
     from .._handlers.lookup import HandlerLookup
-    from ..limits import Limits
 
 
 class BusParts:
@@ -30,18 +28,7 @@ class BusParts:
 
     __slots__ = ("life", "links", "lookup", "loopback", "pubsub", "services")
 
-    def __init__(
-        self,
-        bus: Any,
-        lookup: HandlerLookup,
-        limits: Limits,
-        *,
-        authenticate: Authenticate | None,
-        authorize: Authorize | None,
-        lifespan: Lifespan | None,
-        debug: bool,
-    ) -> None:
-        services = Services(bus, limits, authenticate=authenticate, authorize=authorize, debug=debug)
+    def __init__(self, services: Services, lookup: HandlerLookup, lifespan: Lifespan | None) -> None:
         self.services: Services = services
         self.lookup: HandlerLookup = lookup
         self.loopback: Loopback = Loopback(services)

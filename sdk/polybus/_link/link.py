@@ -25,7 +25,6 @@ from ..plugins import (
     Closed,
     CloseWanted,
     CodecFeatures,
-    Handshake,
     Identity,
     PeerClosed,
     PeerOpened,
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
     from .._core.services import Services
     from .._rpc.reply import Reply
     from ..body import BodyFormat
-    from ..plugins import Codec, ProtocolAdapter, Receiver, Role, Session, Transport
+    from ..plugins import Admission, Codec, ProtocolAdapter, Receiver, Role, Session, Transport
     from ..plugins.recording import Recorder
     from .ports import LinkDialer, LinkOwner, PeerPort, StalledCalls
 
@@ -62,14 +61,14 @@ class Link:
 
     owner: LinkOwner
     services: Services
-    runtime: Runtime
     adapter: ProtocolAdapter
     url: str
     _dialer: LinkDialer | None = field(default=None, kw_only=True)
     serves: tuple[str | int, ...] = field(default=(), kw_only=True)
     when_full: str = field(default="drop_oldest", kw_only=True)
-    identity: Identity | None = field(default=None, kw_only=True)
-    handshake: Handshake | None = field(default=None, kw_only=True)
+    admission: Admission | None = field(default=None, kw_only=True)
+    """The identity and the handshake of one that was accepted."""
+    runtime: Runtime = field(init=False)
     opened: bool = field(init=False)
     """True of a connection that this bus has dialled, not accepted."""
     state: State = field(default=State.CONNECTING, init=False)
@@ -123,7 +122,8 @@ class Link:
     _since: float = field(default=0.0, init=False)
 
     def __attrs_post_init__(self) -> None:
-        runtime, codec = self.runtime, self.adapter.codec(self.runtime.limits)
+        runtime = self.runtime = self.services.running
+        codec = self.adapter.codec(runtime.limits)
         self.opened = self._dialer is not None
         if not self.opened:
             self.share = Share()
@@ -131,7 +131,7 @@ class Link:
         self.bodies = MemoryBudget(runtime, share=self.share)
         self.format, self.format_for = codec.formats[0], codec.format_for
         self.urgency = CodecFeatures.of(codec).urgency
-        self.expires = expiry(self.identity, runtime)
+        self.expires = None if self.admission is None else expiry(self.admission.identity, runtime)
         runtime.links[self] = None
 
     # -- who is there ----------------------------------------------------------------------------------------------------
@@ -233,7 +233,8 @@ class Link:
         if capabilities.many_peers:
             self.multiplexed = self.multiplexed or MultiplexedPeers(self)
         elif self.peer is None:
-            self.peer = self.owner.open_peer(self, None, self.identity or Identity(), "")
+            identity = Identity() if self.admission is None else self.admission.identity
+            self.peer = self.owner.open_peer(self, None, identity, "")
         if bare and self.peer is not None:
             self.peer.mark_bare()
         self.set_shared()

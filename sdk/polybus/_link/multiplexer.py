@@ -183,9 +183,9 @@ class MultiplexedPeers:
             self._link.outbox.clear()
 
 
-def expiry(identity: Identity | None, runtime: Runtime) -> float | None:
+def expiry(identity: Identity, runtime: Runtime) -> float | None:
     """Tell when an identity ends, on the loop's clock."""
-    if identity is None or identity.expires_at is None:
+    if identity.expires_at is None:
         return None
     left = identity.expires_at - datetime.datetime.now(datetime.UTC)
     return runtime.time() + float(left.total_seconds())

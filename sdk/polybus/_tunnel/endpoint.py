@@ -114,7 +114,7 @@ class Entrance:
         gate, runtime = self._gate, self._runtime
         if gate is None or runtime is None or self._inner.services.runtime is not runtime:
             return
-        links = [link for link in gate.links if outer is None or (link.handshake is not None and link.handshake.outer in outer)]
+        links = [link for link in gate.links if outer is None or (link.admission and link.admission.handshake.outer in outer)]
         if not links:
             return  # also what ends the way through buses that lead to themselves
         peers = [peer for link in links for peer in link.peers]
@@ -186,7 +186,7 @@ class Entrance:
         return outcome
 
     def _handshake(self, peer: Peer, name: str, given: _Open) -> Handshake:
-        outer = peer.link.handshake
+        outer = None if peer.link.admission is None else peer.link.admission.handshake
         tokens = name.split(".")
         cookies = given.headers.get("cookie")
         return Handshake(

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from .._bus.drain import DRAIN
+from .._bus.lifecycle import DRAIN
 from .items import BlockingBlock, BlockingChannel, BlockingItems, BlockingSubscription, BlockingTunnel, Run, awaited, called
 from .peer import AnyPeer, BlockingListener, BlockingPeer, asynchronous
 
