@@ -5,6 +5,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from . import errors
 from ._bridge import Route, bridge
 from ._bus.acceptor import Listener
 from ._bus.bus import Bus
@@ -18,35 +19,7 @@ from ._pubsub.subscription import Subscription
 from ._rpc.channel import Channel
 from ._rpc.reply import Reply
 from .backoff import Backoff
-from .errors import (
-    AmbiguousRoute,
-    BadReply,
-    BadRequest,
-    BusError,
-    Code,
-    Conflict,
-    ConnectFailed,
-    DeadlineExceeded,
-    Disconnected,
-    EncodeError,
-    Forbidden,
-    LocalProtocolError,
-    NoHandler,
-    NotFound,
-    ProtocolError,
-    QueueFull,
-    RemoteError,
-    RemoteProtocolError,
-    RequestCancelled,
-    RequestError,
-    ReservedSubject,
-    SlowConsumer,
-    TooLarge,
-    TooManyRequests,
-    Unauthorized,
-    Unavailable,
-    Unsupported,
-)
+from .errors import *  # noqa: F403  # all of them
 from .limits import Limits
 from .message import Kind, Message
 from .plugins import Handshake, Identity
@@ -57,55 +30,29 @@ if TYPE_CHECKING:
     from .broker import Broker
 
 __all__ = [
-    "AmbiguousRoute",
     "Backoff",
-    "BadReply",
-    "BadRequest",
     "Broker",
     "Bus",
-    "BusError",
     "Channel",
-    "Code",
-    "Conflict",
-    "ConnectFailed",
     "Context",
-    "DeadlineExceeded",
-    "Disconnected",
-    "EncodeError",
-    "Forbidden",
     "Handshake",
     "Identity",
     "Kind",
     "Limits",
     "Listener",
-    "LocalProtocolError",
     "Message",
-    "NoHandler",
-    "NotFound",
     "Peer",
-    "ProtocolError",
-    "QueueFull",
-    "RemoteError",
-    "RemoteProtocolError",
     "Reply",
-    "RequestCancelled",
-    "RequestError",
-    "ReservedSubject",
     "Route",
     "Router",
-    "SlowConsumer",
     "Stats",
     "Subject",
     "Subscription",
-    "TooLarge",
-    "TooManyRequests",
-    "Unauthorized",
-    "Unavailable",
-    "Unsupported",
     "bridge",
     "connect",
     "run",
 ]
+__all__ += errors.__all__
 
 
 def _show_public_names() -> None:

@@ -138,13 +138,10 @@ class RouteSide:
     # -- what does not cross ---------------------------------------------------------------------------------------------
 
     def lost(self, message: Message, error: BusError) -> None:
-        """Count a message that could not cross, for which no caller waits. The log tells it once a minute: peers shall not
-        fill it.
-        """
+        """Count a message that could not cross, for which no caller waits; peers shall not fill the log with such."""
         here, route = self.here, self.route
         here.services.counters.dropped += 1
         here.services.dead_letter(message.peer, message, translated(error).code, f"not bridged: {error}")
         if self._losses.add(monotonic()) == 1:
-            logger.warning(
-                "polybus: %r could not cross the bridge (%r to %r): %s", message.subject, route.source, route.target, error
-            )
+            text = "polybus: %r could not cross the bridge (%r to %r): %s"
+            logger.warning(text, message.subject, route.source, route.target, error)

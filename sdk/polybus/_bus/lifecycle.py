@@ -128,7 +128,7 @@ class Lifecycle:
             try:
                 await runtime.open()
                 self._services.executor.start(runtime)
-                self._pubsub.start(runtime.bus_identities)
+                self._pubsub.recipients.start(runtime.bus_identities)
                 for spec in self._lookup.subscribers:
                     self._pubsub.subscribe_handler(spec)
                 if self._lifespan is not None:
@@ -155,11 +155,10 @@ class Lifecycle:
         await self.leave(self._holders.popleft(), error)
 
     async def leave(self, runtime: Runtime | None, error: BaseException | None) -> None:
-        """Count one less; the last one out drains, or with an error closes, the bus.
+        """Count one less; the last one out drains, or with an error closes, the bus. The error goes on, whatever else fails.
 
         Args:
             runtime: What `enter` gave: who entered before an `aclose` does not leave what others have entered since.
-            error: What was raised in the block. It goes on, whatever else fails.
         """
         if runtime is None or within(runtime):
             return

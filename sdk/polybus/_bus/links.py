@@ -194,11 +194,7 @@ class LinkRegistry:
         self.of_lifespan.discard(link)
 
     def lost(self, peer: Peer, gone: BusError | None) -> None:
-        """Forget the interest of a peer whose connection is gone.
-
-        Args:
-            gone: Why it does not come back, where it does not.
-        """
+        """Forget the interest of a peer whose connection is gone; `gone` is why it does not come back, where it does not."""
         self.pubsub.recipients.remove(peer)
         if gone is not None:
             self.pubsub.peer_gone(peer, gone)
@@ -217,11 +213,7 @@ class LinkRegistry:
         link.abort(Closed(code, "leaving"))
 
     async def close_all(self, runtime: Runtime, reason: str, *, of_lifespan: bool = False) -> None:
-        """Say goodbye on the links and wait for their end, for a bounded time.
-
-        Args:
-            of_lifespan: Those of the lifespan too.
-        """
+        """Say goodbye on the links, those of the lifespan only where asked, and wait for their end, for a bounded time."""
         links = [link for link in runtime.links if of_lifespan or link not in self.of_lifespan]
         for link in links:
             link.close(1000 if link.opened else 1001, reason)

@@ -21,6 +21,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Final, TypeVar
 
 import anyio
+from attrs import define, field
 
 from .._util.sources import sources
 
@@ -30,32 +31,28 @@ P = TypeVar("P", bound=Hashable)
 """A peer, by which facts are kept here: no more is asked of it."""
 
 
+@define(eq=False)
 class BusIdentities:
     """The buses at the other ends of a bus's links, and its own proof of who it is."""
 
-    __slots__ = ("_answered", "_asked", "_names", "_proofs", "_secret", "_told", "_voices", "changed", "held_out", "pending")
-
-    def __init__(self) -> None:
-        self._secret = sources.get().urandom(16).hex()
-        self.changed: Callable[[], None] = _nothing
-        """Called when another answer of `same` may be right, or somebody is held out."""
-        self._names: dict[Hashable, str] = {}
-        """The secrets of peers: of those who dialled what they said, of those who were dialled what their answer shows."""
-        self._voices: dict[Hashable, object] = {}
-        """The identities of those who dialled, where they can be told apart."""
-        self._asked: dict[Hashable, str] = {}
-        """The questions to those who were dialled."""
-        self._proofs: dict[Hashable, str] = {}
-        """Their answers."""
-        self._told: set[Hashable] = set()
-        """Peers that have been asked on their present connection."""
-        self.pending: dict[Hashable, None] = {}
-        """Peers that were dialled and have not answered yet, for the first time."""
-        self.held_out: dict[Hashable, None] = {}
-        """Peers that are sent no publications until nothing is pending: they may be sent them on another link already."""
-        self._answered: anyio.Event | None = None
-
-    # -- what is said ----------------------------------------------------------------------------------------------------
+    _secret: str = field(factory=lambda: sources.get().urandom(16).hex())
+    changed: Callable[[], None] = lambda: None
+    """Called when another answer of `same` may be right, or a peer is held out."""
+    _names: dict[Hashable, str] = field(factory=dict)
+    """The secrets of peers: of those who dialled what they said, of those who were dialled what their answer shows."""
+    _voices: dict[Hashable, object] = field(factory=dict)
+    """The identities of those who dialled, where they can be told apart."""
+    _asked: dict[Hashable, str] = field(factory=dict)
+    """The questions to those who were dialled."""
+    _proofs: dict[Hashable, str] = field(factory=dict)
+    """Their answers."""
+    _told: set[Hashable] = field(factory=set)
+    """Peers that have been asked on their present connection."""
+    pending: dict[Hashable, None] = field(factory=dict)
+    """Peers that were dialled and have not answered yet, for the first time."""
+    held_out: dict[Hashable, None] = field(factory=dict)
+    """Peers that are sent no publications until nothing is pending: they may be sent them on another link already."""
+    _answered: anyio.Event | None = None
 
     def introduction(self, peer: Hashable) -> dict[str, str]:
         """Make the facts of a hello to a peer that this bus has dialled."""
@@ -66,7 +63,7 @@ class BusIdentities:
         return {"secret": self._secret, "nonce": nonce}
 
     def expect_answer(self, peer: Hashable) -> None:
-        """A hello is about to go to a peer whose link has come up."""
+        """Note that a hello is about to go to a peer whose link has come up."""
         if peer not in self._asked:
             self.pending[peer] = None
             if self._names:
@@ -81,13 +78,10 @@ class BusIdentities:
         """Make the facts of an answer to a hello."""
         return {"proof": _proof(self._secret, nonce)} if _is_token(nonce) else {}
 
-    # -- what is heard ---------------------------------------------------------------------------------------------------
-
     def take_secret(self, peer: Hashable, name: Any, voice: object = None) -> bool:
-        """A peer that dialled this bus says who it is. Whether that can be compared with all others already.
+        """Learn who a peer is that dialled this bus, and tell whether that can be compared with all others already.
 
-        Args:
-            voice: The mark of its identity; None if it has none that can be compared.
+        `voice` is the mark of its identity; None if it has none that can be compared.
         """
         if not _is_token(name):
             self.release(peer)
@@ -106,7 +100,7 @@ class BusIdentities:
         return peer not in self.held_out
 
     def take_proof(self, peer: Hashable, proof: Any) -> None:
-        """A peer that this bus dialled has answered a hello; None where it did not, or is none of ours."""
+        """Take the answer of a peer that this bus dialled to a hello; None where there was none, or it is none of ours."""
         nonce = self._asked.get(peer)
         if _is_token(proof) and nonce is not None and self._proofs.get(peer) != proof:
             self._proofs[peer] = proof
@@ -124,8 +118,7 @@ class BusIdentities:
     def wait_for(self, peer: Hashable) -> bool:
         """Hold out a peer that has dialled this bus and that would be sent everything at once, until it has said who it is.
 
-        Returns:
-            Whether it is: this bus has dialled one of ours, and it might be the same.
+        Tells whether it is held out: this bus has dialled one of ours, and it might be the same.
         """
         if self._proofs:
             self.held_out[peer] = None
@@ -157,20 +150,16 @@ class BusIdentities:
         self.settle()
 
     def lost(self, peer: Hashable) -> None:
-        """The connection of a peer has ended; its link may come back, and with it the same bus."""
+        """Note that the connection of a peer has ended; its link may come back, and with it the same bus."""
         self._told.discard(peer)
 
     def forget(self, peer: Hashable) -> None:
-        """A peer has gone for good."""
+        """Forget a peer that has gone for good."""
         self._told.discard(peer)
-        self._names.pop(peer, None)
-        self._voices.pop(peer, None)
-        self._asked.pop(peer, None)
-        self._proofs.pop(peer, None)
+        for known in (self._names, self._voices, self._asked, self._proofs):
+            known.pop(peer, None)
         self.take_proof(peer, None)
         self.held_out.pop(peer, None)
-
-    # -- who is the same -------------------------------------------------------------------------------------------------
 
     def same(self, peers: Iterable[P]) -> tuple[tuple[P, ...], ...]:
         """Group the peers that are one bus, for each such bus."""
@@ -187,10 +176,6 @@ class BusIdentities:
         voices = {peer: self._voices[peer] for peer in peers if peer in self._voices}
         several = set(voices.values())
         return [peers] if len(several) < 2 else [[peer for peer in peers if voices.get(peer) == one] for one in several]
-
-
-def _nothing() -> None:
-    pass
 
 
 def _is_token(text: Any) -> bool:

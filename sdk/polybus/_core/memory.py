@@ -74,11 +74,7 @@ class Share:
     held: int = 0
 
     def join(self, known: dict[str, Address], address: str) -> None:
-        """Enter the address of the link, with its port. Called once, before anything is kept.
-
-        Args:
-            known: All addresses that have links, or had and something is kept for them still.
-        """
+        """Enter the address of the link, with its port, among all that have links or keep something. Called once, at first."""
         network = network_of(address)
         self.address = known.setdefault(network, Address(network))
         self.address.links += 1

@@ -140,12 +140,7 @@ class Runtime:
     async def open(self) -> None:
         """Start the task group, in a task of its own: so a bus may be entered in one task and left in another."""
         started = anyio.Event()
-        if self.backend == "asyncio":
-            self._owner = asyncio.get_running_loop().create_task(self._own(started), name="polybus")
-        else:
-            import trio
-
-            trio.lowlevel.spawn_system_task(self._own, started, name="polybus")
+        self._owner = self._start_task("polybus", self._own, started)
         await started.wait()
         self.spawn(self._keep_time)
         self.spawn(self._keep_house)
@@ -179,14 +174,18 @@ class Runtime:
 
     def detach(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
         """Run what drains or closes this runtime, outside of its own tasks. Errors are logged."""
-        if self.backend == "asyncio":
-            task = asyncio.get_running_loop().create_task(self._guard(function, args), name="polybus closing")
+        if (task := self._start_task("polybus closing", self._guard, function, args)) is not None:
             self._detached.add(task)
             task.add_done_callback(self._detached.discard)
-        else:
-            import trio
 
-            trio.lowlevel.spawn_system_task(self._guard, function, args, name="polybus closing")
+    def _start_task(self, name: str, function: Callable[..., Any], *args: Any) -> asyncio.Task[None] | None:
+        """Start a task that is none of the task group's; None on trio, where the system owns it."""
+        if self.backend == "asyncio":
+            return asyncio.get_running_loop().create_task(function(*args), name=name)
+        import trio
+
+        trio.lowlevel.spawn_system_task(function, *args, name=name)
+        return None
 
     def spawn(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
         """Run a coroutine function as a task of the bus, in the context in which the bus was entered. Errors are logged.
@@ -297,20 +296,11 @@ class Runtime:
 
     # -- housekeeping ----------------------------------------------------------------------------------------------------
 
-    def _pace(self) -> float:
-        limits = self.limits
-        shortest = min(
-            limits.ping_interval,
-            limits.ping_timeout,
-            limits.write_timeout,
-            limits.frame_timeout,
-            limits.close_timeout,
-            limits.handshake_timeout,
-        )
-        return max(0.01, min(1.0, shortest / 4))
-
     async def _keep_house(self) -> None:
-        pace = self._pace()
+        limits = self.limits
+        pings = min(limits.ping_interval, limits.ping_timeout)
+        shortest = min(pings, limits.write_timeout, limits.frame_timeout, limits.close_timeout, limits.handshake_timeout)
+        pace = max(0.01, min(1.0, shortest / 4))
         while True:
             await anyio.sleep(pace)
             now = self.time()

@@ -63,7 +63,7 @@ class Link:
     services: Services
     adapter: ProtocolAdapter
     url: str
-    _dialer: LinkDialer | None = field(default=None, kw_only=True)
+    _dialer: LinkDialer | None = field(default=None, kw_only=True, alias="dialer")
     serves: tuple[str | int, ...] = field(default=(), kw_only=True)
     when_full: str = field(default="drop_oldest", kw_only=True)
     admission: Admission | None = field(default=None, kw_only=True)

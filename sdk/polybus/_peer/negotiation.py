@@ -76,8 +76,7 @@ class Negotiation:
     def ask(self, *, again: bool = False) -> ExtensionProbe:
         """Send the hello that asks for the extensions, unless one is out: each waits for a second, so that is one a second.
 
-        Args:
-            again: On a new connection, whose other end knows nothing yet.
+        With `again` it goes out on a new connection, whose other end knows nothing yet.
         """
         peer, probe = self._peer, self.probe
         link = peer.link
@@ -88,13 +87,9 @@ class Negotiation:
         return probe
 
     async def confirm(self, patterns: list[str | int] | None = None) -> list[str | int]:
-        """Send a hello and wait for its answer. Also a barrier: what was written before has been handled when this returns.
+        """Send a hello, wait for its answer, and give those of the patterns that the peer refused.
 
-        Args:
-            patterns: Those that were just subscribed.
-
-        Returns:
-            Those of `patterns` that the peer refused.
+        Also a barrier: what was written before has been handled when this returns.
         """
         answer = await _told(self._send({"confirm": patterns} if patterns else {}))
         refused = answer.get("refused", []) if isinstance(answer, dict) else []
@@ -152,12 +147,7 @@ class Negotiation:
             identities.take_proof(self._peer, None)
 
     def is_ours(self, subscribes: Any = None, passes: Any = None) -> None:
-        """Note that the peer has shown to be a polybus peer.
-
-        Args:
-            subscribes: How many subscriptions it has still to tell.
-            passes: True where it passes publications on to other buses.
-        """
+        """Note that the peer has shown to be a polybus peer, how many subscriptions it will tell, and whether it passes on."""
         peer, pubsub = self._peer, self._pubsub
         if passes is True and not self.passes_on:
             self.passes_on = True
@@ -171,11 +161,7 @@ class Negotiation:
             pubsub.announcer.confirm_late(peer)
 
     def unsupported(self, without: str) -> Unsupported:
-        """Make the error of a verb that takes a polybus peer.
-
-        Args:
-            without: The rest of the text: what cannot be done.
-        """
+        """Make the error of a verb that takes a polybus peer; `without` is what cannot be done."""
         if self.speaks_extensions is None:
             return Unsupported(
                 f"{self._peer!r} has not answered for {HELLO_TIMEOUT:.0f} s: it may be a bare peer, or busy; {without} until "

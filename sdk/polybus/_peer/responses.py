@@ -15,11 +15,7 @@ if TYPE_CHECKING:
 
 
 def response_to(message: Message, value: Any, link: Link, call: Call | None = None) -> Message:
-    """Make the response to a request, its body encoded.
-
-    Args:
-        call: The call that has served it, where a handler did.
-    """
+    """Make the response to a request, its body encoded; `call` has served it, where a handler did."""
     response = Message(Kind.RESPONSE, message.subject, message.id, None, link.format)
     response.reply_to = message.reply_to
     if call is not None and call.forwards and isinstance(value, Message):
@@ -49,11 +45,7 @@ def send_error(
     *,
     delivered: bool = False,
 ) -> None:
-    """Answer a message of a peer with an error.
-
-    Args:
-        delivered: A handler had the message, and this is what it says; otherwise the bus itself refuses it.
-    """
+    """Answer a message with an error: what its handler says where that had it (`delivered`), else the bus itself refuses it."""
     link = peer.link
     if not delivered:
         link.services.dead_letter(peer, message, code, text)

@@ -52,10 +52,7 @@ class Streams:
     async def open_channel(
         self, channel: Channel[Any, Any], body: Any, mode: str, timeout: float | None, credit: int, hops: int = 0
     ) -> None:
-        """Write an open.
-
-        Args:
-            hops: The bridges and tunnels that it has come through before this link.
+        """Write an open that has come through so many bridges and tunnels before this link.
 
         Raises:
             Unsupported: The peer or its wire cannot carry it.
@@ -171,11 +168,7 @@ class Streams:
         return self.link.takes_answers
 
     def channel_frame(self, channel: Channel[Any, Any], frame: bytes, body_format: BodyFormat | None) -> int:
-        """Write a frame of a tunnel as an item, and tell what it costs the other side until it is read.
-
-        Args:
-            body_format: How it travels; None for a value of this wire.
-        """
+        """Write a frame of a tunnel as an item, None for a value of this wire, and tell its cost as `channel_send` does."""
         if body_format is None:
             return self.channel_send(channel, Kind.ITEM, frame, None, {})
         self.link.answer(Message(Kind.ITEM, channel.subject, channel.id, frame, body_format), self._peer)

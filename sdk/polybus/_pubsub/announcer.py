@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import anyio
+from attrs import define, field
 
 from .._peer.extension_probe import HELLO_TIMEOUT
 from ..errors import BusError, Disconnected, Forbidden, LocalProtocolError, Unsupported
@@ -28,17 +29,17 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus")
 
 
+@define(eq=False)
 class SubscriptionAnnouncer:
     """Tells peers what this bus has subscribed to, counted by pattern, and what it answers."""
 
-    def __init__(self, services: Services, lookup: HandlerLookup, recipients: Recipients, to_peers: PeerSubscriptions) -> None:
-        self._services = services
-        self._lookup = lookup
-        self._recipients = recipients
-        self._to_peers = to_peers
-        self._patterns: dict[str | int, int] = {}
-        self._restoring: dict[Peer, anyio.Event] = {}
-        """Peers that are told of patterns as soon as it is known who they are."""
+    _services: Services
+    _lookup: HandlerLookup
+    _recipients: Recipients
+    _to_peers: PeerSubscriptions
+    _patterns: dict[str | int, int] = field(factory=dict, init=False)
+    _restoring: dict[Peer, anyio.Event] = field(factory=dict, init=False)
+    """Peers that are told of patterns as soon as it is known who they are."""
 
     @property
     def has_patterns(self) -> bool:
@@ -151,11 +152,7 @@ class SubscriptionAnnouncer:
             logger.warning("polybus: not all peers hear of %r: %s", pattern, error)
 
     async def _announce_to(self, peer: Peer, pattern: str | int, *, alone: bool = False) -> None:
-        """Tell one peer, and wait until it knows.
-
-        Args:
-            alone: The subscription is to this peer and no other: one that dialled in must carry it too.
-        """
+        """Tell one peer, and wait until it knows. One that is asked alone must carry it too where it has dialled in."""
         link = peer.link
         if alone:
             link.check_initiates(peer)
@@ -192,8 +189,7 @@ class SubscriptionAnnouncer:
     def restore(self, link: Link, *, alone: bool) -> None:
         """Tell the peers of a link that is up of all patterns, before any other traffic.
 
-        Args:
-            alone: There is no other link, and none can come: no bus can be reached on two ways.
+        Where the link is `alone`, and no other can come, no bus can be reached on two ways.
         """
         for peer in link.peers:
             self._recipients.bus_identities.lost(peer)  # a question of the time without a connection still waits in the outbox
@@ -289,8 +285,7 @@ class SubscriptionAnnouncer:
     def to_tell(self, peer: Peer, *, again: bool = False) -> int:
         """Count the subscriptions that a peer is told as soon as it has said who it is, on a wire where only our own read them.
 
-        Args:
-            again: On a new connection, on which none has been told yet.
+        With `again` on a new connection, on which none has been told yet.
         """
         link = peer.link
         session = link.session

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from attrs import define, field
+
 from .._util.pattern_index import SubjectIndex
 
 if TYPE_CHECKING:
@@ -12,25 +14,18 @@ if TYPE_CHECKING:
     from .subscription import Subscription
 
 
+@define(eq=False)
 class PeerSubscriptions:
-    """The subscriptions to single peers, and the patterns that each peer was told because of them. Empty where there are none.
+    """Subscriptions to single peers, and the patterns that each peer was told because of them. Empty where there are none."""
 
-    Args:
-        changed: Called before one more is added.
-    """
-
-    def __init__(self, changed: Callable[[], None]) -> None:
-        self._changed = changed
-        self.indices: dict[Peer, SubjectIndex[Subscription]] = {}
-        """Subscriptions to the publications of each peer. Looked at for every publication, so without a call."""
-        self._patterns: dict[Peer, dict[str | int, dict[Subscription, None]]] = {}
+    _changed: Callable[[], None]
+    """Called before one more is added."""
+    indices: dict[Peer, SubjectIndex[Subscription]] = field(factory=dict, init=False)
+    """Subscriptions to the publications of each peer. Looked at for every publication, so without a call."""
+    _patterns: dict[Peer, dict[str | int, dict[Subscription, None]]] = field(factory=dict, init=False)
 
     def add(self, peer: Peer, pattern: str | int, subscription: Subscription) -> None:
-        """Add a subscription.
-
-        Args:
-            pattern: As it is told to the peer.
-        """
+        """Add a subscription to a pattern, which is as it is told to the peer."""
         self._changed()
         self.indices.setdefault(peer, SubjectIndex()).add(subscription.pattern, subscription)
         self._patterns.setdefault(peer, {}).setdefault(pattern, {})[subscription] = None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
 import anyio.lowlevel
+from attrs import define, field
 
 from .._core.via import ViaHeader
 from .._peer.authorization_queue import OutboundAuthorization
@@ -50,18 +51,16 @@ def own_format(peers: tuple[Peer, ...]) -> Choose | None:
     return ways.pop() if len(ways) == 1 else None
 
 
+@define(eq=False, weakref_slot=False)
 class Targets:
     """The peers and queues that get one publication."""
 
-    __slots__ = ("peers", "queues", "twice", "two_ways")
-
-    def __init__(self, peers: tuple[Peer, ...], queues: tuple[PublicationQueue, ...] = ()) -> None:
-        self.peers: tuple[Peer, ...] = peers
-        self.queues: tuple[PublicationQueue, ...] = queues
-        self.two_ways: bool = False
-        """Tells whether some other bus might be reached twice."""
-        self.twice: tuple[tuple[Peer, ...], ...] = ()
-        """Peers that are known to be one bus, for each such bus."""
+    peers: tuple[Peer, ...]
+    queues: tuple[PublicationQueue, ...] = ()
+    two_ways: bool = False
+    """True where some other bus might be reached twice."""
+    twice: tuple[tuple[Peer, ...], ...] = ()
+    """Peers that are known to be one bus, for each such bus."""
 
 
 class PublicationRoute(Targets):
@@ -82,17 +81,9 @@ class PublicationRoute(Targets):
 
 
 def make_publication(
-    route: PublicationRoute,
-    subject: str | int,
-    body: Any,
-    headers: dict[str, str] | None,
-    peers: tuple[Peer, ...] | None,
+    route: PublicationRoute, subject: str | int, body: Any, headers: dict[str, str] | None, peers: tuple[Peer, ...] | None
 ) -> Message:
-    """Encode a publication, once for all its targets.
-
-    Args:
-        headers: Checked.
-        peers: The peers that alone get it.
+    """Encode a publication, once for all its targets, or for the given peers alone.
 
     Raises:
         EncodeError: The body cannot be written.
@@ -108,32 +99,24 @@ def make_publication(
     return Message(Kind.PUBLISH, subject, None, raw, body_format, headers)
 
 
+@define(eq=False)
 class Publisher:
     """Sends the publications of this bus to its own queues and to peers."""
 
-    def __init__(
-        self,
-        services: Services,
-        check_gone: Callable[[], None],
-        local: SubjectIndex[PublicationQueue],
-        relays: SubjectIndex[str | int],
-        recipients: Recipients,
-        deduplicator: Deduplicator,
-    ) -> None:
-        self._services = services
-        self._check_gone = check_gone
-        self._local = local
-        self._relays = relays
-        self._recipients = recipients
-        self._deduplicator = deduplicator
-        self.routes: dict[str | int, PublicationRoute] = {}
-        """Recent answers of `route`."""
-        self.since_yield: int = 0
-        """Publications, and copies of them, since the last `yield_to_loop`."""
-        self._numbering: bool = False
-        """Tells whether a publication is on its two ways, and may wait there."""
-        self._turns: deque[anyio.Event] = deque()
-        self._unsent = ViolationCounter()
+    _services: Services
+    _check_gone: Callable[[], None]
+    _local: SubjectIndex[PublicationQueue]
+    _relays: SubjectIndex[str | int]
+    _recipients: Recipients
+    _deduplicator: Deduplicator
+    routes: dict[str | int, PublicationRoute] = field(factory=dict, init=False)
+    """Recent answers of `route`."""
+    since_yield: int = field(default=0, init=False)
+    """Publications, and copies of them, since the last `yield_to_loop`."""
+    _numbering: bool = field(default=False, init=False)
+    """True while a publication is on its two ways, and may wait there."""
+    _turns: deque[anyio.Event] = field(factory=deque, init=False)
+    _unsent: ViolationCounter = field(factory=ViolationCounter, init=False)
 
     # -- routes ----------------------------------------------------------------------------------------------------------
 
@@ -360,9 +343,6 @@ class Publisher:
         """Count a publication that did not fit the wire of a peer, and for which no caller waits.
 
         The log tells it once a minute, since a peer must not be able to fill it.
-
-        Args:
-            how: What could not be done with it.
         """
         self._services.counters.dropped += 1
         if self._unsent.add(monotonic()) == 1:

@@ -22,7 +22,6 @@ from .relay import Relay
 from .subscription import Subscription
 
 if TYPE_CHECKING:
-    from .._core.bus_identity import BusIdentities
     from .._core.services import Services
     from .._handlers.lookup import HandlerLookup
     from .._peer.peer import Peer
@@ -66,10 +65,6 @@ class PubSub:
         return self.relay.patterns.size > 0 or any(queue.leads_on for queue in self._handler_queues)
 
     # -- the life of the bus ---------------------------------------------------------------------------------------------
-
-    def start(self, identities: BusIdentities) -> None:
-        """Begin with the bus's run."""
-        self.recipients.start(identities)
 
     def stop(self) -> None:
         """Take the subscriptions of handlers out: the bus has been left."""
@@ -184,10 +179,6 @@ class PubSub:
     # -- peers -----------------------------------------------------------------------------------------------------------
 
     def peer_gone(self, peer: Peer, error: BusError) -> None:
-        """End the subscriptions to a peer that has gone for good.
-
-        Args:
-            error: Raised there.
-        """
+        """End the subscriptions to a peer that has gone for good, which raise the error."""
         for subscription in self.to_peers.forget(peer):
             subscription.end(None if self._services.leaving else another(error))

@@ -312,11 +312,7 @@ class SubscriptionQueue(ABC):
             logger.warning(text, message.subject, message.peer or "this bus", what, why)
 
     def _expire(self, now: float) -> float:
-        """Tell what was dropped meanwhile, when the pause is over. Called by the runtime.
-
-        Returns:
-            When it is to be called next.
-        """
+        """Tell what was dropped meanwhile, when the pause is over, and when it is to be called next. Called by the runtime."""
         if now < self._tells_at:
             return self._tells_at
         self._tells_at = math.inf

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from attrs import define, field
+
 from .._core.via import ViaHeader, depth_of, vouched
 from .._util.pattern_index import SubjectIndex
 from ..headers import VIA
@@ -18,24 +20,17 @@ if TYPE_CHECKING:
     from .relay import Relay
 
 
+@define(eq=False)
 class PublicationReceiver:
     """Delivers the publications of peers."""
 
-    def __init__(
-        self,
-        local: SubjectIndex[PublicationQueue],
-        remote: SubjectIndex[Peer],
-        to_peers: PeerSubscriptions,
-        relay: Relay,
-        deduplicator: Deduplicator,
-    ) -> None:
-        self._local = local
-        self._remote = remote
-        self._to_peers = to_peers
-        self._relay = relay
-        self._deduplicator = deduplicator
-        self.queues: dict[str | int, tuple[PublicationQueue, ...]] = {}
-        """Queues for publications of peers, of subjects that end here. Empty while there are subscriptions to single peers."""
+    _local: SubjectIndex[PublicationQueue]
+    _remote: SubjectIndex[Peer]
+    _to_peers: PeerSubscriptions
+    _relay: Relay
+    _deduplicator: Deduplicator
+    queues: dict[str | int, tuple[PublicationQueue, ...]] = field(factory=dict, init=False)
+    """Queues for publications of peers, of subjects that end here. Empty while there are subscriptions to single peers."""
 
     def deliver(self, message: Message, peer: Peer) -> None:
         """Deliver a publication to this bus's own subscriptions, and to others only where a relay says so."""

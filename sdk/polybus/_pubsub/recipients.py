@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from attrs import define, field
+
 from .._core.bus_identity import BusIdentities
 from .._util.pattern_index import SubjectIndex
 from ..errors import Unsupported
@@ -14,25 +16,22 @@ if TYPE_CHECKING:
     from .._peer.peer import Peer
 
 
+@define(eq=False)
 class Recipients:
-    """The peers that have subscribed, and those that get publications without that.
+    """The peers that have subscribed, and those that get publications without that."""
 
-    Args:
-        changed: Called when `of` may give another answer.
-    """
-
-    def __init__(self, remote: SubjectIndex[Peer], most: int, changed: Callable[[], None]) -> None:
-        self.remote: SubjectIndex[Peer] = remote
-        self._most = most
-        """`Limits.subscriptions`."""
-        self._changed = changed
-        self.bus_identities: BusIdentities = BusIdentities()
-        self._upstream: tuple[Peer, ...] = ()
-        self.gets_all: dict[Peer, int] = {}
-        """Peers on wires without subscriptions that get every publication: they have not shown to be ours, or have as many
-        subscriptions still to tell."""
-        self.unconfirmed: dict[Peer, None] = {}
-        """Peers on wires where publications are an extension that have not shown to be ours: they are asked first."""
+    remote: SubjectIndex[Peer]
+    _most: int
+    """`Limits.subscriptions`."""
+    _changed: Callable[[], None]
+    """Called when `of` may give another answer."""
+    bus_identities: BusIdentities = field(factory=BusIdentities, init=False)
+    _upstream: tuple[Peer, ...] = field(default=(), init=False)
+    gets_all: dict[Peer, int] = field(factory=dict, init=False)
+    """Peers on wires without subscriptions that get every publication: they have not shown to be ours, or have as many
+    subscriptions still to tell."""
+    unconfirmed: dict[Peer, None] = field(factory=dict, init=False)
+    """Peers on wires where publications are an extension that have not shown to be ours: they are asked first."""
 
     def start(self, identities: BusIdentities) -> None:
         """Begin with a runtime, which knows the buses at the other ends of the links."""
@@ -71,11 +70,7 @@ class Recipients:
         return [peer for peer in up if peer.may_be_ours and not self.bus_identities.has_told(peer)]
 
     def add(self, peer: Peer) -> bool:
-        """Take in a peer that has connected.
-
-        Returns:
-            Whether it is held out, until it has said who it is.
-        """
+        """Take in a peer that has connected. True where it is held out, until it has said who it is."""
         link, held_out = peer.link, False
         session = link.session
         if session is not None and not link.upstream and link.initiates and not session.capabilities.subscribe:
@@ -88,11 +83,7 @@ class Recipients:
         return held_out
 
     def confirm(self, peer: Peer, subscribes: Any) -> None:
-        """Note that a peer has shown to be ours.
-
-        Args:
-            subscribes: How many subscriptions it says that it will tell; until then it misses nothing.
-        """
+        """Note that a peer has shown to be ours. Until it has told as many subscriptions as it says, it misses nothing."""
         if peer in self.gets_all and type(subscribes) is int and 0 < subscribes <= self._most:
             self.gets_all[peer] = subscribes
         else:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from attrs import define, field
+
 from .._core.via import too_far
 from .._util.pattern_index import SubjectIndex
 from ..errors import BusError, Code
@@ -22,25 +24,18 @@ logger: logging.Logger = logging.getLogger("polybus")
 _HINTS = 256
 
 
+@define(eq=False)
 class Relay:
     """Passes publications of peers on to other peers that subscribed, up to the limit of hops; hints at those it does not."""
 
-    def __init__(
-        self,
-        services: Services,
-        patterns: SubjectIndex[str | int],
-        recipients: Recipients,
-        publisher: Publisher,
-        deduplicator: Deduplicator,
-    ) -> None:
-        self._services = services
-        self.patterns: SubjectIndex[str | int] = patterns
-        self._recipients = recipients
-        self._publisher = publisher
-        self._deduplicator = deduplicator
-        self._hinted: set[str | int] = set()
-        self._stopped: set[str | int] = set()
-        """Subjects of which the log says that some came too far."""
+    _services: Services
+    patterns: SubjectIndex[str | int]
+    _recipients: Recipients
+    _publisher: Publisher
+    _deduplicator: Deduplicator
+    _hinted: set[str | int] = field(factory=set, init=False)
+    _stopped: set[str | int] = field(factory=set, init=False)
+    """Subjects of which the log says that some came too far."""
 
     def takes(self, subject: str | int) -> bool:
         """Tell whether publications to a subject are passed on."""
@@ -84,21 +79,12 @@ class Relay:
             logger.warning("polybus: %.200s", text)
 
     def hint(self, subject: str | int, source: Peer) -> bool:
-        """Log once for each subject that a relay would pass publications on.
-
-        Returns:
-            Whether it has been looked at just now; False where that is known from before.
-        """
+        """Log once for each subject that a relay would pass publications on. False where that is known from before."""
         if subject in self._hinted:
             return False
         others = [peer for peer in self._recipients.remote.match(subject) if peer is not source]
         if others and len(self._hinted) < _HINTS:
             self._hinted.add(subject)
-            logger.info(
-                "polybus: %r published %.100r, which %d other peers subscribed to; bus.relay(%.100r) would pass it on",
-                source,
-                subject,
-                len(others),
-                subject,
-            )
+            text = "polybus: %r published %.100r, which %d other peers subscribed to; bus.relay(%.100r) would pass it on"
+            logger.info(text, source, subject, len(others), subject)
         return True

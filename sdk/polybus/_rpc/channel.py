@@ -154,8 +154,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
     async def _stand_in_line(self, room: Awaitable[None] | None = None) -> None:
         """Wait until it is this sender's turn: what one has found free is still free when it writes, in the same turn.
 
-        Args:
-            room: What `channel_room` has given already.
+        `room` is what `channel_room` has given already.
         """
         place = WaitingSender()
         self._line.append(place)

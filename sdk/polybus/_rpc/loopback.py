@@ -30,11 +30,7 @@ class Loopback:
     def request(
         self, handler: LocalHandler, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
     ) -> Reply[Any]:
-        """Ask one of the bus's own handlers.
-
-        Args:
-            subject: As the client has written it; the handler sees its own spelling, as it does of what comes over a wire.
-        """
+        """Ask one of the bus's own handlers. It sees its own spelling of the subject, as it does of what comes over a wire."""
         runtime = self.services.running
         now = runtime.time()
         deadline = now + timeout
@@ -112,10 +108,7 @@ class Loopback:
     def converse(
         self, handler: LocalHandler, subject: str | int, body: Any, timeout: float | None, hops: int
     ) -> Channel[Any, Any]:
-        """A stream or channel with a handler: the opener's end.
-
-        Args:
-            hops: Bridges and tunnels that it has come through.
+        """Begin a stream or channel with a handler, after so many bridges and tunnels, and give the opener's end.
 
         Raises:
             TooManyRequests: Too many are open already.
@@ -145,11 +138,7 @@ class Loopback:
 
 
 class LocalSink:
-    """The `ResponseSink` of a request of the bus to itself.
-
-    Args:
-        reply: Takes the outcome; None of a stream or channel, whose ends tell it each other.
-    """
+    """The `ResponseSink` of a request of the bus to itself. A stream or channel has no reply: its ends tell each other."""
 
     __slots__ = ("_loopback", "_reply")
 

@@ -105,11 +105,9 @@ class Entrance:
         return gate
 
     async def drain(self, reason: str, outer: Collection[Peer] | None = None) -> None:
-        """Let what runs inside be answered, then say goodbye. The inner bus goes on: others may run it.
+        """Let what runs inside, or came over the given peers, be answered, then say goodbye.
 
-        Args:
-            reason: What those inside are told.
-            outer: Only who has come in over these peers.
+        The inner bus goes on: others may run it.
         """
         gate, runtime = self._gate, self._runtime
         if gate is None or runtime is None or self._inner.services.runtime is not runtime:

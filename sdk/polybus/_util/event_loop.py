@@ -7,54 +7,17 @@ import contextvars
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Generator
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, TypeAlias
 
 from ..errors import LocalProtocolError
 
 
-class Waiter(Protocol):
-    """A wake-up for one task: `await waiter`; woken by `Loop.wake`."""
-
-    def __await__(self) -> Generator[Any, Any, Any]: ...
-
-
-class Loop(Protocol):
-    """An event loop, as the core sees it."""
-
-    backend: Literal["asyncio", "trio"]
-    time: Callable[[], float]
-    waiter: Callable[[], Awaitable[Any]]
-
-    def call_soon(self, function: Callable[[], None], /) -> Any: ...
-
-    def call_from_thread(self, function: Callable[[], None], /) -> Any:
-        """`call_soon` for other threads.
-
-        Raises:
-            RuntimeError: The loop is over.
-        """
-        ...
-
-    def wake(self, waiter: Any) -> None: ...
-
-    def is_here(self) -> bool:
-        """Check that the caller runs in this loop."""
-        ...
-
-    def is_over(self) -> bool:
-        """Check that the loop will never run again."""
-        ...
-
-    def interrupt(self, error: KeyboardInterrupt) -> bool:
-        """Pass a request to end the program, which a task of ours got, on to the program. False where it takes none.
-
-        Its tasks stay as they are, so that they may come to an orderly end, or go on where the loop is run again.
-        """
-        ...
-
-
 class AsyncioLoop:
-    """asyncio and uvloop: a waiter is a future."""
+    """asyncio and uvloop: a waiter, which one task awaits until it is handed to `wake`, is a future.
+
+    Attributes:
+        call_from_thread: `call_soon` for other threads; raises RuntimeError when the loop is over.
+    """
 
     backend: Literal["asyncio", "trio"] = "asyncio"
     __slots__ = ("_loop", "call_from_thread", "call_soon", "time", "waiter")
@@ -79,12 +42,18 @@ class AsyncioLoop:
             waiter.set_result(None)
 
     def is_here(self) -> bool:
+        """Check that the caller runs in this loop."""
         return asyncio._get_running_loop() is self._loop
 
     def is_over(self) -> bool:
+        """Check that the loop will never run again."""
         return self._loop.is_closed()
 
     def interrupt(self, error: KeyboardInterrupt) -> bool:
+        """Pass a request to end the program, which a task of ours got, on to the program. False where it takes none.
+
+        Its tasks stay as they are, so that they may come to an orderly end, or go on where the loop is run again.
+        """
         if not _as_a_signal():
             self.call_soon(_raise, error)
         return True
@@ -109,7 +78,7 @@ def accept_past_times(loop: asyncio.AbstractEventLoop) -> None:
 
 
 class TrioLoop:
-    """trio: a waiter parks its task."""
+    """trio, with the interface of `AsyncioLoop`: a waiter parks its task."""
 
     backend: Literal["asyncio", "trio"] = "trio"
     __slots__ = ("_token", "time", "waiter")
@@ -215,6 +184,9 @@ class _TrioWaiter:
         yield from parked.__await__()
 
 
+Loop: TypeAlias = AsyncioLoop | TrioLoop
+
+
 class Notifier:
     """Wakes tasks that wait for a condition. Costs nothing while none waits."""
 
@@ -266,16 +238,13 @@ def running_loop() -> Loop:
     Raises:
         RuntimeError: Neither asyncio nor trio is running here.
     """
-    loop: Any
     try:
-        loop = AsyncioLoop()
+        return AsyncioLoop()
     except RuntimeError:
         try:
-            loop = TrioLoop()
+            return TrioLoop()
         except (ImportError, RuntimeError):
             raise RuntimeError("a bus needs a running asyncio or trio event loop") from None
-    found: Loop = loop
-    return found
 
 
 def is_foreign_exception(error: BaseException) -> bool:

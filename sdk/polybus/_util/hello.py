@@ -11,22 +11,12 @@ _ASKS: Final = "asks"
 
 
 def question_of(asker: str = "", **facts: Any) -> dict[str, Any]:
-    """Make a question.
-
-    Args:
-        asker: A name that tells this question from those of others.
-        facts: Further members.
-    """
+    """Make a question with further facts; the name of the asker tells it from those of others."""
     return {"v": 1, _ASKS: asker, **facts}
 
 
 def answer_of(question: Any, asker: str) -> dict[str, Any] | None:
-    """Make the answer to a question; None to a question of our own that comes back.
-
-    Args:
-        question: Its body.
-        asker: The name in our own questions to that peer.
-    """
+    """Make the answer to the body of a question; None to a question of our own, by the asker's name, that comes back."""
     own = isinstance(question, dict) and question.get(_ASKS) == asker
     return None if own else {"v": 1}
 

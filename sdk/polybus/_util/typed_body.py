@@ -60,11 +60,8 @@ def _without_members(value: Any) -> Any:
 
 def misfit(error: Exception) -> str:
     """Explain to its sender why a body does not fit: in the words of a check, but without those of an unexpected failure."""
-    return (
-        str(error)
-        if isinstance(error, (ValueError, TypeError, BadRequest))
-        else f"a check of it ended in {type(error).__name__}"
-    )
+    told = isinstance(error, (ValueError, TypeError, BadRequest))
+    return str(error) if told else f"a check of it ended in {type(error).__name__}"
 
 
 def convert_text(text: str, target: Any) -> Any:
