@@ -1,6 +1,6 @@
 """Writes the verbs of the blocking twin, `polybus.sync`, from those of `Bus`, `Peer` and `Listener`.
 
-``python scripts/make_blocking.py`` writes the files, ``--check`` only compares them with what it would write. A verb keeps its
+``python scripts/make_blocking.py`` writes the module, ``--check`` only compares it with what it would write. A verb keeps its
 parameters, overloads and docstring; what it returns decides how it blocks.
 """
 
@@ -58,6 +58,9 @@ class BlockingBus:
 
 PEER = '''
 AnyPeer: TypeAlias = "Peer | BlockingPeer"
+Recipient: TypeAlias = "AnyPeer | None"
+Texts: TypeAlias = "Mapping[str, str] | None"
+"""Text to text: headers, or the parameters of a tunnel."""
 
 
 def asynchronous(to: Any) -> Any:
@@ -93,7 +96,8 @@ class BlockingListener:
         self._run = run
 '''
 
-MODULE = '''"""{title}. Made by ``python scripts/make_blocking.py``: change the originals, or the script."""
+MODULE = '''\
+"""The verbs of a bus, a peer and a listener for threads, made by ``python scripts/make_blocking.py`` from the originals."""
 
 from __future__ import annotations
 
@@ -106,7 +110,7 @@ from .items import BlockingBlock, BlockingChannel, BlockingItems, BlockingSubscr
 if TYPE_CHECKING:
     {typing}
 
-__all__ = [{names}]
+__all__ = ["BlockingBus", "BlockingListener", "BlockingPeer"]
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -125,6 +129,14 @@ RETURNS = {
     "list": ("list[{0}]", "[{made} for made in self._run(called, lambda: {call})]"),
 }
 """What the twin gives in place of what the verb gives: the annotation, and how it comes about."""
+
+ALIASES = (
+    (r"\bPeer \| None", "Recipient"),
+    (r"\bPeer\b", "AnyPeer"),
+    (r"Mapping\[str, str\] \| None", "Texts"),
+    (r"str \| int \| Subject\[Any, Any\]", "AnySubject"),
+)
+"""Short names for annotations that come again and again."""
 
 TWINS = {"Peer": "BlockingPeer", "Listener": "BlockingListener"}
 
@@ -245,7 +257,9 @@ class Twin:
         self.imports |= source.imported(*function.args.defaults, *filter(None, function.args.kw_defaults))
         every = [*function.args.args[1:], *function.args.kwonlyargs]
         self.typing |= source.imported(*(parameter.annotation for parameter in every))
-        text = re.sub(r"\bPeer\b", "AnyPeer", ast.unparse(function.args))
+        text = ast.unparse(function.args)
+        for long, short in ALIASES:
+            text = re.sub(long, short, text)
         return re.sub(r"=(\w+)", lambda default: f"={source.constants.get(default[1], default[1])}", text)
 
     def _returned(self, source: Source, function: Any) -> tuple[str, str | None]:
@@ -290,42 +304,29 @@ def arguments(function: Any) -> str:
     return ", ".join((*positional, *named))
 
 
-def module(title: str, exports: str, imports: str, *classes: tuple[str, Twin]) -> str:
-    """A whole module, as ruff has it."""
-    named = set(re.findall(r"\w+", MODULE + imports))
-    defaults = set().union(*(twin.imports for _, twin in classes))
-    typing = set().union(*(twin.typing for _, twin in classes)) - defaults
-    head = MODULE.format(
-        title=title,
-        imports="\n".join((imports, *defaults)),
-        typing="\n    ".join(line for line in typing if line.split()[-1] not in named) or "...",
-        names=", ".join(f'"{export}"' for export in exports.split()),
-    )
-    text = "\n".join((head, *(f"{frame}{twin.text}\n" for frame, twin in classes)))
+def module() -> str:
+    """The text of `polybus.sync.verbs`, as ruff has it."""
+    parts = {
+        PEER: Twin(polybus.Peer, PEER_VERBS),
+        LISTENER: Twin(polybus.Listener, LISTENER_VERBS),
+        BUS: Twin(polybus.Bus, BUS_VERBS),
+    }
+    named = set(re.findall(r"\w+", MODULE))
+    defaults = set().union(*(twin.imports for twin in parts.values()))
+    typing = set().union(*(twin.typing for twin in parts.values())) - defaults
+    typed = "\n    ".join(line for line in typing if line.split()[-1] not in named)
+    head = MODULE.format(imports="\n".join(defaults), typing=typed)
+    text = "\n".join((head, *(f"{frame}{twin.text}\n" for frame, twin in parts.items())))
     for command in (("check", "--fix", "--quiet", "--select", "I,F401"), ("format", "--quiet")):
-        ruff = (sys.executable, "-m", "ruff", *command, "--stdin-filename", str(PACKAGE / "sync" / "made.py"), "-")
+        ruff = (sys.executable, "-m", "ruff", *command, "--stdin-filename", str(PATH), "-")
         text = subprocess.run(ruff, input=text, stdout=subprocess.PIPE, text=True, check=True, cwd=PACKAGE).stdout
     return text
 
 
-def bus() -> str:
-    """The text of `polybus.sync.bus`."""
-    near = "from .peer import AnyPeer, BlockingListener, BlockingPeer, asynchronous"
-    return module("The verbs of a bus for threads", "BlockingBus", near, (BUS, Twin(polybus.Bus, BUS_VERBS)))
-
-
-def peer() -> str:
-    """The text of `polybus.sync.peer`."""
-    parts = (PEER, Twin(polybus.Peer, PEER_VERBS)), (LISTENER, Twin(polybus.Listener, LISTENER_VERBS))
-    return module("A peer and a listener for threads", "AnyPeer BlockingListener BlockingPeer asynchronous", "", *parts)
-
-
-FOLDER = PACKAGE / "sync"
-PAGES = {"bus.py": bus, "peer.py": peer}
+PATH = PACKAGE / "sync" / "verbs.py"
 
 if __name__ == "__main__":
-    for name, write in PAGES.items():
-        if "--check" not in sys.argv:
-            (FOLDER / name).write_text(write())
-        elif (FOLDER / name).read_text() != write():
-            sys.exit(f"sdk/polybus/sync/{name} is out of date: run python scripts/make_blocking.py")
+    if "--check" not in sys.argv:
+        PATH.write_text(module())
+    elif PATH.read_text() != module():
+        sys.exit("sdk/polybus/sync/verbs.py is out of date: run python scripts/make_blocking.py")

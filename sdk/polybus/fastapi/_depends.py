@@ -7,8 +7,8 @@ import inspect
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ..sync.bus import BlockingBus
 from ..sync.event_loop_thread import HandlerLoop
+from ..sync.verbs import BlockingBus
 from ._attachment import AttachedRoute, Attachment
 
 # FastAPI looks at the annotations of dependencies at run time.

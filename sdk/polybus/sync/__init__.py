@@ -13,6 +13,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -22,10 +23,9 @@ from .._bus.connect import connect as connect_async
 from .._core.context import Context as AsyncContext
 from .._validation import check_type
 from ..errors import LocalProtocolError
-from .bus import BlockingBus
 from .event_loop_thread import BorrowedLoop, HandlerLoop, OwnedBus, check_not_on_loop
 from .items import BlockingBlock, BlockingChannel, BlockingItems, BlockingSubscription, BlockingTunnel, Run
-from .peer import BlockingListener, BlockingPeer
+from .verbs import BlockingBus, BlockingListener, BlockingPeer
 
 if TYPE_CHECKING:
     import ssl
@@ -189,24 +189,7 @@ def connect(
         bus, limits = AsyncBus(limits=limits), None
     twin = Bus(bus, backend=backend)
     if isinstance(target, BlockingTunnel):
-        twin._outer = target.run
-        inner: str | Connector = target.connector
-    else:
-        inner = target
-
-    def enters() -> AbstractAsyncContextManager[Any]:
-        return connect_async(
-            inner,
-            bus=bus,
-            protocol=protocol,
-            serves=serves,
-            headers=headers,
-            tls=tls,
-            backoff=backoff,
-            wait=wait,
-            limits=limits,
-            record=record,
-        )
-
-    twin._enters = enters
+        twin._outer, target = target.run, target.connector
+    link: Any = {"protocol": protocol, "serves": serves, "headers": headers, "tls": tls, "record": record}
+    twin._enters = partial(connect_async, target, bus=bus, backoff=backoff, wait=wait, limits=limits, **link)
     return twin.open()

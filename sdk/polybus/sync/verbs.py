@@ -1,36 +1,235 @@
-"""The verbs of a bus for threads. Made by ``python scripts/make_blocking.py``: change the originals, or the script."""
+"""The verbs of a bus, a peer and a listener for threads, made by ``python scripts/make_blocking.py`` from the originals."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
 from .._bus.lifecycle import DRAIN
 from .items import BlockingBlock, BlockingChannel, BlockingItems, BlockingSubscription, BlockingTunnel, Run, awaited, called
-from .peer import AnyPeer, BlockingListener, BlockingPeer, asynchronous
 
 if TYPE_CHECKING:
+    import datetime
     import os
     import ssl
     from collections.abc import Callable, Mapping
     from typing import Literal
 
+    from .._bus.acceptor import Listener
     from .._bus.bus import Bus
     from .._bus.dialer import Headers
     from .._bus.recording import Recording
     from .._handlers.subscriber import WhenFull
+    from .._peer.peer import Peer
     from ..backoff import Backoff
     from ..events import BusEvent
     from ..plugins import Connector, ProtocolAdapter
     from ..stats import Stats
     from ..subjects import AnySubject, Subject
 
-__all__ = ["BlockingBus"]
+__all__ = ["BlockingBus", "BlockingListener", "BlockingPeer"]
 
 In = TypeVar("In")
 Out = TypeVar("Out")
 T = TypeVar("T")
+
+
+AnyPeer: TypeAlias = "Peer | BlockingPeer"
+Recipient: TypeAlias = "AnyPeer | None"
+Texts: TypeAlias = "Mapping[str, str] | None"
+"""Text to text: headers, or the parameters of a tunnel."""
+
+
+def asynchronous(to: Any) -> Any:
+    """The peers that the asynchronous verbs know."""
+    if isinstance(to, BlockingPeer):
+        return to._peer
+    return [asynchronous(peer) for peer in to] if isinstance(to, Iterable) else to
+
+
+class BlockingPeer:
+    """A `Peer` whose verbs block the calling thread."""
+
+    def __init__(self, peer: Peer, run: Run) -> None:
+        self._peer = peer
+        self._run = run
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BlockingPeer) and self._peer is other._peer
+
+    def __hash__(self) -> int:
+        return hash(self._peer)
+
+    def __repr__(self) -> str:
+        return repr(self._peer)
+
+    @property
+    def id(self) -> str:
+        """Random text that tells peers apart."""
+        return self._peer.id
+
+    @property
+    def identity(self) -> Any:
+        """The value that `authenticate` gave."""
+        return self._peer.identity
+
+    @property
+    def identity_key(self) -> str | None:
+        """The key under which `BlockingBus.peers_of` finds it."""
+        return self._peer.identity_key
+
+    @property
+    def address(self) -> str:
+        """Network address, as far as the transport knows it."""
+        return self._peer.address
+
+    @property
+    def protocol(self) -> str:
+        """Name of the protocol."""
+        return self._peer.protocol
+
+    @property
+    def transport(self) -> str:
+        """Name of the transport; empty while there is no connection."""
+        return self._peer.transport
+
+    @property
+    def connected_at(self) -> datetime.datetime:
+        """Time at which the link came up (aware, UTC)."""
+        return self._peer.connected_at
+
+    @overload
+    def request(self, subject: Subject[In, Out], body: In = ..., *, timeout: float = ..., headers: Texts = ...) -> Out: ...
+    @overload
+    def request(
+        self, subject: str | int, body: Any = ..., *, timeout: float = ..., returns: type[T], headers: Texts = ...
+    ) -> T: ...
+    @overload
+    def request(
+        self, subject: str | int, body: Any = ..., *, timeout: float = ..., returns: Any = ..., headers: Texts = ...
+    ) -> Any: ...
+    def request(
+        self, subject: AnySubject, body: Any = None, *, timeout: float = 30.0, returns: Any = Any, headers: Texts = None
+    ) -> Any:
+        """Ask, and wait for the answer. Ctrl-C cancels the request, at the other side too where the wire can say it.
+
+        Raises:
+            EncodeError: The body cannot be written; the error names the path.
+            Unsupported: The wire cannot carry this.
+            ReservedSubject, LocalProtocolError: The subject or a header is not the application's to use.
+            TypeError, ValueError: `timeout` or `headers` are of a wrong type, or cannot be.
+        """
+        request: Any = self._peer.request
+        return self._run(awaited, lambda: request(subject, body, timeout=timeout, returns=returns, headers=headers))
+
+    def publish(self, subject: AnySubject, body: Any = None, *, headers: Texts = None, timeout: float = 30.0) -> None:
+        """Publish to this peer alone. See `BlockingBus.publish`.
+
+        Raises:
+            EncodeError: The body cannot be written.
+            QueueFull: There was no room in the outbox for `timeout` seconds.
+            Disconnected: The peer has gone.
+        """
+        self._run(lambda: self._peer.publish(subject, body, headers=headers, timeout=timeout))
+
+    @overload
+    def subscribe(
+        self, pattern: Subject[In, Any], *, queue: int = ..., when_full: WhenFull = ...
+    ) -> BlockingSubscription[In]: ...
+    @overload
+    def subscribe(
+        self, pattern: str | int, *, returns: type[T], queue: int = ..., when_full: WhenFull = ...
+    ) -> BlockingSubscription[T]: ...
+    @overload
+    def subscribe(
+        self, pattern: AnySubject, *, returns: Any = ..., queue: int = ..., when_full: WhenFull = ...
+    ) -> BlockingSubscription[Any]: ...
+    def subscribe(
+        self, pattern: AnySubject, *, returns: Any = Any, queue: int = 1000, when_full: WhenFull = "drop_oldest"
+    ) -> BlockingSubscription[Any]:
+        """Receive what this peer publishes: ``with peer.subscribe("news.*") as news: for message in news: ...``
+
+        This peer alone is asked, also one that dialled in. Entering returns when it knows. On a link that this bus opened the
+        subscription is restored when the link comes back; otherwise iterating raises `Disconnected` when the peer has gone.
+
+        Args:
+            pattern: ``*`` one token, ``>`` the rest.
+            returns: The type that bodies are converted to; those that do not fit are skipped and counted.
+            queue: Publications that wait to be read.
+            when_full: What happens to one more; see `WhenFull`.
+
+        Raises:
+            LocalProtocolError: The pattern is not valid; (on entering) the bus does not run, or this thread runs its event
+                loop.
+            ReservedSubject: It begins with ``_polybus.``.
+            ValueError: The queue or the policy is not possible.
+            TypeError: `returns` is no type, or none that a body can be read as.
+            Unsupported: (on entering) The wire or a bare peer cannot carry it.
+            Forbidden: (on entering) The peer refused.
+            Disconnected: (on entering, by iterating) The peer has gone.
+        """
+        subscribe: Any = self._peer.subscribe
+        return BlockingSubscription(subscribe(pattern, returns=returns, queue=queue, when_full=when_full), self._run)
+
+    def notify(self, subject: AnySubject, body: Any = None, *, headers: Texts = None) -> None:
+        """Tell this peer's handler, without an answer. See `BlockingBus.notify`.
+
+        Raises:
+            EncodeError: The body cannot be written.
+            QueueFull: The outbox is full.
+            Disconnected: The peer has gone.
+        """
+        self._run(lambda: self._peer.notify(subject, body, headers=headers))
+
+    def stream(
+        self, subject: AnySubject, body: Any = None, *, returns: Any = Any, timeout: float | None = None
+    ) -> BlockingChannel[Any, Any]:
+        """Ask this peer for a stream. See `BlockingBus.stream`."""
+        return BlockingChannel(self._peer.stream(subject, body, returns=returns, timeout=timeout), self._run)
+
+    def channel(
+        self, subject: AnySubject, *, sends: Any = Any, receives: Any = Any, timeout: float | None = None
+    ) -> BlockingChannel[Any, Any]:
+        """Open a channel to this peer. See `BlockingBus.channel`."""
+        return BlockingChannel(self._peer.channel(subject, sends=sends, receives=receives, timeout=timeout), self._run)
+
+    def tunnel(self, name: str, *, params: Texts = None) -> BlockingTunnel:
+        """A connection to this peer that runs inside its link. See `BlockingBus.tunnel`.
+
+        Raises:
+            ReservedSubject, LocalProtocolError, TypeError: As `BlockingBus.tunnel`.
+        """
+        return BlockingTunnel(self._peer.tunnel(name, params=params), self._run)
+
+    def close(self, reason: str = "") -> None:
+        """Send the peer away. Returns when it has been told, without waiting for it.
+
+        Args:
+            reason: Shown to the peer where the wire can.
+
+        Raises:
+            LocalProtocolError: The bus does not run, or this thread runs its event loop.
+        """
+        self._run(lambda: self._peer.aclose(reason))
+
+
+class BlockingListener:
+    """A `Listener`, seen from a thread."""
+
+    def __init__(self, listener: Listener, run: Run) -> None:
+        self._listener = listener
+        self._run = run
+
+    @property
+    def url(self) -> str:
+        """The real, connectable URL, with its options."""
+        return self._listener.url
+
+    @property
+    def peers(self) -> list[BlockingPeer]:
+        """The peers that are connected through this listener."""
+        return [BlockingPeer(made, self._run) for made in self._run(called, lambda: self._listener.peers)]
 
 
 class BlockingBus:
@@ -52,13 +251,7 @@ class BlockingBus:
 
     @overload
     def request(
-        self,
-        subject: Subject[In, Out],
-        body: In = ...,
-        *,
-        timeout: float = ...,
-        to: AnyPeer | None = ...,
-        headers: Mapping[str, str] | None = ...,
+        self, subject: Subject[In, Out], body: In = ..., *, timeout: float = ..., to: Recipient = ..., headers: Texts = ...
     ) -> Out: ...
     @overload
     def request(
@@ -68,8 +261,8 @@ class BlockingBus:
         *,
         timeout: float = ...,
         returns: type[T],
-        to: AnyPeer | None = ...,
-        headers: Mapping[str, str] | None = ...,
+        to: Recipient = ...,
+        headers: Texts = ...,
     ) -> T: ...
     @overload
     def request(
@@ -79,8 +272,8 @@ class BlockingBus:
         *,
         timeout: float = ...,
         returns: Any = ...,
-        to: AnyPeer | None = ...,
-        headers: Mapping[str, str] | None = ...,
+        to: Recipient = ...,
+        headers: Texts = ...,
     ) -> Any: ...
     def request(
         self,
@@ -89,8 +282,8 @@ class BlockingBus:
         *,
         timeout: float = 30.0,
         returns: Any = Any,
-        to: AnyPeer | None = None,
-        headers: Mapping[str, str] | None = None,
+        to: Recipient = None,
+        headers: Texts = None,
     ) -> Any:
         """Ask, and wait for the answer. Ctrl-C cancels the request, at the other side too where the wire can say it.
 
@@ -120,9 +313,7 @@ class BlockingBus:
             awaited, lambda: request(subject, body, timeout=timeout, returns=returns, to=asynchronous(to), headers=headers)
         )
 
-    def notify(
-        self, subject: AnySubject, body: Any = None, *, headers: Mapping[str, str] | None = None, to: AnyPeer | None = None
-    ) -> None:
+    def notify(self, subject: AnySubject, body: Any = None, *, headers: Texts = None, to: Recipient = None) -> None:
         """Tell one handler, without an answer; routed like a request.
 
         Raises:
@@ -139,7 +330,7 @@ class BlockingBus:
         subject: AnySubject,
         body: Any = None,
         *,
-        headers: Mapping[str, str] | None = None,
+        headers: Texts = None,
         to: AnyPeer | Iterable[AnyPeer] | None = None,
         timeout: float = 30.0,
     ) -> None:
@@ -166,7 +357,7 @@ class BlockingBus:
         subject: AnySubject,
         body: Any = None,
         *,
-        headers: Mapping[str, str] | None = None,
+        headers: Texts = None,
         to: AnyPeer | Iterable[AnyPeer] | None = None,
         timeout: float = 30.0,
     ) -> None:
@@ -228,24 +419,18 @@ class BlockingBus:
 
     @overload
     def stream(
-        self, subject: Subject[In, Out], body: In = ..., *, timeout: float | None = ..., to: AnyPeer | None = ...
+        self, subject: Subject[In, Out], body: In = ..., *, timeout: float | None = ..., to: Recipient = ...
     ) -> BlockingChannel[Out, Any]: ...
     @overload
     def stream(
-        self, subject: str | int, body: Any = ..., *, returns: type[T], timeout: float | None = ..., to: AnyPeer | None = ...
+        self, subject: str | int, body: Any = ..., *, returns: type[T], timeout: float | None = ..., to: Recipient = ...
     ) -> BlockingChannel[T, Any]: ...
     @overload
     def stream(
-        self, subject: str | int, body: Any = ..., *, returns: Any = ..., timeout: float | None = ..., to: AnyPeer | None = ...
+        self, subject: str | int, body: Any = ..., *, returns: Any = ..., timeout: float | None = ..., to: Recipient = ...
     ) -> BlockingChannel[Any, Any]: ...
     def stream(
-        self,
-        subject: AnySubject,
-        body: Any = None,
-        *,
-        returns: Any = Any,
-        timeout: float | None = None,
-        to: AnyPeer | None = None,
+        self, subject: AnySubject, body: Any = None, *, returns: Any = Any, timeout: float | None = None, to: Recipient = None
     ) -> BlockingChannel[Any, Any]:
         """Ask for many answers: ``with bus.stream("log.tail", {"n": 10}) as lines: for line in lines: ...``
 
@@ -266,30 +451,18 @@ class BlockingBus:
 
     @overload
     def channel(
-        self, subject: Subject[In, Out], *, timeout: float | None = ..., to: AnyPeer | None = ...
+        self, subject: Subject[In, Out], *, timeout: float | None = ..., to: Recipient = ...
     ) -> BlockingChannel[Out, In]: ...
     @overload
     def channel(
-        self, subject: str | int, *, sends: Any = ..., receives: type[T], timeout: float | None = ..., to: AnyPeer | None = ...
+        self, subject: str | int, *, sends: Any = ..., receives: type[T], timeout: float | None = ..., to: Recipient = ...
     ) -> BlockingChannel[T, Any]: ...
     @overload
     def channel(
-        self,
-        subject: str | int,
-        *,
-        sends: Any = ...,
-        receives: Any = ...,
-        timeout: float | None = ...,
-        to: AnyPeer | None = ...,
+        self, subject: str | int, *, sends: Any = ..., receives: Any = ..., timeout: float | None = ..., to: Recipient = ...
     ) -> BlockingChannel[Any, Any]: ...
     def channel(
-        self,
-        subject: AnySubject,
-        *,
-        sends: Any = Any,
-        receives: Any = Any,
-        timeout: float | None = None,
-        to: AnyPeer | None = None,
+        self, subject: AnySubject, *, sends: Any = Any, receives: Any = Any, timeout: float | None = None, to: Recipient = None
     ) -> BlockingChannel[Any, Any]:
         """Open a conversation: ``with bus.channel("chat") as ch: ch.send(...); for item in ch: ...``
 
@@ -399,7 +572,7 @@ class BlockingBus:
             lambda made: made,
         )
 
-    def tunnel(self, name: str, *, params: Mapping[str, str] | None = None) -> BlockingTunnel:
+    def tunnel(self, name: str, *, params: Texts = None) -> BlockingTunnel:
         """A connection that runs inside a link of this bus: ``sync.connect(bus.tunnel("plant.7"), protocol="csb")``.
 
         It goes to the peer that a request to `name` would go to. It comes back after a loss as any connection does, once the
