@@ -17,12 +17,14 @@ class End(Protocol):
     @property
     def address(self) -> str:
         """Of the other end."""
+        ...
 
     def send(self, frame: bytes, /) -> None:
         """Hand over a frame without waiting."""
 
     def backlog(self) -> int:
         """Bytes that the operating system has not taken."""
+        ...
 
     def close(self, code: int, reason: str, /) -> None:
         """Write what was sent, and close."""
