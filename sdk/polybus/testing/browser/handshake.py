@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, Literal, Self
 
 import anyio
-from attrs import frozen
+from attrs import define, field, frozen
 
 from ...errors import ConnectFailed
 from ...transports.postmessage._channel import InMemoryPort, MessageChannel, MessageEvent
@@ -40,36 +40,32 @@ class StrangeHello:
     """It came from the frame, but from a page of another origin; or from a window that is no served frame."""
 
 
+@define(eq=False)
 class ServedFrame:
     """The ports of a frame, one for each page that is loaded into it: an async iterator for `PortTransport`.
 
     A port that nobody has taken gives way to the next one.
     """
 
-    def __init__(
-        self,
-        frame: Frame,
-        origin: str,
-        on_port: Callable[[InMemoryPort], Any] | None,
-        on_reject: Callable[[StrangeHello], Any] | None,
-    ) -> None:
-        self.name: str = origin
-        self.rejected: int = 0
-        """Hellos that were not answered."""
-        self.epoch: int = 0
-        """Ports that were offered."""
-        self._frame = frame
-        self._origin = origin
-        self._on_port = on_port
-        self._on_reject = on_reject
-        self._nonces: deque[str] = deque(maxlen=_REMEMBERED)
-        self._offers: dict[str, tuple[int, InMemoryPort]] = {}
-        self._port: InMemoryPort | None = None
-        self._fresh = False
-        self._closed = False
-        self._news = anyio.Event()
-        frame.host.add_listener(self._heard)
-        frame.host.served.append(self)
+    _frame: Frame
+    name: str
+    """The origin of its pages."""
+    _on_port: Callable[[InMemoryPort], Any] | None
+    _on_reject: Callable[[StrangeHello], Any] | None
+    rejected: int = field(default=0, init=False)
+    """Hellos that were not answered."""
+    epoch: int = field(default=0, init=False)
+    """Ports that were offered."""
+    _nonces: deque[str] = field(factory=lambda: deque(maxlen=_REMEMBERED), init=False)
+    _offers: dict[str, tuple[int, InMemoryPort]] = field(factory=dict, init=False)
+    _port: InMemoryPort | None = field(default=None, init=False)
+    _fresh: bool = field(default=False, init=False)
+    _closed: bool = field(default=False, init=False)
+    _news: anyio.Event = field(factory=anyio.Event, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._frame.host.add_listener(self._heard)
+        self._frame.host.served.append(self)
 
     def close(self) -> None:
         """Answer no more hellos, and close the port."""
@@ -114,7 +110,7 @@ class ServedFrame:
         if window is None or event.source is not window:
             if not any(other.is_of(event.source) for other in self._frame.host.served):
                 self._reject(StrangeHello(event.origin, "source"))
-        elif event.origin != self._origin:
+        elif event.origin != self.name:
             self._reject(StrangeHello(event.origin, "origin"))
         elif not isinstance(nonce, str):
             return
@@ -130,10 +126,8 @@ class ServedFrame:
         self._withdraw(self.epoch - _OFFERED)
         channel = MessageChannel(shuffle=self._frame.host.shuffle)
         self._offers[nonce] = self.epoch, channel.port1
-        answer = {"tag": TAG, "type": "port", "v": VERSION, "nonce": nonce, "epoch": self.epoch}
-        # There is no way to name an opaque origin; the nonce says whom it is for.
-        target = "*" if self._origin == "null" else self._origin
-        window.post_message(answer, target, [channel.port2], source=self._frame.host)
+        answer = _words("port", nonce, epoch=self.epoch)
+        window.post_message(answer, _target(self.name), [channel.port2], source=self._frame.host)
 
     def _taken(self, nonce: str) -> None:
         if nonce not in self._offers:
@@ -141,9 +135,8 @@ class ServedFrame:
         epoch, port = self._offers.pop(nonce)
         self._withdraw(epoch)
         self._retire("a newer page of the frame took over")
-        port.info = PortInfo(origin=self._origin, epoch=epoch, address=f"{self._origin}#{epoch}")
-        self._port = port
-        self._fresh = True
+        port.info = PortInfo(origin=self.name, epoch=epoch, address=f"{self.name}#{epoch}")
+        self._port, self._fresh = port, True
         self._tell()
         if self._on_port is not None:
             self._on_port(port)
@@ -157,8 +150,7 @@ class ServedFrame:
                 port.close()
 
     def _retire(self, reason: str) -> None:
-        port, self._port = self._port, None
-        self._fresh = False
+        port, self._port, self._fresh = self._port, None, False
         if port is not None:
             port.post(bye(1001, reason))
             port.close(reason)
@@ -240,8 +232,7 @@ async def connect_to_host(window: Window, *, origins: Iterable[str], timeout: fl
         with anyio.move_on_after(timeout):
             while not (found or window.gone):
                 for origin in allowed:
-                    target = "*" if origin == "null" else origin
-                    parent.post_message({"tag": TAG, "type": "hello", "v": VERSION, "nonce": nonce}, target, source=window)
+                    parent.post_message(_words("hello", nonce), _target(origin), source=window)
                 with anyio.move_on_after(INTERVAL):
                     await came.wait()
     finally:
@@ -249,10 +240,19 @@ async def connect_to_host(window: Window, *, origins: Iterable[str], timeout: fl
     if not found:
         raise ConnectFailed(parent.origin, f"timed out after {timeout:g} s: no page of {', '.join(allowed)} answered")
     port = found[0]
-    target = "*" if port.info.origin == "null" else str(port.info.origin)
-    parent.post_message({"tag": TAG, "type": "taken", "v": VERSION, "nonce": nonce}, target, source=window)
+    parent.post_message(_words("taken", nonce), _target(str(port.info.origin)), source=window)
     _say_goodbye(window, port)
     return port
+
+
+def _words(type: str, nonce: str, **more: int) -> dict[str, Any]:
+    """A message of the handshake."""
+    return {"tag": TAG, "type": type, "v": VERSION, "nonce": nonce, **more}
+
+
+def _target(origin: str) -> str:
+    """There is no way to name an opaque origin; the nonce says whom a message is for."""
+    return "*" if origin == "null" else origin
 
 
 def _say_goodbye(window: Window, port: InMemoryPort) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any, TypeAlias
@@ -54,7 +54,7 @@ class WindowProxy:
         if source.gone or window is None:
             return
         event = MessageEvent(data=copied, origin=source.origin, source=source.proxy, ports=ports)
-        source._lane(self).call(lambda: self._deliver(window, target, event))
+        source._lanes[self].call(lambda: self._deliver(window, target, event))
 
     def _deliver(self, window: Window, target_origin: str, event: MessageEvent) -> None:
         if window is not self._window:
@@ -120,10 +120,10 @@ class Window:
         self.proxy: WindowProxy = proxy or WindowProxy(self)
         self.gone: bool = False
         """Another page was loaded, or the frame removed: nothing that it posts arrives."""
-        self._listeners: list[Callable[[MessageEvent], Any]] = []
+        self._listeners: dict[Callable[[MessageEvent], Any], None] = {}
         self._failing: list[Callable[[], Any]] = []
         self._hiding: list[Callable[[], Any]] = []
-        self._lanes: dict[WindowProxy, _Lane] = {}
+        self._lanes: defaultdict[WindowProxy, _Lane] = defaultdict(lambda: _Lane(shuffle))
         self._ports: list[InMemoryPort] = []
         self.served: list[Any] = []
         """Frames in this page that are given ports."""
@@ -135,13 +135,11 @@ class Window:
 
     def add_listener(self, callback: Callable[[MessageEvent], Any]) -> None:
         """Tell of every message from now on. What came before is lost. One that is there: nothing happens."""
-        if callback not in self._listeners:
-            self._listeners.append(callback)
+        self._listeners[callback] = None
 
     def remove_listener(self, callback: Callable[[MessageEvent], Any]) -> None:
         """Tell it no more. One that is not there: nothing happens."""
-        if callback in self._listeners:
-            self._listeners.remove(callback)
+        self._listeners.pop(callback, None)
 
     def on_message_error(self, callback: Callable[[], Any]) -> None:
         """Call for each message that came and cannot be read; see `Unreadable`."""
@@ -163,12 +161,6 @@ class Window:
             return
         self.own(*event.ports)
         tell(self._listeners, event)
-
-    def _lane(self, target: WindowProxy) -> _Lane:
-        lane = self._lanes.get(target)
-        if lane is None:
-            lane = self._lanes[target] = _Lane(self.shuffle)
-        return lane
 
     def _unload(self) -> None:
         hiding, self._hiding = self._hiding, []
@@ -219,7 +211,7 @@ class Frame:
         """
         check_origin(origin)
         self._page = (origin, program)
-        self._navigate()
+        self.reload()
 
     def load_srcdoc(self, program: Program) -> None:
         """Show a page written in the attribute ``srcdoc``: it has the origin of the host."""
@@ -227,7 +219,9 @@ class Frame:
 
     def reload(self) -> None:
         """Show the same page anew."""
-        self._navigate()
+        proxy, page = self._proxy, self._page
+        if proxy is not None and page is not None:
+            running_loop().call_soon(lambda: self._loaded(proxy, page))
 
     def remove(self) -> None:
         """Take it out of the page."""
@@ -239,12 +233,7 @@ class Frame:
         """Into the page again; its page is loaded anew, in a new window."""
         if self._proxy is None:
             self._attach()
-            self._navigate()
-
-    def _navigate(self) -> None:
-        proxy, page = self._proxy, self._page
-        if proxy is not None and page is not None:
-            running_loop().call_soon(lambda: self._loaded(proxy, page))
+            self.reload()
 
     def _loaded(self, proxy: WindowProxy, page: tuple[str, Program]) -> None:
         if proxy is self._proxy and page is self._page:
