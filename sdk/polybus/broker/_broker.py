@@ -325,11 +325,7 @@ class Broker:
 
 
 def _targets(urls: str | Iterable[str]) -> dict[str, Any]:
-    """Adapter, transport and address of each URL.
-
-    Raises:
-        ValueError: Not of CSB, or with options, which are not the broker's.
-    """
+    """Adapter, transport and address of each URL; ValueError where one is not of CSB, or has options, which are not ours."""
     found: dict[str, Any] = {}
     for url in (urls,) if isinstance(urls, str) else tuple(urls):
         adapter, transport, address = resolve_url(url, serves=True)

@@ -124,11 +124,7 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def running_session(spark: Any, master: str, *, brief: bool) -> Iterator[SparkSession]:
-    """A session whose JVM writes into a file, of which the end is shown if it does not start; `brief` is one for seconds.
-
-    Raises:
-        PeerError: Spark does not start.
-    """
+    """A session whose JVM writes to a file, which tells why it did not start (PeerError); `brief` is one for seconds."""
     from pyspark.sql import SparkSession
 
     from ..spark.session import remove_after, sockets, unoptimized

@@ -63,11 +63,7 @@ def _open_closed_streams() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a command line.
-
-    Returns:
-        The exit status. What went wrong has been said in one line on stderr.
-    """
+    """The exit status of a command line. What went wrong has been said in one line on stderr."""
     _open_closed_streams()
     command = typer.main.get_command(app)
     logging.getLogger("polybus").addHandler(logging.NullHandler())  # a command says in one line what went wrong

@@ -84,11 +84,7 @@ async def _cut_by_a_second(signals: AsyncIterator[signal.Signals], joined: Bridg
 
 
 async def _while_there(bus: Bus, peer: Peer) -> None:
-    """Wait for the end of a link that will not come back: a bridge with one side is none.
-
-    Raises:
-        BusError: Why it has ended.
-    """
+    """Wait for the end of a link that will not come back, and raise why: a bridge with one side is none."""
     await parts_of(bus).services.running.notifier.until(lambda: peer.gone)
     parts_of(bus).links.check_gone()
     raise Disconnected("the link has ended", peer.address, False)

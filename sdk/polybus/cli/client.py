@@ -99,11 +99,7 @@ def subscribe(
 
 @contextmanager
 def _meant_for_peers(bus: Bus) -> Iterator[None]:
-    """Says of a peer that does not know publications what it may be.
-
-    Raises:
-        PeerError: It is no polybus peer, or says nothing.
-    """
+    """Say of a peer that does not know publications what it may be: no polybus peer, or one that says nothing (PeerError)."""
     try:
         yield
     except Unsupported as error:
@@ -149,11 +145,7 @@ async def _print_publications(bus: Bus, pattern: str | int, count: int, show: An
 
 
 async def _watch(bus: Bus, timeout: float) -> None:
-    """A link that is down misses publications: that is worth a line. One that was never alive is worth the end.
-
-    Raises:
-        PeerError: The other side has not said a word.
-    """
+    """Tell of a link that is down, which misses publications; PeerError for one that was never alive."""
     async with anyio.create_task_group() as group:
         group.start_soon(_tell_of_links, bus)
         if timeout and bus.peers[0].transport in _WITHOUT_HANDSHAKE:

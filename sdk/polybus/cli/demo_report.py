@@ -29,11 +29,7 @@ class DemoReport:
 
     @classmethod
     def begin(cls, folder: str, *, wanted: bool) -> DemoReport:
-        """Before the demo: in a new folder, which is made where none is named.
-
-        Raises:
-            UsageError: The folder holds something.
-        """
+        """Before the demo: in a new folder, which is made where none is named; UsageError where it holds something."""
         if not wanted:
             return cls(False)
         try:

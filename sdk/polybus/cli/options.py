@@ -10,11 +10,7 @@ import typer
 
 
 def finite(value: float) -> float:
-    """The check of a number of seconds.
-
-    Raises:
-        BadParameter: It is infinite.
-    """
+    """The check of a number of seconds; BadParameter where it is infinite."""
     if value == math.inf:
         raise typer.BadParameter(f"{value} is not a finite number of seconds.")
     return value

@@ -43,11 +43,7 @@ def say(text: str) -> None:
 
 
 def describe(error: Exception) -> tuple[str, int]:
-    """The text for an error, and the exit status.
-
-    Raises:
-        Exception: The error itself, where it is a defect of ours: its traceback is wanted.
-    """
+    """The text for an error, and the exit status. A defect of ours is raised again: its traceback is wanted."""
     if isinstance(error, UsageError):
         return str(error), USAGE
     if isinstance(error, PeerError):
@@ -70,11 +66,7 @@ def describe(error: Exception) -> tuple[str, int]:
 
 
 def unwrapped(function: Callable[[], T]) -> T:
-    """The result of a function. A task group wraps errors; a command has one part that can fail.
-
-    Raises:
-        Exception: What the function raises, without the groups around it.
-    """
+    """The result of a function. What it raises comes without the groups of tasks: a command has one part that can fail."""
     try:
         return function()
     except Exception as error:

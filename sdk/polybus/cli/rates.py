@@ -46,11 +46,7 @@ class Rates:
 
 
 async def measure(bus: Bus, load: Load, counts: tuple[str, str] | None) -> Rates:
-    """Measure the only link of a bus; `counts` are where its peer counts publications, and where to ask for the count.
-
-    Raises:
-        BusError: What a request fails with.
-    """
+    """Measure the only link of a bus; `counts` are where its peer counts publications, and where to ask for the count."""
     (peer,) = bus.peers
 
     async def ask() -> None:

@@ -17,11 +17,7 @@ _HEAD = re.compile(r"^[ \t]*\[\[\s*route\s*\]\]", re.M)
 
 
 def read_routes(path: Path) -> list[Route]:
-    """The routes of a file.
-
-    Raises:
-        UsageError: It cannot be read, or says what cannot be; the text names file, line and key.
-    """
+    """The routes of a file; a UsageError names file, line and key."""
     try:
         text = path.read_text(encoding="utf-8-sig")  # editors of Windows begin a file with a mark
     except (OSError, UnicodeDecodeError) as error:

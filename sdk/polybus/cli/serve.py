@@ -57,11 +57,7 @@ def _where(error: BaseException) -> str:
 
 
 def load_bus(app: str) -> Bus:
-    """The bus that ``module:name`` names, imported with the current folder first.
-
-    Raises:
-        UsageError: It cannot be imported, or is no bus.
-    """
+    """The bus that ``module:name`` names; UsageError where it cannot be imported, or is no bus."""
     module, bus = imported(app, "module:bus, for example app:bus")
     if not isinstance(bus, Bus):
         module_name = app.partition(":")[0]
@@ -72,11 +68,7 @@ def load_bus(app: str) -> Bus:
 
 
 def imported(spec: str, form: str) -> tuple[Any, Any]:
-    """A module and what ``module:name`` names in it (None where that is nothing), with the current folder first.
-
-    Raises:
-        UsageError: The module cannot be imported.
-    """
+    """A module and what ``module:name`` names in it (or None), with the current folder first; UsageError where it fails."""
     module_name, colon, name = spec.partition(":")
     if not (colon and module_name and name):
         raise UsageError(f"{spec!r} is not of the form {form}")

@@ -26,12 +26,7 @@ _FAREWELL = 0.3
 def connecting(
     url: str, header: list[str] | None, ca: Path | None, wait: float, timeout: float = 0.0
 ) -> AbstractAsyncContextManager[Bus]:
-    """The connection that a command wants. `timeout` bounds each step of connecting, where it is shorter than usual.
-
-    Raises:
-        UsageError: A header or the certificate file cannot be used.
-        ValueError: The URL is wrong.
-    """
+    """The connection that a command wants, UsageError for what cannot be; `timeout` bounds its steps where it is shorter."""
     usual = Limits()
     limits = Limits(
         connect_timeout=min(usual.connect_timeout, timeout or math.inf),
@@ -42,20 +37,12 @@ def connecting(
 
 
 def dialling(header: list[str] | None, ca: Path | None, wait: float) -> dict[str, Any]:
-    """What --header, --ca and --wait say to `connect`.
-
-    Raises:
-        UsageError: A header or the certificate file cannot be used.
-    """
+    """What --header, --ca and --wait say to `connect`; UsageError where they cannot be used."""
     return {"headers": headers_of(header), "tls": trust_of(ca), "wait": wait}
 
 
 def headers_of(given: list[str] | None) -> dict[str, str] | None:
-    """The headers of --header.
-
-    Raises:
-        UsageError: One of them is none.
-    """
+    """The headers of --header; UsageError where one of them is none."""
     headers: dict[str, str] = {}
     for text in given or ():
         name, colon, value = text.partition(":")
@@ -66,11 +53,7 @@ def headers_of(given: list[str] | None) -> dict[str, str] | None:
 
 
 def trust_of(ca: Path | None) -> ssl.SSLContext | None:
-    """The context of --ca.
-
-    Raises:
-        UsageError: The file holds no certificates.
-    """
+    """The context of --ca; UsageError where the file holds no certificates."""
     if ca is None:
         return None
     try:
@@ -80,11 +63,7 @@ def trust_of(ca: Path | None) -> ssl.SSLContext | None:
 
 
 def certificate(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
-    """The certificate of a server, from its files; None without.
-
-    Raises:
-        UsageError: They cannot be used.
-    """
+    """The certificate of a server, from its files; None without; UsageError where they cannot be used."""
     if cert is None:
         if key is not None:
             raise UsageError("--key without --cert: name the certificate too")
@@ -100,11 +79,7 @@ def certificate(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
 
 
 def parse_body(text: str | None) -> Any:
-    """The value of a BODY.
-
-    Raises:
-        UsageError: It is no JSON.
-    """
+    """The value of a BODY; UsageError where it is no JSON."""
     if text is None:
         return None
     if text == "-" and sys.stdin is None:
@@ -120,11 +95,7 @@ def parse_body(text: str | None) -> Any:
 
 
 def parse_subject(url: str, text: str) -> str | int:
-    """The subject of a SUBJECT: a number, also in hexadecimal, where the protocol of the URL numbers its subjects.
-
-    Raises:
-        ValueError: The URL is wrong.
-    """
+    """The subject of a SUBJECT: a number, also in hexadecimal, where the protocol of the URL numbers its subjects."""
     if not text[:1].isdigit():
         return text
     adapter, _, _ = resolve_url(url)

@@ -23,11 +23,7 @@ class Certificate:
 
 
 def make_certificate(folder: Path) -> Certificate | str:
-    """With `trustme`, a development dependency, or else with the command ``openssl``.
-
-    Returns:
-        The files, or why there are none.
-    """
+    """Files made by `trustme`, a development dependency, or else by the command ``openssl``; or why there are none."""
     return with_trustme(folder) or with_openssl(folder) or "neither the Python package trustme nor the command openssl is here"
 
 

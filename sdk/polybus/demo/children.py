@@ -69,11 +69,7 @@ class Child:
             self._process.send_signal(signal.Signals(number))
 
     async def ended(self) -> int:
-        """Wait for its end.
-
-        Returns:
-            The exit status; negative after a signal.
-        """
+        """Wait for its end, and give the exit status; negative after a signal."""
         assert self._process is not None
         return await self._process.wait()
 

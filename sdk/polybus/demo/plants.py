@@ -115,22 +115,14 @@ class ProcessPlant:
         self._backend.send(signal.SIGTERM)
 
     async def left(self) -> str:
-        """Wait until it has. Says how it left.
-
-        Raises:
-            DemoError: With the wrong status.
-        """
+        """Wait until it has, and say how; DemoError with the wrong status."""
         status = await self._backend.ended()
         if status != 0:
             raise DemoError(f"the back end left with status {status}")
         return "exit status 0"
 
     def stall_sensors(self) -> None:
-        """Stop the sensors where they are: they read no more.
-
-        Raises:
-            NotHere: They are no process, or processes cannot be stopped here.
-        """
+        """Stop the sensors where they are: they read no more. NotHere where that cannot be done."""
         if not hasattr(signal, "SIGSTOP"):
             raise NotHere("this system cannot stop a process and let it go on")
         self._sensors.send(signal.SIGSTOP)

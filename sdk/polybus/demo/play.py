@@ -36,11 +36,7 @@ class NotHere(Exception):
 
 
 def check(holds: object, text: str) -> None:
-    """Check a claim of a step.
-
-    Raises:
-        CheckFailed: It does not hold.
-    """
+    """Raise CheckFailed where a claim of a step does not hold."""
     if not holds:
         raise CheckFailed(text)
 

@@ -38,6 +38,4 @@ def __getattr__(name: str) -> Any:
     from .._bus.bus import Bus
     from ..sync import BlockingBus
 
-    if name == "BusDep":
-        return Annotated[Bus, Depends(bus_or_twin_of)]
-    return Annotated[BlockingBus, Depends(blocking_bus_of)]
+    return Annotated[Bus, Depends(bus_or_twin_of)] if name == "BusDep" else Annotated[BlockingBus, Depends(blocking_bus_of)]

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from starlette.responses import Response
 from starlette.routing import PARAM_REGEX, compile_path
 
 from .._bus.acceptor import WHEN_FULL
@@ -15,8 +16,8 @@ from .._validation import check_type, shown, texts
 from ..plugins.registry import find_protocol, find_web_endpoint
 from ..transports._ws.asgi_server import AsgiWebSocket
 from ..transports._ws.policy import check_hosts, check_origins
+from ..transports.postmessage import script as javascript_module
 from ._attachment import AttachedRoute, Attachment
-from ._script import add_script, check_script
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from ..plugins import ProtocolAdapter
 
     Application: TypeAlias = Starlette | Router
+
+_SCRIPT = "polybus-script"
+"""Name of the route of the JavaScript module."""
 
 
 def attach(
@@ -72,7 +76,7 @@ def attach(
         raise ValueError(f"when_full={when_full!r}: one of {', '.join(WHEN_FULL)}")
     check_type(insecure, bool, "insecure", "insecure=True")
     if script is not None:
-        check_script(script)
+        _check_script(script)
     path = _full_path(router, path)
     adapter = find_protocol(protocol, {})
     endpoint = find_web_endpoint(adapter, path) or AsgiWebSocket(path)
@@ -94,15 +98,12 @@ def attach(
         else:
             router.add_route(where, attached, methods=list(route.methods), name="polybus", include_in_schema=False)
     if script is not None:
-        add_script(router, script)
+        _add_script(router, script)
     _compose(router, attachment)
 
 
 def _router_of(app: Application) -> Any:
-    """
-    Raises:
-        TypeError: Neither application nor router.
-    """
+    """The router of an application, or TypeError where it has none."""
     router = getattr(app, "router", app)
     if not all(hasattr(router, name) for name in ("add_websocket_route", "add_route", "lifespan_context", "routes")):
         raise TypeError(
@@ -113,12 +114,7 @@ def _router_of(app: Application) -> Any:
 
 
 def _full_path(router: Any, path: Any) -> str:
-    """The path with the prefix that an APIRouter has itself: FastAPI puts it before its own kinds of routes only.
-
-    Raises:
-        TypeError: No text.
-        ValueError: Not a path, or taken by another bus.
-    """
+    """The path with the prefix that an APIRouter has itself: FastAPI puts it before its own kinds of routes only."""
     if not isinstance(path, str):
         raise TypeError(f"path={shown(path)}: a text such as '/bus', not {type(path).__name__}")
     if not path.startswith("/"):
@@ -148,3 +144,24 @@ def _compose(router: Any, attachment: Attachment) -> None:
             yield state
 
     router.lifespan_context = lifespan
+
+
+def _check_script(path: Any) -> None:
+    """Raise TypeError or ValueError for what is no path."""
+    if not isinstance(path, str):
+        raise TypeError(f"script={shown(path)}: a path such as '/polybus.js', not {type(path).__name__}")
+    if not path.startswith("/"):
+        raise ValueError(f"script={path!r}: a path that begins with a slash, as '/polybus.js' does")
+
+
+def _add_script(router: Any, path: str) -> None:
+    """Serve it to everybody: it holds no secret, and a sandboxed frame, whose origin is opaque, has to be able to import it."""
+    if any(getattr(route, "name", None) == _SCRIPT and route.path == path for route in router.routes):
+        return  # several buses of one application
+    content = javascript_module()
+    headers = {"access-control-allow-origin": "*", "cache-control": "no-cache", "x-content-type-options": "nosniff"}
+
+    async def javascript(request: Any) -> Response:
+        return Response(content, media_type="text/javascript", headers=headers)
+
+    router.add_route(path, javascript, methods=["GET"], name=_SCRIPT, include_in_schema=False)

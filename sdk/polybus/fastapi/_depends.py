@@ -60,10 +60,7 @@ def _runs_in_a_thread(endpoint: Any) -> bool:
 
 
 def _attachment(connection: HTTPConnection) -> Attachment:
-    """
-    Raises:
-        RuntimeError: None, or several buses.
-    """
+    """The one bus of the application; RuntimeError where there are none, or several."""
     app = connection.scope.get("app")
     found = {attachment.bus: attachment for attachment in _attachments(getattr(app, "routes", ()))}
     if not found:

@@ -24,13 +24,8 @@ if TYPE_CHECKING:
 
 
 def check_not_on_loop(thread: int = 0) -> None:
-    """Raise where waiting would wait for itself, or for a bus that cannot go on meanwhile.
-
-    Args:
-        thread: That of the event loop that does the work.
-
-    Raises:
-        LocalProtocolError: This is that thread, or one whose event loop runs another bus.
+    """Raise where waiting would wait for itself, or for a bus that cannot go on meanwhile: in the thread of the event loop that
+    does the work, or in one whose event loop runs another bus.
     """
     if threading.get_ident() == thread:
         raise LocalProtocolError(
@@ -102,10 +97,7 @@ class EventLoopThread:
         return os.getpid() != self._process
 
     def check_process(self) -> None:
-        """
-        Raises:
-            LocalProtocolError: This is a fork.
-        """
+        """Raise LocalProtocolError in a fork."""
         if self.forked:
             raise LocalProtocolError(
                 f"this bus was opened in process {self._process}, whose threads a fork does not copy: open another one here"
@@ -132,11 +124,7 @@ class EventLoopThread:
             raise
 
     def start(self, function: Callable[..., Any], /, *args: Any) -> Future[Any]:
-        """Run a coroutine function.
-
-        Raises:
-            LocalProtocolError: As calling it.
-        """
+        """Run a coroutine function; the errors are those of calling it."""
         self.check_process()
         check_not_on_loop(self._thread.ident or 0)
         with self._lock:

@@ -21,15 +21,10 @@ _brief.maxdict = _brief.maxlist = _brief.maxset = 40
 
 
 async def eventually(condition: Callable[[], Any], seconds: float = PATIENCE) -> None:
-    """Wait until a condition holds.
-
-    Args:
-        condition: A function, or a coroutine function, that is called again and again. Besides returning something false it may
-            fail an assertion: then a wait in vain tells the last failure.
-        seconds: How long.
+    """Wait until a condition, a function or a coroutine function, holds; it may also fail an assertion until then.
 
     Raises:
-        AssertionError: It does not hold by then. The text has the condition's source and the variables it looks at.
+        AssertionError: It does not hold by then. The text has the condition's source, the variables it looks at, its failure.
     """
     failure: AssertionError | None = None
     pause = 0.001
@@ -55,17 +50,8 @@ async def eventually(condition: Callable[[], Any], seconds: float = PATIENCE) ->
 
 
 async def let_expire(ask: Callable[[float], Awaitable[Any]], has_begun: Callable[[], bool]) -> TimeoutError:
-    """Let the time of a request end while its handler runs; with little time it may end before, on a slow machine.
-
-    Args:
-        ask: Asks, with so many seconds.
-        has_begun: Whether the handler has begun.
-
-    Returns:
-        What `ask` has raised.
-
-    Raises:
-        AssertionError: The request has not ended by its time.
+    """Let the time of a request, which `ask` gets, end while its handler runs, and give the error. With little time it may end
+    before, on a slow machine: then it gets more. AssertionError: the request has not ended by its time.
     """
     seconds = 0.05
     while True:

@@ -65,16 +65,17 @@ class _FaultyTransport:
         self._inner = inner
         self.name, self.address = inner.name, inner.address
         self.max_frame, self.hops = inner.max_frame, inner.hops
-        self._receiver: Receiver | None = None
         self._carried = 0
         self._cut = False
         self._out = _Direction(faults, host, random.Random(f"{seed}/out"), inner.send)
         self._in = _Direction(faults, host, random.Random(f"{seed}/in"), self._arrive)
+        self.tick = inner.tick
 
     # -- as a transport --------------------------------------------------------------------------------------------------
 
     def start(self, receiver: Receiver) -> None:
         self._receiver = receiver
+        self.pause_writing, self.resume_writing = receiver.pause_writing, receiver.resume_writing
         self._inner.start(self)
 
     def send(self, frame: bytes) -> None:
@@ -91,9 +92,6 @@ class _FaultyTransport:
         self._in.forget()
         self._inner.abort(why)
 
-    def tick(self, now: float) -> None:
-        self._inner.tick(now)
-
     # -- as a receiver ---------------------------------------------------------------------------------------------------
 
     def frames_received(self, frames: Sequence[bytes]) -> None:
@@ -101,17 +99,8 @@ class _FaultyTransport:
             self._carry(self._in, frame)
 
     def closed(self, why: Closed) -> None:
-        assert self._receiver is not None
         self._out.forget()
         self._in.then(partial(self._receiver.closed, why))
-
-    def pause_writing(self) -> None:
-        assert self._receiver is not None
-        self._receiver.pause_writing()
-
-    def resume_writing(self) -> None:
-        assert self._receiver is not None
-        self._receiver.resume_writing()
 
     # -- both ------------------------------------------------------------------------------------------------------------
 
@@ -125,7 +114,6 @@ class _FaultyTransport:
             self.abort(Closed(1006, f"cut by Faults(cut_after={self._carried})"))
 
     def _arrive(self, frame: bytes) -> None:
-        assert self._receiver is not None
         self._receiver.frames_received([frame])
 
 

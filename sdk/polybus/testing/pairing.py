@@ -7,24 +7,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from .._bus.bus import Bus
 from .._bus.connect import connect
 from ..backoff import Backoff
 from ..errors import BusError
-from ..plugins import (
-    Admission,
-    Connector,
-    DialOptions,
-    Gate,
-    Handshake,
-    Identity,
-    Listening,
-    ListenOptions,
-    ProtocolAdapter,
-    Transport,
-)
+from ..plugins import Admission, Gate, Handshake, Identity, Listening, ListenOptions, ProtocolAdapter
 from ..transports.memory import Memory
 from .faults import Faults
 
@@ -74,39 +63,21 @@ class _Meeting:
         self.url = f"memory://pair-{secrets.token_hex(4)}"
         self.reconnects = reconnects
         self._identity = identity
-        self._connector: Connector = Memory().connector(self.url)
+        self.connect = Memory().connector(self.url).connect
 
     async def listen(self, options: ListenOptions) -> Listening:
         if self._identity is not None:
-            options = evolve(options, gate=_Known(options.gate, _identity(self._identity)))
+            options = evolve(options, gate=_Known(options.gate, self._identity))
         return await Memory().listen(self.url, options)
 
-    async def connect(self, options: DialOptions) -> Transport:
-        return await self._connector.connect(options)
 
-
-def _identity(value: Any) -> Identity:
-    """As `authenticate`'s answer would be taken."""
-    if isinstance(value, Identity):
-        return value
-    return Identity(value, key=value if isinstance(value, str) else None)
-
-
-@frozen
 class _Known:
     """A gate that asks nobody who the stranger is."""
 
-    _gate: Gate
-    _who: Identity
-
-    def knock(self, address: str) -> BusError | None:
-        return self._gate.knock(address)
-
-    def left(self, address: str) -> None:
-        self._gate.left(address)
+    def __init__(self, gate: Gate, who: Any) -> None:
+        self.knock, self.left, self.opened = gate.knock, gate.left, gate.opened
+        # As the answer of `authenticate` would be taken.
+        self._who = who if isinstance(who, Identity) else Identity(who, key=who if isinstance(who, str) else None)
 
     def admit(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
         decided(Admission(self._who, handshake))
-
-    def opened(self, transport: Transport, admission: Admission) -> None:
-        self._gate.opened(transport, admission)

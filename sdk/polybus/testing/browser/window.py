@@ -253,11 +253,7 @@ def _call(functions: Iterable[Callable[[], Any]]) -> None:
 
 
 def _target(target_origin: str, source: Window) -> str:
-    """The origin that is meant, or ``*``.
-
-    Raises:
-        ValueError: Neither an origin, nor an address of one, nor ``*``.
-    """
+    """The origin that is meant, or ``*``; ValueError where it is neither an origin, nor an address of one, nor ``*``."""
     if target_origin == "*":
         return target_origin
     meant = source.origin if target_origin == "/" else origin_of(target_origin)
