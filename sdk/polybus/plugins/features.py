@@ -6,7 +6,7 @@ A plugin offers one by having an attribute or method of that name, and nothing h
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from attrs import frozen
 
@@ -29,11 +29,8 @@ class _Features:
     @classmethod
     def of(cls, plugin: object) -> Self:
         """Abilities of an object, as they are now."""
-        given: dict[str, Any] = {}
-        for name in cls.__annotations__:
-            if (ability := getattr(plugin, name, _Features)) is not _Features:
-                given[name] = ability
-        return cls(**given)
+        given = {name: getattr(plugin, name, _Features) for name in cls.__annotations__}
+        return cls(**{name: ability for name, ability in given.items() if ability is not _Features})
 
 
 @frozen(kw_only=True)

@@ -89,12 +89,7 @@ class WireRules:
         return value
 
     def check_local_subject(self, value: Any, limit: int) -> str:
-        """A subject that goes out; it may be empty.
-
-        Raises:
-            LocalProtocolError: It does not fit the wire.
-            Unsupported: It is a number: other wires number theirs.
-        """
+        """A subject that goes out, perhaps empty. May raise `LocalProtocolError`, or `Unsupported`: it is a number."""
         fault = fault_in_subject(value, limit)
         if fault is not None:
             if isinstance(value, int):

@@ -11,21 +11,13 @@ from .reader import NO_TTL, NUMBERED
 from .results import LAST_USER, RESULTS
 
 _ENCODINGS: Final[Mapping[int, str]] = {number: word for word, number in wire.ENCODINGS.items()}
-_RESERVED: Final[Mapping[int, str]] = {
-    wire.HELLO: "hello",
-    wire.SUBSCRIBE: "subscribe",
-    wire.UNSUBSCRIBE: "unsubscribe",
-    wire.PUBLISH: "publish",
-    wire.REQUEST_NAMED: "request by name",
-    wire.REQUEST_MORE: "request with extras",
-    wire.PUBLISH_MORE: "publish with extras",
-    wire.OPEN: "open",
-    wire.CANCEL: "cancel",
-    wire.ITEM: "item",
-    wire.CREDIT: "credit",
-    wire.END: "end",
-    wire.DEADLINE: "deadline",
-}
+_RESERVED: Final[Mapping[int, str]] = dict(
+    enumerate(
+        "hello/subscribe/unsubscribe/publish/request by name/request with extras/publish with extras/open/cancel/item/credit/"
+        "end/deadline".split("/"),
+        wire.HELLO,
+    )
+)
 _WITH_SUBJECT: Final = frozenset((wire.SUBSCRIBE, wire.UNSUBSCRIBE, wire.PUBLISH, wire.REQUEST_NAMED))
 _WITH_MORE: Final = frozenset((wire.REQUEST_MORE, wire.PUBLISH_MORE, wire.OPEN))
 _SHOWN: Final = 200

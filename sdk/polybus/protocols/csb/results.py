@@ -47,10 +47,7 @@ def result_for(code: Code, reason: Any, detail: Any) -> int:
 
 
 def error_payload(message: Message) -> tuple[int, bytes]:
-    """The result byte of an error or a failed end, and its payload: ``{code, reason, text, detail}`` as JSON.
-
-    May raise `EncodeError`: the detail has no JSON form.
-    """
+    """Result byte and payload (JSON) of an error or a failed end. May raise `EncodeError`: the detail has no JSON form."""
     code = Code.UNKNOWN if message.code is None or message.code is Code.OK else message.code
     said = message.attributes
     text, reason, detail = str(said.get("text") or ""), said.get("reason"), said.get("detail")

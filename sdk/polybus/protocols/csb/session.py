@@ -2,7 +2,7 @@
 
 The protocol has no handshake, no heartbeat and no goodbye; both ends may ask. What the document does not know (names as
 subjects, publications, streams, headers, deadlines) travels on reserved actions. A peer that has not shown to be a polybus is
-sent nothing else than what the document says and what the actions up to 4 say; see the package's docstring.
+sent nothing else than what the document says and what the actions up to 4 say.
 """
 
 from __future__ import annotations

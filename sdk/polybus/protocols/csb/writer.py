@@ -1,4 +1,4 @@
-"""Writes frames. What a payload of a reserved action looks like is in the package's docstring."""
+"""Writes frames. What a payload of a reserved action looks like is in `docs/reference/csb.md`."""
 
 from __future__ import annotations
 

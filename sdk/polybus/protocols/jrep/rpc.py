@@ -186,9 +186,8 @@ class RemoteInterface:
             registered = self._java.of_class(plain)
             if registered is not None:
                 return JavaType(registered.java if isinstance(registered, Portable) else registered)
-            for known, name in _JAVA_NAMES.items():
-                if plain is known:
-                    return JavaType(name, self._elements(arguments))
+            if plain in _JAVA_NAMES:
+                return JavaType(_JAVA_NAMES[plain], self._elements(arguments))
         raise TypeError(f"{kind!r} has no Java name: say it as text, for example 'java.lang.Long', or register the type")
 
     def _elements(self, arguments: tuple[Any, ...]) -> tuple[JavaType, ...]:

@@ -1,7 +1,6 @@
-"""Reads UBRE in binary frames (document UBRE, "Binary Message Format"). The table of types is in the package's docstring.
+"""Reads UBRE in binary frames (document UBRE, "Binary Message Format"). `docs/reference/ubre.md` has the table of types.
 
-A frame is a header of 7 bytes (type uint8, length of the name uint16, length of the body uint32, big endian), the name and the
-body. The document leaves the form of names and bodies open; here a name is text, with parts divided by NUL where it needs any.
+The document leaves the form of names and bodies open; here a name is text, with parts divided by NUL where it needs any.
 """
 
 from __future__ import annotations

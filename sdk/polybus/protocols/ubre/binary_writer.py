@@ -1,4 +1,4 @@
-"""Writes UBRE in binary frames (document UBRE, "Binary Message Format"). The table of types is in the package's docstring."""
+"""Writes UBRE in binary frames (document UBRE, "Binary Message Format"). Types: `docs/reference/ubre.md`."""
 
 from __future__ import annotations
 
@@ -7,17 +7,14 @@ from typing import Any, Final
 
 import msgspec
 
-from ...body import JSON, OCTETS
 from ...errors import EncodeError, LocalProtocolError, Unsupported
 from ...limits import Limits
 from ...message import Kind, Message
 from .binary_reader import HEADER, REST_OF_FRAME
 from .checks import WIRE_RULES, unencodable
-from .members import body_is_octets, error_body, extras_of, with_subject
+from .members import JSON_ONLY, OCTETS_ONLY, body_is_octets, error_body, extras_of, with_subject
 
 _MAX_NAME: Final = 0xFFFF
-_JSON_ONLY: Final = (JSON,)
-_OCTETS_ONLY: Final = (OCTETS,)
 _REQUEST, _NOTIFY, _RESPONSE, _PUBLISH, _ITEM = Kind.REQUEST, Kind.NOTIFY, Kind.RESPONSE, Kind.PUBLISH, Kind.ITEM
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -37,7 +34,7 @@ class BinaryWriter:
         self._spec = spec
         self._raw = raw
         self._to_the_end = to_the_end
-        self._body_formats = _OCTETS_ONLY if raw else _JSON_ONLY
+        self._body_formats = OCTETS_ONLY if raw else JSON_ONLY
         self._subject_bytes = lru_cache(1024)(partial(_encoded_subject, limits.subject))
 
     def write(self, message: Message, id: Any) -> bytes:
@@ -106,8 +103,8 @@ class BinaryWriter:
     def _self_described(self, letters: bytes, name: bytes, message: Message) -> bytes:
         """An item or open, under the first letter when its body is bytes, under the second when it is JSON."""
         if body_is_octets(message):
-            return self._frame(letters[:1], name, message.encoded(_OCTETS_ONLY))
-        return self._frame(letters[1:], name, message.encoded(_JSON_ONLY))
+            return self._frame(letters[:1], name, message.encoded(OCTETS_ONLY))
+        return self._frame(letters[1:], name, message.encoded(JSON_ONLY))
 
     def _frame(self, letter: bytes, name: bytes, body: bytes | None) -> bytes:
         if len(name) > _MAX_NAME:

@@ -7,15 +7,13 @@ from typing import Any, Final
 
 import msgspec
 
-from ...body import JSON, OCTETS
+from ...body import JSON
 from ...errors import LocalProtocolError, Unsupported
 from ...limits import Limits
 from ...message import Kind, Message
 from .checks import WIRE_RULES, unencodable
-from .members import body_is_octets, error_body, extras_of, with_subject
+from .members import JSON_ONLY, OCTETS_ONLY, body_is_octets, error_body, extras_of, with_subject
 
-_JSON_ONLY: Final = (JSON,)
-_OCTETS_ONLY: Final = (OCTETS,)
 # The kinds of the hot path as plain names: an attribute of an enum class costs three times as much.
 _REQUEST, _NOTIFY, _RESPONSE, _PUBLISH, _ITEM = Kind.REQUEST, Kind.NOTIFY, Kind.RESPONSE, Kind.PUBLISH, Kind.ITEM
 _encode: Final = msgspec.json.Encoder().encode
@@ -51,14 +49,14 @@ class JsonWriter:
             return self._with_body(start, message)
         raw = message.raw
         if raw is None or message.format is not JSON:
-            raw = message.encoded(_JSON_ONLY)
+            raw = message.encoded(JSON_ONLY)
         tail = b',"ttl":%d}' % (ttl * 1000 + 0.5)  # as `milliseconds` does; most requests have a deadline and no headers
         return b"".join((*start, tail)) if raw is None else b"".join((*start, b',"body":', raw, tail))
 
     def _with_body(self, start: tuple[bytes, ...], message: Message) -> bytes:
         raw = message.raw
         if raw is None or message.format is not JSON:
-            raw = message.encoded(_JSON_ONLY)
+            raw = message.encoded(JSON_ONLY)
         if message.headers is None and message.ttl is None:
             return b"".join((*start, b"}")) if raw is None else b"".join((*start, b',"body":', raw, b"}"))
         body = () if raw is None else (b',"body":', raw)
@@ -70,7 +68,7 @@ class JsonWriter:
         return b"," + extras[1:] if extras else b"}"
 
     def _write_document(self, message: Message, id: Any) -> bytes:
-        body = with_subject(self._quote(message.subject), message.encoded(_JSON_ONLY))
+        body = with_subject(self._quote(message.subject), message.encoded(JSON_ONLY))
         inner = () if body is None else (b',"body":', body)
         return b"".join((b'{"request":', _quoted_id(id), *inner, self._rest(message)))
 
@@ -93,8 +91,8 @@ class JsonWriter:
 
     def _item_body(self, message: Message) -> bytes:
         if body_is_octets(message):
-            return b',"data":' + _encode(message.encoded(_OCTETS_ONLY))
-        raw = message.encoded(_JSON_ONLY)
+            return b',"data":' + _encode(message.encoded(OCTETS_ONLY))
+        raw = message.encoded(JSON_ONLY)
         return b"" if raw is None else b',"body":' + raw
 
     def _named(self, message: Message) -> bytes:

@@ -37,7 +37,9 @@ class ChannelMembers(Struct, gc=False, kw_only=True):
     spec: Any = False
 
 
-NO_EXTRAS = ChannelMembers()
+NO_EXTRAS: Final = ChannelMembers()
+JSON_ONLY: Final = (JSON,)
+OCTETS_ONLY: Final = (OCTETS,)
 
 
 class SubjectInBody(Struct, gc=False, forbid_unknown_fields=True):

@@ -27,11 +27,6 @@ from .rules.payloads import format_of
 Format: TypeAlias = Literal["json", "protobuf"]
 Mode: TypeAlias = Literal["structured", "binary", "batch"]
 _LIMITS: Final = Limits()
-_TYPES: Final[Mapping[Format, str]] = {"json": "application/cloudevents+json", "protobuf": "application/cloudevents+protobuf"}
-_BATCHES: Final[Mapping[Format, str]] = {
-    "json": "application/cloudevents-batch+json",
-    "protobuf": "application/cloudevents-batch+protobuf",
-}
 _PREFIX: Final = "ce-"
 # 3.1.3.2: printable ASCII but space, double quote and percent stays as it is.
 _SAFE: Final = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
@@ -52,6 +47,15 @@ class Form:
     mode: Mode = "structured"
     format: Format = "json"
     """Of whole events."""
+
+
+_FORMS: Final[Mapping[str, Form]] = {
+    "application/cloudevents+json": Form("structured", "json"),
+    "application/cloudevents+protobuf": Form("structured", "protobuf"),
+    "application/cloudevents-batch+json": Form("batch", "json"),
+    "application/cloudevents-batch+protobuf": Form("batch", "protobuf"),
+}
+_MEDIA: Final = {form: media for media, form in _FORMS.items()}
 
 
 # -- messages ------------------------------------------------------------------------------------------------------------
@@ -104,23 +108,16 @@ def from_http(headers: Mapping[str, str], body: bytes, *, mode: str = "strict") 
 def form_of(headers: Mapping[str, str]) -> Form:
     """Form of the events in an HTTP message with these headers (names in lower case). May raise `RemoteProtocolError`."""
     media = headers.get("content-type", "").partition(";")[0].strip().lower()
-    for format in _TYPES:
-        if media == _TYPES[format]:
-            return Form("structured", format)
-        if media == _BATCHES[format]:
-            return Form("batch", format)
-    if _PREFIX + "specversion" in headers:
-        return Form("binary")
+    form = _FORMS.get(media) or (Form("binary") if _PREFIX + "specversion" in headers else None)
+    if form is not None:
+        return form
     raise refuse(f"no event: the content type is {media!r}, and there is no ce-specversion", "unknown_format")
 
 
 def frames_of(headers: Mapping[str, str], body: bytes, adapter: UProtocol, limits: Limits = _LIMITS) -> list[bytes]:
     """The events in the content of an HTTP message, each as a frame of a connection with this adapter.
 
-    What comes in the adapter's own format is not looked into.
-
-    Raises:
-        RemoteProtocolError: There are none, or one that cannot be brought into that format.
+    What comes in the adapter's own format is not looked into. May raise `RemoteProtocolError`: none, or of no such format.
     """
     form = form_of(headers)
     if form.mode == "binary":
@@ -171,9 +168,8 @@ def _written(message: Message, attributes: dict[str, Any], raw: bytes | None, le
 
 
 def _whole(frames: Sequence[bytes], codec: UProtocolCodec, form: Form) -> HttpContent:
-    if form.mode == "structured":
-        return HttpContent({"content-type": _TYPES[form.format]}, frames[0])
-    return HttpContent({"content-type": _BATCHES[form.format]}, codec.writer.batch(frames))
+    body = frames[0] if form.mode == "structured" else codec.writer.batch(frames)
+    return HttpContent({"content-type": _MEDIA[form]}, body)
 
 
 def _binary(attributes: Mapping[str, Any], raw: bytes | None) -> HttpContent:

@@ -65,12 +65,7 @@ class Names:
         self.subjects.clear()
 
     def method(self, subject: str | int) -> str:
-        """Address to which a request for a subject goes.
-
-        Raises:
-            LocalProtocolError: An address that is no method, or a subject that is too long.
-            ReservedSubject: ``response``, where answers go.
-        """
+        """Address to which a request goes. May raise `LocalProtocolError`, or `ReservedSubject`: where answers go."""
         text = subject_text(subject)
         if "/" in text:
             uri = _parsed(text)

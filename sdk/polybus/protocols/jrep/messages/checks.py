@@ -31,13 +31,7 @@ def check_subject(value: Any, limit: int, answer_id: Any = None) -> None:
 
 
 def check_local_subject(value: Any, limit: int) -> str:
-    """A subject that goes out.
-
-    Raises:
-        LocalProtocolError: It does not fit the wire.
-        Unsupported: It is a number.
-        ReservedSubject: It belongs to the buses, or is the name of an answer.
-    """
+    """A subject that goes out. Raises as that of `WireRules`, and `ReservedSubject`: it is the buses', or an answer's."""
     WIRE_RULES.check_local_subject(value, limit)
     if not value:
         raise LocalProtocolError("the subject is empty", protocol="jrep")

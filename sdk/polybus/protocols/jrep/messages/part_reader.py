@@ -27,8 +27,6 @@ _parts: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 _BROKEN: Final = 256 * 1024
 """Bytes of a message that is no JSON in which is looked for where its asker is told so: more takes too long."""
 _ANSWERED: Final = re.compile(rb'"ToSubject"\s*:\s*"([\x20\x21\x23-\x5b\x5d-\x7e]*):(?:RespondTo|Errors):RPC"')
-_REPLY_LENGTH: Final = len(REPLY_SUFFIX)
-_ERRORS_LENGTH: Final = len(ERRORS_SUFFIX)
 
 
 class _Asker(Struct, gc=False):
@@ -156,10 +154,10 @@ class PartReader:
         if verb is not None:
             return self._extension(verb, subject, values, id)
         if subject.endswith(REPLY_SUFFIX):
-            name, _, key = subject[:-_REPLY_LENGTH].rpartition(":")
+            name, _, key = subject.removesuffix(REPLY_SUFFIX).rpartition(":")
             return Message(_RESPONSE, name, key)
         if subject.endswith(ERRORS_SUFFIX):
-            name, _, key = subject[:-_ERRORS_LENGTH].rpartition(":")
+            name, _, key = subject.removesuffix(ERRORS_SUFFIX).rpartition(":")
             return failure_of(Kind.ERROR, name, key, values, self._values.types)
         command = names["CommandType"]
         if command is not None and subject.endswith(":RPC"):
@@ -197,12 +195,8 @@ class PartReader:
         mode = values.get("PolybusMode")
         if mode not in MODES:
             raise refuse(f"PolybusMode is one of {', '.join(MODES)}", "invalid_part")
-        facts = {
-            "mode": mode,
-            "credit": count_of(values.get("PolybusN", 0), "PolybusN"),
-            "hops": count_of(values.get("PolybusHops", 0), "PolybusHops"),
-        }
-        return Message(Kind.OPEN, subject, key, attributes=facts)
+        credit, hops = count_of(values.get("PolybusN", 0), "PolybusN"), count_of(values.get("PolybusHops", 0), "PolybusHops")
+        return Message(Kind.OPEN, subject, key, attributes={"mode": mode, "credit": credit, "hops": hops})
 
     def set_body(self, message: Message, raw: bytes) -> None:
         """May raise `RemoteProtocolError`: the bytes are no value."""

@@ -111,10 +111,7 @@ class Arguments(list[Any]):
 
 
 def write_arguments(arguments: Arguments, ids: Numbering, other: Write) -> bytes:
-    """The list of arguments; `other` writes what its type says nothing of.
-
-    May raise `EncodeError`: not as many as there are parameters; or a value that its type cannot have, with its number.
-    """
+    """The list of arguments; `other` writes what no type says. May raise `EncodeError`: too many or few, or one misfits."""
     if len(arguments) != len(arguments.types):
         names = ", ".join(kind.name for kind in arguments.types) or "none"
         raise EncodeError(f"{len(arguments)} arguments: the method takes {len(arguments.types)} ({names})")

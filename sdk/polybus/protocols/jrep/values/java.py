@@ -127,7 +127,10 @@ class JavaTypes:
         """
 
         def register(cls: T) -> T:
-            self._check(java, cls)
+            if java in self._by_name:
+                raise ValueError(f"{java} is registered already, as {self._by_name[java]!r}")
+            if cls in self._by_class:
+                raise ValueError(f"{cls.__name__} is registered already")
             if issubclass(cls, enum.Enum):
                 self._by_class[cls] = java
                 self._by_name[java] = cls
@@ -141,12 +144,6 @@ class JavaTypes:
             return cls
 
         return register
-
-    def _check(self, java: str, cls: type) -> None:
-        if java in self._by_name:
-            raise ValueError(f"{java} is registered already, as {self._by_name[java]!r}")
-        if cls in self._by_class:
-            raise ValueError(f"{cls.__name__} is registered already")
 
     def of_class(self, cls: type) -> Portable | str | None:
         """Rules for objects of a class; of an enum its Java name. May raise `TypeError`: an annotation cannot be resolved."""

@@ -54,10 +54,7 @@ class JsonEventWriter:
             parts += (begin, _base64(raw, newline=False), b'"}')
         return b"".join(parts)
 
-    @staticmethod
-    def item(head: bytes, id: str, raw: bytes, format: BodyFormat) -> bytes:
-        """An item of bytes or of a JSON document."""
-        return write_json_item(head, id, raw, format)
+    item = staticmethod(write_json_item)
 
     @staticmethod
     def batch(frames: Sequence[bytes]) -> bytes:

@@ -65,10 +65,7 @@ class ProtoWriter:
             parts.append(_NO_DATA)
         return b"".join(parts)
 
-    @staticmethod
-    def item(head: bytes, id: str, raw: bytes, format: BodyFormat) -> bytes:
-        """An item of bytes."""
-        return write_proto_item(head, id, raw)
+    item = staticmethod(write_proto_item)
 
     @staticmethod
     def batch(frames: Sequence[bytes]) -> bytes:

@@ -69,7 +69,7 @@ def read_proto_item(attributes: dict[str, object], raw: bytes | None) -> EventMe
     return _message(str(attributes["id"]), str(attributes["source"]), raw, OCTETS)
 
 
-def write_proto_item(head: bytes, id: str, raw: bytes) -> bytes:
-    """An event; `head` as `ProtoWriter.head` gives it."""
+def write_proto_item(head: bytes, id: str, raw: bytes, format: BodyFormat) -> bytes:
+    """An event; `head` as `ProtoWriter.head` gives it. All formats are bytes there."""
     name = id.encode()
     return b"".join((b"\n", length(name), name, head, b"2", length(raw), raw))
