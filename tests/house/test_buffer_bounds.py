@@ -51,6 +51,7 @@ BOUNDS: dict[str, str] = {
     "protocols.csb.reader._subjects": "1,024 subjects, then it is emptied",
     "protocols.csb.session._events": "what one chunk holds: taken after each",
     "protocols.csb.session._frames": "what one chunk is answered with: taken after each",
+    "protocols.csb.writer._names": "1,024 subjects, then it is emptied",
     "bindings.http.client._queue": "HIGH_WATER and one frame: then the link keeps what follows in its outbox",
     "bindings.jrep_http.websocket._claiming": "two for each session, for the time of a handshake",
     "transports._stream.listen.silent": "Limits.handshakes: the gate of the listener",

@@ -29,8 +29,11 @@ class _Features:
     @classmethod
     def of(cls, plugin: object) -> Self:
         """Abilities of an object, as they are now."""
-        given = {name: getattr(plugin, name, _Features) for name in cls.__annotations__}
-        return cls(**{name: ability for name, ability in given.items() if ability is not _Features})
+        given: dict[str, Any] = {}
+        for name in cls.__annotations__:
+            if (ability := getattr(plugin, name, _Features)) is not _Features:
+                given[name] = ability
+        return cls(**given)
 
 
 @frozen(kw_only=True)

@@ -114,13 +114,13 @@ class CsbReader:
         self, encoding: int, data: bytes, answer_id: int | None, reply_id: int | None = None
     ) -> tuple[bytes | None, Any, Any]:
         try:
-            read = self._payloads.get(encoding)
-            if read is None:
-                raise refuse(f"no payload encoding {encoding:#x} in CSB", "encoding")
-            return read(data)
+            return self._payloads[encoding](data)
+        except KeyError:
+            refused = refuse(f"no payload encoding {encoding:#x} in CSB", "encoding")
         except RemoteProtocolError as error:
-            error.answer_id, error.reply_id = answer_id, reply_id
-            raise
+            refused = error
+        refused.answer_id, refused.reply_id = answer_id, reply_id
+        raise refused
 
     def _filled(self, message: Message, encoding: int, data: bytes, answer_id: Any = None) -> Message:
         raw, message.format, value = self._body(encoding, data, answer_id)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -33,6 +32,7 @@ _pack: Final = wire.HEADER.pack
 _pack_more: Final = struct.Struct(">BBHIHHI").pack
 _pack_named: Final = struct.Struct(">BBHIH").pack
 _encode: Final = msgspec.json.Encoder().encode
+_CACHED: Final = 1024
 _ACTIONS: Final = {
     Kind.SUBSCRIBE: wire.SUBSCRIBE,
     Kind.UNSUBSCRIBE: wire.UNSUBSCRIBE,
@@ -50,7 +50,7 @@ class CsbWriter:
     def __init__(self, limits: Limits, actions: Mapping[str, int]) -> None:
         self._limits = limits
         self._actions = actions
-        self._name = lru_cache(1024)(self._named)
+        self._names: dict[str | int, tuple[int, bytes]] = {}
 
     # -- requests and publications ---------------------------------------------------------------------------------------
 
@@ -73,7 +73,7 @@ class CsbWriter:
                 raise Unsupported("this peer is not a polybus: CSB has no place for headers")
             ttl = message.ttl
             if headers or ttl is not None:
-                size, name = self._name(subject)
+                size, name = self._names.get(subject) or self._name(subject)
                 more = self._headers(headers) if headers else b""
                 wait = NO_TTL if ttl is None else int(ttl * 1000 + 0.5) if 0.0 <= ttl < 4e6 else _wait(ttl)
                 head = _pack_more(first, 0, number, wire.REQUEST_MORE, size, len(more), wait)
@@ -86,13 +86,13 @@ class CsbWriter:
             return _pack(first, 0, number, action) + raw, action
         if subject == HELLO:
             return _pack(first, 0, number, wire.HELLO) + raw, wire.HELLO
-        size, name = self._name(subject)
+        size, name = self._names.get(subject) or self._name(subject)
         return _pack_named(first, 0, number, wire.REQUEST_NAMED, size) + name + raw, wire.REQUEST_NAMED
 
     def publish(self, message: Message, number: int = 0, *, bare: bool = False) -> bytes:
         """A publication. Ours have the number 0, and peers of ours do not answer them. A bare peer reads it without headers."""
         first, raw = self._body(message, _AS_REQUEST)
-        size, name = self._name(message.subject)
+        size, name = self._names.get(message.subject) or self._name(message.subject)
         if message.headers and not bare:
             more = self._headers(message.headers)
             return b"".join((_pack_more(first, 0, 0, wire.PUBLISH_MORE, size, len(more), NO_TTL), name, more, raw))
@@ -101,7 +101,7 @@ class CsbWriter:
     def open(self, message: Message, number: int) -> bytes:
         """An open."""
         first, raw = self._body(message, _AS_REQUEST)
-        size, name = self._name(message.subject)
+        size, name = self._names.get(message.subject) or self._name(message.subject)
         given = message.attributes
         members = {"mode": given.get("mode", "channel"), "n": given.get("credit", 0), "hops": given.get("hops", 0)}
         if message.headers:
@@ -166,7 +166,7 @@ class CsbWriter:
         if kind is _PUBLISH:
             return self.publish(message, 0 if id is None else _checked_id(id) & 0xFFFF)
         if kind is Kind.SUBSCRIBE or kind is Kind.UNSUBSCRIBE:
-            size, name = self._name(message.subject)
+            size, name = self._names.get(message.subject) or self._name(message.subject)
             number = 0 if id is None else _checked_id(id) & 0xFFFF
             return _pack_named(_AS_REQUEST, 0, number, _ACTIONS[kind], size) + name
         if kind is Kind.CONTROL and message.subject == DEADLINE_WORD:
@@ -206,18 +206,23 @@ class CsbWriter:
             return side | wire.BASE64, b""
         return side | NUMBERS[have], raw
 
-    def _named(self, subject: str | int) -> tuple[int, bytes]:
+    def _name(self, subject: str | int) -> tuple[int, bytes]:
         """Length and bytes of a subject; a number has a length that no text has."""
         if type(subject) is int:
             if not 0 <= subject <= 0xFFFFFFFF:
                 raise LocalProtocolError(f"action {subject}: an action is a number of 32 bits", protocol="csb")
-            return NUMBERED, wire.NUMBER.pack(subject)
-        fault = fault_in_subject(subject, min(self._limits.subject, NUMBERED - 1))
-        if fault is not None:
-            raise LocalProtocolError(fault, protocol="csb")
-        action = self._actions.get(subject)  # type: ignore[arg-type]
-        name = str(subject).encode()
-        return (NUMBERED, wire.NUMBER.pack(action)) if action is not None else (len(name), name)
+            found = NUMBERED, wire.NUMBER.pack(subject)
+        else:
+            fault = fault_in_subject(subject, min(self._limits.subject, NUMBERED - 1))
+            if fault is not None:
+                raise LocalProtocolError(fault, protocol="csb")
+            action = self._actions.get(subject)  # type: ignore[arg-type]
+            name = str(subject).encode()
+            found = (NUMBERED, wire.NUMBER.pack(action)) if action is not None else (len(name), name)
+        if len(self._names) >= _CACHED:
+            self._names.clear()
+        self._names[subject] = found
+        return found
 
     def _headers(self, headers: dict[str, str]) -> bytes:
         WIRE_RULES.check_local_headers(headers, min(self._limits.headers, 0x8000))
