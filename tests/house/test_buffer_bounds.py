@@ -156,7 +156,6 @@ BOUNDS: dict[str, str] = {
     "transports._ws.asgi._pending": "what is not read makes the link pause: HIGH_WATER, then the outbox",
     "bindings.http.server._slow": "Limits.handshakes",
     "transports._stream.listen._arrivals": "Limits.handshakes",
-    "transports._stream.dial._errors": "the addresses of a name",
     "transports._stream.transport._early": "one chunk: nothing is read before the link is there",
     "transports._stream.asyncio_wire._pending": "HIGH_WATER, then the link pauses and its outbox fills; charged while paused",
     "transports._stream.pump_wire._pending": "HIGH_WATER, then the link pauses and its outbox fills; charged while paused",

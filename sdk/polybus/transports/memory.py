@@ -45,84 +45,75 @@ class MemoryListener:
             self._names.pop(_name(self.url), None)
             self._names = None
 
-
-class _PendingMemoryConnection:
-    """One attempt to be let in."""
-
-    def __init__(self, listener: MemoryListener, url: str, options: DialOptions) -> None:
-        self._listener = listener
-        self._url = url
-        self._dial = options
-        self._answered = anyio.Event()
-        self._given_up = False
-        self._end: MemoryTransport | None = None
-        self._error: BusError | None = None
-
-    async def result(self) -> MemoryTransport:
-        """Our end.
+    async def connect(self, url: str, dial: DialOptions) -> MemoryTransport:
+        """The connecting end of a new connection.
 
         Raises:
-            ConnectFailed: The other side takes no connection now, or did not decide in time.
-            Unauthorized: It refuses who we are.
-            Forbidden: It does not let us in.
+            ConnectFailed: This side takes no connection now, or did not decide in time.
+            Unauthorized: It refuses who asks.
+            Forbidden: It does not let them in.
         """
-        gate, address = self._listener.options.gate, self._url
-        error = gate.knock(address)
+        gate, server = self.options.gate, self.options.host
+        error = gate.knock(url)
         if error is not None:
-            raise self._refusal(error)
-        seconds = self._dial.host.limits.handshake_timeout
+            raise _refusal(url, error)
+        decided, outcome, given_up = anyio.Event(), list[MemoryTransport | BusError](), False
+
+        def decide(result: Admission | BusError) -> None:
+            if given_up or outcome:
+                return
+            if isinstance(result, BusError):
+                outcome.append(result)
+            else:
+                here, there = MemoryTransport(dial.host, self.url), MemoryTransport(server, url)
+                here.join(there)
+                outcome.append(here)
+                gate.opened(there, result)
+            decided.set()
+
+        seconds = dial.host.limits.handshake_timeout
         try:
-            gate.admit(self._handshake(), self._decided)
+            gate.admit(_handshake(self, url, dial), decide)
             with anyio.move_on_after(seconds):
-                await self._answered.wait()
+                await decided.wait()
         except BaseException:
-            if self._end is not None:
-                self._end.abort(Closed(1006, "the connecting side gave up"))
+            for end in outcome:
+                if isinstance(end, MemoryTransport):
+                    end.abort(Closed(1006, "the connecting side gave up"))
             raise
         finally:
-            self._given_up = True
-            if self._end is None:
-                gate.left(address)
-        if self._error is not None:
-            raise self._refusal(self._error)
-        if self._end is None:
-            raise ConnectFailed(self._url, f"timed out after {seconds:g} s, waiting to be let in")
-        return self._end
+            given_up = True
+            if not (outcome and isinstance(outcome[0], MemoryTransport)):
+                gate.left(url)
+        if not outcome:
+            raise ConnectFailed(url, f"timed out after {seconds:g} s, waiting to be let in")
+        if isinstance(outcome[0], BusError):
+            raise _refusal(url, outcome[0])
+        return outcome[0]
 
-    def _decided(self, outcome: Admission | BusError) -> None:
-        if self._given_up or self._answered.is_set():
-            return
-        self._answered.set()
-        if isinstance(outcome, BusError):
-            self._error = outcome
-            return
-        server = self._listener.options
-        self._end = MemoryTransport(self._dial.host, self._listener.url)
-        other = MemoryTransport(server.host, self._url)
-        self._end.join(other)
-        server.gate.opened(other, outcome)
 
-    def _refusal(self, error: BusError) -> BusError:
-        """The error for a caller, the same as over a network: a new one, that has never been on the other side."""
-        text = text_of(error)
-        if isinstance(error, Unauthorized):
-            return Unauthorized(text)
-        return Forbidden(text) if isinstance(error, Forbidden) else ConnectFailed(self._url, text)
+def _refusal(url: str, error: BusError) -> BusError:
+    """The error for a caller, the same as over a network: a new one, that has never been on the other side."""
+    text = text_of(error)
+    if isinstance(error, Unauthorized):
+        return Unauthorized(text)
+    return Forbidden(text) if isinstance(error, Forbidden) else ConnectFailed(url, text)
 
-    def _handshake(self) -> Handshake:
-        parts = urlsplit(self._url)
-        headers = {name.lower(): value for name, value in self._dial.headers.items()}
-        return Handshake(
-            protocol=self._listener.options.protocol,
-            transport="memory",
-            url=self._listener.url,
-            path=parts.path or "/",
-            query=dict(parse_qsl(parts.query, keep_blank_values=True)),
-            headers=headers,
-            cookies=_cookies(headers.get("cookie", "")),
-            origin=headers.get("origin"),
-            address=self._url,
-        )
+
+def _handshake(listener: MemoryListener, url: str, dial: DialOptions) -> Handshake:
+    parts = urlsplit(url)
+    headers = {name.lower(): value for name, value in dial.headers.items()}
+    return Handshake(
+        protocol=listener.options.protocol,
+        transport="memory",
+        url=listener.url,
+        path=parts.path or "/",
+        query=dict(parse_qsl(parts.query, keep_blank_values=True)),
+        headers=headers,
+        cookies=_cookies(headers.get("cookie", "")),
+        origin=headers.get("origin"),
+        address=url,
+    )
 
 
 def _cookies(text: str) -> dict[str, str]:
@@ -158,7 +149,7 @@ class MemoryConnector:
         listener = _names().get(_name(self.url))
         if listener is None:
             raise ConnectFailed(self.url, "nobody serves this name in this event loop")
-        return await _PendingMemoryConnection(listener, self.url, options).result()
+        return await listener.connect(self.url, options)
 
 
 class Memory:
@@ -218,20 +209,17 @@ class PipeEnd:
             return mine
         if other._listener is None:
             self._half = MemoryTransport(options.host, other.url)
+            seconds = options.host.limits.connect_timeout
             try:
-                await self._wait_for(other, options.host.limits.connect_timeout)
+                with anyio.move_on_after(seconds) as scope:
+                    await other._ready.wait()
+                if scope.cancelled_caught:
+                    raise ConnectFailed(self.url, f"timed out after {seconds:g} s: the other end of the pipe is not used")
                 if other._listener is None:
                     return self._half
             finally:
                 self._half = None
-        return await _PendingMemoryConnection(other._listener, self.url, options).result()
-
-    async def _wait_for(self, other: PipeEnd, seconds: float) -> None:
-        """May raise `ConnectFailed`: the other end was not used in time."""
-        with anyio.move_on_after(seconds) as scope:
-            await other._ready.wait()
-        if scope.cancelled_caught:
-            raise ConnectFailed(self.url, f"timed out after {seconds:g} s: the other end of the pipe is not used")
+        return await other._listener.connect(self.url, options)
 
     async def listen(self, options: ListenOptions) -> Listening:
         """Use this end as a server, of one connection.

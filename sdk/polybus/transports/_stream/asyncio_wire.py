@@ -79,11 +79,9 @@ class AsyncioWire(asyncio.BufferedProtocol):
         return self._transport.get_extra_info("socket") if self._transport is not None else None
 
     def keep_short(self) -> None:
-        """Let the operating system take little beyond what the peer has room for."""
         keep_short(self._socket())
 
     def signs(self) -> Signs | None:
-        """Facts that the operating system knows of the other end, where it tells."""
         return signs_of(self._socket()) if self._lost is None else None
 
     def get_buffer(self, sizehint: int) -> memoryview:

@@ -107,7 +107,7 @@ async def connect_tcp(host: str, port: int) -> socket.socket:
     addresses = list(dict.fromkeys((int(family), address) for family, _, _, _, address in found))
     if len(addresses) == 1:
         return await connect(addresses[0])
-    return await _Race().run(_alternating(addresses))
+    return await _race(_alternating(addresses))
 
 
 def _alternating(addresses: Sequence[Address]) -> list[Address]:
@@ -118,39 +118,36 @@ def _alternating(addresses: Sequence[Address]) -> list[Address]:
     return [address for address in chain(*zip_longest(preferred, others)) if address is not None]
 
 
-class _Race:
-    def __init__(self) -> None:
-        self._winner: socket.socket | None = None
-        self._errors: list[OSError] = []
+async def _race(addresses: Sequence[Address]) -> socket.socket:
+    winners, errors = list[socket.socket](), list[OSError]()
 
-    async def run(self, addresses: Sequence[Address]) -> socket.socket:
-        try:
-            async with anyio.create_task_group() as group:
-                for address in addresses:
-                    failed = anyio.Event()
-                    group.start_soon(self._attempt, address, failed, group.cancel_scope)
-                    with anyio.move_on_after(_HEAD_START):
-                        await failed.wait()
-        except BaseException:
-            if self._winner is not None:
-                self._winner.close()
-            raise
-        if self._winner is None:
-            raise self._errors[0]
-        return self._winner
-
-    async def _attempt(self, address: Address, failed: anyio.Event, race: anyio.CancelScope) -> None:
+    async def attempt(address: Address, failed: anyio.Event, race: anyio.CancelScope) -> None:
         try:
             sock = await connect(address)
         except OSError as error:
-            self._errors.append(error)
+            errors.append(error)
             failed.set()
             return
-        if self._winner is None:
-            self._winner = sock
-            race.cancel()
-        else:
+        if winners:
             sock.close()
+        else:
+            winners.append(sock)
+            race.cancel()
+
+    try:
+        async with anyio.create_task_group() as group:
+            for address in addresses:
+                failed = anyio.Event()
+                group.start_soon(attempt, address, failed, group.cancel_scope)
+                with anyio.move_on_after(_HEAD_START):
+                    await failed.wait()
+    except BaseException:
+        for sock in winners:
+            sock.close()
+        raise
+    if not winners:
+        raise errors[0]
+    return winners[0]
 
 
 async def connect(address: Address) -> socket.socket:

@@ -82,14 +82,11 @@ class PumpWire:
                 self._sender.cancel()
             with anyio.CancelScope(shield=True):
                 await anyio.aclose_forcefully(self._stream)
-            self._lose()
-
-    def _lose(self) -> None:
-        self._lost = True
-        self._pending.clear()
-        self._backlog = 0
-        if self._user is not None:
-            self._user.wire_lost(self._error)
+            self._lost = True
+            self._pending.clear()
+            self._backlog = 0
+            if self._user is not None:
+                self._user.wire_lost(self._error)
 
     async def _read_all(self) -> None:
         rations = rations_here(self._host.call_soon)
@@ -171,24 +168,16 @@ class PumpWire:
         self._pending = pending = []
         self._sending = len(data)
         self._stuck = False
-        if len(data) <= _WRITE_SIZE:
-            await self._stream.send(data)
-            self._count(len(data))
-            return
         view = memoryview(data)
         for start in range(0, len(data), _WRITE_SIZE):
             part = view[start : start + _WRITE_SIZE]
             # anyio declares bytes and takes what sockets take.
-            await self._stream.send(cast(bytes, part))
-            self._count(len(part))
-
-    def _count(self, size: int) -> None:
-        if self._lost:
-            return
-        self._taken += size
-        self._backlog -= size
-        self._sending -= size
-        self._relieve()
+            await self._stream.send(cast(bytes, part) if len(part) < len(data) else data)
+            if not self._lost:
+                self._taken += len(part)
+                self._backlog -= len(part)
+                self._sending -= len(part)
+                self._relieve()
 
     def _relieve(self) -> None:
         if self._full and self._backlog <= LOW_WATER:
@@ -288,11 +277,9 @@ class PumpWire:
         return self._taken
 
     def signs(self) -> Signs | None:
-        """Facts that the operating system knows of the other end, where it tells."""
         return signs_of(self._stream.extra(SocketAttribute.raw_socket, None)) if not self._lost else None
 
     def keep_short(self) -> None:
-        """Let the operating system take little beyond what the peer has room for."""
         keep_short(self._stream.extra(SocketAttribute.raw_socket, None))
 
     def pause_reading(self) -> None:

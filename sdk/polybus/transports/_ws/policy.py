@@ -107,9 +107,8 @@ class OriginPolicy:
         name, _ = self._host_port(host)
         if not self.loopback or is_loopback(name):
             return
-        for known in self.hosts:
-            if known.lower() in (host.lower(), name):
-                return
+        if any(known.lower() in (host.lower(), name) for known in self.hosts):
+            return
         if any(urlsplit(origin).hostname == name for origin in self.origins):
             return
         raise HandshakeRejected(
