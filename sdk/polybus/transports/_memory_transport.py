@@ -21,8 +21,7 @@ class MemoryTransport:
     """One end of an in-process connection."""
 
     __slots__ = (
-        "_deaf",
-        "_bytes", "_full", "_host", "_inbox", "_last", "_other", "_over", "_paused", "_receiver", "_scheduled", "address",
+        "_bytes", "_deaf", "_host", "_inbox", "_last", "_other", "_over", "_paused", "_receiver", "_scheduled", "address",
         "max_frame",
     )  # fmt: skip
 
@@ -63,7 +62,10 @@ class MemoryTransport:
         if self._over or other is None or other._over:
             return
         if size > other.max_frame:
-            self._refused(other, size)
+            # Its limit is lower than ours: it ends the connection, as a socket would.
+            why = Closed(1009, f"a frame of {size} bytes, the limit is {other.max_frame}")
+            other._end(why)
+            self._end(why)
             return
         other._inbox.append(frame)
         other._bytes += size
@@ -72,12 +74,6 @@ class MemoryTransport:
             self._paused = True
             if self._receiver is not None:
                 self._receiver.pause_writing()
-
-    def _refused(self, other: MemoryTransport, size: int) -> None:
-        """The other end's limit is lower than ours: it ends the connection, as a socket would."""
-        why = Closed(1009, f"a frame of {size} bytes, the limit is {other.max_frame}")
-        other._end(why)
-        self._end(why)
 
     def write_backlog(self) -> int:
         return 0 if self._other is None else self._other._bytes

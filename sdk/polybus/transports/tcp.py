@@ -54,11 +54,7 @@ class TcpTransport(StreamTransport[LengthFramer]):
             self._wire.write(frame)
 
     def framed(self, frame: bytes) -> bytes:
-        """The bytes of a frame, the same on every connection.
-
-        Raises:
-            TooLarge: The frame is over `Limits.message`.
-        """
+        """The bytes of a frame, the same on every connection. May raise `TooLarge`."""
         if len(frame) > self.max_frame:
             self._check_size(len(frame))
         return pack_length(len(frame)) + frame

@@ -14,7 +14,7 @@ from attrs import define, field
 from ..plugins import Connector, DialOptions, Listening, ListenOptions, Transport
 from ._stream.sockets import bind_tcp, is_loopback
 from ._stream.tls import ClientTls, check_server_tls
-from ._stream.urls import NetAddress, net_address
+from ._stream.urls import net_address
 
 
 @define
@@ -36,16 +36,15 @@ class WebSocket:
     """``ws://host:port/path``"""
 
     name = "ws"
-    _port = 80
 
     def connector(self, url: str) -> Connector:
         """For an address without the protocol."""
-        self._address(url)
+        net_address(url)
         return WebSocketConnector(url)
 
     def is_private(self, url: str) -> bool:
         """True if only this machine can reach that address."""
-        return self._address(url).private
+        return net_address(url).private
 
     async def listen(self, url: str, options: ListenOptions) -> Listening:
         """Bind and accept."""
@@ -53,7 +52,7 @@ class WebSocket:
         from ._ws.policy import OriginPolicy, check_hosts, check_origins
         from ._ws.server import PendingWebSocket
 
-        address = self._address(url)
+        address = net_address(url)
         check_server_tls(self.name, options.tls)
         check_origins(options.origins)
         check_hosts(options.hosts)
@@ -69,12 +68,8 @@ class WebSocket:
         real = address.with_port(sockets[0].getsockname()[1])
         return StreamListener(real, options, sockets, options.tls, functools.partial(PendingWebSocket, policy=policy))
 
-    def _address(self, url: str) -> NetAddress:
-        return net_address(url, self._port)
-
 
 class SecureWebSocket(WebSocket):
     """``wss://host:port/path``"""
 
     name = "wss"
-    _port = 443

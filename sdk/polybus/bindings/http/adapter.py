@@ -14,7 +14,7 @@ from ...errors import Unsupported
 from ...plugins import Connector, DialOptions, HttpBinding, Listening, ListenOptions, Transport
 from ...transports._stream.sockets import bind_tcp
 from ...transports._stream.tls import check_client_tls, check_server_tls
-from ...transports._stream.urls import NetAddress, net_address
+from ...transports._stream.urls import net_address
 
 
 @frozen
@@ -41,14 +41,13 @@ class Http:
     """
 
     name = "http"
-    _port = 80
 
     def __init__(self, binding: type[HttpBinding] | None = None) -> None:
         self._binding = binding
 
     def connector(self, url: str) -> Connector:
         """For an address without the protocol."""
-        self._address(url)
+        net_address(url)
         kind: Any = self._binding
         if kind is None:
             return HttpConnector(url, None)
@@ -60,7 +59,7 @@ class Http:
 
     def is_private(self, url: str) -> bool:
         """True if only this machine can reach that address."""
-        return self._address(url).private
+        return net_address(url).private
 
     async def listen(self, url: str, options: ListenOptions) -> Listening:
         """Bind and serve in this event loop: with uvicorn on asyncio, with hypercorn on trio.
@@ -73,16 +72,12 @@ class Http:
         """
         from .listener import HttpListener
 
-        address = self._address(url)
+        address = net_address(url)
         check_server_tls(self.name, options.tls)
         return await HttpListener.open(address, options, await bind_tcp(address.host, address.port))
-
-    def _address(self, url: str) -> NetAddress:
-        return net_address(url, self._port)
 
 
 class SecureHttp(Http):
     """``https://host:port/path``"""
 
     name = "https"
-    _port = 443

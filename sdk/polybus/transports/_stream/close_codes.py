@@ -13,9 +13,7 @@ MAX_REASON: Final = 123
 
 def code_for(error: BusError) -> int:
     """The close code that tells a client why it is not let in."""
-    if isinstance(error, Unauthorized):
-        return 4401
-    return 4403 if isinstance(error, Forbidden) else 1013
+    return 4401 if isinstance(error, Unauthorized) else 4403 if isinstance(error, Forbidden) else 1013
 
 
 def text_of(error: BusError) -> str:
@@ -25,11 +23,8 @@ def text_of(error: BusError) -> str:
 
 def closed_by_peer(code: int, reason: str) -> Closed:
     """End of a connection with this close code, as those see it who wait on it."""
-    if code == 4401:
-        return Closed(code, reason, Unauthorized(reason))
-    if code == 4403:
-        return Closed(code, reason, Forbidden(reason))
-    return Closed(code, reason)
+    error = Unauthorized if code == 4401 else Forbidden if code == 4403 else None
+    return Closed(code, reason, None if error is None else error(reason))
 
 
 def cut_reason(reason: str) -> bytes:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from attrs import frozen
 
 from ..._validation import without_password
 from .sockets import is_loopback
+
+_PORTS: Final = {"ws": 80, "wss": 443, "http": 80, "https": 443}
 
 
 @frozen
@@ -35,7 +38,7 @@ def host_port(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def net_address(url: str, default_port: int | None = None) -> NetAddress:
+def net_address(url: str) -> NetAddress:
     """The parts of a URL with host and port. May raise `ValueError`: a part is missing or malformed."""
     parts = urlsplit(url)
     url = without_password(url)
@@ -46,9 +49,9 @@ def net_address(url: str, default_port: int | None = None) -> NetAddress:
     if not parts.hostname:
         raise ValueError(f"{url}: the host is missing, write for example {parts.scheme}://127.0.0.1:9000")
     if port is None:
-        if default_port is None:
-            raise ValueError(f"{url}: the port is missing, write for example {parts.scheme}://{parts.hostname}:9000")
-        port = default_port
+        port = _PORTS.get(parts.scheme)
+    if port is None:
+        raise ValueError(f"{url}: the port is missing, write for example {parts.scheme}://{parts.hostname}:9000")
     return NetAddress(parts.scheme, parts.hostname, port, parts.path, parts.query)
 
 

@@ -224,7 +224,9 @@ class AsgiTransport:
                     self._sent += 1
                     self._size -= len(frame)
                     if self._paused and self._size <= LOW_WATER:
-                        self._resume()
+                        self._paused = False
+                        if self._receiver is not None and self._state is TransportState.OPEN:
+                            self._receiver.resume_writing()
                 if self._goodbye is not None:
                     code, reason = self._goodbye
                     await self._send({"type": "websocket.close", "code": code, "reason": reason})
@@ -235,11 +237,6 @@ class AsgiTransport:
             # The peer has gone; the reading half is told so too, and knows why.
             logger.debug("%s: nothing more can be written: %r", self.address, error)
             pending.clear()
-
-    def _resume(self) -> None:
-        self._paused = False
-        if self._receiver is not None and self._state is TransportState.OPEN:
-            self._receiver.resume_writing()
 
     def _wake(self) -> None:
         if self._waiter is not None:

@@ -35,7 +35,7 @@ async def open_websocket(url: str, tls: ssl.SSLContext | None, options: DialOpti
     """Connect and upgrade. May raise `ConnectFailed`: with the address and the reason; `Unauthorized`: the server answered
     401; `Forbidden`: the server answered 403; `LocalProtocolError`: a header that belongs to the handshake itself."""
     core, request = _request(url, options)
-    address = net_address(url, 443 if tls is not None else 80)
+    address = net_address(url)
     wire = await dial_tcp(url, address.host, address.port, tls, options.host)
     answer = _Answer(core, wire)
     try:
