@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -85,14 +85,9 @@ class ErraiClient(HttpClient):
 
     def send(self, frame: bytes) -> None:
         """Keep a frame until it is posted, or hand it to the WebSocket. After the end: ignored."""
-        if (
-            self._socket is not None
-            and self._state is TransportState.OPEN
-            and not self._queue
-            and not self._busy
-            and self._fits(frame)
-        ):
-            self._say(self._socket, frame)
+        socket = self._socket if self._state is TransportState.OPEN and not (self._queue or self._busy) else None
+        if socket is not None and self._fits(frame):
+            self._say(socket, frame)
             return
         waiting = len(self._queue)
         super().send(frame)
@@ -114,7 +109,7 @@ class ErraiClient(HttpClient):
 
     def resume(self) -> None:
         """There is room again, if so."""
-        if not self._busy and not self._slow:
+        if not self._busy and not (self._slow and self._socket is not None):
             super().resume()
 
     # -- the tasks
@@ -229,13 +224,18 @@ class ErraiClient(HttpClient):
 
     async def _upgraded(self) -> bool:
         """Try a WebSocket. True if it carries everything from now on, but what is too large for it."""
-        self._upgrade = upgrade = WebSocketNegotiation(self, self._offer, self._requests, self._options)
+        self._upgrade = upgrade = WebSocketNegotiation(self.post, self, self._offer, self._requests, self._options)
         if not await upgrade.negotiate():
             logger.info("polybus: %s: no WebSocket: %s", self.address, upgrade.reason)
             return False
         async with self._posting:  # all answers have been delivered
-            self._socket = upgrade.open()
-        return self._socket is not None
+            if upgrade.socket is None or upgrade.over:
+                return False
+            self._socket = upgrade.socket
+            if self._slow:
+                self.pause()
+            self._socket.send(upgrade.claim)
+        return True
 
     async def _events_end(self) -> bool:
         """Read events for as long as there are some; whether there are none here. May raise `ExchangeFailed`: they broke off,
@@ -329,21 +329,30 @@ class ErraiClient(HttpClient):
         if payload != NOTHING or not self._opened.is_set():  # that nothing answers its first word says something to a session
             self._intake.take(payload)
 
-    # -- what the WebSocket calls
+    # -- plugins.Receiver, of the WebSocket
 
-    def frame_received(self, frame: bytes) -> None:
-        self._deliver(frame)
+    def frames_received(self, frames: Sequence[bytes]) -> None:
+        """Words of the negotiation, then payloads."""
+        for frame in frames:
+            if self._socket is not None:
+                self._deliver(frame)
+            elif self._upgrade is not None:
+                self._upgrade.hear(frame)
 
-    def socket_closed(self, why: Closed) -> None:
+    def closed(self, why: Closed) -> None:
         """Nothing is kept of what may not have arrived; the link begins anew."""
-        if self._state is TransportState.OPEN:
+        if self._socket is None:
+            if self._upgrade is not None:
+                self._upgrade.end()
+        elif self._state is TransportState.OPEN:
             self.abort(why)
         else:
             self._scope.cancel()
 
     def pause_writing(self) -> None:
         self._slow = True
-        self.pause()
+        if self._socket is not None:
+            self.pause()
 
     def resume_writing(self) -> None:
         self._slow = False

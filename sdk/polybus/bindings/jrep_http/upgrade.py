@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
 import anyio
 from attrs import field, frozen
 
 from ...errors import BusError
-from ...plugins import Closed, DialOptions
+from ...plugins import Closed, DialOptions, Receiver
 from .payloads import MAX_WORD, command_in, word
 from .requests import ErraiRequests
 
@@ -67,47 +67,43 @@ def _frequency(message: Mapping[str, Any]) -> float:
         return 0.5
 
 
-class Owner(Protocol):
-    """The client to which a WebSocket belongs."""
-
-    async def post(self, payload: bytes) -> bytes:
-        """Post between other posts, deliver what the answer has for the bus, and return it."""
-        ...
-
-    def frame_received(self, frame: bytes) -> None: ...
-
-    def socket_closed(self, why: Closed) -> None: ...
-
-    def pause_writing(self) -> None: ...
-
-    def resume_writing(self) -> None: ...
-
-
 class WebSocketNegotiation:
-    """One attempt, as what its WebSocket calls; afterwards the frames go to the owner."""
+    """One attempt.
 
-    def __init__(self, owner: Owner, offer: Offer, requests: ErraiRequests, options: DialOptions) -> None:
-        self._owner = owner
+    Args:
+        post: Posts between other posts, delivers what the answer has for the bus, and returns it.
+        receiver: User of the WebSocket. Until it is open, what comes is for `hear` and `end`.
+    """
+
+    def __init__(
+        self,
+        post: Callable[[bytes], Awaitable[bytes]],
+        receiver: Receiver,
+        offer: Offer,
+        requests: ErraiRequests,
+        options: DialOptions,
+    ) -> None:
+        self._post = post
+        self._receiver = receiver
         self._offer = offer
         self._requests = requests
         self._options = options
-        self._open = False
-        self._over = False
-        self._paused = False
         self._word: Mapping[str, Any] | None = None
         self._heard = anyio.Event()
+        self.over: bool = False
+        """True if the WebSocket has ended."""
         self.socket: WebSocketTransport | None = None
         self.reason: str = ""
         """Why there is none."""
 
     @property
     def claim(self) -> bytes:
-        """A bare object: an array would be answered by silence."""
+        """The first word, and the last, with which it is open. A bare object: an array would be answered by silence."""
         offer = self._offer
         return word(CommandType="Associate", ConnectionSessionKey=offer.key, WebSocketToken=offer.token)[1:-1]
 
     async def negotiate(self) -> bool:
-        """Negotiate. True if the WebSocket is there and the server has confirmed it: `open` is all that is left."""
+        """Negotiate. True if the WebSocket is there and the server has confirmed it: `claim` is all that is left."""
         self.reason = self._objection()
         if not self.reason:
             try:
@@ -118,15 +114,17 @@ class WebSocketNegotiation:
             self.socket.abort(Closed(1000, self.reason))
         return not self.reason
 
-    def open(self) -> WebSocketTransport | None:
-        """Say the last word: from now on frames go both ways. None where it has ended meanwhile."""
-        if self.socket is None or self._over:
-            return None
-        self._open = True
-        if self._paused:
-            self._owner.pause_writing()
-        self.socket.send(self.claim)
-        return self.socket
+    def hear(self, frame: bytes) -> None:
+        """A frame came over the WebSocket."""
+        if self._word is None and len(frame) <= MAX_WORD:
+            self._word = command_in(frame, "WebsocketChannelVerify", "WebsocketNegotiationFailed")
+            if self._word is not None:
+                self._heard.set()
+
+    def end(self) -> None:
+        """The WebSocket has ended."""
+        self.over = True
+        self._heard.set()
 
     def _objection(self) -> str:
         """A server may send its clients to a WebSocket of its own, not to another's, and not out of TLS."""
@@ -148,7 +146,7 @@ class WebSocketNegotiation:
         options = DialOptions(host=host, reads=_TEXT, writes="text", subprotocol="", headers=headers)
         with anyio.move_on_after(PATIENCE):
             self.socket = await open_websocket(url, self._requests.tls_of(url), options)
-            self.socket.start(self)
+            self.socket.start(self._receiver)
             self.socket.send(self.claim)
             await self._heard.wait()
         if self._word is None:
@@ -156,40 +154,11 @@ class WebSocketNegotiation:
         if self._word.get("CommandType") != "WebsocketChannelVerify":
             return f"the server refuses the WebSocket: {self._word.get('ErrorMessage')}"
         token = str(self._word.get("WebSocketToken"))
-        answer = await self._owner.post(word(ToSubject="ServerBus", CommandType="WebsocketChannelVerify", WebSocketToken=token))
+        answer = await self._post(word(ToSubject="ServerBus", CommandType="WebsocketChannelVerify", WebSocketToken=token))
         for _ in range(_TRIES):
             said = command_in(answer, "WebsocketChannelOpen", "WebsocketNegotiationFailed")
             if said is not None:
                 return "" if said.get("CommandType") == "WebsocketChannelOpen" else f"refused: {said.get('ErrorMessage')}"
             await anyio.sleep(_PAUSE)
-            answer = await self._owner.post(b"[]")
+            answer = await self._post(b"[]")
         return "the server does not confirm the WebSocket"
-
-    # -- plugins.Receiver
-
-    def frames_received(self, frames: Sequence[bytes]) -> None:
-        """Words of the negotiation, then payloads."""
-        for frame in frames:
-            if self._open:
-                self._owner.frame_received(frame)
-            elif self._word is None and len(frame) <= MAX_WORD:
-                self._word = command_in(frame, "WebsocketChannelVerify", "WebsocketNegotiationFailed")
-                if self._word is not None:
-                    self._heard.set()
-
-    def closed(self, why: Closed) -> None:
-        self._over = True
-        self._heard.set()
-        if self._open:
-            self._owner.socket_closed(why)
-
-    def pause_writing(self) -> None:
-        """The server reads slowly, or the socket has ended: that is the owner's affair only if its frames go there."""
-        self._paused = True
-        if self._open:
-            self._owner.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._paused = False
-        if self._open:
-            self._owner.resume_writing()
