@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import anyio
 from anyio.lowlevel import RunVar
-from attrs import field, frozen
+from attrs import define, field, frozen
 
 from ..errors import BusError, ConnectFailed, Forbidden, LocalProtocolError, Unauthorized
 from ..plugins import Admission, Closed, Connector, DialOptions, Handshake, Listening, ListenOptions, Transport
@@ -31,13 +31,13 @@ def _names() -> dict[str, MemoryListener]:
         return names
 
 
+@define(eq=False)
 class MemoryListener:
     """A name that is served."""
 
-    def __init__(self, url: str, options: ListenOptions, names: dict[str, MemoryListener] | None = None) -> None:
-        self.url: str = url
-        self.options: ListenOptions = options
-        self._names = names
+    url: str
+    options: ListenOptions
+    _names: dict[str, MemoryListener] | None = None
 
     async def aclose(self) -> None:
         """Stop accepting; connections stay."""

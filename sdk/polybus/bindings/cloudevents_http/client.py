@@ -22,7 +22,7 @@ from ...protocols.uprotocol.adapter import UProtocol
 from ...protocols.uprotocol.codec import UProtocolCodec
 from ...protocols.uprotocol.http import Form, frames_of, http_of
 from ...protocols.uprotocol.ids import IdFactory
-from ..http.client import ExchangeFailed, HttpClient, turned_away
+from ..http.client import ExchangeFailed, HttpClient, shown, turned_away
 
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
@@ -82,7 +82,7 @@ class EventsClient(HttpClient):
             await made.drop()
             if away is not None and away.error is not None:
                 raise away.error
-            raise ConnectFailed(url, f"the server answered {status}: {_shown(body)}")
+            raise ConnectFailed(url, f"the server answered {status}: {shown(body)}")
         return made
 
     def send(self, frame: bytes) -> None:
@@ -137,10 +137,10 @@ class EventsClient(HttpClient):
         """Post what has no answer. May raise `ExchangeFailed`: it did not arrive."""
         status, _, body = await self._post(frames, self._form, None)
         if status >= 500:
-            raise ExchangeFailed(Closed(1006, f"the server answered {status}: {_shown(body)}"))
+            raise ExchangeFailed(Closed(1006, f"the server answered {status}: {shown(body)}"))
         if status >= 300 and not self._warned:
             self._warned = True
-            logger.warning("%s: an event was refused with status %d: %s", self.address, status, _shown(body))
+            logger.warning("%s: an event was refused with status %d: %s", self.address, status, shown(body))
 
     async def _begin(self, group: TaskGroup, frame: bytes, attributes: Mapping[str, Any]) -> None:
         await self._room.acquire()
@@ -175,7 +175,7 @@ class EventsClient(HttpClient):
         if status < 300:
             return [self._undelivered(asked, Code.UNAVAILABLE, f"the server answered {status}, and no event")]
         code = _CODES.get(status, Code.UNKNOWN if status < 500 else Code.INTERNAL)
-        return [self._undelivered(asked, code, f"the server answered {status}: {_shown(body)}")]
+        return [self._undelivered(asked, code, f"the server answered {status}: {shown(body)}")]
 
     def _undelivered(self, asked: Mapping[str, Any], code: Code, text: str) -> bytes:
         """Error from a dispatcher for a request that it could not deliver."""
@@ -199,7 +199,3 @@ class EventsClient(HttpClient):
 
 def _has_event(headers: httpx.Headers) -> bool:
     return "ce-specversion" in headers or headers.get("content-type", "").startswith("application/cloudevents")
-
-
-def _shown(body: bytes) -> str:
-    return body[:200].decode("utf-8", "replace").strip()

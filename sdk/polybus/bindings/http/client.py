@@ -221,9 +221,14 @@ def lost(address: str, error: httpx.HTTPError) -> ExchangeFailed:
     return ExchangeFailed(Closed(1006, f"{address}: {plain_reason(error)}"))
 
 
+def shown(body: bytes) -> str:
+    """The beginning of an answer, for people."""
+    return body[:200].decode("utf-8", "replace").strip()
+
+
 def turned_away(status: int, body: bytes) -> Closed | None:
     """The end of a connection that the server does not let in; None where it does."""
-    text = body[:200].decode("utf-8", "replace").strip()
+    text = shown(body)
     if status == 401:
         return Closed(4401, text, Unauthorized(text or "the server answered 401"))
     if status == 403:

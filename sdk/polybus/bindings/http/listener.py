@@ -7,8 +7,10 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from attrs import frozen
+
 from ...errors import Unsupported
-from ...plugins import Listening, ListenOptions, WebEndpoint, WebRoute
+from ...plugins import Listening, ListenOptions, WebRoute
 from ...plugins.registry import find_web_endpoint
 from ...transports._stream.urls import NetAddress
 from ...transports._ws.asgi import Receive, Scope, Send
@@ -86,20 +88,22 @@ class HttpServer(Protocol):
         """Stop accepting and release the address."""
 
 
+@frozen
 class HttpListener:
     """A `plugins.Listening`."""
 
-    def __init__(self, url: str, listening: Listening, server: HttpServer) -> None:
-        self.url: str = url
-        self._listening = listening
-        self._server = server
+    url: str
+    _listening: Listening
+    _server: HttpServer
 
     @classmethod
     async def open(cls, address: NetAddress, options: ListenOptions, sockets: list[socket.socket]) -> HttpListener:
         """Serve at sockets that are bound. May raise `Unsupported`: the protocol has no form over HTTP, or the server is not
         installed; `ValueError`: something in `origins` is no origin."""
         try:
-            endpoint = _endpoint(address.path, options)
+            endpoint = None if options.adapter is None else find_web_endpoint(options.adapter, address.path)
+            if endpoint is None:
+                raise Unsupported(f"{options.protocol} has no form over HTTP here: use ws:// or tcp://")
             server = _server(options)(Application(address.path, endpoint.routes()), options)
             listening = await endpoint.listen(options)
         except BaseException:
@@ -114,14 +118,6 @@ class HttpListener:
         """Stop accepting and release the address; sessions stay, and the connections on which they ask."""
         await self._listening.aclose()
         self._server.close()
-
-
-def _endpoint(path: str, options: ListenOptions) -> WebEndpoint:
-    """May raise `Unsupported`: the protocol has no form over HTTP."""
-    endpoint = None if options.adapter is None else find_web_endpoint(options.adapter, path)
-    if endpoint is None:
-        raise Unsupported(f"{options.protocol} has no form over HTTP here: use ws:// or tcp://")
-    return endpoint
 
 
 def _server(options: ListenOptions) -> Callable[[Application, ListenOptions], HttpServer]:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from ...plugins import Closed, DialOptions
-from ..http.client import ExchangeFailed, HttpClient, lost, turned_away
+from ..http.client import ExchangeFailed, HttpClient, lost, shown, turned_away
 from ..http.sse import EventReader, EventTooLarge
 from .payloads import NOTHING
 
@@ -133,13 +133,12 @@ def _judged(status: int, headers: httpx.Headers, body: bytes) -> bytes:
     away = turned_away(status, body)
     if away is not None:
         raise ExchangeFailed(away)
-    text = body[:200].decode("utf-8", "replace").strip()
     if status != 200:
-        raise ExchangeFailed(Closed(1006, f"the server answered {status}: {text}"))
+        raise ExchangeFailed(Closed(1006, f"the server answered {status}: {shown(body)}"))
     kind, start = _media_type(headers), body.lstrip()[:1]
     untyped = not kind and start == b"["  # Errai's asynchronous servlets name no type (notes section 2.6)
     if start and kind != _JSON and not untyped:
-        raise ExchangeFailed(Closed(1006, f"the server's answer is {kind or 'of no type'}, not {_JSON}: {text}"))
+        raise ExchangeFailed(Closed(1006, f"the server's answer is {kind or 'of no type'}, not {_JSON}: {shown(body)}"))
     return body
 
 

@@ -10,10 +10,12 @@ import ssl
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import anyio
 import anyio.lowlevel
+from attrs import define, field
 
 from ...errors import BusError, TooManyRequests
 from ...plugins import Admission, Handshake, ListenOptions
@@ -64,7 +66,7 @@ class StreamListener:
         """Stop accepting and release the address; connections stay, those in the middle of their handshake are cut."""
         self._scope.cancel()
         for arrival in list(self._arrivals):
-            if arrival.undecided:
+            if not arrival.over:
                 arrival.wire.abort()
         await self._released.wait()
 
@@ -188,7 +190,7 @@ class PendingConnection(ABC):
     Subclasses speak the framing: `begin`, `no` and `let_in`. All of it is over after `Limits.handshake_timeout`.
     """
 
-    __slots__ = ("_cancel_timer", "_knock", "_over", "listener", "wire")
+    __slots__ = ("_cancel_timer", "_knock", "listener", "over", "wire")
 
     def __init__(self, listener: StreamListener, wire: Wire, knock: AdmissionSlot | None, seconds: float) -> None:
         self.listener: StreamListener = listener
@@ -196,10 +198,11 @@ class PendingConnection(ABC):
         # What the gate has counted; None of a client that is only refused.
         self._knock = knock
         if knock is not None:
-            knock.give_up = self._give_way
-        # Decided: let in, refused or gone. What comes later is ignored.
-        self._over = False
-        self._cancel_timer = call_later(listener.options.host, max(seconds, 0), self._timed_out)
+            knock.give_up = partial(self._cut, "it has said nothing, and others want to come in")
+        self.over: bool = False
+        """Decided: let in, refused or gone. What comes later is ignored."""
+        late = partial(self._cut, "the handshake was not over in time")
+        self._cancel_timer = call_later(listener.options.host, max(seconds, 0), late)
 
     @abstractmethod
     def begin(self) -> None:
@@ -226,9 +229,9 @@ class PendingConnection(ABC):
 
     def turn_away(self, last_words: bytes) -> None:
         """Write this, give the peer `Limits.close_timeout` to read it, and close."""
-        if self._over:
+        if self.over:
             return
-        self._over = True
+        self.over = True
         if self._knock is not None:
             self._knock.heard()
         host = self.listener.options.host
@@ -238,12 +241,12 @@ class PendingConnection(ABC):
         self.wire.hang_up()
 
     def _decided(self, outcome: Admission | BusError) -> None:
-        if self._over:
+        if self.over:
             return
         if isinstance(outcome, BusError):
             self.refuse(outcome)
             return
-        self._over = True
+        self.over = True
         self._knock = None
         self._cancel_timer()
         self.listener.forget(self)
@@ -251,19 +254,10 @@ class PendingConnection(ABC):
         self.wire.attach(transport)
         self.listener.options.gate.opened(transport, outcome)
 
-    def _timed_out(self) -> None:
-        self._over = True
-        logger.info("%s: the handshake was not over in time", self.wire.address)
+    def _cut(self, why: str) -> None:
+        self.over = True
+        logger.info("%s: %s", self.wire.address, why)
         self.wire.abort()
-
-    def _give_way(self) -> None:
-        self._over = True
-        logger.info("%s: it has said nothing, and others want to come in", self.wire.address)
-        self.wire.abort()
-
-    @property
-    def undecided(self) -> bool:
-        return not self._over
 
     # -- what the wire calls
 
@@ -271,11 +265,11 @@ class PendingConnection(ABC):
         """Thrown away, unless a handshake has something to read."""
 
     def eof_received(self) -> None:
-        self._over = True
+        self.over = True
         self.wire.hang_up()
 
     def wire_lost(self, error: Exception | None) -> None:
-        self._over = True
+        self.over = True
         self._cancel_timer()
         self.listener.forget(self)
         if self._knock is not None:
@@ -287,21 +281,21 @@ class PendingConnection(ABC):
     resume_writing = pause_writing
 
 
+@define(eq=False)
 class AdmissionSlot:
     """Place of one connection in the gate's count, from the accept until it is let in or gone.
 
     While it is silent, it gives way to others: a listener cannot be shut by connecting and saying nothing.
     """
 
-    __slots__ = ("_counted", "_listener", "address", "give_up")
+    _listener: StreamListener
+    address: str
+    give_up: Callable[[], None]
+    """Cuts its connection."""
+    _counted: bool = field(default=True, init=False)
 
-    def __init__(self, listener: StreamListener, address: str, give_up: Callable[[], None]) -> None:
-        self._listener = listener
-        self._counted = True
-        self.address: str = address
-        self.give_up: Callable[[], None] = give_up
-        """Cuts its connection."""
-        listener.silent[self] = None
+    def __attrs_post_init__(self) -> None:
+        self._listener.silent[self] = None
 
     @property
     def host(self) -> str:

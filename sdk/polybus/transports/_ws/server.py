@@ -40,7 +40,7 @@ class PendingWebSocket(PendingConnection):
         self.wire.resume_reading()
 
     def data_received(self, data: bytes) -> None:
-        if self._over:
+        if self.over:
             return
         seen = len(self._head)
         self._head += data
