@@ -23,12 +23,10 @@ _served: RunVar[dict[str, MemoryListener]] = RunVar("polybus memory listeners")
 
 
 def _names() -> dict[str, MemoryListener]:
-    try:
-        return _served.get()
-    except LookupError:
-        names: dict[str, MemoryListener] = {}
-        _served.set(names)
-        return names
+    names = _served.get(None)
+    if names is None:
+        _served.set(names := {})
+    return names
 
 
 @define(eq=False)

@@ -15,17 +15,14 @@ class CloudEventsHttp:
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Self:
-        """From a URL's query."""
         return cls()
 
     async def connect(self, url: str, options: DialOptions) -> Transport:
-        """Make a connection, as `EventsClient.opened`."""
         from .client import EventsClient
 
         return await EventsClient.opened(url, options.tls, options)
 
     def web_endpoint(self, path: str) -> WebEndpoint:
-        """Make the endpoint of a server."""
         from .server import EventsEndpoint
 
         return EventsEndpoint(path)

@@ -69,20 +69,18 @@ class EventsClient(HttpClient):
         made = cls(url, tls, options)
         try:
             status, _, body = await made.ask("OPTIONS", url)
-        except ExchangeFailed as lost:
-            await made.drop()
-            raise ConnectFailed(url, lost.why.reason) from lost
-        except BaseException:
-            with anyio.CancelScope(shield=True):
-                await made.drop()
-            raise
-        away = turned_away(status, body)
-        # Foreign servers may know no OPTIONS: of them it is enough that they are there.
-        if away is not None or status >= 500:
-            await made.drop()
+            away = turned_away(status, body)
             if away is not None and away.error is not None:
                 raise away.error
-            raise ConnectFailed(url, f"the server answered {status}: {shown(body)}")
+            # Foreign servers may know no OPTIONS: of them it is enough that they are there.
+            if status >= 500:
+                raise ConnectFailed(url, f"the server answered {status}: {shown(body)}")
+        except BaseException as error:
+            with anyio.CancelScope(shield=True):
+                await made.drop()
+            if isinstance(error, ExchangeFailed):
+                raise ConnectFailed(url, error.why.reason) from error
+            raise
         return made
 
     def send(self, frame: bytes) -> None:

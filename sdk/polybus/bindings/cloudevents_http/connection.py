@@ -44,7 +44,6 @@ class Posted:
             self._done.set()
 
     def end(self) -> None:
-        """No more will come."""
         self.over = True
         self._done.set()
 
@@ -61,7 +60,6 @@ class Posted:
         return self.over or len(self.answers) == len(self.requests)
 
     async def wait(self) -> None:
-        """Until nothing is waited for."""
         await self._done.wait()
 
 

@@ -26,7 +26,6 @@ class HttpConnector:
     reconnects: bool = field(default=True, init=False)
 
     async def connect(self, options: DialOptions) -> Transport:
-        """Make one attempt."""
         if self.binding is None:
             raise Unsupported(f"{options.subprotocol} has no form over HTTP here: use ws:// or tcp://")
         check_client_tls(urlsplit(self.url).scheme, options.tls)
@@ -46,7 +45,6 @@ class Http:
         self._binding = binding
 
     def connector(self, url: str) -> Connector:
-        """For an address without the protocol."""
         net_address(url)
         kind: Any = self._binding
         if kind is None:
@@ -58,7 +56,6 @@ class Http:
         return HttpConnector(f"{root}?{rest}" if rest else root, binding)
 
     def is_private(self, url: str) -> bool:
-        """True if only this machine can reach that address."""
         return net_address(url).private
 
     async def listen(self, url: str, options: ListenOptions) -> Listening:

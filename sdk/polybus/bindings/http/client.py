@@ -117,7 +117,6 @@ class HttpClient:
             self._scope.cancel()
 
     async def drop(self) -> None:
-        """Close a connection that has not been started."""
         await self._http.aclose()
 
     def tick(self, now: float) -> None:
@@ -133,7 +132,6 @@ class HttpClient:
         return bool(self._queue)
 
     def taken(self, size: int) -> None:
-        """So many bytes wait no more."""
         self._size -= size
         self.resume()
 
@@ -144,7 +142,6 @@ class HttpClient:
             self._receiver.pause_writing()
 
     def resume(self) -> None:
-        """There is room again, if so."""
         if self._paused and self._size <= LOW_WATER and self._state is TransportState.OPEN and self._receiver is not None:
             self._paused = False
             self._receiver.resume_writing()

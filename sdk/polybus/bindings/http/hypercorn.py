@@ -45,7 +45,6 @@ class HypercornServer:
         config.graceful_timeout = limits.close_timeout + 1
 
     async def start(self, sockets: list[socket.socket]) -> None:
-        """Begin to accept."""
         self._config.bind = [f"fd://{sock.detach()}" for sock in sockets]
         application: Any = self._application
         work = functools.partial(serve, application, self._config, shutdown_trigger=self._stop.wait, mode="asgi")

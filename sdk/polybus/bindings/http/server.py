@@ -158,7 +158,6 @@ class HttpRequest(AsgiRequest):
                 pass
 
     async def gone(self) -> None:
-        """Wait until the client has gone."""
         while (await self.receive())["type"] != "http.disconnect":
             pass
 
@@ -230,22 +229,18 @@ class HttpEndpoint(ABC):
         self._slow: set[HttpRequest] = set()
 
     def routes(self) -> Sequence[WebRoute]:
-        """WebSockets at the path itself."""
         return self._sockets.routes()
 
     @property
     def url(self) -> str:
-        """Address in its application."""
         return self._sockets.url
 
     async def listen(self, options: ListenOptions) -> Listening:
-        """Accept clients."""
         await self._sockets.listen(options)
         self._options = options
         return self
 
     async def aclose(self) -> None:
-        """Stop accepting; connections stay."""
         self._options = None
         await self._sockets.aclose()
 

@@ -57,7 +57,6 @@ class UvicornServer:
         server.lifespan = LifespanOff(config)
 
     async def start(self, sockets: list[socket.socket]) -> None:
-        """Begin to accept."""
         await self._server.startup(sockets=sockets)
         self._options.host.spawn(_keep, self._server, self._options)
 
@@ -107,12 +106,10 @@ class PatientWebSockets(WebSocketsSansIOProtocol):
     _heard = False
 
     def data_received(self, data: bytes) -> None:
-        """Something has come in."""
         self._heard = True
         super().data_received(data)
 
     def send_keepalive_ping(self) -> None:
-        """Ask for a sign of life."""
         super().send_keepalive_ping()
         self._heard = False
         signs = signs_of(self.transport.get_extra_info("socket"))
@@ -122,7 +119,6 @@ class PatientWebSockets(WebSocketsSansIOProtocol):
             self._ping_ends = signs.acknowledged + signs.outstanding + self.transport.get_write_buffer_size()
 
     def keepalive_timeout(self) -> None:
-        """No answer to the ping in time."""
         if self._lives() and self.ping_timeout is not None:
             self.pong_timer: TimerHandle | None = self.loop.call_later(self.ping_timeout, self.keepalive_timeout)
         else:

@@ -46,7 +46,6 @@ class JrepHttp:
         return ErraiClient(url, options.tls, options, self.ways, self.frame)
 
     def web_endpoint(self, path: str) -> WebEndpoint:
-        """Make the endpoint of a server."""
         from .server import ErraiEndpoint
 
         return ErraiEndpoint(path)

@@ -103,12 +103,10 @@ class ErraiClient(HttpClient):
         return self._size + (self._socket.write_backlog() if self._socket is not None else 0)
 
     def tick(self, now: float) -> None:
-        """Requests have their own deadlines."""
         if self._upgrade is not None and self._upgrade.socket is not None:
             self._upgrade.socket.tick(now)
 
     def resume(self) -> None:
-        """There is room again, if so."""
         if not self._busy and not (self._slow and self._socket is not None):
             super().resume()
 

@@ -30,7 +30,6 @@ class Intake:
 
     @property
     def size(self) -> int:
-        """Bytes that have not been read."""
         return self._bytes
 
     def take(self, payload: bytes) -> None:
@@ -53,12 +52,10 @@ class Intake:
         self._change()
 
     def resume(self) -> None:
-        """There is room again."""
         self._full = False
         self._change()
 
     def drop(self) -> None:
-        """The connection is over."""
         self._unread.clear()
         self._bytes = 0
         self._full = False

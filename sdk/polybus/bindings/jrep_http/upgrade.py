@@ -115,14 +115,12 @@ class WebSocketNegotiation:
         return not self.reason
 
     def hear(self, frame: bytes) -> None:
-        """A frame came over the WebSocket."""
         if self._word is None and len(frame) <= MAX_WORD:
             self._word = command_in(frame, "WebsocketChannelVerify", "WebsocketNegotiationFailed")
             if self._word is not None:
                 self._heard.set()
 
     def end(self) -> None:
-        """The WebSocket has ended."""
         self.over = True
         self._heard.set()
 

@@ -44,12 +44,12 @@ class SessionSocket:
     """One WebSocket, as what its transport calls."""
 
     def __init__(
-        self, transport: AsgiTransport, find: Callable[[object], ErraiConnection | None], settled: Callable[[], None]
+        self, transport: AsgiTransport, find: Callable[[object], ErraiConnection | None], settled: Callable[[], object]
     ) -> None:
         self.transport: AsgiTransport = transport
         self.paused: bool = False
         self._find = find
-        self._settled: Callable[[], None] | None = settled
+        self._settled: Callable[[], object] | None = settled
         self._stage = NegotiationStage.CLAIMING
         self._connection: ErraiConnection | None = None
         self._token = ""
@@ -180,7 +180,7 @@ class SessionSockets:
         def find(key: object) -> ErraiConnection | None:
             return next((session for session in self._sessions(request) if session.key == key), None)
 
-        channel = SessionSocket(transport, find, lambda: self._settled(channel))
+        channel = SessionSocket(transport, find, lambda: self._claiming.pop(channel, None))
         self._claiming[channel] = sessions
         transport.start(channel)
         cancel = call_later(host, host.limits.handshake_timeout, channel.give_up)
@@ -190,6 +190,3 @@ class SessionSockets:
         finally:
             cancel()
             channel.closed(Closed(1006, "the connection is over"))
-
-    def _settled(self, channel: SessionSocket) -> None:
-        self._claiming.pop(channel, None)

@@ -28,11 +28,10 @@ _shared_buffer: RunVar[memoryview] = RunVar("polybus read buffer")
 
 
 def _buffer_of_this_loop() -> memoryview:
-    try:
-        return _shared_buffer.get()
-    except LookupError:
+    buffer = _shared_buffer.get(None)
+    if buffer is None:
         _shared_buffer.set(buffer := memoryview(bytearray(_READ_SIZE)))
-        return buffer
+    return buffer
 
 
 class AsyncioWire(asyncio.BufferedProtocol):

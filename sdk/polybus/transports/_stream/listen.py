@@ -224,7 +224,6 @@ class PendingConnection(ABC):
         self.listener.options.gate.admit(handshake, self._decided)
 
     def refuse(self, error: BusError) -> None:
-        """Say no."""
         self.turn_away(self.no(error))
 
     def turn_away(self, last_words: bytes) -> None:
@@ -299,7 +298,6 @@ class AdmissionSlot:
 
     @property
     def host(self) -> str:
-        """The address without its port."""
         return self.address.rpartition(":")[0] or self.address
 
     def heard(self) -> None:

@@ -64,9 +64,7 @@ _here: RunVar[Rations] = RunVar("polybus rations")
 
 def rations_here(call_soon: Callable[..., Any]) -> Rations:
     """Shares of the running event loop."""
-    try:
-        return _here.get()
-    except LookupError:
-        rations = Rations(call_soon)
-        _here.set(rations)
-        return rations
+    rations = _here.get(None)
+    if rations is None:
+        _here.set(rations := Rations(call_soon))
+    return rations

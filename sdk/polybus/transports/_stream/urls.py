@@ -29,7 +29,6 @@ class NetAddress:
         return is_loopback(self.host)
 
     def with_port(self, port: int) -> str:
-        """The URL with the real port."""
         return urlunsplit((self.scheme, host_port(self.host, port), self.path, self.query, ""))
 
 

@@ -113,21 +113,19 @@ def call_later(host: Host, delay: float, function: Callable[[], None]) -> Callab
     if host.backend == "asyncio":
         return asyncio.get_running_loop().call_later(delay, function).cancel
     scope = anyio.CancelScope()
-    host.spawn(_call_after, scope, delay, function)
+
+    async def call() -> None:
+        with scope:
+            await anyio.sleep(delay)
+            function()
+
+    host.spawn(call)
     return scope.cancel
-
-
-async def _call_after(scope: anyio.CancelScope, delay: float, function: Callable[[], None]) -> None:
-    with scope:
-        await anyio.sleep(delay)
-        function()
 
 
 def closed_with(error: Exception | None) -> Closed:
     """End of a connection that was lost without a word."""
-    if error is None:
-        return Closed(1006, "the peer closed the connection without a reason")
-    return Closed(1006, plain_reason(error))
+    return Closed(1006, "the peer closed the connection without a reason" if error is None else plain_reason(error))
 
 
 _REASONS: Final[Mapping[int, str]] = {

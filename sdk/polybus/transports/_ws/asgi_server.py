@@ -58,13 +58,11 @@ class AsgiWebSocket:
         return self
 
     async def aclose(self) -> None:
-        """Stop accepting; connections stay."""
         self._options = None
 
     # -- the ASGI application
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One connection, from its upgrade to its end."""
         await answered(self._knock, scope, receive, send)
 
     async def _knock(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -104,7 +104,6 @@ class _Answer:
             self._feed(len(self.rest))
 
     def _feed(self, size: int) -> None:
-        """Hand so much to the core."""
         data = bytes(self.rest[:size])
         del self.rest[:size]
         if data and not self.complete.is_set():
@@ -140,7 +139,6 @@ class _Answer:
     resume_writing = pause_writing
 
     def failure(self, url: str) -> BusError:
-        """Why there is no connection."""
         response, error = self._response, self._core.handshake_exc
         if response is not None and response.status_code != 101:
             return _refusal(url, response)

@@ -189,7 +189,6 @@ def refused(error: BusError) -> HandshakeRejected:
 
 
 def answer(turned: HandshakeRejected) -> tuple[list[tuple[str, str]], bytes]:
-    """Headers and body that tell it."""
     body = f"{turned.text}\n".encode("utf-8", "replace")
     headers = [("Connection", "close"), ("Content-Length", str(len(body))), ("Content-Type", "text/plain; charset=utf-8")]
     if turned.status in _HINTS:

@@ -103,7 +103,6 @@ class PortConnection:
         self._port.on_message(self._received)
 
     def greet(self, protocol: str, headers: Any) -> None:
-        """Say who we are."""
         self._post(control.hello(protocol, headers))
 
     def settled(self) -> None:
@@ -155,7 +154,6 @@ class PortConnection:
         return self._size
 
     def _taken(self, text: str) -> None:
-        """The other end has acknowledged."""
         count = int(text) if text.isascii() and text.isdigit() and len(text) < 16 else -1
         sizes = self._sizes
         fresh = count - self._acked
@@ -175,7 +173,6 @@ class PortConnection:
     # -- in --------------------------------------------------------------------------------------------------------------
 
     def _received(self, data: PortData) -> None:
-        """A message has come in."""
         if self._state is _State.OVER:
             return
         self._heard = True

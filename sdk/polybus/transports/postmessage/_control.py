@@ -42,7 +42,6 @@ class Hello:
 
 
 def hello(protocol: str, headers: Mapping[str, str]) -> str:
-    """Our first message."""
     said: dict[str, Any] = {"v": VERSION, "protocol": protocol}
     if headers:
         said["headers"] = dict(headers)
@@ -68,12 +67,10 @@ def read_hello(text: str) -> Hello | Closed:
 
 
 def ack(count: int) -> str:
-    """So many have been taken."""
     return f"\0ack {count}"
 
 
 def bye(code: int, reason: str) -> str:
-    """Our last message."""
     return f"\0bye {code} {cut_reason(reason).decode()}"
 
 

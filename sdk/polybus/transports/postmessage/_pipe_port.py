@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import suppress
 from multiprocessing import connection as pipes
 from queue import SimpleQueue
 from typing import Any, Final
@@ -99,10 +100,8 @@ class PipePort(ProcessPort):
             return  # the event loop is over
         else:
             return
-        try:
+        with suppress(RuntimeError, anyio.RunFinishedError):
             anyio.from_thread.run_sync(self._end, reason, token=token)
-        except (RuntimeError, anyio.RunFinishedError):
-            return
 
     def _write(self) -> None:
         try:
