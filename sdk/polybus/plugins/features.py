@@ -6,7 +6,7 @@ A plugin offers one by having an attribute or method of that name, and nothing h
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from attrs import frozen
 
