@@ -14,9 +14,11 @@ UP_PYTHON := tests/integration/interop/up_python
 UP_PYTHON_READY := $(UP_PYTHON)/.venv/.ready
 WHEELS := tests/integration/pyodide/wheels
 WHEELS_READY := $(WHEELS)/.ready
+# The parts of `make lint`; `make -j` runs them side by side.
+LINTS := lint-style lint-floors lint-mypy lint-pyright
 PIP_INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: help demo test test-all durations bench gate fuzz lint format docs peers web clean FORCE
+.PHONY: help demo test test-all durations bench gate fuzz lint $(LINTS) ready format docs peers web clean FORCE
 
 help:
 	@echo "make demo    a small plant in several processes, over every protocol and transport"
@@ -56,16 +58,27 @@ fuzz: $(READY)
 	@$(PIP_INSTALL) -e '.[fuzz]' -c constraints.txt
 	$(BIN)/python -m fuzz $(or $(TARGET),csb) --seconds $(or $(SECONDS),60)
 
-lint: $(READY)
-	@scripts/debian-packages.sh node
+lint: $(LINTS)
+
+lint-style: $(READY)
 	$(BIN)/python -m ruff check
 	$(BIN)/python -m ruff format --check
 	$(BIN)/python scripts/make_blocking.py --check
+
+lint-floors: $(READY)
 	$(BIN)/lint-imports --no-logo
+
+lint-mypy: $(READY)
 	$(BIN)/python -m mypy
+
+lint-pyright: $(READY)
+	@scripts/debian-packages.sh node
 	$(BIN)/python -m pyright
 	@# --verifytypes heeds neither the configuration nor --pythonpath: it asks the first python on the path.
 	PATH="$(CURDIR)/$(BIN):$$PATH" python -m pyright --verifytypes polybus --ignoreexternal
+
+# What `make lint docs` needs: an environment that changes under its readers would be none.
+ready: $(READY) $(DOCS_READY)
 
 format: $(READY)
 	$(BIN)/python -m ruff check --fix-only
