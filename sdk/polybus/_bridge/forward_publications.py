@@ -81,7 +81,7 @@ class PublicationForwarder:
             if via.hops >= side.here.services.limits.hops:
                 here.relay.stop(message, via.hops)
                 return
-            via = here.deduplicator.extend(via).add_hops(1)
+            via = via.extend(side.here.services.id).add_hops(1)
             if not there.deduplicator.is_news(via, target):
                 return
             on = await side.converted(side.route.request, message, Kind.PUBLISH, target, side.headers(message, None))

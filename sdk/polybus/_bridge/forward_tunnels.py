@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import anyio
+from attrs import define, field
 
-from .._tunnel import WINDOW, FrameChannel, limits_of, too_large
+from .._tunnel import WINDOW, FrameChannel, too_large
 from .._tunnel.endpoint import Entrance, TunnelCall, hops_of
 from ..errors import BusError, Code, RequestError, Unavailable
 from ..message import Message
@@ -19,15 +20,15 @@ if TYPE_CHECKING:
     from .route_side import RouteSide
 
 
+@define(eq=False)
 class TunnelForwarder:
     """The end of the tunnels of a route in this bus: opens their second halves on the other one."""
 
     style = "tunnel"
 
-    def __init__(self, side: RouteSide) -> None:
-        self.side = side
-        self._through: dict[FrameChannel, None] = {}
-        """The near halves of those that lead through here."""
+    side: RouteSide
+    _through: dict[FrameChannel, None] = field(factory=dict)
+    """The near halves of those that lead through here."""
 
     def end(self) -> None:
         """End all: the bridge is left."""
@@ -49,7 +50,7 @@ class TunnelForwarder:
             bridges, name, hops = self._way(message.subject, hops_of(peer, message))
             there = bridges[-1].side.there
             beyond = there.links.choose(name)
-            far = FrameChannel(beyond, name, 0, limits_of(beyond, True, str(name)))
+            far = FrameChannel(beyond, name, 0, text=True)
             with anyio.fail_after(there.services.limits.connect_timeout):
                 await beyond.streams.open_channel(far, message.body, "tunnel", None, WINDOW, hops)
                 await far.acceptance()
@@ -91,12 +92,12 @@ class TunnelForwarder:
         return bridges, name, hops
 
 
+@define(eq=False)
 class FrameRelay:
     """Hands the frames of one half of a tunnel to the other; implements `plugins.Receiver`."""
 
-    def __init__(self, other: FrameChannel, over: Callable[[], object] | None = None) -> None:
-        self._other = other
-        self._over = over
+    _other: FrameChannel
+    _over: Callable[[], object] | None = None
 
     def frames_received(self, frames: Sequence[bytes]) -> None:
         try:

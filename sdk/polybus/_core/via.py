@@ -179,13 +179,9 @@ class Deduplicator:
         message.shared[VIA] = str(via).encode()
         return via
 
-    def extend(self, via: ViaHeader) -> ViaHeader:
-        """Add this bus to the way of what leaves it."""
-        return via.extend(self._bus)
-
     def onward(self, message: Message, via: ViaHeader | None = None) -> Message:
         """Make the copy of a publication that goes to other buses, with its header."""
-        return message.with_headers({**(message.headers or {}), VIA: str(self.extend(via or self.via_of(message)))})
+        return message.with_headers({**(message.headers or {}), VIA: str((via or self.via_of(message)).extend(self._bus))})
 
     # -- what arrives ----------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any, get_args
 
+from attrs import define, field
+
 from .._core.answer_sizes import AnswerSizes
 from .._core.context import Context
 from .._util.typed_body import convert_text, misfit, typed_body, unreadable
@@ -26,25 +28,19 @@ class Misfit(BadRequest):
         return cls(error.text, reason=error.reason, detail=error.detail)
 
 
+@define(eq=False)
 class Handler:
-    """A function with its subject and the makers of its arguments.
+    """A function with its subject and the makers of its arguments."""
 
-    Attributes:
-        subject: The subject it answers, or the pattern it listens to.
-        style: Awaited, called in place, called in a thread, iterated (stream), or given a channel.
-    """
-
-    __slots__ = ("_makers", "answers", "body_name", "function", "only_body", "style", "subject")
-
-    def __init__(self, subject: str | int, function: Callable[..., Any], style: Style) -> None:
-        self.subject: str | int = subject
-        self.function: Callable[..., Any] = function
-        self.style: Style = style
-        self.answers: AnswerSizes = AnswerSizes()
-        self.body_name: str | None = None
-        self._makers: list[tuple[str, Callable[..., Any]]] = []
-        self.only_body: Callable[[Message], Any] | None = None
-        """Makes the body, where that is the function's one argument: the fast path."""
+    subject: str | int
+    """The subject it answers, or the pattern it listens to."""
+    function: Callable[..., Any]
+    style: Style
+    answers: AnswerSizes = field(factory=AnswerSizes, init=False)
+    body_name: str | None = field(default=None, init=False)
+    _makers: list[tuple[str, Callable[..., Any]]] = field(factory=list, init=False)
+    only_body: Callable[[Message], Any] | None = field(default=None, init=False)
+    """Makes the body, where that is the function's one argument: the fast path."""
 
     @property
     def name(self) -> str:

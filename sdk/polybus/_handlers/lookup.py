@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from attrs import define, field
+
 from ..subjects import canonical, is_pattern
 
 if TYPE_CHECKING:
@@ -13,31 +15,21 @@ if TYPE_CHECKING:
     from .subscriber import SubscriberSpec
 
 
+@define(eq=False)
 class HandlerLookup:
-    """Handlers by subject, and behind them the routes of bridges and the ends of tunnels.
+    """Handlers by subject, and behind them the routes of bridges and the ends of tunnels."""
 
-    Attributes:
-        handlers: Handlers by their subject, as it was registered.
-        by_uri: Handlers of URIs by their canonical spelling: a URI has several.
-        subscribers: Functions registered by `on`.
-        sides: Routes of bridges that begin here, `_bridge.route_side.RouteSide`: the first that fits takes a message.
-        entrances: Ends of tunnels, `_tunnel.endpoint.Entrance`.
-        handler_added: Called with each further handler.
-        subscriber_added: Called with each further `on` function.
-    """
-
-    __slots__ = ("by_uri", "entrances", "handler_added", "handlers", "sides", "subscriber_added", "subscribers")
-
-    def __init__(self) -> None:
-        self.handlers: dict[str | int, Handler] = {}
-        self.by_uri: dict[str, Handler] = {}
-        self.subscribers: list[SubscriberSpec] = []
-        self.sides: list[Any] = []
-        self.entrances: list[Any] = []
-        self.handler_added: Callable[[Handler], None] | None = None
-        self.subscriber_added: Callable[[SubscriberSpec], None] | None = None
-
-    # -- registering -----------------------------------------------------------------------------------------------------
+    handlers: dict[str | int, Handler] = field(factory=dict)
+    """Handlers by their subject, as it was registered."""
+    by_uri: dict[str, Handler] = field(factory=dict)
+    """Handlers of URIs by their canonical spelling: a URI has several."""
+    subscribers: list[SubscriberSpec] = field(factory=list)
+    sides: list[Any] = field(factory=list)
+    """Routes of bridges that begin here, `_bridge.route_side.RouteSide`: the first that fits takes a message."""
+    entrances: list[Any] = field(factory=list)
+    """Ends of tunnels, `_tunnel.endpoint.Entrance`."""
+    handler_added: Callable[[Handler], None] | None = None
+    subscriber_added: Callable[[SubscriberSpec], None] | None = None
 
     def add(self, handler: Handler) -> None:
         """Register a handler.
@@ -63,8 +55,6 @@ class HandlerLookup:
         self.subscribers.append(spec)
         if self.subscriber_added is not None:
             self.subscriber_added(spec)
-
-    # -- finding ---------------------------------------------------------------------------------------------------------
 
     def find(self, subject: str | int) -> Handler | None:
         """Find the handler of a subject."""

@@ -38,8 +38,7 @@ class Signature:
 
 def name_of(function: object) -> str:
     """Name a function, for errors and logs."""
-    while isinstance(function, functools.partial):
-        function = function.func
+    function = _without_partial(function)
     return getattr(function, "__qualname__", None) or repr(function)
 
 
@@ -162,8 +161,7 @@ def _annotation_texts(target: Any) -> dict[str, str]:
 
 def _annotated(function: Any) -> Any:
     """Find the function whose annotations count."""
-    while isinstance(function, functools.partial):
-        function = function.func
+    function = _without_partial(function)
     if inspect.isroutine(function) or inspect.isclass(function):
         return function.__init__ if inspect.isclass(function) else function
     return getattr(function, "__wrapped__", None) or type(function).__call__  # an object with __call__
@@ -213,11 +211,14 @@ def _gives_many(hint: Any) -> bool:
 
 def _called(function: Any) -> Any:
     """Find the function that is called in the end, behind partials and objects with ``__call__``."""
+    function = _without_partial(function)
+    return function if inspect.isroutine(function) or inspect.isclass(function) else type(function).__call__
+
+
+def _without_partial(function: Any) -> Any:
     while isinstance(function, functools.partial):
         function = function.func
-    if inspect.isroutine(function) or inspect.isclass(function):
-        return function
-    return type(function).__call__
+    return function
 
 
 def _innermost(function: Any) -> Any:

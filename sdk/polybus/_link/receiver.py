@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from attrs import define, field
+
 from .._util.json_arrays import LONG
 from ..plugins import Closed, SessionFeatures, TransportFeatures
 
@@ -68,21 +70,16 @@ class ConnectionReceiver:
             self._link.resume_writing()
 
 
+@define(eq=False, weakref_slot=False)
 class _FramePieces:
-    """The frames of one connection that are still to be handled, in order. Meanwhile nothing more is read there.
+    """The frames of one connection that are still to be handled, in order. Meanwhile nothing more is read there."""
 
-    Args:
-        pieces: Cuts a frame; gives one that it cannot cut as it is.
-    """
-
-    __slots__ = ("_bytes", "_link", "_pieces", "_transport", "_waiting")
-
-    def __init__(self, link: Link, transport: Transport, pieces: Callable[[bytes], Sequence[bytes]]) -> None:
-        self._link = link
-        self._transport = transport
-        self._pieces = pieces
-        self._waiting: deque[bytes] = deque()
-        self._bytes = 0
+    _link: Link
+    _transport: Transport
+    _pieces: Callable[[bytes], Sequence[bytes]]
+    """Cuts a frame; gives one that it cannot cut as it is."""
+    _waiting: deque[bytes] = field(factory=deque)
+    _bytes: int = 0
 
     def frames_received(self, frames: Sequence[bytes]) -> None:
         """Handle frames at once, unless one of them is long or others wait already."""

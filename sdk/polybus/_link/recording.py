@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from attrs import define, field
+
 if TYPE_CHECKING:
     from ..plugins import Closed, ProtocolAdapter, Session, Transport
     from ..plugins.recording import Recorder, Tap
 
 
+@define(eq=False)
 class Taps:
     """The taps that record the frames of one connection."""
 
-    __slots__ = ("_session", "_taps", "_transport")
-
-    def __init__(self, session: Session, transport: Transport) -> None:
-        self._session = session
-        self._transport = transport
-        self._taps: list[Tap] = []
+    _session: Session
+    _transport: Transport
+    _taps: list[Tap] = field(factory=list)
 
     def add(self, recorder: Recorder, adapter: ProtocolAdapter, transport: Transport, *, opened: bool) -> bool:
         """Record there from now on. False if it is recorded there already."""

@@ -9,6 +9,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
 import anyio
+from attrs import define, field
 
 from .._core.memory import MemoryBudget
 from .._link.send_queue import SendQueue
@@ -89,17 +90,15 @@ def _refuse(peer: Peer, message: Message) -> None:
         peer.host.pubsub.recipients.count_subscription(peer)
 
 
+@define(eq=False)
 class InboundAuthorization:
     """Messages of a peer that wait behind the one about which `authorize` decides.
 
     There is one for a peer as long as an answer is out, and one task with it.
     """
 
-    __slots__ = ("_peer", "_waiting")
-
-    def __init__(self, peer: Peer) -> None:
-        self._peer = peer
-        self._waiting: deque[Message] = deque()
+    _peer: Peer
+    _waiting: deque[Message] = field(factory=deque)
 
     def add(self, message: Message) -> None:
         """Let one more wait, or drop it."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from attrs import define
+
 from .._util.hello import HELLO, answer_of, is_answer, question_of
 from ..errors import BusError, Code, Disconnected, RequestCancelled, Unsupported
 from ..message import Kind, Message
@@ -19,25 +21,23 @@ _LATE: Final = 30
 """Unanswered hellos that are remembered: a peer that is asked once a second may answer this many seconds late."""
 
 
+@define(eq=False, weakref_slot=False)
 class Negotiation:
     """Facts that a peer has shown of itself, by its hellos and by its answers to those of this bus."""
 
-    __slots__ = ("_late", "_peer", "answers_only", "passes_on", "probe", "silent", "speaks_extensions")
-
-    def __init__(self, peer: Peer) -> None:
-        self._peer = peer
-        self.speaks_extensions: bool | None = None
-        """None as long as the peer has neither answered nor asked."""
-        self.answers_only: bool = False
-        """Set by a peer that begins nothing on this connection."""
-        self.passes_on: bool = False
-        """Set by a peer that passes publications on to other buses."""
-        self.silent: bool = False
-        """Set by a hello that was not answered in time."""
-        self.probe: ExtensionProbe | None = None
-        """The last hello that asked for the extensions."""
-        self._late: dict[Any, ExtensionProbe] | None = None
-        """Unanswered hellos, by their id."""
+    _peer: Peer
+    speaks_extensions: bool | None = None
+    """None as long as the peer has neither answered nor asked."""
+    answers_only: bool = False
+    """Set by a peer that begins nothing on this connection."""
+    passes_on: bool = False
+    """Set by a peer that passes publications on to other buses."""
+    silent: bool = False
+    """Set by a hello that was not answered in time."""
+    probe: ExtensionProbe | None = None
+    """The last hello that asked for the extensions."""
+    _late: dict[Any, ExtensionProbe] | None = None
+    """Unanswered hellos, by their id."""
 
     @property
     def _pubsub(self) -> PeerPubSub:

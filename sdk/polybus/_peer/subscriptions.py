@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from attrs import define, field
+
 from .._util.pattern_index import pattern_cost
 from ..subjects import canonical, check_pattern, wire_pattern
 
@@ -24,16 +26,14 @@ def canonical_pattern(pattern: str | int) -> str | int:
     return canonical_subject(wire_pattern(pattern))
 
 
+@define(eq=False, weakref_slot=False)
 class Subscriptions:
     """The patterns that a peer has subscribed to, charged to the peer."""
 
-    __slots__ = ("_peer", "_warned", "patterns")
-
-    def __init__(self, peer: Peer) -> None:
-        self._peer = peer
-        self._warned = False
-        self.patterns: dict[str | int, int] = {}
-        """Each with what it costs."""
+    _peer: Peer
+    _warned: bool = False
+    patterns: dict[str | int, int] = field(factory=dict)
+    """Each with what it costs."""
 
     def add(self, pattern: str | int) -> None:
         """Subscribe the peer to a pattern that `authorize` has allowed, as far as the limits go."""

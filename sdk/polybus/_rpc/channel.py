@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, Self, TypeVar, cast
 
+from attrs import define
+
 from .._core.memory import MemoryBudget, cost
 from .._util.cancel_scopes import let_scope_fire
 from .._util.typed_body import misfit, typed_body
@@ -56,13 +58,11 @@ class ChannelPort(Protocol):
         """Forget a channel whose halves have both ended."""
 
 
+@define(eq=False)
 class WaitingSender:
     """The place of a sender in the line."""
 
-    __slots__ = ("waiter",)
-
-    def __init__(self) -> None:
-        self.waiter: Any = None
+    waiter: Any = None
 
 
 class Channel(Generic[Receives_co, Sends_contra]):

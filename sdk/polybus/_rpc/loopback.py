@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from attrs import define, field
+
 from .._core.memory import OVERHEAD, MemoryBudget, cost
 from ..body import JSON, OCTETS, BodyFormat
 from ..errors import Code, DeadlineExceeded, Disconnected, QueueFull, RequestError, TooManyRequests
@@ -20,12 +22,12 @@ if TYPE_CHECKING:
     from .ports import LocalHandler, ResponseSink
 
 
+@define(eq=False)
 class Loopback:
     """Requests of a bus to itself. Bodies are encoded all the same, so that a handler sees what a wire would give."""
 
-    def __init__(self, services: Services) -> None:
-        self.services: Services = services
-        self.calls: dict[ResponseSink, Call] = {}
+    services: Services
+    calls: dict[ResponseSink, Call] = field(factory=dict)
 
     def request(
         self, handler: LocalHandler, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
@@ -137,14 +139,12 @@ class Loopback:
             call.stop()
 
 
+@define(eq=False)
 class LocalSink:
     """The `ResponseSink` of a request of the bus to itself. A stream or channel has no reply: its ends tell each other."""
 
-    __slots__ = ("_loopback", "_reply")
-
-    def __init__(self, loopback: Loopback, reply: Reply[Any] | None = None) -> None:
-        self._loopback = loopback
-        self._reply = reply
+    _loopback: Loopback
+    _reply: Reply[Any] | None = None
 
     def answer(self, call: Call, value: Any) -> None:
         raw, body_format = encode_local(value)
@@ -176,13 +176,13 @@ class LocalSink:
             self._reply.fail(Disconnected("the bus was left", "this bus", True))
 
 
+@define(eq=False)
 class LocalPort:
     """The port of two channels of one process; items are encoded all the same, so that both ends see what a wire would give."""
 
-    def __init__(self, loop: Loop, budget: MemoryBudget) -> None:
-        self._loop = loop
-        self.budget: MemoryBudget = budget
-        self.ends: tuple[Channel[Any, Any], ...] = ()
+    _loop: Loop
+    budget: MemoryBudget
+    ends: tuple[Channel[Any, Any], ...] = ()
 
     def channel_send(self, channel: Channel[Any, Any], kind: Kind, value: Any, code: Code | None, facts: dict[str, Any]) -> int:
         other = self.ends[1] if channel is self.ends[0] else self.ends[0]

@@ -9,8 +9,7 @@ A frame travels as bytes. Where the outer wire is text and the frame is a JSON d
 written as text inside text.
 """
 
-from .connection import TunnelConnector, TunnelTransport, too_deep, tunnel_facts
+from .connection import TunnelConnector, TunnelTransport, too_deep
 from .frame_channel import WINDOW, FrameChannel, too_large
-from .packing import limits_of
 
-__all__ = ["WINDOW", "FrameChannel", "TunnelConnector", "TunnelTransport", "limits_of", "too_deep", "too_large", "tunnel_facts"]
+__all__ = ["WINDOW", "FrameChannel", "TunnelConnector", "TunnelTransport", "too_deep", "too_large"]

@@ -10,7 +10,6 @@ import anyio
 from ..errors import AmbiguousRoute, BusError, ConnectFailed, DeadlineExceeded, Forbidden, LocalProtocolError, Unauthorized
 from ..plugins import Closed
 from .frame_channel import WINDOW, FrameChannel
-from .packing import limits_of
 
 if TYPE_CHECKING:
     from .._peer.peer import Peer
@@ -29,7 +28,7 @@ class TunnelTransport:
         self._limits = host.limits
         self.address: str = address
         self.hops: int = hops
-        self.max_frame: int = min(host.limits.message, channel._packing.plain)
+        self.max_frame: int = min(host.limits.message, channel.packing.plain)
 
     def send(self, frame: bytes) -> None:
         """Hand over a frame without waiting.
@@ -130,7 +129,7 @@ class TunnelConnector:
         if hops >= limit:
             raise ConnectFailed(self.url, too_deep(hops + 1, limit))
         facts = tunnel_facts(options.subprotocol, options.headers, self._params)
-        channel = FrameChannel(peer, self._name, 0, limits_of(peer, options.writes == "text", self._name))
+        channel = FrameChannel(peer, self._name, 0, text=options.writes == "text")
         seconds = options.host.limits.connect_timeout
         try:
             with anyio.fail_after(seconds):

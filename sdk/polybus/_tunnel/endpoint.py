@@ -15,7 +15,7 @@ from .._rpc.call import Call, failure
 from ..errors import BadRequest, BusError, Code, RequestError
 from ..plugins import Admission, Handshake
 from ..subjects import captures, matches
-from . import FrameChannel, TunnelTransport, limits_of, too_deep
+from . import FrameChannel, TunnelTransport, too_deep
 
 if TYPE_CHECKING:
     from .._core.runtime import Runtime
@@ -134,7 +134,7 @@ class Entrance:
         """The near end of a tunnel that a peer opens."""
         given = message.attributes.get("credit")
         credit = given if isinstance(given, int) and given > 0 else 0
-        channel = FrameChannel(peer, message.subject, credit, limits_of(peer, text, str(message.subject)))
+        channel = FrameChannel(peer, message.subject, credit, text=text)
         channel.answers = True
         channel.id = message.id
         return channel

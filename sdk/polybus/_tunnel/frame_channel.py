@@ -13,7 +13,7 @@ from ..errors import BusError, Code, RequestError
 from ..message import Kind, Message
 from ..plugins import Closed
 from ..transports._stream.close_codes import closed_by_peer, sayable
-from .packing import Packing, frame_of
+from .packing import Packing, frame_of, packing_for
 
 if TYPE_CHECKING:
     from .._link.link import Link
@@ -37,13 +37,13 @@ _CODES: Final[Mapping[int, Code]] = {
 class FrameChannel(Channel[bytes, bytes]):
     """The channel below a tunnel: it hands frames to a receiver as they come, and keeps what it may not write yet."""
 
-    def __init__(self, peer: Peer, name: str | int, credit: int, packing: Packing) -> None:
+    def __init__(self, peer: Peer, name: str | int, credit: int, *, text: bool) -> None:
         super().__init__(peer.link.runtime.loop, peer.streams, name, credit, window=WINDOW)
         self.frames = True
         self._streams: Streams = peer.streams
         self.link: Link = peer.link
         """The outer connection."""
-        self._packing = packing
+        self.packing: Packing = packing_for(peer, name, text=text)
         self._queue: deque[tuple[bytes, BodyFormat | None]] = deque()
         self.queued: int = 0
         self._receiver: Receiver | None = None
@@ -95,7 +95,7 @@ class FrameChannel(Channel[bytes, bytes]):
         """
         if not self._sending or self._goodbye is not None:
             return
-        chosen = self._packing.choose(frame)
+        chosen = self.packing.choose(frame)
         if self._queue or not self._may_write():
             if not self._queue:
                 self._since = self._loop.time()

@@ -15,7 +15,6 @@ from ..plugins import CodecFeatures
 
 if TYPE_CHECKING:
     from .._peer.peer import Peer
-    from ..plugins import Codec
 
 _MARGIN: Final = 512
 """Bytes of the outer frame that are not the inner one, at the most, besides the name."""
@@ -70,23 +69,19 @@ class Packing:
         return chosen
 
 
-def packing(codec: Codec, text: bool, name: str, outer: int, depth: int) -> Packing:
-    """For an outer wire.
-
-    Args:
-        codec: Of the outer wire.
-        text: Whether the inner protocol writes text.
-        name: Of the tunnel.
-        outer: The largest frame of the outer connection.
-        depth: `Limits.depth` of the outer bus.
-    """
+def packing_for(peer: Peer, name: str | int, *, text: bool) -> Packing:
+    """Find the form and size of frames in a tunnel over the link of a peer, where the inner protocol writes text, or not."""
+    link = peer.link
+    limits, transport = link.runtime.limits, link.transport
+    codec = link.adapter.codec(limits)
+    outer = limits.message if transport is None else min(limits.message, transport.max_frame)
     formats = CodecFeatures.of(codec).item_formats or codec.formats
     binary = codec.writes == "binary"
-    room = max(0, outer - _MARGIN - 2 * len(name.encode()))
+    room = max(0, outer - _MARGIN - 2 * len(str(name).encode()))
     return Packing(
         text=text and not binary and JSON in formats,
         octets=OCTETS in formats,
-        depth=max(1, depth - _DEPTH),
+        depth=max(1, limits.depth - _DEPTH),
         plain=room,
         encoded=room if binary and OCTETS in formats else room * 3 // 4,
         outer=outer,
@@ -105,15 +100,3 @@ def frame_of(message: Message) -> bytes | None:
     except (ValueError, BusError):
         return None
     return body if isinstance(body, bytes) else None
-
-
-def limits_of(peer: Peer, text: bool, name: str) -> Packing:
-    """Find the form and size of frames to a peer.
-
-    Raises:
-        Disconnected: The link is down.
-    """
-    link = peer.link
-    limits, transport = link.runtime.limits, link.transport
-    outer = limits.message if transport is None else min(limits.message, transport.max_frame)
-    return packing(link.adapter.codec(limits), text, name, outer, limits.depth)

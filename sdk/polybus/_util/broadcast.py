@@ -7,23 +7,21 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Generic, TypeVar
 
+from attrs import define, field
+
 _SIZE = 1000
 
 Event = TypeVar("Event")
 
 
+@define(eq=False)
 class EventHub(Generic[Event]):
-    """Hands events to their readers; costs nothing while there are none.
+    """Hands events to their readers; costs nothing while there are none."""
 
-    Args:
-        waiter: Makes something to await until it is handed to `wake`.
-        wake: Lets the task that awaits it go on.
-    """
-
-    def __init__(self, waiter: Callable[[], Any], wake: Callable[[Any], None]) -> None:
-        self._waiter = waiter
-        self._wake = wake
-        self._streams: weakref.WeakSet[EventStream[Event]] = weakref.WeakSet()
+    _waiter: Callable[[], Any]
+    """Makes something to await until it is handed to `_wake`."""
+    _wake: Callable[[Any], None]
+    _streams: weakref.WeakSet[EventStream[Event]] = field(factory=weakref.WeakSet)
 
     def stream(self) -> EventStream[Event]:
         """Add a reader, from now on."""

@@ -9,6 +9,8 @@ import threading
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, Literal, TypeAlias
 
+from attrs import define, field
+
 from ..errors import LocalProtocolError
 
 
@@ -154,12 +156,10 @@ def _nothing() -> None:
     """Do nothing: the call shows that calls are taken."""
 
 
+@define(eq=False, weakref_slot=False)
 class _TrioWaiter:
-    __slots__ = ("_task", "_woken")
-
-    def __init__(self) -> None:
-        self._task: Any = None
-        self._woken = False
+    _task: Any = None
+    _woken: bool = False
 
     def wake(self) -> None:
         if not self._woken:
@@ -187,14 +187,12 @@ class _TrioWaiter:
 Loop: TypeAlias = AsyncioLoop | TrioLoop
 
 
+@define(eq=False, weakref_slot=False)
 class Notifier:
     """Wakes tasks that wait for a condition. Costs nothing while none waits."""
 
-    __slots__ = ("_loop", "_waiting")
-
-    def __init__(self, loop: Loop) -> None:
-        self._loop = loop
-        self._waiting: list[Any] = []
+    _loop: Loop
+    _waiting: list[Any] = field(factory=list)
 
     def signal(self) -> None:
         """Let the tasks that wait look at their conditions."""

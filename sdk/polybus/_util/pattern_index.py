@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
+from attrs import define, field
+
 from ..subjects import canonical, glob_of, has_empty_token, is_pattern, segments, wire_pattern
 
 T = TypeVar("T")
@@ -17,38 +19,34 @@ _NODE: Final = 500
 """Bytes that a pattern, and a node of it, cost roughly."""
 
 
+@define(eq=False, weakref_slot=False)
 class _Node(Generic[T]):
-    __slots__ = ("children", "globs", "here", "rest")
-
-    def __init__(self) -> None:
-        self.children: dict[str, _Node[T]] = {}
-        self.globs: int = 0
-        """The number of children that are segments with a ``*`` in them."""
-        self.here: dict[T, int] = {}
-        self.rest: dict[T, int] = {}
+    children: dict[str, _Node[T]] = field(factory=dict)
+    globs: int = 0
+    """The number of children that are segments with a ``*`` in them."""
+    here: dict[T, int] = field(factory=dict)
+    rest: dict[T, int] = field(factory=dict)
 
     @property
     def empty(self) -> bool:
         return not (self.children or self.here or self.rest)
 
 
+@define(eq=False)
 class SubjectIndex(Generic[T]):
     """Maps a subject to all items whose pattern matches, each once. A trie, with a bounded memory of recent answers.
 
     Adding and removing cost the length of the pattern; a look-up of a subject seen since the last change is one dict access.
     """
 
-    __slots__ = ("_cache", "_exact", "_root", "_uris", "changed", "size")
-
-    def __init__(self) -> None:
-        self._exact: dict[str | int, dict[T, int]] = {}
-        self._root: _Node[T] = _Node()
-        self._uris: _Node[T] = _Node()
-        self._cache: dict[str | int, tuple[T, ...]] = {}
-        self.size: int = 0
-        """The number of (pattern, item) pairs in it."""
-        self.changed: Callable[[], None] = _nothing
-        """Called after every change."""
+    _exact: dict[str | int, dict[T, int]] = field(factory=dict)
+    _root: _Node[T] = field(factory=_Node)
+    _uris: _Node[T] = field(factory=_Node)
+    _cache: dict[str | int, tuple[T, ...]] = field(factory=dict)
+    size: int = 0
+    """The number of (pattern, item) pairs in it."""
+    changed: Callable[[], None] = lambda: None
+    """Called after every change."""
 
     def add(self, pattern: str | int, item: T) -> None:
         """Count one more interest of `item` in `pattern`."""
@@ -106,10 +104,6 @@ class SubjectIndex(Generic[T]):
 
 def _is_glob(token: str) -> bool:
     return "*" in token and token != "*"
-
-
-def _nothing() -> None:
-    """Do nothing on a change."""
 
 
 def _count(holders: dict[T, int], item: T, step: int) -> int:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from attrs import define, field
+
 _MINUTE: Final = 60.0
 _LINES: Final = 10
 """Warnings of one kind in a minute."""
 
 
+@define(eq=False, weakref_slot=False)
 class ViolationCounter:
     """Counts the violations of one connection, by the minute."""
 
-    __slots__ = ("_count", "_since")
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._since = 0.0
+    _count: int = 0
+    _since: float = 0.0
 
     def add(self, now: float) -> int:
         """Count one more, and tell how many there are in this minute, which begins with the first."""
@@ -27,13 +27,11 @@ class ViolationCounter:
         return self._count
 
 
+@define(eq=False)
 class Warnings:
     """Warnings that a peer can cause: one that connects again and again must not fill the log with them."""
 
-    __slots__ = ("_said",)
-
-    def __init__(self) -> None:
-        self._said: dict[str, ViolationCounter] = {}
+    _said: dict[str, ViolationCounter] = field(factory=dict)
 
     def warn(self, logger: logging.Logger, now: float, text: str, *args: object, error: BaseException | None = None) -> None:
         """Write a line, unless there were many of the same kind in this minute.
