@@ -36,10 +36,7 @@ class Limits:
 
     message: int = field(default=_MIB, validator=at_least(1))
     """Largest frame, in and out."""
-    payload: int = field(
-        default=Factory(_payload_of, takes_self=True),
-        validator=[at_least(1), _holds_a_message],
-    )
+    payload: int = field(default=Factory(_payload_of, takes_self=True), validator=[at_least(1), _holds_a_message])
     """Largest payload of many messages, where a wire fetches or posts all that waits at once (J.REP over HTTP). It is read in
     pieces; each of its messages is bounded by `message`. If not given, eight times `message`, or of a larger one 8 MiB."""
     depth: int = field(default=128, validator=at_least(1))

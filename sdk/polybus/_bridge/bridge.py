@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import anyio
@@ -65,9 +64,7 @@ class Bridge:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         await self._leave(error)
 
     async def _leave(self, error: BaseException | None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -175,9 +174,7 @@ class Serving:
             raise
         return Listener(gate)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         life = self._parts.life
         if self._parts.services.runtime is self._runtime and not life.is_last():  # the last one out closes everything
             with anyio.CancelScope(shield=True):

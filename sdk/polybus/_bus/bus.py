@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from threading import get_ident
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 from attrs import asdict
@@ -254,13 +253,7 @@ class Bus(Router):
         self, subject: str | int, body: Any = ..., *, returns: Any = ..., timeout: float | None = ..., to: Peer | None = ...
     ) -> ChannelContext[Any, Any]: ...
     def stream(
-        self,
-        subject: AnySubject,
-        body: Any = None,
-        *,
-        returns: Any = Any,
-        timeout: float | None = None,
-        to: Peer | None = None,
+        self, subject: AnySubject, body: Any = None, *, returns: Any = Any, timeout: float | None = None, to: Peer | None = None
     ) -> ChannelContext[Any, Any]:
         """Ask for many answers: ``async with bus.stream("log.tail", {"n": 10}) as lines: async for line in lines: ...``
 
@@ -573,9 +566,7 @@ class Bus(Router):
         await self._life.enter_block()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         await self._life.leave_block(error)
 
     @property

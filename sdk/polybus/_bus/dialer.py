@@ -7,7 +7,6 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
@@ -136,11 +135,9 @@ class Connecting:
             raise
         return self._services.bus if self._gives_bus else link.peer
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
-            await self._left(kind, error, trace)
+            await self._left(error)
         finally:
             await self._recorded()
 
@@ -150,13 +147,13 @@ class Connecting:
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(self._recorder.close)
 
-    async def _left(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def _left(self, error: BaseException | None) -> None:
         link, life = self._link, self._parts.life
         assert link is not None
         if self._siblings:
             if error is None and life.is_last(1 + len(self._siblings)):
                 await life.drain()  # the last ones out: handlers finish before any of the connections goes
-            await self._others.__aexit__(kind, error, trace)
+            await self._others.__aexit__(None if error is None else type(error), error, None)
         if not life.is_last():  # the last one out closes everything
             with anyio.CancelScope(shield=True):
                 await self._parts.links.close(link, drain=error is None)

@@ -195,12 +195,7 @@ class Peer:
 
     @overload
     def request(
-        self,
-        subject: Subject[In, Out],
-        body: In = ...,
-        *,
-        timeout: float = ...,
-        headers: Mapping[str, str] | None = ...,
+        self, subject: Subject[In, Out], body: In = ..., *, timeout: float = ..., headers: Mapping[str, str] | None = ...
     ) -> Reply[Out]: ...
     @overload
     def request(

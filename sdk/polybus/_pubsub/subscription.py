@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self
 
 from .._util.iteration import receive
 from .._util.typed_body import misfit, typed_body
 from ..errors import BusError, LocalProtocolError, SlowConsumer
+from ..message import Message, T_co
 from .queue import SubscriptionQueue
 
 if TYPE_CHECKING:
-    from typing_extensions import TypeVar
-
     from .._core.services import Services
     from .._handlers.subscriber import WhenFull
     from .._peer.peer import Peer
-    from ..message import Message
     from .pubsub import PubSub
-
-    T_co = TypeVar("T_co", default=Any, covariant=True)
-else:
-    from typing import TypeVar
-
-    T_co = TypeVar("T_co", covariant=True)
 
 
 class Subscription(SubscriptionQueue, Generic[T_co]):
@@ -74,9 +65,7 @@ class Subscription(SubscriptionQueue, Generic[T_co]):
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._leave()
 
     def _leave(self) -> None:

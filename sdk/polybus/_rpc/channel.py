@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, Self, TypeVar, cast
 
 from attrs import define
@@ -73,14 +72,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
     """
 
     def __init__(
-        self,
-        loop: Loop,
-        port: ChannelPort,
-        subject: str | int,
-        credit: int,
-        *,
-        window: int = CREDIT,
-        receiving: bool = True,
+        self, loop: Loop, port: ChannelPort, subject: str | int, credit: int, *, window: int = CREDIT, receiving: bool = True
     ) -> None:
         self._loop = loop
         self._port = port
@@ -381,8 +373,6 @@ class ChannelContext(Generic[Receives_co, Sends_contra]):
             channel._sending = False
         return channel
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._channel is not None:
             self._channel.leave()
