@@ -98,9 +98,8 @@ class LinkRegistry:
         given: list[Any] = [*to] if isinstance(to, Iterable) and not isinstance(to, (str, bytes)) else [to]
         for peer in given:
             self.check_peer(peer)
-        peers = list(dict.fromkeys(given))
-        there = tuple(peer for peer in peers if not peer.gone)
-        return there, next((peer for peer in peers if peer.gone), None) if len(there) < len(peers) else None
+        peers = dict.fromkeys(given)
+        return tuple(peer for peer in peers if not peer.gone), next((peer for peer in peers if peer.gone), None)
 
     def check_gone(self) -> None:
         """

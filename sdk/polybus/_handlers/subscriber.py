@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from attrs import frozen
 
@@ -16,8 +16,6 @@ WhenFull: TypeAlias = Literal["block", "drop_oldest", "drop_newest", "latest"]
 holds publishers in this process back; of what comes over links as much as `Limits.queue_bytes` waits beyond the queue, then a
 subscription ends with `SlowConsumer`, and an `on` handler loses its oldest. Neither costs a link, or anybody else.
 """
-
-POLICIES = ("block", "drop_oldest", "drop_newest", "latest")
 
 
 @frozen
@@ -33,5 +31,5 @@ class SubscriberSpec:
 def check_queue(queue: int, when_full: str) -> None:
     """Raise TypeError or ValueError for a queue that cannot be."""
     check_count(queue, "queue")
-    if when_full not in POLICIES:
-        raise ValueError(f"when_full={when_full!r}: one of {', '.join(POLICIES)}")
+    if when_full not in (policies := get_args(WhenFull)):
+        raise ValueError(f"when_full={when_full!r}: one of {', '.join(policies)}")

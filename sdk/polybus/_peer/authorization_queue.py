@@ -117,21 +117,19 @@ class InboundAuthorization:
         services = peer.link.services
         try:
             while message is not None:
-                granted = await services.access.answer(allowed)
-                if peer.undecided is not self:
-                    return  # the peer has gone meanwhile
-                self._decided(message, granted)
+                if message.kind is Kind.REQUEST:
+                    peer.negotiation.asked(message)
+                elif message.kind is Kind.UNSUBSCRIBE:
+                    _act(peer, message)
+                else:
+                    if allowed is None:
+                        allowed = services.access.asks(peer, _verb(message), message.subject, message)
+                    granted, allowed = await services.access.answer(allowed), None
+                    if peer.undecided is not self:
+                        return  # the peer has gone meanwhile
+                    self._decided(message, granted)
                 peer.release(message)
                 message = waiting.popleft() if waiting else None
-                while message is not None and message.kind in (Kind.REQUEST, Kind.UNSUBSCRIBE):
-                    if message.kind is Kind.REQUEST:
-                        peer.negotiation.asked(message)
-                    else:
-                        _act(peer, message)
-                    peer.release(message)
-                    message = waiting.popleft() if waiting else None
-                if message is not None:
-                    allowed = services.access.asks(peer, _verb(message), message.subject, message)
         finally:
             if message is not None:
                 peer.release(message)

@@ -278,19 +278,11 @@ class Peer:
         This peer alone is asked, also one that dialled in. Entering returns when it knows. On a link that this bus opened the
         subscription is restored when the link comes back; otherwise iterating raises `Disconnected` when the peer has gone.
 
-        Args:
-            pattern: ``*`` one token, ``>`` the rest.
-            returns: The type that bodies are converted to; those that do not fit are skipped and counted.
-            queue: Publications that wait to be read.
-            when_full: What happens to one more; see `WhenFull`.
+        Args: as `Bus.subscribe`.
 
         Raises:
-            LocalProtocolError: The pattern is not valid; (on entering) the bus runs in another event loop.
-            ReservedSubject: It begins with ``_polybus.``.
-            ValueError: The queue or the policy is not possible.
-            TypeError: `returns` is no type, or none that a body can be read as.
+            LocalProtocolError, ReservedSubject, ValueError, TypeError, Forbidden: As `Bus.subscribe`.
             Unsupported: (on entering) The wire or a bare peer cannot carry it.
-            Forbidden: (on entering) The peer refused.
             Disconnected: (on entering, by iterating) The peer has gone.
         """
         made: Subscription[Any] = self.host.pubsub.subscription(pattern, returns, queue, when_full, peer=self)
