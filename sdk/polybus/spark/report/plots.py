@@ -44,7 +44,8 @@ def _drawn(name: str, draw: Callable[[Any], None], height: float = 2.8) -> str:
         draw(figure.subplots())
         buffer = io.StringIO()
         # Not `savefig`, which would draw all of it twice, the first time only to place it.
-        FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None, "Creator": None})
+        canvas: Any = FigureCanvasSVG(figure)
+        canvas.print_svg(buffer, metadata={"Date": None, "Creator": None})
     svg = buffer.getvalue()
     return svg[svg.index("<svg") :]
 
