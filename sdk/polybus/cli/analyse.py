@@ -55,7 +55,9 @@ def analyse(
     # Before the ten seconds that Spark takes to start.
     spark.check(capture, out, **window)
     with ExitStack() as stack:
-        shown = stack.enter_context(_StageProgress(as_json))
+        shown = _StageProgress(as_json)
+        stack.enter_context(shown.bars)
+        shown.stage("start")
         stack.enter_context(_quiet())
         session = stack.enter_context(running_session(spark, master, brief=_is_little(capture)))
         pipeline = spark.Pipeline(session, timeout=timeout, strict=strict, progress=shown.stage)
@@ -96,19 +98,19 @@ _PYTHONS: Final = re.compile(r"(?!org\.|java\.|scala\.)[A-Za-z_][\w.]*(?:Error|E
 def _reason(text: str) -> str:
     """The error of a task, out of Spark's account of it: ours, Python's, or the place in Java where it began."""
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["Spark failed, and does not say why"]
-    said = [line for line in lines if line.startswith("polybus.")]
-    if said:
-        return said[-1].partition(": ")[2]
+    said = [line.partition(": ")[2] for line in lines if line.startswith("polybus.")]
     python = [line for line in lines if _PYTHONS.match(line)]
-    java = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
-    return (python or java or lines)[-1 if python or java else 0]
+    return (said or python or _causes(lines) or lines[:1])[-1]
 
 
 def _why(lines: Sequence[str]) -> str:
     """Why Spark did not start, out of what its JVM wrote, and after that what Python says."""
-    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
-    telling = causes or [line for line in lines if "Exception" in line or "ERROR" in line] or lines[-1:] or ["nobody says why"]
-    return telling[0].strip(": ")
+    errors = [line for line in lines if "Exception" in line or "ERROR" in line]
+    return (_causes(lines) or errors or lines[-1:] or ["nobody says why"])[0].strip(": ")
+
+
+def _causes(lines: Sequence[str]) -> list[str]:
+    return [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
 
 
 @contextmanager
@@ -162,28 +164,20 @@ class _StageProgress:
     def __init__(self, as_json: bool) -> None:
         console = Console(stderr=True)
         columns = (SpinnerColumn(), TextColumn("{task.description:10}"), BarColumn(), TimeElapsedColumn())
-        self._bars = Progress(*columns, console=console, transient=True, disable=as_json or not console.is_terminal)
+        self.bars: Progress = Progress(*columns, console=console, transient=True, disable=as_json or not console.is_terminal)
         self._task: TaskID | None = None
         self._over = threading.Event()
 
-    def __enter__(self) -> _StageProgress:
-        self._bars.start()
-        self.stage("start")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bars.stop()
-
     def stage(self, name: str) -> None:
         if self._task is not None:
-            self._bars.update(self._task, total=1, completed=1)
-        self._task = self._bars.add_task(name, total=None)
+            self.bars.update(self._task, total=1, completed=1)
+        self._task = self.bars.add_task(name, total=None)
 
     @contextmanager
     def following(self, session: SparkSession) -> Iterator[None]:
         """The tasks that Spark has done move the bar."""
         follower = threading.Thread(target=self._follow, args=(session,), daemon=True)
-        if not self._bars.disable:
+        if not self.bars.disable:
             follower.start()
         try:
             yield
@@ -198,21 +192,15 @@ class _StageProgress:
             stages = [found for number in tracker.getActiveStageIds() if (found := tracker.getStageInfo(number)) is not None]
             total = sum(stage.numTasks for stage in stages)
             if total and self._task is not None:
-                self._bars.update(self._task, total=total, completed=sum(stage.numCompletedTasks for stage in stages))
+                self.bars.update(self._task, total=total, completed=sum(stage.numCompletedTasks for stage in stages))
 
 
 def _say(done: Done, as_json: bool) -> None:
     totals = done.metrics["totals"]
     if as_json or not sys.stdout.isatty():
-        result = {
-            "out": done.out,
-            "report": done.report,
-            "added": asdict(done.added),
-            "total": asdict(done.total),
-            "provisional": done.provisional,
-            "outcomes": totals["outcomes"],
-        }
-        print(json_line(result), flush=True)
+        facts: dict[str, Any] = {"out": done.out, "report": done.report}
+        facts |= {"added": asdict(done.added), "total": asdict(done.total)}
+        print(json_line({**facts, "provisional": done.provisional, "outcomes": totals["outcomes"]}), flush=True)
         return
     counts = done.total
     new = "" if done.added.frames == counts.frames else f" ({done.added.frames:,} of them new)"

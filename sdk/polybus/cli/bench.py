@@ -131,20 +131,11 @@ def _serving(protocol: str, address: str, loop: str) -> Iterator[str]:
 # -- what is shown ---------------------------------------------------------------------------------------------------------
 
 
-def _machine(loop: str) -> dict[str, Any]:
-    return {
-        "python": platform.python_version(),
-        "implementation": platform.python_implementation(),
-        "loop": loop,
-        "system": platform.system(),
-        "machine": platform.machine(),
-        "cores": os.cpu_count(),
-    }
-
-
 def _result(results: dict[str, Rates], load: Load, loop: str) -> dict[str, Any]:
     wires = [{"wire": wire, **asdict(rates)} for wire, rates in results.items()]
-    return {"machine": _machine(loop), "in_flight": load.in_flight, "seconds": load.seconds, "wires": wires}
+    python = {"python": platform.python_version(), "implementation": platform.python_implementation(), "loop": loop}
+    machine = {**python, "system": platform.system(), "machine": platform.machine(), "cores": os.cpu_count()}
+    return {"machine": machine, "in_flight": load.in_flight, "seconds": load.seconds, "wires": wires}
 
 
 def _show(results: dict[str, Rates], load: Load, loop: str, *, local: bool) -> None:
@@ -161,7 +152,7 @@ def _show(results: dict[str, Rates], load: Load, loop: str, *, local: bool) -> N
     ]
     printer = Printer()
     printer.table(heads, rows)
-    machine = _machine(loop)
+    python = f"{platform.python_implementation()} {platform.python_version()}, {loop}, {os.cpu_count()} cores"
     where = "client and server on this machine, no network between" if local else "this side's share of the work included"
-    printer.line("", f"{machine['implementation']} {machine['python']}, {loop}, {machine['cores']} cores; {where}", style="dim")
+    printer.line("", f"{python}; {where}", style="dim")
     sys.stdout.flush()

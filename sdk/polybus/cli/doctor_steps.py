@@ -160,8 +160,7 @@ class Examination:
         limits = Limits(connect_timeout=self.timeout, handshake_timeout=self.timeout)
         self._bus = Bus(limits=limits)
         manager = connect(self._halves, bus=self._bus, protocol=self._adapter, headers=self.headers, tls=self.tls)
-        self._outcome = _Outcome()
-        self._group.start_soon(self._outcome.of, manager)
+        self._group.start_soon(self._halves.enter, manager)
         await self._halves.transport_made.wait()
         if self._halves.error is not None:
             raise self._halves.error
@@ -169,9 +168,9 @@ class Examination:
 
     async def _handshake(self, stack: AsyncExitStack) -> str:
         self._halves.go_on.set()
-        await self._outcome.known.wait()
-        if self._outcome.error is not None:
-            raise self._outcome.error
+        await self._halves.known.wait()
+        if self._halves.error is not None:
+            raise self._halves.error
         (self._peer,) = self._bus.peers
         return f"{self._adapter.name} is ready"
 
@@ -201,24 +200,6 @@ class Examination:
         return f"{subject}: {answer}; {median(times) * 1000:.2f} ms there and back"
 
 
-class _Outcome:
-    """Enters a block in a task of its own, and leaves it when the task is cancelled."""
-
-    def __init__(self) -> None:
-        self.known = anyio.Event()
-        self.error: Exception | None = None
-
-    async def of(self, manager: Any) -> None:
-        try:
-            async with manager:
-                self.known.set()
-                await anyio.sleep_forever()
-        except Exception as error:
-            self.error = error
-        finally:
-            self.known.set()
-
-
 class _Halves:
     """A connector that stops between the transport and the protocol's handshake, so that each can be timed."""
 
@@ -229,6 +210,8 @@ class _Halves:
         self.url = connector.url
         self.transport_made = anyio.Event()
         self.go_on = anyio.Event()
+        self.known = anyio.Event()
+        """How connecting has ended."""
         self.error: Exception | None = None
         self.address = ""
 
@@ -243,6 +226,17 @@ class _Halves:
             self.transport_made.set()
         await self.go_on.wait()
         return transport
+
+    async def enter(self, manager: Any) -> None:
+        """Enter a connection in a task of its own, and leave it when the task is cancelled."""
+        try:
+            async with manager:
+                self.known.set()
+                await anyio.sleep_forever()
+        except Exception as error:
+            self.error = error
+        finally:
+            self.known.set()
 
 
 def _certificate(facts: Mapping[str, Any]) -> str:
