@@ -48,7 +48,6 @@ class Side:
 
 
 def client_side(exchange: Exchange) -> Side:
-    """For connections of clients."""
     registry = exchange.registry
 
     def join(connection: _Connection, send: Callable[[bytes], None], handshake: Handshake) -> Any:
@@ -66,7 +65,6 @@ def client_side(exchange: Exchange) -> Side:
 
 
 def server_side(exchange: Exchange) -> Side:
-    """For sockets of servers."""
     registry = exchange.registry
 
     def join(connection: _Connection, send: Callable[[bytes], None], handshake: Handshake) -> Any:
@@ -108,7 +106,6 @@ class _Connection:
                 self._side.send_away(self._participant, 4401, "the identity has expired: authenticate again")
 
     def abort(self, why: Closed) -> None:
-        """Cut at once."""
         self._transport.abort(why)
 
     def joined(self, admission: Admission, expires: float | None) -> None:
@@ -153,13 +150,11 @@ class BrokerGate:
         """Gives what is used in place of a transport and of its receiver, where connections are recorded."""
 
     def knock(self, address: str) -> BusError | None:
-        """Count a newcomer, or say why it has to stay outside."""
         if not self.open:
             return Unavailable("this broker is shutting down")
         return self._admissions.knock(address, len(self.ends))
 
     def left(self, address: str) -> None:
-        """A newcomer gave up before it was let in."""
         self._admissions.left(address)
 
     def admit(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
@@ -170,7 +165,6 @@ class BrokerGate:
         decided(await self._authority.admit(handshake))
 
     def opened(self, transport: Transport, admission: Admission) -> None:
-        """A newcomer is in."""
         self._admissions.opened()
         receives: Callable[[Receiver], Receiver] | None = None
         if self.listens_in is not None:
@@ -181,7 +175,6 @@ class BrokerGate:
         transport.start(end if receives is None else receives(end))
 
     def left_for_good(self, end: _Connection) -> None:
-        """A connection is gone."""
         address = self.ends.pop(end, None)
         if address is not None:
             self._admissions.gone(address)

@@ -12,31 +12,20 @@ from .client_states import Stage
 
 
 class End(Protocol):
-    """A connection as the exchange sees it."""
+    """A connection as the exchange sees it.
+
+    `send` does not wait; `backlog` is bytes that the operating system has not taken. `close` first writes what was sent, `cut`
+    does not. After `hold` nothing is read until `release`.
+    """
 
     @property
-    def address(self) -> str:
-        """Of the other end."""
-        ...
-
-    def send(self, frame: bytes, /) -> None:
-        """Hand over a frame without waiting."""
-
-    def backlog(self) -> int:
-        """Bytes that the operating system has not taken."""
-        ...
-
-    def close(self, code: int, reason: str, /) -> None:
-        """Write what was sent, and close."""
-
-    def cut(self, code: int, reason: str, /) -> None:
-        """Close at once; what has not been written is lost."""
-
-    def hold(self) -> None:
-        """Read nothing for now."""
-
-    def release(self) -> None:
-        """Go on reading."""
+    def address(self) -> str: ...
+    def send(self, frame: bytes, /) -> None: ...
+    def backlog(self) -> int: ...
+    def close(self, code: int, reason: str, /) -> None: ...
+    def cut(self, code: int, reason: str, /) -> None: ...
+    def hold(self) -> None: ...
+    def release(self) -> None: ...
 
 
 class _Gone:

@@ -109,7 +109,6 @@ class ClientRegistry:
         server.paused = True
 
     def server_resumed(self, server: Server) -> None:
-        """It takes more."""
         server.paused = False
         self._release(server)
 
@@ -262,7 +261,6 @@ class ClientRegistry:
         return any(client.asked > 0 or client.owes > 0 for server in self.servers for client in server.clients.values())
 
     def stats(self) -> BrokerStats:
-        """A snapshot."""
         servers: dict[str, int] = {}
         for server in self.servers:
             servers[server.id] = servers.get(server.id, 0) + len(server.clients)

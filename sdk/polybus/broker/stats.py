@@ -20,7 +20,6 @@ class BrokerCounters:
     dropped: dict[str, int] = field(factory=dict)
 
     def drop(self, reason: str) -> None:
-        """Count a frame that goes nowhere."""
         self.dropped[reason] = self.dropped.get(reason, 0) + 1
 
 

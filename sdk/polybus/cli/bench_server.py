@@ -34,7 +34,6 @@ def make_bus() -> Bus:
 
 
 def main(url: str, loop: str) -> None:
-    """Serve until the parent ends."""
     leave_with_parent()
     run(make_bus(), url, drain=1, backend="trio" if loop == "trio" else "asyncio", uvloop=loop == "uvloop")
 

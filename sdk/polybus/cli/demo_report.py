@@ -42,7 +42,6 @@ class DemoReport:
         return cls(True, place / "capture")
 
     def analyse(self) -> None:
-        """Analyse what was recorded."""
         if self.record is None:
             return
         try:
@@ -52,7 +51,6 @@ class DemoReport:
             self.missing = str(error)
 
     def lines(self) -> list[str]:
-        """For people."""
         if self.done is None:
             return [f"no report of it: {self.missing}"]
         counts, outcomes = self.done.total, self.done.metrics["totals"]["outcomes"]

@@ -38,8 +38,6 @@ _PORTS = {"ws": 80, "http": 80, "wss": 443, "https": 443}
 
 @define
 class DoctorStep:
-    """One step, and what came of it."""
-
     name: str
     outcome: Outcome = "not reached"
     seconds: float | None = None
@@ -48,8 +46,6 @@ class DoctorStep:
 
 
 class StepFailed(Exception):
-    """A step did not hold."""
-
     def __init__(self, detail: str, remedy: str) -> None:
         super().__init__(detail)
         self.detail = detail
@@ -78,7 +74,6 @@ class Examination:
 
     @property
     def failed(self) -> DoctorStep | None:
-        """The step that did not hold, if there is one."""
         return next((step for step in self.steps if step.outcome == "failed"), None)
 
     def _planned(self) -> dict[str, Callable[[AsyncExitStack], Awaitable[str]]]:

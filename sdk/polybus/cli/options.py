@@ -17,12 +17,10 @@ def finite(value: float) -> float:
 
 
 def argument(metavar: str, help: str) -> Any:
-    """An argument of a command."""
     return typer.Argument(metavar=metavar, help=help)
 
 
 def option(metavar: str, help: str, **more: Any) -> Any:
-    """An option with a value."""
     return typer.Option(metavar=metavar, help=help, **more)
 
 
@@ -32,7 +30,6 @@ def duration(help: str, min: float = 0) -> Any:
 
 
 def flag(name: str, help: str) -> Any:
-    """An option without a value."""
     return typer.Option(name, help=help)
 
 

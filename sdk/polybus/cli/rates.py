@@ -20,8 +20,6 @@ _STANDSTILL = 0.5
 
 @frozen(kw_only=True)
 class Load:
-    """A load to send."""
-
     subject: str | int
     body: Any
     seconds: float

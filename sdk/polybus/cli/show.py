@@ -15,11 +15,9 @@ class Printer:
         self._console = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
 
     def head(self, text: str) -> None:
-        """A heading."""
         self._console.print(Text(text, style="bold"))
 
     def line(self, label: str, text: str, *, style: str = "") -> None:
-        """A label and what it says."""
         self._console.print(Text.assemble((label, "dim"), (text, style)))
 
     def table(self, heads: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str] = ()) -> None:

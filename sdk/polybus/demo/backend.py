@@ -78,14 +78,12 @@ class Backend:
     # -- tanks and batches -----------------------------------------------------------------------------------------------
 
     async def level(self, query: GetLevel) -> Level:
-        """A request with a typed answer."""
         if query.tank > 99:
             raise NotFound(f"there is no tank {query.tank}")
         litres = query.tank * 10.5
         return Level(query.tank, -litres if self.sabotage == "lies" else litres)
 
     async def tail(self, query: Tail) -> AsyncIterator[SensorReading]:
-        """A stream."""
         for number in range(query.count):
             if not (self.sabotage == "gaps" and number == 7):
                 yield SensorReading(query.sensor, number, math.sin(number))
@@ -99,7 +97,6 @@ class Backend:
         await doses.send(total)
 
     async def break_down(self) -> None:
-        """A handler that fails."""
         raise RuntimeError(SECRET)
 
     async def slow_report(self) -> str:
@@ -127,13 +124,11 @@ class Backend:
         return "all tanks closed"
 
     async def open_vault(self) -> str:
-        """A request that the console may not send."""
         return SECRET
 
     # -- publications ----------------------------------------------------------------------------------------------------
 
     async def reading(self, sensor: str, body: SensorReading) -> None:
-        """The sensors publish."""
         self.readings += 1
         self.last_reading = body.number
 
@@ -143,7 +138,6 @@ class Backend:
         await self.bus.publish("plant.announcement", Announcement(text, self.instance))
 
     async def flood(self, query: Flood) -> int:
-        """Publish much at once."""
         filler = "x" * query.size
         for number in range(query.count):
             await self.bus.publish("flood.water", {"number": number, "filler": filler})
@@ -152,16 +146,13 @@ class Backend:
     # -- sensors: clients that are asked back ----------------------------------------------------------------------------
 
     async def sign_on(self, ctx: Context) -> bool:
-        """The sensors say who they are."""
         self.sensors = ctx.peer
         return True
 
     async def calibrate(self, offset: float) -> float:
-        """Asks a client."""
         return await self._sensors.request("calibrate", offset, timeout=TIMEOUT, returns=float)
 
     async def sensor_status(self) -> SensorStatus:
-        """Asks a client."""
         return await self._sensors.request("status", timeout=TIMEOUT, returns=SensorStatus)
 
     @property
@@ -206,7 +197,6 @@ def _serve_application(bus: Bus, url: str) -> None:
 
 
 def main() -> None:
-    """The process."""
     parser = argparse.ArgumentParser()
     parser.add_argument("url")
     parser.add_argument("--tls", nargs=2, metavar=("CERTIFICATE", "KEY"))

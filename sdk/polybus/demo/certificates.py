@@ -14,8 +14,6 @@ _KEY = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
 
 @frozen
 class Certificate:
-    """Files in PEM."""
-
     certificate: Path
     key: Path
     ca: Path

@@ -59,7 +59,6 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Of the process, while it runs."""
         assert self._process is not None
         return self._process.pid
 
@@ -74,7 +73,6 @@ class Child:
         return await self._process.wait()
 
     async def kill(self) -> None:
-        """End it without a word."""
         if self._process is not None:
             self.send(getattr(signal, "SIGKILL", signal.SIGTERM))
             await self.ended()

@@ -107,11 +107,9 @@ class ProcessPlant:
         return f"process {pid} killed"
 
     async def restart(self) -> None:
-        """Start it again at the same address."""
         await self._start_backend(self.url)
 
     def drain(self) -> None:
-        """Tell it to leave in order."""
         self._backend.send(signal.SIGTERM)
 
     async def left(self) -> str:
@@ -128,7 +126,6 @@ class ProcessPlant:
         self._sensors.send(signal.SIGSTOP)
 
     def wake_sensors(self) -> None:
-        """Let them go on."""
         self._sensors.send(signal.SIGCONT)
 
 

@@ -53,14 +53,11 @@ class DemoRow:
 
     @property
     def name(self) -> str:
-        """For people."""
         return " ".join(word for word in (self.protocol, self.variant, self.transport) if word)
 
 
 @define
 class StepRun:
-    """One step of one row."""
-
     name: str
     outcome: Outcome = "waiting"
     detail: str = ""
@@ -83,7 +80,6 @@ class RowRun:
 
     @classmethod
     def of(cls, row: DemoRow) -> RowRun:
-        """Before it begins."""
         return cls(row, {name: StepRun(name) for name in row.steps})
 
     @property

@@ -12,15 +12,11 @@ SECRET = "the vault opens with 4711"
 
 @frozen
 class GetLevel:
-    """The console asks for a tank."""
-
     tank: int
 
 
 @frozen
 class Level:
-    """Contents of a tank."""
-
     tank: int
     litres: float
 
@@ -36,32 +32,24 @@ class SensorReading:
 
 @frozen
 class Tail:
-    """Asks for a stream of the last readings."""
-
     sensor: str
     count: int
 
 
 @frozen
 class Flood:
-    """Asks the back end to publish that much at once."""
-
     count: int
     size: int
 
 
 @frozen
 class Announcement:
-    """An announcement of the back end to all."""
-
     text: str
     instance: str
 
 
 @frozen
 class SensorStatus:
-    """Figures of the sensors."""
-
     floods: int
     last_reading: int
 

@@ -36,15 +36,12 @@ class Sensors:
         bus.on("flood.>")(self.flooded)
 
     async def calibrate(self, offset: float) -> float:
-        """The back end asks."""
         return offset * 2
 
     async def status(self) -> SensorStatus:
-        """The back end asks."""
         return SensorStatus(self.floods, self.number)
 
     async def flooded(self, body: object) -> None:
-        """The back end publishes."""
         self.floods += 1
 
     async def run(self, url: str, tls: ssl.SSLContext | None, ready: Callable[[], None]) -> None:
@@ -69,7 +66,6 @@ class Sensors:
 
 
 def main() -> None:
-    """The process."""
     parser = argparse.ArgumentParser()
     parser.add_argument("url")
     parser.add_argument("--ca")

@@ -27,8 +27,6 @@ class Move:
 
 @frozen
 class VehicleDoor:
-    """The position of a door."""
-
     door: str
     position: int
 

@@ -79,7 +79,6 @@ class ServedFrame:
         self._tell()
 
     def is_of(self, window: Any) -> bool:
-        """True if that window is this frame."""
         return window is self._frame.content_window
 
     def __aiter__(self) -> Self:

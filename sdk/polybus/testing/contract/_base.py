@@ -44,7 +44,6 @@ def needs(*capabilities: str) -> Callable[[Test], Test]:
 
 
 async def echo(body: Any) -> Any:
-    """A handler that answers with what it was asked."""
     return body
 
 
@@ -105,7 +104,6 @@ class Contract:
 
     @property
     def adapter(self) -> ProtocolAdapter:
-        """The protocol under test."""
         adapter: ProtocolAdapter = type(self).make()
         return adapter
 
@@ -126,7 +124,6 @@ class Contract:
 
     @asynccontextmanager
     async def joined(self, bus: Bus, client: Bus | None = None) -> AsyncIterator[Bus]:
-        """A server and one client."""
         async with self.serving(bus) as (_, dial), dial(client) as joined:
             await eventually(lambda: bus.peers)  # where nothing is said at first, the client may be done before the server
             yield joined

@@ -16,8 +16,6 @@ from ._base import Contract, eventually
 
 @attrs.frozen
 class Line:
-    """A typed item."""
-
     number: int
 
 

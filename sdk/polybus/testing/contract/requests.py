@@ -30,8 +30,6 @@ ROOM = 2048
 
 @attrs.frozen
 class AttrsUser:
-    """A typed body."""
-
     id: int
     name: str
 
@@ -44,8 +42,6 @@ class TupleUser(NamedTuple):
 
 
 class DictUser(TypedDict):
-    """A typed body."""
-
     id: int
     name: str
 

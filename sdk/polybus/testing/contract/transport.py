@@ -59,13 +59,11 @@ class FrameReceiver:
             await self._news.wait()
 
     async def received(self, count: int) -> list[bytes]:
-        """So many frames."""
         await self.until(lambda: len(self.frames) >= count or self.why is not None)
         assert len(self.frames) >= count, self.why
         return self.frames
 
     async def ended(self) -> Closed:
-        """Its end."""
         await self.until(lambda: self.why is not None)
         assert self.why is not None
         return self.why
@@ -101,7 +99,6 @@ class StubGate:
         self._news.set()
 
     async def came(self) -> FrameReceiver:
-        """The first that came in."""
         await self._news.wait()
         return self.inside[0]
 
@@ -129,7 +126,6 @@ class TransportContract:
                         await recorder.ended()
 
     async def dial(self, host: Host, listening: Listening) -> FrameReceiver:
-        """A started connection."""
         connector = type(self).make().connector(listening.url)
         recorder = FrameReceiver(await connector.connect(DialOptions(host=host, **_FORM)))
         recorder.transport.start(recorder)
@@ -137,7 +133,6 @@ class TransportContract:
 
     @asynccontextmanager
     async def joined(self) -> AsyncIterator[tuple[FrameReceiver, FrameReceiver]]:
-        """Both ends of a connection."""
         door = StubGate()
         async with self.listening(door) as (host, listening):
             here = await self.dial(host, listening)
