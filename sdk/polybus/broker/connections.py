@@ -143,6 +143,7 @@ class BrokerGate:
         self._runtime = runtime
         self._authority = authority
         self._admissions = Admissions(limits)
+        self.left = self._admissions.left
         self.side: Side = side
         self.ends: dict[_Connection, str] = {}
         self.open: bool = True
@@ -154,11 +155,7 @@ class BrokerGate:
             return Unavailable("this broker is shutting down")
         return self._admissions.knock(address, len(self.ends))
 
-    def left(self, address: str) -> None:
-        self._admissions.left(address)
-
     def admit(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
-        """Ask `authenticate`; at once where there is none."""
         self._runtime.spawn(self._ask, handshake, decided)
 
     async def _ask(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:

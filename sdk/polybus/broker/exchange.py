@@ -35,11 +35,7 @@ _NOT_TURNED_DOWN: Final = _UNANSWERED - {wire.NUMBER.pack(wire.OPEN)}
 
 
 class Exchange:
-    """Hands frames on between the servers and clients of a registry.
-
-    Args:
-        most_for_server: Bytes that may wait for a server.
-    """
+    """Hands frames on between the servers and clients of a registry; `most_for_server` bytes may wait for a server."""
 
     def __init__(self, registry: ClientRegistry, most_for_server: int = 64 * 1024 * 1024) -> None:
         self.registry: ClientRegistry = registry

@@ -11,12 +11,8 @@ SLOW: Final = "too slow: it does not read what is sent to it"
 
 
 class SlowReaders:
-    """Clients for which something waits, and how much: bounded for each, and for all of them together.
-
-    Args:
-        most: Bytes that may wait for one before it has to go.
-        most_for_all: Bytes that may wait for all together, before those go for which most waits.
-        too_slow: Sends one away.
+    """Clients for which something waits: `most` bytes for each, or it has to go, and `most_for_all` for all together, or those
+    go for which most waits. `too_slow` sends one away.
     """
 
     def __init__(self, most: int, most_for_all: int, too_slow: Callable[[Client], None]) -> None:

@@ -111,11 +111,8 @@ def _meant_for_peers(bus: Bus) -> Iterator[None]:
 
 
 async def _sign_of_life(bus: Bus, timeout: float) -> None:
-    """A publication has no answer; where the wire has no handshake either, ask the peer who it is, once a second.
-
-    Raises:
-        PeerError: It does not say a word.
-        Disconnected: It has gone.
+    """A publication has no answer; where the wire has no handshake either, ask the peer who it is, once a second, and raise
+    PeerError where it does not say a word.
     """
     peer = bus.peers[0]
     if not timeout or peer.transport not in _WITHOUT_HANDSHAKE:

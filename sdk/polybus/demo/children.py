@@ -33,14 +33,7 @@ class Child:
         self._process: anyio.abc.Process | None = None
 
     async def start(self) -> str:
-        """Start it, and wait until it is ready.
-
-        Returns:
-            Its first line.
-
-        Raises:
-            DemoError: It ended or said nothing in time; with the end of what it wrote.
-        """
+        """Start it, and give its first line, when it is ready. DemoError has the end of what it wrote, where it ended."""
         command = [sys.executable, "-m", f"polybus.demo.{self.role}", *self._arguments]
         with self._log.open("ab") as log:
             self._process = await anyio.open_process(

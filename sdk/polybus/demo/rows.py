@@ -50,12 +50,8 @@ def all_rows() -> list[DemoRow]:
 
 
 def chosen_rows(rows: Iterable[DemoRow], words: Iterable[str]) -> list[DemoRow]:
-    """The rows that ``--only`` names.
-
-    Words of one kind (transport, variant, protocol) are alternatives; the kinds narrow each other.
-
-    Raises:
-        ValueError: A word names nothing; the text lists those that do. Or nothing is left.
+    """The rows that ``--only`` names. Words of one kind (transport, variant, protocol) are alternatives; the kinds narrow each
+    other. ValueError where a word names nothing, or nothing is left.
     """
     left = list(rows)
     kinds = [{getattr(row, kind) for row in left} for kind in ("protocol", "variant", "transport")]

@@ -60,11 +60,7 @@ class Attachment:
             self._managed = False
 
     async def start(self) -> None:
-        """Make sure that the bus runs, for somebody who has come in.
-
-        Raises:
-            Exception: What its lifespan raised.
-        """
+        """Make sure that the bus runs, for somebody who has come in, or raise what its lifespan raised."""
         if self._listener is not None or self._managed:
             return
         starting = self._starting

@@ -30,20 +30,12 @@ async def bus_of(connection: HTTPConnection) -> Bus:
 
 
 async def blocking_bus_of(connection: HTTPConnection) -> BlockingBus:
-    """Its blocking twin, for code that runs in a worker thread.
-
-    Raises:
-        RuntimeError: As `bus_of`.
-    """
+    """Its blocking twin, for code that runs in a worker thread; RuntimeError as of `bus_of`."""
     return BlockingBus(await bus_of(connection), HandlerLoop())
 
 
 async def bus_or_twin_of(connection: HTTPConnection) -> Any:
-    """The bus for a coroutine endpoint, its twin for a `def` endpoint.
-
-    Raises:
-        RuntimeError: As `bus_of`.
-    """
+    """The bus for a coroutine endpoint, its twin for a `def` endpoint; RuntimeError as of `bus_of`."""
     if _runs_in_a_thread(connection.scope.get("endpoint")):
         return await blocking_bus_of(connection)
     return await bus_of(connection)

@@ -6,7 +6,7 @@ import functools
 import secrets
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
@@ -92,15 +92,12 @@ class Contract:
     # Static methods of the class that `suite` makes.
     make: ClassVar[Any]
     ground: ClassVar[Any]
-    naming: ClassVar[Any]
+    subject: ClassVar[Any]
+    """From a dotted subject, as the tests use them, to one of the protocol."""
     requires: ClassVar[tuple[str, ...]] = ()
     """Of `Capabilities`: where the wire does not have these, all tests of the part are left out."""
     turns: ClassVar[int] = 300
     """Round trips of one conversation: enough for credits to come round, fewer where each takes long."""
-
-    def subject(self, dotted: str) -> Any:
-        """From a dotted subject, as the tests use them, to one of the protocol."""
-        return type(self).naming(dotted)
 
     @property
     def adapter(self) -> ProtocolAdapter:
@@ -157,11 +154,6 @@ class Contract:
 
 
 @asynccontextmanager
-async def _memory() -> AsyncIterator[str]:
-    yield f"memory://contract-{secrets.token_hex(4)}"
-
-
-@asynccontextmanager
 async def _unix() -> AsyncIterator[str]:
     # A short path: the operating system allows some hundred bytes.
     with tempfile.TemporaryDirectory(prefix="bus") as folder:
@@ -171,16 +163,10 @@ async def _unix() -> AsyncIterator[str]:
 def ground_of(transport: str) -> Ground:
     """The usual ground of a transport's name; an address is taken as it is."""
     if transport == "memory":
-        return _memory
+        return lambda: nullcontext(f"memory://contract-{secrets.token_hex(4)}")
     if transport == "unix":
         return _unix
-    address = transport if "://" in transport else f"{transport}://127.0.0.1:0"
-
-    @asynccontextmanager
-    async def fixed() -> AsyncIterator[str]:
-        yield address
-
-    return fixed
+    return lambda: nullcontext(transport if "://" in transport else f"{transport}://127.0.0.1:0")
 
 
 def suite(

@@ -53,5 +53,5 @@ def protocol_suite(
     adapter = make()
     capabilities = adapter.session("client").capabilities
     ground = ground_of(transport) if isinstance(transport, str) else transport
-    members = {"make": staticmethod(make), "ground": staticmethod(ground), "naming": staticmethod(subject)}
+    members = {"make": staticmethod(make), "ground": staticmethod(ground), "subject": staticmethod(subject)}
     return suite("ProtocolSuite", _PARTS, members, capabilities, skip or {})
