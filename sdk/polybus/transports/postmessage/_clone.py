@@ -120,7 +120,8 @@ class _Cloner:
         if isinstance(value, Unreadable):
             self.unreadable = value
             return value
-        made = self._seen[id(value)] = _CONTAINERS[kind]() if kind in _CONTAINERS else _copied(value)
+        made: Any = _CONTAINERS[kind]() if kind in _CONTAINERS else _copied(value)
+        self._seen[id(value)] = made
         if kind is dict:
             for key, item in value.items():
                 if type(key) is not str:
