@@ -14,7 +14,7 @@ import anyio
 from attrs import frozen
 
 from ...errors import RemoteProtocolError
-from ...message import Kind, Message
+from ...message import Kind
 from ...plugins import Admission, Identity, Listening, ListenOptions, WebRoute
 from ...protocols.uprotocol.adapter import UProtocol
 from ...protocols.uprotocol.cloudevents.envelope import ReturnAddress
@@ -134,7 +134,7 @@ class EventsEndpoint(HttpEndpoint):
             if message.kind not in _KINDS:
                 text = f"{message.attributes['type']}: requests, publications and notifications are posted here"
                 raise HandshakeRejected(400, text)
-            entity = entity or _entity(message)
+            entity = entity or entity_of(str(message.attributes["source"]))
             if message.kind is Kind.REQUEST:
                 requests.append(str(message.id))
         refusal = refusals[0] if len(refusals) == len(frames) and refusals else None
@@ -160,10 +160,6 @@ class EventsEndpoint(HttpEndpoint):
             known.remove(connection)
         if not known:
             self._connections.pop(key, None)
-
-
-def _entity(message: Message) -> str:
-    return entity_of(str(message.attributes["source"]))
 
 
 def _turned(error: Exception) -> HandshakeRejected:

@@ -86,8 +86,7 @@ class HttpRequest(AsgiRequest):
                 part, more = message.get("body", b""), message.get("more_body", False)
                 body += part
                 if len(body) > most:
-                    text = f"a payload of more than {most} bytes (Limits.{name})"
-                    raise HandshakeRejected(413, text)
+                    raise HandshakeRejected(413, f"a payload of more than {most} bytes (Limits.{name})")
                 if (more or len(body) > _SMALL) and not self.hold(len(part)):
                     text = f"the share of Limits.total_bytes leaves no room for {len(body)} bytes of this body: try again later"
                     raise HandshakeRejected(503, text)

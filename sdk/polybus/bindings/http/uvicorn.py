@@ -17,7 +17,7 @@ from uvicorn.lifespan.off import LifespanOff
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from ...plugins import AsgiApp, ListenOptions
-from ...transports._stream.sockets import signs_of
+from ...transports._stream.sockets import PingProgress, Signs, signs_of
 
 
 class _Embedded(uvicorn.Server):
@@ -66,11 +66,6 @@ class UvicornServer:
             listening.close()
 
 
-def _asks_nothing(connection: Any) -> bool:
-    """True if no request has come in yet; a WebSocket has no cycle of requests."""
-    return getattr(connection, "cycle", connection) is None
-
-
 async def _keep(server: Any, options: ListenOptions) -> None:
     """Cut connections without a request; at the end of the bus, all."""
     state, limits = server.server_state, options.host.limits
@@ -79,7 +74,9 @@ async def _keep(server: Any, options: ListenOptions) -> None:
         while True:
             await anyio.sleep(1)
             now = options.host.time()
-            silent = {connection: silent.get(connection, now) for connection in state.connections if _asks_nothing(connection)}
+            # A WebSocket has no cycle of requests.
+            waiting = [connection for connection in state.connections if getattr(connection, "cycle", connection) is None]
+            silent = {connection: silent.get(connection, now) for connection in waiting}
             for connection, since in silent.items():
                 if now - since > limits.handshake_timeout:
                     connection.transport.close()
@@ -101,8 +98,7 @@ class PatientWebSockets(WebSocketsSansIOProtocol):
     ping has arrived, where the kernel tells that.
     """
 
-    _acknowledged = 0
-    _ping_ends = 0
+    _ping = PingProgress(None, 0)
     _heard = False
 
     def data_received(self, data: bytes) -> None:
@@ -112,11 +108,7 @@ class PatientWebSockets(WebSocketsSansIOProtocol):
     def send_keepalive_ping(self) -> None:
         super().send_keepalive_ping()
         self._heard = False
-        signs = signs_of(self.transport.get_extra_info("socket"))
-        self._acknowledged = self._ping_ends = 0
-        if signs is not None:
-            self._acknowledged = signs.acknowledged
-            self._ping_ends = signs.acknowledged + signs.outstanding + self.transport.get_write_buffer_size()
+        self._ping = PingProgress(self._signs(), self.transport.get_write_buffer_size())
 
     def keepalive_timeout(self) -> None:
         if self._lives() and self.ping_timeout is not None:
@@ -127,8 +119,7 @@ class PatientWebSockets(WebSocketsSansIOProtocol):
     def _lives(self) -> bool:
         """True if the peer has shown, since this was asked last, that it is there."""
         heard, self._heard = self._heard, False
-        signs = signs_of(self.transport.get_extra_info("socket")) if self._acknowledged < self._ping_ends else None
-        if signs is None:
-            return heard
-        before, self._acknowledged = self._acknowledged, signs.acknowledged
-        return heard or before < signs.acknowledged < self._ping_ends
+        return self._ping.comes_near(self._signs) or heard
+
+    def _signs(self) -> Signs | None:
+        return signs_of(self.transport.get_extra_info("socket"))

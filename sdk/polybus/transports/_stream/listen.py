@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -53,10 +54,12 @@ class StreamListener:
         self._arrivals: set[PendingConnection] = set()
         self.silent: dict[AdmissionSlot, None] = {}
         """Connections that have said nothing yet, the oldest first."""
-        self._path, self._inode = "", 0
+        self._bound = contextlib.ExitStack()
         if sockets[0].family not in (socket.AF_INET, socket.AF_INET6):
-            self._path = sockets[0].getsockname()
-            self._inode = os.stat(self._path).st_ino
+            path = sockets[0].getsockname()
+            self._bound.callback(unlink_if_ours, path, os.stat(path).st_ino)
+        for sock in sockets:
+            self._bound.enter_context(sock)
         self._scope = anyio.CancelScope()
         self._released = anyio.Event()
         self._alone = anyio.Event()
@@ -93,12 +96,7 @@ class StreamListener:
                 arrival.wire.abort()
 
     def _release(self) -> None:
-        if self._released.is_set():
-            return
-        for sock in self._sockets:
-            sock.close()
-        if self._path:
-            unlink_if_ours(self._path, self._inode)
+        self._bound.close()
         self._released.set()
 
     async def _accept_from(self, sock: socket.socket) -> None:

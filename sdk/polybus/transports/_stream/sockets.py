@@ -11,6 +11,7 @@ import socket
 import stat
 import struct
 import sys
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import anyio
@@ -104,6 +105,29 @@ def signs_of(sock: Any) -> Signs | None:
     except (OSError, ValueError, struct.error):  # it is gone, or the kernel is one that tells less
         return None
     return Signs(min(data, ack) / 1000, retransmits + probes, acknowledged, outstanding)
+
+
+class PingProgress:
+    """How near a ping has come, which waits behind what was written before it; where the kernel tells that.
+
+    Args:
+        signs: When it is written.
+        waiting: Bytes that the kernel has not taken then, it among them.
+    """
+
+    __slots__ = ("_acknowledged", "_end")
+
+    def __init__(self, signs: Signs | None, waiting: int) -> None:
+        self._acknowledged = signs.acknowledged if signs is not None else 0
+        self._end = signs.acknowledged + signs.outstanding + waiting if signs is not None else 0
+
+    def comes_near(self, look: Callable[[], Signs | None]) -> bool:
+        """True if it has not arrived yet, and more of what was written before it has."""
+        signs = look() if self._acknowledged < self._end else None
+        if signs is None:
+            return False
+        before, self._acknowledged = self._acknowledged, signs.acknowledged
+        return before < signs.acknowledged < self._end
 
 
 def address_of(family: int, name: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from ...plugins import Closed, Host
+from .._stream.sockets import PingProgress
 from .._stream.transport import StreamTransport, TransportState
 from .._stream.wire import Wire
 from .frames import WebSocketFramer
@@ -21,14 +22,13 @@ class WebSocketTransport(StreamTransport[WebSocketFramer]):
     about once a second that it is there: over a slow line the sender's ping, behind the frame, may be answered too late.
     """
 
-    __slots__ = ("_acknowledged", "_ping_ends", "_pinged_at")
+    __slots__ = ("_ping", "_pinged_at")
 
     def __init__(self, name: str, wire: Wire, host: Host, framer: WebSocketFramer) -> None:
         super().__init__(name, wire, host, framer)
+        # Of the ping that has no answer yet.
         self._pinged_at: float | None = None
-        # How many bytes of ours the peer's kernel had when that was looked at, and how many it has once the ping is there.
-        self._acknowledged = 0
-        self._ping_ends = 0
+        self._ping: PingProgress | None = None
 
     def send(self, frame: bytes) -> None:
         if len(frame) > self.max_frame:
@@ -93,23 +93,12 @@ class WebSocketTransport(StreamTransport[WebSocketFramer]):
         limits = self._host.limits
         if self._pinged_at is not None:
             if self._heard_at >= self._pinged_at:
-                self._pinged_at = None
-            elif self._comes_near():
+                self._pinged_at = self._ping = None
+            elif self._ping is not None and self._ping.comes_near(self._wire.signs):
                 self._pinged_at = now
             elif now - self._pinged_at >= limits.ping_timeout:
                 self.abort(Closed(1006, f"no answer to ping within {limits.ping_timeout:g} s"))
         elif now - self._heard_at >= limits.ping_interval:
             self._pinged_at = now
             self._wire.write(self._framer.sign_of_life(asks=True))
-            self._ping_ends = 0
-            if (signs := self._wire.signs()) is not None:
-                self._acknowledged = signs.acknowledged
-                self._ping_ends = signs.acknowledged + signs.outstanding + self._wire.backlog()
-
-    def _comes_near(self) -> bool:
-        """True if the ping has not arrived yet, and more of what was written before it has."""
-        signs = self._wire.signs() if self._acknowledged < self._ping_ends else None
-        if signs is None:
-            return False
-        before, self._acknowledged = self._acknowledged, signs.acknowledged
-        return before < signs.acknowledged < self._ping_ends
+            self._ping = PingProgress(self._wire.signs(), self._wire.backlog())
