@@ -18,6 +18,7 @@ from ...transports._ws.asgi_server import AsgiRequest, AsgiWebSocket, admit, cli
 from ...transports._ws.policy import HandshakeRejected, answer, refused
 
 T = TypeVar("T")
+A = TypeVar("A", bound=Transport)
 
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
@@ -203,7 +204,7 @@ class HttpRequest(AsgiRequest):
         self.knock()
         self.options.gate.opened(transport, admission)
 
-    async def enter(self, make: Callable[[], Transport]) -> None:
+    async def enter(self, make: Callable[[], A]) -> A:
         """Accept a client, as a connection of its own. May raise `HandshakeRejected`: the bus does not let it in."""
         self.knock()
         inside = False
@@ -212,6 +213,7 @@ class HttpRequest(AsgiRequest):
             transport = make()
             inside = True
             self.options.gate.opened(transport, admission)
+            return transport
         finally:
             if not inside:
                 self.options.gate.left(self.address)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from ...errors import TooLarge
-from ...plugins import Closed, Host, Receiver
+from ...plugins import Closed, Receiver
 from ...transports._stream.transport import TransportState
 from ...transports._stream.wire import HIGH_WATER, LOW_WATER, call_later
 from ..http.server import HttpRequest
@@ -59,10 +59,13 @@ class ErraiConnection:
 
     hops = 0
 
-    def __init__(self, name: str, address: str, host: Host, ended: Callable[[ErraiConnection], None]) -> None:
-        self.name: str = name
-        self.address: str = address
+    def __init__(self, request: HttpRequest, cookie: str, ended: Callable[[ErraiConnection], None]) -> None:
+        host = request.options.host
+        self.name: str = request.name
+        self.address: str = request.address
         self.max_frame: int = host.limits.message
+        self.cookie: str = cookie
+        """Of the browser."""
         self.key: str = secrets.token_urlsafe(12)
         """``ConnectionSessionKey``: names the session to a WebSocket, together with a token."""
         self.tokens: Tokens = Tokens()

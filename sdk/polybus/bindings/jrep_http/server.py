@@ -78,9 +78,9 @@ class ErraiEndpoint(HttpEndpoint):
             if not begins:
                 await respond(send, 200, _EXPIRED, headers)
                 return
-            cookie, connection = await self._enter(request, cookie, client)
+            connection = await self._enter(request, cookie, client)
             secure = "; Secure" if request.policy.tls else ""
-            kept = f"{_COOKIE}={cookie}; Path=/; HttpOnly; SameSite=Strict{secure}"
+            kept = f"{_COOKIE}={connection.cookie}; Path=/; HttpOnly; SameSite=Strict{secure}"
             headers.append((b"set-cookie", kept.encode()))
         if body:
             if begins:
@@ -123,27 +123,23 @@ class ErraiEndpoint(HttpEndpoint):
             # To who polls nothing comes on other ways: two answers could overtake each other.
             await request.respond(send, NOTHING if connection.polls else connection.take(request), headers)
 
-    async def _enter(self, request: HttpRequest, cookie: str, client: str) -> tuple[str, ErraiConnection]:
+    async def _enter(self, request: HttpRequest, cookie: str, client: str) -> ErraiConnection:
         """A new session. May raise `HandshakeRejected`: the bus does not let the client in."""
-        entered: list[tuple[str, ErraiConnection]] = []
 
         def make() -> ErraiConnection:
             mine = cookie if cookie in self._sessions else secrets.token_urlsafe(24)  # never one that the client has chosen
-            host = request.options.host
-            connection = ErraiConnection(request.name, request.address, host, lambda ended: self._left(mine, client, ended))
+            connection = ErraiConnection(request, mine, lambda ended: self._left(client, ended))
             self._sessions.setdefault(mine, {})[client] = connection
-            entered.append((mine, connection))
             return connection
 
-        await request.enter(make)
-        return entered[0]
+        return await request.enter(make)
 
-    def _left(self, cookie: str, client: str, connection: ErraiConnection) -> None:
-        windows = self._sessions.get(cookie, {})
+    def _left(self, client: str, connection: ErraiConnection) -> None:
+        windows = self._sessions.get(connection.cookie, {})
         if windows.get(client) is connection:
             del windows[client]
             if not windows:
-                del self._sessions[cookie]
+                del self._sessions[connection.cookie]
 
     def _sessions_of(self, request: HttpRequest) -> list[ErraiConnection]:
         """The sessions of a browser, which its cookie names."""

@@ -156,12 +156,6 @@ class _Answer:
         return ConnectFailed(url, "the server closed the connection during the handshake")
 
 
-def _at(url: str) -> str:
-    """A 403 without a word: also what ASGI servers answer where no application is at the path."""
-    path = urlsplit(url).path or "/"
-    return f"the server answered 403 at {without_password(url)} and does not say why: is the path {path!r} that of the bus?"
-
-
 def _refusal(url: str, response: Response) -> BusError:
     text = bytes(response.body).decode("utf-8", "replace").strip()
     if text.startswith("<"):  # the page of a proxy, for browsers: it says no more than the status
@@ -170,6 +164,9 @@ def _refusal(url: str, response: Response) -> BusError:
     if response.status_code == 401:
         return Unauthorized(text)
     if response.status_code == 403:
-        return Forbidden(_at(url) if text.lower() in ("", "forbidden") else text)
+        if text.lower() in ("", "forbidden"):  # also what ASGI servers answer where no application is at the path
+            at, path = without_password(url), urlsplit(url).path or "/"
+            text = f"the server answered 403 at {at} and does not say why: is the path {path!r} that of the bus?"
+        return Forbidden(text)
     reason = f"the server answered {response.status_code} {response.reason_phrase}".rstrip()
     return ConnectFailed(url, f"{reason}: {text}" if text else reason)

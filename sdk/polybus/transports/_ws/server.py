@@ -109,25 +109,16 @@ class PendingWebSocket(PendingConnection):
 
 def _upgrade(request: Request) -> UpgradeRequest:
     """May raise `HandshakeRejected`: 400, the target or a header is malformed."""
+    headers = request.headers
     try:
         target = urlsplit(request.path)
+        offers = [offer for value in headers.get_all("Sec-WebSocket-Protocol") for offer in parse_subprotocol(value)]
     except ValueError as error:  # `//[`, say
         raise HandshakeRejected(400, f"the target of the request is no URL: {error}") from None
-    headers = request.headers
-    return UpgradeRequest(
-        path=target.path,
-        query=target.query,
-        headers={name.lower(): headers.get_all(name) for name in headers},
-        offers=_offers(headers),
-    )
-
-
-def _offers(headers: Headers) -> list[str]:
-    """May raise `HandshakeRejected`: 400, the header is malformed."""
-    try:
-        return [offer for value in headers.get_all("Sec-WebSocket-Protocol") for offer in parse_subprotocol(value)]
     except InvalidHeader as error:
         raise HandshakeRejected(400, str(error)) from None
+    lower = {name.lower(): headers.get_all(name) for name in headers}
+    return UpgradeRequest(path=target.path, query=target.query, headers=lower, offers=offers)
 
 
 def _response(turned: HandshakeRejected) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from random import Random
 from typing import Any, Final, Literal
 
@@ -31,20 +32,10 @@ def later(shuffle: Random | None) -> Callable[[Callable[[], None]], Any]:
     if shuffle is None:
         return call_soon
 
-    def after_some_turns(function: Callable[[], None]) -> None:
-        left = shuffle.randrange(_TURNS)
+    def wait(turns: int, function: Callable[[], None]) -> None:
+        call_soon(partial(wait, turns - 1, function) if turns else function)
 
-        def turn() -> None:
-            nonlocal left
-            if left:
-                left -= 1
-                call_soon(turn)
-            else:
-                function()
-
-        call_soon(turn)
-
-    return after_some_turns
+    return lambda function: wait(shuffle.randrange(_TURNS), function)
 
 
 @frozen(kw_only=True)
