@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from ... import AmbiguousRoute, Bus, BusError, ConnectFailed, Context, Disconnected, NoHandler, Unavailable
+from ... import AmbiguousRoute, Bus, BusError, ConnectFailed, Disconnected, NoHandler, Unavailable
 from ...events import LinkDown, LinkUp
 from ._base import Contract, Endless, echo, eventually, needs, next_event
 
@@ -149,10 +149,7 @@ class LinkContract(Contract):
 
     @needs("publish")
     async def test_what_waits_for_a_link_that_is_down_is_sent_when_it_is_back(self) -> None:
-        async def answer(body: Any, ctx: Context) -> Any:
-            return body
-
-        async with self.handling(answer) as (bus, client, subject), bus.subscribe(self.subject("news")) as news:
+        async with self.handling(echo) as (bus, client, subject), bus.subscribe(self.subject("news")) as news:
             events = client.events()
             await bus.peers[0].aclose("a hiccup")
             await next_event(events, LinkDown)

@@ -73,23 +73,17 @@ class FrameReceiver:
 class StubGate:
     """A gate that admits every peer, or none."""
 
-    at_the_door: BusError | None = None
     refusal: BusError | None = None
-    knocks: int = 0
-    gone: int = 0
     inside: list[FrameReceiver] = field(factory=list)
-    handshakes: list[Handshake] = field(factory=list)
     _news: anyio.Event = field(factory=anyio.Event)
 
     def knock(self, address: str) -> BusError | None:
-        self.knocks += 1
-        return self.at_the_door
+        return None
 
     def left(self, address: str) -> None:
-        self.gone += 1
+        pass
 
     def admit(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
-        self.handshakes.append(handshake)
         decided(self.refusal or Admission(Identity("somebody"), handshake))
 
     def opened(self, transport: Transport, admission: Admission) -> None:
