@@ -318,15 +318,17 @@ def module() -> str:
     head = MODULE.format(imports="\n".join(defaults), typing=typed)
     text = "\n".join((head, *(f"{frame}{twin.text}\n" for frame, twin in parts.items())))
     for command in (("check", "--fix", "--quiet", "--select", "I,F401"), ("format", "--quiet")):
-        ruff = (sys.executable, "-m", "ruff", *command, "--stdin-filename", str(PATH), "-")
+        ruff = (sys.executable, "-m", "ruff", *command, "--stdin-filename", str(FOLDER / "verbs.py"), "-")
         text = subprocess.run(ruff, input=text, stdout=subprocess.PIPE, text=True, check=True, cwd=PACKAGE).stdout
     return text
 
 
-PATH = PACKAGE / "sync" / "verbs.py"
+FOLDER = PACKAGE / "sync"
+PAGES = {"verbs.py": module}
 
 if __name__ == "__main__":
-    if "--check" not in sys.argv:
-        PATH.write_text(module())
-    elif PATH.read_text() != module():
-        sys.exit("sdk/polybus/sync/verbs.py is out of date: run python scripts/make_blocking.py")
+    for name, write in PAGES.items():
+        if "--check" not in sys.argv:
+            (FOLDER / name).write_text(write())
+        elif (FOLDER / name).read_text() != write():
+            sys.exit(f"sdk/polybus/sync/{name} is out of date: run python scripts/make_blocking.py")
