@@ -116,7 +116,7 @@ class Csb(UrlOptions):
 
     def dissect(self, frame: bytes) -> Sequence[FrameField]:
         """The fields of a frame, one by one; of one that is cut off, those that are there."""
-        return dissect(frame, self.side == "broker-server", {number: name for name, number in self.actions})
+        return list(dissect(frame, self.side == "broker-server", {number: name for name, number in self.actions}))
 
     def session(self, role: Role, limits: Limits = _LIMITS, rng: random.Random | None = None) -> CsbSession:
         """A session for one connection. Both roles speak alike, except that of two only the client dials a broker."""

@@ -23,12 +23,8 @@ _WITH_MORE: Final = frozenset((wire.REQUEST_MORE, wire.PUBLISH_MORE, wire.OPEN))
 _SHOWN: Final = 200
 
 
-def dissect(frame: bytes, wrapped: bool, names: Mapping[int, str]) -> list[FrameField]:
+def dissect(frame: bytes, wrapped: bool, names: Mapping[int, str]) -> Iterator[FrameField]:
     """The fields of a frame, in the order in which they stand; the last one says where it is cut off."""
-    return list(_fields(frame, wrapped, names))
-
-
-def _fields(frame: bytes, wrapped: bool, names: Mapping[int, str]) -> Iterator[FrameField]:
     start = 0
     if wrapped:
         if len(frame) < 4:

@@ -65,7 +65,7 @@ class Ubre(UrlOptions):
 
     def dissect(self, frame: bytes) -> Sequence[FrameField]:
         """The fields of a binary frame, for people; see `plugins.Dissector`. JSON has none."""
-        return dissect(frame)
+        return list(dissect(frame))
 
     def session(self, role: Role, limits: Limits = _LIMITS, rng: random.Random | None = None) -> UbreSession:
         """A session for one connection. Both roles speak alike; `rng` makes the random part of the ids."""

@@ -27,12 +27,10 @@ _TYPES: Final[Mapping[str, tuple[str, str]]] = {
 _SHOWN: Final = 200
 
 
-def dissect(frame: bytes) -> list[FrameField]:
+def dissect(frame: bytes) -> Iterator[FrameField]:
     """The fields of a frame; none of a JSON frame."""
-    return [] if frame[:1] in (b"{", b" ", b"\t", b"\r", b"\n") else list(_fields(frame))
-
-
-def _fields(frame: bytes) -> Iterator[FrameField]:
+    if frame[:1] in (b"{", b" ", b"\t", b"\r", b"\n"):
+        return
     if len(frame) < HEADER.size:
         yield FrameField(0, len(frame), "header", frame.hex(" "), f"cut off: a header has {HEADER.size} bytes")
         return

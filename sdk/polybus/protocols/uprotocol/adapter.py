@@ -129,7 +129,7 @@ class UProtocol(UrlOptions):
 
     def dissect(self, frame: bytes) -> list[FrameField]:
         """The fields of a protobuf event, for `polybus inspect`; of JSON none."""
-        return dissect(frame) if self.format == "protobuf" else []
+        return list(dissect(frame)) if self.format == "protobuf" else []
 
     def codec(self, limits: Limits = _LIMITS) -> UProtocolCodec:
         """The codec; the same object for equal adapters and limits."""

@@ -6,6 +6,7 @@ A request for ``user.get`` goes to ``<entity of the peer>/rpc.user.get``, a publ
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 from urllib.parse import quote, unquote
 
@@ -68,12 +69,7 @@ class Names:
         """Address to which a request goes. May raise `LocalProtocolError`, or `ReservedSubject`: where answers go."""
         text = subject_text(subject)
         if "/" in text:
-            uri = _parsed(text)
-            if not uri.is_method or not uri.is_versioned:
-                raise LocalProtocolError(
-                    f"{text[:100]!r} is no method: rpc.<name> of an entity with its version", protocol="uprotocol"
-                )
-            return text
+            return _address(text, lambda uri: uri.is_method, "method: rpc.<name> of an entity with its version")
         if text == "response":
             raise ReservedSubject("'response' is where answers go (rpc.response): choose another name")
         return self._checked(f"{self.peer or self.entity}/rpc.{encode_name(text, _DOTS - 1)}")
@@ -82,10 +78,7 @@ class Names:
         """Address from which a publication comes. May raise `LocalProtocolError`: an address that is no topic, or too long."""
         text = subject_text(subject)
         if "/" in text:
-            uri = _parsed(text)
-            if not uri.is_topic or not uri.is_versioned:
-                raise LocalProtocolError(f"{text[:100]!r} is no topic: it has a resource and a #Message", protocol="uprotocol")
-            return text
+            return _address(text, lambda uri: uri.is_topic, "topic: it has a resource and a #Message")
         # ``rpc.x`` would be taken for a method.
         name = encode_name(text, 0) if text.startswith("rpc.") else encode_name(text)
         return self._checked(f"{self.entity}/{name}#{MESSAGE}")
@@ -137,11 +130,14 @@ def subject_text(subject: str | int) -> str:
     return subject
 
 
-def _parsed(text: str) -> Uri:
+def _address(text: str, fits: Callable[[Uri], bool], wanted: str) -> str:
+    """An address that stands for itself. May raise `LocalProtocolError`: it is not what is wanted there."""
     try:
         uri = parse_uri(text)
     except UriError as error:
         raise LocalProtocolError(str(error), protocol="uprotocol") from error
     if uri.is_pattern:
         raise LocalProtocolError(f"{text[:100]!r} has wildcards: only subscriptions take them", protocol="uprotocol")
-    return uri
+    if not fits(uri) or not uri.is_versioned:
+        raise LocalProtocolError(f"{text[:100]!r} is no {wanted}", protocol="uprotocol")
+    return text

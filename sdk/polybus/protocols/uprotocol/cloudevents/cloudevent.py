@@ -86,7 +86,8 @@ def _addressed(message: Message, names: Names) -> Message:
     """The message with an id, a source, a sink and what else an event must have."""
     facts, kind, subject = dict(message.attributes), message.kind, message.subject
     answers = f"{names.entity}/rpc.response"
-    facts.setdefault("id", message.id if kind is Kind.REQUEST and _is_event_id(message.id) else IdFactory().next())
+    known = kind is Kind.REQUEST and isinstance(message.id, str) and len(message.id) == 36
+    facts.setdefault("id", message.id if known else IdFactory().next())
     if kind is Kind.REQUEST:
         facts.setdefault("source", answers)
         if "sink" not in facts:
@@ -105,10 +106,6 @@ def _addressed(message: Message, names: Names) -> Message:
     made = Message(kind, subject, message.id, message.raw, message.format, message.headers, attributes=facts, code=message.code)
     made.decoded = message.decoded
     return made
-
-
-def _is_event_id(id: Any) -> bool:
-    return isinstance(id, str) and len(id) == 36
 
 
 def from_cloudevent(event: BaseCloudEvent, *, mode: str = "strict") -> Message:
