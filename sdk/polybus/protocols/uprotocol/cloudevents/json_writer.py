@@ -9,10 +9,9 @@ from typing import Final
 
 import msgspec
 
-from ....body import BodyFormat
+from ....body import JSON, BodyFormat
 from ..bodies import ANY
 from ..events import Attributes, Extra, Head
-from ..rules.items import write_json_item
 from ..rules.payloads import OCTET_STREAM, PROTOBUF
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -54,7 +53,12 @@ class JsonEventWriter:
             parts += (begin, _base64(raw, newline=False), b'"}')
         return b"".join(parts)
 
-    item = staticmethod(write_json_item)
+    @staticmethod
+    def item(head: bytes, id: str, raw: bytes, format: BodyFormat) -> bytes:
+        """An item of bytes or of a JSON document; see `rules.items`."""
+        if format is JSON:
+            return b'%b%b","data":%b}' % (head, id.encode(), raw)
+        return b'%b%b","data_base64":"%b"}' % (head, id.encode(), _base64(raw, newline=False))
 
     @staticmethod
     def batch(frames: Sequence[bytes]) -> bytes:

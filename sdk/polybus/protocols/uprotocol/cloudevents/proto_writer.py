@@ -13,7 +13,6 @@ from ....body import BodyFormat
 from ..bodies import ANY
 from ..events import Attributes, Extra, Head
 from ..rules.checks import MAX_INTEGER
-from ..rules.items import write_proto_item
 from ..rules.payloads import OCTET_STREAM
 from .wire import field, length, varint
 
@@ -65,7 +64,10 @@ class ProtoWriter:
             parts.append(_NO_DATA)
         return b"".join(parts)
 
-    item = staticmethod(write_proto_item)
+    @staticmethod
+    def item(head: bytes, id: str, raw: bytes, format: BodyFormat) -> bytes:
+        """An item of bytes, which all formats are here; see `rules.items`."""
+        return b"".join((_ID, length(name := id.encode()), name, head, _BINARY, length(raw), raw))
 
     @staticmethod
     def batch(frames: Sequence[bytes]) -> bytes:

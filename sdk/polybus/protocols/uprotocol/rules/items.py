@@ -6,7 +6,6 @@ JSON format a document stands in ``data`` as it is, bytes in ``data_base64``; in
 
 from __future__ import annotations
 
-import binascii
 import re
 from typing import Final, Literal
 
@@ -15,7 +14,6 @@ import msgspec
 from ....body import JSON, OCTETS, BodyFormat
 from ....message import Kind
 from ..cloudevents.envelope import USUAL_ID
-from ..cloudevents.wire import length
 from ..events import EventMessage, UsualEvent
 
 ITEM: Final = "polybus.item.v1"
@@ -55,21 +53,8 @@ def read_json_item(frame: bytes) -> EventMessage | None:
     return _message(item.id, item.source, data, JSON) if data[:1] in (b"{", b"[") else None
 
 
-def write_json_item(head: bytes, id: str, raw: bytes, format: BodyFormat) -> bytes:
-    """An event; `head` as `JsonWriter.head` gives it."""
-    if format is JSON:
-        return b'%b%b","data":%b}' % (head, id.encode(), raw)
-    return b'%b%b","data_base64":"%b"}' % (head, id.encode(), binascii.b2a_base64(raw, newline=False))
-
-
 def read_proto_item(attributes: dict[str, object], raw: bytes | None) -> EventMessage | None:
     """The message of what an event holds; None where it is no such item."""
     if raw is None or attributes.keys() != {"id", "source", "type"}:
         return None
     return _message(str(attributes["id"]), str(attributes["source"]), raw, OCTETS)
-
-
-def write_proto_item(head: bytes, id: str, raw: bytes, format: BodyFormat) -> bytes:
-    """An event; `head` as `ProtoWriter.head` gives it. All formats are bytes there."""
-    name = id.encode()
-    return b"".join((b"\n", length(name), name, head, b"2", length(raw), raw))
