@@ -19,8 +19,7 @@ import anyio
 
 from polybus import Bus, connect
 from polybus.capture import CaptureRecorder, make_recorder
-from polybus.capture.record.taps import FIELDS, MOST, RowHeader
-from polybus.capture.store.flags import DIRECTION_OUT
+from polybus.capture.rows import DIRECTION_OUT, FIELDS, MOST, RowHeader
 from polybus.capture.writer.process import WriterProcess
 
 ROUNDS = 5

@@ -10,7 +10,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from .store.flags import DIRECTION_IN, DIRECTION_OUT, FLAG_GAP_BEFORE, FLAG_REDACTED, FLAG_TRUNCATED
+from .rows import DIRECTION_IN, DIRECTION_OUT, FLAG_GAP_BEFORE, FLAG_REDACTED, FLAG_TRUNCATED
 
 __all__ = [
     "DIRECTION_IN",

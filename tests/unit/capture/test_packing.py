@@ -8,12 +8,10 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polybus.capture.record.gaps import Gap
 from polybus.capture.record.packing import HEAD, Packed, Packer, joined, size_of_body, unpacked
-from polybus.capture.record.taps import RowHeader, Ttl
+from polybus.capture.rows import FLAG_GAP_BEFORE, Gap, RowHeader, Ttl
 from polybus.capture.schema import FRAMES
-from polybus.capture.store.batches import Batches, frames_of
-from polybus.capture.store.flags import FLAG_GAP_BEFORE
+from polybus.capture.writer.batches import Batches, frames_of
 
 
 def _connection(number: int) -> list[RowHeader]:

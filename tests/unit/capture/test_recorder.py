@@ -31,13 +31,12 @@ from attrs import evolve
 from polybus import Backoff, Bus, LocalProtocolError, connect, sync
 from polybus._link.link import Link
 from polybus.capture import Capture, CaptureError, CaptureRecorder, Recording, decode, make_recorder
-from polybus.capture.record.gaps import Gap
 from polybus.capture.record.packing import Packer
 from polybus.capture.record.row_buffer import RowBuffer
-from polybus.capture.record.taps import FIELDS, MOST, RowHeader
+from polybus.capture.rows import FIELDS, MOST, Gap, RowHeader
 from polybus.capture.schema import DIRECTION_IN, DIRECTION_OUT, FLAG_GAP_BEFORE, FLAG_REDACTED
-from polybus.capture.store.batches import Batches
 from polybus.capture.store.segments import SegmentWriter
+from polybus.capture.writer.batches import Batches
 from polybus.capture.writer.process import WriterProcess
 from polybus.capture.writer.stats import BATCH_ROWS
 from polybus.capture.writer.thread import WriterThread
@@ -791,7 +790,7 @@ def test_a_forked_child_does_not_keep_the_writer_waiting(tmp_path: Path) -> None
 @BOTH
 def test_a_forked_child_that_ends_leaves_the_recording_to_its_parent(apart: bool, tmp_path: Path) -> None:
     script = (
-        "import os, sys\nfrom polybus.capture import make_recorder\nfrom polybus.capture.record.taps import RowHeader\n"
+        "import os, sys\nfrom polybus.capture import make_recorder\nfrom polybus.capture.rows import RowHeader\n"
         "recorder = make_recorder(sys.argv[1])\nrecorder._apart = bool(int(sys.argv[2]))\nrecorder.open()\n"
         "for number in range(3): recorder.take((RowHeader(0), number, b'x', None))\n"
         "if not os.fork(): sys.exit()\n"
@@ -822,7 +821,7 @@ def test_a_writer_that_another_one_follows_does_not_say_that_the_recording_is_ov
 @pytest.mark.native
 def test_a_program_that_ends_without_leaving_loses_nothing(tmp_path: Path) -> None:
     script = (
-        "import sys\nfrom polybus.capture import make_recorder\nfrom polybus.capture.record.taps import RowHeader\n"
+        "import sys\nfrom polybus.capture import make_recorder\nfrom polybus.capture.rows import RowHeader\n"
         "recorder = make_recorder(sys.argv[1])\nrecorder.open()\n"
         "for number in range(900): recorder.take((RowHeader(0), number, b'x', None))"
     )

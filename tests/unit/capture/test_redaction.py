@@ -19,7 +19,7 @@ from polybus.capture.decoding.decoder import decode
 from polybus.capture.decoding.headers_only import headers_only
 from polybus.capture.record.redact_bytes import blank
 from polybus.capture.record.redaction import Redaction, redact_default
-from polybus.capture.record.taps import RowHeader
+from polybus.capture.rows import RowHeader
 from polybus.capture.schema import DIRECTION_OUT, FLAG_REDACTED, FLAG_TRUNCATED
 from polybus.message import Kind, Message
 from polybus.plugins.registry import find_protocol

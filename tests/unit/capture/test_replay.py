@@ -17,8 +17,8 @@ import pytest
 
 from polybus import Bus, ConnectFailed, Context, Message, NotFound, connect
 from polybus.capture import Capture, CaptureError, Selection, decode, info, make_recorder, replay
-from polybus.capture.record.taps import RowHeader
 from polybus.capture.replaying.recorded_messages import client_messages
+from polybus.capture.rows import RowHeader
 from polybus.capture.schema import DIRECTION_OUT, FLAG_GAP_BEFORE
 from polybus.capture.store.segments import SegmentWriter
 from polybus.message import Kind

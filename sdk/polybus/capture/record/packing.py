@@ -6,15 +6,14 @@ import json
 import struct
 from array import array
 from collections.abc import Sequence
-from itertools import repeat
+from itertools import accumulate, pairwise, repeat
 from math import nan
 from operator import is_not
 from typing import Any, Final, TypeAlias
 
 from attrs import frozen
 
-from .gaps import Gap
-from .taps import FIELDS, RowHeader, Ttl
+from ..rows import FIELDS, Gap, RowHeader, Ttl
 
 Numbers: TypeAlias = "array[int] | memoryview"
 
@@ -78,16 +77,8 @@ class Packer:
             sizes = array("i", [_NO_FRAME if frame is None else len(frame) for frame in frames])
         asked, ttls = _asked(given) if given.count(None) < len(given) else (array("i"), array("d"))
         known, new = self._number(ends)
-        return Packed(
-            array("i", map(self._numbers.__getitem__, ends)),
-            array("q", flat[1::FIELDS]),
-            sizes,
-            data,
-            asked,
-            ttls,
-            known,
-            new,
-        )
+        numbers = array("i", map(self._numbers.__getitem__, ends))
+        return Packed(numbers, array("q", flat[1::FIELDS]), sizes, data, asked, ttls, known, new)
 
     def _number(self, ends: list[RowHeader]) -> tuple[int, list[RowHeader]]:
         numbers = self._numbers
@@ -109,29 +100,24 @@ def _asked(given: list[Ttl]) -> tuple[array[int], array[float]]:
         return array("i", map(len, each)), array("d", [nan if ttl is None else ttl for some in each for ttl in some])
 
 
+def _sizes(head: tuple[int, ...]) -> tuple[int, ...]:
+    """Of times, ttls, ends, sizes, `asked`, new ends and frames, in bytes."""
+    rows, _, ends, ttls, asked, data = head
+    return 8 * rows, 8 * ttls, 4 * rows, 4 * rows, 4 * asked, ends, data
+
+
 def size_of_body(head: tuple[int, ...]) -> int:
     """The bytes that follow a head."""
-    rows, _, ends, ttls, asked, data = head
-    return 8 * rows + 8 * ttls + 4 * rows + 4 * rows + 4 * asked + ends + data
+    return sum(_sizes(head))
 
 
 def unpacked(head: tuple[int, ...], body: memoryview) -> Packed:
     """The rows of a shipment, of what `HEAD` has unpacked and what follows it."""
-    rows, known, ends, ttls, asked, _ = head
-    places = [0]
-    for size in (8 * rows, 8 * ttls, 4 * rows, 4 * rows, 4 * asked, ends):
-        places.append(places[-1] + size)
-    times, seconds, numbers, sizes, counts, new = (body[start:end] for start, end in zip(places, places[1:], strict=False))
-    return Packed(
-        ends=numbers.cast("i"),
-        times=times.cast("q"),
-        sizes=sizes.cast("i"),
-        data=body[places[-1] :],
-        asked=counts.cast("i"),
-        ttls=seconds.cast("d"),
-        known=known,
-        new=[_end(facts) for facts in json.loads(bytes(new))] if ends else (),
-    )
+    parts = (body[start:end] for start, end in pairwise(accumulate(_sizes(head), initial=0)))
+    times, ttls, ends, sizes, asked, some, data = parts
+    new = [_end(facts) for facts in json.loads(bytes(some))] if some else ()
+    numbers = ends.cast("i"), times.cast("q"), sizes.cast("i")
+    return Packed(*numbers, data, asked.cast("i"), ttls.cast("d"), head[1], new)
 
 
 def _end(facts: list[Any]) -> RowHeader:
@@ -152,13 +138,10 @@ def joined(some: Sequence[Packed]) -> Packed:
     if any(len(one.asked) for one in some):
         for one in some:
             asked.frombytes(bytes(one.asked) or bytes(4 * len(one)))
-    return Packed(
-        ends=array("i", b"".join(one.ends for one in some)),
-        times=array("q", b"".join(one.times for one in some)),
-        sizes=array("i", b"".join(one.sizes for one in some)),
-        data=b"".join(one.data for one in some),
-        asked=asked,
-        ttls=array("d", b"".join(one.ttls for one in some)),
-        known=some[0].known,
-        new=[end for one in some for end in one.new],
-    )
+
+    def whole(kind: str, name: str) -> Any:
+        return array(kind, b"".join(getattr(one, name) for one in some))
+
+    numbers = whole("i", "ends"), whole("q", "times"), whole("i", "sizes")
+    new = [end for one in some for end in one.new]
+    return Packed(*numbers, b"".join(one.data for one in some), asked, whole("d", "ttls"), some[0].known, new)

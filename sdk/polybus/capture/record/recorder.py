@@ -14,6 +14,7 @@ import secrets
 import sys
 import threading
 import time
+from contextlib import suppress
 from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,10 +23,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from ...errors import LocalProtocolError, Unsupported
 from ...plugins.recording import RecorderStats
 from ..errors import CaptureError
+from ..rows import RecordedFrame
 from ..writer.process import WriterProcess, possible
 from ..writer.stats import WriterSettings
 from .row_buffer import RowBuffer
-from .taps import ConnectionTap, RecordedFrame
+from .taps import ConnectionTap
 
 if TYPE_CHECKING:
     from ...plugins import ProtocolAdapter, Transport
@@ -54,8 +56,7 @@ class CaptureRecorder:
         self.rows: list[Any] = self._waiting.rows
         """The rows that wait to be written: their fields, one after the other. Only links append."""
         self._writer: WriterProcess | WriterThread | None = None
-        self._claimed = False
-        self._stopping = False
+        self._claimed = self._stopping = False
         self._thread: threading.Thread | None = None
         self._connections = 0
         self._lock = threading.Lock()
@@ -129,13 +130,12 @@ class CaptureRecorder:
 
     def _begin(self) -> WriterProcess | WriterThread:
         if self._apart:
-            process = WriterProcess(self._waiting, self._settings)
             try:
+                process = WriterProcess(self._waiting, self._settings)
                 process.open()
+                return process
             except OSError as error:
                 logger.warning("polybus: no process could be begun to write %s (%s): a thread does it", self.path, error)
-            else:
-                return process
         from ..writer.thread import WriterThread
 
         thread = WriterThread(self._waiting, self._settings)
@@ -205,7 +205,6 @@ def make_recorder(
 
 
 def _installed(module: str) -> bool:
-    try:
+    with suppress(ValueError):
         return find_spec(module) is not None
-    except ValueError:
-        return False
+    return False

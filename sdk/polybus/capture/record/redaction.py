@@ -13,10 +13,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ..decoding.headers_only import headers_only
+from ..rows import RowHeader
 from ..schema import FLAG_REDACTED, FLAG_TRUNCATED
 from ..store.compute import pc
 from .redact_bytes import SUSPECT, SUSPECT_EVENT, blank
-from .taps import RowHeader
 
 Redact: TypeAlias = Callable[[str, bytes], bytes]
 """``redact(protocol, frame)`` gives what is to be written in place of a frame."""

@@ -7,9 +7,8 @@ import threading
 import time
 from typing import Any, Final
 
-from .gaps import Gap
+from ..rows import FIELDS, MOST, SMALL, Gap, RecordedFrame
 from .packing import Packed, Packer
-from .taps import FIELDS, MOST, SMALL, RecordedFrame
 
 logger: logging.Logger = logging.getLogger("polybus.capture")
 

@@ -9,58 +9,31 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from attrs import astuple, define, evolve
+from attrs import evolve
 
 from ...errors import RemoteProtocolError
 from ...message import Kind, Message
 from ...plugins import ProtocolFeatures
-from ..store.flags import DIRECTION_IN, DIRECTION_OUT
+from ...plugins.recording import Recorder
+from ..rows import DIRECTION_IN, DIRECTION_OUT, FIELDS, MOST, SMALL, RecordedFrame, RowHeader, Ttl
 
 if TYPE_CHECKING:
     from ...plugins import Closed, Receiver
-    from .recorder import CaptureRecorder
 
 _REQUEST: Final = Kind.REQUEST
 
 
-@define(eq=False)
-class RowHeader:
-    """One direction of one connection, or something that is said about it: what all its rows have in common."""
+class RowTaker(Recorder, Protocol):
+    """The recorder of a tap."""
 
-    direction: int
-    conn_id: str = ""
-    peer: str = ""
-    protocol: str = ""
-    transport: str = ""
-    tunnel: tuple[str, ...] = ()
-    options: str = ""
-    role: int = 0
-    flags: int = 0
-
-    def facts(self) -> list[Any]:
-        """The form for the process that writes: the arguments, behind the facts of a gap."""
-        return [None, *astuple(self)]
-
-
-Ttl: TypeAlias = "float | tuple[float | None, ...] | None"
-RecordedFrame: TypeAlias = "tuple[RowHeader, int, bytes | None, Ttl]"
-"""A recorded frame: its end, the monotonic clock, the bytes, the seconds for which its requests are waited for."""
-FIELDS: Final = 4
-"""Rows wait as one flat list, four entries for each: a million tuples would keep the garbage collector busy."""
-MOST: Final = 16_384 * FIELDS
-"""Entries that may wait."""
-SMALL: Final = 4096
-"""Bytes: what is smaller is bounded by its number alone."""
-
-
-def options_of(adapter: Any) -> dict[str, Any]:
-    """The options of a protocol without which the frames of a link cannot be read; no secrets."""
-    options: dict[str, Any] = dict(adapter.url_options)
-    if actions := ProtocolFeatures.of(adapter).actions:
-        options["actions"] = dict(actions)
-    return options
+    @property
+    def rows(self) -> list[Any]: ...
+    @property
+    def enough(self) -> int: ...
+    def wake(self) -> None: ...
+    def take(self, row: RecordedFrame) -> None: ...
 
 
 def tunnels_of(transport: Any) -> tuple[str, ...]:
@@ -73,26 +46,17 @@ def tunnels_of(transport: Any) -> tuple[str, ...]:
 
 
 class ConnectionTap:
-    """One connection of a link that is recorded.
+    """One connection of a link that is recorded."""
 
-    Attributes:
-        recorder: Who records it.
-    """
-
-    def __init__(self, recorder: CaptureRecorder, adapter: Any, transport: Any, conn_id: str, *, opened: bool) -> None:
-        self.recorder: CaptureRecorder = recorder
-        options = options_of(adapter)
-        self._options = options
-        self._outgoing = RowHeader(
-            DIRECTION_OUT,
-            conn_id,
-            transport.address,
-            adapter.name,
-            transport.name,
-            tunnels_of(transport),
-            json.dumps(options, separators=(",", ":")),
-            0 if opened else 1,
-        )
+    def __init__(self, recorder: RowTaker, adapter: Any, transport: Any, conn_id: str, *, opened: bool) -> None:
+        self.recorder: RowTaker = recorder
+        # Without these the frames cannot be read; there are no secrets among them.
+        self._options: dict[str, Any] = dict(adapter.url_options)
+        if actions := ProtocolFeatures.of(adapter).actions:
+            self._options["actions"] = dict(actions)
+        options, role = json.dumps(self._options, separators=(",", ":")), 0 if opened else 1
+        common = conn_id, transport.address, adapter.name, transport.name, tunnels_of(transport), options, role
+        self._outgoing = RowHeader(DIRECTION_OUT, *common)
         self._incoming = evolve(self._outgoing, direction=DIRECTION_IN)
         self._asked: list[Ttl] = []  # of the frames that are about to be sent, the next one last
         self._say({"state": "open"})

@@ -12,10 +12,9 @@ from typing import Final
 import pyarrow as pa
 
 from ..errors import CaptureError
-from ..record.gaps import RETENTION, Gap, Missing
+from ..rows import FLAG_GAP_BEFORE, RETENTION, Gap, Missing
 from .arrow_messages import END_OF_STREAM
 from .compute import pc
-from .flags import FLAG_GAP_BEFORE
 from .segments import SegmentReader, SegmentWriter, lock, segment_name, segment_number
 
 logger: logging.Logger = logging.getLogger("polybus.capture")

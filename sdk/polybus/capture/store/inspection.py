@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pyarrow as pa
 from attrs import define, field, frozen
 
-from ..record.gaps import Missing
+from ..rows import Missing
 from ..schema import FLAG_GAP_BEFORE
 from .compute import pc
 from .reader import Capture, Loss, lost

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from attrs import define, field, frozen
 
-from ..record.gaps import Gap
+from ..rows import Gap
 from ..schema import FRAMES
 from .folders import new_folder
 from .reader import Capture, Segment

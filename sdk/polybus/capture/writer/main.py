@@ -50,13 +50,12 @@ def main() -> None:
 
 def _settings(connection: socket.socket) -> WriterSettings | None:
     """Settings of the writer, as they arrive; None where the other side has gone."""
-    line = bytearray()
-    while not line.endswith(b"\n"):
-        more = connection.recv(1)
-        if not more:
-            return None
+    line = b""
+    while more := connection.recv(1):
+        if more == b"\n":
+            return WriterSettings(**json.loads(line))
         line += more
-    return WriterSettings(**json.loads(line))
+    return None
 
 
 class _MessagesToApplication(logging.Handler):
@@ -166,15 +165,13 @@ class _WriterLoop:
         data = bytearray(size)
         view = memoryview(data)
         while view:
-            if not self._something_comes(_IDLE):
-                if self._is_alone():
+            if self._something_comes(_IDLE):
+                got = 0
+                with suppress(ConnectionError):
+                    got = self._connection.recv_into(view)
+                if not got:
                     return None
-                continue
-            try:
-                got = self._connection.recv_into(view)
-            except ConnectionError:
+                view = view[got:]
+            elif self._is_alone():
                 return None
-            if not got:
-                return None
-            view = view[got:]
         return data

@@ -16,9 +16,9 @@ from typing import Final
 from attrs import astuple, evolve
 
 from ..errors import CaptureError
-from ..record.gaps import Gap
 from ..record.packing import Packed, Packer
 from ..record.row_buffer import RowBuffer
+from ..rows import Gap
 from .client import Helper
 from .stats import FLUSH_SECONDS, WriterCounts, WriterSettings
 

@@ -17,14 +17,13 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import CaptureError
-from ..record.gaps import Gap
 from ..record.packing import Packed, Packer, joined
 from ..record.redaction import Redaction
-from ..record.taps import RowHeader
+from ..rows import Gap, RowHeader
 from ..schema import FRAMES
-from ..store.batches import Batches, frames_of
 from ..store.folders import Folder
 from ..store.segments import NOTHING, SegmentWriter, encode_batch
+from .batches import Batches, frames_of
 from .stats import WriterCounts, WriterSettings
 
 logger: logging.Logger = logging.getLogger("polybus.capture")

@@ -1,17 +1,53 @@
-"""Rows without a frame that say what is missing before them."""
+"""Rows of a capture before they are columns: what those of a connection have in common, and those that say what is missing."""
 
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
-import attrs
+from attrs import astuple, define, frozen
 
-from ..store.flags import DIRECTION_OUT, FLAG_GAP_BEFORE
-from .taps import RowHeader
+DIRECTION_OUT: Final = 0
+DIRECTION_IN: Final = 1
+
+FLAG_TRUNCATED: Final = 1
+"""The frame was longer than the recorder keeps; its beginning is there."""
+FLAG_REDACTED: Final = 2
+"""Something secret was blanked, or the body was left out."""
+FLAG_GAP_BEFORE: Final = 4
+"""Frames are missing before this row; a row without a frame says how many in its `options`."""
 
 RETENTION: Final = "retention"
 """Of frames that were removed for their age, or for the size of all."""
+
+Ttl: TypeAlias = "float | tuple[float | None, ...] | None"
+RecordedFrame: TypeAlias = "tuple[RowHeader, int, bytes | None, Ttl]"
+"""A recorded frame: its end, the monotonic clock, the bytes, the seconds for which its requests are waited for."""
+FIELDS: Final = 4
+"""Rows wait as one flat list, four entries for each: a million tuples would keep the garbage collector busy."""
+MOST: Final = 16_384 * FIELDS
+"""Entries that may wait."""
+SMALL: Final = 4096
+"""Bytes: what is smaller is bounded by its number alone."""
+
+
+@define(eq=False)
+class RowHeader:
+    """One direction of one connection, or something that is said about it: what all its rows have in common."""
+
+    direction: int
+    conn_id: str = ""
+    peer: str = ""
+    protocol: str = ""
+    transport: str = ""
+    tunnel: tuple[str, ...] = ()
+    options: str = ""
+    role: int = 0
+    flags: int = 0
+
+    def facts(self) -> list[Any]:
+        """The form for the process that writes: the arguments, behind the facts of a gap."""
+        return [None, *astuple(self)]
 
 
 class Gap(RowHeader):
@@ -35,7 +71,7 @@ class Gap(RowHeader):
         return [[self.what, self.frames], *super().facts()[1:]]
 
 
-@attrs.frozen
+@frozen
 class Missing:
     """The contents of such a row.
 

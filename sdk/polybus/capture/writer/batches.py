@@ -10,9 +10,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ..record.packing import Packed
-from ..record.taps import RowHeader
+from ..rows import RowHeader
 from ..schema import FRAMES
-from .compute import pc
+from ..store.compute import pc
 
 _OF_ENDS: Final = ("direction", "conn_id", "peer", "protocol", "transport", "tunnel", "options", "role", "flags")
 
