@@ -46,27 +46,30 @@ def measure(spark: SparkSession, output: Output) -> dict[str, Any]:
         return load_files(spark, output.storage, name, output.files(name))
 
     events, exchanges = table("events"), table("exchanges")
-    kinds = _rows(_kinds(events))
+    times = {"first_ns": F.min("time_ns"), "last_ns": F.max("time_ns")}
+    kinds = _rows(_counted(events, "protocol", "kind", "direction", nbytes=F.sum("nbytes"), **times))
     begin = min((row["first_ns"] for row in kinds), default=0)
     end = max((row["last_ns"] for row in kinds), default=0)
-    width = _width_ns(end - begin)
-    questions: dict[str, Callable[[], Rows]] = {
-        "outcomes": lambda: _rows(_outcomes(exchanges)),
+    # Windows of time so wide that there are not too many.
+    width = round(next((step for step in STEPS_S if end - begin <= step * 1e9 * WINDOWS), STEPS_S[-1]) * 1e9)
+    repeats = {"duplicates": F.sum("duplicates"), "repeats": F.sum(F.col("attempts") - 1)}
+    questions: dict[str, Callable[[], Rows | DataFrame]] = {
+        "outcomes": lambda: _counted(exchanges, "protocol", "outcome", "match_quality", **repeats),
         "latency": lambda: _latency(exchanges),
-        "latency_over_time": lambda: _rows(_over_time(exchanges, width)),
+        "latency_over_time": lambda: _over_time(exchanges, width),
         "latency_histogram": lambda: _histogram(exchanges),
-        "throughput": lambda: _rows(_throughput(events, width)),
-        "errors": lambda: _rows(_errors(exchanges)),
-        "slowest": lambda: _rows(_listed(exchanges.where("latency_ns is not null"), F.desc("latency_ns"))),
-        "dead_letters": lambda: _rows(_dead_letters(exchanges)),
-        "orphans": lambda: _rows(_most(_counted(table("orphans"), "protocol", "subject"))),
-        "sessions": lambda: _rows(_sessions(events)),
-        "peers": lambda: _rows(_peers(events)),
-        "quarantine": lambda: _rows(_most(_counted(table("quarantine"), "protocol", "reason"))),
-        "quarantine_samples": lambda: _rows(_quarantine_samples(table("quarantine"))),
+        "throughput": lambda: _throughput(events, width),
+        "errors": lambda: _most(exchanges.where("code is not null and code != 0"), "protocol", "subject", "code", "code_name"),
+        "slowest": lambda: _listed(exchanges.where("latency_ns is not null"), F.desc("latency_ns")),
+        "dead_letters": lambda: _dead_letters(exchanges),
+        "orphans": lambda: _most(table("orphans"), "protocol", "subject"),
+        "sessions": lambda: _sessions(events),
+        "peers": lambda: _most(events, "peer", "protocol", "direction", nbytes=F.sum("nbytes")),
+        "quarantine": lambda: _most(table("quarantine"), "protocol", "reason"),
+        "quarantine_samples": lambda: _quarantine_samples(table("quarantine")),
     }
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        answers = {name: pool.submit(ask) for name, ask in questions.items()}
+        answers = {name: pool.submit(lambda ask: _rows(ask()), ask) for name, ask in questions.items()}
         tables: dict[str, Rows] = {"kinds": kinds} | {name: answer.result() for name, answer in answers.items()}
     _write(output, tables)
     last = output.last
@@ -86,42 +89,24 @@ def measure(spark: SparkSession, output: Output) -> dict[str, Any]:
     }
 
 
-def _rows(frame: DataFrame) -> Rows:
-    rows: Rows = frame.toArrow().to_pylist()
+def _rows(found: DataFrame | Rows) -> Rows:
+    rows: Rows = found if isinstance(found, list) else found.toArrow().to_pylist()
     return rows
 
 
-def _counted(frame: DataFrame, *names: str) -> DataFrame:
-    return frame.groupBy(*names).agg(F.count("*").alias("n"))
+def _counted(frame: DataFrame, *keys: str | Column, **more: Column) -> DataFrame:
+    """The number of rows by some keys, and more about them."""
+    return frame.groupBy(*keys).agg(F.count("*").alias("n"), *(column.alias(name) for name, column in more.items()))
 
 
-def _most(frame: DataFrame) -> DataFrame:
-    return frame.orderBy(F.desc("n"), *[name for name in frame.columns if name != "n"]).limit(MANY)
-
-
-def _width_ns(span: int) -> int:
-    """Of the windows of time, so that there are not too many."""
-    fitting = (step for step in STEPS_S if span <= step * 1e9 * WINDOWS)
-    return round(next(fitting, STEPS_S[-1]) * 1e9)
+def _most(frame: DataFrame, *keys: str, **more: Column) -> DataFrame:
+    """The same of the keys that have the most rows."""
+    counted = _counted(frame, *keys, **more)
+    return counted.orderBy(F.desc("n"), *[name for name in counted.columns if name != "n"]).limit(MANY)
 
 
 def _window(time: str, width: int) -> Column:
     return F.expr(f"({time} div {width}) * {width}").alias("window_ns")
-
-
-def _kinds(events: DataFrame) -> DataFrame:
-    return events.groupBy("protocol", "kind", "direction").agg(
-        F.count("*").alias("n"),
-        F.sum("nbytes").alias("nbytes"),
-        F.min("time_ns").alias("first_ns"),
-        F.max("time_ns").alias("last_ns"),
-    )
-
-
-def _outcomes(exchanges: DataFrame) -> DataFrame:
-    return exchanges.groupBy("protocol", "outcome", "match_quality").agg(
-        F.count("*").alias("n"), F.sum("duplicates").alias("duplicates"), F.sum(F.col("attempts") - 1).alias("repeats")
-    )
 
 
 def _totals(kinds: Rows, outcomes: Rows) -> dict[str, Any]:
@@ -147,22 +132,17 @@ def _totals(kinds: Rows, outcomes: Rows) -> dict[str, Any]:
 
 def _latency(exchanges: DataFrame) -> Rows:
     """By subject; ``n`` is the number of requests, ``answered`` that of latencies."""
-    percentiles = F.percentile_approx("latency_ns", list(PERCENTILES), _ACCURACY)
-
-    def count(outcome: str) -> Column:
-        return F.count_if(F.col("outcome") == outcome).alias(outcome.replace("-", "_"))
-
     rows = _rows(
         _most(
-            exchanges.groupBy("protocol", "subject").agg(
-                F.count("*").alias("n"),
-                F.count("latency_ns").alias("answered"),
-                percentiles.alias("percentiles"),
-                F.max("latency_ns").alias("max_ns"),
-                F.avg("latency_ns").alias("mean_ns"),
-                *[count(outcome) for outcome in OUTCOMES],
-                F.sum("duplicates").alias("duplicates"),
-            )
+            exchanges,
+            "protocol",
+            "subject",
+            answered=F.count("latency_ns"),
+            percentiles=F.percentile_approx("latency_ns", list(PERCENTILES), _ACCURACY),
+            max_ns=F.max("latency_ns"),
+            mean_ns=F.avg("latency_ns"),
+            **{name.replace("-", "_"): F.count_if(F.col("outcome") == name) for name in OUTCOMES},
+            duplicates=F.sum("duplicates"),
         )
     )
     for row in rows:
@@ -174,20 +154,16 @@ def _latency(exchanges: DataFrame) -> Rows:
 
 def _over_time(exchanges: DataFrame, width: int) -> DataFrame:
     values = F.percentile_approx("latency_ns", [0.5, 0.95], _ACCURACY)
-    grouped = exchanges.groupBy(_window("request_time_ns", width)).agg(
-        F.count("*").alias("n"), F.count_if(F.col("outcome") != "ok").alias("not_ok"), values.alias("values")
-    )
-    return grouped.select(
-        "window_ns", "n", "not_ok", F.col("values")[0].alias("p50_ns"), F.col("values")[1].alias("p95_ns")
-    ).orderBy("window_ns")
+    not_ok = F.count_if(F.col("outcome") != "ok")
+    grouped = _counted(exchanges, _window("request_time_ns", width), not_ok=not_ok, values=values).orderBy("window_ns")
+    return grouped.select("*", F.col("values")[0].alias("p50_ns"), F.col("values")[1].alias("p95_ns")).drop("values")
 
 
 def _histogram(exchanges: DataFrame) -> Rows:
     """Counts by latency, five buckets a decade; ``from_ns`` is where a bucket begins."""
     bucket = F.floor(F.log10(F.greatest("latency_ns", F.lit(1))) * _BUCKETS_A_DECADE).cast("int")
-    counted = exchanges.where("latency_ns is not null").groupBy(bucket.alias("bucket")).agg(F.count("*").alias("n"))
-    found = _rows(counted.orderBy("bucket"))
-    return [{"from_ns": 10 ** (row["bucket"] / _BUCKETS_A_DECADE), "n": row["n"]} for row in found]
+    counted = _counted(exchanges.where("latency_ns is not null"), bucket.alias("bucket")).orderBy("bucket")
+    return [{"from_ns": 10 ** (row["bucket"] / _BUCKETS_A_DECADE), "n": row["n"]} for row in _rows(counted)]
 
 
 def _throughput(events: DataFrame, width: int) -> DataFrame:
@@ -196,12 +172,8 @@ def _throughput(events: DataFrame, width: int) -> DataFrame:
     counted = _counted(events.where("subject is not null"), "subject")
     busiest = [row["subject"] for row in _rows(counted.orderBy(F.desc("n"), "subject").limit(STACKED))]
     shown = F.when(named.isin(busiest), named) if busiest else F.lit(None).cast("string")
-    grouped = events.groupBy(_window("time_ns", width), shown.alias("subject"))
-    return grouped.agg(F.count("*").alias("n"), F.sum("nbytes").alias("nbytes")).orderBy("window_ns", "subject")
-
-
-def _errors(exchanges: DataFrame) -> DataFrame:
-    return _most(_counted(exchanges.where("code is not null and code != 0"), "protocol", "subject", "code", "code_name"))
+    grouped = _counted(events, _window("time_ns", width), shown.alias("subject"), nbytes=F.sum("nbytes"))
+    return grouped.orderBy("window_ns", "subject")
 
 
 def _listed(exchanges: DataFrame, order: Column) -> DataFrame:
@@ -216,23 +188,21 @@ def _dead_letters(exchanges: DataFrame) -> DataFrame:
 def _sessions(events: DataFrame) -> DataFrame:
     opens, closes = F.col("kind") == "open", F.col("kind") == "close"
     handshake = F.max(F.when(opens, F.col("mono_ns"))) - F.min(F.when(opens, F.col("mono_ns")))
-    grouped = events.groupBy("capture_id", "conn_id", "protocol").agg(
-        F.first("transport", ignorenulls=True).alias("transport"),
-        F.first("peer", ignorenulls=True).alias("peer"),
-        F.count("*").alias("n"),
-        F.sum("nbytes").alias("nbytes"),
-        F.min("time_ns").alias("first_ns"),
-        F.max("time_ns").alias("last_ns"),
-        (F.max("mono_ns") - F.min("mono_ns")).alias("length_ns"),
-        F.when(F.count_if(opens) > 1, handshake).alias("handshake_ns"),
-        F.count_if(F.col("kind") == "heartbeat").alias("heartbeats"),
-        F.max(F.when(closes, F.coalesce("code_name", F.lit("closed")))).alias("closed"),
+    return _most(
+        events,
+        "capture_id",
+        "conn_id",
+        "protocol",
+        transport=F.first("transport", ignorenulls=True),
+        peer=F.first("peer", ignorenulls=True),
+        nbytes=F.sum("nbytes"),
+        first_ns=F.min("time_ns"),
+        last_ns=F.max("time_ns"),
+        length_ns=F.max("mono_ns") - F.min("mono_ns"),
+        handshake_ns=F.when(F.count_if(opens) > 1, handshake),
+        heartbeats=F.count_if(F.col("kind") == "heartbeat"),
+        closed=F.max(F.when(closes, F.coalesce("code_name", F.lit("closed")))),
     )
-    return _most(grouped)
-
-
-def _peers(events: DataFrame) -> DataFrame:
-    return _most(events.groupBy("peer", "protocol", "direction").agg(F.count("*").alias("n"), F.sum("nbytes").alias("nbytes")))
 
 
 def _quarantine_samples(quarantine: DataFrame) -> DataFrame:

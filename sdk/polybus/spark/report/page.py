@@ -25,10 +25,10 @@ def render(metrics: Metrics) -> str:
         ("Totals", _totals(metrics)),
         ("Latency", _latency(metrics)),
         ("Throughput", _throughput(metrics)),
-        ("Errors", _errors(metrics)),
+        ("Errors", _errors(metrics["errors"])),
         ("Slowest exchanges", _exchanges(metrics["slowest"])),
         ("Dead letters", _dead_letters(metrics)),
-        ("Connections", _sessions(metrics)),
+        ("Connections", _sessions(metrics["sessions"])),
         ("Quarantine", _quarantine(metrics)),
         ("Gaps", _gaps(metrics)),
     ]
@@ -56,7 +56,7 @@ def _totals(metrics: Metrics) -> str:
         ("gaps", counts["gaps"]),
         ("unreadable", counts["lost"]),
     ]
-    html = "".join(_tile(name, value) for name, value in tiles)
+    html = "".join(_tile(name, f"{value:,}") for name, value in tiles)
     notes = [
         f"{counts['frames']:,} frames in = {counts['rowed']:,} with messages + {counts['quarantined']:,} quarantined + "
         f"{counts['empty']:,} empty."
@@ -66,13 +66,11 @@ def _totals(metrics: Metrics) -> str:
         notes.append("Of the pairs " + ", ".join(f"{n:,} {_QUALITIES[name]}" for name, n in doubt.items()) + ".")
     if metrics["provisional"]:
         notes.append(f"{metrics['provisional']:,} exchanges are provisional: what is recorded later may still change them.")
-    return f'<div class="tiles">{html}</div><p>{" ".join(notes)}</p>' + _table(
-        metrics["kinds"], "protocol kind direction n nbytes"
-    )
+    kinds = _table(metrics["kinds"], "protocol kind direction n nbytes")
+    return f'<div class="tiles">{html}</div><p>{" ".join(notes)}</p>{kinds}'
 
 
-def _tile(name: str, value: int) -> str:
-    number = f"{value:,}"
+def _tile(name: str, number: str) -> str:
     wide = " wide" if len(number) > _TILE else ""
     return f'<div class="tile{wide}"><b data-metric="{escape(name)}">{number}</b><span>{escape(name)}</span></div>'
 
@@ -99,13 +97,11 @@ def _throughput(metrics: Metrics) -> str:
     rows = metrics["throughput"]
     if not rows:
         return _NOTHING
-    windows = f"<p>Windows of {_duration(metrics['window_ns'])}.</p>"
-    peers = _table(metrics["peers"], "peer protocol direction n nbytes")
-    return plots.throughput(rows, metrics["window_ns"]) + windows + peers
+    width, peers = metrics["window_ns"], _table(metrics["peers"], "peer protocol direction n nbytes")
+    return f"{plots.throughput(rows, width)}<p>Windows of {_duration(width)}.</p>{peers}"
 
 
-def _errors(metrics: Metrics) -> str:
-    rows = metrics["errors"]
+def _errors(rows: Rows) -> str:
     return plots.errors(rows) + _table(rows, "protocol subject code code_name n") if rows else _NOTHING
 
 
@@ -120,12 +116,9 @@ def _dead_letters(metrics: Metrics) -> str:
     return html + "<h3>Answers without a request</h3>" + _table(metrics["orphans"], "protocol subject n")
 
 
-_CONNECTIONS: Final = "conn_id protocol transport peer n nbytes length_ns handshake_ns closed"
-
-
-def _sessions(metrics: Metrics) -> str:
-    rows = metrics["sessions"]
-    return plots.sessions(rows) + _table(rows, _CONNECTIONS) if rows else _NOTHING
+def _sessions(rows: Rows) -> str:
+    names = "conn_id protocol transport peer n nbytes length_ns handshake_ns closed"
+    return plots.sessions(rows) + _table(rows, names) if rows else _NOTHING
 
 
 def _quarantine(metrics: Metrics) -> str:
@@ -155,7 +148,7 @@ def _table(rows: Rows, names: str, most: int = MANY) -> str:
     if not rows:
         return _NOTHING
     columns = [(name, _form_of(name)) for name in names.split()]
-    head = "".join(f"<th>{_heading(name)}</th>" for name, _ in columns)
+    head = "".join(f"<th>{_HEADINGS.get(name, name.removesuffix('_ns').replace('_', ' '))}</th>" for name, _ in columns)
     lines = []
     for row in rows[:SHOWN]:
         cells = ((form, "" if row.get(name) is None else form(row[name])) for name, form in columns)
@@ -172,10 +165,7 @@ def _form_of(name: str) -> Callable[[Any], str]:
     return _way if name == "direction" else _number if name in _NUMBERS else _text
 
 
-def _heading(name: str) -> str:
-    return {"n": "count", "nbytes": "bytes", "code_name": "name", "conn_id": "connection"}.get(
-        name, name.removesuffix("_ns").replace("_", " ")
-    )
+_HEADINGS: Final = {"n": "count", "nbytes": "bytes", "code_name": "name", "conn_id": "connection"}
 
 
 def _anchor(title: str) -> str:
