@@ -76,18 +76,7 @@ FRAMES: Final = pa.schema(
 )
 """A row for each frame, as the recorder writes it."""
 
-KINDS: Final = (
-    "request",
-    "response",
-    "publish",
-    "subscribe",
-    "unsubscribe",
-    "notify",
-    "open",
-    "close",
-    "control",
-    "heartbeat",
-)
+KINDS: Final = ("request", "response", "publish", "subscribe", "unsubscribe", "notify", "open", "close", "control", "heartbeat")
 
 EVENTS: Final = pa.schema(
     [

@@ -50,7 +50,7 @@ def test_a_data_frame_is_published_with_ids_that_stay_the_same(spark: SparkSessi
 def test_what_is_published_another_time_has_other_ids_if_nobody_names_the_run() -> None:
     def prefixes() -> set[str]:
         writers = [BusDataSource({"path": "ubre+tcp://127.0.0.1:1"}).writer(_schema("subject string, data string"), False)]
-        return {pickle.loads(pickle.dumps(writer))._target.run for writer in writers * 2}
+        return {pickle.loads(pickle.dumps(writer))._run for writer in writers * 2}
 
     first, second = prefixes(), prefixes()
     assert len(first) == len(second) == 1, "each task of one has the same"

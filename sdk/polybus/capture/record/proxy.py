@@ -183,11 +183,7 @@ class RecordingProxy:
             if name not in _HOP and not name.startswith("sec-websocket")
         }
         options = DialOptions(
-            host=self._runtime,
-            reads=codec.reads,
-            writes=codec.writes,
-            subprotocol=self._adapter.name,
-            headers=headers,
+            host=self._runtime, reads=codec.reads, writes=codec.writes, subprotocol=self._adapter.name, headers=headers
         )
         try:
             transport = await self._connector_for(handshake).connect(options)

@@ -39,9 +39,7 @@ def redact_default(protocol: str, frame: bytes) -> bytes:
             if len(frame) > start + 8 and frame[start] >> 4 in (1, 2) and frame[start] & 15 in _HIDING:
                 encoding = frame[start] & 15
                 frame = blank(
-                    frame,
-                    form=start + 8 if encoding == _FORM else None,
-                    encoded=start + 8 if encoding == _BASE64 else None,
+                    frame, form=start + 8 if encoding == _FORM else None, encoded=start + 8 if encoding == _BASE64 else None
                 )
     return blank(frame)
 

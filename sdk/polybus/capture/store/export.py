@@ -26,6 +26,9 @@ _BYTES_OF_GROUP: Final = 64 << 20
 """Most bytes that wait to be written, but for one batch: a row may have megabytes."""
 
 
+def _quietly(rows: int) -> None: ...
+
+
 def compact(capture: Capture, out: str | os.PathLike[str], progress: Progress | None = None) -> list[Path]:
     """Write the frames as Parquet, in few large files. Gives their paths; `Capture.losses` tells what is not in them.
 
@@ -33,11 +36,11 @@ def compact(capture: Capture, out: str | os.PathLike[str], progress: Progress | 
         CaptureError: `out` is not empty; a segment is missing.
         OSError: They cannot be written.
     """
-    return _write_parquet(new_folder(out), "frames", FRAMES, (batch.rows for batch in capture.batches()), progress)
+    return _write_parquet(new_folder(out), "frames", FRAMES, (batch.rows for batch in capture.batches()), progress or _quietly)
 
 
 def _write_parquet(
-    folder: Path, name: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch], progress: Progress | None
+    folder: Path, name: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch], progress: Progress
 ) -> list[Path]:
     paths: list[Path] = []
     writer: pq.ParquetWriter | None = None
@@ -56,8 +59,7 @@ def _write_parquet(
             if in_file >= _ROWS_OF_FILE:
                 writer.close()
                 writer, in_file = None, 0
-            if progress is not None:
-                progress(done)
+            progress(done)
         if not paths:  # a reader finds the columns also where there are no rows
             writer = begin()
     finally:
@@ -94,7 +96,7 @@ def export(
         raise ValueError(f"table={table!r}: one of {', '.join(schemas)}")
     if format not in ("parquet", "jsonl"):
         raise ValueError(f"format={format!r}: parquet or jsonl")
-    folder = new_folder(out)
+    folder, progress = new_folder(out), progress or _quietly
     frames = (batch.rows for batch in capture.batches())
     batches = frames if table == "frames" else (getattr(made, table) for made in decoded(frames))
     if format == "parquet":
@@ -106,8 +108,7 @@ def export(
                 file.write(json.dumps(_plain(row), ensure_ascii=False, separators=(",", ":")))
                 file.write("\n")
             done += batch.num_rows
-            if progress is not None:
-                progress(done)
+            progress(done)
     return [path]
 
 

@@ -10,7 +10,7 @@ from attrs import define, field, frozen
 from ..rows import Missing
 from ..schema import FLAG_GAP_BEFORE
 from .compute import pc
-from .reader import Capture, Loss, lost
+from .reader import Capture, Loss, lost, missing_among
 
 
 @define
@@ -62,10 +62,8 @@ def info(capture: Capture) -> Info:
     found.segments, found.open = len(segments), sum(not segment.sealed for segment in segments)
     found.bytes = sum(segment.size for segment in segments)
     conns: set[str] = set()
-    for segment in segments:
-        source = capture.reader(segment).schema_metadata().get("source")
-        if source is not None and source not in found.sources:
-            found.sources.append(source)
+    sources = [capture.reader(segment).schema_metadata().get("source") for segment in segments]
+    found.sources = [source for source in dict.fromkeys(sources) if source is not None]
     for batch in capture.batches():
         _count(found, batch.rows, conns)
     found.ended = capture.ended
@@ -83,9 +81,7 @@ def _count(found: Info, rows: pa.RecordBatch, conns: set[str]) -> None:
     found.frames += frames.num_rows
     found.frame_bytes += pc.sum(pc.binary_length(frames.column("frame"))).as_py() or 0
     conns.update(pc.unique(frames.column("conn_id")).to_pylist())
-    for name in pc.unique(rows.column("capture_id")).to_pylist():
-        if name not in found.captures:
-            found.captures.append(name)
+    found.captures = list(dict.fromkeys([*found.captures, *pc.unique(rows.column("capture_id")).to_pylist()]))
     for part in pc.value_counts(frames.column("protocol")).to_pylist():
         found.protocols[part["values"]] = found.protocols.get(part["values"], 0) + part["counts"]
     for missing in map(Missing.of, rows.filter(is_gap).column("options").to_pylist()):
@@ -141,6 +137,4 @@ def verify(capture: Capture, progress: Callable[[int], None] | None = None) -> V
             if progress is not None:
                 progress(frames)
         losses += lost(segment, reader)
-    there = set(numbers)
-    missing = tuple(number for number in range(numbers[0], numbers[-1]) if number not in there)
-    return Verdict(frames, batches, tuple(losses), missing)
+    return Verdict(frames, batches, tuple(losses), missing_among(numbers))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -84,7 +85,11 @@ class Capture:
         self.ended: list[str] = []
         self._local = isinstance(self._filesystem, pafs.LocalFileSystem)
         if not self.segments(complete=False):
-            raise CaptureError(f"{self.path} {self._what_it_is()}")
+            if self._filesystem.get_file_info(pafs.FileSelector(self._folder)):
+                what = "is no capture: a capture is a folder of files segment-<number>.arrows (.open while it is written)"
+            else:
+                what = "is empty: nothing has been recorded in it, for example because no connection was made meanwhile"
+            raise CaptureError(f"{self.path} {what}")
 
     def segments(self, *, complete: bool = True) -> list[Segment]:
         """The files, in order. Retention may have removed the first ones.
@@ -115,27 +120,17 @@ class Capture:
             self._check_complete(segments)
         return segments
 
-    def _what_it_is(self) -> str:
-        if self._filesystem.get_file_info(pafs.FileSelector(self._folder)):
-            return "is no capture: a capture is a folder of files segment-<number>.arrows (.open while it is written)"
-        return "is empty: nothing has been recorded in it, for example because no connection was made meanwhile"
-
     def _check_complete(self, segments: list[Segment]) -> None:
-        for before, after in zip(segments, segments[1:], strict=False):
-            if after.number != before.number + 1:
-                first, last = before.number + 1, after.number - 1
-                which = f"segment {first} is" if first == last else f"segments {first} to {last} are"
+        for before, after in pairwise(segment.number for segment in segments):
+            if after != before + 1:
+                which = f"segment {before + 1} is" if after == before + 2 else f"segments {before + 1} to {after - 1} are"
                 raise CaptureError(
-                    f"{self.path}: {which} missing between {before.number} and {after.number}: put them back, or give them "
+                    f"{self.path}: {which} missing between {before} and {after}: put them back, or give them "
                     "up with `polybus capture recover`"
                 )
 
     def batches(
-        self,
-        start: tuple[int, int] = BEGIN,
-        stop: tuple[int, int] | None = None,
-        *,
-        columns: Sequence[str] | None = None,
+        self, start: tuple[int, int] = BEGIN, stop: tuple[int, int] | None = None, *, columns: Sequence[str] | None = None
     ) -> Iterator[Batch]:
         """The good batches with rows from one position to another, with where they stand; what is lost is found in `losses`.
 
@@ -161,9 +156,8 @@ class Capture:
                     continue
                 if stop is not None and position >= tuple(stop):
                     break
-                if not message.rows:
-                    continue
-                yield Batch(position, reader.rows(message, columns))
+                if message.rows:
+                    yield Batch(position, reader.rows(message, columns))
             self.losses += lost(segment, reader)
             self._note_end(reader)
 
@@ -189,12 +183,8 @@ class Capture:
         Raises:
             CaptureError: A segment is missing, or of an unknown version.
         """
-        segments = self.segments()
-        last = segments[-1]
-        number = -1
-        for message in self.messages(last):
-            number = message.batch
-        return Position(last.number, number + 1)
+        last = self.segments()[-1]
+        return Position(last.number, max((message.batch for message in self.messages(last)), default=-1) + 1)
 
     def reader(self, segment: Segment, offset: int = 0, batch: int = 0) -> SegmentReader:
         """A reader of one segment, from its beginning or from where another one ended.
@@ -229,3 +219,8 @@ class Capture:
 def lost(segment: Segment, reader: SegmentReader) -> list[Loss]:
     """The damage of a segment that has been read, but for the torn end of one that is still written."""
     return [Loss(segment.number, stretch) for stretch in reader.damage if segment.sealed or not stretch.torn]
+
+
+def missing_among(numbers: Sequence[int]) -> tuple[int, ...]:
+    """The numbers of segments that are not there, between the first and the last that are."""
+    return tuple(sorted({*range(numbers[0], numbers[-1])}.difference(numbers)))

@@ -13,8 +13,8 @@ from attrs import define, field, frozen
 from ..rows import Gap
 from ..schema import FRAMES
 from .folders import new_folder
-from .reader import Capture, Segment
-from .segments import SegmentReader, SegmentWriter, Stretch
+from .reader import Capture, Segment, missing_among
+from .segments import SegmentWriter, Stretch
 
 
 @frozen
@@ -54,10 +54,20 @@ def recover(
         OSError: The new one cannot be written.
     """
     capture = Capture(path)
-    recovery = _Recovery(capture, new_folder(out), progress)
-    for segment in capture.segments(complete=False):
+    recovery = _Recovery(capture, new_folder(out), progress if progress is not None else lambda rows: None)
+    segments = capture.segments(complete=False)
+    for segment in segments:
         recovery.take(segment)
-    return recovery.finish()
+    recovery.end()
+    numbers = [segment.number for segment in segments]
+    return Recovered(
+        recovery.frames,
+        recovery.batches,
+        sum(stretch.frames or 0 for stretch in recovery.lost),
+        len(recovery.lost),
+        sum(stretch.size for stretch in recovery.lost),
+        missing_among(numbers),
+    )
 
 
 class _Left(NamedTuple):
@@ -74,22 +84,15 @@ class _Recovery:
 
     capture: Capture
     folder: Path
-    progress: Callable[[int], None] | None
+    progress: Callable[[int], None]
     frames: int = 0
     batches: int = 0
-    lost_frames: int = 0
-    lost_bytes: int = 0
-    stretches: int = 0
-    missing: list[int] = field(factory=list)
-    before: int | None = None
+    lost: list[Stretch] = field(factory=list)
     written: int = 0
     left: dict[str, _Left] = field(factory=dict)
 
     def take(self, segment: Segment) -> None:
         """Copy what is good of a segment."""
-        if self.before is not None:
-            self.missing += range(self.before + 1, segment.number)
-        self.before = segment.number
         reader = self.capture.reader(segment)
         writer: SegmentWriter | None = None
         name, seq = "", 0
@@ -97,56 +100,40 @@ class _Recovery:
             writer = writer or self._follower(reader.metadata)
             writer.write(rows, rows.column("seq")[0].as_py())
             name, seq = rows.column("capture_id")[-1].as_py(), rows.column("seq")[-1].as_py() + 1
-            self._count(rows.num_rows)
+            self.frames += rows.num_rows
+            self.batches += 1
+            self.progress(self.frames)
         for stretch in reader.damage:
             writer = writer or self._follower(reader.metadata)
-            self._mark(writer, segment, stretch, seq)
+            # A row says so, and counts as one, or what is lost of this copy later could be less than nothing.
+            writer.write(_gap_row(segment, stretch), seq)
             seq += 1
+        self.lost += reader.damage
         if reader.ended:
             writer = writer or self._follower(reader.metadata)
             writer.end(seq)
         if writer is not None:
             writer.seal()
-        self._note(reader, name, seq)
+        # The recording: as the schema says, or the rows where that is damaged.
+        if name := reader.metadata.get("capture_id", name):
+            self.left.pop(name, None)
+            if not reader.ended:
+                self.left[name] = _Left({**reader.metadata, "capture_id": name}, seq)
 
-    def finish(self) -> Recovered:
+    def end(self) -> None:
         """Say of each recording that it is over."""
         for metadata, seq in self.left.values():
             writer = self._follower(metadata)
             writer.end(seq)
             writer.seal()
-        return Recovered(self.frames, self.batches, self.lost_frames, self.stretches, self.lost_bytes, tuple(self.missing))
 
     def _follower(self, metadata: Mapping[str, str]) -> SegmentWriter:
         number, self.written = self.written, self.written + 1
         return SegmentWriter(self.folder, number, {"recovered": self.capture.path, **metadata})
 
-    def _count(self, rows: int) -> None:
-        self.frames += rows
-        self.batches += 1
-        if self.progress is not None:
-            self.progress(self.frames)
 
-    def _mark(self, writer: SegmentWriter, segment: Segment, stretch: Stretch, seq: int) -> None:
-        """A row that says so; it counts as one, or what is lost of this copy later could be less than nothing."""
-        writer.write(_gap_row(stretch.frames or 0, segment.number, stretch.size), seq)
-        self.stretches += 1
-        self.lost_bytes += stretch.size
-        self.lost_frames += stretch.frames or 0
-
-    def _note(self, reader: SegmentReader, name: str | None, seq: int) -> None:
-        """The recording of a segment: as its schema says, or its rows where that is damaged."""
-        name = reader.metadata.get("capture_id", name)
-        if not name:
-            return
-        if reader.ended:
-            self.left.pop(name, None)
-        else:
-            self.left[name] = _Left({**reader.metadata, "capture_id": name}, seq)
-
-
-def _gap_row(frames: int, segment: int, size: int) -> pa.RecordBatch:
-    gap = Gap("damaged", frames, segment=segment, bytes=size)
+def _gap_row(segment: Segment, stretch: Stretch) -> pa.RecordBatch:
+    gap = Gap("damaged", stretch.frames or 0, segment=segment.number, bytes=stretch.size)
     values: dict[str, Any] = dict.fromkeys(FRAMES.names)
     values |= {"capture_id": "", "seq": -1, "ts_ns": 0, "mono_ns": 0, "options": gap.options, "flags": gap.flags, "tunnel": []}
     return pa.RecordBatch.from_pylist([values], schema=FRAMES)

@@ -29,6 +29,9 @@ class BusDataSource(DataSource):
     tell a Python source which ones it needs), ``start`` and ``end`` (ISO 8601 or ns since 1970), ``connection``,
     ``rowsPerPartition``, ``timeout`` (of exchanges, seconds); of a stream (events, raw) also ``maxRowsPerTrigger``. A writer
     takes the URL of a bus as its path, see `polybus.spark.source.sink`.
+
+    Raises:
+        ValueError: Of its methods: an option is not understood; one, or a column to publish, is missing.
     """
 
     @classmethod
@@ -37,54 +40,31 @@ class BusDataSource(DataSource):
         return "polybus"
 
     def schema(self) -> StructType:
-        """The columns of the table.
-
-        Raises:
-            ValueError: An option is not understood.
-        """
+        """The columns of the table."""
         options = Options.of(self.options)
         return spark_schema(options.table, options.names)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Reads what is there.
-
-        Raises:
-            ValueError: An option is not understood.
-        """
+        """Reads what is there."""
         options = Options.of(self.options).as_asked(schema)
         if options.table not in READABLE:
             raise ValueError(f"table={options.table!r}: one of {', '.join(READABLE)}")
         # A reader that knows of filters is refused altogether while Spark's setting is off, which it is by default.
-        return FilteringReader(options) if _pushes_filters() else CaptureReader(options)
+        session = SparkSession.getActiveSession()
+        pushes = session is not None and session.conf.get(PUSHDOWN, "false") == "true"
+        return FilteringReader(options) if pushes else CaptureReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Follows a capture.
-
-        Raises:
-            ValueError: An option is not understood.
-        """
+        """Follows a capture."""
         options = Options.of(self.options).as_asked(schema)
         if options.table not in (*STREAMED, PLACES):
             raise ValueError(f"table={options.table!r} cannot be read as a stream; {' and '.join(STREAMED)} can")
         return CaptureStreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """Publishes.
-
-        Raises:
-            ValueError: An option or a column is missing.
-        """
+        """Publishes."""
         return BusWriter(dict(self.options), schema.names)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        """Publishes each batch of a stream.
-
-        Raises:
-            ValueError: An option or a column is missing.
-        """
+        """Publishes each batch of a stream."""
         return BusStreamWriter(dict(self.options), schema.names)
-
-
-def _pushes_filters() -> bool:
-    session = SparkSession.getActiveSession()
-    return session is not None and session.conf.get(PUSHDOWN, "false") == "true"

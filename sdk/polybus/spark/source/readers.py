@@ -33,7 +33,6 @@ from ..stages.matching import exchanges
 from .options import PLACES, Options
 from .ranges import Range, RangeReader, ReadPosition, plan, reach
 from .tables import arrow_schema
-from .worker_setup import settle
 
 
 class CapturePartition(InputPartition):
@@ -46,7 +45,6 @@ class CapturePartition(InputPartition):
 
 def read_piece(options: Options, piece: Range) -> Iterator[pa.RecordBatch]:
     """The rows of a table that a range of the capture holds."""
-    settle()
     found = (options.window.of(rows) for rows in RangeReader(options.path, piece, _needed(options)).batches())
     if options.table == "raw":
         tables = (rows for rows in found if rows.num_rows)
@@ -60,42 +58,34 @@ def read_piece(options: Options, piece: Range) -> Iterator[pa.RecordBatch]:
 
 def _needed(options: Options) -> list[str]:
     """The columns of frames that the table and its columns are made of; the others need not be decompressed."""
-    if options.table == "events":
-        needed = set(frame_columns(options.names or EVENTS.names))
-    elif options.table == "raw":
+    if options.table == "raw":
         needed = set(options.names or FRAMES.names)
     else:
-        needed = set(frame_columns(QUARANTINE.names))
+        needed = set(frame_columns(QUARANTINE.names if options.table == "quarantine" else options.names or EVENTS.names))
     needed |= options.window.columns
     return [name for name in FRAMES.names if name in needed]
 
 
 class CaptureReader(DataSourceReader):
-    """Reads a capture as it is now, a task for each range of its batches."""
+    """Reads a capture as it is now, a task for each range of its batches.
+
+    Raises:
+        CaptureError: Of its methods: it is no capture, or a segment is missing or gone.
+    """
 
     def __init__(self, options: Options) -> None:
         self.options: Options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The ranges; a single one for exchanges, whose answers may be anywhere.
-
-        Raises:
-            CaptureError: It is no capture, or a segment is missing.
-        """
+        """The ranges; a single one for exchanges, whose answers may be anywhere."""
         capture = Capture(self.options.path)
         if self.options.table == "exchanges":
             return [CapturePartition(None)]
-        return [
-            CapturePartition(piece)
-            for piece in plan(capture, ReadPosition(), reach(capture, ReadPosition()), self.options.rows_per_partition)
-        ]
+        pieces = plan(capture, ReadPosition(), reach(capture, ReadPosition()), self.options.rows_per_partition)
+        return [CapturePartition(piece) for piece in pieces]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a range.
-
-        Raises:
-            CaptureError: A segment is gone.
-        """
+        """The rows of a range."""
         assert isinstance(partition, CapturePartition)
         if partition.piece is not None:
             yield from read_piece(self.options, partition.piece)
@@ -129,23 +119,22 @@ class FilteringReader(CaptureReader):
             elif isinstance(given, (LessThan, LessThanOrEqual)):
                 end = value + 1
                 window = attrs.evolve(window, end_ns=end if window.end_ns is None else min(end, window.end_ns))
-        options: Options = attrs.evolve(self.options, window=window)
-        self.options = options
+        self.options = attrs.evolve(self.options, window=window)
 
 
 class CaptureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows a capture. Offsets name a segment, a batch in it and its byte, never the time of a file."""
+    """Follows a capture. Offsets name a segment, a batch in it and its byte, never the time of a file.
+
+    Raises:
+        CaptureError: Of its methods: it is no capture, or a segment is missing, perhaps because retention has removed it.
+    """
 
     def __init__(self, options: Options) -> None:
         self.options = options
         self._until: ReadPosition | None = None
 
     def initialOffset(self) -> dict[str, int]:
-        """The begin of what is there: retention may have removed the first segments.
-
-        Raises:
-            CaptureError: It is no capture.
-        """
+        """The begin of what is there: retention may have removed the first segments."""
         return attrs.asdict(ReadPosition(Capture(self.options.path).segments()[0].number))
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -153,11 +142,7 @@ class CaptureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if self.options.max_rows is None else ReadMaxRows(self.options.max_rows)
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        """The end up to which it can be read now, within the limit but for one batch.
-
-        Raises:
-            CaptureError: A segment is missing.
-        """
+        """The end up to which it can be read now, within the limit but for one batch."""
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         found = reach(Capture(self.options.path), ReadPosition(**start), rows)
         return attrs.asdict(found if self._until is None else min(found, self._until))
@@ -168,35 +153,22 @@ class CaptureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._until = reach(capture, ReadPosition(capture.segments()[0].number))
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        """The ranges between two offsets.
-
-        Raises:
-            CaptureError: A segment is missing, perhaps because retention has removed it.
-        """
+        """The ranges between two offsets."""
         capture, begin = Capture(self.options.path), ReadPosition(**start)
         if self.options.table == PLACES:  # the pipeline counts what is gone
             return [CapturePartition(Range(ReadPosition(**end), None))] if ReadPosition(**end) > begin else []
-        _check_there(capture, begin)
+        if begin.segment < (first := capture.segments()[0].number):
+            raise CaptureError(
+                f"{capture.path}: the stream was to go on in segment {begin.segment}, and retention has removed all before "
+                f"{first}: begin anew with another checkpoint, or record with a larger max_bytes and max_age"
+            )
         return [CapturePartition(piece) for piece in plan(capture, begin, ReadPosition(**end), self.options.rows_per_partition)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a range.
-
-        Raises:
-            CaptureError: A segment is gone.
-        """
+        """The rows of a range."""
         assert isinstance(partition, CapturePartition) and partition.piece is not None
         if self.options.table == PLACES:
             place = attrs.asdict(partition.piece.start)
             yield pa.RecordBatch.from_pylist([place], schema=arrow_schema(PLACES))
             return
         yield from read_piece(self.options, partition.piece)
-
-
-def _check_there(capture: Capture, begin: ReadPosition) -> None:
-    first = capture.segments()[0].number
-    if begin.segment < first:
-        raise CaptureError(
-            f"{capture.path}: the stream was to go on in segment {begin.segment}, and retention has removed all before "
-            f"{first}: begin anew with another checkpoint, or record with a larger max_bytes and max_age"
-        )

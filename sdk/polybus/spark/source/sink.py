@@ -32,44 +32,6 @@ class PublishResult(WriterCommitMessage):
     publications: int
 
 
-@attrs.frozen
-class _Target:
-    url: str
-    id_header: str
-    run: str
-    timeout: float
-
-    @classmethod
-    def of(cls, given: Mapping[str, str], columns: Sequence[str], run: str) -> _Target:
-        options = {name.lower(): value for name, value in given.items()}
-        url = options.get("path") or options.get("url")
-        if not url:
-            raise ValueError("where to? .save('ubre+tcp://host:port')")
-        if "subject" not in columns or not {"body", "data"} & set(columns):
-            raise ValueError(f"a publication needs the columns subject, and body or data; there are {', '.join(columns)}")
-        return cls(
-            url,
-            options.get("idheader", ID_HEADER),
-            options.get("run", run),
-            seconds(options, "timeout", 30.0),
-        )
-
-    def publish(self, batches: Iterator[pa.RecordBatch]) -> PublishResult:
-        """All rows of a partition over one link."""
-        context = TaskContext.get()
-        partition = context.partitionId() if context is not None else 0
-        epoch = context.getLocalProperty("streaming.sql.batchId") if context is not None else None
-        prefix = "-".join(part for part in (self.run, epoch, str(partition)) if part)
-        count = 0
-        with sync.connect(self.url, wait=self.timeout) as bus:
-            for batch in batches:
-                for row in batch.to_pylist():
-                    headers = {self.id_header: row.get("id") or f"{prefix}-{count}"} if self.id_header else None
-                    bus.publish(row["subject"], _body(row), headers=headers, timeout=self.timeout)
-                    count += 1
-        return PublishResult(count)
-
-
 def _body(row: Mapping[str, Any]) -> Any:
     if "body" in row:
         return row["body"]
@@ -82,15 +44,36 @@ def _body(row: Mapping[str, Any]) -> Any:
 class _Publishing:
     """Writes partitions of a DataFrame as publications."""
 
-    _target: _Target
+    def __init__(self, given: Mapping[str, str], columns: Sequence[str], run: str) -> None:
+        options = {name.lower(): value for name, value in given.items()}
+        url = options.get("path") or options.get("url")
+        if not url:
+            raise ValueError("where to? .save('ubre+tcp://host:port')")
+        if "subject" not in columns or not {"body", "data"} & set(columns):
+            raise ValueError(f"a publication needs the columns subject, and body or data; there are {', '.join(columns)}")
+        self._url = url
+        self._id_header = options.get("idheader", ID_HEADER)
+        self._run = options.get("run", run)
+        self._timeout = seconds(options, "timeout", 30.0)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PublishResult:
-        """Publish a partition, of one batch where it is a stream.
+        """Publish a partition over one link, of one batch where it is a stream.
 
         Raises:
             BusError: The bus was not there, or did not take it.
         """
-        return self._target.publish(iterator)
+        context = TaskContext.get()
+        partition = context.partitionId() if context is not None else 0
+        epoch = context.getLocalProperty("streaming.sql.batchId") if context is not None else None
+        prefix = "-".join(part for part in (self._run, epoch, str(partition)) if part)
+        count = 0
+        with sync.connect(self._url, wait=self._timeout) as bus:
+            for batch in iterator:
+                for row in batch.to_pylist():
+                    headers = {self._id_header: row.get("id") or f"{prefix}-{count}"} if self._id_header else None
+                    bus.publish(row["subject"], _body(row), headers=headers, timeout=self._timeout)
+                    count += 1
+        return PublishResult(count)
 
 
 class BusWriter(_Publishing, DataSourceArrowWriter):
@@ -106,7 +89,7 @@ class BusWriter(_Publishing, DataSourceArrowWriter):
         if unknown:
             raise ValueError(f"there is no option {unknown[0]!r} to publish with; there are {', '.join(KNOWN)}")
         # Tasks get this very object, so one that is repeated has the same run; what is published another time has another one.
-        self._target = _Target.of(options, columns, uuid.uuid4().hex[:12])
+        super().__init__(options, columns, uuid.uuid4().hex[:12])
 
 
 class BusStreamWriter(_Publishing, DataSourceStreamArrowWriter):
@@ -117,4 +100,4 @@ class BusStreamWriter(_Publishing, DataSourceStreamArrowWriter):
     """
 
     def __init__(self, options: Mapping[str, str], columns: Sequence[str]) -> None:
-        self._target = _Target.of(options, columns, "run")
+        super().__init__(options, columns, "run")

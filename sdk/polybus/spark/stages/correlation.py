@@ -37,27 +37,12 @@ SILENT_NS: Final = 86_400_000_000_000
 """A recording that says nothing for a day while others are written has ended."""
 
 KEY: Final = ("capture_id", "conn_id", "client", "direction", "protocol", "correlation_id")
-REQUEST: Final = (
-    "request_seq",
-    "request_time_ns",
-    "request_mono_ns",
-    "allowance_ns",
-    "asked_ns",
-    "subject",
-    "peer",
-    "identity_key",
-    "quality",
+REQUEST: Final = tuple(
+    "request_seq request_time_ns request_mono_ns allowance_ns asked_ns subject peer identity_key quality".split()
 )
 ANSWER: Final = ("response_seq", "response_mono_ns", "code", "code_name")
-LAST: Final = (
-    "last_seq",
-    "last_sub",
-    "last_mono_ns",
-    "last_linger_ns",
-    "last_is_request",
-    "last_digest",
-    "last_subject",
-    "last_allowance_ns",
+LAST: Final = tuple(
+    "last_seq last_sub last_mono_ns last_linger_ns last_is_request last_digest last_subject last_allowance_ns".split()
 )
 
 
@@ -98,12 +83,17 @@ def turns_of(events: DataFrame, timeouts: MatchTimeouts) -> DataFrame:
     linger = F.when(is_request, F.greatest(allowance, F.lit(timeouts.horizon_ns))).otherwise(F.lit(timeouts.horizon_ns))
     identity = F.when(F.col("client") != "", F.col("client")).otherwise(F.col("source"))
 
-    def asks(value: Column) -> Column:
-        return F.when(is_request, value)
-
-    def answers(value: Column) -> Column:
-        return F.when(~is_request, value)
-
+    asked_of = {
+        "request_seq": F.col("seq"),
+        "request_time_ns": F.col("time_ns"),
+        "request_mono_ns": F.col("mono_ns"),
+        "allowance_ns": allowance,
+        "asked_ns": asked,
+        "subject": F.col("subject"),
+        "peer": F.col("peer"),
+        "identity_key": identity,
+    }
+    answered_of = {"response_seq": "seq", "response_mono_ns": "mono_ns", "code": "code", "code_name": "code_name"}
     picked = events.where(F.col("kind").isin("request", "response") & F.col("correlation_id").isNotNull())
     return picked.select(
         "capture_id",
@@ -112,19 +102,9 @@ def turns_of(events: DataFrame, timeouts: MatchTimeouts) -> DataFrame:
         F.when(is_request, F.col("direction")).otherwise(1 - F.col("direction")).cast("tinyint").alias("direction"),
         "protocol",
         "correlation_id",
-        asks(F.col("seq")).alias("request_seq"),
-        asks(F.col("time_ns")).alias("request_time_ns"),
-        asks(F.col("mono_ns")).alias("request_mono_ns"),
-        asks(allowance).alias("allowance_ns"),
-        asks(asked).alias("asked_ns"),
-        asks(F.col("subject")).alias("subject"),
-        asks(F.col("peer")).alias("peer"),
-        asks(identity).alias("identity_key"),
+        *(F.when(is_request, column).alias(name) for name, column in asked_of.items()),
         F.lit(None).cast("string").alias("quality"),
-        answers(F.col("seq")).alias("response_seq"),
-        answers(F.col("mono_ns")).alias("response_mono_ns"),
-        answers(F.col("code")).alias("code"),
-        answers(F.col("code_name")).alias("code_name"),
+        *(F.when(~is_request, F.col(column)).alias(name) for name, column in answered_of.items()),
         is_request.cast("int").alias("attempts"),
         (~is_request).cast("int").alias("answers"),
         F.col("seq").alias("last_seq"),
@@ -134,7 +114,7 @@ def turns_of(events: DataFrame, timeouts: MatchTimeouts) -> DataFrame:
         is_request.alias("last_is_request"),
         F.xxhash64("data").alias("last_digest"),
         F.col("subject").alias("last_subject"),
-        asks(allowance).alias("last_allowance_ns"),
+        F.when(is_request, allowance).alias("last_allowance_ns"),
     )
 
 
@@ -149,9 +129,7 @@ def _in_order() -> WindowSpec:
 
 def _compared(turns: DataFrame, timeouts: MatchTimeouts) -> DataFrame:
     """Compares each turn with the one before it of the same key."""
-    before = {name: F.lag(name).over(_in_order()) for name in ("last_mono_ns", "last_linger_ns", "last_is_request")}
-    digest, subject = F.lag("last_digest").over(_in_order()), F.lag("last_subject").over(_in_order())
-    allowed = F.lag("last_allowance_ns").over(_in_order())
+    before = {name: F.lag(name).over(_in_order()) for name in LAST}
     is_request = F.col("request_seq").isNotNull()
     first_mono = F.coalesce("request_mono_ns", "response_mono_ns")
     since = first_mono - before["last_mono_ns"]
@@ -160,7 +138,9 @@ def _compared(turns: DataFrame, timeouts: MatchTimeouts) -> DataFrame:
         .withColumns(
             {
                 "broken": F.coalesce(F.col("since") > F.col("before_linger"), F.lit(True)),
-                "same": (digest == F.col("last_digest")) & subject.eqNullSafe(F.col("last_subject")) & (since <= allowed),
+                "same": (before["last_digest"] == F.col("last_digest"))
+                & before["last_subject"].eqNullSafe(F.col("last_subject"))
+                & (since <= before["last_allowance_ns"]),
             }
         )
         # The same bytes once more while there is no answer and the first are still waited for: a further attempt.

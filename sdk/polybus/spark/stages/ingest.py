@@ -21,7 +21,7 @@ from polybus.capture.schema import FLAG_GAP_BEFORE
 
 from ...capture.store.compute import pc
 from ..source.ranges import Range, RangeReader, ReadWindow
-from ..source.worker_setup import settle
+from .manifest import RunCounts
 from .storage import Storage
 
 ROWS_AT_ONCE: Final = 50_000
@@ -33,17 +33,9 @@ SAMPLES: Final = 100
 
 
 @attrs.define
-class IngestResult:
+class IngestResult(RunCounts):
     """Result of a task."""
 
-    frames: int = 0
-    quarantined: int = 0
-    empty: int = 0
-    events: int = 0
-    refused: int = 0
-    rowed: int = 0
-    gaps: int = 0
-    lost: int = 0
     ends: dict[str, int] = attrs.Factory(dict)
     seen: dict[str, int] = attrs.Factory(dict)
     gap_rows: list[dict[str, Any]] = attrs.Factory(list)
@@ -75,7 +67,6 @@ def take(capture: str, storage: Storage, staging: str, piece: Range, window: Rea
         CaptureError: The segment is gone.
         OSError: A file cannot be written.
     """
-    settle()
     done = IngestResult()
     tables = _Tables(storage, staging)
     reader = RangeReader(capture, piece)
@@ -112,10 +103,8 @@ def _noting_gaps(done: IngestResult, rows: pa.RecordBatch) -> pa.RecordBatch:
     marked = pc.not_equal(pc.bit_wise_and(rows.column("flags"), FLAG_GAP_BEFORE), 0)
     gaps = rows.filter(pc.and_(marked, pc.is_null(rows.column("frame"))))
     done.gaps += gaps.num_rows
-    for row in gaps.slice(0, max(0, SAMPLES - len(done.gap_rows))).to_pylist():
-        done.gap_rows.append(
-            {name: row[name] for name in ("capture_id", "seq", "ts_ns", "conn_id")} | {"detail": row["options"]}
-        )
+    noted = gaps.select(["capture_id", "seq", "ts_ns", "conn_id", "options"]).slice(0, SAMPLES - len(done.gap_rows))
+    done.gap_rows += noted.rename_columns({"options": "detail"}).to_pylist()
     return rows
 
 
@@ -127,29 +116,26 @@ class _Tables:
         self._storage = storage
         self._staging = staging
         self._waiting: dict[str, list[pa.RecordBatch]] = {}
-        self._rows: dict[str, int] = {}
-        self._bytes: dict[str, int] = {}
+        self._room: dict[str, list[int]] = {}  # rows and bytes that may still wait
         self._writers: dict[str, Any] = {}
 
     def add(self, table: str, rows: pa.RecordBatch, time: str) -> None:
         for folder, part in _parts(rows, time):
             place = f"{table}/{folder}"
             self._waiting.setdefault(place, []).append(part)
-            self._rows[place] = self._rows.get(place, 0) + part.num_rows
-            self._bytes[place] = self._bytes.get(place, 0) + part.nbytes
-            if self._rows[place] >= ROWS_AT_ONCE or self._bytes[place] >= BYTES_AT_ONCE:
+            room = self._room.setdefault(place, [ROWS_AT_ONCE, BYTES_AT_ONCE])
+            room[:] = room[0] - part.num_rows, room[1] - part.nbytes
+            if min(room) <= 0:
                 self._flush(place)
 
     def _flush(self, place: str) -> None:
         table = pa.Table.from_batches(self._waiting.pop(place))
-        del self._rows[place], self._bytes[place]
+        del self._room[place]
         writer = self._writers.get(place)
         if writer is None:
-            name = f"{self._staging}/{place}/part.parquet"
-            self._storage.filesystem.create_dir(self._storage.inside(name).rpartition("/")[0], recursive=True)
-            writer = pq.ParquetWriter(
-                self._storage.inside(name), table.schema, filesystem=self._storage.filesystem, compression="zstd"
-            )
+            name, files = f"{self._staging}/{place}/part.parquet", self._storage.filesystem
+            files.create_dir(self._storage.inside(f"{self._staging}/{place}"), recursive=True)
+            writer = pq.ParquetWriter(self._storage.inside(name), table.schema, filesystem=files, compression="zstd")
             self._writers[place] = writer
             self.files.append([place, name])
         writer.write_table(table)

@@ -134,7 +134,7 @@ class Output:
                 f"{storage.inside('')} is not empty, and what is in it was not made from a capture "
                 f"({', '.join(names[:3])}, ...): choose a new folder"
             )
-        files = [name for name in storage.files(FOLDER) if name.endswith(".json")]
+        files = (name for name in storage.files(FOLDER) if name.endswith(".json"))
         self.manifests: list[Manifest] = [Manifest.from_json(storage.read(name)) for name in files]
 
     @property
@@ -167,17 +167,16 @@ class Output:
         Raises:
             CaptureError: The folder holds the results of another capture, or made with other settings.
         """
-        last = self.last
+        last, here = self.last, self.storage.inside("")
         if last is None:
             return
         if last.capture != capture:
-            raise CaptureError(f"{self.storage.inside('')} holds the results of {last.capture}: choose another folder")
+            raise CaptureError(f"{here} holds the results of {last.capture}: choose another folder")
         for name, value in settings.items():
-            if last.settings.get(name) != value:
-                raise CaptureError(
-                    f"{self.storage.inside('')} was made with {name} {last.settings.get(name)}, not {value}: use that "
-                    "again, or analyse into a new folder"
-                )
+            before = last.settings.get(name)
+            if before != value:
+                again = "use that again, or analyse into a new folder"
+                raise CaptureError(f"{here} was made with {name} {before}, not {value}: {again}")
 
     def clean(self) -> None:
         """Remove what a killed run has left."""

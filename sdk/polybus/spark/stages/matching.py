@@ -99,11 +99,10 @@ class Matcher:
 
     def _ask(self, key: tuple[Any, ...], event: dict[str, Any]) -> None:
         mono = event["mono_ns"]
-        asked = None
-        if event["deadline_ns"] is not None:
-            asked = event["deadline_ns"] - mono
-        elif event["ttl_ms"] is not None:
-            asked = min(event["ttl_ms"], LONGEST_MS) * 1_000_000
+        deadline, ttl = event["deadline_ns"], event["ttl_ms"]
+        asked = None if ttl is None else min(ttl, LONGEST_MS) * 1_000_000
+        if deadline is not None:
+            asked = deadline - mono
         allowance = asked if asked is not None else self._timeout_ns
         linger = max(allowance, self._horizon_ns)
         digest = blake2b(event["data"] or b"", digest_size=8).digest() + (b"" if event["data"] is None else b"+")

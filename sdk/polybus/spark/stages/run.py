@@ -26,7 +26,6 @@ from .timeouts import MatchTimeouts
 from .watermarks import WATERMARK_COLUMNS, Watermarks
 
 DAY_NS: Final = 86_400_000_000_000
-TAKEN: Final = ("frames", "rowed", "quarantined", "empty", "events", "refused", "gaps", "lost")
 
 Progress = Callable[[str], None]
 
@@ -90,7 +89,7 @@ class PipelineStep:
         moved = self._move_in(prefix, taken)
         before = Watermarks(last.ends, last.seen) if last is not None else Watermarks()
         clocks = before.later(Watermarks(done.ends, done.seen) for done in taken)
-        counts = _sum_of(taken)
+        counts = sum(taken, RunCounts())
         events = load_files(self._spark, self.storage, "events", moved.get("events", []))
         now = clocks.table(self._spark, all_read=self._is_all(end), ended=_ended(taken))
         folded = self._fold(staging, events, last.state if last is not None else None, now)
@@ -170,9 +169,10 @@ class PipelineStep:
 
     def _forget(self, last: Manifest | None, staging: str) -> None:
         """Remove the files that the new manifest has replaced."""
-        for name in [*last.provisional, *([last.state] if last.state is not None else [])] if last is not None else []:
-            self.storage.remove(name)
-        self.storage.remove(staging)
+        replaced = [*last.provisional, last.state] if last is not None else []
+        for name in (*replaced, staging):
+            if name is not None:
+                self.storage.remove(name)
 
     # -- decode ----------------------------------------------------------------------------------------------------------
 
@@ -284,10 +284,3 @@ def _ended(taken: list[IngestResult]) -> set[str]:
     for done in taken:
         names = names.difference(done.ends).union(done.ended)
     return names
-
-
-def _sum_of(taken: list[IngestResult]) -> RunCounts:
-    total = RunCounts()
-    for done in taken:
-        total += RunCounts(**{name: getattr(done, name) for name in TAKEN})
-    return total

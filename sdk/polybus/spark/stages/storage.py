@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import ModuleType
 from typing import Any
 
 import pyarrow.fs as pafs
@@ -16,11 +15,10 @@ from polybus.capture.store.filesystems import find_filesystem
 
 from ...capture.store.compute import pc
 
-fcntl: ModuleType | None
 try:
     import fcntl
 except ImportError:  # Windows
-    fcntl = None
+    fcntl = None  # type: ignore[assignment]
 
 
 def absolute(path: str) -> str:
@@ -33,12 +31,14 @@ class Storage:
 
     Raises:
         CaptureError: The URI is not understood, or nothing there answers.
+        OSError: Of its methods: that was not possible.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         given = os.fspath(path)
-        self._fs, self._root = find_filesystem(given)
-        self.local: bool = isinstance(self._fs, pafs.LocalFileSystem)
+        self.filesystem: Any
+        self.filesystem, self._root = find_filesystem(given)
+        self.local: bool = isinstance(self.filesystem, pafs.LocalFileSystem)
         # Hadoop's name for what pyarrow knows as s3, whose options come after a question mark.
         plain = given.partition("?")[0].rstrip("/").replace("s3://", "s3a://", 1)
         self._for_spark = f"file://{self._root}" if self.local else plain
@@ -60,14 +60,11 @@ class Storage:
         """Keep other runs out that ask for it, while this process lives; `waits` is called where another one holds it.
 
         Only of folders on this machine, and not on Windows.
-
-        Raises:
-            OSError: The folder cannot be made.
         """
         if not self.local or fcntl is None:
             yield
             return
-        self._fs.create_dir(self._root, recursive=True)
+        self.filesystem.create_dir(self._root, recursive=True)
         folder = os.open(self._root, os.O_RDONLY)
         try:
             try:
@@ -81,84 +78,54 @@ class Storage:
         finally:
             os.close(folder)
 
-    @property
-    def filesystem(self) -> Any:
-        """The `pyarrow.fs.FileSystem`."""
-        return self._fs
-
     def files(self, path: str) -> list[str]:
         """All files beneath a folder, relative to the root; none where there is no such folder."""
-        found = self._fs.get_file_info(pafs.FileSelector(self.inside(path), allow_not_found=True, recursive=True))
+        found = self.filesystem.get_file_info(pafs.FileSelector(self.inside(path), allow_not_found=True, recursive=True))
         prefix = len(self._root) + 1
         return sorted(info.path[prefix:] for info in found if info.type == pafs.FileType.File)
 
     def rows(self, path: str) -> int:
-        """Number of rows of a Parquet file.
-
-        Raises:
-            OSError: It cannot be read.
-        """
-        return int(pq.read_metadata(self.inside(path), filesystem=self._fs).num_rows)
+        """Number of rows of a Parquet file."""
+        return int(pq.read_metadata(self.inside(path), filesystem=self.filesystem).num_rows)
 
     def values(self, path: str, column: str) -> set[Any]:
-        """Values of a column of a Parquet file.
-
-        Raises:
-            OSError: It cannot be read.
-        """
-        with pq.ParquetFile(self.inside(path), filesystem=self._fs) as file:
+        """Values of a column of a Parquet file."""
+        with pq.ParquetFile(self.inside(path), filesystem=self.filesystem) as file:
             return {value for rows in file.iter_batches(columns=[column]) for value in pc.unique(rows.column(0)).to_pylist()}
 
     def names(self) -> list[str]:
         """Names at the root."""
-        found = self._fs.get_file_info(pafs.FileSelector(self._root, allow_not_found=True))
+        found = self.filesystem.get_file_info(pafs.FileSelector(self._root, allow_not_found=True))
         return sorted(info.base_name for info in found)
 
     def read(self, path: str) -> bytes:
-        """A file as a whole.
-
-        Raises:
-            OSError: It cannot be read.
-        """
-        with self._fs.open_input_stream(self.inside(path)) as file:
-            data: bytes = file.read()
-        return data
+        """A file as a whole."""
+        with self.filesystem.open_input_stream(self.inside(path)) as file:
+            return bytes(file.read())
 
     def write(self, path: str, data: bytes) -> None:
-        """A file as a whole, under its name only when all of it is there.
-
-        Raises:
-            OSError: It cannot be written.
-        """
+        """A file as a whole, under its name only when all of it is there."""
         place = self.inside(path)
-        self._fs.create_dir(place.rpartition("/")[0], recursive=True)
+        self.filesystem.create_dir(place.rpartition("/")[0], recursive=True)
         if self.local:
             with open(place + ".new", "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
         else:
-            with self._fs.open_output_stream(place + ".new") as stream:
+            with self.filesystem.open_output_stream(place + ".new") as stream:
                 stream.write(data)
-        self._fs.move(place + ".new", place)
+        self.filesystem.move(place + ".new", place)
 
     def move(self, old: str, new: str) -> None:
-        """Give a file another place.
-
-        Raises:
-            OSError: That was not possible.
-        """
-        self._fs.create_dir(self.inside(new).rpartition("/")[0], recursive=True)
-        self._fs.move(self.inside(old), self.inside(new))
+        """Give a file another place."""
+        self.filesystem.create_dir(self.inside(new).rpartition("/")[0], recursive=True)
+        self.filesystem.move(self.inside(old), self.inside(new))
 
     def remove(self, path: str) -> None:
-        """A file or a folder, if it is there.
-
-        Raises:
-            OSError: That was not possible.
-        """
-        kind = self._fs.get_file_info(self.inside(path)).type
+        """A file or a folder, if it is there."""
+        kind = self.filesystem.get_file_info(self.inside(path)).type
         if kind == pafs.FileType.Directory:
-            self._fs.delete_dir(self.inside(path))
+            self.filesystem.delete_dir(self.inside(path))
         elif kind == pafs.FileType.File:
-            self._fs.delete_file(self.inside(path))
+            self.filesystem.delete_file(self.inside(path))

@@ -31,18 +31,12 @@ class Watermarks:
 
     def later(self, others: Iterable[Self]) -> Watermarks:
         """With what others have seen."""
-        ends, seen = dict(self.ends), dict(self.seen)
-        for other in others:
-            _advance(ends, other.ends)
-            _advance(seen, other.seen)
-        return Watermarks(ends, seen)
+        every = [self, *others]
+        return Watermarks(_latest(one.ends for one in every), _latest(one.seen for one in every))
 
     def only(self, names: set[str]) -> Watermarks:
         """Of some recordings."""
-        return Watermarks(
-            {name: value for name, value in self.ends.items() if name in names},
-            {name: value for name, value in self.seen.items() if name in names},
-        )
+        return Watermarks(*({name: at for name, at in clocks.items() if name in names} for clocks in (self.ends, self.seen)))
 
     def table(self, spark: SparkSession, *, all_read: bool, ended: Collection[str] = ()) -> DataFrame:
         """``capture_id`` and `WATERMARK_COLUMNS`; ``silent_ns`` is for how long others have gone on since its last frame.
@@ -60,6 +54,8 @@ class Watermarks:
         return spark.createDataFrame(pa.table(columns))
 
 
-def _advance(clocks: dict[str, int], other: Mapping[str, int]) -> None:
-    for name, value in other.items():
-        clocks[name] = max(value, clocks.get(name, value))
+def _latest(every: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for clocks in every:
+        found |= {name: max(value, found.get(name, value)) for name, value in clocks.items()}
+    return found
