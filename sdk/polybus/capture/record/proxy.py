@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, Self
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -119,15 +120,7 @@ class RecordingProxy:
         self.recorder.claim()
         runtime = self._runtime = Runtime(self._limits)
         await runtime.open()
-        codec = self._adapter.codec(self._limits)
-        options = ListenOptions(
-            host=runtime,
-            gate=self,
-            protocol=self._adapter.name,
-            reads=codec.reads,
-            writes=codec.writes,
-            subprotocol=self._adapter.name,
-        )
+        options = ListenOptions(gate=self, protocol=self._adapter.name, **self._common_options())
         try:
             await anyio.to_thread.run_sync(self.recorder.open)
             self._listening: Any = await self._transport.listen(self._address, options)
@@ -146,6 +139,10 @@ class RecordingProxy:
             with anyio.move_on_after(self._limits.close_timeout):
                 await self._runtime.notifier.until(lambda: not self._sides)
             await self._shut()
+
+    def _common_options(self) -> dict[str, Any]:
+        codec = self._adapter.codec(self._limits)
+        return {"host": self._runtime, "reads": codec.reads, "writes": codec.writes, "subprotocol": self._adapter.name}
 
     async def _shut(self) -> None:
         with anyio.CancelScope(shield=True):
@@ -176,15 +173,9 @@ class RecordingProxy:
         self._runtime.spawn(self._dial, handshake, decided)
 
     async def _dial(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
-        codec = self._adapter.codec(self._limits)
-        headers = {
-            name: value
-            for name, value in handshake.headers.items()
-            if name not in _HOP and not name.startswith("sec-websocket")
-        }
-        options = DialOptions(
-            host=self._runtime, reads=codec.reads, writes=codec.writes, subprotocol=self._adapter.name, headers=headers
-        )
+        own = {name: value for name, value in handshake.headers.items() if not name.startswith("sec-websocket")}
+        headers = {name: value for name, value in own.items() if name not in _HOP}
+        options = DialOptions(headers=headers, **self._common_options())
         try:
             transport = await self._connector_for(handshake).connect(options)
         except BusError as error:
@@ -215,16 +206,13 @@ class RecordingProxy:
         client.hand_on = tap.goes_out(transport.send)
         client.other, server.other = server, client
 
-        def over(side: _Side) -> Callable[[Closed], None]:
-            def gone(why: Closed) -> None:
-                self._sides.pop(side, None)
-                if side is client:
-                    tap.over(why)
-                self._runtime.notifier.signal()
+        def over(side: _Side, why: Closed) -> None:
+            self._sides.pop(side, None)
+            if side is client:
+                tap.over(why)
+            self._runtime.notifier.signal()
 
-            return gone
-
-        client.over, server.over = over(client), over(server)
+        client.over, server.over = partial(over, client), partial(over, server)
         self._sides[client] = self._sides[server] = None
         client.transport.start(client)
         server.transport.start(server)

@@ -76,9 +76,6 @@ def blank(frame: bytes, *, form: int | None = None, encoded: int | None = None) 
         encoded: Where a payload begins that is base64 as a whole.
     """
     work = _Frame(frame)
-    work.json(0)
-    work.protobuf()
-    work.bearer()
     if form is not None:
         work.form(form)
     work.base64(0 if encoded is None else encoded, _DEPTH)
@@ -86,11 +83,15 @@ def blank(frame: bytes, *, form: int | None = None, encoded: int | None = None) 
 
 
 class _Frame:
-    """The bytes while they are blanked."""
+    """The bytes while they are blanked: what stands in them as it is at once."""
 
     def __init__(self, frame: bytes) -> None:
         self.data = bytearray(frame)
         self.changed = False
+        self.json()
+        self.protobuf()
+        for found in list(_BEARER.finditer(self.data)):
+            self.fill(*found.span(2))
 
     def fill(self, start: int, end: int) -> None:
         """Stars, from one place to another."""
@@ -100,9 +101,9 @@ class _Frame:
 
     # -- JSON ------------------------------------------------------------------------------------------------------------
 
-    def json(self, start: int) -> None:
+    def json(self) -> None:
         """Values of members with secret names, at any level of text inside text."""
-        place = start
+        place = 0
         while (found := _KEY.search(self.data, place)) is not None:
             place = found.end()
             if is_secret(_name(bytes(found[2]))):
@@ -126,24 +127,16 @@ class _Frame:
                     place = next((found.end() for found in (marker, number) if found is not None), place)
                 else:
                     self.fill(begin, close)
-            elif data[place] in b"{[":
-                depth += 1
-                place += 1
-                continue
-            elif data[place] in b"}]":
-                if depth == 0:
-                    return place
-                depth -= 1
-                place += 1
-            elif data[place] in b",\x00" and depth == 0:
+            elif data[place] in b"}],\x00" and depth == 0:
                 return place
+            elif (scalar := _SCALAR.match(data, place)) is not None:
+                self.scalar(*scalar.span())
+                place = scalar.end()
             else:
-                scalar = _SCALAR.match(data, place)
-                if scalar is not None:
-                    self.scalar(place, scalar.end())
-                    place = scalar.end()
-                else:
-                    place += 1
+                closes = data[place] in b"}]"
+                depth += (data[place] in b"{[") - closes
+                place += 1
+                if not closes:
                     continue
             if depth == 0:
                 return place
@@ -214,11 +207,6 @@ class _Frame:
             else:
                 self.message(begin, stop)
 
-    def bearer(self) -> None:
-        """The token behind ``Bearer``."""
-        for found in list(_BEARER.finditer(self.data)):
-            self.fill(*found.span(2))
-
     def form(self, start: int) -> None:
         """The fields of a form."""
         for found in list(_FIELD.finditer(self.data, start)):
@@ -245,9 +233,6 @@ def _inner(data: bytes, depth: int) -> bytes:
     if _PLAIN.search(data) is None and b"\\u00" not in data and (depth == 0 or _BASE64.search(data) is None):
         return data
     work = _Frame(data)
-    work.json(0)
-    work.protobuf()
-    work.bearer()
     if depth:
         work.base64(0, depth - 1)
     return bytes(work.data) if work.changed else data

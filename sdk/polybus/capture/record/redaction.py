@@ -27,9 +27,8 @@ _DATA_IN_FRAMES: Final = re.compile(rb'"data_base64":"([^"]*)"')
 _BETWEEN: Final = b"CgoK"
 """Base64 of line feeds: nothing that is looked for goes over it."""
 _CLOSING: Final = tuple(b"}]")
-_FORM: Final = 3
-_BASE64: Final = 4
-_HIDING: Final = (_FORM, _BASE64)
+_HIDING: Final = {3: "form", 4: "encoded"}
+"""The encodings of CSB for a form and for base64, by which `blank` is told of them."""
 
 
 def redact_default(protocol: str, frame: bytes) -> bytes:
@@ -37,10 +36,7 @@ def redact_default(protocol: str, frame: bytes) -> bytes:
     if protocol == "csb":
         for start in (0, 4):
             if len(frame) > start + 8 and frame[start] >> 4 in (1, 2) and frame[start] & 15 in _HIDING:
-                encoding = frame[start] & 15
-                frame = blank(
-                    frame, form=start + 8 if encoding == _FORM else None, encoded=start + 8 if encoding == _BASE64 else None
-                )
+                frame = blank(frame, **{_HIDING[frame[start] & 15]: start + 8})
     return blank(frame)
 
 
@@ -169,7 +165,7 @@ def _hiding_csb(frames: pa.Array) -> list[int]:
     hiding = np.zeros(len(frames), bool)
     for place in (0, 4):
         there = np.flatnonzero(ends[1:] - ends[:-1] > place)
-        hiding[there] |= np.isin(octets[ends[there] + place] & 15, _HIDING)
+        hiding[there] |= np.isin(octets[ends[there] + place] & 15, list(_HIDING))
     return np.flatnonzero(hiding).tolist()
 
 

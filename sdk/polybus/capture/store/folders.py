@@ -25,6 +25,9 @@ class Folder:
     """The folder of a recorder, which keeps so many bytes of segments for so many seconds.
 
     Several recorders may share one: a segment belongs to one of them.
+
+    Raises:
+        OSError: Of its methods: it, or a segment in it, cannot be made, read or written.
     """
 
     def __init__(self, path: Path, max_bytes: int, max_age: float) -> None:
@@ -34,11 +37,7 @@ class Folder:
         self._next = 0
 
     def open(self) -> list[Gap]:
-        """Make it, and seal what recorders that are gone have left open. Says what these have lost.
-
-        Raises:
-            OSError: It cannot be made or written.
-        """
+        """Make it, and seal what recorders that are gone have left open. Says what these have lost."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not os.access(self.path, os.W_OK | os.X_OK):
             raise PermissionError(13, "the folder cannot be written")
@@ -51,11 +50,7 @@ class Folder:
         return gaps + self.trim(time.time())
 
     def next_seq(self, capture_id: str) -> int:
-        """The number that follows those of a recording in this folder: 0 but for one whose writer was killed, and goes on.
-
-        Raises:
-            OSError: A segment cannot be read.
-        """
+        """The number that follows those of a recording in this folder: 0 but for one whose writer was killed, and goes on."""
         for _, sealed, path in reversed(self._segments()):
             if not sealed:
                 continue
@@ -68,11 +63,7 @@ class Folder:
         return 0
 
     def new_segment(self, metadata: Mapping[str, str]) -> SegmentWriter:
-        """The next one.
-
-        Raises:
-            OSError: It cannot be made.
-        """
+        """The next one."""
         for _ in range(_ATTEMPTS):
             number, self._next = self._next, self._next + 1
             try:

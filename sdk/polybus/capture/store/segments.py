@@ -56,7 +56,7 @@ class SegmentWriter:
     """Writes one segment, into a folder that is there; `metadata` goes into the schema of the file, beside its version.
 
     Raises:
-        OSError: It cannot be made; `FileExistsError` where there is one of this number.
+        OSError: It cannot be made; `FileExistsError` where there is one of this number. Of its methods: that was not possible.
     """
 
     def __init__(self, folder: str | os.PathLike[str], number: int, metadata: Mapping[str, str] | None = None) -> None:
@@ -69,8 +69,8 @@ class SegmentWriter:
         if Path(folder, segment_name(number, sealed=True)).exists():
             raise FileExistsError(f"{folder}: segment {number} is there already")
         given = {**(metadata or {}), MARK: marked(-1, 0, 0)}
-        schema = FRAMES.with_metadata({**FRAMES.metadata, **{name.encode(): text.encode() for name, text in given.items()}})
-        self._schema = schema
+        encoded = {name.encode(): text.encode() for name, text in given.items()}
+        self._schema = schema = FRAMES.with_metadata({**FRAMES.metadata, **encoded})
         self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o600)
         lock(self._file)
         try:
@@ -85,8 +85,7 @@ class SegmentWriter:
     def write(self, batch: pa.RecordBatch, seq: int) -> int:
         """Write a batch of `FRAMES` rows, the first of which has this number. Gives the bytes that it took.
 
-        Raises:
-            OSError: It could not be written; then nothing of it is there, and the next one may be tried.
+        Where it could not be written, nothing of it is there, and the next one may be tried.
         """
         stream = encode_batch(batch, self._schema, marked(self.batches, seq, batch.num_rows))
         data = sealed_message(stream.slice(self._head).to_pybytes())
@@ -96,11 +95,7 @@ class SegmentWriter:
         return len(data)
 
     def end(self, seq: int) -> int:
-        """Write that the recording is over, and has no frame of this number. Gives the bytes that it took.
-
-        Raises:
-            OSError: As `write`.
-        """
+        """Write that the recording is over, and has no frame of this number. Gives the bytes that it took."""
         return self.write(NOTHING, seq)
 
     def _write(self, data: bytes) -> None:
@@ -114,11 +109,7 @@ class SegmentWriter:
         self.size += len(data)
 
     def seal(self) -> Path:
-        """End the stream and give the file its final name.
-
-        Raises:
-            OSError: That was not possible.
-        """
+        """End the stream and give the file its final name."""
         with suppress(OSError):  # a full disk: the stream can be read without its end
             self._write(END_OF_STREAM)
         sealed = self.path.with_name(segment_name(self.number, sealed=True))
@@ -190,6 +181,9 @@ class SegmentReader:
         offset: The end of the last good batch that was given out.
         ended: Whether that one says that the recording is over.
         metadata: Of the schema: version, recorder, source.
+
+    Raises:
+        CaptureError: Of its methods: the segment's version is not known, or it has other columns.
     """
 
     def __init__(self, data: pa.Buffer, name: str = "segment", *, offset: int = 0, batch: int = 0) -> None:
@@ -204,11 +198,7 @@ class SegmentReader:
         self._seq: int | None = None
 
     def messages(self) -> Iterator[ArrowMessage]:
-        """The batches, checked and not yet decompressed; also the one without rows.
-
-        Raises:
-            CaptureError: The segment's version is not known.
-        """
+        """The batches, checked and not yet decompressed; also the one without rows."""
         lost: ArrowMessage | None = None
         for message in messages(self._data, self.offset):
             if not message.good:
@@ -230,22 +220,14 @@ class SegmentReader:
             self.damage.append(Stretch(lost.offset, lost.size, self._batch, torn=lost.torn))
 
     def schema_metadata(self) -> Mapping[str, str]:
-        """The metadata of the schema: version, recorder, source; empty where it is damaged.
-
-        Raises:
-            CaptureError: The segment's version is not known.
-        """
+        """The metadata of the schema: version, recorder, source; empty where it is damaged."""
         first = next(messages(self._data), None)
         if first is not None and first.good and first.batch < 0:
             self._take_schema(first)
         return self.metadata
 
     def batches(self) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Numbers and rows of the good batches that have some, in order.
-
-        Raises:
-            CaptureError: The segment's version is not known.
-        """
+        """Numbers and rows of the good batches that have some, in order."""
         for message in self.messages():
             if message.rows:
                 yield message.batch, self.rows(message)
@@ -254,9 +236,6 @@ class SegmentReader:
         """The rows of a batch, in the columns of `FRAMES` or some of them.
 
         Others are not decompressed (six of them: a third of the time of all).
-
-        Raises:
-            CaptureError: It has other columns.
         """
         wanted = FRAMES if columns is None else pa.schema([FRAMES.field(name) for name in columns], FRAMES.metadata)
         batch = self._read(message, wanted.names)

@@ -52,12 +52,10 @@ class CaptureWriter:
         self._metadata = {"capture_id": settings.capture_id, **settings.metadata}
         self._notes: list[Gap] = []  # of what is missing: rows of their own, before the next ones
         self._segment: SegmentWriter | None = None
-        self._in_segment = 0  # frames
-        self._said = 0  # and those that its gap rows are about
+        self._in_segment = self._said = 0  # frames, and those that its gap rows are about
         self._since = 0.0
         self._lost = 0  # not written since the last gap row that was
-        self._lost_to = "disk"
-        self._lost_because = ""
+        self._lost_to, self._lost_because = "disk", ""
         self._not_before = 0.0
         self._failing = False  # and that has been said
 
