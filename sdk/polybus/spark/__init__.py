@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from .source.data_source import BusDataSource
     from .source.options import nanoseconds
     from .stages.correlation import Correlated, correlate
+    from .stages.manifest import load
     from .stages.pipeline import Done, Pipeline, check
-    from .stages.results import load
 
 __all__ = [
     "BusDataSource",
@@ -36,8 +36,8 @@ __getattr__: Callable[[str], Any] = lazy_names(
         ".source.data_source": ("BusDataSource",),
         ".source.options": ("nanoseconds",),
         ".stages.correlation": ("Correlated", "correlate"),
+        ".stages.manifest": ("load",),
         ".stages.pipeline": ("Done", "Pipeline", "check"),
-        ".stages.results": ("load",),
     },
     ("pyspark", "pyarrow", "pandas", "matplotlib", "numpy"),
     "the pipeline needs {}: pip install 'polybus[spark]'",

@@ -271,35 +271,31 @@ class _Player:
         self._leaving = waiting
 
     async def _replay(self, client: _Client | None, recorded: RecordedMessage, message: Message) -> None:
-        kind = message.kind
-        if client is None:
-            self._report.skipped[kind.value] += 1
-            return
+        kind, said = message.kind.value, False
         try:
-            link = client.link
-            subject = recorded.subject_for(message.subject, link.adapter.name)
-            if kind is Kind.REQUEST:
-                await self._request(client, link, subject, recorded, message)
-            elif kind is Kind.PUBLISH:
-                await client.bus.publish(subject, message.body, headers=message.headers)
-            elif kind is Kind.NOTIFY:
-                await client.bus.notify(subject, message.body, headers=message.headers)
-            elif kind is Kind.SUBSCRIBE:
-                await client.subscribe(subject)
-            elif kind is Kind.UNSUBSCRIBE:
-                if subject not in client.subscriptions:  # that could not be made
-                    self._report.skipped[kind.value] += 1
-                    return
-                await client.unsubscribe(subject)
-            else:
-                reply = client.asked.get(message.id)
-                if reply is not None:
-                    reply.cancel()
+            said = client is not None and await self._say(client, recorded, message)
         except BusError as error:
-            logger.warning("polybus: %s of %r cannot be said again: %s", kind.value, message.subject, error)
-            self._report.skipped[kind.value] += 1
-            return
-        self._report.said[kind.value] += 1
+            logger.warning("polybus: %s of %r cannot be said again: %s", kind, message.subject, error)
+        (self._report.said if said else self._report.skipped)[kind] += 1
+
+    async def _say(self, client: _Client, recorded: RecordedMessage, message: Message) -> bool:
+        kind, link = message.kind, client.link
+        subject = recorded.subject_for(message.subject, link.adapter.name)
+        if kind is Kind.REQUEST:
+            await self._request(client, link, subject, recorded, message)
+        elif kind is Kind.PUBLISH:
+            await client.bus.publish(subject, message.body, headers=message.headers)
+        elif kind is Kind.NOTIFY:
+            await client.bus.notify(subject, message.body, headers=message.headers)
+        elif kind is Kind.SUBSCRIBE:
+            await client.subscribe(subject)
+        elif kind is Kind.UNSUBSCRIBE:
+            if subject not in client.subscriptions:  # that could not be made
+                return False
+            await client.unsubscribe(subject)
+        elif (reply := client.asked.get(message.id)) is not None:
+            reply.cancel()
+        return True
 
     async def _request(
         self, client: _Client, link: Link, subject: str | int, recorded: RecordedMessage, message: Message
@@ -333,12 +329,9 @@ class _Player:
         for key, reply in list(client.asked.items()):
             if all_of_them or reply.done():
                 del client.asked[key]
-                await self._answer(reply)
-
-    async def _answer(self, reply: Reply[Any]) -> None:
-        self._asked -= 1
-        try:
-            await reply
-            self._report.answered += 1
-        except BusError:
-            self._report.failed += 1
+                self._asked -= 1
+                try:
+                    await reply
+                    self._report.answered += 1
+                except BusError:
+                    self._report.failed += 1

@@ -174,30 +174,27 @@ class _Recording:
 
     def begin(self) -> tuple[int, int] | None:
         """Time of its first frame, ns by the wall clock and by its own; None where there is none."""
-        for segment in self.segments:
-            reader = self.capture.reader(segment)
-            for message in reader.messages():
-                rows = reader.rows(message, ["ts_ns", "mono_ns", "flags"]) if message.rows else None
-                for row in rows.to_pylist() if rows is not None else ():
-                    if not _is_gap(row) and None not in (row["ts_ns"], row["mono_ns"]):
-                        return row["ts_ns"], row["mono_ns"]
-        return None
+        row = next(self._read(Counter(), ["ts_ns", "mono_ns", "flags"]), None)
+        return None if row is None else (row["ts_ns"], row["mono_ns"])
 
     def rows(self, ahead: int, skipped: Counter[str]) -> Rows:
         """Its rows but for those that say that others are missing, and when each was recorded by its own clock.
 
         The wall clock is so many ns `ahead` of that. `skipped` counts the rows that cannot be read.
         """
+        return ((row["mono_ns"] + ahead, row) for row in self._read(skipped))
+
+    def _read(self, skipped: Counter[str], columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
         for segment in self.segments:
             reader = self.capture.reader(segment)
-            for _, batch in reader.batches():
-                for row in batch.to_pylist():
-                    if _is_gap(row):
+            for message in reader.messages():
+                for row in reader.rows(message, columns).to_pylist() if message.rows else ():
+                    if (row["flags"] or 0) & FLAG_GAP_BEFORE:
                         continue
-                    if None in (row["ts_ns"], row["mono_ns"]):
+                    if None not in (row["ts_ns"], row["mono_ns"]):
+                        yield row
+                    else:
                         skipped["unreadable"] += 1
-                        continue
-                    yield row["mono_ns"] + ahead, row
             for loss in lost(segment, reader):
                 skipped["damaged"] += loss.stretch.frames or 1
 
@@ -230,10 +227,6 @@ def _recordings(capture: Capture) -> list[_Recording]:
         name = capture.reader(segment).schema_metadata().get("capture_id", "")
         found.setdefault(name, _Recording(capture)).segments.append(segment)
     return list(found.values())
-
-
-def _is_gap(row: dict[str, Any]) -> bool:
-    return bool((row["flags"] or 0) & FLAG_GAP_BEFORE)
 
 
 # -- what they say -----------------------------------------------------------------------------------------------------------

@@ -14,8 +14,7 @@ from pyspark.sql import functions as F
 
 from polybus.capture.schema import OUTCOMES
 
-from ..stages.manifest import Output
-from ..stages.results import load_files
+from ..stages.manifest import Output, load_files
 from .metric_tables import METRICS
 
 FEW: Final = 100

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, TypeVar
 
 import attrs
 from pyspark.sql.types import StructType
@@ -13,6 +13,8 @@ from ..stages.timeouts import LONGEST_MS
 from .ranges import LAST_NS, ROWS_PER_RANGE, ReadWindow
 from .tables import arrow_schema, spark_schema
 
+T = TypeVar("T")
+U = TypeVar("U")
 READABLE: Final = ("events", "exchanges", "quarantine", "raw")
 STREAMED: Final = ("events", "raw")
 PLACES: Final = "places"
@@ -28,7 +30,8 @@ class Options:
 
     path: str
     table: str = "events"
-    columns: tuple[str, ...] | None = None
+    names: list[str] | None = None
+    """The columns that are wanted, None for all."""
     window: ReadWindow = attrs.Factory(ReadWindow)
     rows_per_partition: int = ROWS_PER_RANGE
     max_rows: int | None = None
@@ -53,20 +56,21 @@ class Options:
         if table not in (*READABLE, PLACES):
             raise ValueError(f"table={table!r}: one of {', '.join(READABLE)}")
         columns = given.get("columns")
-        names = tuple(name.strip() for name in columns.split(",")) if columns else None
-        arrow_schema(table, list(names) if names else None)
+        names = [name.strip() for name in columns.split(",")] if columns else None
+        arrow_schema(table, names)
         if names and len(set(names)) < len(names):
             raise ValueError(f"columns={columns!r}: one of them is there twice")
-        window = ReadWindow(_nanoseconds(given, "start"), _nanoseconds(given, "end"), given.get("connection"))
+        start, end = (option(given, name, nanoseconds, None) for name in ("start", "end"))
+        window = ReadWindow(start, end, given.get("connection"))
         window.check()
         return cls(
             path,
             table,
             names,
             window,
-            _count(given, "rowsPerPartition") or ROWS_PER_RANGE,
-            _count(given, "maxRowsPerTrigger"),
-            seconds(given, "timeout", 30.0),
+            option(given, "rowsPerPartition", _count, ROWS_PER_RANGE),
+            option(given, "maxRowsPerTrigger", _count, None),
+            option(given, "timeout", seconds, 30.0),
         )
 
     def as_asked(self, schema: StructType) -> Options:
@@ -81,18 +85,16 @@ class Options:
             if wanted.dataType != there.dataType:
                 have, asked = there.dataType.simpleString(), wanted.dataType.simpleString()
                 raise ValueError(f"{wanted.name} is {have}, not {asked}: cast it after reading")
-        return attrs.evolve(self, columns=tuple(schema.names))
-
-    @property
-    def names(self) -> list[str] | None:
-        """The columns that are wanted, None for all."""
-        return list(self.columns) if self.columns is not None else None
+        return attrs.evolve(self, names=list(schema.names))
 
 
-def seconds(given: Mapping[str, str], name: str, usual: float) -> float:
-    text = given.get(name)
-    if text is None:
-        return usual
+def option(given: Mapping[str, str], name: str, read: Callable[[str, str], T], usual: U) -> T | U:
+    """An option, by its name in small letters; what is usual where it is not given."""
+    text = given.get(name.lower())
+    return usual if text is None else read(text, name)
+
+
+def seconds(text: str, name: str) -> float:
     try:
         seconds = float(text)
     except ValueError:
@@ -102,18 +104,10 @@ def seconds(given: Mapping[str, str], name: str, usual: float) -> float:
     return seconds
 
 
-def _count(given: Mapping[str, str], name: str) -> int | None:
-    text = given.get(name.lower())
-    if text is None:
-        return None
+def _count(text: str, name: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise ValueError(f"{name}={text!r}: a whole number, 1 or more")
     return int(text)
-
-
-def _nanoseconds(given: Mapping[str, str], name: str) -> int | None:
-    text = given.get(name)
-    return None if text is None else nanoseconds(text, name)
 
 
 def nanoseconds(text: str, name: str = "time") -> int:

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from polybus import sync
 
-from .options import seconds
+from .options import option, seconds
 
 ID_HEADER: Final = "idempotency-key"
 KNOWN: Final = ("path", "url", "idHeader", "run", "timeout")
@@ -54,7 +54,7 @@ class _Publishing:
         self._url = url
         self._id_header = options.get("idheader", ID_HEADER)
         self._run = options.get("run", run)
-        self._timeout = seconds(options, "timeout", 30.0)
+        self._timeout = option(options, "timeout", seconds, 30.0)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PublishResult:
         """Publish a partition over one link, of one batch where it is a stream.

@@ -31,7 +31,6 @@ _NEEDED: Final = (
 
 @attrs.define(eq=False)
 class _Exchange:
-    key: tuple[Any, ...]
     row: dict[str, Any]
     allowance: int
     asked: bool
@@ -129,7 +128,7 @@ class Matcher:
             "attempts": 1,
             "identity_key": event["client"] or event["source"],
         }
-        self._open[key] = _Exchange(key, row, allowance, asked is not None, digest, linger, mono, mono, quality, allowance)
+        self._open[key] = _Exchange(row, allowance, asked is not None, digest, linger, mono, mono, quality, allowance)
 
     def _answer(self, key: tuple[Any, ...], event: dict[str, Any]) -> None:
         mono, before = event["mono_ns"], self._open.get(key)

@@ -19,8 +19,7 @@ from polybus.capture.store.segments import Stretch
 from ..source.ranges import ReadPosition, ReadWindow, plan, reach
 from .correlation import CARRIED, FINAL, OPEN, ORPHANS, exchanges_of, fold, orphans_of, part_of, turns_of
 from .ingest import SAMPLES, IngestResult, ingest_task
-from .manifest import STAGING, STATE, Manifest, Output, RunCounts, run_prefix
-from .results import load_files
+from .manifest import STAGING, STATE, Manifest, Output, RunCounts, load_files, run_prefix
 from .storage import Storage, absolute
 from .timeouts import MatchTimeouts
 from .watermarks import WATERMARK_COLUMNS, Watermarks
