@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final, TypeAlias
 
-from attrs import astuple, define, frozen
+from attrs import define, frozen
 
 DIRECTION_OUT: Final = 0
 DIRECTION_IN: Final = 1
@@ -45,10 +45,6 @@ class RowHeader:
     role: int = 0
     flags: int = 0
 
-    def facts(self) -> list[Any]:
-        """The form for the process that writes: the arguments, behind the facts of a gap."""
-        return [None, *astuple(self)]
-
 
 class Gap(RowHeader):
     """The end of a row that says that frames are missing before it.
@@ -65,10 +61,6 @@ class Gap(RowHeader):
         super().__init__(DIRECTION_OUT, options=json.dumps({"gap": what, "frames": frames, **facts}), flags=FLAG_GAP_BEFORE)
         self.what: str = what
         self.frames: int = frames
-
-    def facts(self) -> list[Any]:
-        """The same, of a gap."""
-        return [[self.what, self.frames], *super().facts()[1:]]
 
 
 @frozen

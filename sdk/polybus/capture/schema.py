@@ -117,25 +117,9 @@ EVENTS: Final = pa.schema(
 )
 """A row for each message; its key is (capture_id, seq, sub)."""
 
-QUARANTINE_REASONS: Final = (
-    "short_frame",
-    "bad_length",
-    "bad_kind",
-    "bad_encoding",
-    "bad_code",
-    "bad_text",
-    "bad_json",
-    "bad_protobuf",
-    "not_array",
-    "missing_field",
-    "bad_field",
-    "unknown_type",
-    "too_deep",
-    "too_large",
-    "truncated",
-    "redacted",
-    "unknown_protocol",
-    "malformed",
+QUARANTINE_REASONS: Final = tuple(
+    "short_frame bad_length bad_kind bad_encoding bad_code bad_text bad_json bad_protobuf not_array missing_field bad_field "
+    "unknown_type too_deep too_large truncated redacted unknown_protocol malformed".split()
 )
 
 QUARANTINE: Final = pa.schema(

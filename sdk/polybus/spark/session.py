@@ -70,10 +70,8 @@ def unoptimized() -> Iterator[None]:
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[_OPTIONS]
-        else:
-            os.environ[_OPTIONS] = before
+        del os.environ[_OPTIONS]
+        os.environ.update({} if before is None else {_OPTIONS: before})
 
 
 @cache
@@ -130,11 +128,12 @@ def start_session(master: str | None = None, *, name: str = "polybus", settings:
     if active is not None:
         return active
     check_java()
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if master is None and "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has said it
+        master = "local[*]"
     builder = SparkSession.builder.appName(name)
-    if master is not None or not submitted:
-        builder = builder.master(master if master is not None else "local[*]")
-    local = master is None and not submitted or master is not None and master.startswith("local")
+    if master is not None:
+        builder = builder.master(master)
+    local = master is not None and master.startswith("local")
     chosen = {
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",

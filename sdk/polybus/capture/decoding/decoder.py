@@ -213,11 +213,10 @@ def joined(batches: Iterable[pa.RecordBatch], most_rows: int, most_bytes: int) -
 @contextmanager
 def _collection_paused() -> Iterator[None]:
     """Pauses the search for cycles: decoding makes none, and hundreds of thousands of objects that would be searched."""
-    if not gc.isenabled():
-        yield
-        return
+    enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        gc.enable()
+        if enabled:
+            gc.enable()

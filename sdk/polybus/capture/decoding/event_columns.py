@@ -17,8 +17,6 @@ from .event_mapping import FIELDS
 Column: TypeAlias = pa.Array | Callable[[], pa.Array]
 """A column that is there already, or a function that makes it."""
 
-KINDS: Final = pa.array(["request", "response", "publish"])
-REQUEST, RESPONSE, PUBLISH = range(3)
 _TYPES: Final = dict.fromkeys(FIELDS, pa.string()) | {"data": pa.binary(), "code": pa.int32(), "ttl_ms": pa.int64()}
 _PLACES: Final = {name: place for place, name in enumerate(FIELDS)}
 _FIELDS: Final = frozenset(FIELDS) - {"id", "source"}
@@ -51,12 +49,6 @@ class ColumnarEvents:
         if given is not None:
             return given() if callable(given) else given
         return pa.repeat("", len(self.rows)) if name == "client" else pa.nulls(len(self.rows), _TYPES[name])
-
-
-def good_answers(kinds: Any) -> dict[str, pa.Array]:
-    """Code and name of answers that are good, by the places of all kinds in `KINDS` (`numpy.ndarray`)."""
-    good = pa.array(np.zeros(len(kinds), np.int32), mask=kinds != RESPONSE)
-    return {"code": good, "code_name": pa.array(["OK"]).take(good)}
 
 
 def frame_columns(names: Iterable[str]) -> list[str]:

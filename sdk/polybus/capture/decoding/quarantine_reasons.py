@@ -25,7 +25,6 @@ _BY_REASON: Final[Mapping[str, str]] = {
     "too_many_messages": "too_large",
     "malformed": "malformed",
 }
-_HEADERS: Final = (" bytes of a header",)
 _BY_TEXT: Final = (
     ("trailing bytes", "bad_length"),
     ("is no object", "not_array"),
@@ -47,7 +46,7 @@ def reason_of(error: RemoteProtocolError, flags: int = 0) -> str:
     if flags & FLAG_REDACTED:
         return "redacted"
     text = str(error)
-    if any(words in text for words in _HEADERS):
+    if " bytes of a header" in text:
         return "short_frame"
     if isinstance(error.__cause__, UnicodeDecodeError) or "UTF-8" in text or "utf-8" in text:
         return "bad_text"

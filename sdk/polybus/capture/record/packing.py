@@ -11,9 +11,9 @@ from math import nan
 from operator import is_not
 from typing import Any, Final, TypeAlias
 
-from attrs import frozen
+from attrs import astuple, frozen
 
-from ..rows import FIELDS, Gap, RowHeader, Ttl
+from ..rows import FIELDS, FLAG_GAP_BEFORE, Gap, RowHeader, Ttl
 
 Numbers: TypeAlias = "array[int] | memoryview"
 
@@ -55,7 +55,7 @@ class Packed:
 
     def shipment(self) -> bytes:
         """The bytes that `unpacked` takes."""
-        new = json.dumps([end.facts() for end in self.new]).encode() if self.new else b""
+        new = json.dumps([astuple(end) for end in self.new]).encode() if self.new else b""
         head = HEAD.pack(len(self.ends), self.known, len(new), len(self.ttls), len(self.asked), len(self.data))
         return b"".join((head, self.times, self.ttls, self.ends, self.sizes, self.asked, new, self.data))
 
@@ -120,14 +120,13 @@ def unpacked(head: tuple[int, ...], body: memoryview) -> Packed:
     return Packed(*numbers, data, asked.cast("i"), ttls.cast("d"), head[1], new)
 
 
-def _end(facts: list[Any]) -> RowHeader:
-    gap, *common = facts
-    end = RowHeader.__new__(Gap if gap else RowHeader)
-    common[5] = tuple(common[5])
-    RowHeader.__init__(end, *common)
-    if isinstance(end, Gap):
-        end.what, end.frames = gap
-    return end
+def _end(given: list[Any]) -> RowHeader:
+    end = RowHeader(*given)
+    end.tunnel = tuple(end.tunnel)
+    if not end.flags & FLAG_GAP_BEFORE:
+        return end
+    facts = json.loads(end.options)
+    return Gap(facts.pop("gap"), facts.pop("frames"), **facts)
 
 
 def joined(some: Sequence[Packed]) -> Packed:

@@ -51,6 +51,7 @@ _BEARER: Final = re.compile(rb"(?i)(bearer\s+)([A-Za-z0-9._~+/=-]+)")
 _BASE64: Final = re.compile(rb"[A-Za-z0-9+/]{20,}={0,2}")
 _FIELD: Final = re.compile(rb"(?:^|(?<=[&?]))([^=&]{1,256})=([^&]*)")
 _PLAIN: Final = re.compile(rb"(?i)" + _WORDS.replace("sessionid", "session[-_ ]?id").encode() + rb"|bearer ")
+_COLON: Final = re.compile(rb"[ \t\r\n]*:")
 _SCALAR: Final = re.compile(rb"[-+.0-9eEa-z]+")
 _MARKER: Final = re.compile(rb'(\\*)"\^(?:ObjectID\1"\s*:\s*\1"-?\d+|EncodedType\1"\s*:\s*\1"[\w.$;\[]{1,200})\1"')
 """Members that J.REP writes into objects beside their values, so that they can be read."""
@@ -119,7 +120,7 @@ class _Frame:
                 begin = place + len(quote)
                 close = self.close(begin, escape)
                 place = close + len(quote)
-                if depth and _is_key(data, place):
+                if depth and _COLON.match(data, place):  # the name of a member
                     marker = _MARKER.match(data, begin - len(quote))
                     number = _NUMBER.match(data, begin - len(quote))
                     if number is not None:
@@ -244,13 +245,6 @@ def _name(raw: bytes) -> str:
     except ValueError:
         return raw.decode("utf-8", "replace")
     return str(decoded)
-
-
-def _is_key(data: bytearray, place: int) -> bool:
-    """True if a string that ended here is the name of a member."""
-    while place < len(data) and data[place] in b" \t\r\n":
-        place += 1
-    return place < len(data) and data[place] == 0x3A
 
 
 def _varint(data: bytearray, place: int) -> tuple[int | None, int]:

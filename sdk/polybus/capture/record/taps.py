@@ -63,8 +63,8 @@ class ConnectionTap:
 
     def _say(self, what: dict[str, Any]) -> None:
         """A row without a frame: what became of the connection."""
-        end = evolve(self._outgoing, options=json.dumps({**self._options, "link": what}, separators=(",", ":")))
-        self.recorder.take((end, monotonic_ns(), None, None))
+        options = json.dumps({**self._options, "link": what}, separators=(",", ":"))
+        self.recorder.take((evolve(self._outgoing, options=options), monotonic_ns(), None, None))
 
     def over(self, why: Closed) -> None:
         """The connection has ended."""
@@ -73,26 +73,25 @@ class ConnectionTap:
     def around(self, session: Any, transport: Any) -> tuple[RecordedSession, RecordedTransport]:
         """A session and a transport that record, for a link to use in place of these."""
         says = not session.capabilities.deadlines or self._outgoing.protocol in _SILENT
-        asked = self._asked if says else None
-        recorded = RecordedSession(session, self._writing(self._incoming, session.receive, None))
-        if asked is not None:
-            recorded.send, recorded.frames_to_send = _asking(session, asked)
-        return recorded, RecordedTransport(transport, self._writing(self._outgoing, transport.send, asked))
+        recorded = RecordedSession(session, self.came_in(session.receive))
+        if says:
+            recorded.send, recorded.frames_to_send = _asking(session, self._asked)
+        return recorded, RecordedTransport(transport, self.goes_out(transport.send, self._asked if says else None))
 
     def listening_in(self, transport: Any) -> tuple[Any, Callable[[Receiver], Receiver]]:
         """For those who have no session: what to use in place of a transport, and what makes what it is to report to."""
-        recorded = RecordedTransport(transport, self._writing(self._outgoing, transport.send, None))
+        recorded = RecordedTransport(transport, self.goes_out(transport.send))
         return recorded, lambda receiver: cast("Receiver", RecordedReceiver(self, receiver))
 
     def came_in(self, hand_on: Callable[[bytes, float], None]) -> Callable[[bytes, float], None]:
-        """A function that records an incoming frame and hands it on, for connections without a session."""
-        return self._writing(self._incoming, hand_on, None)
+        """A function that records an incoming frame and hands it on."""
+        return self._writing(self._incoming, hand_on)
 
-    def goes_out(self, hand_on: Callable[[bytes], None]) -> Callable[[bytes], None]:
-        """A function that records an outgoing frame and hands it on, for connections without a session."""
-        return self._writing(self._outgoing, hand_on, None)
+    def goes_out(self, hand_on: Callable[[bytes], None], asked: list[Ttl] | None = None) -> Callable[[bytes], None]:
+        """The same for an outgoing frame, with how long its requests are waited for."""
+        return self._writing(self._outgoing, hand_on, asked)
 
-    def _writing(self, end: RowHeader, hand_on: Callable[..., Any], asked: list[Ttl] | None) -> Callable[..., None]:
+    def _writing(self, end: RowHeader, hand_on: Callable[..., Any], asked: list[Ttl] | None = None) -> Callable[..., None]:
         """A function that writes a frame down and hands it on: in first writes, out first hands on."""
         rows, wake, take, now_ns = self.recorder.rows, self.recorder.wake, self.recorder.take, monotonic_ns
         extend, wakes = rows.extend, self.recorder.enough * FIELDS - FIELDS
@@ -174,10 +173,6 @@ class RecordedSession:
         self.events: Callable[..., Any] = inner.events
         self.send: Callable[..., Any] = inner.send
         self.frames_to_send: Callable[..., Any] = inner.frames_to_send
-
-    @property
-    def codec(self) -> Any:
-        return self._inner.codec
 
     @property
     def capabilities(self) -> Any:

@@ -201,7 +201,12 @@ class _Recording:
 
 def _in_order(capture: Capture, skipped: Counter[str]) -> Rows:
     """The rows of all recordings, those of the same time beside each other. A recording is opened when its time has come."""
-    waiting = [(begin, number, one) for number, one in enumerate(_recordings(capture)) if (begin := one.begin()) is not None]
+    recordings: dict[str, _Recording] = {}
+    for segment in capture.segments():
+        name = capture.reader(segment).schema_metadata().get("capture_id", "")
+        recordings.setdefault(name, _Recording(capture)).segments.append(segment)
+    begins = ((one.begin(), number, one) for number, one in enumerate(recordings.values()))
+    waiting = [(begin, number, one) for begin, number, one in begins if begin is not None]
     waiting.sort(reverse=True, key=lambda found: (found[0][0], found[1]))
     there: list[tuple[int, int, dict[str, Any], Rows]] = []
 
@@ -218,15 +223,6 @@ def _in_order(capture: Capture, skipped: Counter[str]) -> Rows:
             at, number, row, rows = heapq.heappop(there)
             yield at, row
             enter(number, rows)
-
-
-def _recordings(capture: Capture) -> list[_Recording]:
-    """In the order of their first segments."""
-    found: dict[str, _Recording] = {}
-    for segment in capture.segments():
-        name = capture.reader(segment).schema_metadata().get("capture_id", "")
-        found.setdefault(name, _Recording(capture)).segments.append(segment)
-    return list(found.values())
 
 
 # -- what they say -----------------------------------------------------------------------------------------------------------

@@ -73,21 +73,14 @@ class ArrowMessage:
 def messages(data: pa.Buffer, offset: int = 0) -> Iterator[ArrowMessage]:
     """The messages of a segment, from where an earlier one ended; what is damaged is one stretch, up to the next good one."""
     view = memoryview(data).cast("B")
-    end = len(view)
-    while offset < end:
-        if bytes(view[offset : offset + 8]) == END_OF_STREAM:
-            return
+    while offset < len(view) and view[offset : offset + 8] != END_OF_STREAM:
         message = _message(data, view, offset)
-        if message is not None:
-            yield message
-            offset += message.size
-            continue
-        following = _next_good(data, view, offset)
-        if following is None:
-            yield ArrowMessage(offset, end - offset, torn=_is_beginning(view, offset))
-            return
-        yield ArrowMessage(offset, following - offset)
-        offset = following
+        if message is None:
+            following = _next_good(data, view, offset)
+            end = len(view) if following is None else following
+            message = ArrowMessage(offset, end - offset, torn=following is None and _is_beginning(view, offset))
+        yield message
+        offset += message.size
 
 
 def _message(data: pa.Buffer, view: memoryview, offset: int) -> ArrowMessage | None:

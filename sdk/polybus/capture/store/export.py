@@ -36,7 +36,7 @@ def compact(capture: Capture, out: str | os.PathLike[str], progress: Progress | 
         CaptureError: `out` is not empty; a segment is missing.
         OSError: They cannot be written.
     """
-    return _write_parquet(new_folder(out), "frames", FRAMES, (batch.rows for batch in capture.batches()), progress or _quietly)
+    return export(capture, out, table="frames", progress=progress)
 
 
 def _write_parquet(

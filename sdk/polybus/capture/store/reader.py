@@ -159,15 +159,11 @@ class Capture:
                 if message.rows:
                     yield Batch(position, reader.rows(message, columns))
             self.losses += lost(segment, reader)
-            self._note_end(reader)
-
-    def _note_end(self, reader: SegmentReader) -> None:
-        """The last word counts: a recording may have been taken for one that is over, and have gone on."""
-        name = reader.metadata.get("capture_id")
-        if name in self.ended:
-            self.ended.remove(name)
-        if name is not None and reader.ended:
-            self.ended.append(name)
+            # The last word counts: a recording may have been taken for one that is over, and have gone on.
+            name = reader.metadata.get("capture_id")
+            self.ended = [one for one in self.ended if one != name]
+            if name is not None and reader.ended:
+                self.ended.append(name)
 
     def messages(self, segment: Segment) -> Iterator[ArrowMessage]:
         """Numbers and sizes of the good batches of a segment, without decompressing them.

@@ -62,12 +62,13 @@ class Batches:
         """
         count = len(packed)
         times = np.frombuffer(packed.times, np.int64)
-        columns = self._of_ends(np.frombuffer(packed.ends, np.int32))
-        columns["seq"] = pa.array(np.arange(seq, seq + count))
-        columns["ts_ns"] = pa.array(times + offset_ns)
-        columns["mono_ns"] = pa.array(times)
-        columns["frame"] = frames
-        columns["deadlines_ns"] = _deadlines(packed)
+        columns = self._of_ends(np.frombuffer(packed.ends, np.int32)) | {
+            "seq": pa.array(np.arange(seq, seq + count)),
+            "ts_ns": pa.array(times + offset_ns),
+            "mono_ns": pa.array(times),
+            "frame": frames,
+            "deadlines_ns": _deadlines(packed),
+        }
         if flags is not None:
             columns["flags"] = pc.bit_wise_or(columns["flags"], pa.array(flags))
         return pa.RecordBatch.from_arrays([columns[name] for name in FRAMES.names], schema=FRAMES)
@@ -89,18 +90,14 @@ class _SharedColumns:
         self.numbers = set(numbers)
         self._places = np.zeros(numbers[-1] + 1 if numbers else 0, np.int32)
         self._places[numbers] = np.arange(len(numbers), dtype=np.int32)
-        given: dict[str, list[Any]] = {
-            "capture_id": [capture_id] * len(ends),
-            **{name: [getattr(end, name) for end in ends] for name in _OF_ENDS},
-        }
+        given: dict[str, list[Any]] = {name: [getattr(end, name) for end in ends] for name in _OF_ENDS}
+        given["capture_id"] = [capture_id] * len(ends)
         self._same: dict[str, pa.Array] = {}
         self._one: dict[str, pa.Array] = {}
-        other = {}
+        other: dict[str, pa.Array] = {}
         for name, values in given.items():
-            if all(value == values[0] for value in values):
-                self._one[name] = pa.array(values[:1], FRAMES.field(name).type)
-            else:
-                other[name] = pa.array(values, FRAMES.field(name).type)
+            same = all(value == values[0] for value in values)
+            (self._one if same else other)[name] = pa.array(values[:1] if same else values, FRAMES.field(name).type)
         self._other = pa.RecordBatch.from_arrays(list(other.values()), names=list(other))
 
     def columns(self, numbers: Int32s) -> dict[str, pa.Array]:

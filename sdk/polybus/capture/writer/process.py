@@ -58,8 +58,7 @@ class WriterProcess:
         self._waiting = waiting
         self._settings = settings
         self._before = WriterCounts()  # of processes that have ended
-        self._seq = 0
-        self._begun = 0.0
+        self._seq, self._begun = 0, 0.0
         self._gaps: list[tuple[int, int]] = []  # gap rows under way: `given` with them, and how many frames they tell of
         self._due = 0.0  # when what is not enough by itself is handed over
         self._helper: Helper | None = None

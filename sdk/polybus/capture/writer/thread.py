@@ -55,16 +55,13 @@ class WriterThread:
 
     def run(self) -> None:
         """Write until `stop` is called, then what is left."""
-        flushed = time.monotonic()
+        due = time.monotonic() + FLUSH_SECONDS
         while not self._stopping:
             self._event.wait(FLUSH_SECONDS)
             self._event.clear()
-            while len(self._waiting) >= self.enough:
+            while len(self._waiting) >= self.enough or time.monotonic() >= due:
                 self._flush()
-                flushed = time.monotonic()
-            if time.monotonic() - flushed >= FLUSH_SECONDS:
-                self._flush()
-                flushed = time.monotonic()
+                due = time.monotonic() + FLUSH_SECONDS
             self._writer.turn()
         while self._flush():
             pass
@@ -72,8 +69,7 @@ class WriterThread:
 
     def _flush(self) -> bool:
         packed = self._waiting.pack(BATCH_ROWS)
-        if packed is None:
-            return False
-        self.given += len(packed)
-        self._writer.write([packed])
-        return True
+        if packed is not None:
+            self.given += len(packed)
+            self._writer.write([packed])
+        return packed is not None

@@ -14,6 +14,7 @@ Metrics = dict[str, Any]
 Rows = Sequence[dict[str, Any]]
 SHOWN: Final = 25
 """Rows of a table; ``metrics.json`` has more."""
+_CONNECTIONS: Final = "conn_id protocol transport peer n nbytes length_ns handshake_ns closed"
 _LONGEST: Final = 200
 _TILE: Final = 10
 """Characters of a number that fit a tile; a longer one has the room of two."""
@@ -25,10 +26,10 @@ def render(metrics: Metrics) -> str:
         ("Totals", _totals(metrics)),
         ("Latency", _latency(metrics)),
         ("Throughput", _throughput(metrics)),
-        ("Errors", _errors(metrics["errors"])),
+        ("Errors", _plotted(metrics["errors"], plots.errors, "protocol subject code code_name n")),
         ("Slowest exchanges", _exchanges(metrics["slowest"])),
         ("Dead letters", _dead_letters(metrics)),
-        ("Connections", _sessions(metrics["sessions"])),
+        ("Connections", _plotted(metrics["sessions"], plots.sessions, _CONNECTIONS)),
         ("Quarantine", _quarantine(metrics)),
         ("Gaps", _gaps(metrics)),
     ]
@@ -101,8 +102,8 @@ def _throughput(metrics: Metrics) -> str:
     return f"{plots.throughput(rows, width)}<p>Windows of {_duration(width)}.</p>{peers}"
 
 
-def _errors(rows: Rows) -> str:
-    return plots.errors(rows) + _table(rows, "protocol subject code code_name n") if rows else _NOTHING
+def _plotted(rows: Rows, plot: Callable[[Rows], str], names: str) -> str:
+    return plot(rows) + _table(rows, names) if rows else _NOTHING
 
 
 def _exchanges(rows: Rows) -> str:
@@ -114,11 +115,6 @@ def _exchanges(rows: Rows) -> str:
 def _dead_letters(metrics: Metrics) -> str:
     html = "<h3>Requests without an answer</h3>" + _exchanges(metrics["dead_letters"])
     return html + "<h3>Answers without a request</h3>" + _table(metrics["orphans"], "protocol subject n")
-
-
-def _sessions(rows: Rows) -> str:
-    names = "conn_id protocol transport peer n nbytes length_ns handshake_ns closed"
-    return plots.sessions(rows) + _table(rows, names) if rows else _NOTHING
 
 
 def _quarantine(metrics: Metrics) -> str:

@@ -116,9 +116,7 @@ class Pipeline:
             if not report:
                 return _done(step.out, step.output, added)
             metrics = _metrics_of(step.output)
-            if metrics is not None:
-                return _done(step.out, step.output, added, metrics)
-            return self._finish(step.out, step.output, added)
+            return _done(step.out, step.output, added, metrics if metrics is not None else self._measure(step.output))
 
     def stream(
         self,
@@ -174,21 +172,20 @@ class Pipeline:
             if output.last is None:
                 raise CaptureError(f"{os.fspath(out)} holds no results: Pipeline.run makes them")
             output.check(absolute(os.fspath(capture)), {})
-            return self._finish(os.fspath(out), output, RunCounts())
+            return _done(os.fspath(out), output, RunCounts(), self._measure(output))
 
     def _step(self, capture: str | os.PathLike[str], out: str | os.PathLike[str], window: ReadWindow) -> PipelineStep:
-        return PipelineStep(
-            self._spark, os.fspath(capture), os.fspath(out), window, self._timeouts, self._strict, self._progress
-        )
+        given = os.fspath(capture), os.fspath(out), window
+        return PipelineStep(self._spark, *given, self._timeouts, self._strict, self._progress)
 
-    def _finish(self, out: str, output: Output, added: RunCounts) -> Done:
+    def _measure(self, output: Output) -> dict[str, Any]:
         self._progress("metrics")
         metrics = measure(self._spark, output)
         self._progress("report")
         output.storage.write(REPORT, render(metrics).encode())
         # Last: where it is there and of the last run, the report is too.
         output.storage.write(METRICS, json.dumps(metrics, indent=1).encode())
-        return _done(out, output, added, metrics)
+        return metrics
 
 
 def _done(out: str, output: Output, added: RunCounts, metrics: dict[str, Any] | None = None) -> Done:

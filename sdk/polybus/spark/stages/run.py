@@ -196,8 +196,8 @@ class PipelineStep:
         Raises:
             CaptureError: Not all could be read, and all is wanted.
         """
-        if self._strict and any(done.lost for done in taken):
-            lost = [loss for done in taken for loss in done.losses]
+        lost = [loss for done in taken for loss in done.losses]
+        if self._strict and lost:
             raise CaptureError(
                 f"{self._path}: {sum(done.lost for done in taken)} stretches cannot be read, the first in segment "
                 f"{lost[0]['segment']} at byte {lost[0]['offset']}: `polybus capture verify` names them all; without --strict "
@@ -231,12 +231,10 @@ class PipelineStep:
     def _exchanges(self, prefix: str, staging: str, folded: str, moved: dict[str, list[str]]) -> list[Written]:
         """The exchanges that are over go to the table for good; those which are not are given back."""
         self._progress("exchanges")
-        table = self._read_folded(folded, (FINAL, OPEN))
-        if table is None:
-            moved["exchanges"] = []
-            return []
-        made = exchanges_of(table, self._timeouts, F.col("end_ns"), "part")
-        written = self._write(made, "exchanges", f"{staging}/exchanges", prefix, "request_time_ns", "part")
+        table, written = self._read_folded(folded, (FINAL, OPEN)), []
+        if table is not None:
+            made = exchanges_of(table, self._timeouts, F.col("end_ns"), "part")
+            written = self._write(made, "exchanges", f"{staging}/exchanges", prefix, "request_time_ns", "part")
         moved["exchanges"] = [file.name for file in written if file.part == FINAL]
         return written
 
@@ -253,11 +251,9 @@ class PipelineStep:
     def _read_folded(self, folder: str, parts: Sequence[str]) -> DataFrame | None:
         """Some parts, None where there is nothing in them. By their folders: so Spark knows how few the orphans are, and does
         not sort all events for their sake."""
-        folders = [found for part in parts if self.storage.files(found := f"{folder}/part={part}")]
-        if not folders:
-            return None
+        folders = [self.storage.to_read(found) for part in parts if self.storage.files(found := f"{folder}/part={part}")]
         reader = self._spark.read.option("basePath", self.storage.for_spark(folder))
-        return reader.parquet(*(self.storage.to_read(found) for found in folders))
+        return reader.parquet(*folders) if folders else None
 
     def _write(self, rows: DataFrame, table: str, staged: str, prefix: str, time: str, *parts: str) -> list[Written]:
         """Rows into the files of a table, by date and protocol."""

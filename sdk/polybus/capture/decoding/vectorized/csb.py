@@ -17,11 +17,13 @@ from ....limits import Limits
 from ....protocols._rules import fault_in_subject
 from ....protocols.csb import wire
 from ...store.compute import pc
-from ..event_columns import KINDS, PUBLISH, REQUEST, RESPONSE, Column, ColumnarEvents, good_answers
+from ..event_columns import Column, ColumnarEvents
 from .json_check import valid_json
 from .numpy_bytes import FrameBytes, distinct
 
 _TEXT: Final = pa.string()
+_KINDS: Final = pa.array(["request", "response", "publish"])
+_REQUEST, _RESPONSE, _PUBLISH = range(3)
 _FIRST_OF_CHANNEL: Final = 0xFFFF0009
 _NUMBERED: Final = 0xFFFF
 _NO_TTL: Final = 0xFFFFFFFF
@@ -65,20 +67,22 @@ def read_csb(frames: pa.Array, names: Mapping[int, str], wrapped: bool, limits: 
         return None
     has_none = pa.array(begins == ends)
     is_publication = named & (action == wire.PUBLISH_MORE)
-    kind = np.where(answers, RESPONSE, np.where(is_publication, PUBLISH, REQUEST))
+    kind = np.where(answers, _RESPONSE, np.where(is_publication, _PUBLISH, _REQUEST))
     numbers, number = distinct(action)
     numbered = [(names.get(one) or f"0x{one:08X}") if one < wire.FIRST_RESERVED else None for one in numbers.tolist()]
     content = pa.array([OCTETS.content_type, JSON.content_type])
+    good = pa.array(np.zeros(len(rows), np.int32), mask=~answers)
     given: dict[str, Column] = {
-        "kind": KINDS.take(pa.array(kind)),
+        "kind": _KINDS.take(pa.array(kind)),
         "subject": lambda: pa.array(numbered + texts, _TEXT).take(pa.array(np.where(named, which + len(numbered), number))),
         "datacontenttype": lambda: pc.if_else(
             has_none, None, content.take(pa.array((encodings == wire.JSON).astype(np.int32)))
         ),
         "data": lambda: pc.if_else(has_none, None, whole.parts(begins, ends)),
         "correlation_id": lambda: pc.if_else(pa.array(is_publication), None, _hexadecimal(data, head + 2, 6)),
-        "ttl_ms": lambda: _times(whole, head, named),
-        **good_answers(kind),
+        "ttl_ms": lambda: pa.array(ttl := np.where(named, whole.number(head + 12, 4), _NO_TTL), mask=ttl == _NO_TTL),
+        "code": good,
+        "code_name": lambda: pa.array(["OK"]).take(good),
     }
     if wrapped:
         given["client"] = pa.array(whole.number(head - 4, 4)).cast(_TEXT)
@@ -92,13 +96,6 @@ def _subject(text: bytes, limits: Limits) -> str | None:
     except UnicodeDecodeError:
         return None
     return subject if fault_in_subject(subject, limits.subject) is None else None
-
-
-def _times(data: FrameBytes, heads: Any, named: Any) -> pa.Array:
-    """The times to live of messages by name, in milliseconds."""
-    found = np.full(len(heads), _NO_TTL, np.int64)
-    found[named] = data.number(heads[named] + 12, 4)
-    return pa.array(found, mask=found == _NO_TTL)
 
 
 def _hexadecimal(data: Any, starts: Any, size: int) -> pa.Array:

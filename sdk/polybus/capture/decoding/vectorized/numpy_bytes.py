@@ -62,9 +62,12 @@ class FrameBytes:
 
     def has(self, text: bytes, places: Any) -> Any:
         """True for each of some places at which a text begins; they may lie a little outside of the frames."""
-        found = _begins_with(self._words[places], text[:8])
-        for start in range(8, len(text), 8):
-            found &= _begins_with(self._words[places + start], text[start : start + 8])
+        found: Any = True
+        for start in range(0, len(text), 8):
+            part, words = text[start : start + 8], self._words[places + start]
+            if len(part) < 8:
+                words &= np.uint64((1 << 8 * len(part)) - 1)
+            found = found & (words == np.uint64(int.from_bytes(part, "little")))
         return found
 
     def number(self, starts: Any, size: int) -> Any:
@@ -93,13 +96,6 @@ class FrameBytes:
         offsets[0:-1:2], offsets[1::2], offsets[-1] = begins, ends, len(self.data)
         pieces = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(offsets), pa.py_buffer(self.data)])
         return pieces.take(pa.array(np.arange(0, 2 * count, 2)))
-
-
-def _begins_with(words: Any, text: bytes) -> Any:
-    """True for each number of eight bytes that begins with up to eight letters."""
-    if len(text) < 8:
-        words = words & np.uint64((1 << 8 * len(text)) - 1)
-    return words == np.uint64(int.from_bytes(text, "little"))
 
 
 def distinct(numbers: Any) -> tuple[Any, Any]:
