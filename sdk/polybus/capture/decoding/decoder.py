@@ -146,16 +146,16 @@ class _BatchDecoder:
         """Reads a row that marks the begin or the end of a connection."""
         try:
             mark = json.loads(decoder.options)[MARK]
-            kind = "open" if mark["state"] == "open" else "close"
-            data = None if kind == "open" else json.dumps({k: mark[k] for k in ("code", "reason") if k in mark}).encode()
+            fields = EventFields("open")
+            if mark["state"] != "open":
+                data = json.dumps({name: mark[name] for name in ("code", "reason") if name in mark}).encode()
+                fields = EventFields("close", datacontenttype="application/json", data=data, code_name=str(mark.get("code")))
         except (ValueError, KeyError, TypeError, RecursionError):
             self._bad.append((row, "malformed", "a row without a frame, that says neither of a gap nor of a connection", None))
             return
-        name = str(mark.get("code")) if kind == "close" else None
-        content = None if data is None else "application/json"
         self._rows.append(row)
         self._subs.append(0)
-        self._made.append(EventFields(kind, None, None, None, content, None, data, None, None, name, None, None, None, ""))
+        self._made.append(fields)
 
     def _refuse(self, row: int, error: RemoteProtocolError, flags: int) -> None:
         reason = "unknown_protocol" if error.reason == "unknown_protocol" else reason_of(error, flags)

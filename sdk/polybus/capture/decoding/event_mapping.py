@@ -33,19 +33,19 @@ class EventFields(NamedTuple):
     """The columns of an event that depend on its message; the rest is the frame's. The names are those of `schema.EVENTS`."""
 
     kind: str
-    subject: str | None
-    id: str | None
-    source: str | None
-    datacontenttype: str | None
-    dataschema: str | None
-    data: bytes | None
-    correlation_id: str | None
-    code: int | None
-    code_name: str | None
-    ttl_ms: int | None
-    priority: str | None
-    reply_to: str | None
-    client: str
+    subject: str | None = None
+    id: str | None = None
+    source: str | None = None
+    datacontenttype: str | None = None
+    dataschema: str | None = None
+    data: bytes | None = None
+    correlation_id: str | None = None
+    code: int | None = None
+    code_name: str | None = None
+    ttl_ms: int | None = None
+    priority: str | None = None
+    reply_to: str | None = None
+    client: str = ""
 
 
 FIELDS: Final = tuple(EventFields.__annotations__)

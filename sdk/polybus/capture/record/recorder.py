@@ -25,7 +25,7 @@ from ...plugins.recording import RecorderStats
 from ..errors import CaptureError
 from ..rows import RecordedFrame
 from ..writer.process import WriterProcess, possible
-from ..writer.stats import WriterSettings
+from ..writer.stats import WriterCounts, WriterSettings
 from .row_buffer import RowBuffer
 from .taps import ConnectionTap
 
@@ -88,9 +88,7 @@ class CaptureRecorder:
     def stats(self) -> RecorderStats:
         """Figures so far."""
         waiting, writer = len(self._waiting), self._writer
-        if writer is None:
-            return RecorderStats(0, 0, self._waiting.dropped, 0, waiting)
-        given, done = writer.given, writer.counts
+        given, done = (0, WriterCounts()) if writer is None else (writer.given, writer.counts)
         dropped = self._waiting.dropped + done.refused
         return RecorderStats(done.frames, done.bytes, dropped, done.redacted, waiting + given - done.done)
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from ..decoding.headers_only import headers_only
 from ..rows import RowHeader
 from ..schema import FLAG_REDACTED, FLAG_TRUNCATED
-from ..store.compute import pc
+from ..store.compute import bytes_of, pc
 from .redact_bytes import SUSPECT, SUSPECT_EVENT, blank
 
 Redact: TypeAlias = Callable[[str, bytes], bytes]
@@ -149,18 +149,9 @@ def _suspicious_of(protocol: str, frames: pa.Array) -> set[int]:
     return found
 
 
-def _bytes_of(frames: pa.Array) -> tuple[npt.NDArray[np.int32], memoryview]:
-    """The begin of each frame and the end of the last one, and the bytes of all."""
-    _, offsets, data = frames.buffers()
-    return (
-        np.frombuffer(offsets, np.int32)[frames.offset : frames.offset + len(frames) + 1],
-        memoryview(b"" if data is None else data),
-    )
-
-
 def _hiding_csb(frames: pa.Array) -> list[int]:
     """The rows whose first bytes say that their payload is a form or base64: in a header, or after an address of four bytes."""
-    ends, data = _bytes_of(frames)
+    ends, data = bytes_of(frames)
     octets = np.frombuffer(data, np.uint8)
     hiding = np.zeros(len(frames), bool)
     for place in (0, 4):
@@ -176,7 +167,7 @@ def _matching(array: pa.Array, expression: str) -> set[int]:
 
 def _hidden_in(frames: pa.Array) -> bool:
     """True if anything is suspicious among the data of events, which is base64 as a rule. All of it is decoded in one go."""
-    ends, plain = _bytes_of(frames)
+    ends, plain = bytes_of(frames)
     data = _DATA_IN_FRAMES.findall(plain[ends[0] : ends[-1]])
     if not data:
         return False

@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -51,9 +52,7 @@ class Folder:
 
     def next_seq(self, capture_id: str) -> int:
         """The number that follows those of a recording in this folder: 0 but for one whose writer was killed, and goes on."""
-        for _, sealed, path in reversed(self._segments()):
-            if not sealed:
-                continue
+        for path in (path for _, sealed, path in reversed(self._segments()) if sealed):
             reader = SegmentReader(pa.memory_map(str(path)).read_buffer(), path.name)
             try:
                 if reader.schema_metadata().get("capture_id") == capture_id:
@@ -99,21 +98,15 @@ class Folder:
         return [Gap(RETENTION, frames, segments=[min(removed), max(removed)])] if removed else []
 
     def _segments(self) -> list[tuple[int, bool, Path]]:
-        found = []
-        with os.scandir(self.path) as entries:
-            for entry in entries:
-                known = segment_number(entry.name)
-                if known is not None:
-                    found.append((*known, Path(entry.path)))
-        return sorted(found)
+        known = ((segment_number(name), self.path / name) for name in os.listdir(self.path))
+        return sorted((*number, path) for number, path in known if number is not None)
 
 
 def _stat(path: Path) -> tuple[int, float]:
-    try:
+    with suppress(OSError):
         found = path.stat()
-    except OSError:
-        return 0, 0.0
-    return found.st_size, found.st_mtime
+        return found.st_size, found.st_mtime
+    return 0, 0.0
 
 
 def _what_goes_with(path: Path, number: int) -> tuple[int, int]:

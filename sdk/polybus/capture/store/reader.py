@@ -108,13 +108,11 @@ class Capture:
             raise CaptureError(f"{self.path} is no capture: {error}") from error
         found: dict[int, Segment] = {}
         for info in infos:
-            known = segment_number(info.base_name)
-            if known is None or info.type != pafs.FileType.File:
-                continue
-            number, sealed = known
-            # Sealed between the listing of one and of the other: it is the same file.
-            if sealed or number not in found:
-                found[number] = Segment(number, info.path, sealed, info.size or 0)
+            if info.type == pafs.FileType.File and (known := segment_number(info.base_name)) is not None:
+                number, sealed = known
+                # Sealed between the listing of one and of the other: it is the same file.
+                if sealed or number not in found:
+                    found[number] = Segment(number, info.path, sealed, info.size or 0)
         segments = [found[number] for number in sorted(found)]
         if complete:
             self._check_complete(segments)

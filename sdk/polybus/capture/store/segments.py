@@ -257,14 +257,10 @@ class SegmentReader:
         return pa.ipc.open_stream(stream, options=options).read_next_batch()
 
     def _report(self, lost: ArrowMessage | None, following: ArrowMessage) -> None:
-        first, frames = self._batch, None
-        if self._seq is not None:
-            frames = following.seq - self._seq
-        elif self._batch == 0 and following.batch == 0:
-            frames = 0  # the schema alone
-            first = -1
-        offset = self.offset if lost is None else lost.offset
-        size = 0 if lost is None else lost.size
+        first, frames = self._batch, None if self._seq is None else following.seq - self._seq
+        if self._seq is None and self._batch == following.batch == 0:
+            first, frames = -1, 0  # the schema alone
+        offset, size = (self.offset, 0) if lost is None else (lost.offset, lost.size)
         self.damage.append(Stretch(offset, size, first, following.batch - self._batch, frames))
 
     def _take_schema(self, message: ArrowMessage) -> None:

@@ -60,9 +60,8 @@ class Helper:
         self.gone: bool = False
         self.seq: int = 0
         self._reported = reported
-        self._unsent = memoryview(b"")
+        self._unsent, self._heard = memoryview(b""), bytearray()
         self._ended = False
-        self._heard = bytearray()
         self._connection, theirs = socket.socketpair()
         try:
             with theirs:

@@ -42,18 +42,14 @@ def possible() -> bool:
 
 
 class WriterProcess:
-    """Hands what waits to a process that writes it.
-
-    Attributes:
-        given: Rows that were handed over.
-        counts: What is done.
-    """
+    """Hands what waits to a process that writes it."""
 
     enough: Final = 1024
     """Rows that are handed over together: what a killed process loses at most, while the other one keeps up."""
 
     def __init__(self, waiting: RowBuffer, settings: WriterSettings) -> None:
         self.given: int = 0
+        """Rows that were handed over."""
         self.counts: WriterCounts = WriterCounts()
         self._waiting = waiting
         self._settings = settings
@@ -168,9 +164,8 @@ class WriterProcess:
         with self._lock:  # no link hands anything to it any more
             ended, self._helper = self._helper, None
         if ended is not None:
-            logger.error(
-                "polybus: the process that writes %s has ended (%s); another one goes on", self._settings.path, ended.ended()
-            )
+            path, how = self._settings.path, ended.ended()
+            logger.error("polybus: the process that writes %s has ended (%s); another one goes on", path, how)
             self._seq, self._before = self.counts.seq, evolve(self.counts, seq=0)
             if time.monotonic() - self._begun < _OFTEN:
                 time.sleep(_AGAIN)

@@ -12,17 +12,14 @@ from .writer import CaptureWriter
 
 
 class WriterThread:
-    """Takes what waits, and writes it. The thread has to win the interpreter lock from the event loop for each step.
-
-    Attributes:
-        given: Rows that were taken.
-    """
+    """Takes what waits, and writes it. The thread has to win the interpreter lock from the event loop for each step."""
 
     enough: Final = 3072
     """Rows for which it is worth waking up: what comes until it has its turn mostly fits into the batch."""
 
     def __init__(self, waiting: RowBuffer, settings: WriterSettings) -> None:
         self.given: int = 0
+        """Rows that were taken."""
         self._waiting = waiting
         self._writer = CaptureWriter(settings)
         self._event = threading.Event()

@@ -33,11 +33,7 @@ RETRY: Final = 0.5
 
 
 class CaptureWriter:
-    """Writes rows to a folder.
-
-    Attributes:
-        counts: What has been done so far.
-    """
+    """Writes rows to a folder."""
 
     def __init__(self, settings: WriterSettings) -> None:
         self.counts: WriterCounts = WriterCounts()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
@@ -109,10 +110,10 @@ def _window(time: str, width: int) -> Column:
 
 
 def _totals(kinds: Rows, outcomes: Rows) -> dict[str, Any]:
-    def sums(rows: Rows, key: str, value: str = "n") -> dict[str, int]:
-        found: dict[str, int] = {}
+    def sums(rows: Rows, key: str) -> dict[str, int]:
+        found = Counter[str]()
         for row in rows:
-            found[row[key]] = found.get(row[key], 0) + row[value]
+            found[row[key]] += row["n"]
         return dict(sorted(found.items()))
 
     found = sums(outcomes, "outcome")

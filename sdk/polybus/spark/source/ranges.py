@@ -29,17 +29,12 @@ SCAN: Final = 4 << 20
 
 @attrs.frozen(order=True)
 class ReadPosition:
-    """A position in a capture, with where in its segment that is, so that a reader need not look for it.
-
-    Attributes:
-        segment: Number of the segment.
-        batch: Number of the batch in it.
-        offset: Byte in the file; not a part of the order.
-    """
+    """A position in a capture, with where in its segment that is, so that a reader need not look for it."""
 
     segment: int = 0
     batch: int = 0
     offset: int = attrs.field(default=0, order=False)
+    """Byte in the file; not a part of the order."""
 
 
 @attrs.frozen
@@ -82,13 +77,12 @@ class ReadWindow:
 
     def of(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """The rows within it."""
-        masks = []
-        if self.start_ns is not None:
-            masks.append(pc.greater_equal(rows.column("ts_ns"), self.start_ns))
-        if self.end_ns is not None:
-            masks.append(pc.less(rows.column("ts_ns"), self.end_ns))
-        if self.connection is not None:
-            masks.append(pc.equal(rows.column("conn_id"), self.connection))
+        bounds = (
+            (pc.greater_equal, "ts_ns", self.start_ns),
+            (pc.less, "ts_ns", self.end_ns),
+            (pc.equal, "conn_id", self.connection),
+        )
+        masks = [holds(rows.column(column), bound) for holds, column, bound in bounds if bound is not None]
         return rows.filter(reduce(pc.and_, masks)) if masks else rows
 
 
@@ -164,17 +158,17 @@ def _of_segment(capture: Capture, segment: Segment, begin: ReadPosition, end: in
         yield Range(begin, end)
         return
     afters: list[ReadPosition] = []
-    seen: list[int] = []
+    seen = [0]
     for message in capture.reader(segment, begin.offset, begin.batch).messages():
         if end is not None and message.batch >= end:
             break
         afters.append(ReadPosition(segment.number, message.batch + 1, message.offset + message.size))
-        seen.append(message.rows + (seen[-1] if seen else 0))
-    whole = seen[-1] if seen else 0
+        seen.append(message.rows + seen[-1])
+    whole = seen[-1]
     pieces = max(1, round(whole / rows))
     # All alike: a task is not worth its while for what is left over.
     for piece in range(1, pieces):
-        after = afters[bisect_left(seen, piece * whole / pieces)]
+        after = afters[bisect_left(seen, piece * whole / pieces) - 1]
         if after > begin:
             yield Range(begin, after.batch)
             begin = after

@@ -183,10 +183,10 @@ class Output:
 
     def clean(self) -> None:
         """Remove what a killed run has left."""
-        known = {name for table in TABLES for name in self.files(table)}
-        for name in [name for table in TABLES for name in self.storage.files(table)]:
-            if name not in known and _OURS.match(name.rpartition("/")[2].lstrip(".")):
-                self.storage.remove(name)
+        for table in TABLES:
+            for name in set(self.storage.files(table)).difference(self.files(table)):
+                if _OURS.match(name.rpartition("/")[2].lstrip(".")):
+                    self.storage.remove(name)
         self.storage.remove(STAGING)
         kept = self.last.state if self.last is not None else None
         for folder in {name.rpartition("/")[0] for name in self.storage.files(STATE)} - {kept}:

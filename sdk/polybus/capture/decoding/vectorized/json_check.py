@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from ....body import check_json
+from ...store.compute import bytes_of
 
 _decode: Final = msgspec.json.Decoder().decode
 _skim: Final = msgspec.json.Decoder(msgspec.Raw).decode
@@ -27,9 +28,8 @@ def valid_json(documents: pa.Array, depth: int, strange: Sequence[bytes] = ()) -
     """True for each document that is JSON without blanks around, not too deep, and holds no strange text (`numpy.ndarray`)."""
     if not len(documents):
         return np.ones(0, bool)
-    edges = np.frombuffer(documents.buffers()[1], np.int32)[documents.offset : documents.offset + len(documents) + 1]
-    buffer = documents.buffers()[2]
-    data = b"" if buffer is None else bytes(memoryview(buffer)[edges[0] : edges[-1]])
+    edges, buffer = bytes_of(documents)
+    data = bytes(buffer[edges[0] : edges[-1]])
     edges = edges - edges[0]
     texts = documents.to_pylist()
     valid = np.diff(edges) > 0

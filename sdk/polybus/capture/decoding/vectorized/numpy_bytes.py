@@ -8,6 +8,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from ...store.compute import bytes_of
+
 _QUOTE: Final = ord('"')
 _LONGEST_NUMBER: Final = 9
 ROOM: Final = 512
@@ -27,9 +29,9 @@ class FrameBytes:
     """
 
     def __init__(self, frames: pa.Array) -> None:
-        _, offsets, data = frames.buffers()
-        edges = np.frombuffer(offsets, np.int32)[frames.offset : frames.offset + len(frames) + 1].astype(np.int64)
-        there = np.frombuffer(data, np.uint8)[edges[0] : edges[-1]] if data is not None else _ZEROS[:0]
+        edges, data = bytes_of(frames)
+        edges = edges.astype(np.int64)
+        there = np.frombuffer(data, np.uint8)[edges[0] : edges[-1]]
         self.data: Any = np.concatenate((_ZEROS, there, _ZEROS))
         self.begins: Any = edges[:-1] - edges[0] + ROOM
         self.ends: Any = edges[1:] - edges[0] + ROOM

@@ -50,9 +50,7 @@ def _body_kinds(data: FrameBytes) -> tuple[Any, Any]:
     is_any &= data.data[value] == 18
     high = np.flatnonzero(data.data > 127)
     is_any &= np.searchsorted(high, at) == np.searchsorted(high, np.minimum(value, data.ends))
-    good = np.ones(len(at), bool)
-    for status in STATUS_URLS:
-        good &= ~data.has(status, at + 2)
+    good = ~np.logical_or.reduce([data.has(status, at + 2) for status in STATUS_URLS])
     kinds = np.where(is_any, 1, 2)
     for row in np.flatnonzero(~is_any):
         if check_any(data.data[data.begins[row] : data.ends[row]].tobytes()):
@@ -116,13 +114,14 @@ def uprotocol_json_slots(data: FrameBytes, limits: Limits) -> Slots | None:
     key = _id(data, _REQID, rows, begins)
     slots = [(ID, *first), (MS, *digits), (KEY, *key), (BODY, begins, stops)]
     # Slots that are not there are where the one before them ends.
-    placed = [slots[0]]
-    for kind, begin, end in slots[1:]:
-        before = placed[-1][2]
-        placed.append((kind, np.where(begin < end, begin, before), np.where(begin < end, end, before)))
-    fits = (first[0] < first[1]) & (placed[-1][2] <= data.ends[rows])
-    for (_, _, before), (_, begin, _) in zip(placed, placed[1:], strict=False):
+    placed, fits, before = [], first[0] < first[1], data.begins[rows]
+    for kind, begin, end in slots:
+        there = begin < end
+        begin, end = np.where(there, begin, before), np.where(there, end, before)
         fits &= before <= begin
+        placed.append((kind, begin, end))
+        before = end
+    fits &= before <= data.ends[rows]
     kept = [(kind, begin[fits], end[fits]) for kind, begin, end in placed]
     present, (_, *body) = present[fits], kept[-1]
     bodies = _bodies(present, *_decoded(data.parts(*body).filter(pa.array(present))), base64=True)
