@@ -146,22 +146,20 @@ class RecordedReceiver:
     """A receiver of frames for which they are written down before it gets them."""
 
     def __init__(self, tap: ConnectionTap, inner: Receiver) -> None:
-        frames_received = inner.frames_received
-        write = tap.came_in(lambda frame, now: None)
+        self._tap, self._inner = tap, inner
+        self._write = tap.came_in(lambda frame, now: None)
 
-        def received(frames: Sequence[bytes]) -> None:
-            for frame in frames:
-                write(frame, 0.0)
-            frames_received(frames)
+    def frames_received(self, frames: Sequence[bytes]) -> None:
+        for frame in frames:
+            self._write(frame, 0.0)
+        self._inner.frames_received(frames)
 
-        def closed(why: Closed) -> None:
-            tap.over(why)
-            inner.closed(why)
+    def closed(self, why: Closed) -> None:
+        self._tap.over(why)
+        self._inner.closed(why)
 
-        self.frames_received: Callable[[Sequence[bytes]], None] = received
-        self.closed: Callable[[Closed], None] = closed
-        self.pause_writing: Callable[[], None] = inner.pause_writing
-        self.resume_writing: Callable[[], None] = inner.resume_writing
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
 
 
 class RecordedSession:

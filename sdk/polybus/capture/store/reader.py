@@ -186,25 +186,21 @@ class Capture:
         Raises:
             CaptureError: It is not there any more.
         """
-        return SegmentReader(self._bytes(segment), segment.path, offset=offset, batch=batch)
+        return SegmentReader(self._bytes(segment.path, segment.sealed), segment.path, offset=offset, batch=batch)
 
-    def _bytes(self, segment: Segment) -> Any:
+    def _bytes(self, path: str, sealed: bool) -> Any:
         try:
-            return self._read(segment.path, segment.sealed)
+            if self._local and sealed:
+                return pa.memory_map(path).read_buffer()
+            # One that is still written may be cut (a batch that did not fit the disk): a map of it would be a trap.
+            with self._filesystem.open_input_file(path) as file:
+                return file.read_buffer()
         except FileNotFoundError:
-            if segment.sealed:
-                raise CaptureError(f"{segment.path} is not there any more: retention has removed it") from None
+            if sealed:
+                raise CaptureError(f"{path} is not there any more: retention has removed it") from None
         except OSError as error:
-            raise CaptureError(f"{segment.path} cannot be read: {error}") from error
-        # Sealed since it was listed.
-        return self._bytes(Segment(segment.number, segment.path.removesuffix("open") + "arrows", True, segment.size))
-
-    def _read(self, path: str, sealed: bool) -> Any:
-        if self._local and sealed:
-            return pa.memory_map(path).read_buffer()
-        # One that is still written may be cut (a batch that did not fit the disk): a map of it would be a trap.
-        with self._filesystem.open_input_file(path) as file:
-            return file.read_buffer()
+            raise CaptureError(f"{path} cannot be read: {error}") from error
+        return self._bytes(path.removesuffix("open") + "arrows", True)  # sealed since it was listed
 
     def __repr__(self) -> str:
         return f"<Capture {self.path}>"

@@ -28,7 +28,11 @@ def render(metrics: Metrics) -> str:
         ("Throughput", _throughput(metrics)),
         ("Errors", _plotted(metrics["errors"], plots.errors, "protocol subject code code_name n")),
         ("Slowest exchanges", _exchanges(metrics["slowest"])),
-        ("Dead letters", _dead_letters(metrics)),
+        (
+            "Dead letters",
+            f"<h3>Requests without an answer</h3>{_exchanges(metrics['dead_letters'])}"
+            f"<h3>Answers without a request</h3>{_table(metrics['orphans'], 'protocol subject n')}",
+        ),
         ("Connections", _plotted(metrics["sessions"], plots.sessions, _CONNECTIONS)),
         ("Quarantine", _quarantine(metrics)),
         ("Gaps", _gaps(metrics)),
@@ -110,11 +114,6 @@ def _exchanges(rows: Rows) -> str:
     # A narrow screen shows the first columns, and the others when it is pushed.
     latency = "latency_ns " if any(row["latency_ns"] is not None for row in rows) else ""
     return _table(rows, latency + "outcome subject request_time_ns protocol code_name conn_id correlation_id")
-
-
-def _dead_letters(metrics: Metrics) -> str:
-    html = "<h3>Requests without an answer</h3>" + _exchanges(metrics["dead_letters"])
-    return html + "<h3>Answers without a request</h3>" + _table(metrics["orphans"], "protocol subject n")
 
 
 def _quarantine(metrics: Metrics) -> str:

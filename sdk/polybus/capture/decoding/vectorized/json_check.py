@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+import re
 from collections import deque
 from collections.abc import Iterator, Sequence
 from operator import length_hint
@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from ....body import check_json
-from ...store.compute import bytes_of
+from ...store.compute import bytes_of, pc
 
 _decode: Final = msgspec.json.Decoder().decode
 _skim: Final = msgspec.json.Decoder(msgspec.Raw).decode
@@ -36,7 +36,7 @@ def valid_json(documents: pa.Array, depth: int, strange: Sequence[bytes] = ()) -
     letters = np.frombuffer(data, np.uint8)
     valid[valid] = ~(_IS_BLANK[letters[edges[:-1][valid]]] | _IS_BLANK[letters[edges[1:][valid] - 1]])
     valid[[*_broken(texts), *_too_deep(texts, edges, depth)]] = False
-    for place in _doubtful(data, edges, strange):
+    for place in _doubtful(documents, data, strange):
         valid[place] &= _is_valid(texts[place], depth, strange)
     return valid
 
@@ -62,37 +62,21 @@ def _too_deep(texts: Sequence[bytes], edges: Any, depth: int) -> Iterator[int]:
             yield place
 
 
-def _doubtful(data: bytes, edges: Any, strange: Sequence[bytes]) -> set[int]:
+def _doubtful(documents: pa.Array, data: bytes, strange: Sequence[bytes]) -> Sequence[int]:
     """The places of those that are not known to be valid by having been skimmed, but for how deep they are."""
-    found = set[int]()
-    if not data.isascii() and not _is_text(data, edges):
-        strange_letters = np.flatnonzero(np.frombuffer(data, np.uint8) > 127)
-        found.update((np.searchsorted(edges, strange_letters, "right") - 1).tolist())
     shape = data.translate(_SHAPE)
-    for text, parts in ((shape, _LARGE), (data, strange)):
-        for part in parts:
-            found.update(_holding(text, part, edges))
-    return found
-
-
-def _is_text(data: bytes, edges: Any) -> bool:
-    """True if all is UTF-8, and no document begins within a letter."""
-    try:
-        str(data, "utf-8")
-    except UnicodeDecodeError:
-        return False
-    letters = np.frombuffer(data, np.uint8)
-    return not np.any(letters[edges[:-1][np.diff(edges) > 0]] & 0xC0 == 0x80)
-
-
-def _holding(text: bytes, part: bytes, edges: Any) -> Iterator[int]:
-    """The places of documents in which something begins."""
-    at, place = text.find(part), 0
-    borders = edges.tolist() if at >= 0 else []
-    while at >= 0:
-        place = bisect_right(borders, at, place) - 1
-        yield place
-        at = text.find(part, borders[place + 1])
+    found = [re.escape(part).decode() for part in strange if part in data]
+    if any(part in shape for part in _LARGE):
+        found.append(r"[0-9][eE]\+?[0-9]{3}|[0-9]{100}")
+    if not data.isascii():
+        try:
+            documents.cast(pa.string())
+        except pa.ArrowInvalid:  # some are not UTF-8
+            found.append(r"[^\x00-\x7f]")
+    if not found:
+        return []
+    places: list[int] = pc.indices_nonzero(pc.match_substring_regex(documents, "|".join(found))).to_pylist()
+    return places
 
 
 def _is_valid(text: bytes, depth: int, strange: Sequence[bytes]) -> bool:
