@@ -20,30 +20,9 @@ if TYPE_CHECKING:
     from .store.reader import Batch, Capture, Position
     from .store.recovery import Recovered, recover
 
-__all__ = [
-    "Batch",
-    "Capture",
-    "CaptureError",
-    "Decoded",
-    "Info",
-    "Position",
-    "CaptureRecorder",
-    "RecorderStats",
-    "Recording",
-    "Recovered",
-    "Replayed",
-    "Selection",
-    "Verdict",
-    "compact",
-    "decode",
-    "export",
-    "info",
-    "make_recorder",
-    "recover",
-    "redact_default",
-    "replay",
-    "verify",
-]
+__all__ = ["Batch", "Capture", "CaptureError", "Decoded", "Info", "Position", "CaptureRecorder"]
+__all__ += ["RecorderStats", "Recording", "Recovered", "Replayed", "Selection", "Verdict", "compact", "decode"]
+__all__ += ["export", "info", "make_recorder", "recover", "redact_default", "replay", "verify"]
 
 __getattr__: Callable[[str], Any] = lazy_names(
     __name__,

@@ -65,17 +65,14 @@ class Gap(RowHeader):
 
 @frozen
 class Missing:
-    """The contents of such a row.
-
-    Attributes:
-        what: Why, a word; "unknown" where it says nothing that can be read.
-        frames: How many.
-        segments: The numbers of the first and the last segment that they were in, where it names them.
-    """
+    """The contents of such a row."""
 
     what: str
+    """Why, a word; "unknown" where it says nothing that can be read."""
     frames: int
+    """How many."""
     segments: tuple[int, ...] = ()
+    """The numbers of the first and the last segment that they were in, where it names them."""
 
     @classmethod
     def of(cls, options: str | None) -> Missing:

@@ -15,19 +15,8 @@ if TYPE_CHECKING:
     from .stages.manifest import load
     from .stages.pipeline import Done, Pipeline, check
 
-__all__ = [
-    "BusDataSource",
-    "Correlated",
-    "Done",
-    "Pipeline",
-    "SparkUnavailable",
-    "check",
-    "check_java",
-    "correlate",
-    "load",
-    "nanoseconds",
-    "start_session",
-]
+__all__ = ["BusDataSource", "Correlated", "Done", "Pipeline", "SparkUnavailable", "check", "check_java"]
+__all__ += ["correlate", "load", "nanoseconds", "start_session"]
 
 __getattr__: Callable[[str], Any] = lazy_names(
     __name__,

@@ -66,22 +66,10 @@ def _plain(message: Message, names: Mapping[int, str]) -> list[Any]:
     if data is None:
         data, content = _made_body(message)
     subject, id, ttl = message.subject, message.id, message.ttl
-    return [
-        kind,
-        f"0x{subject:08X}" if type(subject) is int else str(subject) or (None if kind != "request" else ""),
-        None,
-        None,
-        content if data is not None else None,
-        None,
-        data,
-        None if id is None else str(id),
-        code,
-        None if code is None else _NAMES[code],
-        None if ttl is None else round(ttl * 1000),
-        None,
-        message.reply_to,
-        "",
-    ]
+    text = f"0x{subject:08X}" if type(subject) is int else str(subject) or (None if kind != "request" else "")
+    media, name = content if data is not None else None, None if code is None else _NAMES[code]
+    key, ttl_ms = None if id is None else str(id), None if ttl is None else round(ttl * 1000)
+    return [kind, text, None, None, media, None, data, key, code, name, ttl_ms, None, message.reply_to, ""]
 
 
 def _made_body(message: Message) -> tuple[bytes | None, str]:

@@ -28,27 +28,24 @@ _NO_FRAME: Final = -1
 
 @frozen(eq=False)
 class Packed:
-    """Rows, as columns.
-
-    Attributes:
-        ends: int32, for each row the number of its end.
-        times: int64, the monotonic clock.
-        sizes: int32, bytes of the frame; -1 where there is none.
-        data: The frames, one after the other.
-        asked: int32, for how many requests each row says how long they are waited for; empty where none does.
-        ttls: float64, seconds from the time of the row on, one after the other; NaN for a request without end.
-        known: How many ends had numbers before; 0 begins again.
-        new: The ends that get the next numbers.
-    """
+    """Rows, as columns."""
 
     ends: Numbers
+    """Int32, for each row the number of its end."""
     times: Numbers
+    """Int64, the monotonic clock."""
     sizes: Numbers
+    """Int32, bytes of the frame; -1 where there is none."""
     data: bytes | memoryview
+    """The frames, one after the other."""
     asked: Numbers
+    """Int32, for how many requests each row says how long they are waited for; empty where none does."""
     ttls: array[float] | memoryview[float]
+    """Float64, seconds from the time of the row on, one after the other; NaN for a request without end."""
     known: int
+    """How many ends had numbers before; 0 begins again."""
     new: Sequence[RowHeader]
+    """The ends that get the next numbers."""
 
     def __len__(self) -> int:
         return len(self.ends)

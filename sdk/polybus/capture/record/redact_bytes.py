@@ -13,21 +13,9 @@ import re
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
-NAMES: Final = (
-    "token",
-    "cookie",
-    "passw",
-    "passphrase",
-    "pwd",
-    "secret",
-    "authorization",
-    "apikey",
-    "accesskey",
-    "privatekey",
-    "credential",
-    "sessionid",
-    "sessionkey",
-    "signature",
+NAMES: Final = tuple(
+    "token cookie passw passphrase pwd secret authorization apikey accesskey privatekey credential sessionid sessionkey "
+    "signature".split()
 )
 """A name that contains one of these, without regard to case, ``-``, ``_`` and spaces, is that of a secret."""
 
@@ -248,14 +236,12 @@ def _name(raw: bytes) -> str:
 
 
 def _varint(data: bytearray, place: int) -> tuple[int | None, int]:
-    value = shift = 0
-    while place < len(data) and shift < 35:
-        byte = data[place]
+    value = 0
+    for shift, byte in zip(range(0, 35, 7), data[place : place + 5], strict=False):
         value |= (byte & 127) << shift
         place += 1
         if byte < 128:
             return value, place
-        shift += 7
     return None, place
 
 

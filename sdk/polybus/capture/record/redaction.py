@@ -66,30 +66,23 @@ class Redaction:
             frames = self._cut(frames, flags)
         cut = np.flatnonzero(flags).tolist()  # a secret may go on behind the cut: what it looks like is not to be relied on
         if not self._bodies:
-            frames = self._changed(
-                range(len(frames)), ends, numbers, frames, flags, lambda end, one: headers_only(end.protocol, end.options, one)
-            )
+            rows = ((row, ends[numbers[row]]) for row in range(len(frames)))
+            frames = self._changed(rows, frames, flags, lambda end, one: headers_only(end.protocol, end.options, one))
         if self._redact is not None:
             redact = self._redact
-            rows = {*suspicious(ends, numbers, frames), *cut} if self._suspects else range(len(frames))
-            frames = self._changed(rows, ends, numbers, frames, flags, lambda end, one: redact(end.protocol, one))
+            which = {*suspicious(ends, numbers, frames), *cut} if self._suspects else range(len(frames))
+            rows = ((row, ends[numbers[row]]) for row in which)
+            frames = self._changed(rows, frames, flags, lambda end, one: redact(end.protocol, one))
         return frames, flags if flags.any() else None, int(np.count_nonzero(flags & FLAG_REDACTED))
 
     def _changed(
-        self,
-        rows: Iterable[int],
-        ends: Sequence[RowHeader],
-        numbers: Int32s,
-        frames: pa.Array,
-        flags: Int32s,
-        change: Callable[[RowHeader, bytes], bytes],
+        self, rows: Iterable[tuple[int, RowHeader]], frames: pa.Array, flags: Int32s, change: Callable[..., bytes]
     ) -> pa.Array:
         made: dict[int, bytes] = {}
-        for row in rows:
+        for row, end in rows:
             frame = frames[row].as_py()
             if not frame:
                 continue
-            end = ends[numbers[row]]
             try:
                 changed: Any = change(end, frame)
                 if not isinstance(changed, (bytes, bytearray, memoryview)):
@@ -107,11 +100,9 @@ class Redaction:
         return _with(frames, made)
 
     def _cut(self, frames: pa.Array, flags: Int32s) -> pa.Array:
-        made = {}
-        for row in pc.indices_nonzero(pc.greater(pc.binary_length(frames), self._longest)).to_pylist():
-            made[row] = frames[row].as_py()[: self._longest]
-            flags[row] |= FLAG_TRUNCATED
-        return _with(frames, made)
+        rows = pc.indices_nonzero(pc.greater(pc.binary_length(frames), self._longest)).to_pylist()
+        flags[rows] |= FLAG_TRUNCATED
+        return _with(frames, {row: frames[row].as_py()[: self._longest] for row in rows})
 
 
 def _with(frames: pa.Array, made: dict[int, bytes]) -> pa.Array:
@@ -129,12 +120,11 @@ def suspicious(ends: Sequence[RowHeader], numbers: Int32s, frames: pa.Array) -> 
     of: dict[str, list[int]] = {}
     for number in np.flatnonzero(np.bincount(numbers)).tolist():
         of.setdefault(ends[number].protocol, []).append(number)
-    if len(of) == 1:
-        return sorted(_suspicious_of(next(iter(of)), frames))
     found: list[int] = []
     for protocol, some in of.items():
         rows = np.flatnonzero(np.isin(numbers, some))
-        found += rows[list(_suspicious_of(protocol, frames.take(pa.array(rows))))].tolist()
+        part = frames if len(of) == 1 else frames.take(pa.array(rows))
+        found += rows[list(_suspicious_of(protocol, part))].tolist()
     return sorted(found)
 
 

@@ -21,17 +21,15 @@ class RowBuffer:
 
     Args:
         longest: Bytes that are kept of a frame.
-
-    Attributes:
-        rows: The fields of rows, one after the other. Only links append, only who has called `next` removes.
-        dropped: How many frames there was no room for.
-        packer: Packs what is taken away. A writer that has not seen what came before needs a new one.
     """
 
     def __init__(self, longest: int) -> None:
         self.rows: list[Any] = []
+        """The fields of rows, one after the other. Only links append, only who has called `next` removes."""
         self.dropped: int = 0
+        """How many frames there was no room for."""
         self.packer: Packer = Packer()
+        """Packs what is taken away. A writer that has not seen what came before needs a new one."""
         self._longest = longest
         self._large = 0  # bytes of large frames taken in, and given out: each is counted by one side only
         self._large_done = 0

@@ -90,18 +90,16 @@ async def replay(
     if dry_run:
         _count(plan, report)
         return report
-    recorder = None
-    if record is not None:
-        source = _another(capture, record)
-        recorder = player.recorder = make_recorder(record, source=source)
+    if record is None:
+        await player.play(plan)
+        return report
+    recorder = player.recorder = make_recorder(record, source=_another(capture, record))
     try:
-        if recorder is not None:
-            await anyio.to_thread.run_sync(recorder.open)
+        await anyio.to_thread.run_sync(recorder.open)
         await player.play(plan)
     finally:
-        if recorder is not None:
-            with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(recorder.close)
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(recorder.close)
     return report
 
 
@@ -260,15 +258,12 @@ class _Player:
 
     async def _leave(self) -> None:
         """Close the connections whose answers are there."""
-        waiting = []
         for client in self._leaving:
             await self._answers_of(client)
-            if client.asked:
-                waiting.append(client)
-            else:
+            if not client.asked:
                 await client.__aexit__(None, None, None)
                 del self._open[client]
-        self._leaving = waiting
+        self._leaving = [client for client in self._leaving if client in self._open]
 
     async def _replay(self, client: _Client | None, recorded: RecordedMessage, message: Message) -> None:
         kind, said = message.kind.value, False
@@ -320,9 +315,8 @@ class _Player:
 
     async def _answers(self, *, all_of_them: bool = False) -> None:
         """Count those that are there, or wait for all."""
-        for client in [client for behind in self._clients.values() for client in behind.values()] + self._leaving:
-            if client is not None:
-                await self._answers_of(client, all_of_them=all_of_them)
+        for client in list(self._open):
+            await self._answers_of(client, all_of_them=all_of_them)
         await self._leave()
 
     async def _answers_of(self, client: _Client, *, all_of_them: bool = False) -> None:

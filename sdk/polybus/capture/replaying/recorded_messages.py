@@ -63,21 +63,18 @@ class Selection:
 
 @define
 class RecordedMessage:
-    """One message of a client; None where its connection has ended.
-
-    Attributes:
-        at: When, ns since 1970 UTC.
-        conn: Its connection, and which client behind it; the latter is empty but for those of a broker.
-        protocol: Of the connection.
-        options: As in the capture.
-        message: What was said.
-    """
+    """One message of a client; None where its connection has ended."""
 
     at: float
+    """When, ns since 1970 UTC."""
     conn: tuple[str, str]
+    """Its connection, and which client behind it; the latter is empty but for those of a broker."""
     protocol: str
+    """Of the connection."""
     options: str
+    """As in the capture."""
     message: Message | None
+    """What was said."""
 
     def subject_for(self, subject: str | int, protocol: str) -> str | int:
         """A subject on a connection of a protocol: a number where it was one, and only the recording knows its name."""

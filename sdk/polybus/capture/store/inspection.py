@@ -94,19 +94,16 @@ def _count(found: Info, rows: pa.RecordBatch, conns: set[str]) -> None:
 
 @frozen
 class Verdict:
-    """Findings of `verify`.
-
-    Attributes:
-        frames: Rows in good batches.
-        batches: Good ones.
-        losses: What is damaged.
-        missing: Numbers of segments that are not there.
-    """
+    """Findings of `verify`."""
 
     frames: int
+    """Rows in good batches."""
     batches: int
+    """Good ones."""
     losses: tuple[Loss, ...]
+    """What is damaged."""
     missing: tuple[int, ...]
+    """Numbers of segments that are not there."""
 
     @property
     def good(self) -> bool:

@@ -67,10 +67,6 @@ class Capture:
         path: A folder here, or a URI that `pyarrow.fs` knows (``hdfs://...``, ``s3://...``).
         filesystem: A `pyarrow.fs.FileSystem` in which `path` is to be looked up instead.
 
-    Attributes:
-        losses: What the last pass over the batches found to be lost.
-        ended: The recordings that say that they are over, as it has found them.
-
     Raises:
         CaptureError: There is no such folder, or it is no capture.
     """
@@ -82,7 +78,9 @@ class Capture:
         else:
             self._filesystem, self._folder = find_filesystem(self.path)
         self.losses: list[Loss] = []
+        """What the last pass over the batches found to be lost."""
         self.ended: list[str] = []
+        """The recordings that say that they are over, as it has found them."""
         self._local = isinstance(self._filesystem, pafs.LocalFileSystem)
         if not self.segments(complete=False):
             if self._filesystem.get_file_info(pafs.FileSelector(self._folder)):

@@ -143,23 +143,20 @@ def encode_batch(batch: pa.RecordBatch, schema: pa.Schema, mark: str) -> pa.Buff
 
 @frozen
 class Stretch:
-    """A part of a segment that is lost.
-
-    Attributes:
-        offset: Where it begins, in bytes.
-        size: How many bytes it has.
-        batch: The number of the first batch in it; -1 for the schema.
-        batches: Number of batches; None where it is not known.
-        frames: Number of rows; None where it is not known.
-        torn: It is the beginning of a batch at the end of the file: its writer was killed, or is writing it.
-    """
+    """A part of a segment that is lost."""
 
     offset: int
+    """Where it begins, in bytes."""
     size: int
+    """How many bytes it has."""
     batch: int
+    """The number of the first batch in it; -1 for the schema."""
     batches: int | None = None
+    """Number of batches; None where it is not known."""
     frames: int | None = None
+    """Number of rows; None where it is not known."""
     torn: bool = False
+    """It is the beginning of a batch at the end of the file: its writer was killed, or is writing it."""
 
 
 @lru_cache(maxsize=8)
@@ -176,12 +173,6 @@ class SegmentReader:
         offset: Where to begin (bytes): 0, or the `offset` of a reader that has read this file before.
         batch: The number of the batch there.
 
-    Attributes:
-        damage: What was found to be lost, as far as it has been read.
-        offset: The end of the last good batch that was given out.
-        ended: Whether that one says that the recording is over.
-        metadata: Of the schema: version, recorder, source.
-
     Raises:
         CaptureError: Of its methods: the segment's version is not known, or it has other columns.
     """
@@ -190,9 +181,13 @@ class SegmentReader:
         self._data = data
         self._name = name
         self.damage: list[Stretch] = []
+        """What was found to be lost, as far as it has been read."""
         self.offset: int = offset
+        """The end of the last good batch that was given out."""
         self.ended: bool = False
+        """Whether that one says that the recording is over."""
         self.metadata: Mapping[str, str] = {}
+        """Of the schema: version, recorder, source."""
         self._schema = FRAMES
         self._batch = batch
         self._seq: int | None = None

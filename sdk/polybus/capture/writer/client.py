@@ -46,11 +46,6 @@ class Helper:
         settings: Without a function: they are sent as JSON.
         reported: Is called with what it has done, in the thread that calls `attend`.
 
-    Attributes:
-        gone: Whether it, or the connection to it, has ended.
-        pid: Of the process.
-        seq: Number of the first row that it writes.
-
     Raises:
         CaptureError: The folder cannot be made or written.
         OSError: The process could not be begun, or did not answer.
@@ -58,7 +53,9 @@ class Helper:
 
     def __init__(self, settings: WriterSettings, reported: Callable[[list[int]], None]) -> None:
         self.gone: bool = False
+        """Whether it, or the connection to it, has ended."""
         self.seq: int = 0
+        """Number of the first row that it writes."""
         self._reported = reported
         self._unsent, self._heard = memoryview(b""), bytearray()
         self._ended = False
@@ -78,6 +75,7 @@ class Helper:
             self._connection.close()
             raise
         self.pid: int = self._process.pid
+        """Of the process."""
         try:
             self._begin(settings)
         except BaseException:

@@ -15,33 +15,30 @@ FLUSH_SECONDS: Final = 0.1
 
 @frozen(kw_only=True)
 class WriterSettings:
-    """Settings of a recording, for its recorder and for the writer of its segments.
-
-    Attributes:
-        path: The folder; it is made where there is none (mode 0700).
-        capture_id: Of the recording.
-        max_bytes: Of all sealed segments in it: beyond that the oldest are removed.
-        max_age: Seconds after which sealed segments are removed.
-        segment_bytes: Of a segment, when it is sealed.
-        segment_seconds: After which one is sealed.
-        frame_bytes: Kept of a frame; the rest of a longer one is cut off.
-        redact: What must not be written: a function, ``"default"``, or None for nothing.
-        bodies: Whether bodies are written.
-        metadata: Goes into each segment.
-        resume: The number of the next row, as reported by a writer that was killed and in whose place this one goes on.
-    """
+    """Settings of a recording, for its recorder and for the writer of its segments."""
 
     path: str
+    """The folder; it is made where there is none (mode 0700)."""
     capture_id: str
+    """Of the recording."""
     max_bytes: int
+    """Of all sealed segments in it: beyond that the oldest are removed."""
     max_age: float
+    """Seconds after which sealed segments are removed."""
     segment_bytes: int = 64 << 20
+    """Of a segment, when it is sealed."""
     segment_seconds: float = 60.0
+    """After which one is sealed."""
     frame_bytes: int = 4 << 20
+    """Kept of a frame; the rest of a longer one is cut off."""
     redact: Any = "default"
+    """What must not be written: a function, ``"default"``, or None for nothing."""
     bodies: bool = True
+    """Whether bodies are written."""
     metadata: Mapping[str, str] = field(factory=dict)
+    """Goes into each segment."""
     resume: int | None = None
+    """The number of the next row, as reported by a writer that was killed and in whose place this one goes on."""
 
 
 @define

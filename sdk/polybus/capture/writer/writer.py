@@ -193,31 +193,25 @@ class CaptureWriter:
     def _say_what_is_missing(self, now: int) -> None:
         """Rows without frames, in a batch of their own: of these nothing is counted again if it cannot be written."""
         notes, lost = list(self._notes), self._lost
-        if lost:
-            notes.append(Gap(self._lost_to, lost, error=self._lost_because))
-        if not notes:
-            return
-        rows: list[Any] = [field for note in notes for field in (note, now, None, None)]
-        packed, batches = Packer().pack(rows), Batches(self._capture_id)
-        self._put(packed, batches, batches.meet(packed))
-        del self._notes[: len(notes) - bool(lost)]  # to write them may have made others
-        self._lost -= lost
+        gaps = [*notes, Gap(self._lost_to, lost, error=self._lost_because)] if lost else notes
+        if gaps:
+            rows: list[Any] = [field for gap in gaps for field in (gap, now, None, None)]
+            packed, batches = Packer().pack(rows), Batches(self._capture_id)
+            self._put(packed, batches, batches.meet(packed))
+            del self._notes[: len(notes)]  # to write them may have made others
+            self._lost -= lost
 
     def _failed(self, error: OSError) -> None:
         if not self._failing:
-            logger.error(
-                "polybus: cannot record to %s: %s; traffic goes on and is not recorded until there is room",
-                self.path,
-                error.strerror or error,
-            )
+            what = "polybus: cannot record to %s: %s; traffic goes on and is not recorded until there is room"
+            logger.error(what, self.path, error.strerror or error)
         self._failing = True
         self._lost_to, self._lost_because = "disk", error.strerror or str(error)
         self._not_before = time.monotonic() + RETRY
 
     def _give_up(self, packed: Packed, ends: Sequence[RowHeader]) -> None:
         """These are not written: remember how many, and what earlier gaps said."""
-        for number in packed.ends:
-            end = ends[number]
+        for end in map(ends.__getitem__, packed.ends):
             if not isinstance(end, Gap):
                 self._lost += 1
                 self.counts.refused += 1

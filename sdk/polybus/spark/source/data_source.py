@@ -5,13 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceArrowWriter,
-    DataSourceReader,
-    DataSourceStreamArrowWriter,
-    DataSourceStreamReader,
-)
+from pyspark.sql import datasource as ds
 from pyspark.sql.types import StructType
 
 from .options import PLACES, READABLE, STREAMED, Options
@@ -22,7 +16,7 @@ from .tables import spark_schema
 PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 
 
-class BusDataSource(DataSource):
+class BusDataSource(ds.DataSource):
     """The format ``polybus``: ``spark.dataSource.register(BusDataSource)``, then ``spark.read.format("polybus").load(path)``.
 
     Options of a reader: ``table`` (events, exchanges, quarantine, raw), ``columns`` (some of them, with commas: Spark cannot
@@ -44,7 +38,7 @@ class BusDataSource(DataSource):
         options = Options.of(self.options)
         return spark_schema(options.table, options.names)
 
-    def reader(self, schema: StructType) -> DataSourceReader:
+    def reader(self, schema: StructType) -> ds.DataSourceReader:
         """Reads what is there."""
         options = Options.of(self.options).as_asked(schema)
         if options.table not in READABLE:
@@ -54,17 +48,17 @@ class BusDataSource(DataSource):
         pushes = session is not None and session.conf.get(PUSHDOWN, "false") == "true"
         return FilteringReader(options) if pushes else CaptureReader(options)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+    def streamReader(self, schema: StructType) -> ds.DataSourceStreamReader:
         """Follows a capture."""
         options = Options.of(self.options).as_asked(schema)
         if options.table not in (*STREAMED, PLACES):
             raise ValueError(f"table={options.table!r} cannot be read as a stream; {' and '.join(STREAMED)} can")
         return CaptureStreamReader(options)
 
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+    def writer(self, schema: StructType, overwrite: bool) -> ds.DataSourceArrowWriter:
         """Publishes."""
         return BusWriter(dict(self.options), schema.names)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+    def streamWriter(self, schema: StructType, overwrite: bool) -> ds.DataSourceStreamArrowWriter:
         """Publishes each batch of a stream."""
         return BusStreamWriter(dict(self.options), schema.names)

@@ -47,17 +47,14 @@ class Range:
 
 @attrs.frozen
 class ReadWindow:
-    """The part of a capture to read.
-
-    Attributes:
-        start_ns: Frames from here on, ns since 1970 UTC.
-        end_ns: Up to here, not included.
-        connection: Of this connection only.
-    """
+    """The part of a capture to read."""
 
     start_ns: int | None = None
+    """Frames from here on, ns since 1970 UTC."""
     end_ns: int | None = None
+    """Up to here, not included."""
     connection: str | None = None
+    """Of this connection only."""
 
     def check(self) -> None:
         """
@@ -178,17 +175,14 @@ def _of_segment(capture: Capture, segment: Segment, begin: ReadPosition, end: in
 
 
 class RangeReader:
-    """Reads a range of a capture.
-
-    Attributes:
-        damage: What was found to be lost, after the last batch.
-        ended: After the last batch, the recording that says at the end of this range that it is over; None where none does.
-    """
+    """Reads a range of a capture."""
 
     def __init__(self, path: str, piece: Range, columns: Sequence[str] | None = None) -> None:
         settle()
         self.damage: list[Stretch] = []
+        """What was found to be lost, after the last batch."""
         self.ended: str | None = None
+        """After the last batch, the recording that says at the end of this range that it is over; None where none does."""
         self._capture = Capture(path)
         self._range = piece
         self._columns = columns

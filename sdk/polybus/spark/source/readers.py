@@ -10,17 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSourceReader,
-    DataSourceStreamReader,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    InputPartition,
-    LessThan,
-    LessThanOrEqual,
-)
+from pyspark.sql import datasource as ds
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from polybus.capture.decoding.decoder import decoded
@@ -35,7 +25,7 @@ from .ranges import Range, RangeReader, ReadPosition, plan, reach
 from .tables import arrow_schema
 
 
-class CapturePartition(InputPartition):
+class CapturePartition(ds.InputPartition):
     """The part for one task; None for the whole capture."""
 
     def __init__(self, piece: Range | None) -> None:
@@ -66,7 +56,7 @@ def _needed(options: Options) -> list[str]:
     return [name for name in FRAMES.names if name in needed]
 
 
-class CaptureReader(DataSourceReader):
+class CaptureReader(ds.DataSourceReader):
     """Reads a capture as it is now, a task for each range of its batches.
 
     Raises:
@@ -76,7 +66,7 @@ class CaptureReader(DataSourceReader):
     def __init__(self, options: Options) -> None:
         self.options: Options = options
 
-    def partitions(self) -> Sequence[InputPartition]:
+    def partitions(self) -> Sequence[ds.InputPartition]:
         """The ranges; a single one for exchanges, whose answers may be anywhere."""
         capture = Capture(self.options.path)
         if self.options.table == "exchanges":
@@ -84,7 +74,7 @@ class CaptureReader(DataSourceReader):
         pieces = plan(capture, ReadPosition(), reach(capture, ReadPosition()), self.options.rows_per_partition)
         return [CapturePartition(piece) for piece in pieces]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a range."""
         assert isinstance(partition, CapturePartition)
         if partition.piece is not None:
@@ -100,29 +90,29 @@ class FilteringReader(CaptureReader):
     Spark applies every filter once more to what comes out, so narrowing to whole microseconds loses nothing.
     """
 
-    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
+    def pushFilters(self, filters: list[ds.Filter]) -> Iterator[ds.Filter]:
         """Takes what narrows the window; all are handed back, since `time` is coarser than `ts_ns`."""
         for given in filters:
             if self.options.table in ("events", "raw"):
                 self._narrow(given)
             yield given
 
-    def _narrow(self, given: Filter) -> None:
+    def _narrow(self, given: ds.Filter) -> None:
         window = self.options.window
         column, value = getattr(given, "attribute", ()), getattr(given, "value", None)
-        if column == ("conn_id",) and isinstance(given, EqualTo):
+        if column == ("conn_id",) and isinstance(given, ds.EqualTo):
             if window.connection is None and isinstance(value, str):
                 window = attrs.evolve(window, connection=value)
         elif column in (("time_ns",), ("ts_ns",)) and isinstance(value, int):
-            if isinstance(given, (GreaterThan, GreaterThanOrEqual)):
+            if isinstance(given, (ds.GreaterThan, ds.GreaterThanOrEqual)):
                 window = attrs.evolve(window, start_ns=max(value, window.start_ns or 0))
-            elif isinstance(given, (LessThan, LessThanOrEqual)):
+            elif isinstance(given, (ds.LessThan, ds.LessThanOrEqual)):
                 end = value + 1
                 window = attrs.evolve(window, end_ns=end if window.end_ns is None else min(end, window.end_ns))
         self.options = attrs.evolve(self.options, window=window)
 
 
-class CaptureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class CaptureStreamReader(ds.DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows a capture. Offsets name a segment, a batch in it and its byte, never the time of a file.
 
     Raises:
@@ -152,7 +142,7 @@ class CaptureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         capture = Capture(self.options.path)
         self._until = reach(capture, ReadPosition(capture.segments()[0].number))
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[ds.InputPartition]:
         """The ranges between two offsets."""
         capture, begin = Capture(self.options.path), ReadPosition(**start)
         if self.options.table == PLACES:  # the pipeline counts what is gone
@@ -164,7 +154,7 @@ class CaptureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         return [CapturePartition(piece) for piece in plan(capture, begin, ReadPosition(**end), self.options.rows_per_partition)]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a range."""
         assert isinstance(partition, CapturePartition) and partition.piece is not None
         if self.options.table == PLACES:

@@ -48,15 +48,12 @@ LAST: Final = tuple(
 
 @attrs.frozen
 class Correlated:
-    """Result of the correlation of events.
-
-    Attributes:
-        exchanges: A row for each request, see `polybus.capture.schema.EXCHANGES`.
-        orphans: The responses to which there is no request.
-    """
+    """Result of the correlation of events."""
 
     exchanges: DataFrame
+    """A row for each request, see `polybus.capture.schema.EXCHANGES`."""
     orphans: DataFrame
+    """The responses to which there is no request."""
 
 
 def correlate(events: DataFrame, timeouts: MatchTimeouts | None = None) -> Correlated:

@@ -61,41 +61,38 @@ class RunCounts:
 
 @attrs.frozen
 class Manifest:
-    """State of the output after a run.
-
-    Attributes:
-        run: Its number, from 1.
-        capture: Of what.
-        settings: What the rows depend on: later runs must ask for the same.
-        start: Where it began to read.
-        end: Where it stopped.
-        counts: What it added; of exchanges those that nothing can change any more.
-        open_exchanges: How many there are besides: those that what is recorded later may still change.
-        ends: The last moment of each recording of which something is left open, ns on its monotonic clock.
-        added: Its files, by table.
-        provisional: Those of exchanges which the next run replaces.
-        state: The folder of what it leaves open.
-        gaps: The first of its gap rows.
-        losses: The first of the stretches that it could not read.
-        seen: The same moments as `ends` on the wall clock, ns since 1970 UTC.
-        recording: That of the segment at `end`, None where it is not known: another capture may come in the place of this.
-    """
+    """State of the output after a run."""
 
     run: int
+    """Its number, from 1."""
     capture: str
+    """Of what."""
     settings: dict[str, Any]
+    """What the rows depend on: later runs must ask for the same."""
     start: ReadPosition
+    """Where it began to read."""
     end: ReadPosition
+    """Where it stopped."""
     counts: RunCounts
+    """What it added; of exchanges those that nothing can change any more."""
     open_exchanges: int
+    """How many there are besides: those that what is recorded later may still change."""
     ends: dict[str, int]
+    """The last moment of each recording of which something is left open, ns on its monotonic clock."""
     added: dict[str, list[str]]
+    """Its files, by table."""
     provisional: list[str]
+    """Those of exchanges which the next run replaces."""
     state: str | None
+    """The folder of what it leaves open."""
     gaps: list[dict[str, Any]]
+    """The first of its gap rows."""
     losses: list[dict[str, Any]]
+    """The first of the stretches that it could not read."""
     seen: dict[str, int] = attrs.Factory(dict)
+    """The same moments as `ends` on the wall clock, ns since 1970 UTC."""
     recording: str | None = None
+    """That of the segment at `end`, None where it is not known: another capture may come in the place of this."""
 
     def to_json(self) -> bytes:
         """As it stands in its file."""

@@ -78,8 +78,7 @@ class PipelineStep:
         end = reach(self._capture, start) if until is None else until
         if end <= start:
             return RunCounts()
-        run = last.run + 1 if last is not None else 1
-        token = uuid.uuid4().hex[:12]
+        run, token = last.run + 1 if last is not None else 1, uuid.uuid4().hex[:12]
         # Where no lock can be held, a run that comes too late must not write over the files of another one.
         prefix, staging = f"{run_prefix(run)}{token}-", f"{STAGING}/{token}"
         self._progress("decode")
@@ -262,9 +261,8 @@ class PipelineStep:
         dated = rows.withColumn("date", date)
         dated.write.partitionBy(*parts, "date", "protocol").parquet(self.storage.for_spark(staged))
         written = []
-        for number, name in enumerate(self.storage.files(staged)):
-            if not name.endswith(".parquet"):
-                continue
+        files = (name for name in self.storage.files(staged) if name.endswith(".parquet"))
+        for number, name in enumerate(files):
             *folders, _ = name.removeprefix(staged + "/").split("/")
             part = folders.pop(0).partition("=")[2] if parts else ""
             place = f"{table}/{'/'.join(folders)}/{prefix}{part or 'all'}-{number:06d}.parquet"

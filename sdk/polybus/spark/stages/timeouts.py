@@ -13,17 +13,14 @@ LONGEST_MS: Final = 100 * 366 * 86_400_000
 
 @attrs.frozen
 class MatchTimeouts:
-    """Times for an answer to come, and for an id to be forgotten.
-
-    Attributes:
-        timeout: Seconds after which an answer is late, where the request has neither deadline nor ttl.
-        horizon: Seconds of silence after which an id is forgotten: what comes with it later is an orphan, or new. A request
-            with a longer deadline is remembered for as long as that. What is open at the end of a run is carried over to the
-            next ones for so long.
-    """
+    """Times for an answer to come, and for an id to be forgotten."""
 
     timeout: float = attrs.field(default=30.0, validator=attrs.validators.gt(0))
+    """Seconds after which an answer is late, where the request has neither deadline nor ttl."""
     horizon: float = attrs.field(default=attrs.Factory(lambda self: 10 * self.timeout, takes_self=True))
+    """Seconds of silence after which an id is forgotten: what comes with it later is an orphan, or new. A request with a longer
+    deadline is remembered for as long as that. What is open at the end of a run is carried over to the next ones for so
+    long."""
 
     def __attrs_post_init__(self) -> None:
         if self.horizon < self.timeout:

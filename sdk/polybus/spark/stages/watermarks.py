@@ -19,15 +19,12 @@ WATERMARK_COLUMNS: Final = ("end_ns", "silent_ns", "ended")
 
 @attrs.frozen
 class Watermarks:
-    """Of each recording, by its id.
-
-    Attributes:
-        ends: Its last moment, ns on its monotonic clock.
-        seen: The same on the wall clock, ns since 1970 UTC; what an older polybus has written does not say it.
-    """
+    """Of each recording, by its id."""
 
     ends: dict[str, int] = attrs.Factory(dict)
+    """Its last moment, ns on its monotonic clock."""
     seen: dict[str, int] = attrs.Factory(dict)
+    """The same on the wall clock, ns since 1970 UTC; what an older polybus has written does not say it."""
 
     def later(self, others: Iterable[Self]) -> Watermarks:
         """With what others have seen."""

@@ -21,11 +21,6 @@ class FrameBytes:
 
     Args:
         frames: Without nulls; at least one.
-
-    Attributes:
-        data: All bytes (uint8), with some zeros before and behind them: what is looked for there is not found.
-        begins: Where each frame begins.
-        ends: Where it ends.
     """
 
     def __init__(self, frames: pa.Array) -> None:
@@ -33,8 +28,11 @@ class FrameBytes:
         edges = edges.astype(np.int64)
         there = np.frombuffer(data, np.uint8)[edges[0] : edges[-1]]
         self.data: Any = np.concatenate((_ZEROS, there, _ZEROS))
+        """All bytes (uint8), with some zeros before and behind them: what is looked for there is not found."""
         self.begins: Any = edges[:-1] - edges[0] + ROOM
+        """Where each frame begins."""
         self.ends: Any = edges[1:] - edges[0] + ROOM
+        """Where it ends."""
         # Eight bytes from each place on: one look for as many letters.
         self._words: Any = np.ndarray((len(self.data) - 7,), "<u8", self.data, strides=(1,))
 
