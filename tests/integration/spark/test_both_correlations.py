@@ -11,8 +11,7 @@ from pyspark.sql import SparkSession
 from polybus.capture.schema import EXCHANGES
 from polybus.spark.stages import matching
 from polybus.spark.stages.correlation import correlate
-from polybus.spark.stages.matching import Matcher
-from polybus.spark.stages.timeouts import MatchTimeouts
+from polybus.spark.stages.matching import Matcher, MatchTimeouts
 
 from .stories import Story, table
 

@@ -22,8 +22,7 @@ from polybus.spark.stages.correlation import (
     part_of,
     turns_of,
 )
-from polybus.spark.stages.matching import Matcher
-from polybus.spark.stages.timeouts import MatchTimeouts
+from polybus.spark.stages.matching import Matcher, MatchTimeouts
 from polybus.spark.stages.watermarks import WATERMARK_COLUMNS, Watermarks
 
 from .stories import MS, START, Story, table

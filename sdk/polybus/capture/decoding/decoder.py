@@ -182,9 +182,6 @@ class _BatchDecoder:
         return pa.RecordBatch.from_arrays(found, schema=QUARANTINE)
 
 
-# -- many batches ------------------------------------------------------------------------------------------------------------
-
-
 def decoded(batches: Iterable[pa.RecordBatch], columns: Sequence[str] | None = None) -> Iterator[Decoded]:
     """Decodes batches of frames, joined to larger ones; of the events some columns, or all."""
     for rows in joined(batches, ROWS_AT_ONCE, BYTES_AT_ONCE):

@@ -13,20 +13,10 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import anyio
 
+from ... import plugins
 from ..._core.runtime import Runtime
 from ...errors import BusError, ConnectFailed, LocalProtocolError, TooManyRequests, Unsupported
 from ...limits import Limits
-from ...plugins import (
-    Admission,
-    Closed,
-    Connector,
-    DialOptions,
-    Handshake,
-    Identity,
-    ListenOptions,
-    Transport,
-    TransportFeatures,
-)
 from ...plugins.registry import find_reader, join_url, resolve_url
 from .recorder import CaptureRecorder
 
@@ -39,11 +29,11 @@ _PATIENT: Final = 4 << 20
 class _Side:
     """One of the two connections of a client; the receiver of its transport."""
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: plugins.Transport) -> None:
         self.transport = transport
         self.other: _Side | None = None
         self.hand_on: Callable[[bytes], None] = transport.send
-        self.over: Callable[[Closed], None] = lambda why: None
+        self.over: Callable[[plugins.Closed], None] = lambda why: None
 
     def frames_received(self, frames: Sequence[bytes]) -> None:
         other = self.other
@@ -51,9 +41,9 @@ class _Side:
             for frame in frames:
                 other.hand_on(frame)
             if other.transport.write_backlog() > _PATIENT:
-                self.transport.abort(Closed(1013, "the other side of the proxy is too slow"))
+                self.transport.abort(plugins.Closed(1013, "the other side of the proxy is too slow"))
 
-    def closed(self, why: Closed) -> None:
+    def closed(self, why: plugins.Closed) -> None:
         self.over(why)
         other, self.other = self.other, None
         if other is not None:
@@ -62,11 +52,11 @@ class _Side:
 
     def pause_writing(self) -> None:
         if self.other is not None:
-            TransportFeatures.of(self.other.transport).pause_reading()
+            plugins.TransportFeatures.of(self.other.transport).pause_reading()
 
     def resume_writing(self) -> None:
         if self.other is not None:
-            TransportFeatures.of(self.other.transport).resume_reading()
+            plugins.TransportFeatures.of(self.other.transport).resume_reading()
 
 
 class RecordingProxy:
@@ -104,7 +94,7 @@ class RecordingProxy:
             )
         self._limits = Limits()
         self._sides: dict[_Side, None] = {}
-        self._dialled: dict[int, Transport] = {}
+        self._dialled: dict[int, plugins.Transport] = {}
         self._knocking = 0
         self.url: str = ""
         """The real, connectable URL, while it is entered."""
@@ -120,7 +110,7 @@ class RecordingProxy:
         self.recorder.claim()
         runtime = self._runtime = Runtime(self._limits)
         await runtime.open()
-        options = ListenOptions(gate=self, protocol=self._adapter.name, **self._common_options())
+        options = plugins.ListenOptions(gate=self, protocol=self._adapter.name, **self._common_options())
         try:
             await anyio.to_thread.run_sync(self.recorder.open)
             self._listening: Any = await self._transport.listen(self._address, options)
@@ -168,14 +158,14 @@ class RecordingProxy:
         """A newcomer gave up before it was let in."""
         self._knocking -= 1
 
-    def admit(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
+    def admit(self, handshake: plugins.Handshake, decided: Callable[[plugins.Admission | BusError], None]) -> None:
         """Let a client in that the server takes."""
         self._runtime.spawn(self._dial, handshake, decided)
 
-    async def _dial(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
+    async def _dial(self, handshake: plugins.Handshake, decided: Callable[[plugins.Admission | BusError], None]) -> None:
         own = {name: value for name, value in handshake.headers.items() if not name.startswith("sec-websocket")}
         headers = {name: value for name, value in own.items() if name not in _HOP}
-        options = DialOptions(headers=headers, **self._common_options())
+        options = plugins.DialOptions(headers=headers, **self._common_options())
         try:
             transport = await self._connector_for(handshake).connect(options)
         except BusError as error:
@@ -183,12 +173,12 @@ class RecordingProxy:
             decided(error if not isinstance(error, ConnectFailed) else TooManyRequests(f"the server is not there: {error}"))
             return
         self._dialled[id(handshake)] = transport
-        decided(Admission(Identity(), handshake))
+        decided(plugins.Admission(plugins.Identity(), handshake))
         if self._dialled.pop(id(handshake), None) is not None:  # the client has gone meanwhile
             transport.start(_Side(transport))
-            transport.abort(Closed(1000, "the client has gone"))
+            transport.abort(plugins.Closed(1000, "the client has gone"))
 
-    def _connector_for(self, handshake: Handshake) -> Connector:
+    def _connector_for(self, handshake: plugins.Handshake) -> plugins.Connector:
         """With what the client has put behind the question mark: a server may go by that, as by its headers."""
         if not handshake.query:
             return self._connector
@@ -196,7 +186,7 @@ class RecordingProxy:
         query = urlencode(dict(parse_qsl(parts.query, keep_blank_values=True)) | dict(handshake.query))
         return self._there.connector(urlunsplit((*parts[:3], query, parts.fragment)))
 
-    def opened(self, transport: Transport, admission: Admission) -> None:
+    def opened(self, transport: plugins.Transport, admission: plugins.Admission) -> None:
         """A newcomer is in: join it to its connection to the server."""
         self._knocking -= 1
         client, server = _Side(transport), _Side(self._dialled.pop(id(admission.handshake)))
@@ -206,7 +196,7 @@ class RecordingProxy:
         client.hand_on = tap.goes_out(transport.send)
         client.other, server.other = server, client
 
-        def over(side: _Side, why: Closed) -> None:
+        def over(side: _Side, why: plugins.Closed) -> None:
             self._sides.pop(side, None)
             if side is client:
                 tap.over(why)

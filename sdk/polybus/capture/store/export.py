@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
@@ -15,6 +14,7 @@ import pyarrow.parquet as pq
 
 from ..decoding.decoder import decoded, joined
 from ..schema import EVENTS, FRAMES, QUARANTINE
+from .filesystems import AnyPath
 from .folders import new_folder
 from .reader import Capture
 
@@ -29,7 +29,7 @@ _BYTES_OF_GROUP: Final = 64 << 20
 def _quietly(rows: int) -> None: ...
 
 
-def compact(capture: Capture, out: str | os.PathLike[str], progress: Progress | None = None) -> list[Path]:
+def compact(capture: Capture, out: AnyPath, progress: Progress | None = None) -> list[Path]:
     """Write the frames as Parquet, in few large files. Gives their paths; `Capture.losses` tells what is not in them.
 
     Raises:
@@ -70,7 +70,7 @@ def _write_parquet(
 
 def export(
     capture: Capture,
-    out: str | os.PathLike[str],
+    out: AnyPath,
     *,
     format: Literal["parquet", "jsonl"] = "parquet",
     table: Literal["frames", "events", "quarantine"] = "events",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from ..errors import CaptureError
 
+AnyPath: TypeAlias = str | os.PathLike[str]
 _LONGEST = 300
 """Of what a library says; where it finds no library of Hadoop's it lists every place in which it has looked."""
 _HADOOP = (

@@ -16,6 +16,7 @@ from ..errors import CaptureError
 from ..rows import FLAG_GAP_BEFORE, RETENTION, Gap, Missing
 from .arrow_messages import END_OF_STREAM
 from .compute import pc
+from .filesystems import AnyPath
 from .segments import SegmentReader, SegmentWriter, lock, segment_name, segment_number
 
 logger: logging.Logger = logging.getLogger("polybus.capture")
@@ -155,7 +156,7 @@ def seal_left_open(path: Path) -> int | None:
         os.close(file)
 
 
-def new_folder(out: str | os.PathLike[str]) -> Path:
+def new_folder(out: AnyPath) -> Path:
     """A folder to write into, made where there is none.
 
     Raises:

@@ -13,7 +13,7 @@ from attrs import frozen
 
 from ..errors import CaptureError
 from .arrow_messages import ArrowMessage
-from .filesystems import find_filesystem
+from .filesystems import AnyPath, find_filesystem
 from .segments import SegmentReader, Stretch, segment_number
 
 
@@ -71,7 +71,7 @@ class Capture:
         CaptureError: There is no such folder, or it is no capture.
     """
 
-    def __init__(self, path: str | os.PathLike[str], filesystem: pafs.FileSystem | None = None) -> None:
+    def __init__(self, path: AnyPath, filesystem: pafs.FileSystem | None = None) -> None:
         self.path: str = os.fspath(path)
         if filesystem is not None:
             self._filesystem, self._folder = filesystem, self.path

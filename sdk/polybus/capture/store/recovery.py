@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ from attrs import define, field, frozen
 
 from ..rows import Gap
 from ..schema import FRAMES
+from .filesystems import AnyPath
 from .folders import new_folder
 from .reader import Capture, Segment, missing_among
 from .segments import SegmentWriter, Stretch
@@ -37,9 +37,7 @@ class Recovered:
     missing: tuple[int, ...]
 
 
-def recover(
-    path: str | os.PathLike[str], out: str | os.PathLike[str], progress: Callable[[int], None] | None = None
-) -> Recovered:
+def recover(path: AnyPath, out: AnyPath, progress: Callable[[int], None] | None = None) -> Recovered:
     """Make a whole capture of a damaged one: its good batches, with a row that says so where others are missing.
 
     Nothing is added to the new one later: it says of each recording in it that this is over, also where a recorder was killed.

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 import attrs
 from pyspark.sql.types import StructType
 
-from ..stages.timeouts import LONGEST_MS
+from ..stages.matching import LONGEST_MS
 from .ranges import LAST_NS, ROWS_PER_RANGE, ReadWindow
 from .tables import arrow_schema, spark_schema
 

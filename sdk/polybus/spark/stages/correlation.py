@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from polybus.capture.schema import EXCHANGES
 
-from .timeouts import LONGEST_MS, MatchTimeouts
+from .matching import LONGEST_MS, MatchTimeouts
 
 if TYPE_CHECKING:
     from pyspark.sql.window import WindowSpec
@@ -104,13 +104,10 @@ def turns_of(events: DataFrame, timeouts: MatchTimeouts) -> DataFrame:
         *(F.when(~is_request, F.col(column)).alias(name) for name, column in answered_of.items()),
         is_request.cast("int").alias("attempts"),
         (~is_request).cast("int").alias("answers"),
-        F.col("seq").alias("last_seq"),
-        F.col("sub").alias("last_sub"),
-        F.col("mono_ns").alias("last_mono_ns"),
+        *(F.col(name).alias(f"last_{name}") for name in ("seq", "sub", "mono_ns", "subject")),
         linger.alias("last_linger_ns"),
         is_request.alias("last_is_request"),
         F.xxhash64("data").alias("last_digest"),
-        F.col("subject").alias("last_subject"),
         F.when(is_request, allowance).alias("last_allowance_ns"),
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -47,17 +47,12 @@ class IngestResult(RunCounts):
 
 
 def ingest_task(
-    capture: str, out: str, staging: str, ranges: list[Range], window: ReadWindow
-) -> Callable[..., Iterator[pa.RecordBatch]]:
-    """The function for ``mapInArrow`` over the numbers of ranges, one a partition."""
-
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                done = take(capture, Storage(out), f"{staging}/{number:06d}-{uuid.uuid4().hex[:12]}", ranges[number], window)
-                yield pa.RecordBatch.from_pydict({"taken": [json.dumps(attrs.asdict(done))]})
-
-    return run
+    capture: str, out: str, staging: str, ranges: list[Range], window: ReadWindow, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """The function for ``mapInArrow`` over the numbers of ranges, one a partition, when it knows the rest."""
+    for number in (number for batch in batches for number in batch.column(0).to_pylist()):
+        done = take(capture, Storage(out), f"{staging}/{number:06d}-{uuid.uuid4().hex[:12]}", ranges[number], window)
+        yield pa.RecordBatch.from_pydict({"taken": [json.dumps(attrs.asdict(done))]})
 
 
 def take(capture: str, storage: Storage, staging: str, piece: Range, window: ReadWindow) -> IngestResult:

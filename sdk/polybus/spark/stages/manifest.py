@@ -15,6 +15,7 @@ import attrs
 from pyspark.sql import DataFrame, SparkSession
 
 from polybus.capture.errors import CaptureError
+from polybus.capture.store.filesystems import AnyPath
 
 from ..source.ranges import ReadPosition
 from ..source.tables import spark_schema
@@ -202,10 +203,7 @@ class Output:
         self.manifests.append(manifest)
 
 
-# -- tables ------------------------------------------------------------------------------------------------------------------
-
-
-def load(spark: SparkSession, out: str | os.PathLike[str], table: str) -> DataFrame:
+def load(spark: SparkSession, out: AnyPath, table: str) -> DataFrame:
     """A table of results, of the files that its manifests name: what a killed run has left is not among them.
 
     Args:

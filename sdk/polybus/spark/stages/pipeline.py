@@ -10,15 +10,16 @@ import attrs
 from pyspark.sql import DataFrame, SparkSession
 
 from polybus.capture.errors import CaptureError
+from polybus.capture.store.filesystems import AnyPath
 from polybus.capture.store.reader import Capture
 
 from ..report.metrics import measure
 from ..report.page import render
 from ..source.ranges import ReadPosition, ReadWindow
 from .manifest import Output, RunCounts
+from .matching import MatchTimeouts
 from .run import PipelineStep, Progress
 from .storage import Storage, absolute
-from .timeouts import MatchTimeouts
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -81,8 +82,8 @@ class Pipeline:
 
     def run(
         self,
-        capture: str | os.PathLike[str],
-        out: str | os.PathLike[str],
+        capture: AnyPath,
+        out: AnyPath,
         *,
         start_ns: int | None = None,
         end_ns: int | None = None,
@@ -116,12 +117,7 @@ class Pipeline:
             return _done(step.out, step.output, added, metrics if metrics is not None else self._measure(step.output))
 
     def stream(
-        self,
-        capture: str | os.PathLike[str],
-        out: str | os.PathLike[str],
-        *,
-        every: str | None = None,
-        max_rows: int | None = None,
+        self, capture: AnyPath, out: AnyPath, *, every: str | None = None, max_rows: int | None = None
     ) -> StreamingQuery:
         """Follow a capture: each batch of the stream goes through the same stages as `run`, but for metrics and report.
 
@@ -157,7 +153,7 @@ class Pipeline:
         writer = writer.trigger(availableNow=True) if every is None else writer.trigger(processingTime=every)
         return writer.start()
 
-    def report(self, capture: str | os.PathLike[str], out: str | os.PathLike[str]) -> Done:
+    def report(self, capture: AnyPath, out: AnyPath) -> Done:
         """Metrics and report of what is there, without taking anything.
 
         Raises:
@@ -171,7 +167,7 @@ class Pipeline:
             output.check(absolute(os.fspath(capture)), {})
             return _done(os.fspath(out), output, RunCounts(), self._measure(output))
 
-    def _step(self, capture: str | os.PathLike[str], out: str | os.PathLike[str], window: ReadWindow) -> PipelineStep:
+    def _step(self, capture: AnyPath, out: AnyPath, window: ReadWindow) -> PipelineStep:
         given = os.fspath(capture), os.fspath(out), window
         return PipelineStep(self._spark, *given, self._timeouts, self._strict, self._progress)
 
@@ -202,12 +198,7 @@ def _metrics_of(output: Output) -> dict[str, Any] | None:
 
 
 def check(
-    capture: str | os.PathLike[str],
-    out: str | os.PathLike[str],
-    *,
-    start_ns: int | None = None,
-    end_ns: int | None = None,
-    connection: str | None = None,
+    capture: AnyPath, out: AnyPath, *, start_ns: int | None = None, end_ns: int | None = None, connection: str | None = None
 ) -> None:
     """Check that `Pipeline.run` could begin, before Spark is started.
 

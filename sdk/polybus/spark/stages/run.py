@@ -6,6 +6,7 @@ import json
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Final, NamedTuple
 
 import attrs
@@ -20,8 +21,8 @@ from ..source.ranges import ReadPosition, ReadWindow, plan, reach
 from .correlation import CARRIED, FINAL, OPEN, ORPHANS, exchanges_of, fold, orphans_of, part_of, turns_of
 from .ingest import SAMPLES, IngestResult, ingest_task
 from .manifest import STAGING, STATE, Manifest, Output, RunCounts, load_files, run_prefix
+from .matching import MatchTimeouts
 from .storage import Storage, absolute
-from .timeouts import MatchTimeouts
 from .watermarks import WATERMARK_COLUMNS, Watermarks
 
 DAY_NS: Final = 86_400_000_000_000
@@ -178,9 +179,8 @@ class PipelineStep:
         ranges = plan(self._capture, start, end)
         count = max(1, len(ranges))
         numbers = self._spark.range(0, len(ranges), 1, count)
-        rows = numbers.mapInArrow(
-            ingest_task(self._path, absolute(self.out), f"{staging}/taken", ranges, self._window), "taken string"
-        ).collect()
+        task = partial(ingest_task, self._path, absolute(self.out), f"{staging}/taken", ranges, self._window)
+        rows = numbers.mapInArrow(task, "taken string").collect()
         taken = [IngestResult(**json.loads(row["taken"])) for row in rows]
         for done in taken:
             if done.frames != done.rowed + done.quarantined + done.empty:

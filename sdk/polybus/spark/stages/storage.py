@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from polybus.capture.store.filesystems import find_filesystem
+from polybus.capture.store.filesystems import AnyPath, find_filesystem
 
 from ...capture.store.compute import pc
 
@@ -34,7 +34,7 @@ class Storage:
         OSError: Of its methods: that was not possible.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: AnyPath) -> None:
         given = os.fspath(path)
         self.filesystem: Any
         self.filesystem, self._root = find_filesystem(given)
