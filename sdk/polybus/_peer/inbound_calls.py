@@ -44,12 +44,12 @@ _PASSED_BY: Final = 32
 class InboundCalls:
     """The requests of one peer that are being served, running or waiting; the `ResponseSink` of their outcomes."""
 
-    __slots__ = ("account", "calls", "expected", "large", "link", "looked", "peer", "stopping", "waiting")
+    __slots__ = ("budget", "calls", "expected", "large", "link", "looked", "peer", "stopping", "waiting")
 
     def __init__(self, peer: Peer) -> None:
         self.peer: Peer = peer
         self.link: Link = peer.link
-        self.account: MemoryBudget = peer.budget
+        self.budget: MemoryBudget = peer.budget
         """The peer's: requests that wait are charged to it."""
         self.calls: dict[Any, Call] = {}
         """Requests that run or wait, by their id."""
@@ -219,7 +219,7 @@ class InboundCalls:
             del calls[call.message.id]
         if not call.started and self.waiting and call in self.waiting:
             self.waiting.remove(call)
-            self.account.release(cost(call.message))
+            self.budget.release(cost(call.message))
         else:
             self.free_place(call)
 
@@ -239,7 +239,7 @@ class InboundCalls:
         """End all calls, also those that wait: the connection is gone."""
         waiting, self.waiting = self.waiting, None
         for call in waiting or ():
-            self.account.release(cost(call.message))
+            self.budget.release(cost(call.message))
             call.ended = True  # never started, so no place is to be given back
             call.discard()
         self.link.runtime.backlogged.pop(self, None)
@@ -272,7 +272,7 @@ class InboundCalls:
             return
         if waiting is None:
             waiting = self._begin_queue()
-        if len(waiting) >= runtime.limits.waiting or not self.account.hold(cost(call.message)):
+        if len(waiting) >= runtime.limits.waiting or not self.budget.hold(cost(call.message)):
             self._turn_away(call, self._why_full(call.message))
             return
         call.message.forget_value()
@@ -289,13 +289,13 @@ class InboundCalls:
 
     def _why_full(self, message: Message) -> str:
         """Reason why a request can neither begin nor wait: the limits that were reached, and figures of this peer alone."""
-        runtime, account = self.link.runtime, self.account
+        runtime, budget = self.link.runtime, self.budget
         limits = runtime.limits
         waiting = len(self.waiting or ())
         if waiting >= limits.waiting:
             why = f"{waiting} of your requests wait (Limits.waiting)"
-        elif account.held and account.held + cost(message) > limits.waiting_bytes:
-            why = f"{account.held} bytes of yours wait (Limits.waiting_bytes)"
+        elif budget.held and budget.held + cost(message) > limits.waiting_bytes:
+            why = f"{budget.held} bytes of yours wait (Limits.waiting_bytes)"
         else:
             return _no_room(runtime, self.link.share, message)
         running = len(self.calls) - waiting - 1 + self.stopping
@@ -347,7 +347,7 @@ class InboundCalls:
                     waiting.appendleft(call)
                 continue
             size = cost(call.message)
-            first.account.release(size)
+            first.budget.release(size)
             if size > LARGE:
                 _ = first.charge_body(call, surely=True)  # it was kept until now
             call.put_off = False
@@ -360,7 +360,7 @@ class InboundCalls:
         """Let a call wait again that has a place and has not begun, where its peer has stopped reading. True if it waits."""
         if self.may_begin():
             return False
-        self.account.charge(cost(call.message))
+        self.budget.charge(cost(call.message))
         call.message.forget_value()
         call.put_off = True
         waiting = self.waiting
