@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class PublicationForwarder:
-    """The subscription of a route: queues publications, each with its way, and publishes them on the other bus.
+    """The subscription of a route while it is open: queues publications, each with its way, and publishes them over there.
 
     Implements `_pubsub.ports.HandlerQueue`.
     """
@@ -26,49 +26,32 @@ class PublicationForwarder:
     leads_on = True
 
     def __init__(self, side: RouteSide) -> None:
+        services = side.here.services
+        spec = SubscriberSpec(plan(side.route.source, self._cross, publication=True), 1000, "block", 1)
+        subscription = self._subscription = HandlerSubscription(services, services.running, spec)
         self._side = side
-        self._spec = SubscriberSpec(plan(side.route.source, self._cross, publication=True), 1000, "block", 1)
-        self._queue: HandlerSubscription | None = None
         self.pattern: str | int = side.route.source
-        self.queue: int = self._spec.queue
-
-    async def open(self) -> None:
-        """Take them from now on."""
-        services, pubsub = self._side.here.services, self._side.here.pubsub
-        self._queue = HandlerSubscription(services, services.running, self._spec)
-        pubsub.add_handler_queue(self)
-        await pubsub.announcer.announce(self.pattern)
-
-    def close(self) -> None:
-        """Take no more; those that wait still cross."""
-        self._side.here.pubsub.remove_handler_queue(self)
-
-    def clear(self) -> None:
-        queue, self._queue = self._queue, None
-        if queue is not None:
-            queue.clear()
+        self.queue: int = spec.queue
+        self.room = subscription.room
+        self.clear = subscription.clear
 
     def __len__(self) -> int:
-        return 0 if self._queue is None else len(self._queue)
+        return len(self._subscription)
 
     @property
     def busy(self) -> bool:
-        return self._queue is not None and self._queue.busy
+        return self._subscription.busy
 
     @property
     def full(self) -> bool:
-        return self._queue is not None and self._queue.full
-
-    async def room(self, deadline: float) -> bool:
-        return self._queue is None or await self._queue.room(deadline)
+        return self._subscription.full
 
     def offer(self, message: Message) -> None:
         """Take a publication, and note where it has been."""
-        if self._queue is not None:
-            on = message.with_headers(message.headers)
-            on.shared[VIA] = str(self._side.here.pubsub.deduplicator.via_of(message)).encode()
-            on.peer = message.peer
-            self._queue.offer(on)
+        on = message.with_headers(message.headers)
+        on.shared[VIA] = str(self._side.here.pubsub.deduplicator.via_of(message)).encode()
+        on.peer = message.peer
+        self._subscription.offer(on)
 
     async def _cross(self, message: Message) -> None:
         side = self._side

@@ -42,7 +42,7 @@ class RouteSide:
         """Requests, streams and channels that are under way."""
         self._losses = ViolationCounter()
         self.requests: RequestForwarder = RequestForwarder(self)
-        self.publications: PublicationForwarder = PublicationForwarder(self)
+        self._publications: PublicationForwarder | None = None
         self.streams: StreamForwarder = StreamForwarder(self)
         self.tunnels: TunnelForwarder = TunnelForwarder(self)
 
@@ -55,18 +55,23 @@ class RouteSide:
         if "request" in self.route.kinds and not is_pattern(self.route.source):
             self.here.pubsub.announcer.add_handler(self.route.source)
         if "publish" in self.route.kinds:
-            await self.publications.open()
+            self._publications = PublicationForwarder(self)
+            self.here.pubsub.add_handler_queue(self._publications)
+            await self.here.pubsub.announcer.announce(self.route.source)
 
     def close(self) -> None:
-        """Take nothing more."""
+        """Take nothing more; publications that wait still cross."""
         self.is_open = False
         if self in self.here.lookup.sides:
             self.here.lookup.sides.remove(self)
-        self.publications.close()
+        if self._publications is not None:
+            self.here.pubsub.remove_handler_queue(self._publications)
 
     def busy(self, *, lasting: bool) -> bool:
         """Tells whether anything is under way; with `lasting` also what need not come to an end by itself."""
-        return self.publications.busy or any(lasting or not isinstance(call, ChannelCall) for call in self.calls)
+        if self._publications is not None and self._publications.busy:
+            return True
+        return any(lasting or not isinstance(call, ChannelCall) for call in self.calls)
 
     def end_streams(self) -> None:
         """End streams and channels, which have had their time."""
@@ -80,7 +85,8 @@ class RouteSide:
             call.cut(Code.UNAVAILABLE, LEAVING)
         self.calls.clear()
         self.tunnels.end()
-        self.publications.clear()
+        if self._publications is not None:
+            self._publications.clear()
 
     # -- what is done to a message ---------------------------------------------------------------------------------------
 
