@@ -40,8 +40,8 @@ class SubjectIndex(Generic[T]):
     """
 
     _exact: dict[str | int, dict[T, int]] = field(factory=dict)
-    _root: _Node[T] = field(factory=_Node)
-    _uris: _Node[T] = field(factory=_Node)
+    _root: _Node[T] = field(factory=lambda: _Node())
+    _uris: _Node[T] = field(factory=lambda: _Node())
     _cache: dict[str | int, tuple[T, ...]] = field(factory=dict)
     size: int = 0
     """The number of (pattern, item) pairs in it."""
