@@ -61,6 +61,10 @@ class WebSocketFramer(Framer):
     # The TCP connection ends when the peer's closing frame comes, or with the time for closing.
     ends_with_goodbye = False
 
+    ended: Closed | None
+    broken: Closed | None
+    empty_frames: int
+
     def __init__(
         self, *, server: bool, limit: int, reads: AbstractSet[Literal["text", "binary"]], writes: Literal["text", "binary"]
     ) -> None:
