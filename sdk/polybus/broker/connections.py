@@ -84,7 +84,9 @@ class _Connection:
         self._side = gate.side
         self._transport = transport
         self.address: str = transport.address
-        self.send, self.backlog, self.close = transport.send, transport.write_backlog, transport.close
+        self.send: Callable[[bytes], None] = transport.send
+        self.backlog: Callable[[], int] = transport.write_backlog
+        self.close: Callable[[int, str], None] = transport.close
         self._expires: float | None = None
         self._participant: Any = None
 
@@ -143,7 +145,6 @@ class BrokerGate:
         self._runtime = runtime
         self._authority = authority
         self._admissions = Admissions(limits)
-        self.left = self._admissions.left
         self.side: Side = side
         self.ends: dict[_Connection, str] = {}
         self.open: bool = True
@@ -154,6 +155,9 @@ class BrokerGate:
         if not self.open:
             return Unavailable("this broker is shutting down")
         return self._admissions.knock(address, len(self.ends))
+
+    def left(self, address: str) -> None:
+        self._admissions.left(address)
 
     def admit(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
         self._runtime.spawn(self._ask, handshake, decided)

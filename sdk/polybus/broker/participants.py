@@ -39,7 +39,10 @@ class _Gone:
     def send(self, *_: object) -> None:
         pass
 
-    close = cut = hold = release = send
+    close: Callable[..., None] = send
+    cut: Callable[..., None] = send
+    hold: Callable[..., None] = send
+    release: Callable[..., None] = send
 
 
 GONE: Final = _Gone()
