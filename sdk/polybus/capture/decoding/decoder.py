@@ -161,8 +161,6 @@ class _BatchDecoder:
         reason = "unknown_protocol" if error.reason == "unknown_protocol" else reason_of(error, flags)
         self._bad.append((row, reason, str(error), error.offset))
 
-    # -- tables ----------------------------------------------------------------------------------------------------------
-
     def events(self, columns: Sequence[str] | None) -> pa.RecordBatch:
         """The events, in the order of the rows."""
         messages = MessageColumns(self._rows, self._subs, self._made, self._parts, all=columns is None)

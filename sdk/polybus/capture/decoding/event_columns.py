@@ -60,10 +60,8 @@ def frame_columns(names: Iterable[str]) -> list[str]:
 class MessageColumns:
     """The fields of the messages of a batch, in the order of their rows.
 
-    Args:
-        rows, subs, made: Of messages that were read one by one: their rows, their numbers in the frames, their `EventFields`.
-        parts: The messages that were read many at a time.
-        all: Every field will be asked for: then it is cheaper to take them apart at once.
+    Of those that were read one by one it is given rows, numbers in the frames and `EventFields`; those that were read many at a
+    time are `parts`. Where `all` fields will be asked for, it is cheaper to take them apart at once.
     """
 
     def __init__(

@@ -41,12 +41,9 @@ def redact_default(protocol: str, frame: bytes) -> bytes:
 
 
 class Redaction:
-    """Blanks frames, leaves out bodies, cuts what is too long.
+    """Blanks frames, leaves out bodies (but for the fields that say what a message is for), cuts what is too long (bytes).
 
-    Args:
-        redact: ``"default"``, a function, or None for nothing.
-        bodies: Whether bodies are written; without them, the fields that say what a message is for.
-        longest: Bytes that are kept of a frame.
+    `redact` is ``"default"``, a function, or None for nothing.
     """
 
     def __init__(self, redact: Redact | Literal["default"] | None, *, bodies: bool, longest: int = 4 << 20) -> None:

@@ -17,11 +17,7 @@ _MOST_LARGE: Final = 64 << 20
 
 
 class RowBuffer:
-    """A list with bounds: what there is no room for is dropped and counted, and a row says so where it is missing.
-
-    Args:
-        longest: Bytes that are kept of a frame.
-    """
+    """A list with bounds: what there is no room for is dropped and counted, and a row says so where it is missing."""
 
     def __init__(self, longest: int) -> None:
         self.rows: list[Any] = []
@@ -30,7 +26,7 @@ class RowBuffer:
         """How many frames there was no room for."""
         self.packer: Packer = Packer()
         """Packs what is taken away. A writer that has not seen what came before needs a new one."""
-        self._longest = longest
+        self._longest = longest  # bytes that are kept of a frame
         self._large = 0  # bytes of large frames taken in, and given out: each is counted by one side only
         self._large_done = 0
         self._taken = 0  # rows given out

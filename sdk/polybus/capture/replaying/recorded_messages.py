@@ -159,9 +159,6 @@ class _OpenSubscriptions:
                 yield recorded
 
 
-# -- rows --------------------------------------------------------------------------------------------------------------------
-
-
 @frozen
 class _Recording:
     """The segments of one recording."""
@@ -220,9 +217,6 @@ def _in_order(capture: Capture, skipped: Counter[str]) -> Rows:
             at, number, row, rows = heapq.heappop(there)
             yield at, row
             enter(number, rows)
-
-
-# -- what they say -----------------------------------------------------------------------------------------------------------
 
 
 def _from_client(row: dict[str, Any], options: str) -> bool:

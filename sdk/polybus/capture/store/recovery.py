@@ -19,22 +19,18 @@ from .segments import SegmentWriter, Stretch
 
 @frozen
 class Recovered:
-    """Result of `recover`: rows saved, and lost.
-
-    Attributes:
-        frames, batches: What is in the new capture.
-        lost_frames: Number of frames known to be missing; stretches with an unknown number count as none.
-        lost_stretches: How many stretches of bytes were skipped.
-        lost_bytes: What they hold.
-        missing: Numbers of segments that are not there.
-    """
+    """Result of `recover`: rows saved in the new capture, and lost."""
 
     frames: int
     batches: int
     lost_frames: int
+    """Number of frames known to be missing; stretches with an unknown number count as none."""
     lost_stretches: int
+    """How many stretches of bytes were skipped."""
     lost_bytes: int
+    """What they hold."""
     missing: tuple[int, ...]
+    """Numbers of segments that are not there."""
 
 
 def recover(path: AnyPath, out: AnyPath, progress: Callable[[int], None] | None = None) -> Recovered:

@@ -104,8 +104,6 @@ class Helper:
             else:
                 raise OSError("the process that is to write has ended at once")
 
-    # -- to it -----------------------------------------------------------------------------------------------------------
-
     @property
     def behind(self) -> bool:
         """True while a part of an earlier message is not sent yet."""
@@ -137,8 +135,6 @@ class Helper:
         except OSError:
             self._lose()
 
-    # -- from it ---------------------------------------------------------------------------------------------------------
-
     def attend(self, seconds: float) -> None:
         """Wait so long for what it says, or for room for what is left; then hear all it has said, and send on."""
         self._poll.modify(self._connection, select.POLLIN | (select.POLLOUT if self._unsent else 0))
@@ -162,8 +158,6 @@ class Helper:
             logger.log(level, "%s", text)
         elif "counts" in message:
             self._reported(message["counts"])
-
-    # -- its end ---------------------------------------------------------------------------------------------------------
 
     def _lose(self) -> None:
         self.gone = True

@@ -142,10 +142,9 @@ class WriterProcess:
         if helper is None or not helper.ready() or waiting.empty:
             return False
         packed = waiting.pack(_FEW if waiting.large > _LARGE else self.enough)
-        if packed is None:
-            return False
-        self._send(helper, packed)
-        return True
+        if packed is not None:
+            self._send(helper, packed)
+        return packed is not None
 
     def _send(self, helper: Helper, packed: Packed) -> None:
         self.given += len(packed)

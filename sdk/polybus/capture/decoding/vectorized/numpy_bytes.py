@@ -17,11 +17,7 @@ _ZEROS: Final = np.zeros(ROOM, np.uint8)
 
 
 class FrameBytes:
-    """Frames one after the other.
-
-    Args:
-        frames: Without nulls; at least one.
-    """
+    """Frames one after the other; at least one, and none is null."""
 
     def __init__(self, frames: pa.Array) -> None:
         edges, data = bytes_of(frames)

@@ -20,6 +20,7 @@ from .numpy_bytes import FrameBytes
 from .slots_json import json_rows
 from .templates import BODY, DERIVED, ID, KEY, MS, Slots, SlottedBodies
 
+_base64: Final = partial(binascii.b2a_base64, newline=False)
 _IDS: Final = f"^{USUAL_ID}$"
 _ID, _REQID, _DATA, _TTL = b'"id":"', b'"reqid":"', b'"data_base64":"', b'"ttl":'
 _ID_HEAD: Final = b"\n$"
@@ -59,13 +60,8 @@ def _body_kinds(data: FrameBytes) -> tuple[Any, Any]:
 
 
 def _bodies(present: Any, plain: pa.Array, valid: Any = True, *, base64: bool = False) -> SlottedBodies:
-    """
-    Args:
-        present: True for each row that has a body.
-        plain: The bytes of these, as an event has them.
-        valid: True for each that is bytes at all.
-        base64: As such they stand in a frame.
-    """
+    """Bodies of the rows that have one (`present`): their bytes as an event has them, and True for each that is bytes at all;
+    in a frame they stand as they are, or as `base64`."""
     good = ~present
     kinds = present.astype(np.int64)
     if len(plain):
@@ -74,12 +70,6 @@ def _bodies(present: Any, plain: pa.Array, valid: Any = True, *, base64: bool = 
     texts = plain.take(pa.array(np.cumsum(present) - 1, mask=~present))
     written = [(_base64(one), _base64(other)) for one, other in _PROBES] if base64 else _PROBES
     return SlottedBodies(good, kinds, texts, written, _PROBES)
-
-
-# -- JSON --------------------------------------------------------------------------------------------------------------------
-
-
-_base64: Final = partial(binascii.b2a_base64, newline=False)
 
 
 def _decoded(texts: pa.Array) -> tuple[pa.Array, Any]:
@@ -146,9 +136,6 @@ def _number(data: FrameBytes, rows: Any, before: Any) -> tuple[tuple[Any, Any], 
     starts, ends, values = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64), np.full(len(rows), -1, np.int64)
     starts[at], ends[at], values[at] = begins[at], begins[at] + sizes, numbers[exact]
     return (starts, ends), values
-
-
-# -- protobuf ----------------------------------------------------------------------------------------------------------------
 
 
 def uprotocol_protobuf_slots(data: FrameBytes, limits: Limits) -> Slots | None:
