@@ -59,7 +59,7 @@ class MessageReader(PartReader):
     def read(self, frame: bytes) -> Sequence[Message | RemoteProtocolError]:
         """The messages of a payload, errors in place of bad ones. May raise `RemoteProtocolError`: it is none, or too much."""
         if len(frame) > self._long and len(parts := self.cut(frame)) > 1:
-            return [message for part in parts for message in self._read_part(part)]
+            return self._read_parts(parts)
         try:
             if len(frame) > self._short_frame or not frame.isascii():
                 self._check(frame)
@@ -99,6 +99,18 @@ class MessageReader(PartReader):
         except (ValueError, RecursionError):
             apart = told_apart(frame)
             return [frame] if apart is None else joined(apart, self._long)
+
+    def _read_parts(self, parts: list[bytes]) -> Sequence[Message | RemoteProtocolError]:
+        """Messages up to the part in which there are more bad ones than a peer may send: then its link ends."""
+        messages: list[Message | RemoteProtocolError] = []
+        bad = 0
+        for part in parts:
+            read = self._read_part(part)
+            messages += read
+            bad += sum(isinstance(message, RemoteProtocolError) for message in read)
+            if bad > self._limits.bad_messages:
+                break
+        return messages
 
     def _read_part(self, part: bytes) -> Sequence[Message | RemoteProtocolError]:
         try:
