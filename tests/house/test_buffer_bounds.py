@@ -55,6 +55,7 @@ BOUNDS: dict[str, str] = {
     "bindings.http.client._queue": "HIGH_WATER and one frame: then the link keeps what follows in its outbox",
     "bindings.jrep_http.websocket._claiming": "two for each session, for the time of a handshake",
     "transports._stream.listen.silent": "Limits.handshakes: the gate of the listener",
+    "bindings.http.uvicorn.frames": "MAX_FRAGMENTS parts of one message, as large as it may be",
     "bindings.http.sse._data": "an event larger than twice Limits.message ends the connection",
     "bindings.jrep_http.requests._given": "the headers that the application gives",
     "bindings.http.listener._endings": "the routes of an endpoint",

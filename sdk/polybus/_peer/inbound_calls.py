@@ -34,8 +34,10 @@ _FIRST = 1_000
 _LOOK: Final = 0.01
 """Seconds at least between two looks at calls of which nobody knows how large their answers are."""
 _WAITS: Final = 4
-"""Looks in a row that have found a call waiting: it is taken for one that may wait for anything, also for another of its peer.
+"""Looks in a row that have found a call where it was: it is taken for one that may wait for anything, such as another call.
 Looks are counted, not seconds: between two of them a machine that is busy has let it go on if it could."""
+_POLLS: Final = 16
+"""Looks that have found a call waiting, wherever: it may look for something again and again."""
 
 _PASSED_BY: Final = 32
 """Peers that are looked at in vain when a place becomes free: each place that does so moves on among them."""
@@ -434,9 +436,10 @@ class InboundCalls:
             size = expected[call] = answers.expect(most, now)[0]
             if again and call.scope is not None:
                 call.waited += 1
+                call.looks += 1
             if not guess and answers.weight >= 0:
                 left += size
-            elif call.waited < _WAITS:
+            elif call.waited < _WAITS and call.looks < _POLLS:
                 left += size
                 may_wait = True
         return left, may_wait

@@ -198,6 +198,23 @@ async def test_all_64_places_are_for_a_handler_that_waits_and_has_not_answered_y
 
 
 @bounded
+async def test_all_64_places_are_for_a_handler_that_polls_and_has_not_answered_yet() -> None:
+    bus = Bus()
+    inside = 0
+
+    @bus.handle("poll")
+    async def poll() -> str:
+        nonlocal inside
+        inside += 1
+        while inside < 64:  # noqa: ASYNC110  # handlers that poll are what is tested
+            await anyio.sleep(0.001)
+        return "x" * 20_000
+
+    async with pair(bus) as client:
+        await all_of([client.request("poll") for _ in range(64)], 20_000)
+
+
+@bounded
 async def test_a_handler_that_has_not_answered_yet_begins_beside_others_that_wait_before_large_answers() -> None:
     bus = Bus()
     inside, go = 0, anyio.Event()

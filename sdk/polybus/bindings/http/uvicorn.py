@@ -9,15 +9,27 @@ import contextlib
 import socket
 from asyncio import TimerHandle
 from collections.abc import Generator
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import uvicorn
 from uvicorn.lifespan.off import LifespanOff
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from ..._util.sources import sources
 from ...plugins import AsgiApp, ListenOptions
 from ...transports._stream.sockets import PingProgress, Signs, signs_of
+from ...transports._ws.frames import MAX_FRAGMENTS
+
+if TYPE_CHECKING:
+    from uvicorn._types import ASGIReceiveEvent
+    from websockets.frames import Frame
+
+_PIECE: Final = 2048
+"""Bytes that are parsed at once: 340 frames at the most, which take some milliseconds."""
+
+_TURN: Final = 0.005
+"""Seconds after which others have their turn."""
 
 
 class _Embedded(uvicorn.Server):
@@ -96,14 +108,87 @@ class PatientWebSockets(WebSocketsSansIOProtocol):
     """uvicorn's own over slow lines, where a ping waits behind what was written before it, and its answer with it: the time for
     an answer begins anew while the peer shows that it is there. It has said anything, or more of what was written before the
     ping has arrived, where the kernel tells that.
+
+    And for peers that flood it: others have their turns between its frames, however small they are; no more of a message is
+    kept than has a size, and of the answers to pings no more than are read.
     """
 
     _ping = PingProgress(None, 0)
     _heard = False
+    _read = b""
+    """Bytes that have come in and are not all parsed: nothing more is read meanwhile."""
+    _parsed = 0
+    """How many of them are."""
+    _began = 0.0
+    """Time at which its turn began."""
+    _goes_on = False
+    """Its next turn has been asked for."""
 
     def data_received(self, data: bytes) -> None:
         self._heard = True
-        super().data_received(data)
+        if self._read:
+            self._read, self._parsed = self._read[self._parsed :] + data, 0
+            self.transport.pause_reading()
+            if not self.read_paused:
+                self._ask_for_a_turn()
+        else:
+            self._read = data
+            self._take_turn()
+
+    def _take_turn(self) -> None:
+        self._goes_on = False
+        self._began = sources.get().monotonic()
+        self._parse()
+
+    def _parse(self) -> None:
+        """Parse until a message waits for the application, or others are to have their turn."""
+        read, clock, paused = self._read, sources.get().monotonic, False
+        while self._parsed < len(read) and not self.read_paused and not self.transport.is_closing():
+            if paused and clock() - self._began > _TURN:
+                self._ask_for_a_turn()
+                return
+            start, self._parsed = self._parsed, self._parsed + _PIECE
+            super().data_received(read[start : self._parsed] if len(read) > _PIECE else read)
+            if not paused and self._parsed < len(read):
+                paused = True
+                self.transport.pause_reading()
+        if self._parsed >= len(read) or self.transport.is_closing():
+            self._read, self._parsed = b"", 0
+            if len(read) > _PIECE and not self.read_paused:
+                self.transport.resume_reading()
+
+    def _ask_for_a_turn(self) -> None:
+        if not self._goes_on:
+            self._goes_on = True
+            self.loop.call_soon(self._take_turn)
+
+    async def receive(self) -> ASGIReceiveEvent:
+        """The next event for the application."""
+        event = await self.queue.get()
+        if self.read_paused and self.queue.empty():
+            self.read_paused = False
+            if not self._read:
+                self.transport.resume_reading()
+            elif sources.get().monotonic() - self._began > _TURN:
+                self._ask_for_a_turn()
+            else:
+                self._parse()
+        return event
+
+    def handle_cont(self, event: Frame) -> None:
+        """A part of a message."""
+        super().handle_cont(event)
+        if len(self.frames) >= MAX_FRAGMENTS:
+            self.conn.fail(1009, f"too many fragments: {len(self.frames)} and no end")
+            self.frames = []
+            self.handle_parser_exception()
+
+    def handle_ping(self) -> None:
+        """A ping: answered where earlier answers have left."""
+        if self.writable.is_set():
+            super().handle_ping()
+        else:
+            _ = self.conn.data_to_send()
 
     def send_keepalive_ping(self) -> None:
         super().send_keepalive_ping()
