@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .._handlers.handler import plan
+from .._handlers.handler import Handler
 from .._handlers.subscriber import SubscriberSpec
 from .._pubsub.handler_subscription import HandlerSubscription
 from ..errors import BusError
@@ -27,7 +27,9 @@ class PublicationForwarder:
 
     def __init__(self, side: RouteSide) -> None:
         services = side.here.services
-        spec = SubscriberSpec(plan(side.route.source, self._cross, publication=True), 1000, "block", 1)
+        crossing = Handler(side.route.source, self._cross, "async")
+        crossing.only_body = lambda message: message  # it wants all of it, and its signature need not be read for that
+        spec = SubscriberSpec(crossing, 1000, "block", 1)
         subscription = self._subscription = HandlerSubscription(services, services.running, spec)
         self._side = side
         self.pattern: str | int = side.route.source

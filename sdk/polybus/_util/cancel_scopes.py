@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -35,7 +36,11 @@ def _walk(loop: asyncio.AbstractEventLoop) -> Callable[[], float] | None:
         from anyio._backends._asyncio import _task_states
     except ImportError:
         return None
-    current_task, running, state_of = asyncio.current_task, asyncio.get_running_loop, _task_states.get
+    return _walk_over(_task_states.get, loop) if _agrees(_task_states.get) else None
+
+
+def _walk_over(state_of: Callable[[asyncio.Task[Any]], Any], loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
+    current_task, running = asyncio.current_task, asyncio.get_running_loop
 
     def deadline() -> float:
         # Told the loop, it does not ask the system which process this is.
@@ -57,12 +62,13 @@ def _walk(loop: asyncio.AbstractEventLoop) -> Callable[[], float] | None:
             scope = scope._parent_scope
         return nearest
 
-    return deadline if _agree(deadline) else None
+    return deadline
 
 
-def _agree(deadline: Callable[[], float]) -> bool:
-    """Check a function against anyio's: its insides may change, and then its own function is taken."""
-    official = anyio.current_effective_deadline
+@lru_cache(maxsize=1)  # as long as anyio is the same
+def _agrees(state_of: Callable[[asyncio.Task[Any]], Any]) -> bool:
+    """Check our walk against anyio's: its insides may change, and then its own function is taken."""
+    deadline, official = _walk_over(state_of, asyncio.get_running_loop()), anyio.current_effective_deadline
     soon, later = anyio.current_time() + 5000, anyio.current_time() + 7000
     try:
         same = deadline() == official()

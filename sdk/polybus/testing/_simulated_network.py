@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -20,6 +21,7 @@ _HIGH: Final = 64 * 1024
 """Bytes on their way in one direction, from which on its sender is asked to pause."""
 
 
+_SECONDS: Final = struct.Struct("<d")
 _KEPT: Final = 30
 """Last events of a run that are shown when it fails."""
 
@@ -58,9 +60,9 @@ class Network:
         self.recent.append(text)
         self._hash.update(text.encode())
 
-    def carried(self, label: str, frame: bytes) -> None:
+    def carried(self, label: bytes, frame: bytes) -> None:
         """A frame has arrived."""
-        self._hash.update(f"{self.loop.time()} {label} ".encode() + frame)
+        self._hash.update(_SECONDS.pack(self.loop.time()) + label + frame)
 
     def later(self, seconds: float, act: Callable[[], None]) -> None:
         """Do something so many seconds later, or when the faults end."""
@@ -274,7 +276,7 @@ class _FrameFlow:
 
     def __init__(self, network: Network, label: str, deliver: Callable[[list[bytes]], None]) -> None:
         self._network = network
-        self._label = label
+        self._label = label.encode()
         self._deliver = deliver
         self._waiting: deque[tuple[float, bytes | Callable[[], None]]] = deque()
         self._last = 0.0

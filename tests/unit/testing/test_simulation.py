@@ -1,10 +1,12 @@
 """polybus.testing.simulated: virtual time, seeded faults, and runs that are a function of their seed."""
 
 import asyncio
+import contextvars
 import math
 import os
 import subprocess
 import sys
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 
 from polybus import Backoff, Bus, BusError, DeadlineExceeded, Disconnected, connect
 from polybus.testing import FaultRates, World, simulated
+from polybus.testing.virtual_time import VirtualLoop
 
 pytestmark = pytest.mark.native
 
@@ -91,6 +94,43 @@ def test_an_hour_of_virtual_time_is_not_waited_for() -> None:
     began, ended = main()
     assert began == 0
     assert 3600 <= ended <= 3600.02
+
+
+def test_timers_fire_in_the_order_of_their_times_and_then_of_their_calls_and_cancelled_ones_do_not() -> None:
+    async def main() -> list[str]:
+        loop, fired = asyncio.get_running_loop(), list[str]()
+        for name, delay in (("d", 2.0), ("a", 1.0), ("b", 1.0), ("x", 1.0), ("c", 1.0), ("past", -1.0)):
+            timer = loop.call_later(delay, fired.append, name)
+            if name == "x":
+                timer.cancel()
+                timer.cancel()
+        loop.call_at(math.inf, fired.append, "never")
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert fired == ["past"], "which is due in the midst of others that run at the same time"
+        await asyncio.sleep(3)
+        assert loop.time() == 3
+        return fired
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        assert runner.run(main()) == ["past", "a", "b", "c", "d"]
+
+
+def test_timers_that_are_cancelled_long_before_their_time_are_not_kept() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        context = contextvars.copy_context()
+        kept = weakref.WeakSet[Any]()
+        for _ in range(5_000):
+            kept.add(timer := loop.call_later(3600, list, context=context))
+            timer.cancel()
+        del timer
+        assert len(kept) <= 200
+        await asyncio.sleep(7200)
+        assert not kept
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(main())
 
 
 def test_a_run_that_takes_longer_than_its_limit_fails() -> None:

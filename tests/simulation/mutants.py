@@ -1,0 +1,125 @@
+"""Bugs that are put into polybus on purpose, to see whether the world finds them, and how soon.
+
+``python -m tests.simulation --mutants --seeds 200`` says by how many of the seeds each is found.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from polybus._bridge.forward_requests import RequestForwarder
+from polybus._core.via import Deduplicator, ViaHeader
+from polybus._peer.peer import Peer
+from polybus._peer.subscriptions import Subscriptions
+from polybus.errors import BusError, Unavailable
+from polybus.message import Kind, Message
+
+from .world import disturbed
+
+__all__ = ["MUTANTS", "is_found"]
+
+
+def answers_that_go_to_another_request_after_a_reconnect(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest one that waits gets the answer."""
+    lost, connection_lost, receive = set[Peer](), Peer.connection_lost, Peer.receive
+
+    def remembering(self: Peer, reason: str, *, going_on: bool, error: BusError | None = None) -> None:
+        lost.add(self)
+        connection_lost(self, reason, going_on=going_on, error=error)
+
+    def confused(self: Peer, message: Message, now: float) -> None:
+        if message.kind is Kind.RESPONSE and self in lost and self.pending:
+            message.id = next(iter(self.pending))
+        receive(self, message, now)
+
+    monkeypatch.setattr(Peer, "connection_lost", remembering)
+    monkeypatch.setattr(Peer, "receive", confused)
+
+
+def requests_that_outlive_their_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They wait on when the link has come back."""
+    cut_off = Peer.cut_off
+
+    def forgetful(self: Peer, reason: str, error: BusError | None) -> None:
+        if not self.link.opened:
+            cut_off(self, reason, error)
+
+    monkeypatch.setattr(Peer, "cut_off", forgetful)
+
+
+def a_bridge_that_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first attempt may have come through, only its answer not."""
+    ask = RequestForwarder.ask
+
+    async def twice(self: RequestForwarder, message: Any, deadline: float) -> Any:
+        try:
+            return await ask(self, message, deadline)
+        except Unavailable:
+            return await ask(self, message, deadline)
+
+    monkeypatch.setattr(RequestForwarder, "ask", twice)
+
+
+def an_account_that_a_cut_leaves_charged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a peer's subscriptions cost is not given back with them."""
+
+    clear = Subscriptions.clear
+
+    def forgetful(self: Subscriptions) -> None:
+        budget = self._peer.budget
+        held = budget.held
+        clear(self)
+        budget.charge(held - budget.held)
+
+    monkeypatch.setattr(Subscriptions, "clear", forgetful)
+
+
+def a_publication_that_is_taken_on_each_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two links or bridges bring it, and nobody notices."""
+
+    def gullible(self: Deduplicator, via: ViaHeader, subject: str | int) -> bool:
+        return not self.is_own(via)
+
+    monkeypatch.setattr(Deduplicator, "is_news", gullible)
+
+
+def a_deadline_that_is_not_disarmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peer is looked at for ever, though it has no request any more."""
+    expire = Peer._expire
+
+    def restless(self: Peer, now: float) -> float:
+        return min(expire(self, now), now + 60)
+
+    monkeypatch.setattr(Peer, "_expire", restless)
+
+
+MUTANTS: dict[Callable[[pytest.MonkeyPatch], None], str] = {
+    answers_that_go_to_another_request_after_a_reconnect: "the answer of",
+    requests_that_outlive_their_connection: "has not ended",
+    a_bridge_that_tries_again: "ran more than once",
+    an_account_that_a_cut_leaves_charged: "keeps .* bytes",
+    a_publication_that_is_taken_on_each_way: "got publications twice|on .* after",
+    a_deadline_that_is_not_disarmed: "watches deadlines of",
+}
+"""And what the world says of each."""
+
+
+def is_found(mutant: Callable[[pytest.MonkeyPatch], None], seed: int) -> bool:
+    """Live in the world with a bug; True where its check failed.
+
+    Raises:
+        AssertionError: Another check failed.
+        TimeoutError: The world did not heal.
+    """
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        mutant(monkeypatch)
+        try:
+            disturbed([seed])()
+        except (AssertionError, TimeoutError) as error:
+            if not re.search(MUTANTS[mutant], str(error)):
+                raise
+            assert "POLYBUS_SEED=" in error.__notes__[-1]
+            return True
+    return False
