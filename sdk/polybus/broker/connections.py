@@ -77,18 +77,24 @@ def server_side(exchange: Exchange) -> Side:
 class _Connection:
     """One connection; the receiver of its transport."""
 
-    __slots__ = ("_expires", "_gate", "_participant", "_side", "_transport", "address", "backlog", "close", "send")
+    __slots__ = ("_expires", "_gate", "_participant", "_side", "_transport", "address")
 
     def __init__(self, gate: BrokerGate, transport: Transport) -> None:
         self._gate = gate
         self._side = gate.side
         self._transport = transport
         self.address: str = transport.address
-        self.send: Callable[[bytes], None] = transport.send
-        self.backlog: Callable[[], int] = transport.write_backlog
-        self.close: Callable[[int, str], None] = transport.close
         self._expires: float | None = None
         self._participant: Any = None
+
+    def send(self, frame: bytes, /) -> None:
+        self._transport.send(frame)
+
+    def backlog(self) -> int:
+        return self._transport.write_backlog()
+
+    def close(self, code: int, reason: str, /) -> None:
+        self._transport.close(code, reason)
 
     def cut(self, code: int, reason: str) -> None:
         self.abort(Closed(code, reason))
@@ -113,7 +119,7 @@ class _Connection:
     def joined(self, admission: Admission, expires: float | None) -> None:
         """It is let in, until its identity ends."""
         self._expires = expires
-        self._participant = self._side.join(self, self.send, admission.handshake)
+        self._participant = self._side.join(self, self._transport.send, admission.handshake)
 
     def frames_received(self, frames: Sequence[bytes]) -> None:
         if self._participant is None:
