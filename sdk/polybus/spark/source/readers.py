@@ -109,7 +109,7 @@ class FilteringReader(CaptureReader):
             elif isinstance(given, (ds.LessThan, ds.LessThanOrEqual)):
                 end = value + 1
                 window = attrs.evolve(window, end_ns=end if window.end_ns is None else min(end, window.end_ns))
-        self.options = attrs.evolve(self.options, window=window)
+        self.options: Options = attrs.evolve(self.options, window=window)
 
 
 class CaptureStreamReader(ds.DataSourceStreamReader, SupportsTriggerAvailableNow):
