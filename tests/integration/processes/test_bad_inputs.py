@@ -94,7 +94,10 @@ MESSAGE_EFFECTS: dict[str, Effect] = {
     # Declared as an answer with an error, but UBRE has no answer to a subscription: it is counted, and a peer of ours hears of
     # it from its `hello`.
     "ubre-041": Effect(counted={"refused": 20_000 - 1024}),
-    "ubre-042": Effect(code=TOO_MANY, id=None, answers=20_000 - 64 - 4096, counted={"started": 64}),
+    # 8 run at first, up to 64 as they are seen to wait; 4096 wait.
+    "ubre-042": Effect(
+        code=TOO_MANY, id=None, answers=range(20_000 - 64 - 4096, 20_000 - 8 - 4096 + 1), counted={"started": 64}
+    ),
     "ubre-045": Effect(counted={"started": 1, "cancelled": 1}),
     "ubre-046": Effect(code=NOBODY, id="m", counted={"refused": 1}),
     "ubre-047": dropped("invalid_id"),
