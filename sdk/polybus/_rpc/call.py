@@ -48,7 +48,7 @@ class Call:
     looks: int = field(default=0, init=False)
     """Looks that have found it waiting."""
     waited: int = field(default=0, init=False)
-    """Those of them since its handler last went on."""
+    """Looks that have found it waiting since its handler last went on."""
     put_off: bool = field(default=False, init=False)
     """True while it waits although it had a place: its client had stopped reading answers before it began."""
     delivered: bool = field(default=False, init=False)

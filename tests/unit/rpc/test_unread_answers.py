@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from polybus import Bus, Disconnected, Limits
+from polybus import Bus, Disconnected, Limits, TooManyRequests
 from polybus._peer import inbound_calls
 from polybus._rpc.reply import Reply
 from polybus.testing import pair
@@ -195,6 +195,24 @@ async def test_all_64_places_are_for_a_handler_that_waits_and_has_not_answered_y
         assert len(await client.request("other", ANSWER)) == ANSWER
         go.set()
         await all_of(replies, 20_000)
+
+
+@bounded
+async def test_who_asks_too_much_of_a_handler_that_has_not_answered_yet_is_told_that_answers_are_the_reason() -> None:
+    bus = Bus(limits=Limits(waiting=1))
+    go = anyio.Event()
+
+    @bus.handle("wait")
+    async def wait() -> None:
+        await go.wait()
+
+    async with pair(bus) as client:
+        replies = [client.request("wait") for _ in range(10)]
+        with pytest.raises(TooManyRequests, match=r"behind 8 that run, whose answers .* \(Limits.outbox_bytes\)"):
+            await replies.pop()
+        go.set()
+        for reply in replies:
+            await reply
 
 
 @bounded

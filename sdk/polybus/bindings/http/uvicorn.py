@@ -118,7 +118,7 @@ class PatientWebSockets(WebSocketsSansIOProtocol):
     _read = b""
     """Bytes that have come in and are not all parsed: nothing more is read meanwhile."""
     _parsed = 0
-    """How many of them are."""
+    """Count of those bytes that are parsed."""
     _began = 0.0
     """Time at which its turn began."""
     _goes_on = False

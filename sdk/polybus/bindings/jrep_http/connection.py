@@ -95,7 +95,7 @@ class ErraiConnection:
         self._turn = 0
         self._changed = anyio.Event()
         self.intake: Intake = Intake(host, self._give)
-        """What has come and is still to be read."""
+        """Payloads that have come and are still to be read."""
         self._why: Closed | None = None
         self._cancel_timer: Callable[[], None] | None = None
 

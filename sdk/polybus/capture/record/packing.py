@@ -43,7 +43,7 @@ class Packed:
     ttls: array[float] | memoryview[float]
     """Float64, seconds from the time of the row on, one after the other; NaN for a request without end."""
     known: int
-    """How many ends had numbers before; 0 begins again."""
+    """Count of the ends that had numbers before; 0 begins again."""
     new: Sequence[RowHeader]
     """The ends that get the next numbers."""
 

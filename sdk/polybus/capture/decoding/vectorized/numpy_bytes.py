@@ -26,9 +26,9 @@ class FrameBytes:
         self.data: Any = np.concatenate((_ZEROS, there, _ZEROS))
         """All bytes (uint8), with some zeros before and behind them: what is looked for there is not found."""
         self.begins: Any = edges[:-1] - edges[0] + ROOM
-        """Where each frame begins."""
+        """Index in `data` at which each frame begins."""
         self.ends: Any = edges[1:] - edges[0] + ROOM
-        """Where it ends."""
+        """Index in `data` at which it ends."""
         # Eight bytes from each place on: one look for as many letters.
         self._words: Any = np.ndarray((len(self.data) - 7,), "<u8", self.data, strides=(1,))
 
