@@ -6,8 +6,6 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.ready-docs
 WORKERS ?= 4
-# Where forks are safe, the workers are forks (tests/workers.py).
-SHARED := $(if $(filter Linux,$(shell uname)),--workers,-n)
 NODE := tests/integration/interop/node
 NODE_READY := $(NODE)/node_modules/.ready
 UP_PYTHON := tests/integration/interop/up_python
@@ -39,7 +37,7 @@ demo: $(READY)
 # A worker that finds the tests compiled begins in a third of the time, a program that finds the package, too.
 test: export PYTHONDONTWRITEBYTECODE :=
 test: $(READY) peers web
-	$(BIN)/python -m pytest $(SHARED) $(WORKERS) $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
 test-all: export POLYBUS_FULL := 1
 test-all: test

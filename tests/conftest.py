@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.distribution import scope_of, seconds_by_file, units_of
+from tests.distribution import scope_of, seconds_by_file
 from tests.loops import ASYNCIO, FULL, LOOPS, PARAMS, TRIO, left_out
 
 # A machine with other work to do is no failure: hypothesis would else take 200 ms for one example as one. Where a change is
@@ -28,11 +28,6 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     """Runs a test that is marked `anyio` on asyncio and on trio; on uvloop too where the loop matters (`every_loop`)."""
     backend: tuple[str, dict[str, Any]] = request.param
     return backend
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--workers`."""
-    parser.addoption("--workers", type=int, default=0, metavar="N", help="share the tests by file among N forks (Linux)")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -54,26 +49,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=out)
         kept = set(items).difference(out)
         items[:] = [item for item in items if item in kept]
-    if config.option.workers or hasattr(config, "workerinput"):
+    if hasattr(config, "workerinput"):
         seconds = seconds_by_file()
         items.sort(key=lambda item: -seconds.get(scope_of(item.nodeid).partition("::")[0], float("inf")))
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtestloop(session: pytest.Session) -> bool | None:
-    """Hand the tests to forks (`make test`)."""
-    option = session.config.option
-    if not option.workers or option.collectonly or session.testsfailed or not session.items:
-        return None
-    from tests.workers import run_in_workers
-
-    run_in_workers(session, units_of(session.items), option.workers)
-    return True
-
-
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Hand out the tests by file (`make test` where it cannot fork)."""
+    """Hand out the tests by file (`make test`)."""
     from tests.distribution import scheduler
 
     return scheduler(config, log)

@@ -5,13 +5,10 @@ from __future__ import annotations
 import functools
 import re
 from collections import defaultdict
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-__all__ = ["scheduler", "scope_of", "seconds_by_file", "units_of"]
+__all__ = ["scheduler", "scope_of", "seconds_by_file"]
 
 _TABLE = Path(__file__).with_name("durations.md")
 _ROW = re.compile(r"\| `(?P<file>tests/\S+\.py)` \| \d+ \| (?P<seconds>[\d.]+) \|")
@@ -33,14 +30,6 @@ def scope_of(nodeid: str) -> str:
     if "::" in inside and BY_CLASS.search(file):
         return f"{file}::{inside.partition('::')[0]}"
     return file
-
-
-def units_of(items: Iterable[pytest.Item]) -> list[list[pytest.Item]]:
-    """Tests in groups that are run together, in the order in which each begins."""
-    units: dict[str, list[pytest.Item]] = {}
-    for item in items:
-        units.setdefault(scope_of(item.nodeid), []).append(item)
-    return list(units.values())
 
 
 @functools.cache
