@@ -306,7 +306,7 @@ class InboundCalls:
         if not self.may_begin():
             return f"{why} until you read your answers (Limits.outbox_bytes)"
         if _has_place(runtime, self.link.share, running):
-            return f"{why} behind {running} that run, whose answers may be more than you can be sent at once (Limits.outbox_bytes)"
+            return f"{why} behind {running} that run, whose answers may be more than can wait for you (Limits.outbox_bytes)"
         return f"{why} behind {running} that run, as others have their share of the places (Limits.total_running)"
 
     def _turn_away(self, call: Call, why: str) -> None:
