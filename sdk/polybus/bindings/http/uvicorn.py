@@ -180,7 +180,7 @@ class PatientWebSockets(WebSocketsSansIOProtocol):
         super().handle_cont(event)
         if len(self.frames) >= MAX_FRAGMENTS:
             self.conn.fail(1009, f"too many fragments: {len(self.frames)} and no end")
-            self.frames.clear()
+            self.frames: list[bytes] = []
             self.handle_parser_exception()
 
     def handle_ping(self) -> None:
