@@ -9,6 +9,7 @@ from polybus import Bus, BusError, Context, DeadlineExceeded, Disconnected, Iden
 from polybus.protocols import Ubre
 from polybus.testing import Faults, pair, protocol_suite, transport_suite
 from polybus.transports import Memory
+from tests.loops import virtual_time  # noqa: F401
 from tests.support import BOUND, bounded, eventually
 
 pytestmark = pytest.mark.anyio
