@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import logging
@@ -130,6 +131,7 @@ class Server:
         tasks = 0
         if body == "tidy up":
             gc.collect()
+            ctypes.CDLL(None).malloc_trim(0)  # what is free goes back to the system: which holes stay is chance
         if self.bus._services.running.backend == "asyncio":
             import asyncio
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tracemalloc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, MutableMapping
 from contextlib import asynccontextmanager, suppress
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +17,7 @@ from anyio.abc import SocketStream
 from fastapi import FastAPI
 
 from polybus import Bus, Limits
-from polybus.bindings.http.server import HttpRequest
+from polybus.bindings.http.server import HttpEndpoint, HttpRequest
 from polybus.fastapi import attach
 from polybus.plugins import Handshake
 from polybus.protocols.uprotocol import IdFactory
@@ -224,3 +224,44 @@ async def test_a_body_in_parts_of_two_bytes_costs_no_more_than_a_whole_one() -> 
             tracemalloc.stop()
         request.release()
         assert held(bus) == 0
+
+
+class Reader(HttpEndpoint):
+    """Reads the body of every request, and is never asked what it makes of one."""
+
+    async def take(self, request: HttpRequest, send: Any) -> None:
+        await request.body()
+
+
+@pytest.mark.parametrize("status", [413, 503, 408])
+@bounded
+async def test_a_body_that_was_refused_is_gone_while_its_client_is_told(status: int) -> None:
+    limits: dict[int, Any] = {413: {"message": SIZE}, 503: {"total_bytes": 2 * SIZE}, 408: {"frame_timeout": 0.1}}
+    scope = {"type": "http", "method": "POST", "path": "/", "headers": [(b"host", b"127.0.0.1")], "server": ("127.0.0.1", 1)}
+    left = SIZE // 1_000 if status == 408 else 2 * SIZE // 1_000
+    told: dict[int, int] = {}
+
+    async def receive() -> dict[str, Any]:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            await anyio.sleep_forever()
+        await anyio.lowlevel.checkpoint()
+        return {"type": "http.request", "body": b" " * 1_000, "more_body": True}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            told[message["status"]] = tracemalloc.get_traced_memory()[0]
+
+    bus, endpoint = make_bus(**limits[status]), Reader()
+    async with bus:
+        options: Any = SimpleNamespace(host=bus._services.running, subprotocol="", origins=(), hosts=(), private=False)
+        await endpoint.listen(options)
+        tracemalloc.start()
+        try:
+            await endpoint.exchange(scope, receive, send)
+            assert tracemalloc.get_traced_memory()[1] > SIZE // 2, "there was a body"
+        finally:
+            tracemalloc.stop()
+    assert list(told) == [status]
+    assert told[status] < 100_000

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 import sys
+from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -11,7 +14,13 @@ import httpx
 import pytest
 import trustme
 
-from polybus import Bus, Unsupported, connect
+from polybus import Bus, Limits, Unsupported, connect
+from polybus.bindings.http.hypercorn import HypercornServer
+from polybus.bindings.http.listener import Application
+from polybus.bindings.http.server import turn_away
+from polybus.plugins import WebRoute
+from polybus.transports._ws.asgi import Receive, Scope, Send
+from polybus.transports._ws.policy import HandshakeRejected
 from tests.support import BOUND
 
 from .test_errai import make_bus
@@ -58,6 +67,30 @@ async def test_what_is_not_served_is_said_so_and_tls_is_there() -> None:
                 assert (answer.status_code, "nothing is served" in answer.text) == (404, True)
             async with connect(listener.url, tls=client) as bus:
                 assert await bus.request("echo", "secret") == "secret"
+
+
+async def test_a_connection_ends_with_an_answer_that_left_its_body_unread() -> None:
+    sent = anyio.Event()
+
+    async def too_large(scope: Scope, receive: Receive, send: Send) -> None:
+        await sent.wait()
+        await anyio.wait_all_tasks_blocked()  # hypercorn has read as much as it ever will
+        await turn_away(send, HandshakeRejected(413, "too large"))
+
+    with anyio.fail_after(BOUND), socket.create_server(("127.0.0.1", 0)) as listening:
+        port, answer = listening.getsockname()[1], b""
+        async with anyio.create_task_group() as group:
+            options: Any = SimpleNamespace(host=SimpleNamespace(limits=Limits(), spawn=group.start_soon), tls=None)
+            server = HypercornServer(Application("/", [WebRoute("", too_large, ("POST",))]), options)
+            await server.start([listening.dup()])
+            async with await anyio.connect_tcp("127.0.0.1", port) as stream:
+                await stream.send(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 900000\r\n\r\n" + b" " * 800_000)
+                sent.set()
+                with suppress(anyio.BrokenResourceError, anyio.EndOfStream):
+                    while True:
+                        answer += await stream.receive()
+            server.close()
+        assert answer.startswith(b"HTTP/1.1 413 ")
 
 
 async def test_an_address_is_released_with_its_bus() -> None:

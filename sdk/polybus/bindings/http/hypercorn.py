@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import socket
 import ssl
+from collections.abc import MutableMapping
 from typing import Any
 
 import anyio
@@ -12,6 +13,7 @@ from hypercorn.config import Config
 from hypercorn.trio import serve
 
 from ...plugins import AsgiApp, ListenOptions
+from ...transports._ws.asgi import Receive, Scope, Send
 
 
 class _ServerConfig(Config):
@@ -46,10 +48,29 @@ class HypercornServer:
 
     async def start(self, sockets: list[socket.socket]) -> None:
         self._config.bind = [f"fd://{sock.detach()}" for sock in sockets]
-        application: Any = self._application
+        application: Any = self._serve
         work = functools.partial(serve, application, self._config, shutdown_trigger=self._stop.wait, mode="asgi")
         self._options.host.spawn(work)
 
     def close(self) -> None:
         """Stop accepting; connections have the time that links need for their end."""
         self._stop.set()
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The application, which takes all that came of a request before it has answered: until then hypercorn keeps it, and
+        the connection."""
+
+        async def drop() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+
+        async def answer(message: MutableMapping[str, Any]) -> None:
+            if message["type"] != "http.response.body" or message.get("more_body"):
+                await send(message)
+                return
+            async with anyio.create_task_group() as group:
+                group.start_soon(drop)
+                await send(message)
+                group.cancel_scope.cancel()
+
+        await self._application(scope, receive, answer if scope["type"] == "http" else send)

@@ -69,21 +69,24 @@ class HttpRequest(AsgiRequest):
             HandshakeRejected: 413; 408, it stalls for `Limits.frame_timeout`, as for a frame over TCP; 503, it takes longer
                 than that, and `Limits.handshakes` others do so too, or `Limits.total_bytes` leaves no room for it.
         """
-        try:
-            return await self._body(self.options.host.limits, limit)
-        finally:
-            self._slow.discard(self)
-
-    async def _body(self, limits: Limits, limit: int | None) -> bytes | None:
-        most, name = (limits.message, "message") if limit is None else (limit, "payload")
         # One buffer, not a list: of parts of two bytes each that would be twenty times as much.
         body = bytearray()
+        try:
+            return bytes(body) if await self._read(body, self.options.host.limits, limit) else None
+        finally:
+            # The frames of an error live on, charged to nobody, until the client has been told.
+            body.clear()
+            self._slow.discard(self)
+
+    async def _read(self, body: bytearray, limits: Limits, limit: int | None) -> bool:
+        """Fill the buffer. False if the client is gone; may raise `HandshakeRejected`, as `body` says."""
+        most, name = (limits.message, "message") if limit is None else (limit, "payload")
         seconds, pace = limits.frame_timeout, Pace(anyio.current_time(), 0)
         with anyio.move_on_after(seconds) as scope:
             while True:
                 message = await self.receive()
                 if message["type"] != "http.request":
-                    return None
+                    return False
                 part, more = message.get("body", b""), message.get("more_body", False)
                 body += part
                 if len(body) > most:
@@ -92,7 +95,7 @@ class HttpRequest(AsgiRequest):
                     text = f"the share of Limits.total_bytes leaves no room for {len(body)} bytes of this body: try again later"
                     raise HandshakeRejected(503, text)
                 if not more:
-                    return bytes(body)
+                    return True
                 now = anyio.current_time()
                 scope.deadline = pace.deadline(now, len(body), seconds)
                 if now - pace.began >= seconds and self not in self._slow:
