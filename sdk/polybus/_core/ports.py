@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from ..plugins import Transport
     from .answer_sizes import AnswerSizes
+    from .memory import Share
     from .services import Services
 
 
@@ -45,6 +46,8 @@ class PeerLink(UnsentAnswers, Protocol):
 
     services: Services
     transport: Transport | None
+    share: Share | None
+    """Present where it was accepted."""
 
     @property
     def outbox(self) -> UnsentAnswers | None:

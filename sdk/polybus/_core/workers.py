@@ -4,6 +4,9 @@ A worker runs one job after the other; as long as handlers do not wait, that cos
 suspends, its worker waits with it and spares take the rest of the queue. Handlers so run inside a real task, where timeouts,
 task groups and `current_task` work (started by hand from a callback they do not).
 
+Jobs run in the order of their submission, but where a row of them takes longer than a turn, one of each network address comes
+next, and of each of its links: who asks for much waits for itself.
+
 A spare begins a turn of the event loop later, and while much arrives a turn is long. So there are the more spares the more jobs
 have suspended in a row: with one for each turn, a job behind a hundred of them would wait for seconds.
 """
@@ -14,8 +17,8 @@ import asyncio
 import contextvars
 import logging
 import math
-from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine, Generator, Iterable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import anyio
@@ -59,6 +62,11 @@ class Job(Protocol):
     @property
     def subject(self) -> str | int: ...
     @property
+    def party(self) -> tuple[object, object]:
+        """Whose job it is: a network address, and one of its links."""
+        ...
+
+    @property
     def run_plain(self) -> Callable[[], bool] | None:
         """Runs it at once where it is no more than a function to call, else gives False; None where it never is."""
         ...
@@ -98,7 +106,7 @@ class StallWarnings:
 
 
 class Workers:
-    """Runs jobs in the order of submission, each until its first suspension before the next begins."""
+    """Runs jobs, each until its first suspension before the next begins; those of one link in the order of submission."""
 
     def __init__(self, loop: Loop, spawn: Callable[..., None]) -> None:
         self._loop = loop
@@ -112,6 +120,8 @@ class Workers:
         """Workers that have been woken and have not looked yet."""
         self._spares = 1
         """The number of workers that take the queue from one whose job suspends."""
+        self._in_turn = -math.inf
+        """Time at which the queue was last put in turn."""
 
     def submit(self, job: Job) -> None:
         """Queue a job."""
@@ -176,6 +186,11 @@ class Workers:
             since, began = began, clock()
             if began - since > _LONG:
                 self.stalls.ended(job, since)
+            if ready and began - self._in_turn > _TURN:
+                self._in_turn = began
+                rest = in_turn(ready)
+                ready.clear()
+                ready.extend(rest)
             if suspended:
                 job.scope = scope
                 if job.ended:  # stopped by what it has just called
@@ -209,6 +224,22 @@ class Workers:
             for _ in range(min(left, self._spares) - self._coming):
                 self._summon()
             self._spares = min(2 * self._spares, _MOST_AT_ONCE)
+
+
+def in_turn(jobs: Iterable[Job]) -> list[Job]:
+    """One job of each network address after the other, and of each of its links. Those of one link keep their order."""
+    return _round_by_round(_round_by_round(jobs, lambda job: job.party), lambda job: job.party[0])
+
+
+def _round_by_round(jobs: Iterable[Job], whose: Callable[[Job], object]) -> list[Job]:
+    rounds: Counter[object] = Counter()
+
+    def round_of(job: Job) -> int:
+        party = whose(job)
+        rounds[party] += 1
+        return rounds[party]
+
+    return sorted(jobs, key=round_of)
 
 
 def context_changed(baseline: contextvars.Context) -> bool:

@@ -135,5 +135,9 @@ class _HandlerJob:
     def subject(self) -> str | int:
         return self._subscription.pattern
 
+    @property
+    def party(self) -> tuple[object, object]:
+        return self._subscription, self._subscription
+
     def run(self) -> Coroutine[Any, Any, None]:
         return self._subscription.handle(self)

@@ -62,6 +62,13 @@ class Call:
     def subject(self) -> str | int:
         return self.message.subject
 
+    @property
+    def party(self) -> tuple[object, object]:
+        if self.peer is None:
+            return self.services, self.services
+        link = self.peer.link
+        return (link if link.share is None else link.share.address), link
+
     def run(self) -> Coroutine[Any, Any, None] | None:
         if self.ended:
             return None

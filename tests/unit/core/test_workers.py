@@ -326,6 +326,7 @@ class Waiting:
 
     def __init__(self, subject: int, begun: list[int], go: anyio.Event) -> None:
         self.subject = subject
+        self.party = ("here", "one")
         self._begun, self._go = begun, go
 
     async def run(self) -> None:
