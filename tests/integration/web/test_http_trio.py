@@ -5,11 +5,13 @@ from __future__ import annotations
 import socket
 import ssl
 import sys
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from types import SimpleNamespace
 from typing import Any
 
 import anyio
+import anyio.abc
 import httpx
 import pytest
 import trustme
@@ -69,28 +71,49 @@ async def test_what_is_not_served_is_said_so_and_tls_is_there() -> None:
                 assert await bus.request("echo", "secret") == "secret"
 
 
+@asynccontextmanager
+async def answering(app: Any) -> AsyncIterator[anyio.abc.SocketStream]:
+    """A connection to an application that takes what is posted."""
+    with anyio.fail_after(BOUND), socket.create_server(("127.0.0.1", 0)) as listening:
+        async with anyio.create_task_group() as group:
+            options: Any = SimpleNamespace(host=SimpleNamespace(limits=Limits(), spawn=group.start_soon), tls=None)
+            server = HypercornServer(Application("/", [WebRoute("", app, ("POST",))]), options)
+            await server.start([listening.dup()])
+            async with await anyio.connect_tcp("127.0.0.1", listening.getsockname()[1]) as stream:
+                yield stream
+            server.close()
+
+
 async def test_a_connection_ends_with_an_answer_that_left_its_body_unread() -> None:
-    sent = anyio.Event()
+    sent, answer = anyio.Event(), b""
 
     async def too_large(scope: Scope, receive: Receive, send: Send) -> None:
         await sent.wait()
         await anyio.wait_all_tasks_blocked()  # hypercorn has read as much as it ever will
         await turn_away(send, HandshakeRejected(413, "too large"))
 
-    with anyio.fail_after(BOUND), socket.create_server(("127.0.0.1", 0)) as listening:
-        port, answer = listening.getsockname()[1], b""
-        async with anyio.create_task_group() as group:
-            options: Any = SimpleNamespace(host=SimpleNamespace(limits=Limits(), spawn=group.start_soon), tls=None)
-            server = HypercornServer(Application("/", [WebRoute("", too_large, ("POST",))]), options)
-            await server.start([listening.dup()])
-            async with await anyio.connect_tcp("127.0.0.1", port) as stream:
-                await stream.send(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 900000\r\n\r\n" + b" " * 800_000)
-                sent.set()
-                with suppress(anyio.BrokenResourceError, anyio.EndOfStream):
-                    while True:
-                        answer += await stream.receive()
-            server.close()
-        assert answer.startswith(b"HTTP/1.1 413 ")
+    async with answering(too_large) as stream:
+        await stream.send(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 900000\r\n\r\n" + b" " * 800_000)
+        sent.set()
+        with suppress(anyio.BrokenResourceError, anyio.EndOfStream):
+            while True:
+                answer += await stream.receive()
+    assert answer.startswith(b"HTTP/1.1 413 ")
+
+
+async def test_no_more_than_eight_kibibytes_are_parsed_between_two_turns_of_the_others() -> None:
+    parts: list[int] = []
+
+    async def measure(scope: Scope, receive: Receive, send: Send) -> None:
+        while (message := await receive())["more_body"]:
+            parts.append(len(message["body"]))
+        await turn_away(send, HandshakeRejected(400, "read"))
+
+    async with answering(measure) as stream:
+        await stream.send(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 900000\r\n\r\n" + b" " * 900_000)
+        assert (await stream.receive()).startswith(b"HTTP/1.1 400 ")
+    assert sum(parts) == 900_000
+    assert max(parts) <= 8 * 1024
 
 
 async def test_an_address_is_released_with_its_bus() -> None:

@@ -6,14 +6,17 @@ import functools
 import socket
 import ssl
 from collections.abc import MutableMapping
-from typing import Any
+from typing import Any, Final
 
 import anyio
 from hypercorn.config import Config
-from hypercorn.trio import serve
+from hypercorn.trio import serve, tcp_server
 
 from ...plugins import AsgiApp, ListenOptions
 from ...transports._ws.asgi import Receive, Scope, Send
+
+_READ: Final = 8 * 1024
+"""Bytes that hypercorn reads, and parses without a turn for others: frames of a WebSocket can be six bytes long."""
 
 
 class _ServerConfig(Config):
@@ -47,6 +50,7 @@ class HypercornServer:
         config.graceful_timeout = limits.close_timeout + 1
 
     async def start(self, sockets: list[socket.socket]) -> None:
+        tcp_server.MAX_RECV = min(tcp_server.MAX_RECV, _READ)  # it has no option for this
         self._config.bind = [f"fd://{sock.detach()}" for sock in sockets]
         application: Any = self._serve
         work = functools.partial(serve, application, self._config, shutdown_trigger=self._stop.wait, mode="asgi")
