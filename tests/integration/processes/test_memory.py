@@ -202,7 +202,8 @@ async def test_a_flood_of_slow_requests_runs_64_keeps_some_and_refuses_the_rest(
             seen = await control(bus)
             stats = seen["stats"]
             assert seen["counted"]["started"] == 64
-            assert stats["waiting"] == pytest.approx(kept, rel=0.02)
+            # Eight run at first; the others of the 64 begin as these are seen to wait, some when nothing comes in their place.
+            assert kept * 0.98 - 56 <= stats["waiting"] <= kept * 1.02
             assert stats["running"] - 1 + stats["waiting"] + stats["refused"] == count
             return True
 
