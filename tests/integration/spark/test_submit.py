@@ -21,9 +21,10 @@ ROOT = Path(__file__).parents[3]
 def test_a_job_runs_through_spark_submit_on_two_workers(tmp_path: Path) -> None:
     made = traffic(4000)
     capture = made.write(tmp_path / "capture", rows=100, segment_batches=10)
+    options = f"{QUICK['spark.driver.extraJavaOptions']} {os.environ.get('SPARK_SUBMIT_OPTS', '')}"
     settings = {
         **QUICK,
-        "spark.executor.extraJavaOptions": QUICK["spark.driver.extraJavaOptions"],
+        "spark.executor.extraJavaOptions": options,
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
