@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, Literal
 
 from ...errors import TooLarge
@@ -103,7 +104,7 @@ class PortConnection:
         self._port.on_message(self._received)
 
     def greet(self, protocol: str, headers: Any) -> None:
-        self._post(control.hello(protocol, headers))
+        self._tell(control.hello(protocol, headers))
 
     def settled(self) -> None:
         """The two belong together."""
@@ -133,21 +134,40 @@ class PortConnection:
             raise TooLarge(f"a frame of {size} bytes, the limit is {self.max_frame}: raise Limits(message=...) on both sides")
         if self._state is _State.OVER:
             return
-        if self._text:
-            text = frame.decode("utf-8", "surrogatepass")
-            self._post(text if text[:1] != MARK else MARK + text)
+        if self.ours:  # before it is posted: a port may deliver, and the answer come, within that
+            self._sizes.append(size)
+            self._size += size
         else:
-            self._post(frame)
-        if not self.ours:
             self._acked += 1
-            return
-        self._sizes.append(size)
-        self._size += size
+        try:
+            if self._text:
+                text = frame.decode("utf-8", "surrogatepass")
+                self._post(text if text[:1] != MARK else MARK + text)
+            else:
+                self._post(frame)
+        except Exception as error:  # a port is foreign code
+            self._fail(error)
         if not self._paused and (self._size > HIGH_BYTES or len(self._sizes) > HIGH_FRAMES):
             self._paused = True
             self._stuck_since = None
             if self._receiver is not None:
                 self._receiver.pause_writing()
+
+    def _tell(self, text: str) -> None:
+        """Post a control message."""
+        try:
+            self._post(text)
+        except Exception as error:  # a port is foreign code
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """End with a port that does not take what it is handed."""
+        self._end(Closed(1006, f"the port failed: {type(error).__name__}: {error}"))
+        self._close_port()
+
+    def _close_port(self) -> None:
+        with suppress(Exception):  # a port is foreign code, and there is nothing left to do with it
+            self._port.close()
 
     def write_backlog(self) -> int:
         """Bytes that the other end has not acknowledged; 0 where it never does."""
@@ -206,7 +226,7 @@ class PortConnection:
         self._receiver.frames_received((frame,))
 
     def _acknowledge(self) -> None:
-        self._post(control.ack(self._count))
+        self._tell(control.ack(self._count))
         self._ack_at = self._count + control.ACK_FRAMES
         self._unacked_bytes = 0
 
@@ -220,6 +240,8 @@ class PortConnection:
             self.close(1013, f"more than {limits.outbox_bytes} bytes came in that nobody reads here")
 
     def _control(self, data: str) -> None:
+        if not data.isascii():  # half a pair of surrogates could be neither parsed nor printed
+            data = data.encode("utf-8", "replace").decode()
         word, _, rest = data[1:].partition(" ")
         if word == "hi":
             self._greeted(rest)
@@ -228,10 +250,10 @@ class PortConnection:
         elif word == "ack":
             self._taken(rest)
         elif word == "ping":
-            self._post(control.PONG)
+            self._tell(control.PONG)
         elif word == "bye":
             self._end(control.read_bye(rest))
-            self._port.close()
+            self._close_port()
         elif word != "pong":
             self.close(1002, f"{word[:20]!r} is no control message")
 
@@ -279,12 +301,12 @@ class PortConnection:
 
     def _leave(self, code: int, reason: str) -> None:
         if self.ours:
-            self._post(control.bye(code, reason))
-        self._port.close()
+            self._tell(control.bye(code, reason))
+        self._close_port()
 
     def _port_closed(self, reason: str) -> None:
         self._end(Closed(1006, reason))
-        self._port.close()  # it may hold on to what it was given
+        self._close_port()  # it may hold on to what it was given
 
     def _end(self, why: Closed) -> None:
         if self._state is _State.OVER:
@@ -321,7 +343,7 @@ class PortConnection:
         elif self._pinged_at is None:
             if now - self._heard_at >= limits.ping_interval:
                 self._pinged_at = now
-                self._post(control.PING)
+                self._tell(control.PING)
         elif now - self._pinged_at >= limits.ping_timeout:
             self.abort(Closed(1006, f"no answer to ping within {limits.ping_timeout:g} s"))
             return

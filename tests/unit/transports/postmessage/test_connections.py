@@ -59,6 +59,56 @@ class Bare:
             await eventually(condition)
 
 
+class FailingPort:
+    """A port that fails when it has taken so many messages."""
+
+    def __init__(self, port: InMemoryPort, taken: int) -> None:
+        self.info = port.info
+        self.on_message = port.on_message
+        self.closed = False
+        self._port = port
+        self._left = taken
+
+    def post(self, data: Any) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise RuntimeError("it was detached")
+        self._port.post(data)
+
+    def close(self) -> None:
+        self.closed = True
+        self._port.close()
+        raise RuntimeError("it was detached")
+
+
+class SynchronousPort:
+    """A port that delivers within `post`."""
+
+    def __init__(self) -> None:
+        self.info = PortInfo()
+        self.other: SynchronousPort | None = None
+        self._callback: Callable[[Any], None] | None = None
+        self._kept: list[Any] = []
+
+    def post(self, data: Any) -> None:
+        assert self.other is not None
+        self.other.deliver(data)
+
+    def deliver(self, data: Any) -> None:
+        if self._callback is None:
+            self._kept.append(data)
+        else:
+            self._callback(data)
+
+    def on_message(self, callback: Callable[[Any], None]) -> None:
+        self._callback = callback
+        for data in self._kept:
+            callback(data)
+
+    def close(self) -> None:
+        self._callback = lambda data: None
+
+
 def ubre(data: str) -> str | None:
     """A bare peer that doubles."""
     asked = json.loads(data)
@@ -327,6 +377,8 @@ NONSENSE = [
     '\0hi {"headers": []}',
     '\0hi {"headers": {"a": 1}}',
     "\0hi " + "x" * 70_000,
+    "\0hi \ud800",
+    '\0hi {"headers": {"a": "\ud800"}, "v": 3}',
     "\0ack 1",
     "\0ack -1",
     "\0ack x",
@@ -366,6 +418,55 @@ async def test_nonsense_ends_that_connection_and_no_other(data: Any, greeted: bo
             assert not any(isinstance(said, str) and "success" in said for said in bare.heard)
             await bare.until(lambda: not listener.peers)
         assert await bus.request("double", 1) == 2
+
+
+@pytest.mark.parametrize("taken", range(4), ids="it fails after {}".format)
+async def test_a_port_that_fails_ends_the_connection_over_it_and_says_why(taken: int) -> None:
+    here, there = ports()
+    async with service().serve(PortTransport(there), protocol="ubre"):
+        with pytest.raises((ConnectFailed, Disconnected), match=r"the port failed: RuntimeError: it was detached"):
+            async with connect(PortTransport(FailingPort(here, taken)), protocol="ubre") as bus:
+                for number in range(4):
+                    assert await bus.request("double", number) == 2 * number
+
+
+@pytest.mark.parametrize("taken", range(3), ids="it fails after {}".format)
+async def test_a_port_that_fails_costs_a_bus_that_serves_nothing_else(taken: int, caplog: pytest.LogCaptureFixture) -> None:
+    here, there = ports()
+    good, better = ports()
+    failing = FailingPort(there, taken)
+    server = service()
+    async with (
+        server.serve(PortTransport(failing), protocol="ubre"),
+        server.serve(PortTransport(better), protocol="ubre"),
+        connect(PortTransport(good), protocol="ubre") as bus,
+    ):
+        here.post('\0hi {"v":1}')
+        for number in range(4):
+            here.post(json.dumps({"request": "double", "id": number, "body": 4}))
+        await eventually(lambda: failing.closed and len(server.peers) == 1)
+        assert await bus.request("double", 1) == 2
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+async def test_what_a_port_answers_within_its_post_is_counted() -> None:
+    here, there = SynchronousPort(), SynchronousPort()
+    here.other, there.other = there, here
+    async with (
+        service().serve(PortTransport(there), protocol="ubre"),
+        connect(PortTransport(here), protocol="ubre") as bus,
+    ):
+        for number in range(200):
+            assert await bus.request("double", number) == 2 * number
+
+
+async def test_half_a_pair_of_surrogates_in_a_goodbye_can_be_printed() -> None:
+    here, there = ports()
+    Bare(there, lambda said: "\0bye 1008 no \ud800" if said.startswith("\0hi") else None)
+    with pytest.raises(ConnectFailed) as failed:
+        async with connect(PortTransport(here), protocol="ubre"):
+            pass
+    assert "no ?" in str(failed.value).encode().decode()
 
 
 async def test_a_frame_above_the_limit_ends_the_connection() -> None:
