@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import logging
+import re
 import socket
 import ssl
 from collections.abc import MutableMapping
@@ -10,13 +12,22 @@ from typing import Any, Final
 
 import anyio
 from hypercorn.config import Config
-from hypercorn.trio import serve, tcp_server
+from hypercorn.events import Event, RawData
+from hypercorn.trio import run, serve, tcp_server
 
 from ...plugins import AsgiApp, ListenOptions
 from ...transports._ws.asgi import Receive, Scope, Send
 
+logger: logging.Logger = logging.getLogger("polybus.transports")
+
 _READ: Final = 8 * 1024
 """Bytes that hypercorn reads, and parses without a turn for others: frames of a WebSocket can be six bytes long."""
+
+
+_is_refusal: Final = re.compile(
+    rb"HTTP/1\.1 [45]\d\d \r\n(?=.*^content-length: 0\r$)(?=.*^connection: close\r$)", re.IGNORECASE | re.DOTALL | re.MULTILINE
+).match
+"""Hypercorn's own, which has no body; an application's has one."""
 
 
 class _ServerConfig(Config):
@@ -30,6 +41,22 @@ class _ServerConfig(Config):
 
     def create_ssl_context(self) -> ssl.SSLContext | None:
         return self.tls
+
+
+class _Connection(tcp_server.TCPServer):
+    """One connection, whose faults are its own: a request that hypercorn can neither read nor refuse would end the server, and
+    one that it has refused keeps the connection for as long as its client likes."""
+
+    async def protocol_send(self, event: Event) -> None:
+        await super().protocol_send(event)
+        if isinstance(event, RawData) and _is_refusal(event.data):
+            await self._close()
+
+    async def run(self) -> None:
+        try:
+            await super().run()
+        except* Exception:
+            logger.debug("polybus: hypercorn has failed at a request, its connection is closed", exc_info=True)
 
 
 class HypercornServer:
@@ -50,7 +77,9 @@ class HypercornServer:
         config.graceful_timeout = limits.close_timeout + 1
 
     async def start(self, sockets: list[socket.socket]) -> None:
-        tcp_server.MAX_RECV = min(tcp_server.MAX_RECV, _READ)  # it has no option for this
+        # It has no options for these.
+        tcp_server.MAX_RECV = min(tcp_server.MAX_RECV, _READ)
+        run.TCPServer = _Connection  # type: ignore[attr-defined]
         self._config.bind = [f"fd://{sock.detach()}" for sock in sockets]
         application: Any = self._serve
         work = functools.partial(serve, application, self._config, shutdown_trigger=self._stop.wait, mode="asgi")
