@@ -22,6 +22,7 @@ BOUNDS: dict[str, str] = {
     "transports._stream.framer.parts": "one frame: its framer refuses more than Limits.message",
     "_core.workers._told": OURS,
     "_core.threads._waits": "Limits.total_running: each is a handler that runs",
+    "_peer.negotiation._deferred": "Limits.waiting_bytes: a hello that does not fit is answered at once; charged",
     "_pubsub.peer_subscriptions._patterns": OURS,
     "_pubsub.peer_subscriptions.indices": OURS,
     "_core.access.grants": "1,024 answers for each peer, then it is emptied",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from attrs import define
+import anyio
+from attrs import define, field
 
 from .._util.hello import HELLO, answer_of, is_answer, question_of
 from ..errors import BusError, Code, Disconnected, RequestCancelled, Unsupported
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 _LATE: Final = 30
 """Unanswered hellos that are remembered: a peer that is asked once a second may answer this many seconds late."""
+_TURN: Final = 64
+"""Hellos that are answered before others have a turn."""
 
 
 @define(eq=False, weakref_slot=False)
@@ -38,6 +42,8 @@ class Negotiation:
     """The last hello that asked for the extensions."""
     _late: dict[Any, ExtensionProbe] | None = None
     """Unanswered hellos, by their id."""
+    _deferred: deque[Message] = field(factory=deque)
+    """Hellos of the peer that wait until it is known who else it is."""
 
     @property
     def _pubsub(self) -> PeerPubSub:
@@ -199,17 +205,32 @@ class Negotiation:
         known = None if link.opened else key if key is not None else value  # behind a broker each has one of its own
         voice = known if isinstance(known, (str, int)) else None
         if link.upstream or link.runtime.bus_identities.take_secret(peer, body.get("secret"), voice):
-            self._answer(message, body)
+            self._answer(message)
+        elif not peer.hold(message):  # who says so much before it is known has its answer before its time
+            self._answer(message)
         else:
-            peer.spawn(self._answer_later, message, body)
+            self._deferred.append(message)
+            if len(self._deferred) == 1:
+                peer.spawn(self._answer_later)
 
-    async def _answer_later(self, message: Message, body: dict[str, Any]) -> None:
-        await self._peer.link.runtime.bus_identities.settled(HELLO_TIMEOUT / 2)  # so that the peer hears of it in time
-        if self._peer.connected:
-            self._answer(message, body)
+    async def _answer_later(self) -> None:
+        peer, deferred = self._peer, self._deferred
+        try:
+            await peer.link.runtime.bus_identities.settled(HELLO_TIMEOUT / 2)  # so that the peer hears of it in time
+            while deferred and peer.connected:
+                message = deferred.popleft()
+                peer.release(message)
+                self._answer(message)
+                if len(deferred) % _TURN == 0:
+                    await anyio.lowlevel.checkpoint()
+        finally:
+            for message in deferred:
+                peer.release(message)
+            deferred.clear()
 
-    def _answer(self, message: Message, body: dict[str, Any]) -> None:
+    def _answer(self, message: Message) -> None:
         peer = self._peer
+        body = message.body if isinstance(message.body, dict) else {}
         link, confirm = peer.link, body.get("confirm")
         answer = answer_of(body, peer.id)
         if answer is None:

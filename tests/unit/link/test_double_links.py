@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 import anyio
 import pytest
 
-from polybus import Backoff, Broker, Bus, Identity, Kind, Message, Peer, connect
+from polybus import Backoff, Broker, Bus, Identity, Kind, Limits, Message, Peer, connect
 from polybus._core.bus_identity import BusIdentities
 from polybus.plugins import Closed
 from polybus.testing import pair
@@ -460,6 +461,39 @@ async def test_a_subscriber_that_comes_while_an_upstream_has_not_answered_misses
                 assert not identities.held_out
                 go.set()
                 group.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("waiting_bytes", [16 * 1024 * 1024, 20_000], ids=["all fit", "few fit"])
+@bounded
+async def test_hellos_that_wait_for_an_upstream_to_answer_are_charged_in_one_task_and_answered_in_the_end(
+    waiting_bytes: int,
+) -> None:
+    upstream = object()
+    async with Bus(limits=Limits(waiting_bytes=waiting_bytes)) as a, a.serve(TCP) as to_a:
+        identities = a._services.running.bus_identities
+        identities.pending[upstream] = None  # one that was dialled and says nothing
+        async with await anyio.connect_tcp("127.0.0.1", urlsplit(to_a.url).port or 0) as stream:
+            body = {"v": 1, "asks": "z", "secret": "s" * 32, "pad": "x" * 1000}
+            for number in range(200):
+                frame = json.dumps({"request": "_polybus.hello", "id": number, "body": body}).encode()
+                await stream.send(len(frame).to_bytes(4, "big") + frame)
+            await stream.send(b"\0\0\0\x20" + json.dumps({"request": "no", "id": 200}).encode().ljust(32))
+            answers = b""
+            while b"200" not in answers:  # it does not wait
+                answers += await stream.receive()
+            (peer,) = a.peers
+            waiting = 200 - answers.count(b"success")
+            assert peer.budget.held > waiting * 1000
+            assert waiting == 200 if waiting_bytes > 1_000_000 else 0 < waiting < 20, "the others do not wait"
+            assert len(peer._scopes or ()) == 1
+            identities.take_proof(upstream, None)
+            while answers.count(b"success") < 200:
+                answers += await stream.receive()
+            assert peer.budget.held == 0
+            identities.pending[upstream] = identities.held_out[peer] = None
+            await stream.send(len(frame).to_bytes(4, "big") + frame)
+            await eventually(lambda: peer.budget.held > 0)
+        await eventually(lambda: peer.budget.held == 0 and not a.peers)
 
 
 # -- what is kept --------------------------------------------------------------------------------------------------------
