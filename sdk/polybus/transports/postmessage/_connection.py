@@ -20,6 +20,8 @@ HIGH_FRAMES: Final = 1024
 LOW_BYTES: Final = 3 * HIGH_BYTES // 4
 LOW_FRAMES: Final = HIGH_FRAMES // 2
 """Above what the other end may leave unacknowledged for good."""
+_ERROR_TEXT: Final = 256
+"""Characters of what a port says of its failure."""
 
 
 class _State(enum.Enum):
@@ -94,14 +96,17 @@ class PortConnection:
     # -- the beginning ---------------------------------------------------------------------------------------------------
 
     def listen(self) -> None:
-        """Take what comes in from now on."""
-        on_close = getattr(self._port, "on_close", None)
-        if on_close is not None:
-            on_close(self._port_closed)
-        on_message_error = getattr(self._port, "on_message_error", None)
-        if on_message_error is not None:
-            on_message_error(self._unreadable)
-        self._port.on_message(self._received)
+        """Take what comes in from now on. With a port that fails at that it is over at once."""
+        try:
+            on_close = getattr(self._port, "on_close", None)
+            if on_close is not None:
+                on_close(self._port_closed)
+            on_message_error = getattr(self._port, "on_message_error", None)
+            if on_message_error is not None:
+                on_message_error(self._unreadable)
+            self._port.on_message(self._received)
+        except Exception as error:  # a port is foreign code
+            self._fail(error)
 
     def greet(self, protocol: str, headers: Any) -> None:
         self._tell(control.hello(protocol, headers))
@@ -162,7 +167,11 @@ class PortConnection:
 
     def _fail(self, error: Exception) -> None:
         """End with a port that does not take what it is handed."""
-        self._end(Closed(1006, f"the port failed: {type(error).__name__}: {error}"))
+        try:
+            text = f": {error}"[:_ERROR_TEXT]
+        except Exception:  # the error is of its making too
+            text = ""
+        self._end(Closed(1006, f"the port failed: {type(error).__name__}{text}"))
         self._close_port()
 
     def _close_port(self) -> None:
@@ -221,14 +230,16 @@ class PortConnection:
             return
         self._count += 1
         self._unacked_bytes += len(frame)
-        if self.ours and (self._count >= self._ack_at or self._unacked_bytes >= control.ACK_BYTES):
-            self._acknowledge()
         self._receiver.frames_received((frame,))
+        if self._count >= self._ack_at or self._unacked_bytes >= control.ACK_BYTES:
+            self._acknowledge()
 
     def _acknowledge(self) -> None:
-        self._tell(control.ack(self._count))
-        self._ack_at = self._count + control.ACK_FRAMES
-        self._unacked_bytes = 0
+        """Say what has been taken; not before it has been handed up: a port may deliver what follows within `post`."""
+        if self.ours and self._state is not _State.OVER:
+            self._ack_at = self._count + control.ACK_FRAMES
+            self._unacked_bytes = 0
+            self._tell(control.ack(self._count))
 
     def _keep(self, frame: bytes) -> None:
         """Keep what no receiver takes now. What is kept is not acknowledged, so one of ours soon stops."""
@@ -278,9 +289,8 @@ class PortConnection:
         self._bytes = 0
         if early:
             self._count += len(early)
-            if self.ours:
-                self._acknowledge()
             receiver.frames_received(early)
+            self._acknowledge()
 
     # -- the end ---------------------------------------------------------------------------------------------------------
 

@@ -93,12 +93,12 @@ class JSPort:
         proxies, self._proxies = self._proxies, []
         if not proxies:
             return
+        # Whatever the port does at its end. Not at once: it may be one of them that calls us.
+        asyncio.get_running_loop().call_soon(_destroy, proxies)
         self._port.onmessage = self._port.onmessageerror = None
         # The global scope of a worker has a `close` too, and it ends the worker.
         if not hasattr(self._port, "importScripts"):
             self._port.close()
-        # Not at once: it may be one of them that calls us.
-        asyncio.get_running_loop().call_soon(_destroy, proxies)
 
 
 def can_post(value: Any) -> bool:

@@ -130,12 +130,17 @@ def source_of(source: Any) -> _Source:
 
 
 def _port_of(value: Any) -> MessagePort | None:
-    """The value as a port, also one of JavaScript; None where it is none."""
+    """The value as a port, also one of JavaScript; None where it is none. May raise `TypeError`: it is one that waits."""
     if _is_of_javascript(value):
         js = import_module("._js", __package__)
         return js.JSPort(value) if js.can_post(value) else None
     port: MessagePort = value
-    return port if callable(getattr(value, "post", None)) and callable(getattr(value, "on_message", None)) else None
+    if not (callable(getattr(value, "post", None)) and callable(getattr(value, "on_message", None))):
+        return None
+    for name in ("post", "on_message", "close"):
+        if inspect.iscoroutinefunction(getattr(value, name, None)):
+            raise TypeError(f"{type(value).__name__}.{name} is an async function, nobody waits for it: ports have plain ones")
+    return port
 
 
 def _given(value: Any, url: str) -> MessagePort:

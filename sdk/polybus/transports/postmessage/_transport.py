@@ -11,7 +11,7 @@ from ...errors import ConnectFailed, Forbidden, LocalProtocolError, Unauthorized
 from ...plugins import Closed, DialOptions, Listening, ListenOptions
 from ._connection import PortConnection
 from ._control import Hello
-from ._listening import PortListening, run_port
+from ._listening import PendingPort, PortListening, run_port
 from ._port import MessagePort
 from ._sources import PortSource, Single, source_of
 
@@ -92,8 +92,13 @@ class PortTransport:
         run_port(port, options.host)
         connection.listen()
         try:
-            if not self._bare:
+            if not self._bare and connection.ended is None:
                 await self._greeting(connection, options, heard, said)
+            why = connection.ended
+            if why is not None:
+                if isinstance(why.error, (Unauthorized, Forbidden)):
+                    raise why.error
+                raise ConnectFailed(self.url, why.reason or f"closed with code {why.code}")
         except BaseException:
             connection.abort(Closed(1006, "the connecting side gave up"))
             raise
@@ -101,8 +106,7 @@ class PortTransport:
         return connection
 
     async def _greeting(self, connection: PortConnection, options: DialOptions, heard: anyio.Event, said: list[Hello]) -> None:
-        """May raise `ConnectFailed`: the other end is silent, says no, or speaks another protocol; `Unauthorized`, `Forbidden`:
-        it refuses us."""
+        """May raise `ConnectFailed`: the other end is silent, or speaks another protocol."""
         connection.greet(options.subprotocol, options.headers)
         seconds = options.host.limits.handshake_timeout
         with anyio.move_on_after(seconds) as scope:
@@ -113,11 +117,6 @@ class PortTransport:
                 f"timed out after {seconds:g} s: the other end did not greet. Is it started? "
                 "PortTransport(port, bare=True) is for one that does not use polybus",
             )
-        why = connection.ended
-        if why is not None:
-            if isinstance(why.error, (Unauthorized, Forbidden)):
-                raise why.error
-            raise ConnectFailed(self.url, why.reason or f"closed with code {why.code}")
         if said and (other := said[0].protocol) is not None and other != options.subprotocol:
             raise ConnectFailed(self.url, f"the other end speaks {other}, not {options.subprotocol}")
 
@@ -126,21 +125,31 @@ class PortTransport:
 
         Raises:
             LocalProtocolError: The port was used before.
+            ConnectFailed: The port fails at once.
         """
         _check_tls(options)
         listening = PortListening(self.url, options)
         if isinstance(self._source, Single):
-            listening.receive(await self._source.take(self.url, options.host))
+            self._receive(listening, await self._source.take(self.url, options.host))
         else:
             options.host.spawn(self._serve, listening)
         return listening
+
+    def _receive(self, listening: PortListening, port: MessagePort) -> PendingPort:
+        """May raise `ConnectFailed`: the port fails at once."""
+        newcomer = listening.receive(port)
+        why = newcomer.connection.ended
+        if why is not None and why.code == 1006:
+            raise ConnectFailed(self.url, why.reason)
+        return newcomer
 
     async def _serve(self, listening: PortListening) -> None:
         pause = _PAUSE
         with listening.scope:
             while True:
                 try:
-                    newcomer = listening.receive(await self._source.take(self.url, listening.host))
+                    port = await self._source.take(self.url, listening.host)
+                    newcomer = self._receive(listening, port)
                 except Exception as error:
                     if not self._source.lasting:
                         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -12,8 +13,9 @@ import pytest
 
 from polybus import Bus, ConnectFailed, Context, Disconnected, Forbidden, Identity, Limits, Unauthorized, connect
 from polybus.errors import LocalProtocolError, TooLarge
-from polybus.plugins import Handshake
+from polybus.plugins import Closed, Handshake
 from polybus.transports.postmessage import InMemoryPort, MessageChannel, PortInfo, PortTransport
+from polybus.transports.postmessage._connection import PortConnection
 from tests.support import eventually
 
 pytestmark = pytest.mark.anyio
@@ -329,9 +331,6 @@ async def test_a_receiver_acknowledges_what_it_has_taken() -> None:
 
 async def test_text_that_begins_with_the_mark_passes() -> None:
     """No protocol of ours writes such a frame; a transport carries any."""
-    from polybus.plugins import Closed
-    from polybus.transports.postmessage._connection import PortConnection
-
     here, there = ports()
     bare = Bare(there)
     frames: list[bytes] = []
@@ -458,6 +457,131 @@ async def test_what_a_port_answers_within_its_post_is_counted() -> None:
     ):
         for number in range(200):
             assert await bus.request("double", number) == 2 * number
+
+
+async def test_frames_that_a_port_delivers_within_an_acknowledgement_come_after_those_that_are_acknowledged() -> None:
+    here, there = SynchronousPort(), SynchronousPort()
+    here.other, there.other = there, here
+    host: Any = SimpleNamespace(limits=Limits(), time=lambda: 0.0, call_soon=lambda function: function())
+    taken: list[bytes] = []
+    numbers = iter(range(3000))
+
+    class Receiver:
+        paused = False
+
+        def pause_writing(self) -> None:
+            self.paused = True
+
+        def resume_writing(self) -> None:
+            self.paused = False
+            write()
+
+        def frames_received(self, frames: Any) -> None:
+            taken.extend(frames)
+
+        def closed(self, why: Closed) -> None:
+            raise AssertionError(why)
+
+    ends = [PortConnection(port, host, frozenset({"text"}), "text", lambda said: None) for port in (here, there)]
+    sender, receiver = ends
+    writer: Any = Receiver()
+    for end, side in zip(ends, (writer, Receiver()), strict=True):
+        end.listen()
+        end.start(side)
+    for end in ends:
+        end.greet("ubre", {})
+        end.settled()
+
+    def write() -> None:
+        while not writer.paused and (number := next(numbers, None)) is not None:
+            sender.send(b"%d" % number)
+
+    receiver.pause_reading()
+    write()
+    assert writer.paused and not taken
+    receiver.resume_reading()
+    assert taken == [b"%d" % number for number in range(3000)]
+
+
+class Wordless(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+PORT_ERRORS = [
+    pytest.param(ValueError("no listeners"), "the port failed: ValueError: no listeners$", id="words"),
+    pytest.param(Wordless(), "the port failed: Wordless$", id="an error without words"),
+    pytest.param(ValueError("x" * 1_000_000), r"the port failed: ValueError: x{100,300}$", id="a megabyte of words"),
+]
+
+
+@pytest.mark.parametrize("fails", ["on_message", "on_close"])
+@pytest.mark.parametrize(("error", "words"), PORT_ERRORS)
+async def test_a_port_that_cannot_be_listened_to_is_closed_and_the_error_says_why(
+    error: Exception, words: str, fails: str
+) -> None:
+    greeted, bare, served = (refusing(fails, error) for _ in range(3))
+    for entering in (
+        connect(PortTransport(greeted), protocol="ubre"),
+        connect(PortTransport(bare, bare=True), protocol="ubre"),
+        service().serve(PortTransport(served), protocol="ubre"),
+    ):
+        with pytest.raises(ConnectFailed, match=words):
+            async with entering:
+                raise AssertionError("entered")
+    assert greeted.closed and bare.closed and served.closed
+
+
+@pytest.mark.parametrize(("error", "words"), PORT_ERRORS)
+async def test_a_port_that_takes_no_greeting_is_closed_and_connect_says_why(error: Exception, words: str) -> None:
+    port = refusing("post", error)
+    with pytest.raises(ConnectFailed, match=words):
+        async with connect(PortTransport(port), protocol="ubre"):
+            raise AssertionError("connected")
+    assert port.closed
+
+
+async def test_ports_that_fail_at_once_leave_nothing_at_a_bus_that_serves_and_the_next_is_asked_for_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here, there = ports()
+    given: list[Any] = [refusing("on_message", ValueError("no listeners")) for _ in range(3)]
+    failed = given.copy()
+    waited: list[int] = []
+    monkeypatch.setattr("polybus.transports.postmessage._transport._PAUSE", 0.001)
+
+    def port() -> Any:
+        waited.append(len(given))
+        return given.pop() if given else there
+
+    async with service().serve(PortTransport(port), protocol="ubre") as listener:
+        async with connect(PortTransport(here), protocol="ubre") as bus:
+            assert await bus.request("double", 2) == 4
+            assert len(listener.peers) == 1
+            assert all(port.closed for port in failed)
+    assert waited[:4] == [3, 2, 1, 0]
+
+
+def refusing(name: str, error: Exception) -> InMemoryPort:
+    """A port one of whose methods fails."""
+    port, _ = ports()
+
+    def fail(*given: Any) -> Any:
+        raise error
+
+    setattr(port, name, fail)
+    return port
+
+
+@pytest.mark.parametrize("name", ["post", "on_message", "close"])
+def test_a_port_that_would_have_to_be_waited_for_is_none(name: str) -> None:
+    async def later(*given: Any) -> None:
+        pass
+
+    port, _ = ports()
+    setattr(port, name, later)
+    with pytest.raises(TypeError, match=rf"InMemoryPort\.{name} is an async function"):
+        PortTransport(port)
 
 
 async def test_half_a_pair_of_surrogates_in_a_goodbye_can_be_printed() -> None:
