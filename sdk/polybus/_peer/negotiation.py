@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
-from attrs import define, field
+from attrs import define
 
 from .._util.hello import HELLO, answer_of, is_answer, question_of
 from ..errors import BusError, Code, Disconnected, RequestCancelled, Unsupported
@@ -42,8 +42,8 @@ class Negotiation:
     """The last hello that asked for the extensions."""
     _late: dict[Any, ExtensionProbe] | None = None
     """Unanswered hellos, by their id."""
-    _deferred: deque[Message] = field(factory=deque)
-    """Hellos of the peer that wait until it is known who else it is."""
+    _deferred: deque[Message] | None = None
+    """Hellos of the peer that wait until it is known who else it is; while there are any."""
 
     @property
     def _pubsub(self) -> PeerPubSub:
@@ -208,13 +208,14 @@ class Negotiation:
             self._answer(message)
         elif not peer.hold(message):  # who says so much before it is known has its answer before its time
             self._answer(message)
+        elif self._deferred is None:
+            self._deferred = deque((message,))
+            peer.spawn(self._answer_later, self._deferred)
         else:
             self._deferred.append(message)
-            if len(self._deferred) == 1:
-                peer.spawn(self._answer_later)
 
-    async def _answer_later(self) -> None:
-        peer, deferred = self._peer, self._deferred
+    async def _answer_later(self, deferred: deque[Message]) -> None:
+        peer = self._peer
         try:
             await peer.link.runtime.bus_identities.settled(HELLO_TIMEOUT / 2)  # so that the peer hears of it in time
             while deferred and peer.connected:
@@ -224,9 +225,9 @@ class Negotiation:
                 if len(deferred) % _TURN == 0:
                     await anyio.lowlevel.checkpoint()
         finally:
+            self._deferred = None
             for message in deferred:
                 peer.release(message)
-            deferred.clear()
 
     def _answer(self, message: Message) -> None:
         peer = self._peer
