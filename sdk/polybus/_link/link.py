@@ -273,7 +273,11 @@ class Link:
             if self.session is not None:
                 self.session.connection_lost(why.reason)
                 self.session = None
-            self.transport.abort(why)
+            try:
+                self.transport.abort(why)
+            except Exception:  # of a plugin's transport: whoever cuts a link goes on with the others
+                logger.exception("polybus: the connection of %s could not be cut; it is given up", self.address)
+                self._ended(why)
         else:
             self._ended(why)
 

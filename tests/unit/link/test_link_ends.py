@@ -115,6 +115,39 @@ async def test_an_attempt_that_was_given_up_may_report_its_end_after_the_next_on
         connector.silent = False
 
 
+@bounded
+async def test_a_transport_that_cannot_be_cut_is_given_up_and_the_bus_keeps_house(caplog: pytest.LogCaptureFixture) -> None:
+    server, connector = answering(), Talkative("uncut")
+    limits = Limits(close_timeout=0.04)
+    async with server.serve("ubre+memory://uncut"), connect(connector, protocol="ubre", backoff=SOON, limits=limits) as bus:
+        (link,) = bus._links.opened
+        for times in (1, 2):
+            reply = bus.request("endless")
+            transport: Any = link.transport
+            transport.__class__ = _failing(type(transport))
+            with pytest.raises(Disconnected, match="an internal error"):
+                await reply
+            assert await bus.request("echo", times) == times
+            assert bus.stats().reconnects == times
+    assert [record.message for record in caplog.records if "could not be cut" in record.message]
+    assert not [record.message for record in caplog.records if "background task" in record.message]
+
+
+def _failing(kind: Any) -> Any:
+    """A transport with slots that fails whenever it is looked at, and when it is cut."""
+
+    class Failing(kind):  # type: ignore[misc]
+        __slots__ = ()
+
+        def tick(self, now: float) -> None:
+            raise RuntimeError("this transport has a fault")
+
+        def abort(self, why: Closed) -> None:
+            raise RuntimeError("and another one")
+
+    return Failing
+
+
 def _options(bus: Bus) -> DialOptions:
     return DialOptions(
         host=bus._services.running, reads=frozenset({"text"}), writes="text", subprotocol="ubre", headers={}, tls=None

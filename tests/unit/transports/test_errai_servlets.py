@@ -147,7 +147,7 @@ async def test_while_a_stream_has_not_begun_what_comes_is_fetched_by_posts() -> 
 
 async def test_a_stream_that_never_begins_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (_errai_client, requests):
-        monkeypatch.setattr(module, "POLL", 0.1)
+        monkeypatch.setattr(module, "POLL", 2.0)  # which a post on a busy machine keeps
     servlet = DefaultBlockingServlet()
     servlet.held = ("GET",)
     async with client(servlet) as bus:
