@@ -303,9 +303,12 @@ class Runtime:
         pace = max(0.01, min(1.0, shortest / 4))
         while True:
             await anyio.sleep(pace)
-            now = self.time()
-            for link in list(self.links):
-                try:
-                    link.tick(now)
-                except Exception:
-                    link.broken()
+            self._tick_links()
+
+    def _tick_links(self) -> None:
+        now = self.time()
+        for link in list(self.links):
+            try:
+                link.tick(now)
+            except Exception:
+                link.broken()

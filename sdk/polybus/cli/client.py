@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Annotated, Any
@@ -14,10 +14,10 @@ import anyio
 from rich.console import Console
 
 from .. import Bus, Message, Unsupported
-from ..events import LinkDown, LinkUp
+from ..events import BusEvent, LinkDown, LinkUp
 from .options import Body, Ca, Header, Json, Url, Wait, argument, duration, option
 from .problems import PeerError, say, unwrapped
-from .values import connecting, json_line, parse_body, parse_subject
+from .values import connecting, hasty_bus, json_line, parse_body, parse_subject
 
 _WITHOUT_HANDSHAKE = ("tcp", "unix")
 """On these a connection that stands does not show that there is a bus at the other end."""
@@ -87,9 +87,11 @@ def subscribe(
     show = partial(_show, pretty=sys.stdout.isatty() and not as_json)
 
     async def listen() -> None:
-        async with connecting(url, header, ca, wait, timeout) as bus, anyio.create_task_group() as group:
+        bus = hasty_bus(timeout)
+        events = bus.events()  # before there is a link, which may end at once
+        async with connecting(url, header, ca, wait, bus=bus), anyio.create_task_group() as group:
             group.start_soon(_until_signal, group.cancel_scope)
-            group.start_soon(_watch, bus, timeout)
+            group.start_soon(_watch, bus, events, timeout)
             with _meant_for_peers(bus):
                 await _print_publications(bus, name, count, show)
             group.cancel_scope.cancel()
@@ -141,18 +143,18 @@ async def _print_publications(bus: Bus, pattern: str | int, count: int, show: An
                 return
 
 
-async def _watch(bus: Bus, timeout: float) -> None:
+async def _watch(bus: Bus, events: AsyncIterator[BusEvent], timeout: float) -> None:
     """Tell of a link that is down, which misses publications; PeerError for one that was never alive."""
     async with anyio.create_task_group() as group:
-        group.start_soon(_tell_of_links, bus)
+        group.start_soon(_tell_of_links, bus, events)
         if timeout and bus.peers[0].transport in _WITHOUT_HANDSHAKE:
             await anyio.sleep(timeout)
             if not bus.stats().received:
                 raise _silent(bus, timeout)
 
 
-async def _tell_of_links(bus: Bus) -> None:
-    async for event in bus.events():
+async def _tell_of_links(bus: Bus, events: AsyncIterator[BusEvent]) -> None:
+    async for event in events:
         if isinstance(event, LinkDown):
             if not bus.stats().received:
                 raise PeerError(f"the link ended at once: {event.reason}; polybus doctor URL says more")

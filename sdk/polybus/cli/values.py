@@ -23,17 +23,22 @@ _FAREWELL = 0.3
 """Seconds for a peer to answer the goodbye: a command ends by its deadline, also where nobody answers at all."""
 
 
-def connecting(
-    url: str, header: list[str] | None, ca: Path | None, wait: float, timeout: float = 0.0
-) -> AbstractAsyncContextManager[Bus]:
-    """The connection that a command wants, UsageError for what cannot be; `timeout` bounds its steps where it is shorter."""
+def hasty_bus(timeout: float) -> Bus:
+    """The bus of a command; `timeout` bounds its steps where it is shorter than what is usual."""
     usual = Limits()
     limits = Limits(
         connect_timeout=min(usual.connect_timeout, timeout or math.inf),
         handshake_timeout=min(usual.handshake_timeout, timeout or math.inf),
         close_timeout=_FAREWELL,
     )
-    return connect(url, backoff=_IMPATIENT, limits=limits, **dialling(header, ca, wait))
+    return Bus(limits=limits)
+
+
+def connecting(
+    url: str, header: list[str] | None, ca: Path | None, wait: float, timeout: float = 0.0, bus: Bus | None = None
+) -> AbstractAsyncContextManager[Bus]:
+    """The connection that a command wants, of a `hasty_bus` by default; UsageError for what cannot be."""
+    return connect(url, bus=bus or hasty_bus(timeout), backoff=_IMPATIENT, **dialling(header, ca, wait))
 
 
 def dialling(header: list[str] | None, ca: Path | None, wait: float) -> dict[str, Any]:

@@ -9,13 +9,18 @@ import ssl
 import struct
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
 
+from polybus import Bus
 from polybus.cli.app import run
+from polybus.cli.values import connecting
+from polybus.events import LinkUp
 from tests.unit.cli.support import COMMAND, one_line, serving
 
 COMMANDS = {
@@ -138,6 +143,23 @@ def test_a_server_that_is_another_one_is_status_1_and_one_line(
         assert "✗" in out and "✓" in out
     else:
         assert out == ""
+
+
+def test_a_link_that_has_ended_before_anybody_looks_is_told_of_as_well(
+    pretender: Callable[[str], int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @asynccontextmanager
+    async def connecting_for_long(*args: Any, **options: Any) -> AsyncIterator[Bus]:
+        async with connecting(*args, **options) as bus:
+            async for event in bus.events():
+                if isinstance(event, LinkUp) and event.again:
+                    break
+            yield bus
+
+    monkeypatch.setattr("polybus.cli.client.connecting", connecting_for_long)
+    assert run(["subscribe", f"ubre+tcp://127.0.0.1:{pretender('closes')}", "news"]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("polybus: the link ended at once: ") and err.count("\n") == 1, err
 
 
 @pytest.mark.parametrize(
