@@ -146,18 +146,21 @@ def test_a_server_that_is_another_one_is_status_1_and_one_line(
 
 
 def test_a_link_that_has_ended_before_anybody_looks_is_told_of_as_well(
-    pretender: Callable[[str], int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    @asynccontextmanager
-    async def connecting_for_long(*args: Any, **options: Any) -> AsyncIterator[Bus]:
-        async with connecting(*args, **options) as bus:
-            async for event in bus.events():
-                if isinstance(event, LinkUp) and event.again:
-                    break
-            yield bus
+    with socket.create_server(("127.0.0.1", 0)) as listener:
 
-    monkeypatch.setattr("polybus.cli.client.connecting", connecting_for_long)
-    assert run(["subscribe", f"ubre+tcp://127.0.0.1:{pretender('closes')}", "news"]) == 1
+        @asynccontextmanager
+        async def connecting_and_coming_back(*args: Any, **options: Any) -> AsyncIterator[Bus]:
+            async with connecting(*args, **options) as bus:
+                listener.accept()[0].close()
+                async for event in bus.events():
+                    if isinstance(event, LinkUp) and event.again:
+                        break
+                yield bus
+
+        monkeypatch.setattr("polybus.cli.client.connecting", connecting_and_coming_back)
+        assert run(["subscribe", f"ubre+tcp://127.0.0.1:{listener.getsockname()[1]}", "news"]) == 1
     err = capsys.readouterr().err
     assert err.startswith("polybus: the link ended at once: ") and err.count("\n") == 1, err
 
