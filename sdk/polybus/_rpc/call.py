@@ -56,7 +56,12 @@ class Call:
 
     @property
     def function(self) -> str:
-        return f"the handler {self.handler.name}"
+        if self.services.authorize is None or self.peer is None:
+            return f"the handler {self.handler.name}"
+        if not self.delivered:
+            return "authorize"
+        # As long as it has not waited, both have run in one go.
+        return f"the handler {self.handler.name}" if self.scope is not None else f"authorize or the handler {self.handler.name}"
 
     @property
     def subject(self) -> str | int:
