@@ -485,9 +485,13 @@ def _has_place(runtime: Runtime, share: Share | None, taken: int) -> bool:
     are no shares.
     """
     limits = runtime.limits
-    total = limits.total_running
-    free = total - runtime.running
-    if free <= 0 or taken >= limits.running:
+    total, running = limits.total_running, runtime.running
+    if taken >= limits.running:
+        return False
+    if 16 * running <= total and 2 * taken < total:  # no share is as small as that
+        return True
+    free = total - running
+    if free <= 0:
         return False
     if limits.running >= total:
         return True
