@@ -69,7 +69,7 @@ class Host:
         self._group = group
 
     def time(self) -> float:
-        # In whole parts of a second, so that what tests add to it comes out exactly: (now + 15) - now may else fall short of 15.
+        # In whole parts of a second, so that what tests add to it comes out exactly: (now + 15) - now may fall short of 15.
         return math.floor(anyio.current_time() * 1024) / 1024 + self.offset
 
     def reserve(self, address: str) -> Reservation:
