@@ -56,11 +56,9 @@ class Job(Protocol):
 
     @property
     def function(self) -> str:
-        """Name of the function that runs in it, for the log."""
+        """What runs in it, for the log: a handler with the subject that it was registered for, or a hook."""
         ...
 
-    @property
-    def subject(self) -> str | int: ...
     @property
     def party(self) -> tuple[object, object]:
         """Whose job it is: a network address, and one of its links."""
@@ -95,11 +93,10 @@ class StallWarnings:
             return
         self._told[function] = now, 0
         logger.warning(
-            "polybus: %s, for %.200r, has blocked the event loop for %.1f s%s: in this time nobody else was answered, nothing "
+            "polybus: %.400s has blocked the event loop for %.1f s%s: in this time nobody else was answered, nothing "
             "was sent, and deadlines passed unseen. Make it a plain def without inline=True, which runs in a thread, or give "
             "what blocks to anyio.to_thread.run_sync",
             function,
-            job.subject,
             now - began,
             f" (and {unsaid} times more since this was last said)" if unsaid > 0 else "",
         )

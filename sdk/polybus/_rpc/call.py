@@ -56,16 +56,13 @@ class Call:
 
     @property
     def function(self) -> str:
+        handler = f"the handler {self.handler.name} of {self.message.subject!r}"
         if self.services.authorize is None or self.peer is None:
-            return f"the handler {self.handler.name}"
+            return handler
         if not self.delivered:
             return "authorize"
         # As long as it has not waited, both have run in one go.
-        return f"the handler {self.handler.name}" if self.scope is not None else f"authorize or the handler {self.handler.name}"
-
-    @property
-    def subject(self) -> str | int:
-        return self.message.subject
+        return handler if self.scope is not None else f"authorize or {handler}"
 
     @property
     def party(self) -> tuple[object, object]:

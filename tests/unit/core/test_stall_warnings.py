@@ -88,7 +88,7 @@ async def test_a_handler_is_not_blamed_for_an_authorize_that_blocks(caplog: pyte
         caplog.clear()
         with suppress(Forbidden):
             await client.request("order.place", seconds)
-        return [text.removeprefix("polybus: ").partition(", for")[0] for text in told(caplog)]
+        return [text.removeprefix("polybus: ").partition(" has")[0] for text in told(caplog)]
 
     async with timed(bus, clock) as client:
         both, handler = "authorize or the handler test_", "the handler test_"
@@ -101,6 +101,25 @@ async def test_a_handler_is_not_blamed_for_an_authorize_that_blocks(caplog: pyte
         assert second.startswith(handler)
         waits, refuses = False, True
         assert await blamed(client, 0.0) == ["authorize"]
+
+
+@bounded
+async def test_handlers_of_the_same_name_are_told_apart(caplog: pytest.LogCaptureFixture) -> None:
+    bus, clock = Bus(), Clock()
+
+    def add(subject: str) -> None:
+        @bus.handle(subject)
+        async def get(body: float) -> None:
+            clock.block(body)
+
+    add("user.get")
+    add("order.get")
+    async with timed(bus, clock) as client:
+        for subject in ("user.get", "user.get", "order.get", "order.get"):
+            await client.request(subject, 2.0)
+        first, second = told(caplog)
+    assert "get of 'user.get' has blocked" in first
+    assert "get of 'order.get' has blocked" in second
 
 
 @bounded
