@@ -83,7 +83,7 @@ class ClientMessageBusImpl:
             await self._unsubscribe_all(subject)
 
     async def _unsubscribe_all(self, subject: str) -> None:
-        """End its own subscriptions, had it any or not, and tell the server: what `ClientMessageBusImpl` makes of the command."""
+        """End its own subscriptions, had it any or not, and tell the server: that is how it reads the command."""
         self.subscriptions.discard(subject)
         if not subject.endswith((REPLY_SUFFIX, ERRORS_SUFFIX)):
             await self.command("RemoteUnsubscribe", Subject=subject, PriorityProcessing="1")
