@@ -341,7 +341,7 @@ class InboundCalls:
                     backlogged[first] = None
                     passed_by += 1
                 continue
-            if not first.may_begin():
+            if first.link.outbox is not None and not first.may_begin():
                 continue
             call = waiting.popleft()
             if call.sizes_known and call.handler.answers.weight and not first.reserve_answer(call):
@@ -355,7 +355,9 @@ class InboundCalls:
             if size > LARGE:
                 _ = first.charge_body(call, surely=True)  # it was kept until now
             call.put_off = False
-            first._count(1)
+            runtime.running += 1
+            if share is not None:
+                share.address.running += 1
             runtime.workers.submit(call)
             if waiting:
                 backlogged[first] = None
