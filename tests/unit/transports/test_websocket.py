@@ -70,8 +70,9 @@ async def test_the_handshake_shows_what_the_request_said(anyio_backend: Any) -> 
         (request(A="x" * 9000), 431, ""),
         (request(**{f"A{number}": "x" * 400 for number in range(100)}), 431, "too long"),
         (b"x" * 30_000, 414, ""),
-        (b"\r\n\r\n", 400, "not an HTTP/1.1 request"),
-        (b"\x16\x03\x01\x02\0\r\n\r\n", 400, "not an HTTP/1.1 request"),
+        (request(method="POST", Content_Length="2") + b"{}", 400, "a GET without a body"),
+        (b"\r\n\r\n", 400, "no HTTP/1.1 request for a WebSocket"),
+        (b"\x16\x03\x01\x02\0\r\n\r\n", 400, "no HTTP/1.1 request for a WebSocket"),
         (request(Host="127.0.0.1\r\nHost: evil.example"), 400, "more than one Host"),
     ],
 )

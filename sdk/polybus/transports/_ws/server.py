@@ -66,7 +66,8 @@ class PendingWebSocket(PendingConnection):
         elif too_long:
             self.turn_away(_response(HandshakeRejected(431, "the request is too long")))
         elif not requests or not isinstance(requests[0], Request):
-            self.turn_away(_response(HandshakeRejected(400, "this is not an HTTP/1.1 request")))
+            text = "this is no HTTP/1.1 request for a WebSocket (a GET without a body), and nothing else is served here"
+            self.turn_away(_response(HandshakeRejected(400, text)))
         else:
             try:
                 self.ask(self._handshake(core, requests[0]))
