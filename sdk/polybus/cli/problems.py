@@ -96,7 +96,8 @@ def for_shell(text: str) -> str:
 def _of_click(error: Exception) -> str:
     text: str = error.format_message()  # type: ignore[attr-defined]
     context = getattr(error, "ctx", None)
-    return f"{text} See: {context.command_path} --help" if context is not None else f"{text} See: polybus --help"
+    command = "polybus" if context is None else context.command_path
+    return f"{text.removesuffix('.')}. See: {command} --help"
 
 
 def _nobody_there(reason: str) -> bool:
