@@ -1,8 +1,8 @@
 """A ring of servers and gateways whose connections break, and a record of what came where.
 
-Everything is in one process, over real sockets: three servers that relay, gateways between them, and one publisher and one
-subscriber on each server. Each connection but the subscribers' leads through a `Proxy`. What breaks when is chosen by a seed
-and counted in publications, not in seconds.
+Servers that relay, over real sockets, gateways between them, and one publisher and one subscriber on each server. Everything
+is in one process, and each connection but the subscribers' leads through a `Proxy`; or gateways are processes that are killed.
+What breaks when is chosen by a seed and counted in publications, not in seconds.
 """
 
 from __future__ import annotations
@@ -21,9 +21,12 @@ from anyio.abc import SocketAttribute, SocketStream
 from polybus import Backoff, Bus, BusError, Message, Route, bridge, connect
 from tests.support import eventually
 
-__all__ = ["History", "Proxy", "Ring", "ring"]
+from .processes import Process
+
+__all__ = ["BOTH_WAYS", "SOON", "History", "Proxy", "Ring", "ring"]
 
 SOON = Backoff(initial=0.01, maximum=0.05)
+BOTH_WAYS = [Route("ring.>", "ring.{rest}"), Route("ring.>", "ring.{rest}", reverse=True)]
 _GONE = (OSError, anyio.ClosedResourceError, anyio.BrokenResourceError, anyio.EndOfStream, anyio.BusyResourceError)
 
 
@@ -135,6 +138,9 @@ class Ring:
         self.servers: list[Bus] = []
         self.publishers: list[Bus] = []
         self.gateways: list[tuple[Bus, Bus]] = []
+        self.processes: list[tuple[Process, list[str]]] = []
+        """Gateways that live, with the URLs that they join."""
+        self.started: list[Process] = []
         self.proxies: list[Proxy] = []
         self.histories: list[History] = []
         self._number = 0
@@ -164,6 +170,22 @@ class Ring:
             (proxy.shut if kind == "shut" else proxy.stall)()
             self._stopped.append(proxy)
 
+    async def kill(self) -> None:
+        """A gateway's process is killed while publications pass through it, and another one takes its place."""
+        which = self.random.randrange(len(self.processes))
+        process, between = self.processes[which]
+        await self.publish(self.random.randint(1, 20), subjects=3)
+        process.kill()
+        await self.publish(self.random.randint(1, 20), subjects=3)
+        self.processes[which] = await self.gateway(between)
+
+    async def gateway(self, between: list[str]) -> tuple[Process, list[str]]:
+        """A gateway in a process of its own, when it is there."""
+        process = await anyio.to_thread.run_sync(Process, "ring_gateway", {"between": between})
+        self.started.append(process)
+        await anyio.to_thread.run_sync(process.introduce)
+        return process, between
+
     def mend(self, count: int | None = None) -> None:
         """Let what is stopped flow again; all of it where no number is given."""
         left = self._stopped[:count] if count is not None else self._stopped
@@ -191,6 +213,11 @@ class Ring:
                 return
         raise AssertionError("publications do not come to everybody any more")
 
+    def end(self) -> None:
+        """End the processes that were started."""
+        for process in self.started:
+            process.stop()
+
     def _have(self, wanted: set[tuple[str, int]]) -> bool:
         return all(wanted <= {(publisher, number) for _, publisher, number in it.heard[-50:]} for it in self.histories)
 
@@ -203,10 +230,11 @@ class Ring:
 
 
 @asynccontextmanager
-async def ring(wires: tuple[str, ...], seed: int, links: int = 1) -> AsyncIterator[Ring]:
-    """A running ring with a server on each of the wires."""
+async def ring(wires: tuple[str, ...], seed: int, links: int = 1, *, processes: bool = False) -> AsyncIterator[Ring]:
+    """A running ring with a server on each of the wires; its gateways may be processes."""
     it = Ring(seed)
     async with anyio.create_task_group() as group, AsyncExitStack() as stack:
+        stack.callback(it.end)
         enter = stack.enter_async_context
         stack.callback(group.cancel_scope.cancel)
         urls: list[str] = []
@@ -228,12 +256,13 @@ async def ring(wires: tuple[str, ...], seed: int, links: int = 1) -> AsyncIterat
             return url.replace(f":{port}", f":{proxy.port}")
 
         for at, url in enumerate(urls):
-            for _ in range(links):
+            if processes:
+                it.processes.append(await it.gateway([url, urls[(at + 1) % len(urls)]]))
+            for _ in range(0 if processes else links):
                 sides = Bus(), Bus()
                 for side, near in zip(sides, (url, urls[(at + 1) % len(urls)]), strict=True):
                     await enter(connect(await through(near), bus=side, backoff=SOON))
-                both = [Route("ring.>", "ring.{rest}"), Route("ring.>", "ring.{rest}", reverse=True)]
-                await enter(bridge(*sides, routes=both))
+                await enter(bridge(*sides, routes=BOTH_WAYS))
                 it.gateways.append(sides)
         for which, url in enumerate(urls):
             publisher = Bus()

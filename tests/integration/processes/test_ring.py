@@ -56,6 +56,21 @@ async def test_in_a_ring_whose_links_break_nothing_comes_twice_or_out_of_order(n
             await _all_come(it)
 
 
+@pytest.mark.parametrize("name", sorted(RINGS) if FAULTS else ["mixed"])
+async def test_in_a_ring_whose_gateways_are_killed_nothing_comes_twice_or_out_of_order(name: str) -> None:
+    kills = FAULTS or 8
+    with anyio.fail_after(300 + 20 * kills):
+        async with ring(RINGS[name], seed=1, processes=True) as it:
+            await it.drain()
+            await _all_come(it)
+            for _ in range(kills):
+                await it.kill()
+            await it.settle()
+            for history in it.histories:
+                assert (history.name, history.duplicates(), history.reorderings()) == (history.name, 0, 0)
+            await _all_come(it)
+
+
 async def _all_come(it: Ring) -> None:
     """While nothing is broken nothing is lost either, and what each publisher says comes in its order, whatever the subject."""
     before = [len(history.heard) for history in it.histories]

@@ -1,0 +1,29 @@
+"""The gateway of a ring, between the servers at two URLs."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import anyio
+
+from polybus import Bus, bridge, connect
+from tests.support import BOUND
+
+from .ring import BOTH_WAYS, SOON
+
+
+async def join(left_url: str, right_url: str) -> None:
+    """Join two servers until the process is killed."""
+    left, right = Bus(), Bus()
+    async with (
+        connect(left_url, bus=left, backoff=SOON, wait=BOUND),
+        connect(right_url, bus=right, backoff=SOON, wait=BOUND),
+        bridge(left, right, routes=BOTH_WAYS),
+    ):
+        print(json.dumps({"urls": []}), flush=True)
+        await anyio.sleep_forever()
+
+
+if __name__ == "__main__":
+    anyio.run(join, *json.loads(sys.argv[1])["between"])
