@@ -194,6 +194,7 @@ class Connecting:
             headers=await self._current_headers(link),
             tls=self._tls,
             adapter=self._adapter,
+            framing=ProtocolFeatures.of(self._adapter).framing,
         )
         began = runtime.time()
         transport = await self._connector.connect(options)

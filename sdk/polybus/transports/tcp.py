@@ -1,4 +1,4 @@
-"""TCP, TLS and Unix sockets: frames with a length in front.
+"""TCP, TLS and Unix sockets: frames with a length in front, or in the form that their protocol brings (`Framing`).
 
 Liveness: a bare peer does not answer our keep-alives, so silence alone is not death here; but its kernel acknowledges them.
 After `Limits.ping_interval` of silence one is written. If `Limits.ping_timeout` later nothing was acknowledged for so long,
@@ -12,10 +12,11 @@ from typing import Final
 
 from attrs import define, field
 
-from ..errors import BusError, LocalProtocolError
+from ..errors import BusError, LocalProtocolError, Unsupported
 from ..plugins import Admission, Closed, Connector, DialOptions, Handshake, Host, Listening, ListenOptions, Transport
 from ._stream.close_codes import code_for, text_of
-from ._stream.dial import dial_tcp, dial_unix
+from ._stream.dial import dial_tcp, dial_unix, dial_with_preface
+from ._stream.framed import FramedTransport, PendingFramedConnection
 from ._stream.length_prefix import KEEP_ALIVE, LengthFramer, closing_frame, pack_length
 from ._stream.listen import PendingConnection, StreamListener
 from ._stream.sockets import bind_tcp, bind_unix
@@ -145,10 +146,35 @@ class TcpConnector:
         else:
             address = bare_address(self.url)
             tls = self._tls.context(name, options.tls)
+            if tls is not None and options.framing is not None:
+                preface = options.framing.plain_preface
+                wire, said = await dial_with_preface(self.url, address.host, address.port, tls, options.host, preface)
+                return _framed(name, wire, options, said)
             wire = await dial_tcp(self.url, address.host, address.port, tls, options.host)
+        if options.framing is not None:
+            return _framed(name, wire, options)
         transport = TcpTransport(name, wire, options.host)
         wire.attach(transport)
         return transport
+
+
+def _framed(name: str, wire: Wire, options: DialOptions, said: bytes = b"") -> FramedTransport:
+    """A connection with the framing of its protocol; `said` has come in already."""
+    assert options.framing is not None
+    transport = FramedTransport(name, wire, options.host, options.framing)
+    wire.attach(transport)
+    if said:
+        transport.data_received(said)
+    return transport
+
+
+def _pending(options: ListenOptions) -> type[PendingConnection]:
+    """The kind of connections that come in."""
+    if options.framing is None:
+        return PendingTcpConnection
+    if options.tls is not None and options.framing.plain_preface(b"") is not None:
+        raise Unsupported(f"{options.protocol} over tls:// begins in plain: polybus connects to such servers, and is none")
+    return PendingFramedConnection
 
 
 class Tcp:
@@ -169,9 +195,10 @@ class Tcp:
         """Bind and accept."""
         address = bare_address(url)
         check_server_tls(self.name, options.tls)
+        pending = _pending(options)
         sockets = await bind_tcp(address.host, address.port)
         real = address.with_port(sockets[0].getsockname()[1])
-        return StreamListener(real, options, sockets, options.tls, PendingTcpConnection)
+        return StreamListener(real, options, sockets, options.tls, pending)
 
 
 class Tls(Tcp):
@@ -196,4 +223,4 @@ class Unix:
 
     async def listen(self, url: str, options: ListenOptions) -> Listening:
         """Bind and accept. The file of a dead server is replaced, and removed again by `Listening.aclose`."""
-        return StreamListener(url, options, [bind_unix(unix_path(url))], None, PendingTcpConnection)
+        return StreamListener(url, options, [bind_unix(unix_path(url))], None, _pending(options))

@@ -20,7 +20,7 @@ from .._stream.dial import bounded, dial_tcp
 from .._stream.urls import net_address
 from .._stream.wire import Wire
 from .frames import WebSocketFramer
-from .transport import WebSocketTransport
+from .transport import WebSocketTransport, largest_message, make_transport
 
 _END: Final = b"\r\n\r\n"
 _MAX_HEAD: Final = 64 * 1024
@@ -49,8 +49,9 @@ async def open_websocket(url: str, tls: ssl.SSLContext | None, options: DialOpti
     except BaseException:
         wire.abort()
         raise
-    framer = WebSocketFramer(server=False, limit=options.host.limits.message, reads=options.reads, writes=options.writes)
-    transport = WebSocketTransport(urlsplit(url).scheme, wire, options.host, framer)
+    host, framing = options.host, options.framing
+    framer = WebSocketFramer(server=False, limit=largest_message(host, framing), reads=options.reads, writes=options.writes)
+    transport = make_transport(urlsplit(url).scheme, wire, host, framer, framing)
     wire.attach(transport)
     if answer.rest:
         transport.data_received(bytes(answer.rest))
