@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -25,14 +25,17 @@ from ..plugins import (
     Closed,
     CloseWanted,
     CodecFeatures,
+    Confirmed,
     Identity,
     PeerClosed,
     PeerOpened,
     Ready,
     Refused,
+    SessionFeatures,
     TransportFeatures,
     Undelivered,
 )
+from .confirmations import Confirmations
 from .multiplexer import MultiplexedPeers, expiry
 from .receiver import ConnectionReceiver
 from .recording import Taps
@@ -119,6 +122,7 @@ class Link:
     _arriving: MemoryBudget | None = field(default=None, init=False)
     _receiver: ConnectionReceiver | None = field(default=None, init=False)
     _taps: Taps | None = field(default=None, init=False)
+    _confirmations: Confirmations | None = field(default=None, init=False)
     _since: float = field(default=0.0, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -397,6 +401,9 @@ class Link:
         elif isinstance(event, PeerClosed):
             if self.multiplexed is not None:
                 self.multiplexed.closed(event.key, event.reason)
+        elif isinstance(event, Confirmed):
+            if self._confirmations is not None:
+                self._confirmations.answered(event)
         elif isinstance(event, CloseWanted):
             self.flush()
             self._break_off(Closed(event.code, event.reason, event.error))
@@ -588,10 +595,34 @@ class Link:
         written = TransportFeatures.of(self.transport).written
         if written is None:
             return
+        await self._outbox_written()
+        await written()
+
+    async def _outbox_written(self) -> None:
+        """Wait until what waits now has been handed to the transport."""
         last = self.outbox.last if self.outbox is not None else None
         while last is not None and last.waits and self.stands:
             await self.room(math.inf)
-        await written()
+
+    async def confirmed(self) -> Collection[str | int]:
+        """Wait until the other end has handled all that was sent so far, on wires that can ask for that.
+
+        Returns:
+            Patterns whose subscriptions it refuses.
+
+        Raises:
+            Disconnected: The connection ended meanwhile.
+        """
+        if SessionFeatures.of(self.session).confirm is None:
+            return ()
+        await self._outbox_written()
+        session = self.session
+        if session is None or not self.stands:
+            raise self.disconnected(sent=False)
+        self._confirmations = self._confirmations or Confirmations()
+        asked = self._confirmations.ask(session, self.runtime.time())
+        self.flush()
+        return () if asked is None else await asked.answer(self.address)
 
     def disconnected(self, *, sent: bool) -> BusError:
         """Make the error that says why nothing can be sent any more."""
@@ -716,6 +747,8 @@ class Link:
             self._receiver = None
         returns = self._comes_back(why)
         self._move(Change.LOST if returns else Change.ENDED)
+        if self._confirmations is not None:
+            self._confirmations.lost()
         self._charge(0)
         if self._arriving is not None:
             self._arriving.release(self._arriving.held)

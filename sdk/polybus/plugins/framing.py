@@ -40,7 +40,7 @@ class FrameCutter(Protocol):
 class Framing(Protocol):
     """How a protocol's frames lie in a stream of bytes.
 
-    On ``tcp``, ``tls`` and ``unix`` the stream is the connection; on ``ws`` and ``wss`` it is cut into binary messages, wherever
+    On ``tcp``, ``tls`` and ``unix`` the stream is the connection; on ``ws`` and ``wss`` it comes in binary messages, cut wherever
     the other end likes. In memory frames stay as they are.
     """
 
