@@ -98,7 +98,7 @@ class NatsServer:
 
     def stop(self) -> None:
         """End it in order."""
-        if self._process.poll() is None:
+        if self._process.returncode is None:
             self._end(signal.SIGTERM)
         self._folder.cleanup()
 
