@@ -1,4 +1,4 @@
-"""The contract of NATS: the bus that serves and its clients are both clients of a network, which is a test's engine or a server.
+"""The contract of NATS: the bus that serves and its clients are all clients of a network: the engine of the tests, or a server.
 
 What the suite promises of a server that is dialled, a network cannot: whose connection something came over, and who may come
 in, are the NATS server's affair.

@@ -27,6 +27,7 @@ from ..plugins import (
     CodecFeatures,
     Confirmed,
     Identity,
+    OtherServers,
     PeerClosed,
     PeerOpened,
     Ready,
@@ -404,6 +405,9 @@ class Link:
         elif isinstance(event, Confirmed):
             if self._confirmations is not None:
                 self._confirmations.answered(event)
+        elif isinstance(event, OtherServers):
+            if self._dialer is not None:
+                self._dialer.other_servers(event.addresses, event.leaving)
         elif isinstance(event, CloseWanted):
             self.flush()
             self._break_off(Closed(event.code, event.reason, event.error))

@@ -82,6 +82,9 @@ class EndpointFeatures(_Features):
 
     spent: bool = False
     """The connector is used up: ``connect(..., wait=)`` does not wait for another attempt."""
+    other_servers: Callable[[Sequence[str], bool], None] = _nothing
+    """``other_servers(addresses, leaving)`` tells a connector of more addresses (``host:port``) of its service, which are tried
+    in turn where one does not answer; with `leaving` the last one is about to go."""
     carries_query: bool = False
     """The handshake shows the server a query: the members of a URL's query that are no options of the protocol stay in the
     address."""

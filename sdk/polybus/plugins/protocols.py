@@ -184,7 +184,17 @@ class Confirmed:
     """Patterns whose subscriptions it does not allow, as far as it has said so on this connection."""
 
 
-SessionEvent: TypeAlias = Ready | PeerOpened | PeerClosed | Refused | Undelivered | CloseWanted | Confirmed
+@frozen
+class OtherServers:
+    """The same service is at other addresses too: they are tried where this one does not answer, if the transport can."""
+
+    addresses: Sequence[str]
+    """Each ``host:port``."""
+    leaving: bool = False
+    """The server at this end is about to leave: the next connection had better go to another."""
+
+
+SessionEvent: TypeAlias = Ready | PeerOpened | PeerClosed | Refused | Undelivered | CloseWanted | Confirmed | OtherServers
 
 
 class Session(Protocol):

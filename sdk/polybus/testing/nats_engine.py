@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 import anyio
-from attrs import define, field
+from attrs import define
 
 from .._core.runtime import Runtime
 from .._util.pattern_index import SubjectIndex
@@ -53,8 +53,8 @@ class NatsEngine:
     """A NATS server for tests: ``async with NatsEngine() as engine, connect(engine.url) as bus: ...``
 
     Args:
-        address: Where it listens, without the protocol: ``memory://name``, ``tcp://127.0.0.1:0``, ``ws://127.0.0.1:0/``; a name in
-            memory by default.
+        address: Where it listens, without the protocol: ``memory://name`` (by default, with a name of its own),
+            ``tcp://127.0.0.1:0``, ``ws://127.0.0.1:0/``.
         max_payload: Bytes of headers and payload that it takes.
         token: What clients have to say; everybody is let in without.
         rng: Chooses the member of a queue group.

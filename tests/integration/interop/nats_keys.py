@@ -46,7 +46,14 @@ class Key:
 
     def jwt(self, subject: Key, name: str, nats: dict[str, Any]) -> str:
         """A token about another key, signed by this one."""
-        claims = {"jti": name, "iat": 1, "iss": self.public, "name": name, "sub": subject.public, "nats": {"version": 2, **nats}}
+        claims = {
+            "jti": name,
+            "iat": 1,
+            "iss": self.public,
+            "name": name,
+            "sub": subject.public,
+            "nats": {"version": 2, **nats},
+        }
         head = json.dumps({"typ": "JWT", "alg": "ed25519-nkey"}).encode()
         text = f"{_base64(head)}.{_base64(json.dumps(claims).encode())}"
         return f"{text}.{_base64(self.private.sign(text.encode()))}"
@@ -61,7 +68,16 @@ class Operator:
     @property
     def config(self) -> str:
         """Of a server that knows the operator."""
-        limits = {"subs": -1, "data": -1, "payload": -1, "imports": -1, "exports": -1, "wildcards": True, "conn": -1, "leaf": -1}
+        limits = {
+            "subs": -1,
+            "data": -1,
+            "payload": -1,
+            "imports": -1,
+            "exports": -1,
+            "wildcards": True,
+            "conn": -1,
+            "leaf": -1,
+        }
         account = self.operator.jwt(self.account, "shop", {"type": "account", "limits": limits})
         return (
             f"operator: {self.operator.jwt(self.operator, 'op', {'type': 'operator'})}\n"

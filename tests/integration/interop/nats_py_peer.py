@@ -55,7 +55,9 @@ class NatsPy:
         await self.run(self.client.publish(subject, payload, **more))
         await self.run(self.client.flush())
 
-    async def subscribe(self, subject: str, answer: Callable[[Msg], Awaitable[None]] | None = None, queue: str = "") -> list[Msg]:
+    async def subscribe(
+        self, subject: str, answer: Callable[[Msg], Awaitable[None]] | None = None, queue: str = ""
+    ) -> list[Msg]:
         """Subscribe; what comes is in the list that this gives."""
         seen: list[Msg] = []
 

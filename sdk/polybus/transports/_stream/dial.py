@@ -46,24 +46,33 @@ def bounded(url: str, seconds: float, step: str) -> Iterator[None]:
         raise ConnectFailed(url, f"timed out after {seconds:g} s {step}")
 
 
-async def dial_tcp(url: str, host: str, port: int, tls: ssl.SSLContext | None, bus: Host) -> Wire:
-    """A wire to a TCP address, after the TLS handshake where there is one. May raise `ConnectFailed`: with the reason."""
-    return await _dialled(url, await _reach(url, host, port, bus), host, tls, bus)
+async def dial_tcp(url: str, host: str, port: int, tls: ssl.SSLContext | None, bus: Host, name: str = "") -> Wire:
+    """A wire to a TCP address, after the TLS handshake where there is one. May raise `ConnectFailed`: with the reason.
+
+    Args:
+        url: For people.
+        host: Where it is.
+        port: Of that host.
+        tls: None without TLS.
+        bus: The services of the bus.
+        name: What the certificate has to be for, where that is not the host.
+    """
+    return await _dialled(url, await _reach(url, host, port, bus), name or host, tls, bus)
 
 
 async def dial_with_preface(
-    url: str, host: str, port: int, tls: ssl.SSLContext, bus: Host, preface: Callable[[bytes], int | None]
+    url: str, host: str, port: int, tls: ssl.SSLContext, bus: Host, name: str, preface: Callable[[bytes], int | None]
 ) -> tuple[Wire, bytes]:
     """A wire to a TCP address where the server says something in plain before the TLS handshake, and what it has said.
 
-    Args:
+    Args: as `dial_tcp`, and
         preface: As `Framing.plain_preface`.
 
     Raises:
         ConnectFailed: With the reason.
     """
     if preface(b"") is None:
-        return await dial_tcp(url, host, port, tls, bus), b""
+        return await dial_tcp(url, host, port, tls, bus, name), b""
     sock = await _reach(url, host, port, bus)
     try:
         with bounded(url, bus.limits.handshake_timeout, "waiting for the first words of the server, before TLS"):
@@ -71,7 +80,7 @@ async def dial_with_preface(
     except BaseException:
         sock.close()
         raise
-    return await _dialled(url, sock, host, tls, bus), said
+    return await _dialled(url, sock, name, tls, bus), said
 
 
 async def _first_words(url: str, sock: socket.socket, preface: Callable[[bytes], int | None]) -> bytes:
