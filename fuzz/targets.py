@@ -14,8 +14,8 @@ from typing import Any, Literal
 from attrs import frozen
 
 from polybus.errors import BadRequest, BusError, RemoteProtocolError
-from polybus.message import Message
 from polybus.limits import Limits
+from polybus.message import Message
 from polybus.protocols import Csb, Jrep, Nats, Ubre, UProtocol
 
 __all__ = ["TARGETS", "Target"]
