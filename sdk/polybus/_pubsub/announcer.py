@@ -103,11 +103,32 @@ class SubscriptionAnnouncer:
             self._take_back(peer, pattern)
 
     def add_handler(self, subject: str | int) -> None:
-        """Tell those peers that want to know of a handler that was registered while they are connected."""
+        """Tell those peers that want to know of a handler that was registered while they are connected.
+
+        Of a route of a bridge, which may have wildcards, where the wire has groups.
+        """
         for peer in self._audience():
-            if _tells_handlers(peer.link):
+            if _tells_handlers(peer.link) and (_has_groups(peer.link) or not is_pattern(subject)):
                 for verb, name in self._allowed(peer, [("request", subject)]):
                     _send(_announcement(verb, name, peer), peer)
+
+    def remove_handlers(self, subjects: Iterable[str | int]) -> None:
+        """Leave the groups of subjects, on wires that have groups: what comes there is for the other members."""
+        for peer in self._audience():
+            if _has_groups(peer.link):
+                for subject in subjects:
+                    _send(Message(Kind.UNSUBSCRIBE, subject, attributes={"handler": True}), peer)
+
+    async def withdraw(self) -> None:
+        """Leave all groups, because the bus is draining, and wait until that is known. Requests that came before are answered."""
+        self.remove_handlers(self._lookup.answered(patterns=True))
+        await self.known()
+
+    async def known(self) -> None:
+        """Wait until the peers have handled what they were told, where the wire can ask for that."""
+        for peer in self._audience():
+            with suppress(Disconnected):
+                await peer.link.confirmed()
 
     def _audience(self) -> list[Peer]:
         """List the peers that are told of this bus's subscriptions."""

@@ -38,11 +38,6 @@ async def next_of(events: Any, kind: type[Any]) -> Any:
     raise AssertionError("no more events")
 
 
-def cut_first(engine: NatsEngine) -> None:
-    """End the connection that has been there longest."""
-    next(iter(engine.clients)).transport.abort(Closed(1006, "cut"))
-
-
 def answering(name: str, subject: str = "name") -> Bus:
     bus = Bus()
 
@@ -124,15 +119,15 @@ async def test_a_handler_and_a_subscription_of_one_subject_do_not_meet() -> None
 
 @bounded
 async def test_in_flight_requests_fail_at_once_when_the_network_is_gone() -> None:
-    bus, started = Bus(), anyio.Event()
+    bus, started, go = Bus(), anyio.Event(), anyio.Event()
 
-    @bus.handle("endless")
-    async def endless() -> None:
+    @bus.handle("slow")
+    async def slow() -> None:
         started.set()
-        await anyio.sleep_forever()
+        await go.wait()
 
     async with NatsEngine() as engine, connect(engine.url, bus=bus), connect(engine.url, backoff=BACKOFF) as asker:
-        replies = [asker.request("endless", timeout=1000) for _ in range(50)]
+        replies = [asker.request("slow", timeout=1000) for _ in range(50)]
         await started.wait()
         list(engine.clients)[1].transport.abort(Closed(1006, "cut"))
         for reply in replies:
@@ -140,16 +135,17 @@ async def test_in_flight_requests_fail_at_once_when_the_network_is_gone() -> Non
                 await reply
             assert caught.value.sent
         assert asker.stats().pending == 0
+        go.set()
 
 
 @bounded
 async def test_subscriptions_and_handlers_are_there_again_before_other_traffic() -> None:
     bus = answering("here")
-    async with NatsEngine() as engine, connect(engine.url, bus=bus, backoff=BACKOFF), connect(engine.url) as other:
+    async with NatsEngine() as engine, connect(engine.url) as other, connect(engine.url, bus=bus, backoff=BACKOFF):
         async with bus.subscribe("news.*") as news, bus.peers[0].subscribe("own") as own:
             for round_ in range(5):
                 events = bus.events()
-                cut_first(engine)
+                list(engine.clients)[-1].transport.abort(Closed(1006, "cut"))
                 await next_of(events, LinkDown)
                 waiting = bus.request("nobody")
                 await next_of(events, LinkUp)
@@ -159,28 +155,50 @@ async def test_subscriptions_and_handlers_are_there_again_before_other_traffic()
                 await other.publish("news.today", round_)
                 await other.publish("own", round_)
                 assert (await anext(news)).body == (await anext(own)).body == round_
-                list(engine.clients)[0].transport.abort(Closed(1006, "cut"))  # so that the bus's own is the first again
-                await eventually(lambda: len(engine.clients) == 2)
 
 
 @bounded
 async def test_entering_a_subscription_goes_on_when_the_link_is_lost_meanwhile() -> None:
-    async with NatsEngine() as engine, connect(engine.url, backoff=BACKOFF) as bus, connect(engine.url) as other:
-        for _ in range(10):
-            async with anyio.create_task_group() as group:
+    async with NatsEngine() as engine, connect(engine.url) as other, connect(engine.url, backoff=BACKOFF) as bus:
+        entered = anyio.Event()
 
-                async def enter() -> None:
-                    async with bus.subscribe("news") as news, bus.subscribe("barrier"):
-                        await eventually(lambda: bus.peers and bus.peers[0].connected)
-                        async with bus.subscribe("second"):
-                            await other.publish("news", 1)
-                            assert (await anext(news)).body == 1
+        async def enter() -> None:
+            async with bus.subscribe("news") as news:
+                entered.set()
+                assert (await anext(news)).body == 1
 
-                group.start_soon(enter)
-                await anyio.lowlevel.checkpoint()
-                next(client for client in engine.clients).transport.abort(Closed(1006, "cut"))
-            if list(engine.clients)[-1] is not list(engine.clients)[0]:
-                break
+        events = bus.events()
+        async with anyio.create_task_group() as group:
+            group.start_soon(enter)
+            await anyio.lowlevel.checkpoint()  # SUB and PING are on their way
+            list(engine.clients)[-1].transport.abort(Closed(1006, "cut"))
+            await entered.wait()
+            await next_of(events, LinkUp)
+            async with bus.subscribe("barrier"):
+                await other.publish("news", 1)
+
+
+@bounded
+async def test_a_member_that_drains_leaves_its_group_and_finishes_what_it_has() -> None:
+    one, started, go = Bus(), anyio.Event(), anyio.Event()
+
+    @one.handle("name")
+    async def slow() -> str:
+        started.set()
+        await go.wait()
+        return "one"
+
+    async with NatsEngine() as engine, connect(engine.url, bus=one), connect(engine.url) as asker:
+        last = asker.request("name")
+        await started.wait()
+        async with connect(engine.url, bus=answering("two")), anyio.create_task_group() as group:
+            group.start_soon(one.drain)
+            await eventually(lambda: not one.ready)
+            async with asker.subscribe("barrier"):
+                pass
+            assert [await asker.request("name") for _ in range(50)] == ["two"] * 50
+            go.set()
+            assert await last == "one"
 
 
 @bounded
@@ -217,15 +235,28 @@ async def test_streams_channels_and_tunnels_are_unsupported() -> None:
 
 
 @bounded
-async def test_a_bridge_takes_requests_with_wildcards_from_the_network_and_to_it() -> None:
-    inner = answering("inside", "door.front")
-    outer = answering("outside", "cloud.name")
-    async with NatsEngine() as engine, connect(engine.url, bus=outer), connect(engine.url) as asker, pair(inner) as client:
-        async with connect(engine.url) as network:
-            routes = [Route("house.>", "door.{rest}"), Route("name", "cloud.name", reverse=True)]
-            async with bridge(network, client, routes=routes):
-                async with network.subscribe("barrier"):
-                    assert await asker.request("house.front") == "inside"
+async def test_a_bridge_takes_requests_with_wildcards_from_the_network_and_gives_them_up() -> None:
+    async with NatsEngine() as engine, connect(engine.url) as asker, connect(engine.url) as network:
+        async with pair(answering("inside", "door.front")) as client:
+            async with bridge(network, client, routes=[Route("house.>", "door.{rest}")]):
+                assert await asker.request("house.front") == "inside"
+                with pytest.raises(NoHandler):
+                    await asker.request("house.back")
+            async with network.subscribe("barrier"):
+                with pytest.raises(NoHandler, match="503"):
+                    await asker.request("house.front")
+
+
+@bounded
+async def test_a_bridge_leads_into_the_network() -> None:
+    inside = Bus()
+    async with (
+        NatsEngine() as engine,
+        connect(engine.url, bus=answering("cloud", "cloud.name")),
+        connect(engine.url) as network,
+    ):
+        async with pair(inside) as client, bridge(inside, network, routes=[Route("name", "cloud.name")]):
+            assert await client.request("name") == "cloud"
 
 
 @bounded
