@@ -120,7 +120,7 @@ class SubscriptionAnnouncer:
                     _send(Message(Kind.UNSUBSCRIBE, subject, attributes={"handler": True}), peer)
 
     async def withdraw(self) -> None:
-        """Leave all groups, because the bus is draining, and wait until that is known. Requests that came before are answered."""
+        """Leave all groups, because the bus is draining, and wait until that is known. What came before is answered."""
         self.remove_handlers(self._lookup.answered(patterns=True))
         await self.known()
 
