@@ -45,6 +45,12 @@ def told(session: NatsSession, frame: bytes, now: float = 2.0) -> list[Any]:
     return session.events()
 
 
+def only(session: NatsSession) -> Any:
+    """The one event."""
+    [event] = session.events()
+    return event
+
+
 def sent(session: NatsSession, message: Message) -> list[bytes]:
     session.send(message, 2.0)
     return session.frames_to_send()
@@ -423,7 +429,7 @@ def test_a_silent_server_is_asked_and_then_given_up() -> None:
     session.tick(42.9)
     assert session.events() == []
     session.tick(43.0)
-    [closed] = session.events()
+    closed = only(session)
     assert (closed.code, closed.reason) == (1006, "no PONG within 8 s")
     session.tick(99.0)
     assert session.events() == []
@@ -450,7 +456,7 @@ def test_other_servers_are_told_and_a_lame_duck_is_left_when_nothing_is_under_wa
     assert session.events() == []
     session.send(Message(Kind.RESPONSE, "", request.id, b"8", JSON), 4.0)
     session.tick(5.0)
-    [closed] = session.events()
+    closed = only(session)
     assert (closed.code, "lame duck" in closed.reason) == (1012, True)
     alone = ready()
     assert told(alone, info(ldm=True)) == [OtherServers((), leaving=True)]
