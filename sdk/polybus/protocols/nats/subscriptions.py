@@ -39,7 +39,7 @@ class NatsSubscriptions:
     refused: dict[str, None] = field(factory=dict)
     """Patterns that the server does not allow."""
     _sids: dict[tuple[str, bool], str] = field(factory=dict)
-    _oldest: SubjectIndex[int] = field(factory=SubjectIndex)
+    _oldest: SubjectIndex[int] = field(factory=lambda: SubjectIndex[int]())
     _last: int = int(INBOX_SID)
 
     def add(self, pattern: str, *, group: bool) -> str | None:
