@@ -23,6 +23,7 @@ BOUNDS: dict[str, str] = {
     "_core.workers._told": OURS,
     "_link.confirmations._asked": OURS,
     "transports._stream.addresses._others": "64 addresses",
+    "protocols.nats.codec._subjects": "4,096 subjects, then it is emptied",
     "protocols.nats.codec.headers": "Limits.headers, of one message",
     "protocols.nats.framing._parts": "one operation: a payload over Limits.message is not kept",
     "protocols.nats.headers._known": "512 blocks of 512 bytes, then it is emptied",

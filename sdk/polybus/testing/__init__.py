@@ -1,7 +1,8 @@
 """For the tests of programs that use polybus, and of protocols and transports made for it.
 
 `pair` joins two buses in one process through the real codec; `Faults` makes the connection between them bad in a way that a
-seed repeats. `NatsEngine` is a NATS server within the process. `protocol_suite` and `transport_suite` are our own contract suite, for the plugins of others; they need pytest.
+seed repeats. `NatsEngine` is a NATS server within the process. `protocol_suite` and `transport_suite` are our own contract
+suite, for the plugins of others; they need pytest.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, Literal
 
+import msgspec
 from attrs import field, frozen
 
 from ...body import JSON, OCTETS, BodyFormat, check_json
@@ -32,22 +33,24 @@ from .operations import (
     write_unsubscription,
 )
 
+_decode: Final = msgspec.json.Decoder().decode
+_KNOWN: Final = 4096
+_DEADLINE: Final = f"NATS/1.0\r\n{TTL}: %d\r\n\r\n".encode()
 INBOX: Final = "_INBOX."
 _BINARY: Final[frozenset[Literal["text", "binary"]]] = frozenset(("binary",))
 _JSON_BEGINS: Final = frozenset(b'{["-0123456789tfn \t\r\n')
 _WORDS: Final = {"PING": PING, "PONG": PONG, "OK": OK}
 
 
-def set_body(message: Message, payload: bytes, headers: HeaderBlock | None, depth: int) -> None:
-    """Give a message the body that a payload is: none, JSON, or else bytes as they are."""
-    if not payload:
-        return
+def set_body(message: Message, payload: bytes, depth: int) -> None:
+    """Give a message the body that a payload is: JSON, or else bytes as they are."""
     message.raw, message.format = payload, OCTETS
-    if payload[0] in _JSON_BEGINS and not (headers is not None and headers.octets):
+    if payload[0] in _JSON_BEGINS:
         try:
-            check_json(payload, depth)
-            message.decoded = JSON.decode(payload)
-        except (ValueError, BusError):
+            if len(payload) > 2 * depth:
+                check_json(payload, depth)
+            message.decoded = _decode(payload)
+        except (ValueError, RecursionError, BusError):  # msgspec's errors are ValueErrors
             return
         message.format = JSON
 
@@ -72,8 +75,20 @@ class NatsCodec:
     reads: frozenset[Literal["text", "binary"]] = _BINARY
     writes: Literal["text", "binary"] = "binary"
 
+    _subjects: dict[str | int, str] = field(factory=dict, init=False)
+    """Subjects that were sent to, and are as they should be."""
+
     def __attrs_post_init__(self) -> None:
         object.__setattr__(self, "reader", OperationReader(self.limits))
+
+    def _subject(self, name: str | int) -> str:
+        known = self._subjects.get(name)
+        if known is None:
+            known = local_subject(name, self.limits.subject)
+            if len(self._subjects) >= _KNOWN:
+                self._subjects.clear()
+            self._subjects[name] = known
+        return known
 
     def format_for(self, value: Any, subject: str | int) -> BodyFormat:
         """Bytes as they are, all else as JSON."""
@@ -124,8 +139,11 @@ class NatsCodec:
             message.ttl = headers.ttl
             if headers.fields is not None:
                 message.headers = dict(headers.fields)
+            if headers.octets:
+                message.raw, message.format = payload or None, OCTETS
+                return
         if payload:
-            set_body(message, payload, headers, self.limits.depth)
+            set_body(message, payload, self.limits.depth)
 
     # -- writing ---------------------------------------------------------------------------------------------------------
 
@@ -154,7 +172,7 @@ class NatsCodec:
             raise Unsupported(
                 f"NATS has no form for {message.kind.value}: streams, channels and cancelling need a polybus protocol"
             )
-        subject = local_subject(message.subject, self.limits.subject)
+        subject = self._subject(message.subject)
         payload, own = self._payload(message)
         block = write_block(message.headers, own, self.limits.headers) if own or message.headers else b""
         return write_publication(subject, None, block, payload)
@@ -167,12 +185,15 @@ class NatsCodec:
             inbox: Where the answer is wanted.
             headers: Whether the server carries any.
         """
-        subject = local_subject(message.subject, self.limits.subject)
+        subject = self._subject(message.subject)
         payload, own = self._payload(message)
-        if message.ttl is not None:
-            own.append((TTL, str(milliseconds(message.ttl))))
         if not headers:
             own = []
+        elif message.ttl is not None:
+            milliseconds_left = milliseconds(message.ttl)
+            if not own and not message.headers:
+                return write_publication(subject, inbox, _DEADLINE % milliseconds_left, payload)
+            own.append((TTL, str(milliseconds_left)))
         block = write_block(message.headers, own, self.limits.headers) if own or message.headers else b""
         return write_publication(subject, inbox, block, payload)
 

@@ -104,40 +104,56 @@ class NatsCutter:
 
     def _cut(self, data: bytes, position: int, frames: list[bytes]) -> None:
         """May raise `RemoteProtocolError`: what follows is no operation."""
-        size = len(data)
+        size, limit = len(data), self._limit
         while position < size:
             end = data.find(CRLF, position)
             if end < 0 or end - position > LINE:
-                if size - position > LINE:
-                    raise refuse(f"a line of more than {LINE} bytes: is this a NATS server?", "too_large", close_code=1009)
-                self._head = data[position:]
+                self._keep_line(data[position:])
                 return
             after = end + 2
-            try:
-                length = announced(data[position:end])
-            except ValueError as error:
-                raise refuse(str(error), close_code=1002) from None
-            if length is not None:
-                if length > self._limit:
-                    after = self._skip(after, after + length + 2, size)
-                    frames.append(data[position : end + 2])
-                    position = after
+            # Nearly all are MSG or HMSG: the last part of their line, behind a blank, is the length.
+            length = data[data.rfind(b" ", position, end) + 1 : end] if data[position] in b"MH" else b""
+            if length.isdigit() and len(length) < _DIGITS:
+                after += int(length) + 2
+                if after - end > limit + 4:
+                    position = self._left_out(data, position, end, after, frames)
                     continue
-                after += length + 2
-                if after > size:
-                    self._missing = after - position
-                    self._keep(data[position:])
-                    return
-            elif self._plain:
-                self._check_first_words(data[position:end])
+            else:
+                after = self._end_of_other(data, position, end)
+                if after - end > limit + 4:
+                    position = self._left_out(data, position, end, after, frames)
+                    continue
+            if after > size:
+                self._missing = after - position
+                self._keep(data[position:])
+                return
             frames.append(data[position:after])
             position = after
 
-    def _skip(self, start: int, end: int, size: int) -> int:
-        """Leave out a payload; where it ends, as far as it is there."""
-        reached = max(start, min(end, size))
-        self._skipped = end - reached
+    def _end_of_other(self, data: bytes, position: int, end: int) -> int:
+        """Where an operation of any kind ends. May raise `RemoteProtocolError`: it is none, or must not go on in plain."""
+        try:
+            length = announced(data[position:end])
+        except ValueError as error:
+            raise refuse(str(error), close_code=1002) from None
+        if length is not None:
+            return end + 4 + length
+        if self._plain:
+            self._check_first_words(data[position:end])
+        return end + 2
+
+    def _left_out(self, data: bytes, position: int, end: int, after: int, frames: list[bytes]) -> int:
+        """Hand on the line of an operation whose payload is over the limit; where that ends, as far as it is there."""
+        frames.append(data[position : end + 2])
+        reached = max(end + 2, min(after, len(data)))
+        self._skipped = after - reached
         return reached
+
+    def _keep_line(self, rest: bytes) -> None:
+        """Keep a line that has no end yet. May raise `RemoteProtocolError`: it is too long."""
+        if len(rest) > LINE:
+            raise refuse(f"a line of more than {LINE} bytes: is this a NATS server?", "too_large", close_code=1009)
+        self._head = rest
 
     def _keep(self, data: bytes) -> None:
         """Keep a part of an operation. Small ones are put together, so that slices of one byte cost no object each."""

@@ -7,7 +7,7 @@ in lower case, as servers do.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 from attrs import define
@@ -17,6 +17,7 @@ from ...limits import Limits
 from .checks import fault_in_name, refuse
 from .framing import CRLF
 from .headers import HeaderBlock, HeaderReader
+from .subscriptions import INBOX_SID
 
 PING: Final = b"PING\r\n"
 PONG: Final = b"PONG\r\n"
@@ -25,6 +26,8 @@ OK: Final = b"+OK\r\n"
 _KNOWN: Final = 4096
 """Subjects that a reader remembers, so that each is checked and made text once."""
 _MAX_SID: Final = 20
+_DIGITS: Final = 10
+_INBOX_SID: Final = INBOX_SID.encode()
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
@@ -38,9 +41,9 @@ class Operation:
         subject: Of a message or a subscription.
         sid: The client's name for a subscription.
         reply: Where an answer is wanted.
-        queue: The group that a subscription belongs to.
         headers: Of HMSG and HPUB.
         payload: Of a message.
+        queue: The group that a subscription belongs to.
         most: Of UNSUB: messages that are still delivered.
         info: The JSON of INFO and CONNECT.
         text: Of an error.
@@ -50,12 +53,16 @@ class Operation:
     subject: str = ""
     sid: str = ""
     reply: str | None = None
-    queue: str | None = None
     headers: HeaderBlock | None = None
     payload: bytes = b""
+    queue: str | None = None
     most: int | None = None
     info: dict[str, Any] | None = None
     text: str = ""
+
+
+Delivery: TypeAlias = tuple[str, str, str | None, HeaderBlock | None, bytes]
+"""Subject, sid, where an answer is wanted, headers and payload of a message."""
 
 
 class OperationReader:
@@ -75,19 +82,35 @@ class OperationReader:
             raise refuse(f"no line: {frame[:60]!r}", "truncated")
         line = frame[:end]
         verb, *tokens = line.split() or [b""]
-        read = _READERS.get(verb) or _READERS.get(verb.upper())
+        kind = verb.upper()
+        if kind in _DELIVERIES:
+            return Operation(kind.decode(), *self._delivery(tokens, frame, end, *_DELIVERIES[kind]))
+        read = _READERS.get(kind)
         if read is None:
             raise refuse(f"{line[:60]!r} is no operation of NATS", "unknown_verb")
         return read(self, tokens, frame, end)
 
-    def _delivery(self, tokens: list[bytes], frame: bytes, end: int, verb: str, lengths: int, with_sid: bool) -> Operation:
+    def delivery(self, frame: bytes) -> Delivery:
+        """The parts of MSG or HMSG. May raise `RemoteProtocolError`."""
+        end = frame.find(CRLF)
+        verb, *tokens = frame[:end].split()
+        if verb == b"MSG" and 2 < len(tokens) < 5:  # as nearly all are
+            size, payload = tokens[-1], frame[end + 2 : -2]
+            name, sid = self._names.get(tokens[0]), tokens[1]
+            if name is not None and sid.isdigit() and size.isdigit() and len(payload) == int(size[:_DIGITS]):
+                if frame[-2:] == CRLF:
+                    return name, sid.decode(), self._reply(tokens[2]) if len(tokens) == 4 else None, None, payload
+        return self._delivery(tokens, frame, end, *_DELIVERIES[verb.upper()])
+
+    def _delivery(self, tokens: list[bytes], frame: bytes, end: int, lengths: int, with_sid: bool) -> Delivery:
         """MSG, HMSG, PUB and HPUB: subject, of what a server sends a sid, perhaps where to answer, one or two lengths."""
         names = tokens[: len(tokens) - lengths]
         least = 2 if with_sid else 1
         if not least <= len(names) <= least + 1:
             raise refuse(f"{frame[:end][:60]!r} has too few or too many parts")
-        subject = self._name(names[0])
-        reply = self._name(names[least]) if len(names) > least else None
+        # An answer has a subject of its own, which is not seen again.
+        subject = self._reply(names[0]) if with_sid and names[1] == _INBOX_SID else self._name(names[0])
+        reply = self._reply(names[least]) if len(names) > least else None
         sid = _sid(names[1]) if with_sid else ""
         total, head = _length(tokens[-1]), _length(tokens[-2]) if lengths == 2 else 0
         start = end + 2
@@ -96,7 +119,7 @@ class OperationReader:
         if len(frame) - start != total + 2 or frame[-2:] != CRLF:
             raise refuse(f"{len(frame) - start - 2} bytes where {total} are announced", "truncated", reply)
         if lengths == 1:
-            return Operation(verb, subject, sid, reply, None, None, frame[start:-2])
+            return subject, sid, reply, None, frame[start:-2]
         if head > total:
             raise refuse(f"headers of {head} bytes in a message of {total}", "malformed", reply)
         try:
@@ -104,26 +127,26 @@ class OperationReader:
         except RemoteProtocolError as error:
             error.answer_id = reply
             raise
-        return Operation(verb, subject, sid, reply, None, block, frame[start + head : -2])
+        return subject, sid, reply, block, frame[start + head : -2]
 
-    def _message(self, tokens: list[bytes], frame: bytes, end: int) -> Operation:
-        return self._delivery(tokens, frame, end, "MSG", 1, with_sid=True)
+    def _reply(self, data: bytes) -> str:
+        """Where an answer is wanted, or comes: another one for each request, so that none is remembered.
 
-    def _message_with_headers(self, tokens: list[bytes], frame: bytes, end: int) -> Operation:
-        return self._delivery(tokens, frame, end, "HMSG", 2, with_sid=True)
-
-    def _publication(self, tokens: list[bytes], frame: bytes, end: int) -> Operation:
-        return self._delivery(tokens, frame, end, "PUB", 1, with_sid=False)
-
-    def _publication_with_headers(self, tokens: list[bytes], frame: bytes, end: int) -> Operation:
-        return self._delivery(tokens, frame, end, "HPUB", 2, with_sid=False)
+        Nothing is done there but to send something, and a blank cannot be in it: what else is wrong is its owner's affair.
+        """
+        if len(data) > self._limit:
+            raise refuse(f"a subject of {len(data)} bytes is longer than {self._limit} (limit: subject)", "invalid_subject")
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            return self._name(data)
 
     def _subscription(self, tokens: list[bytes], frame: bytes, end: int) -> Operation:
         _alone(frame, end)
         if not 2 <= len(tokens) <= 3:
             raise refuse(f"{frame[:end][:60]!r}: SUB has a subject, perhaps a queue, and a sid")
         queue = self._name(tokens[1]) if len(tokens) == 3 else None
-        return Operation("SUB", self._name(tokens[0], pattern=True), _sid(tokens[-1]), None, queue)
+        return Operation("SUB", self._name(tokens[0], pattern=True), _sid(tokens[-1]), queue=queue)
 
     def _unsubscription(self, tokens: list[bytes], frame: bytes, end: int) -> Operation:
         _alone(frame, end)
@@ -179,11 +202,9 @@ class OperationReader:
         return name
 
 
+_DELIVERIES: Final = {b"MSG": (1, True), b"HMSG": (2, True), b"PUB": (1, False), b"HPUB": (2, False)}
+"""Of each operation with a payload: the number of its lengths, and whether it has a sid."""
 _READERS: Final = {
-    b"MSG": OperationReader._message,
-    b"HMSG": OperationReader._message_with_headers,
-    b"PUB": OperationReader._publication,
-    b"HPUB": OperationReader._publication_with_headers,
     b"SUB": OperationReader._subscription,
     b"UNSUB": OperationReader._unsubscription,
     b"INFO": OperationReader._information,

@@ -23,6 +23,7 @@ from .checks import local_pattern, refuse
 from .codec import NatsCodec
 from .credentials import Credentials
 from .failures import ServerError, error_message, is_failure, read_error
+from .headers import HeaderBlock
 from .operations import (
     PING,
     PONG,
@@ -71,6 +72,7 @@ class NatsSession:
         "_asked_at",
         "_count",
         "_events",
+        "_fill",
         "_frames",
         "_heard",
         "_inbox",
@@ -81,6 +83,7 @@ class NatsSession:
         "_options",
         "_pings",
         "_read",
+        "_read_delivery",
         "_rng",
         "_waiting",
         "capabilities",
@@ -98,6 +101,8 @@ class NatsSession:
         self._options = options
         self._rng = rng
         self._read = codec.reader.read
+        self._read_delivery = codec.reader.delivery
+        self._fill = codec.fill
         self._info = ServerInfo()
         self._inbox = f"{options.inbox}.{''.join(rng.choices(_ALPHABET, k=_PREFIX_LENGTH))}."
         self._no_inbox = ""
@@ -135,14 +140,15 @@ class NatsSession:
         """One operation has come in. Never raises: a bad one becomes `Refused`, or ends the connection."""
         self._heard = now
         try:
+            if self.state is NatsState.READY and (frame[:4] == b"MSG " or frame[:5] == b"HMSG "):
+                self._delivered(*self._read_delivery(frame))
+                return
             operation = self._read(frame)
         except RemoteProtocolError as error:
             self._malformed(error, frame)
             return
         event, act = _RECEIVERS.get(operation.verb, _FOREIGN)
-        if event is NatsEvent.MESSAGE and self.state is NatsState.READY:
-            act(self, operation)
-        elif event is NatsEvent.ERROR:
+        if event is NatsEvent.ERROR:
             self._server_error(read_error(operation.text))
         elif self._move(event, operation.verb):
             act(self, operation)
@@ -280,43 +286,45 @@ class NatsSession:
     # -- messages that come in -------------------------------------------------------------------------------------------
 
     def _message(self, operation: Operation) -> None:
-        if operation.sid == INBOX_SID:
-            self._answer(operation)
-            return
-        subscription = self.subscriptions.by_sid.get(operation.sid)
-        if subscription is None:
-            return  # it was given up while this was on its way
-        if subscription.group:
-            self._events.append(self._question(operation))
-        elif self.subscriptions.counts(subscription, operation.subject):
-            message = Message(_PUBLISH, operation.subject, reply_to=operation.reply)
-            self.codec.fill(message, operation.headers, operation.payload)
-            self._events.append(message)
+        """A message whose verb is written in an unusual way."""
+        self._delivered(operation.subject, operation.sid, operation.reply, operation.headers, operation.payload)
 
-    def _question(self, operation: Operation) -> Message:
-        """What comes to a handler: a request, or where no answer is wanted a notification."""
-        reply = operation.reply
-        if reply is None:
-            message = Message(_NOTIFY, operation.subject)
+    def _delivered(self, subject: str, sid: str, reply: str | None, headers: HeaderBlock | None, payload: bytes) -> None:
+        subscription = self.subscriptions.by_sid.get(sid)
+        if subscription is None:  # or it was given up while this was on its way
+            if sid == INBOX_SID:
+                self._answered(subject, headers, payload)
+            return
+        if subscription.group:
+            message = self._question(subject, reply)
+        elif self.subscriptions.counts(subscription, subject):
+            message = Message(_PUBLISH, subject)
+            message.reply_to = reply
         else:
-            self._serial = serial = self._serial + 1
-            self._answers_owed += 1
-            message = Message(_REQUEST, operation.subject, (reply, serial), reply_to=reply)
-        self.codec.fill(message, operation.headers, operation.payload)
+            return
+        self._fill(message, headers, payload)
+        self._events.append(message)
+
+    def _question(self, subject: str, reply: str | None) -> Message:
+        """What comes to a handler: a request, or where no answer is wanted a notification."""
+        if reply is None:
+            return Message(_NOTIFY, subject)
+        self._serial = serial = self._serial + 1
+        self._answers_owed += 1
+        message = Message(_REQUEST, subject, (reply, serial))
+        message.reply_to = reply
         return message
 
-    def _answer(self, operation: Operation) -> None:
-        token = operation.subject.removeprefix(self._inbox)
-        if not self._was_given(token):
+    def _answered(self, subject: str, headers: HeaderBlock | None, payload: bytes) -> None:
+        token = subject.removeprefix(self._inbox)
+        if self._waiting.pop(token, None) is None and not self._was_given(token):
             self._events.append(Refused(refuse("an answer to a token that was never given", "unknown_id")))
             return
-        self._waiting.pop(token, None)
-        headers = operation.headers
         if headers is not None and is_failure(headers):
-            self._events.append(error_message(token, headers, operation.payload))
+            self._events.append(error_message(token, headers, payload))
             return
         message = Message(_RESPONSE, "", token)
-        self.codec.fill(message, headers, operation.payload)
+        self._fill(message, headers, payload)
         self._events.append(message)
 
     def _was_given(self, token: str) -> bool:
