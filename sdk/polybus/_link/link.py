@@ -18,7 +18,18 @@ from attrs import define, field
 from .._core.memory import MemoryBudget, Share
 from .._util.sources import sources
 from .._util.violation_counter import ViolationCounter, too_many
-from ..errors import BusError, Disconnected, Forbidden, QueueFull, RequestError, TooLarge, Unauthorized, Unsupported, another
+from ..errors import (
+    BusError,
+    Code,
+    Disconnected,
+    Forbidden,
+    QueueFull,
+    RequestError,
+    TooLarge,
+    Unauthorized,
+    Unsupported,
+    another,
+)
 from ..events import FrameRefused, LinkDown, LinkUp, PeerSlow
 from ..message import Kind, Message
 from ..plugins import (
@@ -392,6 +403,11 @@ class Link:
         elif isinstance(event, Undelivered):
             self.services.counters.dropped += 1
             text = f"{event.reason}: {event.text}" if event.text else event.reason
+            if event.code is Code.PERMISSION_DENIED:  # of a handler nobody else would hear
+                template = "polybus: %s refuses %s of %.100r: %.200s"
+                self.runtime.warnings.warn(
+                    logger, now, template, self.address, event.message.kind.value, event.message.subject, text
+                )
             peer = self._peer_of(event.message.peer)
             self.services.dead_letter(peer, event.message, event.code, text)
             if peer is not None and event.message.kind in _ANSWERS:

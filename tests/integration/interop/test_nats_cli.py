@@ -110,6 +110,6 @@ def test_a_recording_proxy_stands_between_client_and_server(server: NatsServer, 
 
 
 def test_inspect_shows_an_operation() -> None:
-    shown = run("inspect", b"MSG user.get 2 r.1 8\r\n{\"id\":7}\r\n".hex(), "--protocol", "nats")
+    shown = run("inspect", b'MSG user.get 2 r.1 8\r\n{"id":7}\r\n'.hex(), "--protocol", "nats")
     assert shown.returncode == 0, shown.stderr
     assert "reply to" in shown.stdout and "user.get" in shown.stdout

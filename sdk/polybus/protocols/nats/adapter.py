@@ -84,14 +84,24 @@ class Nats(UrlOptions):
             raise ValueError(f"nats: one kind of credentials, not {' and '.join(kinds)}")
         if self.password and not self.user:
             raise ValueError("nats: password= goes with user=")
+        object.__setattr__(self, "_credentials", self._read_credentials())
+
+    def _read_credentials(self) -> Credentials:
+        """May raise `ValueError`, `ImportError`: as the class."""
         key: KeyPair | None = None
         jwt = ""
         if self.nkey:
             key = key_of(self.nkey)
         elif self.creds:
             jwt, key = read_creds(self.creds)
-        made = Credentials(user=self.user, password=self.password, token=self.token, key=key, jwt=jwt)
-        object.__setattr__(self, "_credentials", made)
+        return Credentials(user=self.user, password=self.password, token=self.token, key=key, jwt=jwt)
+
+    def _fresh_credentials(self) -> Credentials:
+        """Those of a credentials file as it is now: JWTs expire, and their files are written anew."""
+        try:
+            return self._read_credentials() if self.creds else self._credentials
+        except ValueError:  # it is being written
+            return self._credentials
 
     @staticmethod
     def user_options(user: str, password: str | None) -> Mapping[str, str]:
@@ -118,7 +128,13 @@ class Nats(UrlOptions):
 
     def session(self, role: Role, limits: Limits = _LIMITS, rng: random.Random | None = None) -> NatsSession:
         """A session for one connection: the client's side, whatever the role. `rng` makes the inbox and the tokens."""
-        options = SessionOptions(queue=self.queue, inbox=self.inbox, client=self.client, credentials=self._credentials)
+        options = SessionOptions(
+            queue=self.queue,
+            inbox=self.inbox,
+            client=self.client,
+            credentials=self._fresh_credentials(),
+            renews=bool(self.creds),
+        )
         return NatsSession(self.codec(limits), limits, random.SystemRandom() if rng is None else rng, options)
 
 

@@ -90,6 +90,11 @@ class ServerError:
     subscribing: bool = False
     queue: str | None = None
 
+    @property
+    def expired(self) -> bool:
+        """Credentials that were good are not any more."""
+        return self.text.lower().endswith("expired")
+
 
 _VIOLATION: Final = re.compile(
     r'permissions violation for (publish|subscription)[^"]*"([^"]*)"(?: using queue "([^"]*)")?', re.I

@@ -62,6 +62,8 @@ class SessionOptions:
     inbox: str
     client: str
     credentials: Credentials = field(repr=False)
+    renews: bool = False
+    """The next connection may have newer credentials."""
 
 
 class NatsSession:
@@ -251,7 +253,10 @@ class NatsSession:
         if error.ends:
             lower = error.text.lower()
             code = next((number for text, number in _CLOSE_CODES.items() if lower.startswith(text)), 1002)
-            if error.error is not None:
+            if error.expired and self._options.renews:
+                code = 4401
+                error = evolve(error, error=None)
+            elif error.error is not None:
                 code = 4403 if isinstance(error.error, Forbidden) else 4401
             self._end(NatsEvent.FATAL, CloseWanted(code, f"the NATS server says: {error.text}", error.error))
         elif self._move(NatsEvent.ERROR, f"-ERR {error.text!r}"):
@@ -347,8 +352,8 @@ class NatsSession:
         if kind is Kind.SUBSCRIBE or kind is Kind.UNSUBSCRIBE:
             self._subscribe(message)
         elif kind is _RESPONSE or kind is Kind.ERROR:
-            self._answers_owed -= 1
             self._queue(self.codec.answer(message, message.id[0]))
+            self._answers_owed -= 1  # behind what may fail: then another answer is tried
         else:
             self._queue(self.codec.publication(message))
         return None

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from polybus import Bus, LocalProtocolError
+from polybus.plugins import CloseWanted
 from polybus.plugins.registry import join_url, resolve_url
 from polybus.protocols import Nats
 from polybus.protocols.nats.credentials import KeyPair
@@ -111,6 +112,27 @@ def test_a_credentials_file_signs_the_nonce_with_its_jwt(tmp_path: Path) -> None
     path.write_text("nothing")
     with pytest.raises(ValueError, match="no credentials file"):
         Nats(creds=str(path))
+
+
+def test_an_expired_file_is_read_anew_for_the_next_connection(tmp_path: Path) -> None:
+    operator, path = Operator(), tmp_path / "ann.creds"
+    path.write_text(operator.creds)
+    adapter = Nats(creds=str(path))
+    info = b'INFO {"server_id":"S","headers":true,"nonce":"abc"}\r\n'
+    session = adapter.session("client")
+    session.receive(info, 1.0)
+    session.receive(b"PONG\r\n", 1.0)
+    session.events()
+    session.receive(b"-ERR 'User Authentication Expired'\r\n", 1.0)
+    [closed] = session.events()
+    assert isinstance(closed, CloseWanted)
+    assert closed.error is None  # the link comes back
+    path.write_text(operator.creds.replace("eyJ", "eyJnew", 1))
+    again = adapter.session("client")
+    again.receive(info, 1.0)
+    assert b'"jwt":"eyJnew' in again.frames_to_send()[0]
+    path.write_text("half writ")
+    adapter.session("client")
 
 
 def test_without_cryptography_the_error_says_what_to_install() -> None:
