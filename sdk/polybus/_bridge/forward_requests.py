@@ -69,7 +69,7 @@ class RequestForwarder:
             if (own := there.lookup.find(on.subject)) is not None:
                 ViaHeader.strip(on)
                 there.loopback.notify(own, on.body, on.headers)
-            elif (further := there.lookup.side(on.subject, "request")) is not None:
+            elif (further := there.lookup.side(on.subject, "request", back_to=self._side.here)) is not None:
                 await further.requests.tell(on)
             else:
                 peer = there.links.choose(on.subject)
@@ -107,7 +107,7 @@ class RequestForwarder:
         if (own := there.lookup.find(on.subject)) is not None:
             ViaHeader.strip(on)
             reply = there.loopback.request(own, on.subject, on.body, timeout, Any, on.headers)
-        elif (further := there.lookup.side(on.subject, "request")) is not None:
+        elif (further := there.lookup.side(on.subject, "request", back_to=self._side.here)) is not None:
             answer: Message = await further.requests.ask(on, began + timeout)
             return answer
         else:

@@ -53,7 +53,7 @@ class StreamForwarder:
         async def opened() -> Channel[Any, Any]:
             if (own := there.lookup.find(target)) is not None:
                 return there.loopback.open(own, body, mode, None, Any)
-            if (further := there.lookup.side(target, mode)) is not None:
+            if (further := there.lookup.side(target, mode, back_to=side.here)) is not None:
                 return there.loopback.converse(further.streams.handler(target, mode), target, body, None, hops)
             return await there.links.choose(target).streams.open(target, body, mode, None, hops)
 

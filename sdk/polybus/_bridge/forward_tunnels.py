@@ -82,7 +82,7 @@ class TunnelForwarder:
         while True:
             side = bridges[-1].side
             name, hops = side.target(name), side.hop(name, hops)
-            onward = side.there.lookup.tunnel_end(name)
+            onward = side.there.lookup.tunnel_end(name, back_to=side.here)
             if not isinstance(onward, TunnelForwarder):
                 break
             bridges.append(onward)

@@ -56,11 +56,9 @@ class Job(Protocol):
 
     @property
     def function(self) -> str:
-        """Name of the function that runs in it, for the log."""
+        """What runs in it, for the log: a handler with the subject that it was registered for, or a hook."""
         ...
 
-    @property
-    def subject(self) -> str | int: ...
     @property
     def party(self) -> tuple[object, object]:
         """Whose job it is: a network address, and one of its links."""
@@ -95,11 +93,10 @@ class StallWarnings:
             return
         self._told[function] = now, 0
         logger.warning(
-            "polybus: %s, for %.200r, has blocked the event loop for %.1f s%s: in this time nobody else was answered, nothing "
+            "polybus: %.400s has blocked the event loop for %.1f s%s: in this time nobody else was answered, nothing "
             "was sent, and deadlines passed unseen. Make it a plain def without inline=True, which runs in a thread, or give "
             "what blocks to anyio.to_thread.run_sync",
             function,
-            job.subject,
             now - began,
             f" (and {unsaid} times more since this was last said)" if unsaid > 0 else "",
         )
@@ -120,8 +117,8 @@ class Workers:
         """Workers that have been woken and have not looked yet."""
         self._spares = 1
         """The number of workers that take the queue from one whose job suspends."""
-        self._in_turn = -math.inf
-        """Time at which the queue was last put in turn."""
+        self._look_at = -math.inf
+        """Time from which on the end of a job is looked at: `_TURN` after the last look."""
 
     def submit(self, job: Job) -> None:
         """Queue a job."""
@@ -184,13 +181,8 @@ class Workers:
             else:
                 suspended = True
             since, began = began, clock()
-            if began - since > _LONG:
-                self.stalls.ended(job, since)
-            if ready and began - self._in_turn > _TURN:
-                self._in_turn = began
-                rest = in_turn(ready)
-                ready.clear()
-                ready.extend(rest)
+            if began > self._look_at:
+                self._look(job, since, began)
             if suspended:
                 job.scope = scope
                 if job.ended:  # stopped by what it has just called
@@ -215,6 +207,16 @@ class Workers:
         self._taken = False
         self._spares = 1
         return True
+
+    def _look(self, job: Job, began: float, now: float) -> None:
+        """Look at a job that has run, and put the others in turn."""
+        self._look_at = now + _TURN
+        if now - began > _LONG:
+            self.stalls.ended(job, began)
+        if ready := self._ready:
+            rest = in_turn(ready)
+            ready.clear()
+            ready.extend(rest)
 
     def _hand_over(self) -> None:
         """Give the queue to other workers: the job of this one waits."""

@@ -74,14 +74,14 @@ class HandlerLookup:
             message.subject = canonical(subject) if found is None else found.subject
         return found
 
-    def side(self, subject: str | int, kind: str) -> Any:
-        """Find the route of a bridge that takes such messages."""
-        return next((side for side in self.sides if side.fits(subject, kind)), None)
+    def side(self, subject: str | int, kind: str, *, back_to: Any = None) -> Any:
+        """Find the route of a bridge that takes such messages; `back_to` is the bus that they come from, where none leads."""
+        return next((side for side in self.sides if side.there is not back_to and side.fits(subject, kind)), None)
 
-    def tunnel_end(self, name: str | int) -> Any:
+    def tunnel_end(self, name: str | int, *, back_to: Any = None) -> Any:
         """Find the end of tunnels of a name: an `Entrance`, or a bridge that leads them on."""
         found = next((entrance for entrance in self.entrances if entrance.fits(name)), None)
-        if found is None and (side := self.side(name, "tunnel")) is not None:
+        if found is None and (side := self.side(name, "tunnel", back_to=back_to)) is not None:
             return side.tunnels
         return found
 

@@ -341,7 +341,7 @@ class InboundCalls:
                     backlogged[first] = None
                     passed_by += 1
                 continue
-            if not first.may_begin():
+            if first.link.outbox is not None and not first.may_begin():
                 continue
             call = waiting.popleft()
             if call.sizes_known and call.handler.answers.weight and not first.reserve_answer(call):
@@ -355,7 +355,9 @@ class InboundCalls:
             if size > LARGE:
                 _ = first.charge_body(call, surely=True)  # it was kept until now
             call.put_off = False
-            first._count(1)
+            runtime.running += 1
+            if share is not None:
+                share.address.running += 1
             runtime.workers.submit(call)
             if waiting:
                 backlogged[first] = None
@@ -485,9 +487,13 @@ def _has_place(runtime: Runtime, share: Share | None, taken: int) -> bool:
     are no shares.
     """
     limits = runtime.limits
-    total = limits.total_running
-    free = total - runtime.running
-    if free <= 0 or taken >= limits.running:
+    total, running = limits.total_running, runtime.running
+    if taken >= limits.running:
+        return False
+    if 16 * running <= total and 2 * taken < total:  # no share is as small as that
+        return True
+    free = total - running
+    if free <= 0:
         return False
     if limits.running >= total:
         return True

@@ -129,11 +129,7 @@ class _HandlerJob:
 
     @property
     def function(self) -> str:
-        return f"the handler {self._subscription.name}"
-
-    @property
-    def subject(self) -> str | int:
-        return self._subscription.pattern
+        return f"the handler {self._subscription.name} of {self._subscription.pattern!r}"
 
     @property
     def party(self) -> tuple[object, object]:

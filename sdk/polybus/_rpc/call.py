@@ -56,11 +56,13 @@ class Call:
 
     @property
     def function(self) -> str:
-        return f"the handler {self.handler.name}"
-
-    @property
-    def subject(self) -> str | int:
-        return self.message.subject
+        handler = f"the handler {self.handler.name} of {self.message.subject!r}"
+        if self.services.authorize is None or self.peer is None:
+            return handler
+        if not self.delivered:
+            return "authorize"
+        # As long as it has not waited, both have run in one go.
+        return handler if self.scope is not None else f"authorize or {handler}"
 
     @property
     def party(self) -> tuple[object, object]:

@@ -228,7 +228,7 @@ class TunnelCall(Call):
 
     @property
     def function(self) -> str:
-        return "authorize, or what asks who is there,"
+        return "authorize, or what asks who is there, of a tunnel"
 
     async def _run(self) -> None:
         try:

@@ -41,12 +41,19 @@ class Warnings:
             text: A template, by which lines are counted.
             error: A mistake of the application that a peer can repeat: its traceback is written, as an error.
         """
-        count = self._said.setdefault(text, ViolationCounter()).add(now)
+        count = self._count(text, now)
         if count > _LINES:
             return
         if count == _LINES:
             text += " (others like this are not logged for up to a minute)"
         logger.log(logging.WARNING if error is None else logging.ERROR, text, *args, exc_info=error)
+
+    def allows(self, text: str, now: float) -> bool:
+        """Count a line that somebody else writes: False where there were many of its kind in this minute."""
+        return self._count(text, now) <= _LINES
+
+    def _count(self, text: str, now: float) -> int:
+        return self._said.setdefault(text, ViolationCounter()).add(now)
 
 
 def too_many(limit: int) -> str:

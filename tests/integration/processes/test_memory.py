@@ -255,6 +255,28 @@ async def test_a_peer_that_asks_and_never_reads_the_answers_loses_its_link(anyio
 
 
 @LOOPS
+async def test_three_hundred_large_answers_that_a_peer_asks_for_and_never_reads_cost_no_more_than_eight_mib(
+    anyio_backend: Any,
+) -> None:
+    asked = [{"request": "document", "id": number, "body": {"size": 900_000}} for number in range(300)]
+    async with running(limits={"write_timeout": 10 * BOUND}, **loop_of(anyio_backend)) as server, connect(server.url) as bus:
+        for _ in range(3):
+            await bus.request("document", {"size": 900_000})
+        growth = Growth(server)
+        with stalled(server, 1, *asked):
+
+            async def all_have_come() -> bool:
+                stats = (await control(bus))["stats"]
+                return bool(stats["received"] >= 300 and stats["waiting"] > 250)
+
+            await eventually(all_have_come)
+            for _ in range(200):  # of a peer that reads, which sees that nobody else is held up
+                await bus.request("echo", "x")
+                growth.look()
+    assert growth.most < 8 * MIB + 4 * MIB, "answers, and what malloc keeps of the pieces"
+
+
+@LOOPS
 async def test_a_stuck_write_ends_the_link(anyio_backend: Any) -> None:
     async with running(limits={"write_timeout": 0.4}, **loop_of(anyio_backend)) as server, connect(server.url) as bus:
         with stalled(server, 1, {"subscribe": "big"}):

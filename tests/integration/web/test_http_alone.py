@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 import sys
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -113,3 +114,17 @@ async def test_without_uvicorn_it_says_what_to_install(monkeypatch: pytest.Monke
 async def test_an_open_address_needs_authenticate() -> None:
     with pytest.raises(LocalProtocolError, match="lets everybody in"):
         Bus().serve("jrep+http://0.0.0.0:0")
+
+
+async def test_who_sends_what_is_no_http_cannot_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async with make_bus().serve("jrep+http://127.0.0.1:0/app") as listener:
+        port = httpx.URL(base(listener)).port
+        assert port is not None
+        with anyio.fail_after(BOUND):
+            for _ in range(30):
+                async with await anyio.connect_tcp("127.0.0.1", port) as stream:
+                    await stream.send(b"\x00\xff garbage\r\n\r\n")
+                    with suppress(anyio.BrokenResourceError, anyio.EndOfStream):
+                        while True:
+                            await stream.receive()
+    assert len(caplog.records) <= 10

@@ -536,3 +536,28 @@ async def seen_by(bus: Bus, subscription: Any) -> str:
     """The head of the header with which the next publication has come to a bus."""
     message = await anext(subscription)
     return str(message.shared["polybus-via"].decode().partition(",")[0])
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@bounded
+async def test_a_bridge_with_the_same_subjects_both_ways_leads_to_the_other_bus_and_not_back(protocol: str) -> None:
+    """What its other side has no handler for goes on over the link of that bus."""
+    both_ways = [*CROSSING, *(Route(route.source, route.target, route.kinds, reverse=True) for route in CROSSING)]
+    left, right, inner = Bus(), Bus(), Bus()
+
+    @inner.handle("hello")
+    async def hello() -> str:
+        return "from within"
+
+    far, url = answering(Bus(), inner), f"{protocol}+memory://far-{protocol}"
+    async with far.serve(url), connect(url, bus=right), bridge(left, right, routes=both_ways), pair(left) as client:
+        assert await client.request("x.echo", "there and back") == "there and back"
+        async with client.stream("x.count", 3) as numbers:
+            assert [number async for number in numbers] == [0, 1, 2]
+        async with connect(client.tunnel("site.1"), protocol="ubre") as within:
+            assert await within.request("hello") == "from within"
+        with pytest.raises(NoHandler):
+            await client.request("x.nobody", timeout=2)
+        with pytest.raises(NoHandler):
+            async with client.stream("x.nobody") as numbers:
+                await anext(numbers)

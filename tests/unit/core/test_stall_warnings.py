@@ -2,13 +2,14 @@
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anyio
 import pytest
 
-from polybus import Bus, Context, Message
+from polybus import Bus, Context, Forbidden, Message
+from polybus._core.workers import StallWarnings
 from polybus.testing import pair
 from tests.loops import every_loop  # noqa: F401
 from tests.support import bounded, eventually
@@ -59,6 +60,66 @@ async def test_a_handler_that_blocks_the_loop_for_more_than_a_second_is_named(ca
     for part in ("place_order", "'order.place'", "6.0 s", "plain def", "anyio.to_thread.run_sync"):
         assert part in text
     assert caplog.records[-1].levelno == logging.WARNING
+
+
+@bounded
+async def test_a_handler_is_not_blamed_for_an_authorize_that_blocks(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    refuses = waits = False
+
+    async def authorize(peer: Any, verb: str, subject: Any) -> bool:
+        if verb == "request" and subject == "order.place":
+            clock.block(6.0)
+            if waits:
+                await anyio.lowlevel.checkpoint()
+        return not refuses
+
+    bus = Bus(authorize=authorize)
+
+    @bus.handle("order.place")
+    async def place_order(body: float) -> None:
+        await anyio.lowlevel.checkpoint()
+        clock.block(body)
+        await anyio.lowlevel.checkpoint()
+
+    async def blamed(client: Bus, seconds: float) -> list[str]:
+        bus._services.running.workers.stalls = StallWarnings()
+        bus._services.running.workers.stalls.clock = clock
+        caplog.clear()
+        with suppress(Forbidden):
+            await client.request("order.place", seconds)
+        return [text.removeprefix("polybus: ").partition(" has")[0] for text in told(caplog)]
+
+    async with timed(bus, clock) as client:
+        both, handler = "authorize or the handler test_", "the handler test_"
+        (text,) = await blamed(client, 0.0)
+        assert text.startswith(both), "they have run in one go"
+        waits = True
+        assert await blamed(client, 0.0) == ["authorize"]
+        first, second = await blamed(client, 2.0)
+        assert first == "authorize"
+        assert second.startswith(handler)
+        waits, refuses = False, True
+        assert await blamed(client, 0.0) == ["authorize"]
+
+
+@bounded
+async def test_handlers_of_the_same_name_are_told_apart(caplog: pytest.LogCaptureFixture) -> None:
+    bus, clock = Bus(), Clock()
+
+    def add(subject: str) -> None:
+        @bus.handle(subject)
+        async def get(body: float) -> None:
+            clock.block(body)
+
+    add("user.get")
+    add("order.get")
+    async with timed(bus, clock) as client:
+        for subject in ("user.get", "user.get", "order.get", "order.get"):
+            await client.request(subject, 2.0)
+        first, second = told(caplog)
+    assert "get of 'user.get' has blocked" in first
+    assert "get of 'order.get' has blocked" in second
 
 
 @bounded

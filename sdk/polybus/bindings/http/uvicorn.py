@@ -6,17 +6,21 @@ What it would do for a process of its own (signals, logging, lifespan) is off.
 from __future__ import annotations
 
 import contextlib
+import logging
 import socket
 from asyncio import TimerHandle
 from collections.abc import Generator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import uvicorn
 from uvicorn.lifespan.off import LifespanOff
+from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from ..._util.sources import sources
+from ..._util.violation_counter import Warnings
 from ...plugins import AsgiApp, ListenOptions
 from ...transports._stream.sockets import PingProgress, Signs, signs_of
 from ...transports._ws.frames import MAX_FRAGMENTS
@@ -40,6 +44,23 @@ class _Embedded(uvicorn.Server):
         yield
 
 
+class _Http(H11Protocol):
+    """uvicorn's own, with a log that its peers cannot fill."""
+
+    def __init__(self, log: logging.Logger, **options: Any) -> None:
+        super().__init__(**options)
+        self.logger: logging.Logger = log
+
+
+def _limited_log(options: ListenOptions) -> logging.Logger:
+    """Make a logger before that of uvicorn, which lets through as much of each kind as of other transports."""
+    usual, warnings = logging.getLogger("uvicorn.error"), Warnings()
+    log = logging.Logger(usual.name)
+    log.parent = usual
+    log.addFilter(lambda record: warnings.allows(str(record.msg), options.host.time()))
+    return log
+
+
 class UvicornServer:
     """Serves an application at sockets that are bound."""
 
@@ -48,7 +69,7 @@ class UvicornServer:
         more: dict[str, Any] = {} if tls is None else {"ssl_context_factory": lambda config, default: tls}
         config = uvicorn.Config(
             application,
-            http="h11",
+            http=partial(_Http, _limited_log(options)),  # type: ignore[arg-type]  # it only calls it
             ws=PatientWebSockets,
             ws_per_message_deflate=False,
             ws_max_size=limits.message,

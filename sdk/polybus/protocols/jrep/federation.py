@@ -57,6 +57,8 @@ class Federation:
     """Services that the peer knows of, with the subjects that stand behind each."""
     wanted: dict[str, None] = field(factory=dict, init=False)
     """Subjects that the peer can receive."""
+    withdrawn: dict[str, int] = field(factory=dict, init=False)
+    """Services of which a foreign client was told that they are gone, and how often it has not said that back yet."""
     documents: list[bytes] = field(factory=list, init=False)
     """Messages that wait to be sent."""
     events: list[Message | SessionEvent] = field(factory=list, init=False)

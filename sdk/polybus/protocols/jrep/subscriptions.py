@@ -28,10 +28,13 @@ def unlearn(federation: Federation, message: Message, now: float) -> None:
     for subject in subjects_of(message.attributes, federation.limits.subject, federation.limits.subscriptions):
         if names_an_answer(subject):
             continue  # never kept: see `add`
-        if subject not in federation.wanted:
-            federation.events.append(Refused(refuse(f"{subject[:60]!r} was not subscribed", "not_subscribed")))
-        else:
+        if subject in federation.wanted:
             remove(federation, subject)
+        elif left := federation.withdrawn.pop(subject, 0):  # an Errai client says back what it was told
+            if left > 1:
+                federation.withdrawn[subject] = left - 1
+        else:
+            federation.events.append(Refused(refuse(f"{subject[:60]!r} was not subscribed", "not_subscribed")))
 
 
 def add(federation: Federation, subject: str) -> None:
@@ -70,4 +73,19 @@ def announce(federation: Federation, message: Message) -> None:
         behind.discard(name)
         if not behind:
             del federation.announced[service]
-            federation.say_of("RemoteUnsubscribe", service)
+            withdraw(federation, service)
+
+
+def withdraw(federation: Federation, service: str) -> None:
+    """Tell the peer that a service is gone.
+
+    An Errai client thereupon ends its *own* subscriptions to that subject, says so, and may go on sending there
+    (`ClientMessageBusImpl`): it is told nothing of what it has subscribed itself.
+    """
+    if federation.role == "server" and not federation.ours:
+        if service in federation.wanted:
+            return
+        withdrawn = federation.withdrawn
+        if service in withdrawn or len(withdrawn) < federation.limits.subscriptions:
+            withdrawn[service] = withdrawn.get(service, 0) + 1
+    federation.say_of("RemoteUnsubscribe", service)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from polybus.protocols.jrep.names import CLIENT_BUS
+from polybus.protocols.jrep.names import CLIENT_BUS, ERRORS_SUFFIX, REPLY_SUFFIX
 
 from .raw import SERVICES, Peer
 
@@ -26,7 +26,9 @@ class ClientMessageBusImpl:
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
         self.remote: set[str] = set()
-        """Subjects that it may send to."""
+        """Subjects that it may send to. Nothing ever leaves this set."""
+        self.subscriptions: set[str] = set()
+        """Its own."""
         self.services: dict[str, Any] = {}
         """Its own services, with what they answer: a function of the message."""
         self.heard: list[dict[str, Any]] = []
@@ -44,6 +46,11 @@ class ClientMessageBusImpl:
     async def command(self, verb: str, **parts: Any) -> None:
         await self.peer.say({"ToSubject": "ServerBus", "CommandType": verb, **parts})
 
+    async def subscribe(self, subject: str) -> None:
+        """As after the handshake."""
+        self.subscriptions.add(subject)
+        await self.command("RemoteSubscribe", Subject=subject, PriorityProcessing="1")
+
     async def send(self, message: dict[str, Any]) -> None:
         """As `ClientMessageBusImpl.send`: what nobody has announced goes nowhere."""
         if message["ToSubject"] in self.remote:
@@ -57,7 +64,7 @@ class ClientMessageBusImpl:
     async def take(self, message: dict[str, Any]) -> None:
         subject = message["ToSubject"]
         if subject == CLIENT_BUS:
-            self._learn(message)
+            await self._learn(message)
             return
         self.heard.append(message)
         service = self.services.get(subject)
@@ -67,10 +74,16 @@ class ClientMessageBusImpl:
         goal = message["ErrorTo"] if "ErrorMessage" in answer else message["ReplyTo"]
         await self.send({"ToSubject": goal, **answer})
 
-    def _learn(self, message: dict[str, Any]) -> None:
+    async def _learn(self, message: dict[str, Any]) -> None:
         verb, subject = message["CommandType"], message.get("Subject", "")
         self.told.append((verb, subject))
         if verb == "RemoteSubscribe":
             self.remote.add(subject)
         elif verb == "RemoteUnsubscribe":
-            self.remote.discard(subject)
+            await self._unsubscribe_all(subject)
+
+    async def _unsubscribe_all(self, subject: str) -> None:
+        """End its own subscriptions, had it any or not, and tell the server: that is how it reads the command."""
+        self.subscriptions.discard(subject)
+        if not subject.endswith((REPLY_SUFFIX, ERRORS_SUFFIX)):
+            await self.command("RemoteUnsubscribe", Subject=subject, PriorityProcessing="1")

@@ -22,12 +22,14 @@ class Peer:
 
     def __init__(self, stream: SocketStream) -> None:
         self.stream = stream
+        self._one_at_a_time = anyio.Lock()  # a test says something while its listener answers
         self._received = b""
         self._messages: deque[dict[str, Any]] = deque()
 
     async def say(self, *messages: dict[str, Any], text: str | None = None) -> None:
         data = (json.dumps(list(messages)) if text is None else text).encode()
-        await self.stream.send(struct.pack(">I", len(data)) + data)
+        async with self._one_at_a_time:
+            await self.stream.send(struct.pack(">I", len(data)) + data)
 
     async def associate(self, services: str = SERVICES, **parts: Any) -> dict[str, Any]:
         """The handshake of Errai 4."""

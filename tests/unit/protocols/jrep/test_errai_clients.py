@@ -81,7 +81,40 @@ async def test_an_errai_client_answers_because_it_is_told_where_and_for_as_long_
         given_up = peer.request("ClientService", "q4")
         given_up.cancel()
         await eventually(lambda: sum(verb == "RemoteUnsubscribe" for verb, _ in client.told) == 8)
-        assert not any(name.startswith("ClientService") for name in client.remote)
+        said = {verb: {name for told, name in client.told if told == verb} for verb in ("RemoteSubscribe", "RemoteUnsubscribe")}
+        assert len(said["RemoteUnsubscribe"]) == 8, "each is taken back once"
+        assert said["RemoteUnsubscribe"] <= said["RemoteSubscribe"]
+    assert bus.stats().malformed == 0
+
+
+async def test_an_errai_client_that_says_back_what_is_withdrawn_has_done_nothing_wrong() -> None:
+    bus = make_bus()
+    async with served(bus) as (client, peer):
+        for _ in range(250):
+            async with peer.subscribe("alarm"), bus.subscribe("News"):
+                pass
+        await eventually(lambda: sum(told == ("RemoteUnsubscribe", "alarm") for told in client.told) == 250)
+        await client.command("RemoteSubscribe", Subject="barrier2")
+        await eventually(lambda: "barrier2" in (peer.patterns or ()))
+        assert bus.stats().malformed == 0
+        await client.command("RemoteUnsubscribe", Subject="alarm")
+        await eventually(lambda: bus.stats().malformed == 1)
+        assert len(bus.peers) == 1
+
+
+async def test_an_errai_client_keeps_its_own_subscription_to_what_the_server_subscribes_no_more() -> None:
+    bus = make_bus()
+    async with served(bus) as (client, peer):
+        await client.subscribe("News")
+        await eventually(lambda: "News" in (peer.patterns or ()))
+        async with bus.subscribe("News"):
+            await eventually(lambda: "News" in client.remote)
+        await bus.publish("News", "still heard")
+        await eventually(lambda: [message.get("Value") for message in client.heard] == ["still heard"])
+        assert client.subscriptions == {"News"}
+        await client.command("RemoteUnsubscribe", Subject="News")
+        await eventually(lambda: not peer.patterns)
+        assert bus.stats().malformed == 0
 
 
 @pytest.mark.parametrize("role", ["client", "server"])

@@ -494,6 +494,18 @@ def test_a_set_of_numbers_made_to_have_one_hash_is_refused(as_long: bool) -> Non
     assert ERRAI.decode(JSON.encode({**node, "^Value": numbers[:64]})) == {MODULUS * number for number in range(1, 65)}
 
 
+@attrs.frozen
+class Corner:
+    x: int
+
+
+@pytest.mark.parametrize("key", [(1, 2), (), frozenset({1}), Corner(1)], ids=["tuple", "empty", "frozenset", "attrs"])
+def test_a_key_that_its_reader_could_not_use_is_refused_where_it_is_written(key: Any) -> None:
+    with pytest.raises(EncodeError, match=f"a key is a {type(key).__name__}, .* use text") as caught:
+        Jrep().codec().formats[0].encode({"a": [{key: 3}]})
+    assert caught.value.path == "$.a[0]"
+
+
 def test_keys_of_a_map_made_to_have_one_hash_are_refused() -> None:
     keys = {f"^${{$JSON$}}$::{MODULUS * number}": number for number in range(1, 200)}
     node = {"^EncodedType": "java.util.HashMap", "^ObjectID": "1", "^Value": keys}

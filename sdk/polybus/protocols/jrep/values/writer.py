@@ -29,6 +29,9 @@ from .scalars import BOOLEANS, constants_writer, write_date, write_decimal, writ
 _SCALARS: Final = frozenset(f"java.lang.{name}" for name in "Boolean Byte Character Double Float Integer Long Short".split())
 """Errai's server answers 500 where it does not find their ``^NumVal``."""
 
+_UNHASHABLE: Final = tuple(form.partition(b',"^ObjectID"')[0] for form in (LIST, SET, MAP))
+"""The beginnings of what is read as list, set or dict."""
+
 
 class ValueWriter:
     """Marked values of one registry of types."""
@@ -123,7 +126,11 @@ class ValueWriter:
             return quoted(NULL_KEY)
         if isinstance(key, str) and not isinstance(key, enum.Enum) and not key.startswith((KEY_PREFIX, NULL_KEY)):
             return quoted(str(key))
-        return quoted(KEY_PREFIX + self._value(key, ids).decode())
+        written = self._value(key, ids)
+        if written.startswith(_UNHASHABLE):
+            text = f"a key is a {type(key).__name__}, which comes out as a list, set or dict, and so as no key: use text"
+            raise EncodeError(text)
+        return quoted(KEY_PREFIX + written.decode())
 
     def _bytes(self, value: Any, ids: Numbering) -> bytes:
         # Empty bytes, and single ones, are the same object wherever they come from; an array in Java is not.
