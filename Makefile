@@ -113,7 +113,7 @@ $(DOCS_READY): $(READY)
 
 # The real peers. Where they cannot be had, the tests that need them are skipped; under .ci/run that is a failure.
 peers: $(READY)
-	@scripts/debian-packages.sh node
+	@scripts/debian-packages.sh node nats
 	@$(MAKE) --silent --no-print-directory $(WHEELS_READY) || { \
 		echo "the wheels for Pyodide cannot be had: without them the tests inside it cannot run" >&2; \
 		test -z "$$POLYBUS_CI"; \

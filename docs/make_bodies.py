@@ -18,9 +18,9 @@ from typing import Any
 import anyio
 from attrs import frozen
 
-from polybus import Bus, EncodeError
-from polybus.protocols import Csb, Jrep, Ubre, UProtocol
-from polybus.testing import pair
+from polybus import Bus, EncodeError, connect
+from polybus.protocols import Csb, Jrep, Nats, Ubre, UProtocol
+from polybus.testing import NatsEngine, pair
 
 PAGE = Path(__file__).parent / "reference" / "bodies.md"
 
@@ -31,6 +31,7 @@ WIRES: dict[str, Any] = {
     "J.REP": Jrep(),
     "J.REP `values=plain`": Jrep(values="plain"),
     "uProtocol": UProtocol(),
+    "NATS": Nats(),
 }
 SAME: dict[str, Any] = {"UBRE": Ubre(format="binary"), "uProtocol": UProtocol(format="protobuf")}
 """Other spellings of a wire, of which a test shows that they make no difference."""
@@ -93,7 +94,8 @@ doubles, so whole numbers beyond 2^53 are refused there, rather than changed; ot
 what they cannot hold, also when it comes over UBRE or CSB: send such numbers as text. `tuple` arrives as a list
 everywhere.
 
-How each wire writes them: [UBRE](ubre.md), [CSB](csb.md), [J.REP](jrep.md), [uProtocol](uprotocol.md).
+How each wire writes them: [UBRE](ubre.md), [CSB](csb.md), [J.REP](jrep.md), [uProtocol](uprotocol.md),
+[NATS](nats.md).
 """
 
 
@@ -103,6 +105,9 @@ async def asking(bus: Bus, wire: Any) -> AsyncIterator[Bus]:
     if wire is None:
         async with bus:
             yield bus
+    elif isinstance(wire, Nats):
+        async with NatsEngine() as engine, connect(engine.url, bus=bus), connect(engine.url) as client:
+            yield client
     else:
         async with pair(bus, protocol=wire) as client:
             yield client

@@ -27,7 +27,7 @@ STYLE = """
   path { fill: none; stroke: #7b8794; stroke-width: 1.5px; marker-end: url(#tip) }
   marker path { fill: #7b8794; stroke: none }
 """
-PROTOCOLS = {"ubre": "UBRE", "csb": "CSB", "jrep": "J.REP", "uprotocol": "uProtocol"}
+PROTOCOLS = {"ubre": "UBRE", "csb": "CSB", "jrep": "J.REP", "uprotocol": "uProtocol", "nats": "NATS"}
 TRANSPORTS = {
     "memory": "memory",
     "tcp": "TCP, TLS",

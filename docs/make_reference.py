@@ -132,7 +132,15 @@ ROWS: tuple[tuple[str, Cell, Cell], ...] = (
     ),
     (
         "subscribe to one peer, also one that dialled in",
-        lambda wire: "–" if wire.asks_before_publishing else "exact subjects" if wire.subscribe else "it sends all",
+        lambda wire: (
+            "–"
+            if wire.asks_before_publishing
+            else "yes"
+            if wire.patterns
+            else "exact subjects"
+            if wire.subscribe
+            else "it sends all"
+        ),
         _when(lambda wire: True),
     ),
     ("stream, channel", _when(lambda wire: False), _when(lambda wire: wire.extensions)),

@@ -14,13 +14,15 @@ from typing import Any, Literal
 from attrs import frozen
 
 from polybus.errors import BadRequest, BusError, RemoteProtocolError
+from polybus.limits import Limits
 from polybus.message import Message
-from polybus.protocols import Csb, Jrep, Ubre, UProtocol
+from polybus.protocols import Csb, Jrep, Nats, Ubre, UProtocol
 
 __all__ = ["TARGETS", "Target"]
 
 VECTORS = Path(__file__).parent.parent / "tests" / "vectors"
 _ROLES: tuple[Literal["client", "server"], ...] = ("client", "server")
+_LET_IN = b'INFO {"server_id":"fuzz","headers":true,"max_payload":1048576}\r\n', b"PONG\r\n"
 _CONNECTED = bytes.fromhex("00000007 d000000000000000")
 
 
@@ -46,6 +48,7 @@ class Target:
         """
         for adapter in self.adapters:
             _decoder(adapter, data)
+            _framing(adapter, data)
             for role in _ROLES:
                 _session(adapter, role, (*self.before, data))
 
@@ -71,6 +74,24 @@ def _decoder(adapter: Any, data: bytes) -> None:
                 pass
         else:
             assert isinstance(message, RemoteProtocolError), message
+
+
+def _framing(adapter: Any, data: bytes) -> None:
+    """However a stream comes in, the same frames are cut out of it, and nothing is kept beyond the limit."""
+    framing = getattr(adapter, "framing", None)
+    if framing is None:
+        return
+    whole, parts = framing.cutter(Limits(), "tcp"), framing.cutter(Limits(), "tcp")
+    frames = list(whole.feed(data))
+    size = len(data) // 3 + 1
+    slices = [frame for start in range(0, len(data), size) for frame in parts.feed(data[start : start + size])]
+    assert frames == slices, (frames, slices)
+    assert (whole.broken is None) == (parts.broken is None)
+    assert whole.arrived <= len(data)
+    try:
+        framing.plain_preface(data)
+    except RemoteProtocolError:
+        return
 
 
 def _session(adapter: Any, role: Literal["client", "server"], given: tuple[bytes, ...]) -> None:
@@ -143,6 +164,28 @@ def _ubre() -> list[bytes]:
     ]
 
 
+def _nats() -> list[bytes]:
+    return _bad_inputs("nats", "any") + [
+        *_LET_IN,
+        b"PING\r\n",
+        b"+OK\r\n",
+        b"-ERR 'Authorization Violation'\r\n",
+        b"-ERR 'Permissions Violation for Publish to \"a.b\"'\r\n",
+        b'-ERR \'Permissions Violation for Subscription to "a.b" using queue "q"\'\r\n',
+        b"MSG news.today 2 5\r\nhello\r\n",
+        b'MSG user.get 2 _INBOX.x.1 8\r\n{"id":7}\r\n',
+        b"HMSG _INBOX.x.1 1 16 16\r\nNATS/1.0 503\r\n\r\n\r\n",
+        b"HMSG a 2 r 37 41\r\nNATS/1.0\r\nPolybus-Ttl: 300\r\nA: b\r\n\r\nnull\r\n",
+        b"HMSG a 1 61 61\r\nNATS/1.0\r\nNats-Service-Error: no\r\nNats-Service-Error-Code: 5\r\n\r\n\r\n",
+        b"PUB a.b r.c 2\r\n[]\r\n",
+        b"HPUB a.b 20 22\r\nNATS/1.0\r\nA: \xc3\xbc\r\n\r\n[]\r\n",
+        b"SUB a.* q 7\r\n",
+        b"UNSUB 7 3\r\n",
+        b'CONNECT {"verbose":false,"user":"ann","pass":"secret"}\r\n',
+        b"PUB a 3\r\nabc\r\nPING\r\nPUB b 0\r\n\r\n",
+    ]
+
+
 def _uprotocol() -> list[bytes]:
     seeds = _bad_inputs("uprotocol", "any") + _vectors("uprotocol", "input")
     codec, binary = UProtocol(mode="lenient").codec(), UProtocol(format="protobuf", mode="lenient").codec()
@@ -161,6 +204,7 @@ TARGETS: Mapping[str, Target] = {
         (Jrep(), Jrep(dialect="legacy"), Jrep(values="plain")),
         lambda: _bad_inputs("jrep", "any") + _vectors("jrep", "payload"),
     ),
+    "nats": Target((Nats(), Nats(tls_first=True)), _nats, _LET_IN),
     "uprotocol": Target((UProtocol(), UProtocol(mode="lenient"), UProtocol(format="protobuf", mode="lenient")), _uprotocol),
 }
 """By the protocol's name."""

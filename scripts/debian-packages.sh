@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# debian-packages.sh [python] [node] [web] [java]: installs what is missing of these, when run as root on a Debian;
+# debian-packages.sh [python] [node] [web] [java] [nats]: installs what is missing of these, when run as root on a Debian;
 # anywhere else it prints what is missing. Does nothing, and asks no network, when nothing is missing.
 set -eu
 
@@ -25,8 +25,13 @@ for part in "${@:-python}"; do
             # Spark needs 17 or newer; which one Debian calls its default depends on the release.
             [ -n "${JAVA_HOME:-}" ] || command -v java >/dev/null || packages+=(default-jre-headless)
             ;;
+        nats)
+            # A virtual environment may have a newer one in its own folder, which is another part of the tests.
+            [ -x /usr/sbin/nats-server ] || [ -x /usr/bin/nats-server ] || [ -x /usr/local/bin/nats-server ] ||
+                packages+=(nats-server)
+            ;;
         *)
-            echo "debian-packages.sh: unknown part '$part' (python, node, web, java)" >&2
+            echo "debian-packages.sh: unknown part '$part' (python, node, web, java, nats)" >&2
             exit 2
             ;;
     esac
@@ -43,7 +48,7 @@ fi
 
 echo "installing ${packages[*]}"
 export DEBIAN_FRONTEND=noninteractive
-# Installing nginx would start it too, on port 80 of every address; the tests start their own, on a loopback address.
+# Installing nginx or nats-server would start it too, on every address; the tests start their own, on a loopback address.
 policy=/usr/sbin/policy-rc.d
 if [ ! -e "$policy" ]; then
     trap 'rm -f "$policy"' EXIT

@@ -19,7 +19,8 @@ _RESERVED = frozenset(
     "tosubject commandtype replyto errorto sessionid value errormessage additionaldetails throwable methodparms "
     "priorityprocessing subjectslist capabilitiesflags reason "
     "specversion id source type sink datacontenttype dataschema subject time data data_base64 "
-    "hash priority ttl reqid commstatus plevel permission_level".split()
+    "hash priority ttl reqid commstatus plevel permission_level "
+    "nats-service-error nats-service-error-code".split()
 )
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _BAD_VALUE = re.compile(r"[\x00\r\n]")

@@ -71,7 +71,8 @@ class Message(Generic[T_co]):
         reply_to: Where an answer is wanted, for wires that say so.
         attributes: What only that wire knows. Of an error or an end: ``text``, ``reason``, ``detail``, and ``undelivered``
             where the bus itself refuses what has not come to a handler. Of an open: ``mode`` (``"stream"``, ``"channel"``,
-            ``"tunnel"``), ``credit``, ``hops``. Of a credit: ``credit``.
+            ``"tunnel"``), ``credit``, ``hops``. Of a credit: ``credit``. Of a subscribe or unsubscribe: ``handler`` where it
+            tells of a handler, on wires that have groups (`plugins.Capabilities`).
         extras: The same as it was set: None where there are none. Codecs set it.
         peer: Who sent it.
         decoded: The body as a value; `MISSING` while it exists only as `raw`. Codecs that have parsed it anyhow set it.

@@ -14,7 +14,7 @@ from attrs import frozen
 
 from tests.loops import FULL, LOOPS, TRIO, on
 
-from . import test_csb, test_jrep, test_protocols, test_tunnels
+from . import test_csb, test_jrep, test_nats, test_protocols, test_tunnels
 
 PROTOCOLS = {"csb", "jrep", "ubre", "uprotocol"}
 
@@ -47,6 +47,7 @@ def places(*modules: ModuleType) -> Iterator[Place]:
 
 
 ON_TRANSPORTS = [*places(test_csb, test_jrep, test_protocols)]
+AT_NETWORKS = [*places(test_nats)]
 IN_TUNNELS = [*places(test_tunnels)]
 
 
@@ -67,6 +68,12 @@ def test_every_protocol_runs_on_every_loop_and_in_one_place_on_all() -> None:
 def test_every_transport_runs_on_every_loop() -> None:
     met = {(place.transport, loop) for place in ON_TRANSPORTS for loop in place.loops}
     assert met == {*itertools.product(["memory", "tcp", "unix", "ws"], LOOPS)}
+
+
+def test_a_network_runs_on_every_loop_and_every_transport_that_it_has() -> None:
+    assert {loop for place in AT_NETWORKS for loop in place.loops} == {*LOOPS}
+    assert {place.transport for place in AT_NETWORKS} == {"memory", "tcp", "ws"}
+    assert {place.transport for place in AT_NETWORKS if place.loops == LOOPS} == {"memory"}
 
 
 @pytest.mark.parametrize("part", ["protocol", "outside", "transport"])

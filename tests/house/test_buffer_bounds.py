@@ -12,7 +12,7 @@ import polybus
 PACKAGE = Path(polybus.__file__).parent
 FOLDERS = """
 _bridge _bus _core _handlers _link _peer _pubsub _rpc _tunnel bindings broker
-protocols/csb protocols/ubre transports/_stream transports/_ws
+protocols/csb protocols/nats protocols/ubre transports/_stream transports/_ws
 """.split()
 MODULES = ("_util/broadcast", "_util/pattern_index", "_util/priority_queue")
 GROWING = {"Counter", "OrderedDict", "PriorityQueue", "bytearray", "defaultdict", "deque", "dict", "list", "set"}
@@ -21,6 +21,20 @@ OURS = "grows with what this application does, not with what peers send"
 BOUNDS: dict[str, str] = {
     "transports._stream.framer.parts": "one frame: its framer refuses more than Limits.message",
     "_core.workers._told": OURS,
+    "_link.confirmations._asked": OURS,
+    "transports._stream.addresses._others": "64 addresses",
+    "protocols.nats.codec._subjects": "4,096 subjects, then it is emptied",
+    "protocols.nats.codec.headers": "Limits.headers, of one message",
+    "protocols.nats.framing._parts": "one operation: a payload over Limits.message is not kept",
+    "protocols.nats.headers._known": "512 blocks of 512 bytes, then it is emptied",
+    "protocols.nats.operations._names": "4,096 subjects, then it is emptied",
+    "protocols.nats.session._events": "what one chunk holds: taken after each",
+    "protocols.nats.session._frames": "what one chunk is answered with: taken after each",
+    "protocols.nats.session._pings": OURS,
+    "protocols.nats.session._waiting": "Limits.pending",
+    "protocols.nats.subscriptions._sids": OURS,
+    "protocols.nats.subscriptions.by_sid": OURS,
+    "protocols.nats.subscriptions.refused": OURS,
     "_core.threads._waits": "Limits.total_running: each is a handler that runs",
     "_peer.negotiation._deferred": "Limits.waiting_bytes: a hello that does not fit is answered at once; charged",
     "_pubsub.peer_subscriptions._patterns": OURS,

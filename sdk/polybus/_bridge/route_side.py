@@ -13,7 +13,7 @@ from .._util.violation_counter import ViolationCounter
 from ..errors import BusError, Code, RequestError
 from ..headers import VIA
 from ..message import MISSING, Kind, Message
-from ..subjects import is_pattern, matches
+from ..subjects import matches
 from .forward_publications import PublicationForwarder
 from .forward_requests import BridgedCall, RequestForwarder
 from .forward_streams import StreamForwarder
@@ -52,8 +52,9 @@ class RouteSide:
         """Take what comes from now on."""
         self.is_open, self._losses = True, ViolationCounter()
         self.here.lookup.sides.append(self)
-        if "request" in self.route.kinds and not is_pattern(self.route.source):
+        if "request" in self.route.kinds:
             self.here.pubsub.announcer.add_handler(self.route.source)
+            await self.here.pubsub.announcer.known()
         if "publish" in self.route.kinds:
             self._publications = PublicationForwarder(self)
             self.here.pubsub.add_handler_queue(self._publications)
@@ -64,6 +65,8 @@ class RouteSide:
         self.is_open = False
         if self in self.here.lookup.sides:
             self.here.lookup.sides.remove(self)
+            if "request" in self.route.kinds:
+                self.here.pubsub.announcer.remove_handlers({self.route.source} - {*self.here.lookup.answered(patterns=True)})
         if self._publications is not None:
             self.here.pubsub.remove_handler_queue(self._publications)
 

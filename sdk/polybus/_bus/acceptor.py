@@ -164,6 +164,7 @@ class Serving:
                 tls=self._tls,
                 private=self._private,
                 adapter=self._adapter,
+                framing=ProtocolFeatures.of(self._adapter).framing,
             )
             where = () if self._address is None else (self._address,)
             listening: Listening = await self._transport.listen(*where, options)

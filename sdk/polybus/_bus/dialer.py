@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -194,6 +194,7 @@ class Connecting:
             headers=await self._current_headers(link),
             tls=self._tls,
             adapter=self._adapter,
+            framing=ProtocolFeatures.of(self._adapter).framing,
         )
         began = runtime.time()
         transport = await self._connector.connect(options)
@@ -270,6 +271,10 @@ class Connecting:
         """Take note that the link can be used."""
         if self._decided is not None:
             self._decided.set()
+
+    def other_servers(self, addresses: Sequence[str], leaving: bool) -> None:
+        """Tell the connector where else the service is."""
+        EndpointFeatures.of(self._connector).other_servers(addresses, leaving)
 
     def link_down(self, why: Closed) -> None:
         """Take note of a lost connection: the attempt under way has failed, or the link has to be dialled again."""

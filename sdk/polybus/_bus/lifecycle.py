@@ -241,6 +241,7 @@ class Lifecycle:
         """
         until = runtime.notifier.until
         with anyio.move_on_after(timeout):
+            await self._pubsub.announcer.withdraw()
             with anyio.move_on_after(timeout * STREAMS_SHARE):
                 await until(lambda: not self._serves(runtime))
             for call in list(self._calls(runtime)):

@@ -154,6 +154,7 @@ class LinkRegistry:
         try:
             if peer in self.pubsub.recipients.bus_identities.held_out:  # it may be who has dialled this bus
                 await peer.extended()
+            await link.confirmed()
             if self.pubsub.announcer.has_patterns:
                 await self.pubsub.announcer.restored(peer)
                 if peer.speaks_extensions is not False and not peer.silent:

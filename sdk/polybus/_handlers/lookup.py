@@ -85,7 +85,7 @@ class HandlerLookup:
             return side.tunnels
         return found
 
-    def answered(self) -> list[str | int]:
-        """List the subjects of requests that are answered here, by handlers or over bridges."""
+    def answered(self, *, patterns: bool = False) -> list[str | int]:
+        """List the subjects of requests that are answered here, by handlers or over bridges; those with wildcards if asked."""
         crossing = [side.route.source for side in self.sides if "request" in side.route.kinds]
-        return [*self.handlers, *(source for source in crossing if not is_pattern(source))]
+        return [*self.handlers, *(source for source in crossing if patterns or not is_pattern(source))]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -18,21 +18,36 @@ from attrs import define, field
 from .._core.memory import MemoryBudget, Share
 from .._util.sources import sources
 from .._util.violation_counter import ViolationCounter, too_many
-from ..errors import BusError, Disconnected, Forbidden, QueueFull, RequestError, TooLarge, Unauthorized, Unsupported, another
+from ..errors import (
+    BusError,
+    Code,
+    Disconnected,
+    Forbidden,
+    QueueFull,
+    RequestError,
+    TooLarge,
+    Unauthorized,
+    Unsupported,
+    another,
+)
 from ..events import FrameRefused, LinkDown, LinkUp, PeerSlow
 from ..message import Kind, Message
 from ..plugins import (
     Closed,
     CloseWanted,
     CodecFeatures,
+    Confirmed,
     Identity,
+    OtherServers,
     PeerClosed,
     PeerOpened,
     Ready,
     Refused,
+    SessionFeatures,
     TransportFeatures,
     Undelivered,
 )
+from .confirmations import Confirmations
 from .multiplexer import MultiplexedPeers, expiry
 from .receiver import ConnectionReceiver
 from .recording import Taps
@@ -119,6 +134,7 @@ class Link:
     _arriving: MemoryBudget | None = field(default=None, init=False)
     _receiver: ConnectionReceiver | None = field(default=None, init=False)
     _taps: Taps | None = field(default=None, init=False)
+    _confirmations: Confirmations | None = field(default=None, init=False)
     _since: float = field(default=0.0, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -387,6 +403,11 @@ class Link:
         elif isinstance(event, Undelivered):
             self.services.counters.dropped += 1
             text = f"{event.reason}: {event.text}" if event.text else event.reason
+            if event.code is Code.PERMISSION_DENIED:  # of a handler nobody else would hear
+                template = "polybus: %s refuses %s of %.100r: %.200s"
+                self.runtime.warnings.warn(
+                    logger, now, template, self.address, event.message.kind.value, event.message.subject, text
+                )
             peer = self._peer_of(event.message.peer)
             self.services.dead_letter(peer, event.message, event.code, text)
             if peer is not None and event.message.kind in _ANSWERS:
@@ -397,6 +418,12 @@ class Link:
         elif isinstance(event, PeerClosed):
             if self.multiplexed is not None:
                 self.multiplexed.closed(event.key, event.reason)
+        elif isinstance(event, Confirmed):
+            if self._confirmations is not None:
+                self._confirmations.answered(event)
+        elif isinstance(event, OtherServers):
+            if self._dialer is not None:
+                self._dialer.other_servers(event.addresses, event.leaving)
         elif isinstance(event, CloseWanted):
             self.flush()
             self._break_off(Closed(event.code, event.reason, event.error))
@@ -588,10 +615,34 @@ class Link:
         written = TransportFeatures.of(self.transport).written
         if written is None:
             return
+        await self._outbox_written()
+        await written()
+
+    async def _outbox_written(self) -> None:
+        """Wait until what waits now has been handed to the transport."""
         last = self.outbox.last if self.outbox is not None else None
         while last is not None and last.waits and self.stands:
             await self.room(math.inf)
-        await written()
+
+    async def confirmed(self) -> Collection[str | int]:
+        """Wait until the other end has handled all that was sent so far, on wires that can ask for that.
+
+        Returns:
+            Patterns whose subscriptions it refuses.
+
+        Raises:
+            Disconnected: The connection ended meanwhile.
+        """
+        if SessionFeatures.of(self.session).confirm is None:
+            return ()
+        await self._outbox_written()
+        session = self.session
+        if session is None or not self.stands:
+            raise self.disconnected(sent=False)
+        self._confirmations = self._confirmations or Confirmations()
+        asked = self._confirmations.ask(session, self.runtime.time())
+        self.flush()
+        return () if asked is None else await asked.answer(self.address)
 
     def disconnected(self, *, sent: bool) -> BusError:
         """Make the error that says why nothing can be sent any more."""
@@ -716,6 +767,8 @@ class Link:
             self._receiver = None
         returns = self._comes_back(why)
         self._move(Change.LOST if returns else Change.ENDED)
+        if self._confirmations is not None:
+            self._confirmations.lost()
         self._charge(0)
         if self._arriving is not None:
             self._arriving.release(self._arriving.held)

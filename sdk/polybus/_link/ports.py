@@ -5,6 +5,7 @@ A peer that a link hands on, in an event or as `Link.peer`, has the type `Any`: 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class LinkDialer(Protocol):
 
     def link_up(self) -> None: ...
     def link_down(self, why: Closed) -> None: ...
+    def other_servers(self, addresses: Sequence[str], leaving: bool) -> None: ...
 
 
 class PeerPort(Protocol):

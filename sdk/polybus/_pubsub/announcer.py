@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -70,7 +70,7 @@ class SubscriptionAnnouncer:
             not wanted
             and link.initiates
             and self._understands(peer, pattern)
-            and not (_tells_handlers(link) and pattern in self._lookup.answered())
+            and not (_tells_handlers(link) and not _has_groups(link) and pattern in self._lookup.answered())
         ):
             _send(Message(Kind.UNSUBSCRIBE, pattern), peer)
 
@@ -103,11 +103,32 @@ class SubscriptionAnnouncer:
             self._take_back(peer, pattern)
 
     def add_handler(self, subject: str | int) -> None:
-        """Tell those peers that want to know of a handler that was registered while they are connected."""
+        """Tell those peers that want to know of a handler that was registered while they are connected.
+
+        Of a route of a bridge, which may have wildcards, where the wire has groups.
+        """
         for peer in self._audience():
-            if _tells_handlers(peer.link):
-                for name in self._allowed(peer, [("request", subject)]):
-                    _send(Message(Kind.SUBSCRIBE, name), peer)
+            if _tells_handlers(peer.link) and (_has_groups(peer.link) or not is_pattern(subject)):
+                for verb, name in self._allowed(peer, [("request", subject)]):
+                    _send(_announcement(verb, name, peer), peer)
+
+    def remove_handlers(self, subjects: Iterable[str | int]) -> None:
+        """Leave the groups of subjects, on wires that have groups: what comes there is for the other members."""
+        for peer in self._audience():
+            if _has_groups(peer.link):
+                for subject in subjects:
+                    _send(Message(Kind.UNSUBSCRIBE, subject, attributes={"handler": True}), peer)
+
+    async def withdraw(self) -> None:
+        """Leave all groups, because the bus is draining, and wait until that is known. What came before is answered."""
+        self.remove_handlers(self._lookup.answered(patterns=True))
+        await self.known()
+
+    async def known(self) -> None:
+        """Wait until the peers have handled what they were told, where the wire can ask for that."""
+        for peer in self._audience():
+            with suppress(Disconnected):
+                await peer.link.confirmed()
 
     def _audience(self) -> list[Peer]:
         """List the peers that are told of this bus's subscriptions."""
@@ -164,10 +185,12 @@ class SubscriptionAnnouncer:
             if peer in self._recipients.unconfirmed:
                 raise bare_peer(peer)
             raise peer.negotiation.unsupported(f"it matches exact subjects only: subscribe to those instead of {pattern!r}")
-        if not alone and pattern not in self._allowed(peer, [("publish", pattern)]):
+        if not alone and not self._allowed(peer, [("publish", pattern)]):
             return
         link.answer(Message(Kind.SUBSCRIBE, pattern), peer)
         await link.written()
+        if pattern in await link.confirmed():
+            raise Forbidden(f"{peer!r} does not let us subscribe to {pattern!r}")
         if not link.upstream and not alone:
             return
         if peer.speaks_extensions is not False and not peer.silent and pattern in await peer.negotiation.confirm([pattern]):
@@ -226,11 +249,11 @@ class SubscriptionAnnouncer:
         if link.upstream:
             peer.greet()
         later = []
-        for pattern in self._allowed(peer, self._names(peer, link)):
-            if self._understands(peer, pattern):
-                self._tell(peer, pattern)
+        for verb, name in self._allowed(peer, self._names(peer, link)):
+            if self._understands(peer, name):
+                self._tell(peer, verb, name)
             else:
-                later.append(pattern)
+                later.append(name)
         link.flush()
         if later:
             done = self._restoring[peer] = anyio.Event()
@@ -240,18 +263,18 @@ class SubscriptionAnnouncer:
         """List the verbs and names that a peer is to be told of."""
         names = [("publish", pattern) for pattern in dict.fromkeys((*self._patterns, *self._to_peers.patterns(peer)))]
         if _tells_handlers(link):
-            names += [("request", subject) for subject in self._lookup.answered()]
+            names += [("request", subject) for subject in self._lookup.answered(patterns=_has_groups(link))]
         return names
 
-    def _allowed(self, peer: Peer, names: list[tuple[str, str | int]]) -> Iterable[str | int]:
-        """Filter the names that a peer may be told of: without leave it shall not even know them.
+    def _allowed(self, peer: Peer, names: list[tuple[str, str | int]]) -> Collection[tuple[str, str | int]]:
+        """Filter the names that a peer may be told of, each with its verb: without leave it shall not even know them.
 
         What an asynchronous `authorize` allows is told later.
         """
         link = peer.link
         if self._services.authorize is None or link.upstream or not _tells_handlers(link):
-            return dict.fromkeys(name for _, name in names)
-        allowed: dict[str | int, None] = {}
+            return _each_once(names, link)
+        allowed: list[tuple[str, str | int]] = []
         for index, (verb, name) in enumerate(names):
             answer = self._services.access.asks(peer, verb, name, Message(Kind(verb), name))
             if inspect.isawaitable(answer):
@@ -259,26 +282,26 @@ class SubscriptionAnnouncer:
                 peer.spawn(self._tell_allowed, peer, names[index:])
                 break
             if answer:
-                allowed[name] = None
-        return allowed
+                allowed.append((verb, name))
+        return _each_once(allowed, link)
 
     async def _tell_allowed(self, peer: Peer, names: list[tuple[str, str | int]]) -> None:
         authority = self._services.access
         for verb, name in names:
             if await authority.answer(authority.asks(peer, verb, name, Message(Kind(verb), name))) and peer.connected:
                 if self._understands(peer, name):
-                    _send(Message(Kind.SUBSCRIBE, name), peer)
+                    _send(_announcement(verb, name, peer), peer)
 
     @staticmethod
-    def _tell(peer: Peer, pattern: str | int) -> None:
+    def _tell(peer: Peer, verb: str, name: str | int) -> None:
         """Queue one subscription, for the session to write many at once."""
         link = peer.link
         assert link.session is not None
         try:
-            link.session.send(Message(Kind.SUBSCRIBE, pattern), link.runtime.time(), peer.key)
+            link.session.send(_announcement(verb, name, peer), link.runtime.time(), peer.key)
         except BusError as error:  # a subject that this wire keeps to itself
             now = link.runtime.time()
-            link.runtime.warnings.warn(logger, now, "polybus: %r does not hear of %r: %s", peer, pattern, error)
+            link.runtime.warnings.warn(logger, now, "polybus: %r does not hear of %r: %s", peer, name, error)
         else:
             link.services.counters.sent += 1
 
@@ -301,8 +324,8 @@ class SubscriptionAnnouncer:
             return
         waited = session.capabilities.asks_before_publishing or not session.capabilities.subscribe
         names = [(verb, name) for verb, name in self._names(peer, link) if waited or is_pattern(name)]
-        for pattern in self._allowed(peer, names):
-            _send(Message(Kind.SUBSCRIBE, pattern), peer)
+        for verb, name in self._allowed(peer, names):
+            _send(_announcement(verb, name, peer), peer)
 
     async def restored(self, peer: Peer) -> None:
         """Wait until a peer has been told of the patterns that depend on who it is."""
@@ -336,6 +359,24 @@ def _send(message: Message, peer: Peer) -> None:
         peer.link.answer(message, peer)
     except (LocalProtocolError, Unsupported) as error:
         logger.debug("polybus: %r is not told of %r: %s", peer, message.subject, error)
+
+
+def _announcement(verb: str, name: str | int, peer: Peer) -> Message:
+    """Make the message that tells of a subscription (`publish`) or a handler (`request`)."""
+    groups = verb == "request" and _has_groups(peer.link)
+    return Message(Kind.SUBSCRIBE, name, attributes={"handler": True} if groups else None)
+
+
+def _each_once(names: Iterable[tuple[str, str | int]], link: Link) -> Collection[tuple[str, str | int]]:
+    """Leave out what would be told twice: where handlers have no form of their own, a handler's subject that is subscribed."""
+    if _has_groups(link):
+        return dict.fromkeys(names)
+    return {name: (verb, name) for verb, name in names}.values()
+
+
+def _has_groups(link: Link) -> bool:
+    """Tell whether a wire announces handlers in a form of their own."""
+    return link.session is not None and link.session.capabilities.groups
 
 
 def _tells_handlers(link: Link) -> bool:

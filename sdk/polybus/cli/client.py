@@ -117,13 +117,19 @@ async def _sign_of_life(bus: Bus, timeout: float) -> None:
     PeerError where it does not say a word.
     """
     peer = bus.peers[0]
-    if not timeout or peer.transport not in _WITHOUT_HANDSHAKE:
+    if not timeout or not _may_be_mute(bus):
         return
     with anyio.move_on_after(timeout):
         for _ in range(math.ceil(timeout)):
             if await peer.extended() or bus.stats().received:
                 return
     raise _silent(bus, timeout)
+
+
+def _may_be_mute(bus: Bus) -> bool:
+    """Tell whether nothing has been heard of a peer: neither transport nor protocol has a handshake."""
+    peer = bus.peers[0]
+    return peer.transport in _WITHOUT_HANDSHAKE and peer.speaks_extensions is None
 
 
 def _silent(bus: Bus, timeout: float) -> PeerError:
@@ -147,7 +153,7 @@ async def _watch(bus: Bus, events: AsyncIterator[BusEvent], timeout: float) -> N
     """Tell of a link that is down, which misses publications; PeerError for one that was never alive."""
     async with anyio.create_task_group() as group:
         group.start_soon(_tell_of_links, bus, events)
-        if timeout and bus.peers[0].transport in _WITHOUT_HANDSHAKE:
+        if timeout and _may_be_mute(bus):
             await anyio.sleep(timeout)
             if not bus.stats().received:
                 raise _silent(bus, timeout)

@@ -20,7 +20,8 @@ from attrs import define
 
 from .. import Bus, BusError, ConnectFailed, DeadlineExceeded, Disconnected, Limits, NoHandler, RequestError, connect
 from .._validation import shown
-from ..plugins import Connector, DialOptions, Transport
+from ..errors import RemoteProtocolError
+from ..plugins import Connector, DialOptions, ProtocolFeatures, Transport
 from ..plugins.registry import resolve_url
 from ..transports._stream.wire import plain_reason
 from . import hints
@@ -135,10 +136,21 @@ class Examination:
     async def _shake_hands(self, stack: AsyncExitStack) -> str:
         context = self.tls if self.tls is not None else ssl.create_default_context()
         with anyio.fail_after(self.timeout):
+            await self._first_words()
             stream = await TLSStream.wrap(self._stream, hostname=self._host, ssl_context=context)
         stack.push_async_callback(anyio.aclose_forcefully, stream)
         tls = stream.extra(TLSAttribute.ssl_object)
         return f"{tls.version()}, {_certificate(tls.getpeercert() or {})}"
+
+    async def _first_words(self) -> None:
+        """Hear what the server says before TLS, where the protocol has it so. May raise `StepFailed`."""
+        framing = ProtocolFeatures.of(self._adapter).framing
+        said = b""
+        try:
+            while framing is not None and self._parts.scheme == "tls" and framing.plain_preface(said) == 0:
+                said += await self._stream.receive()
+        except RemoteProtocolError as error:
+            raise StepFailed(error.text, "correct the URL, or the server's configuration") from None
 
     async def _find_socket(self, stack: AsyncExitStack) -> str:
         path = anyio.Path(unquote(self._parts.path))
@@ -174,6 +186,9 @@ class Examination:
             if self._peer.negotiation.answers_only:
                 return "a polybus peer that only answers here: requests, publications and notifications to it"
             return "a polybus peer: streams, channels, wildcards and cancelling too"
+        session = self._peer.link.session
+        if session is not None and session.capabilities.patterns:
+            return f"a {self._adapter.name} network: wildcards, no streams and no channels"
         return f"a bare {self._adapter.name} peer, or a silent one: no streams, channels or wildcards"
 
     async def _ask(self, stack: AsyncExitStack) -> str:

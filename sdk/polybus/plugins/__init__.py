@@ -12,12 +12,15 @@ A **transport** is one connection that carries whole frames, and calls its **rec
 from .admission import Admission, Gate, Handshake, Identity
 from .endpoints import Connector, DialOptions, Listening, ListenOptions, TransportAdapter
 from .features import CodecFeatures, EndpointFeatures, ProtocolFeatures, ReceiverFeatures, SessionFeatures, TransportFeatures
+from .framing import FrameCutter, Framing
 from .protocols import (
     Capabilities,
     CloseWanted,
     Codec,
+    Confirmed,
     Dissector,
     FrameField,
+    OtherServers,
     PeerClosed,
     PeerOpened,
     ProtocolAdapter,
@@ -39,11 +42,14 @@ __all__ = [
     "Closed",
     "Codec",
     "CodecFeatures",
+    "Confirmed",
     "Connector",
     "DialOptions",
     "Dissector",
     "EndpointFeatures",
+    "FrameCutter",
     "FrameField",
+    "Framing",
     "Gate",
     "Handshake",
     "Host",
@@ -51,6 +57,7 @@ __all__ = [
     "Identity",
     "ListenOptions",
     "Listening",
+    "OtherServers",
     "PeerClosed",
     "PeerOpened",
     "ProtocolAdapter",

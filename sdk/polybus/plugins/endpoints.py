@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from attrs import field, frozen
 
 from .admission import Gate
+from .framing import Framing
 from .transports import Host, Transport
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ class DialOptions:
     tls: ssl.SSLContext | None = None
     adapter: ProtocolAdapter | None = None
     """The protocol, for transports that carry its messages in a form of their own (HTTP)."""
+    framing: Framing | None = None
+    """The protocol's own framing, for transports over byte streams and WebSockets; None for theirs."""
 
 
 class Connector(Protocol):
@@ -77,6 +80,8 @@ class ListenOptions:
     at which address it came in."""
     adapter: ProtocolAdapter | None = None
     """The protocol, for transports that carry its messages in a form of their own (HTTP)."""
+    framing: Framing | None = None
+    """The protocol's own framing, as in `DialOptions`."""
 
 
 class Listening(Protocol):

@@ -12,6 +12,7 @@ from attrs import frozen
 
 from ..body import BodyFormat
 from ..message import Message
+from .framing import Framing
 from .transports import Closed
 
 if TYPE_CHECKING:
@@ -81,6 +82,9 @@ class EndpointFeatures(_Features):
 
     spent: bool = False
     """The connector is used up: ``connect(..., wait=)`` does not wait for another attempt."""
+    other_servers: Callable[[Sequence[str], bool], None] = _nothing
+    """``other_servers(addresses, leaving)`` tells a connector of more addresses (``host:port``) of its service, which are tried
+    in turn where one does not answer; with `leaving` the last one is about to go."""
     carries_query: bool = False
     """The handshake shows the server a query: the members of a URL's query that are no options of the protocol stay in the
     address."""
@@ -105,6 +109,10 @@ class SessionFeatures(_Features):
     pieces: Callable[[bytes], Sequence[bytes]] | None = None
     """``pieces(frame)`` gives the same messages as several frames, each of which takes a few milliseconds to handle, where
     a frame may hold very many. The bus lets others run in between."""
+    confirm: Callable[[float], Any] | None = None
+    """``confirm(now)`` queues a question, the answer to which shows that the other end has handled all that was queued before,
+    and gives a key; `Confirmed` with that key is the answer. On wires that have such a question, entering a subscription waits
+    for it."""
 
 
 @frozen(kw_only=True)
@@ -125,5 +133,10 @@ class ProtocolFeatures(_Features):
     """Numbers of subjects' names, which no URL can say; captures keep them."""
     dissect: Callable[[bytes], Sequence[FrameField]] | None = None
     """Fields of a frame for people; see `Dissector`."""
+    framing: Framing | None = None
+    """Its own framing on byte streams and WebSockets, in place of those of the transports."""
+    user_options: Callable[[str, str | None], Mapping[str, str]] | None = None
+    """``user_options(user, password)`` gives the options that the user and the password of a URL stand for: on transports that
+    carry none, the protocol tells them to the server."""
     inspect_options: Mapping[str, str] | None = None
     """Options with which frames that are only looked at are read; see `Dissector`."""

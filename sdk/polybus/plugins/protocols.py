@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, Protocol, Self, TypeAlias
 
 from attrs import field, frozen
@@ -38,6 +38,9 @@ class Capabilities:
     """Side that tells the other one of its subscriptions: the side that opened the link, or both."""
     handlers: bool = False
     """The peer asks only for subjects that it was told of: those of handlers are announced to it like subscriptions."""
+    groups: bool = False
+    """Handlers of a subject share its requests, on this wire, and are announced in a form of their own: a subscribe or
+    unsubscribe whose `attributes` have ``handler``, beside that of a subscription to the same subject. With `handlers`."""
     many_peers: bool = False
     """One connection carries several peers (`PeerOpened`, `PeerClosed`); otherwise it has one, opened at `Ready`."""
     shared_publish: bool = False
@@ -172,7 +175,26 @@ class CloseWanted:
     """Why, for the local side: an `Unauthorized` or `Forbidden` here stops reconnecting."""
 
 
-SessionEvent: TypeAlias = Ready | PeerOpened | PeerClosed | Refused | Undelivered | CloseWanted
+@frozen
+class Confirmed:
+    """The other end has handled all that was queued before a question; see `SessionFeatures.confirm`."""
+
+    key: Any
+    refused: Collection[str | int] = ()
+    """Patterns whose subscriptions it does not allow, as far as it has said so on this connection."""
+
+
+@frozen
+class OtherServers:
+    """The same service is at other addresses too: they are tried where this one does not answer, if the transport can."""
+
+    addresses: Sequence[str]
+    """Each ``host:port``."""
+    leaving: bool = False
+    """The server at this end is about to leave: the next connection had better go to another."""
+
+
+SessionEvent: TypeAlias = Ready | PeerOpened | PeerClosed | Refused | Undelivered | CloseWanted | Confirmed | OtherServers
 
 
 class Session(Protocol):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
-from attrs import fields_dict, frozen, has
+from attrs import evolve, fields_dict, frozen, has
 
 from .._validation import without_password
 from .features import EndpointFeatures, ProtocolFeatures
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _PROTOCOLS = {
     "csb": "polybus.protocols.csb:Csb",
     "jrep": "polybus.protocols.jrep:Jrep",
+    "nats": "polybus.protocols.nats:Nats",
     "ubre": "polybus.protocols.ubre:Ubre",
     "uprotocol": "polybus.protocols.uprotocol:UProtocol",
 }
@@ -62,8 +63,12 @@ class SplitUrl:
     options: Mapping[str, str]
 
 
-def split_url(url: str) -> SplitUrl:
+def split_url(url: str, *, takes_user: bool = False) -> SplitUrl:
     """Take a URL apart.
+
+    Args:
+        url: ``<protocol>+<transport>://<address>``
+        takes_user: Whether its user is for the protocol, whatever the transport.
 
     Raises:
         ValueError: No protocol, no transport, or no ``://``; the text shows the right form.
@@ -86,7 +91,7 @@ def split_url(url: str) -> SplitUrl:
         _ = parts.port
     except ValueError as error:
         raise ValueError(f"{shown}: {error}") from None
-    if parts.username is not None and transport in _WITH_HEADERS:
+    if parts.username is not None and transport in _WITH_HEADERS and not takes_user:
         raise ValueError(
             f"{shown}: the URL carries no user and no password; put a token into headers={{'authorization': 'Bearer TOKEN'}}"
         )
@@ -111,9 +116,13 @@ def resolve_url(
     Raises:
         ValueError: Malformed; a protocol or transport that is not installed; an option that is not known.
     """
-    parts = split_url(url)
+    user_options = _user_options(protocol or url.partition("+")[0])
+    parts = split_url(url, takes_user=user_options is not None)
     transport = find_transport(parts.transport)
     options, rest = dict(parts.options), dict[str, str]()
+    if user_options is not None:
+        parts, given = _without_user(parts, user_options)
+        options |= given
     if parts.transport in _WITH_QUERY or EndpointFeatures.of(transport).carries_query:
         known = _option_names(protocol or parts.protocol)
         if known is not None:
@@ -125,6 +134,28 @@ def resolve_url(
     if parts.transport in _OVER_HTTP:
         transport = _load("transports", parts.transport)(find_http_binding(adapter))
     return adapter, transport, f"{parts.address}?{urlencode(rest)}" if rest else parts.address
+
+
+def _user_options(protocol: str | ProtocolAdapter) -> Callable[[str, str | None], Mapping[str, str]] | None:
+    """What a protocol makes of the user of a URL, if anything."""
+    if isinstance(protocol, str):
+        try:
+            protocol = _load("protocols", protocol)
+        except ValueError:
+            return None  # it is looked for again, and its absence told
+    return ProtocolFeatures.of(protocol).user_options
+
+
+def _without_user(
+    parts: SplitUrl, user_options: Callable[[str, str | None], Mapping[str, str]]
+) -> tuple[SplitUrl, Mapping[str, str]]:
+    """A URL without its user, and the options that this is."""
+    url = urlsplit(parts.address)
+    if url.username is None:
+        return parts, {}
+    address = f"{parts.transport}://{parts.address.partition('://')[2].rpartition('@')[2]}"
+    password = None if url.password is None else unquote(url.password)
+    return evolve(parts, address=address), user_options(unquote(url.username), password)
 
 
 def _option_names(protocol: str | ProtocolAdapter) -> Collection[str] | None:

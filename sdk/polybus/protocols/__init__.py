@@ -10,11 +10,13 @@ from .._util.lazy_names import lazy_names
 if TYPE_CHECKING:
     from .csb import Csb
     from .jrep import Jrep
+    from .nats import Nats
     from .ubre import Ubre
     from .uprotocol import UProtocol
 
-__all__ = ["Csb", "Jrep", "UProtocol", "Ubre"]
+__all__ = ["Csb", "Jrep", "Nats", "UProtocol", "Ubre"]
 
 __getattr__: Callable[[str], Any] = lazy_names(
-    __name__, {".csb": ["Csb"], ".jrep": ["Jrep"], ".ubre": ["Ubre"], ".uprotocol": ["UProtocol"]}
+    __name__,
+    {".csb": ["Csb"], ".jrep": ["Jrep"], ".nats": ["Nats"], ".ubre": ["Ubre"], ".uprotocol": ["UProtocol"]},
 )

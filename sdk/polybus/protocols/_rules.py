@@ -13,7 +13,7 @@ MODES: Final = ("stream", "channel", "tunnel")
 """Of an open."""
 
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
-_LINE: Final = re.compile(r"[\r\n\x00]")
+LINE_BREAK: Final = re.compile(r"[\r\n\x00]")
 
 
 def fault_in_subject(value: Any, limit: int) -> str | None:
@@ -37,7 +37,7 @@ def fault_in_headers(headers: Any, limit: int) -> str | None:
     for name, value in headers.items():
         if type(name) is not str or type(value) is not str or not name:
             return "headers are text to text, and a name is not empty"
-        if _LINE.search(name) or _LINE.search(value):
+        if LINE_BREAK.search(name) or LINE_BREAK.search(value):
             return f"CR, LF or NUL in the header {name[:40]!r}"
         size += len(name.encode("utf-8", "replace")) + len(value.encode("utf-8", "replace"))
     return f"headers of {size} bytes are larger than {limit} (limit: headers)" if size > limit else None

@@ -1,4 +1,4 @@
-"""TCP, TLS and Unix sockets: frames with a length in front.
+"""TCP, TLS and Unix sockets: frames with a length in front, or in the form that their protocol brings (`Framing`).
 
 Liveness: a bare peer does not answer our keep-alives, so silence alone is not death here; but its kernel acknowledges them.
 After `Limits.ping_interval` of silence one is written. If `Limits.ping_timeout` later nothing was acknowledged for so long,
@@ -8,14 +8,17 @@ same times. A peer that is there but reads nothing is found by the write deadlin
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
 from attrs import define, field
 
-from ..errors import BusError, LocalProtocolError
+from ..errors import BusError, ConnectFailed, LocalProtocolError, Unsupported
 from ..plugins import Admission, Closed, Connector, DialOptions, Handshake, Host, Listening, ListenOptions, Transport
+from ._stream.addresses import ServerAddresses
 from ._stream.close_codes import code_for, text_of
-from ._stream.dial import dial_tcp, dial_unix
+from ._stream.dial import dial_tcp, dial_unix, dial_with_preface
+from ._stream.framed import FramedTransport, PendingFramedConnection
 from ._stream.length_prefix import KEEP_ALIVE, LengthFramer, closing_frame, pack_length
 from ._stream.listen import PendingConnection, StreamListener
 from ._stream.sockets import bind_tcp, bind_unix
@@ -23,6 +26,9 @@ from ._stream.tls import ClientTls, check_server_tls
 from ._stream.transport import StreamTransport, TransportState
 from ._stream.urls import bare_address, unix_path
 from ._stream.wire import Wire
+
+if TYPE_CHECKING:
+    import ssl
 
 _LARGE: Final = 64 * 1024
 
@@ -130,6 +136,20 @@ class TcpConnector:
     url: str
     reconnects: bool = field(default=True, init=False)
     _tls: ClientTls = field(factory=ClientTls, init=False)
+    _addresses: ServerAddresses | None = field(default=None, init=False)
+
+    @property
+    def addresses(self) -> ServerAddresses:
+        """Where the service is, as far as it is known."""
+        if self._addresses is None:
+            own = bare_address(self.url)
+            self._addresses = ServerAddresses(own.host, own.port)
+        return self._addresses
+
+    def other_servers(self, addresses: Sequence[str], leaving: bool) -> None:
+        """Try these addresses too, when one does not answer."""
+        if not self.url.startswith("unix:"):
+            self.addresses.learn(addresses, leaving)
 
     async def connect(self, options: DialOptions) -> Transport:
         """One attempt."""
@@ -143,12 +163,50 @@ class TcpConnector:
                 raise LocalProtocolError("tls= given for unix://, which never leaves the machine", protocol="unix")
             wire = await dial_unix(self.url, unix_path(self.url), options.host)
         else:
-            address = bare_address(self.url)
             tls = self._tls.context(name, options.tls)
-            wire = await dial_tcp(self.url, address.host, address.port, tls, options.host)
-        transport = TcpTransport(name, wire, options.host)
-        wire.attach(transport)
-        return transport
+            try:
+                return await self._dial(name, tls, options)
+            except ConnectFailed:
+                self.addresses.failed()
+                raise
+        return _prefixed(name, wire, options) if options.framing is None else _framed(name, wire, options)
+
+    async def _dial(self, name: str, tls: ssl.SSLContext | None, options: DialOptions) -> Transport:
+        host, port = self.addresses.current
+        url = self.addresses.url(self.url)
+        own = self.addresses.host
+        if options.framing is None:
+            return _prefixed(name, await dial_tcp(url, host, port, tls, options.host, own), options)
+        if tls is None:
+            return _framed(name, await dial_tcp(url, host, port, None, options.host, own), options)
+        wire, said = await dial_with_preface(url, host, port, tls, options.host, own, options.framing.plain_preface)
+        return _framed(name, wire, options, said)
+
+
+def _prefixed(name: str, wire: Wire, options: DialOptions) -> TcpTransport:
+    """A connection of frames with a length in front."""
+    transport = TcpTransport(name, wire, options.host)
+    wire.attach(transport)
+    return transport
+
+
+def _framed(name: str, wire: Wire, options: DialOptions, said: bytes = b"") -> FramedTransport:
+    """A connection with the framing of its protocol; `said` has come in already."""
+    assert options.framing is not None
+    transport = FramedTransport(name, wire, options.host, options.framing)
+    wire.attach(transport)
+    if said:
+        transport.data_received(said)
+    return transport
+
+
+def _pending(options: ListenOptions) -> type[PendingConnection]:
+    """The kind of connections that come in."""
+    if options.framing is None:
+        return PendingTcpConnection
+    if options.tls is not None and options.framing.plain_preface(b"") is not None:
+        raise Unsupported(f"{options.protocol} over tls:// begins in plain: polybus connects to such servers, and is none")
+    return PendingFramedConnection
 
 
 class Tcp:
@@ -169,9 +227,10 @@ class Tcp:
         """Bind and accept."""
         address = bare_address(url)
         check_server_tls(self.name, options.tls)
+        pending = _pending(options)
         sockets = await bind_tcp(address.host, address.port)
         real = address.with_port(sockets[0].getsockname()[1])
-        return StreamListener(real, options, sockets, options.tls, PendingTcpConnection)
+        return StreamListener(real, options, sockets, options.tls, pending)
 
 
 class Tls(Tcp):
@@ -196,4 +255,4 @@ class Unix:
 
     async def listen(self, url: str, options: ListenOptions) -> Listening:
         """Bind and accept. The file of a dead server is replaced, and removed again by `Listening.aclose`."""
-        return StreamListener(url, options, [bind_unix(unix_path(url))], None, PendingTcpConnection)
+        return StreamListener(url, options, [bind_unix(unix_path(url))], None, _pending(options))

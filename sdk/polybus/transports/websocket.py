@@ -7,11 +7,14 @@ connection, and a message of 1 KiB may stand for 1 MiB.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from attrs import define, field
 
+from ..errors import ConnectFailed
 from ..plugins import Connector, DialOptions, Listening, ListenOptions, Transport
+from ._stream.addresses import ServerAddresses
 from ._stream.sockets import bind_tcp, is_loopback
 from ._stream.tls import ClientTls, check_server_tls
 from ._stream.urls import net_address
@@ -24,12 +27,30 @@ class WebSocketConnector:
     url: str
     reconnects: bool = field(default=True, init=False)
     _tls: ClientTls = field(factory=ClientTls, init=False)
+    _addresses: ServerAddresses | None = field(default=None, init=False)
+
+    @property
+    def addresses(self) -> ServerAddresses:
+        """Where the service is, as far as it is known."""
+        if self._addresses is None:
+            own = net_address(self.url)
+            self._addresses = ServerAddresses(own.host, own.port)
+        return self._addresses
+
+    def other_servers(self, addresses: Sequence[str], leaving: bool) -> None:
+        """Try these addresses too, when one does not answer."""
+        self.addresses.learn(addresses, leaving)
 
     async def connect(self, options: DialOptions) -> Transport:
         """One attempt."""
         from ._ws.client import open_websocket
 
-        return await open_websocket(self.url, self._tls.context(urlsplit(self.url).scheme, options.tls), options)
+        tls = self._tls.context(urlsplit(self.url).scheme, options.tls)
+        try:
+            return await open_websocket(self.url, tls, options, self.addresses)
+        except ConnectFailed:
+            self.addresses.failed()
+            raise
 
 
 class WebSocket:

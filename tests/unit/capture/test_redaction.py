@@ -36,6 +36,7 @@ WIRES: tuple[tuple[str, dict[str, str]], ...] = (
     ("csb", {}),
     ("jrep", {}),
     ("jrep", {"values": "plain"}),
+    ("nats", {}),
     ("uprotocol", {}),
     ("uprotocol", {"format": "protobuf"}),
 )
@@ -235,8 +236,8 @@ def test_no_value_below_a_secret_name_is_ever_seen(value: Any, name: str, wire: 
 @settings(max_examples=150, deadline=None)
 @given(st.one_of(st.binary(max_size=80), st.text(max_size=60).map(lambda text: b'{"token":' + text.encode("utf-8", "replace"))))
 def test_any_bytes_can_be_looked_at(frame: bytes) -> None:
-    assert len(redact_default("csb", frame)) == len(frame)
-    for protocol in ("ubre", "csb", "jrep", "uprotocol", "other"):
+    assert len(redact_default("csb", frame)) == len(redact_default("nats", frame)) == len(frame)
+    for protocol in ("ubre", "csb", "jrep", "nats", "uprotocol", "other"):
         headers_only(protocol, "{}", frame)
         headers_only(protocol, '{"format": "protobuf", "side": "broker-server"}', frame)
 

@@ -113,4 +113,23 @@ def _without_data(frame: bytes) -> dict[str, Raw]:
     return {name: value for name, value in _members(frame).items() if name not in ("data", "data_base64")}
 
 
-_STRIP: Final = {"ubre": _ubre, "csb": _csb, "jrep": _jrep, "uprotocol": _uprotocol}
+def _nats(frame: bytes, options: Mapping[str, Any]) -> bytes:
+    line, end, rest = frame.partition(b"\r\n")
+    verb, *names = line.split()
+    kind = verb.upper()
+    if kind in (b"PUB", b"MSG"):
+        return b" ".join((verb, *names[:-1], b"0")) + b"\r\n\r\n"
+    if kind not in (b"HPUB", b"HMSG"):
+        return line + end
+    block = _told_by_nats(rest[: int(names[-2])])
+    return b" ".join((verb, *names[:-2], b"%d" % len(block), b"%d" % len(block))) + b"\r\n" + block + b"\r\n"
+
+
+def _told_by_nats(block: bytes) -> bytes:
+    """Headers without what the text of an error says."""
+    lines = block.split(b"\r\n")
+    return b"\r\n".join(line for line in lines if line.partition(b":")[0].lower() not in _TEXTS_OF_NATS)
+
+
+_TEXTS_OF_NATS: Final = (b"nats-service-error", b"polybus-text")
+_STRIP: Final = {"ubre": _ubre, "csb": _csb, "jrep": _jrep, "nats": _nats, "uprotocol": _uprotocol}

@@ -132,7 +132,9 @@ class RecordingProxy:
 
     def _common_options(self) -> dict[str, Any]:
         codec = self._adapter.codec(self._limits)
-        return {"host": self._runtime, "reads": codec.reads, "writes": codec.writes, "subprotocol": self._adapter.name}
+        framing = plugins.ProtocolFeatures.of(self._adapter).framing
+        forms = {"reads": codec.reads, "writes": codec.writes, "framing": framing}
+        return {"host": self._runtime, "subprotocol": self._adapter.name, **forms}
 
     async def _shut(self) -> None:
         with anyio.CancelScope(shield=True):

@@ -17,6 +17,7 @@ from ..rows import RowHeader
 from ..schema import FLAG_REDACTED, FLAG_TRUNCATED
 from ..store.compute import bytes_of, pc
 from .redact_bytes import SUSPECT, SUSPECT_EVENT, blank
+from .redact_nats import SUSPECT_NATS, blank_nats
 
 Redact: TypeAlias = Callable[[str, bytes], bytes]
 """``redact(protocol, frame)`` gives what is to be written in place of a frame."""
@@ -37,6 +38,8 @@ def redact_default(protocol: str, frame: bytes) -> bytes:
         for start in (0, 4):
             if len(frame) > start + 8 and frame[start] >> 4 in (1, 2) and frame[start] & 15 in _HIDING:
                 frame = blank(frame, **{_HIDING[frame[start] & 15]: start + 8})
+    elif protocol == "nats":
+        frame = blank_nats(frame)
     return blank(frame)
 
 
@@ -128,7 +131,7 @@ def suspicious(ends: Sequence[RowHeader], numbers: Int32s, frames: pa.Array) -> 
 def _suspicious_of(protocol: str, frames: pa.Array) -> set[int]:
     """The same for one protocol."""
     if protocol != "uprotocol":
-        found = _matching(frames, SUSPECT)
+        found = _matching(frames, SUSPECT_NATS if protocol == "nats" else SUSPECT)
         return found.union(_hiding_csb(frames)) if protocol == "csb" else found
     found = _matching(frames, SUSPECT_EVENT)
     if _hidden_in(frames):

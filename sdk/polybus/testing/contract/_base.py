@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 import anyio
 import pytest
@@ -34,7 +34,8 @@ BOUND = 60.0
 
 
 def needs(*capabilities: str) -> Callable[[Test], Test]:
-    """Leave a test out where the wire does not have these of `Capabilities`."""
+    """Leave a test out where the wire does not have these of `Capabilities`; ``wildcards`` and ``notifications`` may come by
+    the extensions or by the wire itself."""
 
     def mark(test: Test) -> Test:
         test.__dict__["needs"] = capabilities
@@ -169,6 +170,14 @@ def ground_of(transport: str) -> Ground:
     return lambda: nullcontext(transport if "://" in transport else f"{transport}://127.0.0.1:0")
 
 
+_EITHER: Final = {"wildcards": ("extensions", "patterns"), "notifications": ("extensions", "groups")}
+"""What the extensions bring, and some wires have of themselves."""
+
+
+def _has(capabilities: Capabilities, want: str) -> bool:
+    return any(getattr(capabilities, one) for one in _EITHER.get(want, (want,)))
+
+
 def suite(
     name: str,
     parts: Iterable[type],
@@ -185,7 +194,7 @@ def suite(
                 continue
             unknown.discard(key)
             wanted = (*getattr(part, "requires", ()), *getattr(test, "needs", ()))
-            if capabilities is not None and not all(getattr(capabilities, want) for want in wanted):
+            if capabilities is not None and not all(_has(capabilities, want) for want in wanted):
                 made[key] = None  # pytest collects no test of this name
             elif key in skip:
                 made[key] = pytest.mark.skip(reason=skip[key])(_bounded(test))

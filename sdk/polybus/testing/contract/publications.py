@@ -48,7 +48,7 @@ class PublicationContract(Contract):
             await bus.publish(subject, 1, headers={"x-kind": "flash"})
             assert (await anext(news)).headers == {"x-kind": "flash"}
 
-    @needs("subscribe", "extensions")
+    @needs("subscribe", "wildcards")
     async def test_wildcards_match_over_a_link(self) -> None:
         bus = Bus()
         names = ["news", "news.today", "news.today.late", "old.today"]
@@ -68,7 +68,7 @@ class PublicationContract(Contract):
                     await bus.publish(self.subject(wanted[0]), "last")
                     assert await take(news, 1) == ["last"]
 
-    @needs("subscribe", "extensions")
+    @needs("subscribe", "wildcards")
     async def test_overlapping_subscriptions_get_it_once_each(self) -> None:
         bus, subject = Bus(), self.subject("news.today")
         async with (

@@ -249,7 +249,7 @@ class RequestContract(Contract):
             sent = {"x-trace": "äöü 1", "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
             assert await client.request(subject, headers=sent) == sent
 
-    @needs("extensions")
+    @needs("notifications")
     async def test_a_notification_reaches_the_handler_and_has_no_answer(self) -> None:
         told: list[Any] = []
         heard = anyio.Event()

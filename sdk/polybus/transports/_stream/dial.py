@@ -10,20 +10,23 @@ from __future__ import annotations
 import os
 import socket
 import ssl
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, zip_longest
 from typing import Any, Final, TypeAlias
 
 import anyio
 
-from ...errors import ConnectFailed
+from ...errors import ConnectFailed, RemoteProtocolError
 from ...plugins import Host
 from .sockets import address_of
 from .wire import Wire, plain_reason
 
 _HEAD_START: Final = 0.25
 """Seconds that an address has before the next one is tried too."""
+
+_FIRST_WORDS: Final = 64 * 1024
+"""Bytes that a server may say in plain before TLS: the INFO of a NATS server names every other one of its cluster."""
 
 Address: TypeAlias = tuple[int, Any]
 
@@ -43,14 +46,75 @@ def bounded(url: str, seconds: float, step: str) -> Iterator[None]:
         raise ConnectFailed(url, f"timed out after {seconds:g} s {step}")
 
 
-async def dial_tcp(url: str, host: str, port: int, tls: ssl.SSLContext | None, bus: Host) -> Wire:
-    """A wire to a TCP address, after the TLS handshake where there is one. May raise `ConnectFailed`: with the reason."""
+async def dial_tcp(url: str, host: str, port: int, tls: ssl.SSLContext | None, bus: Host, name: str = "") -> Wire:
+    """A wire to a TCP address, after the TLS handshake where there is one. May raise `ConnectFailed`: with the reason.
+
+    Args:
+        url: For people.
+        host: Where it is.
+        port: Of that host.
+        tls: None without TLS.
+        bus: The services of the bus.
+        name: What the certificate has to be for, where that is not the host.
+    """
+    return await _dialled(url, await _reach(url, host, port, bus), name or host, tls, bus)
+
+
+async def dial_with_preface(
+    url: str, host: str, port: int, tls: ssl.SSLContext, bus: Host, name: str, preface: Callable[[bytes], int | None]
+) -> tuple[Wire, bytes]:
+    """A wire to a TCP address where the server says something in plain before the TLS handshake, and what it has said.
+
+    Args: as `dial_tcp`, and
+        preface: As `Framing.plain_preface`.
+
+    Raises:
+        ConnectFailed: With the reason.
+    """
+    if preface(b"") is None:
+        return await dial_tcp(url, host, port, tls, bus, name), b""
+    sock = await _reach(url, host, port, bus)
+    try:
+        with bounded(url, bus.limits.handshake_timeout, "waiting for the first words of the server, before TLS"):
+            said = await _first_words(url, sock, preface)
+    except BaseException:
+        sock.close()
+        raise
+    return await _dialled(url, sock, name, tls, bus), said
+
+
+async def _first_words(url: str, sock: socket.socket, preface: Callable[[bytes], int | None]) -> bytes:
+    """Read what comes before TLS. May raise `ConnectFailed`: it is something else, too long, or more than that."""
+    said = b""
+    while True:
+        await anyio.wait_readable(sock)
+        try:
+            chunk = sock.recv(_FIRST_WORDS - len(said))
+        except BlockingIOError:
+            continue
+        said += chunk
+        try:
+            size = preface(said)
+        except RemoteProtocolError as error:
+            raise ConnectFailed(url, error.text) from error
+        if size and size == len(said):
+            return said
+        if size:  # a man in the middle may put words in front of what will be encrypted
+            raise ConnectFailed(url, f"{len(said) - size} bytes in plain came behind the first words, where TLS was to begin")
+        if not chunk:
+            raise ConnectFailed(url, "the server closed the connection before TLS")
+        if len(said) == _FIRST_WORDS:
+            raise ConnectFailed(url, f"the first words of the server have no end within {_FIRST_WORDS} bytes")
+
+
+async def _reach(url: str, host: str, port: int, bus: Host) -> socket.socket:
+    """A connected socket. May raise `ConnectFailed`: with the reason."""
     with bounded(url, bus.limits.connect_timeout, "while connecting"):
         sock = await connect_tcp(host, port)
         if _met_itself(sock):
             sock.close()
             raise ConnectFailed(url, "connection refused: nobody listens there (the connection had met itself)")
-    return await _dialled(url, sock, host, tls, bus)
+    return sock
 
 
 def _met_itself(sock: socket.socket) -> bool:

@@ -16,11 +16,12 @@ from websockets.uri import parse_uri
 from ..._validation import without_password
 from ...errors import BusError, ConnectFailed, Forbidden, LocalProtocolError, Unauthorized
 from ...plugins import DialOptions
+from .._stream.addresses import ServerAddresses
 from .._stream.dial import bounded, dial_tcp
 from .._stream.urls import net_address
 from .._stream.wire import Wire
 from .frames import WebSocketFramer
-from .transport import WebSocketTransport
+from .transport import WebSocketTransport, largest_message, make_transport
 
 _END: Final = b"\r\n\r\n"
 _MAX_HEAD: Final = 64 * 1024
@@ -31,12 +32,16 @@ _VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _RESERVED: Final = ("upgrade", "connection", "content-length", "transfer-encoding")
 
 
-async def open_websocket(url: str, tls: ssl.SSLContext | None, options: DialOptions) -> WebSocketTransport:
-    """Connect and upgrade. May raise `ConnectFailed`: with the address and the reason; `Unauthorized`: the server answered
-    401; `Forbidden`: the server answered 403; `LocalProtocolError`: a header that belongs to the handshake itself."""
+async def open_websocket(
+    url: str, tls: ssl.SSLContext | None, options: DialOptions, addresses: ServerAddresses | None = None
+) -> WebSocketTransport:
+    """Connect and upgrade, at one of several addresses where there are any. May raise `ConnectFailed`: with the address and the
+    reason; `Unauthorized`: the server answered 401; `Forbidden`: the server answered 403; `LocalProtocolError`: a header that
+    belongs to the handshake itself."""
     core, request = _request(url, options)
     address = net_address(url)
-    wire = await dial_tcp(url, address.host, address.port, tls, options.host)
+    host, port = (address.host, address.port) if addresses is None else addresses.current
+    wire = await dial_tcp(url if addresses is None else addresses.url(url), host, port, tls, options.host, address.host)
     answer = _Answer(core, wire)
     try:
         wire.attach(answer)
@@ -49,8 +54,9 @@ async def open_websocket(url: str, tls: ssl.SSLContext | None, options: DialOpti
     except BaseException:
         wire.abort()
         raise
-    framer = WebSocketFramer(server=False, limit=options.host.limits.message, reads=options.reads, writes=options.writes)
-    transport = WebSocketTransport(urlsplit(url).scheme, wire, options.host, framer)
+    bus, framing = options.host, options.framing
+    framer = WebSocketFramer(server=False, limit=largest_message(bus, framing), reads=options.reads, writes=options.writes)
+    transport = make_transport(urlsplit(url).scheme, wire, bus, framer, framing)
     wire.attach(transport)
     if answer.rest:
         transport.data_received(bytes(answer.rest))

@@ -16,7 +16,7 @@ from .._stream.listen import AdmissionSlot, PendingConnection, StreamListener
 from .._stream.wire import Wire
 from .frames import WebSocketFramer
 from .policy import HandshakeRejected, OriginPolicy, UpgradeRequest, answer, refused
-from .transport import WebSocketTransport
+from .transport import WebSocketTransport, largest_message, make_transport
 
 _LINE = 8192
 _END = b"\r\n\r\n"
@@ -101,8 +101,9 @@ class PendingWebSocket(PendingConnection):
     def let_in(self, admission: Admission) -> WebSocketTransport:
         options = self.listener.options
         self.wire.write(self._welcome)
-        framer = WebSocketFramer(server=True, limit=options.host.limits.message, reads=options.reads, writes=options.writes)
-        transport = WebSocketTransport("wss" if self._policy.tls else "ws", self.wire, options.host, framer)
+        host, framing = options.host, options.framing
+        framer = WebSocketFramer(server=True, limit=largest_message(host, framing), reads=options.reads, writes=options.writes)
+        transport = make_transport("wss" if self._policy.tls else "ws", self.wire, host, framer, framing)
         if self._head:
             transport.data_received(bytes(self._head))
         return transport

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from ...plugins import Closed, Host
+from ...plugins import Closed, Framing, Host
+from .._stream.framed import how_it_broke
 from .._stream.sockets import PingProgress
 from .._stream.transport import StreamTransport, TransportState
 from .._stream.wire import Wire
@@ -102,3 +103,43 @@ class WebSocketTransport(StreamTransport[WebSocketFramer]):
             self._pinged_at = now
             self._wire.write(self._framer.sign_of_life(asks=True))
             self._ping = PingProgress(self._wire.signs(), self._wire.backlog())
+
+
+class FramedWebSocketTransport(WebSocketTransport):
+    """A WebSocket whose messages are chunks of a stream, cut into frames by the framing of their protocol."""
+
+    __slots__ = ("_cutter", "_pack")
+
+    def __init__(self, name: str, wire: Wire, host: Host, framer: WebSocketFramer, framing: Framing) -> None:
+        super().__init__(name, wire, host, framer)
+        self._cutter = framing.cutter(host.limits, name)
+        self._pack = framing.pack
+
+    def send(self, frame: bytes) -> None:
+        self._check_size(len(frame))
+        super().send(self._pack(frame))
+
+    def framed(self, frame: bytes) -> bytes | None:
+        """The bytes of a frame, where they are the same on every connection. May raise `TooLarge`."""
+        self._check_size(len(frame))
+        return super().framed(self._pack(frame))
+
+    def _deliver(self, frames: list[bytes]) -> None:
+        cutter = self._cutter
+        if cut := [frame for chunk in frames for frame in cutter.feed(chunk)]:
+            super()._deliver(cut)
+        broken = how_it_broke(cutter)
+        if broken is not None and self._state is TransportState.OPEN:
+            self._fail(broken.code, broken.reason)
+
+
+def make_transport(name: str, wire: Wire, host: Host, framer: WebSocketFramer, framing: Framing | None) -> WebSocketTransport:
+    """The transport of a WebSocket after its handshake, with the framing of its protocol where that has one."""
+    if framing is None:
+        return WebSocketTransport(name, wire, host, framer)
+    return FramedWebSocketTransport(name, wire, host, framer, framing)
+
+
+def largest_message(host: Host, framing: Framing | None) -> int:
+    """The limit for one message: a frame, or a chunk of a stream, in which a server may put all that waits."""
+    return host.limits.message if framing is None else host.limits.payload

@@ -1,0 +1,36 @@
+"""Finding secrets in the frames of NATS: in CONNECT by the names that its members have, and in lines of headers."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from .redact_bytes import SUSPECT, is_secret
+
+SUSPECT_NATS: Final = rf"{SUSPECT}|^connect[ \t]"
+"""As `SUSPECT`; every CONNECT is looked at."""
+
+_CONNECT: Final = re.compile(rb"\s*connect\s", re.I)
+_MEMBER: Final = re.compile(rb'"(?:pass|auth_token|jwt|sig)"\s*:\s*"((?:[^"\\]|\\.)*)"', re.I)
+_WITH_HEADERS: Final = re.compile(rb"\s*h(?:pub|msg)\s[^\r\n]*?(\d{1,9})\s+\d+\r\n", re.I)
+_HEADER: Final = re.compile(rb"([!-9;-~]+):[ \t]*([^\r\n]+)")
+
+
+def blank_nats(frame: bytes) -> bytes:
+    """The frame with secrets of CONNECT and of headers blanked; the same object where there are none."""
+    if _CONNECT.match(frame):
+        return _blank(frame, [found.span(1) for found in _MEMBER.finditer(frame)])
+    head = _WITH_HEADERS.match(frame)
+    if head is None:
+        return frame
+    lines = _HEADER.finditer(frame, head.end(), head.end() + int(head[1]))
+    return _blank(frame, [found.span(2) for found in lines if is_secret(found[1].decode("ascii"))])
+
+
+def _blank(frame: bytes, places: list[tuple[int, int]]) -> bytes:
+    if not places:
+        return frame
+    data = bytearray(frame)
+    for start, end in places:
+        data[start:end] = b"*" * (end - start)
+    return bytes(data)

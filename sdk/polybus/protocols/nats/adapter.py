@@ -1,0 +1,143 @@
+"""The options of the protocol, and what is made from them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, ClassVar, Final
+
+from attrs import field, frozen
+
+from ...limits import Limits
+from ...plugins import FrameField, Role
+from .._options import UrlOptions
+from .checks import fault_in_name, has_wildcard
+from .codec import NatsCodec
+from .credentials import Credentials, KeyPair, key_of, read_creds
+from .dissect import dissect
+from .framing import NatsFraming
+from .session import NatsSession, SessionOptions
+
+_LIMITS: Final = Limits()
+_WORDS: Final = {"true": True, "1": True, "false": False, "0": False, True: True, False: False}
+
+
+def _flag(value: Any) -> Any:
+    return _WORDS.get(value, value)
+
+
+def _is_flag(adapter: Any, attribute: Any, value: object) -> None:
+    if type(value) is not bool:
+        raise ValueError(f"nats: {attribute.name}={value!r} is true or false")
+
+
+def _is_name(adapter: Any, attribute: Any, value: object) -> None:
+    fault = fault_in_name(value, 100)
+    if fault is None and has_wildcard(str(value)):
+        fault = "it has wildcards"
+    if fault is not None:
+        raise ValueError(f"nats: {attribute.name}={value!r:.60}: {fault}")
+
+
+@frozen(kw_only=True)
+class Nats(UrlOptions):
+    """The NATS protocol with its options.
+
+    Args:
+        queue: The group of this bus's handlers: each request goes to one of its members, in whatever program. ``q`` is that of
+            NATS services.
+        inbox: The first part of the subjects to which answers come, where a user may not subscribe to ``_INBOX.>``.
+        client: The name that the server shows for this connection.
+        tls_first: TLS begins before the server's first word, as its ``handshake_first`` says.
+        user: With `password`; also as ``nats+tcp://user:password@host``.
+        password: Of `user`.
+        token: In place of user and password; also as ``nats+tcp://token@host``.
+        nkey: The seed of a key (``SU...``), or the path of a file with one. Needs ``pip install 'polybus[nats]'``, as `creds`.
+        creds: The path of a credentials file: the JWT of an operator and a key.
+
+    Raises:
+        ValueError: A value is not known, a file cannot be read, or there is more than one kind of credentials.
+        ImportError: `nkey` or `creds` is given, and `cryptography` is not installed.
+    """
+
+    name = "nats"
+    option_names: ClassVar[tuple[str, ...]] = (
+        "queue", "inbox", "client", "tls_first", "creds", "nkey", "user", "password", "token",
+    )  # fmt: skip
+    dials: ClassVar[bool] = True
+
+    queue: str = field(default="q", validator=_is_name)
+    inbox: str = field(default="_INBOX", validator=_is_name)
+    client: str = "polybus"
+    tls_first: bool = field(default=False, converter=_flag, validator=_is_flag)
+    user: str = ""
+    password: str = field(default="", repr=False)
+    token: str = field(default="", repr=False)
+    nkey: str = field(default="", repr=False)
+    creds: str = ""
+    _credentials: Credentials = field(init=False, eq=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        kinds = [name for name in ("user", "token", "nkey", "creds") if getattr(self, name)]
+        if len(kinds) > 1:
+            raise ValueError(f"nats: one kind of credentials, not {' and '.join(kinds)}")
+        if self.password and not self.user:
+            raise ValueError("nats: password= goes with user=")
+        object.__setattr__(self, "_credentials", self._read_credentials())
+
+    def _read_credentials(self) -> Credentials:
+        """May raise `ValueError`, `ImportError`: as the class."""
+        key: KeyPair | None = None
+        jwt = ""
+        if self.nkey:
+            key = key_of(self.nkey)
+        elif self.creds:
+            jwt, key = read_creds(self.creds)
+        return Credentials(user=self.user, password=self.password, token=self.token, key=key, jwt=jwt)
+
+    def _fresh_credentials(self) -> Credentials:
+        """Those of a credentials file as it is now: JWTs expire, and their files are written anew."""
+        try:
+            return self._read_credentials() if self.creds else self._credentials
+        except ValueError:  # it is being written
+            return self._credentials
+
+    @staticmethod
+    def user_options(user: str, password: str | None) -> Mapping[str, str]:
+        """The options that user and password of a URL stand for; a user alone is a token."""
+        return {"token": user} if password is None else {"user": user, "password": password}
+
+    @property
+    def url_options(self) -> Mapping[str, str]:
+        """The options that differ from the defaults and are no secrets, nor lead to any."""
+        return {name: value for name, value in super().url_options.items() if name in ("queue", "inbox", "client")}
+
+    @property
+    def framing(self) -> NatsFraming:
+        """The protocol's own framing on byte streams and WebSockets."""
+        return NatsFraming(self.tls_first)
+
+    def codec(self, limits: Limits = _LIMITS) -> NatsCodec:
+        """The codec; the same object for equal queue and limits."""
+        return _codec(self.queue, limits)
+
+    def dissect(self, frame: bytes) -> Sequence[FrameField]:
+        """The parts of an operation, for people; see `plugins.Dissector`."""
+        return list(dissect(frame))
+
+    def session(self, role: Role, limits: Limits = _LIMITS, rng: random.Random | None = None) -> NatsSession:
+        """A session for one connection: the client's side, whatever the role. `rng` makes the inbox and the tokens."""
+        options = SessionOptions(
+            queue=self.queue,
+            inbox=self.inbox,
+            client=self.client,
+            credentials=self._fresh_credentials(),
+            renews=bool(self.creds),
+        )
+        return NatsSession(self.codec(limits), limits, random.SystemRandom() if rng is None else rng, options)
+
+
+@lru_cache(maxsize=64)
+def _codec(queue: str, limits: Limits) -> NatsCodec:
+    return NatsCodec(limits=limits, queue=queue)

@@ -1,0 +1,69 @@
+"""Rules for names on this wire, in both directions, and the errors that say which is broken.
+
+A server drops what has an empty token without a word, and takes a blank for the end of a name: it is refused here.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from ...errors import LocalProtocolError, Unsupported
+from ...subjects import is_pattern, wire_pattern
+from .._rules import WireRules
+
+RULES: Final = WireRules("nats")
+refuse: Final = RULES.refuse
+
+_BLANK: Final = re.compile(r"[\x00-\x20\x7f]")
+
+
+def has_wildcard(name: str) -> bool:
+    """True if a server takes a name for a pattern."""
+    return ("*" in name or ">" in name) and any(token in ("*", ">") for token in name.split("."))
+
+
+def fault_in_name(name: Any, limit: int, *, pattern: bool = False) -> str | None:
+    """Why this is no subject (or pattern) of NATS; None where it is one."""
+    if type(name) is not str:
+        return f"a subject is text here, not {type(name).__name__}"
+    what = "pattern" if pattern else "subject"
+    if _BLANK.search(name):
+        return f"the {what} {name[:60]!r} has a blank or a control character, which ends a name on this wire"
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        return f"lone surrogate in the {what}"
+    if size > limit:
+        return f"a {what} of {size} bytes is longer than {limit} (limit: subject)"
+    if not name or name[0] == "." or name[-1] == "." or ".." in name:
+        dots = "no dot at the beginning or the end, and none beside another"
+        return f"the {what} {name[:60]!r} has an empty token, and servers drop it: {dots}"
+    return None
+
+
+def local_subject(name: Any, limit: int) -> str:
+    """A subject that something is sent to. May raise `LocalProtocolError`, `Unsupported`: it is a number."""
+    fault = _fault_of_ours(name, limit, pattern=False)
+    if fault is None and has_wildcard(name):
+        fault = f"the subject {name[:60]!r} is a pattern to a NATS server: only subscriptions take wildcards"
+    if fault is not None:
+        raise LocalProtocolError(fault, protocol="nats")
+    return str(name)
+
+
+def local_pattern(name: Any, limit: int) -> str:
+    """A pattern that is subscribed to, as a server knows it. May raise `LocalProtocolError`, `Unsupported`: it has no form."""
+    fault = _fault_of_ours(name, limit, pattern=True)
+    if fault is not None:
+        raise LocalProtocolError(fault, protocol="nats")
+    made = str(wire_pattern(name))
+    if has_wildcard(made) != is_pattern(made):
+        raise Unsupported(f"nats: {name!r} means one thing here and another to a NATS server: it has no URI patterns")
+    return made
+
+
+def _fault_of_ours(name: Any, limit: int, *, pattern: bool) -> str | None:
+    if isinstance(name, int):
+        raise Unsupported(f"nats: {name} is a number, and subjects are text here")
+    return fault_in_name(name, limit, pattern=pattern)

@@ -1,0 +1,259 @@
+"""The codec: operations as messages, without a connection.
+
+Which subscription of a client a message is for, only its session knows; here what wants an answer is a request, and what goes
+to an inbox is an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Literal
+
+import msgspec
+from attrs import field, frozen
+
+from ...body import JSON, OCTETS, BodyFormat, check_json
+from ...errors import BusError, Code, LocalProtocolError, RemoteProtocolError, Unsupported
+from ...limits import Limits
+from ...message import Kind, Message
+from .._rules import milliseconds
+from .checks import fault_in_name, local_pattern, local_subject
+from .failures import error_message, is_failure
+from .headers import BODY, TTL, HeaderBlock, error_fields, write_block
+from .operations import (
+    OK,
+    PING,
+    PONG,
+    Operation,
+    OperationReader,
+    write_error,
+    write_json,
+    write_publication,
+    write_subscription,
+    write_unsubscription,
+)
+
+_decode: Final = msgspec.json.Decoder().decode
+_KNOWN: Final = 4096
+_DEADLINE: Final = f"NATS/1.0\r\n{TTL}: %d\r\n\r\n".encode()
+INBOX: Final = "_INBOX."
+_BINARY: Final[frozenset[Literal["text", "binary"]]] = frozenset(("binary",))
+_JSON_BEGINS: Final = frozenset(b'{["-0123456789tfn \t\r\n')
+_WORDS: Final = {"PING": PING, "PONG": PONG, "OK": OK}
+
+
+def set_body(message: Message, payload: bytes, depth: int) -> None:
+    """Give a message the body that a payload is: JSON, or else bytes as they are."""
+    message.raw, message.format = payload, OCTETS
+    if payload[0] in _JSON_BEGINS:
+        try:
+            if len(payload) > 2 * depth:
+                check_json(payload, depth)
+            message.decoded = _decode(payload)
+        except (ValueError, RecursionError, BusError):  # msgspec's errors are ValueErrors
+            return
+        message.format = JSON
+
+
+def looks_like_json(payload: bytes) -> bool:
+    """True if a reader could take bytes for JSON."""
+    return not payload or payload[0] in _JSON_BEGINS
+
+
+@frozen(eq=False, kw_only=True)
+class NatsCodec:
+    """One operation a frame. The session uses `reader` and the methods that write; `decode` and `encode` are the plugin's.
+
+    Attributes:
+        queue: The group of handlers.
+    """
+
+    limits: Limits
+    queue: str
+    reader: OperationReader = field(init=False)
+    formats: tuple[BodyFormat, ...] = (JSON, OCTETS)
+    reads: frozenset[Literal["text", "binary"]] = _BINARY
+    writes: Literal["text", "binary"] = "binary"
+
+    _subjects: dict[str | int, str] = field(factory=dict, init=False)
+    """Subjects that were sent to, and are as they should be."""
+
+    def __attrs_post_init__(self) -> None:
+        object.__setattr__(self, "reader", OperationReader(self.limits))
+
+    def _subject(self, name: str | int) -> str:
+        known = self._subjects.get(name)
+        if known is None:
+            known = local_subject(name, self.limits.subject)
+            if len(self._subjects) >= _KNOWN:
+                self._subjects.clear()
+            self._subjects[name] = known
+        return known
+
+    def format_for(self, value: Any, subject: str | int) -> BodyFormat:
+        """Bytes as they are, all else as JSON."""
+        return OCTETS if isinstance(value, (bytes, bytearray, memoryview)) else JSON
+
+    # -- reading ---------------------------------------------------------------------------------------------------------
+
+    def decode(self, frame: bytes) -> Sequence[Message | RemoteProtocolError]:
+        """The one message of a frame."""
+        operation = self.reader.read(frame)
+        if operation.verb in ("MSG", "HMSG", "PUB", "HPUB"):
+            return [self._delivered(operation)]
+        facts: dict[str, Any] = {}
+        if operation.sid:
+            facts["sid"] = operation.sid
+        if operation.verb == "SUB":
+            if operation.queue is not None:
+                facts |= {"handler": True, "queue": operation.queue}
+            return [Message(Kind.SUBSCRIBE, operation.subject, attributes=facts)]
+        if operation.verb == "UNSUB":
+            if operation.most is not None:
+                facts["most"] = operation.most
+            return [Message(Kind.UNSUBSCRIBE, attributes=facts)]
+        if operation.verb == "ERR":
+            facts["text"] = operation.text
+        told = Message(Kind.CONTROL, operation.verb, attributes=facts)
+        if operation.info is not None:
+            told.decoded = operation.info
+        return [told]
+
+    def _delivered(self, operation: Operation) -> Message:
+        headers, payload = operation.headers, operation.payload
+        facts: dict[str, Any] | None = {"sid": operation.sid} if operation.sid else None
+        if operation.subject.startswith(INBOX):
+            if headers is not None and is_failure(headers):
+                return error_message(operation.subject, headers, payload)
+            message = Message(Kind.RESPONSE, "", operation.subject)
+        elif operation.reply is not None:
+            message = Message(Kind.REQUEST, operation.subject, operation.reply, reply_to=operation.reply, attributes=facts)
+        else:
+            message = Message(Kind.PUBLISH, operation.subject, attributes=facts)
+        self.fill(message, headers, payload)
+        return message
+
+    def fill(self, message: Message, headers: HeaderBlock | None, payload: bytes) -> None:
+        """Set body, headers and deadline of a message that came in."""
+        if headers is not None:
+            message.ttl = headers.ttl
+            if headers.fields is not None:
+                message.headers = dict(headers.fields)
+            if headers.octets:
+                message.raw, message.format = payload or None, OCTETS
+                return
+        if payload:
+            set_body(message, payload, self.limits.depth)
+
+    # -- writing ---------------------------------------------------------------------------------------------------------
+
+    def encode(self, messages: Sequence[Message]) -> bytes:
+        """The frame of one message, as a client writes it."""
+        if len(messages) != 1:
+            raise Unsupported(f"a NATS operation holds one message, not {len(messages)}")
+        (message,) = messages
+        kind = message.kind
+        if kind is Kind.CONTROL:
+            return self._control(message)
+        if kind is Kind.SUBSCRIBE:
+            return self._subscribe(message)
+        if kind is Kind.UNSUBSCRIBE:
+            most = message.attributes.get("most")
+            return write_unsubscription(_sid(message), most if type(most) is int and most >= 0 else None)
+        if kind is Kind.REQUEST:
+            return self.request(message, self._inbox(message.id))
+        if kind in (Kind.RESPONSE, Kind.ERROR):
+            return self.answer(message, self._inbox(message.id))
+        return self.publication(message)
+
+    def publication(self, message: Message) -> bytes:
+        """PUB or HPUB of a publication or a notification. May raise as `encode`."""
+        if message.kind not in (Kind.PUBLISH, Kind.NOTIFY):
+            raise Unsupported(
+                f"NATS has no form for {message.kind.value}: streams, channels and cancelling need a polybus protocol"
+            )
+        subject = self._subject(message.subject)
+        payload, own = self._payload(message)
+        block = write_block(message.headers, own, self.limits.headers) if own or message.headers else b""
+        return write_publication(subject, None, block, payload)
+
+    def request(self, message: Message, inbox: str, *, headers: bool = True) -> bytes:
+        """PUB or HPUB of a request. May raise as `encode`.
+
+        Args:
+            message: The request.
+            inbox: Where the answer is wanted.
+            headers: Whether the server carries any.
+        """
+        subject = self._subject(message.subject)
+        payload, own = self._payload(message)
+        if not headers:
+            own = []
+        elif message.ttl is not None:
+            milliseconds_left = milliseconds(message.ttl)
+            if not own and not message.headers:
+                return write_publication(subject, inbox, _DEADLINE % milliseconds_left, payload)
+            own.append((TTL, str(milliseconds_left)))
+        block = write_block(message.headers, own, self.limits.headers) if own or message.headers else b""
+        return write_publication(subject, inbox, block, payload)
+
+    def answer(self, message: Message, inbox: str) -> bytes:
+        """PUB or HPUB of a response or an error. May raise as `encode`."""
+        if message.kind is Kind.RESPONSE:
+            payload, own = self._payload(message)
+        else:
+            payload, own = _failure(message)
+        block = write_block(message.headers, own, self.limits.headers) if own or message.headers else b""
+        return write_publication(inbox, None, block, payload)
+
+    def _payload(self, message: Message) -> tuple[bytes, list[tuple[str, str]]]:
+        raw = message.encoded(self.formats, self._format_of)
+        if raw is None:
+            return b"", []
+        octets = message.format is OCTETS and looks_like_json(raw)
+        return raw, [(BODY, "bytes")] if octets and raw else []
+
+    def _format_of(self, value: Any) -> BodyFormat:
+        return self.format_for(value, "")
+
+    def _inbox(self, id: Any) -> str:
+        fault = fault_in_name(id, self.limits.subject)
+        if fault is not None:
+            raise LocalProtocolError(f"the id of a question is the subject of its answers here: {fault}", protocol="nats")
+        return str(id)
+
+    def _subscribe(self, message: Message) -> bytes:
+        queue = message.attributes.get("queue", self.queue) if message.attributes.get("handler") else None
+        fault = None if queue is None else fault_in_name(queue, self.limits.subject)
+        if fault is not None:
+            raise LocalProtocolError(f"a queue is named like a subject: {fault}", protocol="nats")
+        return write_subscription(local_pattern(message.subject, self.limits.subject), queue, _sid(message))
+
+    def _control(self, message: Message) -> bytes:
+        word = str(message.subject)
+        if word in ("INFO", "CONNECT"):
+            members = message.body
+            if type(members) is not dict:
+                raise LocalProtocolError(f"the body of {word} is an object", protocol="nats")
+            return write_json(word, members)
+        if word == "ERR":
+            return write_error(str(message.attributes.get("text", "")))
+        if word not in _WORDS:
+            raise Unsupported(f"NATS has no operation {word[:40]!r}")
+        return _WORDS[word]
+
+
+def _sid(message: Message) -> str:
+    sid = str(message.attributes.get("sid", "0"))
+    if not (sid.isascii() and sid.isalnum() and len(sid) <= 20):
+        raise LocalProtocolError(f"{sid[:40]!r} is no sid", protocol="nats")
+    return sid
+
+
+def _failure(message: Message) -> tuple[bytes, list[tuple[str, str]]]:
+    """Payload and fields of an error. May raise `EncodeError`: its detail has no JSON form."""
+    code = Code.UNKNOWN if message.code is None or message.code is Code.OK else message.code
+    said = message.attributes
+    reason, detail = said.get("reason"), said.get("detail")
+    fields = error_fields(int(code), str(said.get("text") or ""), None if reason is None else str(reason))
+    return b"" if detail is None else JSON.encode(detail), fields

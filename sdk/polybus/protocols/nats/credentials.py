@@ -1,0 +1,111 @@
+"""Credentials: what CONNECT says of who this is. A server that knows keys sends a nonce, which is signed."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from attrs import field, frozen
+
+from ...errors import LocalProtocolError
+
+_SEED: Final = re.compile(r"\bS[A-Z2-7]{57}\b")
+_JWT: Final = re.compile(r"-----BEGIN NATS USER JWT-----\s+(\S+)\s+-+END NATS USER JWT-+")
+_SEED_PREFIX: Final = 18 << 3
+_USER_PREFIX: Final = 20 << 3
+
+
+def _without_padding(data: bytes) -> str:
+    return data.rstrip(b"=").decode()
+
+
+@frozen
+class KeyPair:
+    """A user's nkey.
+
+    Attributes:
+        public: As servers have it in their configuration: ``U...``.
+        sign: Gives the signature of some bytes.
+    """
+
+    public: str
+    sign: Callable[[bytes], bytes] = field(repr=False)
+
+    @classmethod
+    def of_seed(cls, seed: str) -> KeyPair:
+        """The key pair of a seed, ``SU...``.
+
+        Raises:
+            ValueError: It is no seed of a user.
+            ImportError: `cryptography` is not installed.
+        """
+        try:
+            raw = base64.b32decode(seed + "=" * (-len(seed) % 8))
+        except binascii.Error:
+            raise ValueError("nats: the seed of an nkey is base32, 58 characters that begin with SU") from None
+        body, check = raw[:-2], raw[-2:]
+        if len(body) != 34 or binascii.crc_hqx(body, 0) != int.from_bytes(check, "little"):
+            raise ValueError("nats: the seed of an nkey is damaged: its check sum does not fit")
+        if body[0] & 0xF8 != _SEED_PREFIX or (body[0] & 7) << 5 | body[1] >> 3 != _USER_PREFIX:
+            raise ValueError("nats: a user's seed begins with SU; this is the seed of something else")
+        try:
+            from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+        except ImportError as error:
+            raise ImportError("nkeys and credentials files need cryptography: pip install 'polybus[nats]'") from error
+        key = Ed25519PrivateKey.from_private_bytes(body[2:])
+        named = bytes((_USER_PREFIX,)) + key.public_key().public_bytes_raw()
+        public = base64.b32encode(named + binascii.crc_hqx(named, 0).to_bytes(2, "little"))
+        return cls(_without_padding(public), key.sign)
+
+
+@frozen(kw_only=True)
+class Credentials:
+    """What CONNECT says of who this is: a user with a password, a token, a key, or a key with the JWT of an operator."""
+
+    user: str = ""
+    password: str = field(default="", repr=False)
+    token: str = field(default="", repr=False)
+    key: KeyPair | None = None
+    jwt: str = field(default="", repr=False)
+
+    def members(self, nonce: str | None) -> dict[str, Any]:
+        """The members of CONNECT. May raise `LocalProtocolError`: there is a key, and the server has sent nothing to sign."""
+        if self.key is not None:
+            if nonce is None:
+                text = "an nkey or credentials file is given, and this server has sent no nonce: it does not know keys"
+                raise LocalProtocolError(text, protocol="nats")
+            signature = _without_padding(base64.urlsafe_b64encode(self.key.sign(nonce.encode())))
+            return {"jwt": self.jwt, "sig": signature} if self.jwt else {"nkey": self.key.public, "sig": signature}
+        if self.token:
+            return {"auth_token": self.token}
+        return {"user": self.user, "pass": self.password} if self.user else {}
+
+
+def read_file(path: str, what: str) -> str:
+    """The text of a file. May raise `ValueError`: it cannot be read."""
+    try:
+        return Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"nats: {what} {path!r} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def key_of(nkey: str) -> KeyPair:
+    """The key pair of a seed, or of the file that has one. May raise `ValueError`, `ImportError`: as `KeyPair.of_seed`."""
+    text = nkey if _SEED.fullmatch(nkey) else read_file(nkey, "the seed")
+    found = _SEED.search(text)
+    if found is None:
+        raise ValueError("nats: nkey= is a seed (58 characters that begin with SU), or the path of a file with one")
+    return KeyPair.of_seed(found[0])
+
+
+def read_creds(path: str) -> tuple[str, KeyPair]:
+    """JWT and key pair of a credentials file. May raise `ValueError`, `ImportError`: as `KeyPair.of_seed`."""
+    text = read_file(path, "the credentials file")
+    jwt, seed = _JWT.search(text), _SEED.search(text)
+    if jwt is None or seed is None:
+        raise ValueError(f"nats: {path!r} is no credentials file: it has a USER JWT and a USER NKEY SEED")
+    return jwt[1], KeyPair.of_seed(seed[0])

@@ -1,0 +1,202 @@
+"""Blocks of headers: ``NATS/1.0``, perhaps a status, and lines of names and values (ADR-4), and the fields that are ours there.
+
+Blocks repeat, those of errors and of one sender's messages above all: what was read of the last few hundred is remembered.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+from attrs import frozen
+
+from ...errors import LocalProtocolError, RemoteProtocolError
+from .._rules import LINE_BREAK, MAX_INT, fault_in_headers
+from .checks import refuse
+
+VERSION: Final = b"NATS/1.0"
+TTL: Final = "Polybus-Ttl"
+REASON: Final = "Polybus-Reason"
+TEXT: Final = "Polybus-Text"
+BODY: Final = "Polybus-Body"
+ERROR: Final = "Nats-Service-Error"
+ERROR_CODE: Final = "Nats-Service-Error-Code"
+
+_OWN: Final = frozenset(name.lower() for name in (TTL, REASON, TEXT, BODY, ERROR, ERROR_CODE))
+_NAME: Final = re.compile(r"[!-9;-~]+")
+_STATUS: Final = re.compile(rb"NATS/1\.0(?:[ \t]+(\d{3})(?:[ \t]+([^\r\n]*))?)?[ \t]*")
+_CACHED: Final = 512
+"""Blocks that are remembered, and the bytes that one of them may have."""
+_SLACK: Final = 1024
+"""Bytes of a block beyond the application's headers: its first line and the fields that are ours."""
+
+
+@frozen
+class HeaderBlock:
+    """What a block says.
+
+    Attributes:
+        status: Of the server: 503 where nobody listens to a subject.
+        text: Beside the status or, of an error, what its sender says.
+        fields: Headers of the application.
+        ttl: Seconds that an asker waits.
+        error: The number of an error.
+        reason: The reason of an error.
+        octets: The body is bytes, although it could be taken for JSON.
+    """
+
+    status: int | None = None
+    text: str = ""
+    fields: Mapping[str, str] | None = None
+    ttl: float | None = None
+    error: str | None = None
+    reason: str | None = None
+    octets: bool = False
+
+
+class HeaderReader:
+    """Reads blocks, and remembers some."""
+
+    __slots__ = ("_known", "_limit")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._known: dict[bytes, HeaderBlock] = {}
+
+    def __len__(self) -> int:
+        """Number of blocks that are remembered."""
+        return len(self._known)
+
+    def read(self, block: bytes) -> HeaderBlock:
+        """What a block says. May raise `RemoteProtocolError`: ``invalid_headers``."""
+        known = self._known.get(block)
+        if known is None:
+            known = self._parse(block)
+            if len(block) <= _CACHED:
+                if len(self._known) >= _CACHED:
+                    self._known.clear()
+                self._known[block] = known
+        return known
+
+    def _parse(self, block: bytes) -> HeaderBlock:
+        if len(block) > self._limit + _SLACK:
+            raise _invalid(f"headers of {len(block)} bytes are larger than {self._limit} (limit: headers)")
+        first, *lines = block.split(b"\r\n")
+        status = _STATUS.fullmatch(first)
+        if status is None or lines[-2:] != [b"", b""]:
+            raise _invalid("a block of headers begins with NATS/1.0 and ends with an empty line")
+        fields, own = dict[str, str](), dict[str, str]()
+        for line in lines[:-2]:
+            name, value = _field(line)
+            into = own if name.lower() in _OWN else fields
+            key = name.lower() if into is own else name
+            into[key] = f"{into[key]}, {value}" if key in into and into is fields else value
+        fault = fault_in_headers(fields, self._limit)
+        if fault is not None:
+            raise _invalid(fault)
+        number, said = status.groups()
+        text = own.get(ERROR.lower(), "") if number is None else (said or b"").decode("utf-8", "replace").strip()
+        return HeaderBlock(
+            status=None if number is None else int(number),
+            text=_whole_text(own.get(TEXT.lower()), text),
+            fields=fields or None,
+            ttl=_seconds(own.get(TTL.lower())),
+            error=own.get(ERROR_CODE.lower(), "500" if ERROR.lower() in own else None),
+            reason=_reason(own.get(REASON.lower())),
+            octets=own.get(BODY.lower()) == "bytes",
+        )
+
+
+def _invalid(text: str) -> RemoteProtocolError:
+    return refuse(text, "invalid_headers")
+
+
+def _field(line: bytes) -> tuple[str, str]:
+    name, colon, value = line.partition(b":")
+    try:
+        text = name.decode("ascii"), value.removeprefix(b" ").decode()
+    except UnicodeDecodeError:
+        raise _invalid(f"the header {name[:40]!r} is not UTF-8") from None
+    if not colon or not _NAME.fullmatch(text[0]):
+        raise _invalid(f"a header is a name, a colon and a value, not {line[:60]!r}")
+    return text
+
+
+def _whole_text(quoted: str | None, text: str) -> str:
+    """The text of an error that did not fit a line as it is."""
+    if quoted is not None:
+        try:
+            return msgspec.json.decode(quoted.encode(), type=str)
+        except (ValueError, RecursionError):
+            return text
+    return text
+
+
+def _reason(text: str | None) -> str | None:
+    return _whole_text(text, text) if text is not None and text[:1] == '"' else text
+
+
+def _seconds(text: str | None) -> float | None:
+    """A deadline. What is no number of milliseconds is somebody else's affair."""
+    if text is None or not text.isascii() or not text.isdigit() or len(text) > 16:
+        return None
+    return min(int(text), MAX_INT) / 1000
+
+
+def write_block(fields: Mapping[str, str] | None, own: list[tuple[str, str]], limit: int) -> bytes:
+    """A block of headers. May raise `LocalProtocolError`: one of the application has no form on this wire."""
+    lines = [VERSION]
+    if fields:
+        check_fields(fields, limit)
+        lines += [f"{name}: {value}".encode() for name, value in fields.items()]
+    lines += [f"{name}: {value}".encode("utf-8", "replace") for name, value in own]
+    block = b"\r\n".join(lines) + b"\r\n\r\n"
+    if len(block) > limit + _SLACK:
+        raise LocalProtocolError(f"headers of {len(block)} bytes are larger than {limit} (limit: headers)", protocol="nats")
+    return block
+
+
+def check_fields(fields: Mapping[str, str], limit: int) -> None:
+    """May raise `LocalProtocolError`: a header of the application has no form on this wire, or is a field of it."""
+    fault = fault_in_headers(fields, limit)
+    if fault is None:
+        for name, value in fields.items():
+            if not _NAME.fullmatch(name):
+                fault = f"the header {name[:40]!r}: a name is of visible ASCII characters without a colon"
+            elif name.lower() in _OWN:
+                fault = f"the header {name!r} is a field of this wire"
+            elif not _is_utf8(value):
+                fault = f"lone surrogate in the header {name!r}"
+    if fault is not None:
+        raise LocalProtocolError(fault, protocol="nats")
+
+
+def _is_utf8(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def error_fields(number: int, text: str, reason: str | None) -> list[tuple[str, str]]:
+    """The fields of an error. A text that is no line is written whole in one of ours, as JSON, and cut in the other."""
+    line = LINE_BREAK.sub(" ", text)
+    fields = [(ERROR, line[:_SHORT]), (ERROR_CODE, str(number))]
+    if line[:_SHORT] != text:
+        fields.append((TEXT, quoted(text)))
+    if reason is not None:
+        plain = not LINE_BREAK.search(reason) and reason[:1] != '"'
+        fields.append((REASON, reason if plain else quoted(reason)))
+    return fields
+
+
+_SHORT: Final = 500
+"""Characters of an error's text that foreign programs are shown."""
+
+
+def quoted(text: str) -> str:
+    """A text as JSON, in one line."""
+    return msgspec.json.encode(text).decode()

@@ -1,0 +1,273 @@
+"""Operations of NATS and their bytes, in both directions: what clients say, and what servers say.
+
+An operation is a frame: a line and, of some, headers and a payload whose lengths stand in the line. Verbs are read in upper and
+in lower case, as servers do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, TypeAlias
+
+import msgspec
+from attrs import define
+
+from ...errors import EncodeError, RemoteProtocolError
+from ...limits import Limits
+from .checks import fault_in_name, refuse
+from .framing import CRLF
+from .headers import HeaderBlock, HeaderReader
+from .subscriptions import INBOX_SID
+
+PING: Final = b"PING\r\n"
+PONG: Final = b"PONG\r\n"
+OK: Final = b"+OK\r\n"
+
+_KNOWN: Final = 4096
+"""Subjects that a reader remembers, so that each is checked and made text once."""
+_MAX_SID: Final = 20
+_DIGITS: Final = 10
+_INBOX_SID: Final = INBOX_SID.encode()
+_encode: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+@define(eq=False)
+class Operation:
+    """One operation.
+
+    Attributes:
+        verb: In upper case: ``MSG``, ``HMSG``, ``PUB``...; ``OK`` and ``ERR`` without their signs.
+        subject: Of a message or a subscription.
+        sid: The client's name for a subscription.
+        reply: Where an answer is wanted.
+        headers: Of HMSG and HPUB.
+        payload: Of a message.
+        queue: The group that a subscription belongs to.
+        most: Of UNSUB: messages that are still delivered.
+        info: The JSON of INFO and CONNECT.
+        text: Of an error.
+    """
+
+    verb: str
+    subject: str = ""
+    sid: str = ""
+    reply: str | None = None
+    headers: HeaderBlock | None = None
+    payload: bytes = b""
+    queue: str | None = None
+    most: int | None = None
+    info: dict[str, Any] | None = None
+    text: str = ""
+
+
+Delivery: TypeAlias = tuple[str, str, str | None, HeaderBlock | None, bytes]
+"""Subject, sid, where an answer is wanted, headers and payload of a message."""
+
+
+class OperationReader:
+    """Reads frames. It remembers subjects and blocks of headers, some of each."""
+
+    __slots__ = ("_limit", "_names", "headers")
+
+    def __init__(self, limits: Limits) -> None:
+        self._limit = limits.subject
+        self._names: dict[bytes, str] = {}
+        self.headers: Final = HeaderReader(limits.headers)
+
+    def read(self, frame: bytes) -> Operation:
+        """The operation of a frame. May raise `RemoteProtocolError`, and nothing else."""
+        end = frame.find(CRLF)
+        if end < 0:
+            raise refuse(f"no line: {frame[:60]!r}", "truncated")
+        line = frame[:end]
+        verb, *tokens = line.split() or [b""]
+        kind = verb.upper()
+        if kind in _DELIVERIES:
+            return Operation(kind.decode(), *self._delivery(tokens, frame, end, *_DELIVERIES[kind]))
+        read = _READERS.get(kind)
+        if read is None:
+            raise refuse(f"{line[:60]!r} is no operation of NATS", "unknown_verb")
+        return read(self, tokens, frame, end)
+
+    def delivery(self, frame: bytes) -> Delivery:
+        """The parts of MSG or HMSG. May raise `RemoteProtocolError`."""
+        end = frame.find(CRLF)
+        verb, *tokens = frame[:end].split()
+        if verb == b"MSG" and 2 < len(tokens) < 5:  # as nearly all are
+            size, payload = tokens[-1], frame[end + 2 : -2]
+            name, sid = self._names.get(tokens[0]), tokens[1]
+            if name is not None and sid.isdigit() and size.isdigit() and len(payload) == int(size[:_DIGITS]):
+                if frame[-2:] == CRLF:
+                    return name, sid.decode(), self._reply(tokens[2]) if len(tokens) == 4 else None, None, payload
+        return self._delivery(tokens, frame, end, *_DELIVERIES[verb.upper()])
+
+    def _delivery(self, tokens: list[bytes], frame: bytes, end: int, lengths: int, with_sid: bool) -> Delivery:
+        """MSG, HMSG, PUB and HPUB: subject, of what a server sends a sid, perhaps where to answer, one or two lengths."""
+        names = tokens[: len(tokens) - lengths]
+        least = 2 if with_sid else 1
+        if not least <= len(names) <= least + 1:
+            raise refuse(f"{frame[:end][:60]!r} has too few or too many parts")
+        # An answer has a subject of its own, which is not seen again.
+        subject = self._reply(names[0]) if with_sid and names[1] == _INBOX_SID else self._name(names[0])
+        reply = self._reply(names[least]) if len(names) > least else None
+        sid = _sid(names[1]) if with_sid else ""
+        total, head = _length(tokens[-1]), _length(tokens[-2]) if lengths == 2 else 0
+        start = end + 2
+        if len(frame) == start and total:
+            raise refuse(f"a payload of {total} bytes is over the limit (limit: message)", "too_large", reply)
+        if len(frame) - start != total + 2 or frame[-2:] != CRLF:
+            raise refuse(f"{len(frame) - start - 2} bytes where {total} are announced", "truncated", reply)
+        if lengths == 1:
+            return subject, sid, reply, None, frame[start:-2]
+        if head > total:
+            raise refuse(f"headers of {head} bytes in a message of {total}", "malformed", reply)
+        try:
+            block = self.headers.read(frame[start : start + head])
+        except RemoteProtocolError as error:
+            error.answer_id = reply
+            raise
+        return subject, sid, reply, block, frame[start + head : -2]
+
+    def _reply(self, data: bytes) -> str:
+        """Where an answer is wanted, or comes: another one for each request, so that none is remembered.
+
+        Nothing is done there but to send something, and a blank cannot be in it: what else is wrong is its owner's affair.
+        """
+        if len(data) > self._limit:
+            raise refuse(f"a subject of {len(data)} bytes is longer than {self._limit} (limit: subject)", "invalid_subject")
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            return self._name(data)
+
+    def _subscription(self, tokens: list[bytes], frame: bytes, end: int) -> Operation:
+        _alone(frame, end)
+        if not 2 <= len(tokens) <= 3:
+            raise refuse(f"{frame[:end][:60]!r}: SUB has a subject, perhaps a queue, and a sid")
+        queue = self._name(tokens[1]) if len(tokens) == 3 else None
+        return Operation("SUB", self._name(tokens[0], pattern=True), _sid(tokens[-1]), queue=queue)
+
+    def _unsubscription(self, tokens: list[bytes], frame: bytes, end: int) -> Operation:
+        _alone(frame, end)
+        if not 1 <= len(tokens) <= 2:
+            raise refuse(f"{frame[:end][:60]!r}: UNSUB has a sid, and perhaps a number")
+        return Operation("UNSUB", sid=_sid(tokens[0]), most=_length(tokens[1]) if len(tokens) == 2 else None)
+
+    def _information(self, tokens: list[bytes], frame: bytes, end: int) -> Operation:
+        return self._json("INFO", frame, end)
+
+    def _connect(self, tokens: list[bytes], frame: bytes, end: int) -> Operation:
+        return self._json("CONNECT", frame, end)
+
+    def _json(self, verb: str, frame: bytes, end: int) -> Operation:
+        _alone(frame, end)
+        try:
+            return Operation(verb, info=_decode(frame[:end].lstrip()[len(verb) :]))
+        except (ValueError, RecursionError) as error:
+            raise refuse(f"what {verb} says is no JSON object: {error}") from None
+
+    def _plain(self, verb: str, tokens: list[bytes], frame: bytes, end: int) -> Operation:
+        _alone(frame, end)
+        return Operation(verb)
+
+    def _ping(self, tokens: list[bytes], frame: bytes, end: int) -> Operation:
+        return self._plain("PING", tokens, frame, end)
+
+    def _pong(self, tokens: list[bytes], frame: bytes, end: int) -> Operation:
+        return self._plain("PONG", tokens, frame, end)
+
+    def _ok(self, tokens: list[bytes], frame: bytes, end: int) -> Operation:
+        return self._plain("OK", tokens, frame, end)
+
+    def _error(self, tokens: list[bytes], frame: bytes, end: int) -> Operation:
+        _alone(frame, end)
+        return Operation("ERR", text=frame[:end].strip()[4:].decode("utf-8", "replace").strip().strip("'"))
+
+    def _name(self, data: bytes, *, pattern: bool = False) -> str:
+        """A subject as text. May raise `RemoteProtocolError`: ``invalid_subject``."""
+        known = self._names.get(data)
+        if known is not None:
+            return known
+        try:
+            name = data.decode()
+        except UnicodeDecodeError as error:
+            raise refuse(f"the subject is not UTF-8 at byte {error.start}", "invalid_subject") from None
+        fault = fault_in_name(name, self._limit, pattern=pattern)
+        if fault is not None:
+            raise refuse(fault, "invalid_subject")
+        if len(self._names) >= _KNOWN:
+            self._names.clear()
+        self._names[data] = name
+        return name
+
+
+_DELIVERIES: Final = {b"MSG": (1, True), b"HMSG": (2, True), b"PUB": (1, False), b"HPUB": (2, False)}
+"""Of each operation with a payload: the number of its lengths, and whether it has a sid."""
+_READERS: Final = {
+    b"SUB": OperationReader._subscription,
+    b"UNSUB": OperationReader._unsubscription,
+    b"INFO": OperationReader._information,
+    b"CONNECT": OperationReader._connect,
+    b"PING": OperationReader._ping,
+    b"PONG": OperationReader._pong,
+    b"+OK": OperationReader._ok,
+    b"-ERR": OperationReader._error,
+}
+
+
+def _alone(frame: bytes, end: int) -> None:
+    if len(frame) != end + 2:
+        raise refuse(f"{len(frame) - end - 2} bytes follow the line {frame[:end][:60]!r}")
+
+
+def _sid(data: bytes) -> str:
+    if len(data) > _MAX_SID or not data.isalnum():
+        raise refuse(f"{data[:40]!r} is no sid")
+    return data.decode()
+
+
+def _length(data: bytes) -> int:
+    if len(data) > _MAX_SID or not data.isdigit():
+        raise refuse(f"{data[:40]!r} is no length")
+    return int(data)
+
+
+def write_publication(subject: str, reply: str | None, block: bytes, payload: bytes) -> bytes:
+    """PUB or HPUB: `block` is empty where there are no headers."""
+    return _write(b"PUB", subject, reply, block, payload)
+
+
+def write_message(subject: str, sid: str, reply: str | None, block: bytes, payload: bytes) -> bytes:
+    """MSG or HMSG, as a server sends it to a subscription."""
+    return _write(b"MSG", f"{subject} {sid}", reply, block, payload)
+
+
+def _write(verb: bytes, names: str, reply: str | None, block: bytes, payload: bytes) -> bytes:
+    to = f"{names} {reply}".encode() if reply else names.encode()
+    if not block:
+        return b"%b %b %d\r\n%b\r\n" % (verb, to, len(payload), payload)
+    return b"H%b %b %d %d\r\n%b%b\r\n" % (verb, to, len(block), len(block) + len(payload), block, payload)
+
+
+def write_subscription(subject: str, queue: str | None, sid: str) -> bytes:
+    """SUB."""
+    return f"SUB {subject} {queue} {sid}\r\n".encode() if queue else f"SUB {subject} {sid}\r\n".encode()
+
+
+def write_unsubscription(sid: str, most: int | None = None) -> bytes:
+    """UNSUB."""
+    return f"UNSUB {sid}\r\n".encode() if most is None else f"UNSUB {sid} {most}\r\n".encode()
+
+
+def write_json(verb: str, members: Mapping[str, Any]) -> bytes:
+    """INFO or CONNECT. May raise `EncodeError`: a member has no JSON form."""
+    try:
+        return b"%b %b\r\n" % (verb.encode(), _encode(members))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise EncodeError(f"{verb}: {error}") from None
+
+
+def write_error(text: str) -> bytes:
+    """-ERR."""
+    return f"-ERR '{' '.join(text.split())}'\r\n".encode("utf-8", "replace")

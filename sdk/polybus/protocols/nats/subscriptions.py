@@ -1,0 +1,76 @@
+"""The subscriptions of one connection: which there are, and which of several copies of a message counts."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from attrs import define, field
+
+from ..._util.pattern_index import SubjectIndex
+
+INBOX_SID: Final = "1"
+"""The subscription to all answers; those of patterns and handlers have higher numbers."""
+
+
+@define(eq=False)
+class NatsSubscription:
+    """One subscription of this side.
+
+    Attributes:
+        number: Its sid; later ones are higher.
+        group: It is a handler's, in a queue group.
+    """
+
+    number: int
+    pattern: str
+    group: bool
+
+
+@define(eq=False)
+class NatsSubscriptions:
+    """The subscriptions of one connection, by sid.
+
+    A server sends a connection one copy of a message for each of its subscriptions that match, in any order. The copy of the
+    oldest counts; the others are left out. When the oldest is given up while a message is on its way, that message may come by
+    the next one again: the wire has no sign by which the two copies could be told to be one.
+    """
+
+    by_sid: dict[str, NatsSubscription] = field(factory=dict)
+    refused: dict[str, None] = field(factory=dict)
+    """Patterns that the server does not allow."""
+    _sids: dict[tuple[str, bool], str] = field(factory=dict)
+    _oldest: SubjectIndex[int] = field(factory=lambda: SubjectIndex[int]())
+    _last: int = int(INBOX_SID)
+
+    def add(self, pattern: str, *, group: bool) -> str | None:
+        """Add a subscription; its sid, or None where it is there already."""
+        if (pattern, group) in self._sids:
+            return None
+        self.refused.pop(pattern, None)
+        self._last = number = self._last + 1
+        sid = self._sids[pattern, group] = str(number)
+        self.by_sid[sid] = NatsSubscription(number, pattern, group)
+        if not group:
+            self._oldest.add(pattern, number)
+        return sid
+
+    def remove(self, pattern: str, *, group: bool) -> str | None:
+        """Remove a subscription; the sid that it had, or None where there is none."""
+        if not group:
+            self.refused.pop(pattern, None)
+        sid = self._sids.pop((pattern, group), None)
+        if sid is not None:
+            number = self.by_sid.pop(sid).number
+            if not group:
+                self._oldest.remove(pattern, number)
+        return sid
+
+    def refuse(self, pattern: str, *, group: bool) -> None:
+        """Take note that the server does not allow a subscription."""
+        if self.remove(pattern, group=group) is not None and not group:
+            self.refused[pattern] = None
+
+    def counts(self, subscription: NatsSubscription, subject: str) -> bool:
+        """True for the copy of a publication that is the one to deliver."""
+        matching = self._oldest.match(subject)
+        return len(matching) < 2 or subscription.number == min(matching)

@@ -1,0 +1,321 @@
+"""A NATS server for tests, within the process: the server's half of the protocol, over any transport.
+
+It passes the same tests as the real one (`tests/integration/interop`), so that it cannot drift. It is no server for anything
+else: there are no clusters, no JetStream, no permissions, and whoever reads nothing is cut.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Final, Self
+
+import anyio
+from attrs import define
+
+from .._core.runtime import Runtime
+from .._util.pattern_index import SubjectIndex
+from ..errors import BusError, LocalProtocolError, RemoteProtocolError
+from ..limits import Limits
+from ..plugins import Admission, Closed, Handshake, Identity, ListenOptions, Transport
+from ..plugins.registry import resolve_url
+from ..protocols.nats import Nats
+from ..protocols.nats.operations import (
+    PING,
+    PONG,
+    Operation,
+    OperationReader,
+    write_error,
+    write_json,
+    write_message,
+)
+
+_UNREAD: Final = 16 << 20
+"""Bytes that may wait for a client, before it is cut."""
+_NO_RESPONDERS: Final = b"NATS/1.0 503\r\n\r\n"
+
+
+@define(eq=False)
+class EngineSubscription:
+    """One SUB of a client."""
+
+    client: EngineClient
+    subject: str
+    sid: str
+    queue: str | None
+    left: int | None = None
+    """Messages that are still delivered, after an UNSUB that said so."""
+
+
+class NatsEngine:
+    """A NATS server for tests: ``async with NatsEngine() as engine, connect(engine.url) as bus: ...``
+
+    Args:
+        address: Where it listens, without the protocol: ``memory://name`` (by default, with a name of its own),
+            ``tcp://127.0.0.1:0``, ``ws://127.0.0.1:0/``.
+        max_payload: Bytes of headers and payload that it takes.
+        token: What clients have to say; everybody is let in without.
+        rng: Chooses the member of a queue group.
+
+    Raises:
+        ValueError: The address is wrong.
+    """
+
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        max_payload: int = 1 << 20,
+        token: str = "",
+        rng: random.Random | None = None,
+    ) -> None:
+        self._address = address if address is not None else f"memory://nats-{secrets.token_hex(4)}"
+        self.max_payload: Final = max_payload
+        self.token: Final = token
+        self.clients: Final[dict[EngineClient, None]] = {}
+        """The connections that stand."""
+        self.subscriptions: Final[SubjectIndex[EngineSubscription]] = SubjectIndex()
+        self._rng = rng if rng is not None else random.Random()
+        self._limits = Limits(message=max_payload + 64 * 1024)
+        self._reader = OperationReader(self._limits)
+        self._runtime: Runtime | None = None
+        self._listening: Any = None
+        self.url: str = ""
+        """The real, connectable URL, while it is entered."""
+
+    async def __aenter__(self) -> Self:
+        """Listen.
+
+        Raises:
+            OSError: The address is taken or not ours.
+            LocalProtocolError: It is entered already.
+        """
+        if self._runtime is not None:
+            raise LocalProtocolError("this engine is entered already: make another one")
+        runtime = self._runtime = Runtime(self._limits)
+        await runtime.open()
+        try:
+            adapter, transport, address = resolve_url(f"nats+{self._address}", Nats())
+            codec = adapter.codec(self._limits)
+            options = ListenOptions(
+                host=runtime,
+                gate=self,
+                protocol="nats",
+                reads=codec.reads,
+                writes=codec.writes,
+                subprotocol="nats",
+                framing=Nats().framing,
+            )
+            self._listening = await transport.listen(address, options)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self._shut()
+            raise
+        self.url = f"nats+{self._listening.url}"
+        runtime.spawn(self._keep_house, runtime)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with anyio.CancelScope(shield=True):
+            await self._listening.aclose()
+            await self.cut()
+            await self._shut()
+
+    async def _shut(self) -> None:
+        runtime, self._runtime = self._runtime, None
+        if runtime is not None:
+            await runtime.close()
+
+    async def _keep_house(self, runtime: Runtime) -> None:
+        while True:
+            await anyio.sleep(1)
+            for client in list(self.clients):
+                client.transport.tick(runtime.time())
+
+    async def cut(self) -> None:
+        """End all connections without a word, as when the server is killed."""
+        for client in list(self.clients):
+            client.transport.abort(Closed(1006, "the engine was cut"))
+        if self._runtime is not None:
+            await self._runtime.notifier.until(lambda: not self.clients)
+
+    def say(self, text: str) -> None:
+        """Tell all clients an error: ``-ERR 'text'``."""
+        for client in self.clients:
+            client.transport.send(write_error(text))
+
+    def inform(self, **members: Any) -> None:
+        """Tell all clients something new of the server: another INFO with these members."""
+        for client in self.clients:
+            client.transport.send(write_json("INFO", {**self.info, **members}))
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """The members of INFO."""
+        return {
+            "server_id": "POLYBUSTESTS",
+            "server_name": "polybus.testing",
+            "version": "2.9.10",
+            "proto": 1,
+            "headers": True,
+            "max_payload": self.max_payload,
+            **({"auth_required": True} if self.token else {}),
+        }
+
+    # -- plugins.Gate ----------------------------------------------------------------------------------------------------
+
+    def knock(self, address: str) -> BusError | None:
+        """Let everybody in."""
+        return None
+
+    def left(self, address: str) -> None:
+        """Take no note: nothing is counted."""
+
+    def admit(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
+        """Let everybody in: who they are, CONNECT says."""
+        decided(Admission(Identity(), handshake))
+
+    def opened(self, transport: Transport, admission: Admission) -> None:
+        """Begin with INFO."""
+        client = EngineClient(self, transport)
+        self.clients[client] = None
+        transport.start(client)
+        transport.send(write_json("INFO", self.info))
+
+    # -- what clients do -------------------------------------------------------------------------------------------------
+
+    def gone(self, client: EngineClient) -> None:
+        """Forget a client."""
+        self.clients.pop(client, None)
+        for subscription in client.subscriptions.values():
+            self.subscriptions.remove(subscription.subject, subscription)
+        client.subscriptions.clear()
+        if self._runtime is not None:
+            self._runtime.notifier.signal()
+
+    def read(self, frame: bytes) -> Operation:
+        """The operation of a frame. May raise `RemoteProtocolError`."""
+        return self._reader.read(frame)
+
+    def route(self, sender: EngineClient, operation: Operation, block: bytes) -> None:
+        """Hand a message to every subscription that matches, and to one of each group; say so where there is nobody."""
+        told, groups = False, dict[str, list[EngineSubscription]]()
+        for subscription in self.subscriptions.match(operation.subject):
+            if subscription.client is sender and not sender.echo:
+                continue
+            if subscription.queue is not None:
+                groups.setdefault(subscription.queue, []).append(subscription)
+            else:
+                told = subscription.client.deliver(subscription, operation, block) or told
+        for members in groups.values():
+            chosen = self._rng.choice(members)
+            told = chosen.client.deliver(chosen, operation, block) or told
+        if not told and operation.reply is not None and sender.no_responders:
+            answer = Operation("PUB", operation.reply)
+            for subscription in self.subscriptions.match(operation.reply):
+                if subscription.client is sender:
+                    sender.deliver(subscription, answer, _NO_RESPONDERS)
+
+
+class EngineClient:
+    """One connection of a client."""
+
+    def __init__(self, engine: NatsEngine, transport: Transport) -> None:
+        self.engine: Final = engine
+        self.transport: Final = transport
+        self.subscriptions: Final[dict[str, EngineSubscription]] = {}
+        """By their sid."""
+        self.echo: bool = True
+        self.no_responders: bool = False
+        self._known = False
+
+    # -- plugins.Receiver ------------------------------------------------------------------------------------------------
+
+    def frames_received(self, frames: Sequence[bytes]) -> None:
+        for frame in frames:
+            try:
+                self._act(self.engine.read(frame), frame)
+            except RemoteProtocolError:
+                self._refuse("Unknown Protocol Operation")
+                return
+
+    def closed(self, why: Closed) -> None:
+        self.engine.gone(self)
+
+    def pause_writing(self) -> None:
+        """Go on: who reads nothing is cut."""
+
+    def resume_writing(self) -> None:
+        """Nothing was paused."""
+
+    # -- operations ------------------------------------------------------------------------------------------------------
+
+    def _act(self, operation: Operation, frame: bytes) -> None:
+        verb = operation.verb
+        if verb == "CONNECT":
+            self._connect(operation.info or {})
+        elif not self._known:
+            self._refuse("Authorization Violation")
+        elif verb in ("PUB", "HPUB"):
+            self._publish(operation, frame)
+        elif verb == "SUB":
+            subscription = EngineSubscription(self, operation.subject, operation.sid, operation.queue)
+            self._drop(operation.sid)
+            self.subscriptions[operation.sid] = subscription
+            self.engine.subscriptions.add(operation.subject, subscription)
+        elif verb == "UNSUB":
+            self._unsubscribe(operation)
+        elif verb == "PING":
+            self.transport.send(PONG)
+
+    def _connect(self, members: dict[str, Any]) -> None:
+        if self.engine.token and members.get("auth_token") != self.engine.token:
+            self._refuse("Authorization Violation")
+            return
+        self._known = True
+        self.echo = members.get("echo") is not False
+        self.no_responders = members.get("no_responders") is True
+
+    def _publish(self, operation: Operation, frame: bytes) -> None:
+        start = frame.find(b"\r\n") + 2
+        if len(frame) - start - 2 > self.engine.max_payload:
+            self._refuse("Maximum Payload Violation")
+            return
+        block = frame[start : len(frame) - 2 - len(operation.payload)]
+        self.engine.route(self, operation, block)
+
+    def _unsubscribe(self, operation: Operation) -> None:
+        subscription = self.subscriptions.get(operation.sid)
+        if subscription is not None and operation.most:
+            subscription.left = operation.most
+        else:
+            self._drop(operation.sid)
+
+    def _drop(self, sid: str) -> None:
+        subscription = self.subscriptions.pop(sid, None)
+        if subscription is not None:
+            self.engine.subscriptions.remove(subscription.subject, subscription)
+
+    def _refuse(self, text: str) -> None:
+        self.transport.send(write_error(text))
+        self.transport.close(1008, text)
+
+    def deliver(self, subscription: EngineSubscription, operation: Operation, block: bytes) -> bool:
+        """Send a message to one subscription."""
+        if self.transport.write_backlog() > _UNREAD:
+            self.transport.abort(Closed(1013, "slow consumer"))
+            return False
+        self.transport.send(write_message(operation.subject, subscription.sid, operation.reply, block, operation.payload))
+        if subscription.left is not None:
+            subscription.left -= 1
+            if not subscription.left:
+                self._drop(subscription.sid)
+        return True
+
+    def ping(self) -> None:
+        """Ask for a sign of life."""
+        self.transport.send(PING)

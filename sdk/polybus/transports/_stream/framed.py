@@ -1,0 +1,108 @@
+"""Connections of byte streams with the framing of the protocol itself: nothing on them is of ours.
+
+The protocol has its own heartbeat and its own goodbye, if it has any; here are the deadlines of what is written and of frames
+that have begun to come in.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ...errors import BusError
+from ...plugins import Admission, Closed, FrameCutter, Framing, Handshake, Host
+from .framer import Framer
+from .listen import PendingConnection
+from .transport import StreamTransport, TransportState
+from .wire import Wire
+
+
+class ProtocolFramer(Framer):
+    """The cutter of a protocol, as the framer of a connection."""
+
+    __slots__ = ("_cutter",)
+
+    ends_with_goodbye = True
+
+    def __init__(self, cutter: FrameCutter, limit: int) -> None:
+        super().__init__(limit)
+        self._cutter = cutter
+
+    @property
+    def partial(self) -> str:
+        return self._cutter.partial
+
+    @property
+    def arrived(self) -> int:
+        return self._cutter.arrived
+
+    def feed(self, data: bytes) -> list[bytes]:
+        if self.broken is not None:
+            return []
+        frames = list(self._cutter.feed(data))
+        self.broken = how_it_broke(self._cutter)
+        return frames
+
+    def goodbye(self, code: int, reason: str) -> list[bytes]:
+        """Nothing: the protocol has said it, or has no word for it."""
+        return []
+
+
+def how_it_broke(cutter: FrameCutter) -> Closed | None:
+    """The end of a connection on which nothing more can be cut; None while that is not so."""
+    error = cutter.broken
+    return None if error is None else Closed(error.close_code or 1002, error.text)
+
+
+class FramedTransport(StreamTransport[ProtocolFramer]):
+    """One connection of frames in the form of their protocol."""
+
+    __slots__ = ("_pack",)
+
+    admitted: Final = True
+    """Whether the server takes us is for the protocol's handshake to say."""
+
+    def __init__(self, name: str, wire: Wire, host: Host, framing: Framing) -> None:
+        super().__init__(name, wire, host, ProtocolFramer(framing.cutter(host.limits, name), host.limits.message))
+        self._pack = framing.pack
+
+    def send(self, frame: bytes) -> None:
+        if len(frame) > self.max_frame:
+            self._check_size(len(frame))
+        if self._state is TransportState.OPEN:
+            self._wire.write(self._pack(frame))
+
+    def framed(self, frame: bytes) -> bytes:
+        """The bytes of a frame, the same on every connection. May raise `TooLarge`."""
+        self._check_size(len(frame))
+        return self._pack(frame)
+
+    def data_received(self, data: bytes) -> None:
+        self._heard = True
+        framer = self._framer
+        if frames := framer.feed(data):
+            self._deliver(frames)
+        if framer.broken is not None and self._state is TransportState.OPEN:
+            self._fail(framer.broken.code, framer.broken.reason)
+
+    def _check_silence(self, now: float) -> None:
+        """The session asks for signs of life: here there is no form for that."""
+
+
+class PendingFramedConnection(PendingConnection):
+    """A connection with the framing of its protocol before it is let in: the handshake comes afterwards."""
+
+    __slots__ = ()
+
+    def begin(self) -> None:
+        listener = self.listener
+        name = listener.url.partition(":")[0]
+        self.ask(Handshake(protocol=listener.options.protocol, transport=name, url=listener.url, address=self.wire.address))
+
+    def no(self, error: BusError) -> bytes:
+        """Nothing: before its handshake the protocol has no word for it."""
+        return b""
+
+    def let_in(self, admission: Admission) -> FramedTransport:
+        options = self.listener.options
+        assert options.framing is not None
+        return FramedTransport(self.listener.url.partition(":")[0], self.wire, options.host, options.framing)

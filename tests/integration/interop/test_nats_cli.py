@@ -1,0 +1,115 @@
+"""The command line at a real NATS server."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trustme
+
+from .nats_servers import VERSIONS, NatsServer, nats_server
+
+pytestmark = pytest.mark.interop
+
+
+@pytest.fixture(params=VERSIONS)
+def server(request: pytest.FixtureRequest) -> Iterator[NatsServer]:
+    with nats_server(request.param) as one:
+        yield one
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "polybus.cli", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_request_serve_publish_and_subscribe(server: NatsServer, tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(
+        "from polybus import Bus\nbus = Bus()\n@bus.handle('echo')\nasync def echo(body: object) -> object: return body\n"
+    )
+    assert "nobody has subscribed" in run("request", server.url, "echo", "7").stderr
+    serve = subprocess.Popen(
+        [sys.executable, "-m", "polybus.cli", "serve", "app:bus", server.url], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    )
+    listen = subprocess.Popen(
+        [sys.executable, "-m", "polybus.cli", "subscribe", server.url, "news.*", "--json", "--count", "1"],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert serve.stdout is not None and listen.stdout is not None
+        assert serve.stdout.readline().startswith("serving nats+tcp://")
+        asked = run("request", server.url, "echo", '{"a": [1]}')
+        assert (json.loads(asked.stdout), asked.stderr) == ({"a": [1]}, "")
+        heard = ""
+        while not heard:  # until the subscriber is there
+            assert run("publish", server.url, "news.today", '{"n": 1}').returncode == 0
+            if listen.poll() is not None:
+                heard = listen.stdout.read()
+        assert json.loads(heard.splitlines()[0]) == {"subject": "news.today", "body": {"n": 1}, "headers": {}}
+        serve.terminate()
+        assert serve.wait(30) == 0
+    finally:
+        for process in (serve, listen):
+            process.kill()
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+
+
+def test_doctor_takes_every_step(server: NatsServer) -> None:
+    done = run("doctor", server.url)
+    assert done.returncode == 0
+    assert "a nats network: wildcards, no streams" in done.stdout
+    assert "nobody handles it, as expected" in done.stdout
+
+
+def test_doctor_hears_the_server_before_tls(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    made = authority.issue_cert("localhost")
+    made.private_key_pem.write_to_path(tmp_path / "key.pem")
+    made.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    ssl.create_default_context(cafile=tmp_path / "ca.pem")
+    config = f'tls {{ cert_file: "{tmp_path / "cert.pem"}", key_file: "{tmp_path / "key.pem"}" }}'
+    with nats_server("debian", config) as server:
+        done = run("doctor", f"nats+tls://localhost:{server.port}", "--ca", str(tmp_path / "ca.pem"))
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "TLSv1.3, certificate for localhost" in done.stdout
+    with nats_server("debian") as server:
+        done = run("doctor", f"nats+tls://localhost:{server.port}")
+        assert done.returncode == 1
+        assert "the server has no TLS" in done.stdout
+
+
+def test_a_recording_proxy_stands_between_client_and_server(server: NatsServer, tmp_path: Path) -> None:
+    folder = tmp_path / "captures"
+    proxy = subprocess.Popen(
+        [sys.executable, "-m", "polybus.cli", "record", server.url, str(folder), "--listen", "nats+tcp://127.0.0.1:0"],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    try:
+        assert proxy.stdout is not None
+        line = proxy.stdout.readline()
+        url = next(word for word in line.split() if word.startswith("nats+tcp://127.0.0.1:")).rstrip(",;:")
+        assert "nobody has subscribed" in run("request", url, "echo", "7").stderr
+        proxy.terminate()
+        proxy.wait(30)
+    finally:
+        proxy.kill()
+        proxy.wait()
+        assert proxy.stdout is not None
+        proxy.stdout.close()
+    shown = run("capture", "info", str(folder))
+    assert shown.returncode == 0, shown.stderr
+    assert "nats" in shown.stdout
+
+
+def test_inspect_shows_an_operation() -> None:
+    shown = run("inspect", b'MSG user.get 2 r.1 8\r\n{"id":7}\r\n'.hex(), "--protocol", "nats")
+    assert shown.returncode == 0, shown.stderr
+    assert "reply to" in shown.stdout and "user.get" in shown.stdout

@@ -1,0 +1,296 @@
+"""nats-py at the other end of a real NATS server: as client of ours, and as service for ours."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import anyio
+import pytest
+
+from polybus import (
+    BadRequest,
+    Bus,
+    Code,
+    Conflict,
+    Context,
+    DeadlineExceeded,
+    Forbidden,
+    NoHandler,
+    NotFound,
+    RemoteError,
+    RequestError,
+    TooLarge,
+    TooManyRequests,
+    Unauthorized,
+    Unavailable,
+    Unsupported,
+    connect,
+)
+from tests.support import bounded, eventually
+
+from .nats_py_peer import Msg, NatsPy, nats_py
+from .nats_servers import VERSIONS, NatsServer, nats_server
+
+pytestmark = [pytest.mark.anyio, pytest.mark.interop]
+
+
+@pytest.fixture(params=VERSIONS)
+def server(request: pytest.FixtureRequest) -> Iterator[NatsServer]:
+    with nats_server(request.param) as one:
+        yield one
+
+
+@pytest.fixture
+async def theirs(server: NatsServer, anyio_backend: Any) -> AsyncIterator[NatsPy]:
+    async with nats_py(server.address) as client:
+        yield client
+
+
+# -- nats-py asks ------------------------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_their_request_reaches_our_handler_and_its_answer_is_json(server: NatsServer, theirs: NatsPy) -> None:
+    bus = Bus()
+
+    @bus.handle("user.get")
+    async def get_user(query: dict[str, Any], ctx: Context) -> Any:
+        assert ctx.message.ttl is None
+        return {"id": query["id"], "name": "ü"}
+
+    @bus.handle("raw")
+    async def raw(body: bytes) -> bytes:
+        return body[::-1]
+
+    async with connect(server.url, bus=bus):
+        assert (await theirs.request("user.get", b'{"id":7}')).data == '{"id":7,"name":"ü"}'.encode()
+        assert (await theirs.request("raw", b"\x00\xffabc")).data == b"cba\xff\x00"
+
+
+@bounded
+async def test_an_error_of_ours_is_one_of_the_service_convention_for_them(server: NatsServer, theirs: NatsPy) -> None:
+    bus = Bus()
+
+    @bus.handle("fail")
+    async def fail() -> None:
+        raise NotFound("there is no\nuser 7", reason="no_user", detail={"id": 7})
+
+    async with connect(server.url, bus=bus):
+        answer = await theirs.request("fail")
+        assert answer.headers is not None
+        assert answer.headers["Nats-Service-Error"] == "there is no user 7"
+        assert answer.headers["Nats-Service-Error-Code"] == "5"
+        assert answer.headers["Polybus-Reason"] == "no_user"
+        assert answer.data == b'{"id":7}'
+
+
+@bounded
+async def test_a_deadline_of_theirs_stops_our_handler(server: NatsServer, theirs: NatsPy) -> None:
+    bus, stopped = Bus(), anyio.Event()
+
+    @bus.handle("slow")
+    async def slow() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            stopped.set()
+
+    async with connect(server.url, bus=bus):
+        answer = await theirs.request("slow", headers={"Polybus-Ttl": "20"})
+        assert answer.headers is not None
+        assert answer.headers["Nats-Service-Error-Code"] == str(int(Code.DEADLINE_EXCEEDED))
+        await stopped.wait()
+
+
+@bounded
+async def test_a_stream_of_ours_is_a_bad_request_for_them(server: NatsServer, theirs: NatsPy) -> None:
+    bus = Bus()
+
+    @bus.handle("lines")
+    async def lines() -> AsyncIterator[int]:
+        yield 1
+
+    async with connect(server.url, bus=bus):
+        answer = await theirs.request("lines")
+        assert answer.headers is not None
+        assert answer.headers["Nats-Service-Error-Code"] == str(int(Code.INVALID_ARGUMENT))
+        with pytest.raises(Unsupported):
+            async with bus.stream("lines", to=bus.peers[0]):
+                raise AssertionError("opened")
+
+
+@bounded
+async def test_what_they_publish_to_a_handler_is_a_notification(server: NatsServer, theirs: NatsPy) -> None:
+    bus, told = Bus(), list[Any]()
+
+    @bus.handle("tell")
+    async def tell(body: Any) -> str:
+        told.append(body)
+        return "nobody reads this"
+
+    async with connect(server.url, bus=bus):
+        await theirs.publish("tell", b"1")
+        await eventually(lambda: told == [1])
+
+
+# -- ours asks ---------------------------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_our_request_reaches_their_service(server: NatsServer, theirs: NatsPy) -> None:
+    async def echo(message: Msg) -> None:
+        await message.respond(message.data)
+
+    seen = await theirs.subscribe("echo", echo, queue="q")
+    async with connect(server.url) as bus:
+        assert await bus.request("echo", {"a": [1, None]}, timeout=20) == {"a": [1, None]}
+        assert await bus.request("echo", b"\x00raw") == b"\x00raw"
+        assert await bus.request("echo") is None
+        assert seen[0].data == b'{"a":[1,null]}'
+        assert seen[0].headers is not None
+        assert 0 < int(seen[0].headers["Polybus-Ttl"]) <= 20_000
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        ("400", BadRequest),
+        ("401", Unauthorized),
+        ("403", Forbidden),
+        ("404", NotFound),
+        ("408", DeadlineExceeded),
+        ("409", Conflict),
+        ("413", TooLarge),
+        ("429", TooManyRequests),
+        ("500", RemoteError),
+        ("503", Unavailable),
+        ("777", RemoteError),
+        ("many", RemoteError),
+        ("5", NotFound),
+        ("14", Unavailable),
+    ],
+)
+@bounded
+async def test_an_error_of_their_service_is_one_of_ours(
+    server: NatsServer, theirs: NatsPy, number: str, kind: type[Exception]
+) -> None:
+    async def fail(message: Msg) -> None:
+        headers = {"Nats-Service-Error": "not today", "Nats-Service-Error-Code": number}
+        await theirs.client.publish(message.reply, b"more", headers=headers)
+
+    await theirs.subscribe("fail", fail)
+    async with connect(server.url) as bus:
+        with pytest.raises(kind, match="not today") as caught:
+            await bus.request("fail")
+        error: Any = caught.value
+        foreign = not (number.isdigit() and int(number) < 17)
+        assert error.detail == (
+            {"status": int(number) if number.isdigit() else number, "body": b"more"} if foreign else b"more"
+        )
+
+
+@bounded
+async def test_a_subject_without_anybody_is_no_handler_at_once(server: NatsServer, theirs: NatsPy) -> None:
+    async with connect(server.url) as bus:
+        with pytest.raises(NoHandler, match="503"):
+            await bus.request("nobody", timeout=1000)
+        with pytest.raises(RequestError):
+            await bus.request("nobody.there", {"a": 1}, timeout=1000)
+
+
+@bounded
+async def test_more_than_one_answer_is_counted_and_harms_nobody(server: NatsServer, theirs: NatsPy) -> None:
+    async def twice(message: Msg) -> None:
+        await message.respond(b"1")
+        await message.respond(b"2")
+
+    await theirs.subscribe("twice", twice)
+    async with connect(server.url) as bus:
+        assert await bus.request("twice") == 1
+        await eventually(lambda: bus.stats().late == 1)
+        assert await bus.request("twice") == 1
+
+
+@bounded
+async def test_a_payload_over_the_server_s_limit_is_too_large_before_it_is_sent(theirs: NatsPy) -> None:
+    with nats_server("debian", "max_payload: 1000") as small:
+        async with connect(small.url) as bus:
+            for size in (1001, 5000):
+                with pytest.raises(TooLarge, match="1000"):
+                    await bus.publish("news", b"x" * size)
+            await bus.publish("news", b"\x00" * 1000)
+            with pytest.raises(TooLarge, match="1000"):  # the deadline's header counts, too
+                await bus.request("nobody", b"x" * 990)
+            with pytest.raises(NoHandler):
+                await bus.request("nobody", b"x" * 900)
+
+
+# -- both --------------------------------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_a_queue_group_is_shared_with_theirs(server: NatsServer, theirs: NatsPy) -> None:
+    bus, ours = Bus(), list[int]()
+
+    @bus.handle("work")
+    async def work(body: int) -> str:
+        ours.append(body)
+        return "ours"
+
+    async def answer(message: Msg) -> None:
+        await message.respond(b'"theirs"')
+
+    seen = await theirs.subscribe("work", answer, queue="q")
+    async with connect(server.url, bus=bus), connect(server.url) as client:
+        replies = [client.request("work", number) for number in range(200)]
+        answers = [await reply for reply in replies]
+        assert set(answers) == {"ours", "theirs"}
+        assert len(ours) + len(seen) == 200
+        assert sorted([*ours, *(int(message.data) for message in seen)]) == list(range(200))
+
+
+@bounded
+async def test_publications_go_both_ways_with_their_headers(server: NatsServer, theirs: NatsPy) -> None:
+    seen = await theirs.subscribe("news.>")
+    async with connect(server.url) as bus, bus.subscribe("news.*") as news:
+        await bus.publish("news.ours", {"a": 1}, headers={"x-kind": "äöü  "})
+        await bus.publish("news.plain", b"raw")
+        await eventually(lambda: len(seen) == 2)
+        assert (seen[0].subject, seen[0].data) == ("news.ours", b'{"a":1}')
+        assert seen[0].headers is not None
+        assert seen[0].headers["x-kind"].strip() == "äöü"
+        assert (seen[1].data, seen[1].headers) == (b"raw", None)
+        own = [await anext(news), await anext(news)]  # from this bus itself, and not from the server again
+        await theirs.publish("news.theirs", b'{"b":2}', headers={"X-Kind": "flash"})
+        await theirs.publish("news.text", b"no JSON")
+        message, text = await anext(news), await anext(news)
+        assert (message.subject, message.body, message.headers) == ("news.theirs", {"b": 2}, {"X-Kind": "flash"})
+        assert text.body == b"no JSON"
+        assert [one.subject for one in own] == ["news.ours", "news.plain"]
+        assert len(news) == 0
+
+
+@bounded
+async def test_overlapping_patterns_give_a_publication_of_theirs_once_each(server: NatsServer, theirs: NatsPy) -> None:
+    async with (
+        connect(server.url) as bus,
+        bus.subscribe("news.*") as one,
+        bus.subscribe("news.>") as two,
+        bus.subscribe("news.today") as three,
+        bus.subscribe(">") as four,
+    ):
+        for number in range(50):
+            await theirs.publish("news.today", str(number).encode())
+        for subscription in (one, two, three, four):
+            assert [(await anext(subscription)).body for _ in range(50)] == list(range(50))
+            assert len(subscription) == 0
+
+
+@bounded
+async def test_a_subscription_is_entered_when_the_server_knows_it(server: NatsServer, theirs: NatsPy) -> None:
+    async with connect(server.url) as bus:
+        for number in range(50):
+            async with bus.subscribe(f"news.{number}") as news:
+                await theirs.publish(f"news.{number}", b"1")
+                assert (await anext(news)).body == 1

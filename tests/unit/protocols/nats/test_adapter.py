@@ -1,0 +1,184 @@
+"""The options of NATS, its credentials, and what people are shown of a frame."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from polybus import Bus, LocalProtocolError
+from polybus.plugins import CloseWanted
+from polybus.plugins.registry import join_url, resolve_url
+from polybus.protocols import Nats
+from polybus.protocols.nats.credentials import KeyPair
+from tests.integration.interop.nats_keys import Key, Operator
+
+
+def test_options_of_a_url() -> None:
+    adapter, _, address = resolve_url("nats+tcp://127.0.0.1:4222?queue=workers&inbox=_own&client=me&tls_first=true")
+    assert adapter == Nats(queue="workers", inbox="_own", client="me", tls_first=True)
+    assert address == "tcp://127.0.0.1:4222"
+
+
+@pytest.mark.parametrize("transport", ["tcp", "tls", "ws", "wss"])
+def test_the_user_of_a_url_is_the_protocol_s(transport: str) -> None:
+    adapter, _, address = resolve_url(f"nats+{transport}://ann:p%40ss@host:4222")
+    assert adapter == Nats(user="ann", password="p@ss")
+    assert address == f"{transport}://host:4222"
+    adapter, _, address = resolve_url(f"nats+{transport}://to%2Fken@[::1]:4222")
+    assert adapter == Nats(token="to/ken")
+    assert address == f"{transport}://[::1]:4222"
+
+
+def test_other_protocols_have_no_user_in_their_urls() -> None:
+    with pytest.raises(ValueError, match="no user"):
+        resolve_url("ubre+ws://ann:secret@host/bus")
+
+
+def test_secrets_are_not_shown() -> None:
+    adapter = Nats(user="ann", password="s3cret", queue="work")
+    assert "s3cret" not in repr(adapter)
+    assert "s3cret" not in repr(Nats(token="s3cret"))
+    assert join_url(adapter, "tcp://host:4222") == "nats+tcp://host:4222?queue=work"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"queue": "a b"},
+        {"queue": ""},
+        {"queue": "a..b"},
+        {"inbox": "a.*"},
+        {"tls_first": "perhaps"},
+        {"user": "ann", "token": "x"},
+        {"password": "x"},
+        {"nkey": "no such file"},
+        {"creds": "no such file"},
+        {"nkey": "S" + "A" * 57},
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="nats: "):
+        Nats(**options)
+    with pytest.raises(ValueError, match="unknown option speed; known are queue"):
+        Nats.from_options({"speed": "7"})
+
+
+def test_a_server_of_nats_connects() -> None:
+    with pytest.raises(LocalProtocolError, match="such a server connects"):
+        Bus().serve("nats+tcp://127.0.0.1:0")
+
+
+def test_codecs_of_equal_options_are_one() -> None:
+    assert Nats(user="ann", password="x").codec() is Nats().codec()
+    assert Nats(queue="other").codec() is not Nats().codec()
+
+
+# -- keys --------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_seed_gives_its_public_key_and_signs() -> None:
+    key = Key.of("U", 9)
+    pair = KeyPair.of_seed(key.seed)
+    assert pair.public == key.public
+    assert pair.public.startswith("U") and key.seed.startswith("SU")
+    key.private.public_key().verify(pair.sign(b"nonce"), b"nonce")
+
+
+@pytest.mark.parametrize("kind", ["O", "A"])
+def test_only_the_seed_of_a_user_will_do(kind: str) -> None:
+    with pytest.raises(ValueError, match="something else"):
+        Nats(nkey=Key.of(kind, 9).seed)
+
+
+def test_a_damaged_seed_is_refused() -> None:
+    seed = Key.of("U", 9).seed
+    with pytest.raises(ValueError, match="check sum"):
+        Nats(nkey=seed[:-1] + ("A" if seed[-1] != "A" else "B"))
+
+
+def test_a_credentials_file_signs_the_nonce_with_its_jwt(tmp_path: Path) -> None:
+    operator, path = Operator(), tmp_path / "ann.creds"
+    path.write_text(operator.creds)
+    session = Nats(creds=str(path)).session("client")
+    session.receive(b'INFO {"server_id":"S","headers":true,"nonce":"abc"}\r\n', 1.0)
+    connect = json.loads(session.frames_to_send()[0].removeprefix(b"CONNECT "))
+    assert connect["jwt"].count(".") == 2
+    assert connect["sig"] and "nkey" not in connect
+    path.write_text("nothing")
+    with pytest.raises(ValueError, match="no credentials file"):
+        Nats(creds=str(path))
+
+
+def test_an_expired_file_is_read_anew_for_the_next_connection(tmp_path: Path) -> None:
+    operator, path = Operator(), tmp_path / "ann.creds"
+    path.write_text(operator.creds)
+    adapter = Nats(creds=str(path))
+    info = b'INFO {"server_id":"S","headers":true,"nonce":"abc"}\r\n'
+    session = adapter.session("client")
+    session.receive(info, 1.0)
+    session.receive(b"PONG\r\n", 1.0)
+    session.events()
+    session.receive(b"-ERR 'User Authentication Expired'\r\n", 1.0)
+    [closed] = session.events()
+    assert isinstance(closed, CloseWanted)
+    assert closed.error is None  # the link comes back
+    path.write_text(operator.creds.replace("eyJ", "eyJnew", 1))
+    again = adapter.session("client")
+    again.receive(info, 1.0)
+    assert b'"jwt":"eyJnew' in again.frames_to_send()[0]
+    path.write_text("half writ")
+    adapter.session("client")
+
+
+def test_without_cryptography_the_error_says_what_to_install() -> None:
+    program = (
+        "import sys; sys.modules['cryptography'] = None\n"
+        "from polybus.protocols import Nats\n"
+        f"try: Nats(nkey={Key.of('U', 9).seed!r})\n"
+        "except ImportError as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert "pip install 'polybus[nats]'" in done.stdout
+
+
+# -- for people --------------------------------------------------------------------------------------------------------------
+
+
+def shown(frame: bytes) -> list[tuple[int, str, str, str]]:
+    return [(field.offset, field.name, field.value, field.note) for field in Nats().dissect(frame)]
+
+
+def test_an_operation_is_shown_part_by_part() -> None:
+    frame = b"HMSG a.b 2 r.1 18 20\r\nNATS/1.0\r\nA: b\r\n\r\n[]\r\n"
+    assert shown(frame) == [
+        (0, "operation", "HMSG", ""),
+        (5, "subject", "a.b", ""),
+        (9, "sid", "2", ""),
+        (11, "reply to", "r.1", ""),
+        (15, "headers' size", "18", ""),
+        (18, "size", "20", ""),
+        (22, "header", "NATS/1.0", ""),
+        (32, "header", "A: b", ""),
+        (40, "payload", "[]", ""),
+    ]
+    assert shown(b"-ERR 'x'\r\n") == [(0, "operation", "-ERR", ""), (4, "text", "'x'", "")]
+    assert shown(b"SUB a q 3\r\n")[2] == (6, "queue", "q", "")
+
+
+@pytest.mark.parametrize(
+    ("frame", "note"),
+    [
+        (b"MSG a 2 5\r\nhel", "cut off: 3 of 5 bytes"),
+        (b"MSG a 2 0\r\n\r\nmore", "belongs to nothing"),
+        (b"PING\r\nmore", "belongs to nothing"),
+        (b"PIN", "cut off: the line has no end"),
+        (b"SUB a\r\n", "1 parts where there are 2 or 3"),
+    ],
+)
+def test_what_is_wrong_is_noted(frame: bytes, note: str) -> None:
+    assert shown(frame)[-1][3] == note

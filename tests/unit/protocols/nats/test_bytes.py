@@ -1,0 +1,294 @@
+"""The bytes of the operations, both directions: what each means, and that writing it gives the same bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from polybus.body import JSON, OCTETS
+from polybus.errors import Code, EncodeError, LocalProtocolError, RemoteProtocolError, Unsupported
+from polybus.limits import Limits
+from polybus.message import Kind, Message
+from polybus.protocols import Nats
+
+CODEC = Nats().codec()
+
+
+def read(frame: bytes, codec: Any = CODEC) -> Message:
+    [message] = codec.decode(frame)
+    assert isinstance(message, Message)
+    return message
+
+
+def with_headers(names: str, lines: bytes, payload: bytes = b"", version: bytes = b"NATS/1.0") -> bytes:
+    """HPUB or HMSG, with the lengths that are right."""
+    block = version + b"\r\n" + (lines + b"\r\n" if lines else b"") + b"\r\n"
+    return b"%b %d %d\r\n%b%b\r\n" % (names.encode(), len(block), len(block) + len(payload), block, payload)
+
+
+# What clients say: frame, kind, subject, id, body, headers, ttl.
+CLIENTS: list[tuple[bytes, Kind, str, Any, Any, Any, Any]] = [
+    (b"PUB news 0\r\n\r\n", Kind.PUBLISH, "news", None, None, None, None),
+    (b'PUB news.today 9\r\n{"a":[1]}\r\n', Kind.PUBLISH, "news.today", None, {"a": [1]}, None, None),
+    (b"PUB news 4\r\nnull\r\n", Kind.PUBLISH, "news", None, None, None, None),
+    (b"PUB news 2\r\n\x00\xff\r\n", Kind.PUBLISH, "news", None, b"\x00\xff", None, None),
+    (b"PUB news 4\r\n\r\n\r\n\r\n", Kind.PUBLISH, "news", None, b"\r\n\r\n", None, None),
+    ("PUB grüße.heute 1\r\n7\r\n".encode(), Kind.PUBLISH, "grüße.heute", None, 7, None, None),
+    (with_headers("HPUB news", b"X-A: b", b"7"), Kind.PUBLISH, "news", None, 7, {"X-A": "b"}, None),
+    (b'PUB user.get _INBOX.ab.1 8\r\n{"id":7}\r\n', Kind.REQUEST, "user.get", "_INBOX.ab.1", {"id": 7}, None, None),
+    (with_headers("HPUB a r.1", b"Polybus-Ttl: 1500"), Kind.REQUEST, "a", "r.1", None, None, 1.5),
+    (b"PUB _INBOX.ab.1 1\r\n7\r\n", Kind.RESPONSE, "", "_INBOX.ab.1", 7, None, None),
+]
+
+
+@pytest.mark.parametrize(("frame", "kind", "subject", "id", "body", "headers", "ttl"), CLIENTS)
+def test_what_clients_say(frame: bytes, kind: Kind, subject: str, id: Any, body: Any, headers: Any, ttl: Any) -> None:
+    message = read(frame)
+    assert (message.kind, message.subject, message.id) == (kind, subject, id)
+    assert (message.body, message.headers, message.ttl) == (body, headers, ttl)
+
+
+@pytest.mark.parametrize("frame", [row[0] for row in CLIENTS if row[0] != b"PUB news 4\r\n\r\n\r\n\r\n"])
+def test_writing_what_clients_say_gives_the_same_bytes(frame: bytes) -> None:
+    assert CODEC.encode([read(frame)]) == frame
+
+
+def test_bytes_that_could_be_json_are_marked_and_come_back_as_bytes() -> None:
+    for raw in (b"7", b"null", b"[not JSON", b'"', b"\r\n", b" "):
+        frame = CODEC.encode([Message(Kind.PUBLISH, "a", None, raw, OCTETS)])
+        assert b"Polybus-Body: bytes" in frame
+        again = read(frame)
+        assert (again.body, again.headers, again.format) == (raw, None, OCTETS)
+    assert CODEC.encode([Message(Kind.PUBLISH, "a", None, b"\x00", OCTETS)]) == b"PUB a 1\r\n\x00\r\n"
+
+
+@pytest.mark.parametrize("raw", [b"hello", b"[hello", b"{", b"\x80", b"1 2", b"NaN", b"[" * 1000 + b"]" * 1000, b'"\xff"'])
+def test_what_is_no_json_is_bytes(raw: bytes) -> None:
+    message = read(b"PUB a %d\r\n%b\r\n" % (len(raw), raw))
+    assert (message.body, message.format) == (raw, OCTETS)
+
+
+# What servers say: frame, kind, subject, id, body, attributes.
+SERVERS: list[tuple[bytes, Kind, str, Any, Any, dict[str, Any]]] = [
+    (b"MSG news.today 2 1\r\n7\r\n", Kind.PUBLISH, "news.today", None, 7, {"sid": "2"}),
+    (b"msg news.today 2 1\r\n7\r\n", Kind.PUBLISH, "news.today", None, 7, {"sid": "2"}),
+    (b"MSG\tnews  2\t0\r\n\r\n", Kind.PUBLISH, "news", None, None, {"sid": "2"}),
+    (b"MSG user.get 3 r.1 2\r\n[]\r\n", Kind.REQUEST, "user.get", "r.1", [], {"sid": "3"}),
+    (with_headers("HMSG news 2", b"A: b", b"7"), Kind.PUBLISH, "news", None, 7, {"sid": "2"}),
+    (b"MSG _INBOX.ab.1 1 1\r\n7\r\n", Kind.RESPONSE, "", "_INBOX.ab.1", 7, {}),
+    (b"PING\r\n", Kind.CONTROL, "PING", None, None, {}),
+    (b"PONG\r\n", Kind.CONTROL, "PONG", None, None, {}),
+    (b"+OK\r\n", Kind.CONTROL, "OK", None, None, {}),
+    (b"-ERR 'Stale Connection'\r\n", Kind.CONTROL, "ERR", None, None, {"text": "Stale Connection"}),
+    (b'INFO {"server_id":"x","max_payload":7}\r\n', Kind.CONTROL, "INFO", None, {"server_id": "x", "max_payload": 7}, {}),
+    (b'CONNECT {"verbose":false}\r\n', Kind.CONTROL, "CONNECT", None, {"verbose": False}, {}),
+    (b"SUB news.* 2\r\n", Kind.SUBSCRIBE, "news.*", None, None, {"sid": "2"}),
+    (b"SUB user.get q 3\r\n", Kind.SUBSCRIBE, "user.get", None, None, {"sid": "3", "handler": True, "queue": "q"}),
+    (b"UNSUB 3\r\n", Kind.UNSUBSCRIBE, "", None, None, {"sid": "3"}),
+    (b"UNSUB 3 5\r\n", Kind.UNSUBSCRIBE, "", None, None, {"sid": "3", "most": 5}),
+]
+
+
+@pytest.mark.parametrize(("frame", "kind", "subject", "id", "body", "attributes"), SERVERS)
+def test_what_servers_say(frame: bytes, kind: Kind, subject: str, id: Any, body: Any, attributes: dict[str, Any]) -> None:
+    message = read(frame)
+    assert (message.kind, message.subject, message.id) == (kind, subject, id)
+    assert (message.body, message.attributes) == (body, attributes)
+
+
+@pytest.mark.parametrize("frame", [row[0] for row in SERVERS if row[1] in (Kind.CONTROL, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE)])
+def test_writing_control_gives_the_same_bytes(frame: bytes) -> None:
+    assert CODEC.encode([read(frame)]) == frame
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------------
+
+
+def failure(block: bytes, payload: bytes = b"") -> Message:
+    return read(b"HMSG _INBOX.a.1 1 %d %d\r\n%b%b\r\n" % (len(block), len(block) + len(payload), block, payload))
+
+
+def service_error(number: str, *more: str) -> bytes:
+    lines = ["NATS/1.0", "Nats-Service-Error: no", f"Nats-Service-Error-Code: {number}", *more]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode()
+
+
+ERRORS: list[tuple[bytes, bytes, Code, str | None, Any]] = [
+    (b"NATS/1.0 503\r\n\r\n", b"", Code.UNIMPLEMENTED, None, None),
+    (b"NATS/1.0 503 No Responders Available\r\n\r\n", b"", Code.UNIMPLEMENTED, None, None),
+    (b"NATS/1.0 404 No Messages\r\n\r\n", b"", Code.NOT_FOUND, None, {"status": 404}),
+    (b"NATS/1.0 408\r\n\r\n", b"", Code.DEADLINE_EXCEEDED, None, {"status": 408}),
+    (b"NATS/1.0 999 strange\r\n\r\n", b"", Code.UNKNOWN, None, {"status": 999}),
+    (service_error("5"), b"", Code.NOT_FOUND, None, None),
+    (service_error("8", "Polybus-Reason: too_large"), b'{"a":1}', Code.RESOURCE_EXHAUSTED, "too_large", {"a": 1}),
+    (service_error("5", 'Polybus-Reason: "\\"odd\\"\\nreason"'), b"", Code.NOT_FOUND, '"odd"\nreason', None),
+    (service_error("400"), b"why", Code.INVALID_ARGUMENT, None, {"status": 400, "body": b"why"}),
+    (service_error("404"), b'"x"', Code.NOT_FOUND, None, {"status": 404, "body": "x"}),
+    (service_error("413"), b"", Code.RESOURCE_EXHAUSTED, "too_large", {"status": 413}),
+    (service_error("500"), b"", Code.INTERNAL, None, {"status": 500}),
+    (service_error("503"), b"", Code.UNAVAILABLE, None, {"status": 503}),
+    (service_error("0"), b"", Code.UNKNOWN, None, {"status": "0"}),
+    (service_error("-1"), b"", Code.UNKNOWN, None, {"status": "-1"}),
+    (service_error("99999999"), b"", Code.UNKNOWN, None, {"status": "99999999"}),
+    (b"NATS/1.0\r\nnats-service-error: no code\r\n\r\n", b"", Code.INTERNAL, None, {"status": 500}),
+]
+
+
+@pytest.mark.parametrize(("block", "payload", "code", "reason", "detail"), ERRORS)
+def test_answers_that_are_errors(block: bytes, payload: bytes, code: Code, reason: str | None, detail: Any) -> None:
+    message = failure(block, payload)
+    assert (message.kind, message.id, message.code) == (Kind.ERROR, "_INBOX.a.1", code)
+    assert (message.attributes["reason"], message.attributes["detail"]) == (reason, detail)
+    assert isinstance(message.attributes["text"], str)
+
+
+@pytest.mark.parametrize("code", [code for code in Code if code is not Code.OK])
+@pytest.mark.parametrize("text", ["", "plain", "two\nlines\r\n\x00", "ü" * 600, "  blanks  "])
+@pytest.mark.parametrize(("reason", "detail"), [(None, None), ("x", {"a": [1, None]}), ("odd\r\n", "text"), ('"', 7)])
+def test_between_two_polybus_nothing_of_an_error_is_lost(code: Code, text: str, reason: str | None, detail: Any) -> None:
+    facts = {"text": text, "reason": reason, "detail": detail}
+    frame = CODEC.encode([Message(Kind.ERROR, "", "_INBOX.a.1", code=code, attributes=facts)])
+    again = read(frame)
+    assert (again.kind, again.code, again.attributes) == (Kind.ERROR, code, facts)
+    head = frame[: frame.find(b"\r\n\r\n")].split(b"\r\n")[1:]
+    assert f"Nats-Service-Error-Code: {int(code)}".encode() in head
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------------
+
+BAD: list[tuple[bytes, str]] = [
+    (b"", "truncated"),
+    (b"PING", "truncated"),
+    (b"\r\n", "unknown_verb"),
+    (b"HELO x\r\n", "unknown_verb"),
+    (b"PING\r\nPING\r\n", "malformed"),
+    (b"MSG a 2 5\r\nhell\r\n", "truncated"),
+    (b"MSG a 2 5\r\nhello!\r\n", "truncated"),
+    (b"MSG a 2 5\r\nhello", "truncated"),
+    (b"MSG a 2 5\r\nhelloxx", "truncated"),
+    (b"MSG a 2 5\r\n", "too_large"),
+    (b"MSG a 5\r\nhello\r\n", "malformed"),
+    (b"MSG a 2 r x 5\r\nhello\r\n", "malformed"),
+    (b"MSG a 2 -5\r\nhello\r\n", "malformed"),
+    (b"MSG a 2 5x\r\nhello\r\n", "malformed"),
+    (b"MSG a 2. 5\r\nhello\r\n", "malformed"),
+    (b"MSG a..b 2 5\r\nhello\r\n", "invalid_subject"),
+    (b"MSG .a 2 5\r\nhello\r\n", "invalid_subject"),
+    (b"MSG a. 2 5\r\nhello\r\n", "invalid_subject"),
+    (b"MSG a\x01 2 5\r\nhello\r\n", "invalid_subject"),
+    (b"MSG \xff 2 5\r\nhello\r\n", "invalid_subject"),
+    (b"MSG " + b"a" * 1025 + b" 2 5\r\nhello\r\n", "invalid_subject"),
+    (b"HMSG a 2 9 5\r\nhello\r\n", "malformed"),
+    (b"HMSG a 2 5 5\r\nhello\r\n", "invalid_headers"),
+    (with_headers("HMSG a 2", b"", version=b"NATS/1.1"), "invalid_headers"),
+    (with_headers("HMSG a 2", b"A"), "invalid_headers"),
+    (with_headers("HMSG a 2", b"A:\xff"), "invalid_headers"),
+    (with_headers("HMSG a 2", b": b"), "invalid_headers"),
+    (with_headers("HMSG a 2", b"A: \x00"), "invalid_headers"),
+    (b"INFO\r\n", "malformed"),
+    (b"INFO {\r\n", "malformed"),
+    (b"INFO []\r\n", "malformed"),
+    (b"INFO " + b'{"a":' * 5000 + b"}" * 5000 + b"\r\n", "malformed"),
+    (b"SUB a\r\n", "malformed"),
+    (b"SUB a q 1 2\r\n", "malformed"),
+    (b"UNSUB\r\n", "malformed"),
+    (b"UNSUB 1 x\r\n", "malformed"),
+]
+
+
+@pytest.mark.parametrize(("frame", "reason"), BAD)
+def test_bad_frames_are_refused_with_a_reason(frame: bytes, reason: str) -> None:
+    with pytest.raises(RemoteProtocolError) as caught:
+        CODEC.decode(frame)
+    assert caught.value.reason == reason
+
+
+def test_headers_over_the_limit_are_refused() -> None:
+    codec = Nats().codec(Limits(headers=100))
+    block = b"NATS/1.0\r\nA: " + b"x" * 2000 + b"\r\n\r\n"
+    with pytest.raises(RemoteProtocolError, match="limit: headers"):
+        codec.decode(b"HMSG a 2 %d %d\r\n%b\r\n" % (len(block), len(block), block))
+    with pytest.raises(LocalProtocolError, match="limit: headers"):
+        codec.encode([Message(Kind.PUBLISH, "a", headers={"A": "x" * 101})])
+
+
+@pytest.mark.parametrize(
+    ("message", "kind", "text"),
+    [
+        (Message(Kind.PUBLISH, ""), LocalProtocolError, "empty token"),
+        (Message(Kind.PUBLISH, "a..b"), LocalProtocolError, "empty token"),
+        (Message(Kind.PUBLISH, "a."), LocalProtocolError, "empty token"),
+        (Message(Kind.PUBLISH, ".a"), LocalProtocolError, "empty token"),
+        (Message(Kind.PUBLISH, "a b"), LocalProtocolError, "blank"),
+        (Message(Kind.PUBLISH, "a\tb"), LocalProtocolError, "blank"),
+        (Message(Kind.PUBLISH, "a\r\nPUB x 0"), LocalProtocolError, "blank"),
+        (Message(Kind.PUBLISH, "a\x00"), LocalProtocolError, "control"),
+        (Message(Kind.PUBLISH, "a.*"), LocalProtocolError, "pattern"),
+        (Message(Kind.PUBLISH, "a.>"), LocalProtocolError, "pattern"),
+        (Message(Kind.PUBLISH, "\ud800"), LocalProtocolError, "surrogate"),
+        (Message(Kind.PUBLISH, "x" * 1025), LocalProtocolError, "limit: subject"),
+        (Message(Kind.PUBLISH, 7), Unsupported, "number"),
+        (Message(Kind.REQUEST, "a", "no inbox"), LocalProtocolError, "id of a question"),
+        (Message(Kind.RESPONSE, "", None), LocalProtocolError, "id of a question"),
+        (Message(Kind.SUBSCRIBE, "a b"), LocalProtocolError, "blank"),
+        (Message(Kind.SUBSCRIBE, "//vin/x/*"), Unsupported, "URI"),
+        (Message(Kind.SUBSCRIBE, "a/b.*"), Unsupported, "URI"),
+        (Message(Kind.SUBSCRIBE, 7), Unsupported, "number"),
+        (Message(Kind.SUBSCRIBE, "a", attributes={"sid": "1 2"}), LocalProtocolError, "sid"),
+        (Message(Kind.SUBSCRIBE, "a", attributes={"handler": True, "queue": "a b"}), LocalProtocolError, "queue"),
+        (Message(Kind.PUBLISH, "a", headers={"a b": "c"}), LocalProtocolError, "header"),
+        (Message(Kind.PUBLISH, "a", headers={"a:": "c"}), LocalProtocolError, "header"),
+        (Message(Kind.PUBLISH, "a", headers={"a": "c\r\nb: d"}), LocalProtocolError, "CR"),
+        (Message(Kind.PUBLISH, "a", headers={"a": "\ud800"}), LocalProtocolError, "surrogate"),
+        (Message(Kind.PUBLISH, "a", headers={"polybus-ttl": "1"}), LocalProtocolError, "field"),
+        (Message(Kind.OPEN, "a", 1), Unsupported, "streams"),
+        (Message(Kind.CANCEL, "a", 1), Unsupported, "cancel"),
+        (Message(Kind.CONTROL, "HELO"), Unsupported, "HELO"),
+        (Message(Kind.CONTROL, "INFO"), LocalProtocolError, "object"),
+        (Message(Kind.ERROR, "", "r", code=Code.ABORTED, attributes={"detail": object()}), EncodeError, "object"),
+        (Message(Kind.PUBLISH, "a", body=object()), EncodeError, "object"),
+    ],
+)
+def test_what_has_no_form_is_not_written(message: Message, kind: type[Exception], text: str) -> None:
+    with pytest.raises(kind, match=text):
+        CODEC.encode([message])
+
+
+def test_one_operation_holds_one_message() -> None:
+    with pytest.raises(Unsupported):
+        CODEC.encode([])
+
+
+def test_a_body_of_another_wire_is_written_anew_and_json_as_it_is() -> None:
+    raw = b'{ "a" : 1 }'
+    assert raw in CODEC.encode([Message(Kind.PUBLISH, "a", None, raw, JSON)])
+
+
+def test_the_memories_of_a_reader_are_bounded() -> None:
+    codec = Nats().codec(Limits(subject=99))  # one of its own
+    for number in range(10_000):
+        block = b"NATS/1.0\r\nA: %d\r\n\r\n" % number
+        codec.decode(b"HMSG a.%d 2 %d %d\r\n%b\r\n" % (number, len(block), len(block), block))
+        assert len(codec.reader.headers) <= 512
+    assert len(codec.reader._names) <= 4096
+
+
+def test_headers_that_are_remembered_are_not_shared() -> None:
+    frame = with_headers("HMSG a 2", b"A: b")
+    first, second = read(frame), read(frame)
+    assert first.headers == {"A": "b"}
+    first.headers["A"] = "changed"
+    assert second.headers == read(frame).headers == {"A": "b"}
+
+
+def test_a_header_that_stands_twice_has_both_values_and_own_fields_any_case() -> None:
+    block = b"NATS/1.0\r\nA: 1\r\nA: 2\r\npolybus-TTL: 7\r\nB:  two blanks \r\n\r\n"
+    message = read(b"HMSG a 2 %d %d\r\n%b\r\n" % (len(block), len(block), block))
+    assert (message.headers, message.ttl) == ({"A": "1, 2", "B": " two blanks "}, 0.007)
+
+
+@pytest.mark.parametrize("given", ["", "x", "-1", "1.5", "9" * 17, "²"])
+def test_a_deadline_that_is_no_number_is_none(given: str) -> None:
+    block = f"NATS/1.0\r\nPolybus-Ttl: {given}\r\n\r\n".encode()
+    assert read(b"HMSG a 2 r %d %d\r\n%b\r\n" % (len(block), len(block), block)).ttl is None

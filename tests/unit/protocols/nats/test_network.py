@@ -1,0 +1,302 @@
+"""Buses at a network of the tests' engine: handlers and subscriptions as the network has them, and losses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+
+from polybus import (
+    Backoff,
+    Bus,
+    ConnectFailed,
+    Disconnected,
+    Forbidden,
+    NoHandler,
+    Route,
+    Unauthorized,
+    Unsupported,
+    bridge,
+    connect,
+)
+from polybus.events import LinkDown, LinkUp
+from polybus.plugins import Closed
+from polybus.testing import pair
+from polybus.testing.nats_engine import NatsEngine
+from tests.support import bounded, eventually
+
+pytestmark = pytest.mark.anyio
+
+BACKOFF = Backoff(initial=0.001, maximum=0.02)
+
+
+async def next_of(events: Any, kind: type[Any]) -> Any:
+    async for one in events:
+        if isinstance(one, kind):
+            return one
+    raise AssertionError("no more events")
+
+
+def answering(name: str, subject: str = "name") -> Bus:
+    bus = Bus()
+
+    @bus.handle(subject)
+    async def tell() -> str:
+        return name
+
+    return bus
+
+
+@bounded
+async def test_handlers_of_a_subject_share_its_requests() -> None:
+    one, two = answering("one"), answering("two")
+    async with NatsEngine() as engine, connect(engine.url, bus=one), connect(engine.url, bus=two), connect(engine.url) as asker:
+        answers = [await asker.request("name") for _ in range(60)]
+        assert set(answers) == {"one", "two"}
+
+
+@bounded
+async def test_handlers_in_groups_of_their_own_both_hear_a_notification_and_one_is_heard() -> None:
+    heard: list[str] = []
+
+    def listening(name: str) -> Bus:
+        bus = Bus()
+
+        @bus.handle("tell")
+        async def tell() -> None:
+            heard.append(name)
+
+        return bus
+
+    async with NatsEngine() as engine:
+        async with (
+            connect(f"{engine.url}?queue=a", bus=listening("one")),
+            connect(f"{engine.url}?queue=b", bus=listening("two")),
+            connect(engine.url) as asker,
+        ):
+            await asker.notify("tell")
+            await eventually(lambda: sorted(heard) == ["one", "two"])
+
+
+@bounded
+async def test_a_handler_that_comes_later_is_announced_and_one_that_leaves_is_gone() -> None:
+    async with NatsEngine() as engine, connect(engine.url) as asker:
+        bus = Bus()
+        async with connect(engine.url, bus=bus):
+            with pytest.raises(NoHandler):
+                await asker.request("late")
+
+            @bus.handle("late")
+            async def late() -> int:
+                return 7
+
+            async with bus.subscribe("barrier"):
+                assert await asker.request("late") == 7
+        await eventually(lambda: len(engine.clients) == 1)
+        with pytest.raises(NoHandler):
+            await asker.request("late", timeout=1000)
+
+
+@bounded
+async def test_a_handler_and_a_subscription_of_one_subject_do_not_meet() -> None:
+    bus, handled = Bus(), list[Any]()
+
+    @bus.handle("both")
+    async def both(body: Any) -> str:
+        handled.append(body)
+        return "answered"
+
+    async with NatsEngine() as engine, connect(engine.url, bus=bus), connect(engine.url) as asker:
+        async with bus.subscribe("both") as heard:
+            assert await asker.request("both", 1) == "answered"
+            assert (await anext(heard)).body == 1
+            assert handled == [1]
+        assert await asker.request("both", 2) == "answered"
+        async with bus.subscribe("barrier"):
+            assert handled == [1, 2]
+
+
+@bounded
+async def test_in_flight_requests_fail_at_once_when_the_network_is_gone() -> None:
+    bus, started, go = Bus(), anyio.Event(), anyio.Event()
+
+    @bus.handle("slow")
+    async def slow() -> None:
+        started.set()
+        await go.wait()
+
+    async with NatsEngine() as engine, connect(engine.url, bus=bus), connect(engine.url, backoff=BACKOFF) as asker:
+        replies = [asker.request("slow", timeout=1000) for _ in range(50)]
+        await started.wait()
+        list(engine.clients)[1].transport.abort(Closed(1006, "cut"))
+        for reply in replies:
+            with pytest.raises(Disconnected) as caught:
+                await reply
+            assert caught.value.sent
+        assert asker.stats().pending == 0
+        go.set()
+
+
+@bounded
+async def test_subscriptions_and_handlers_are_there_again_before_other_traffic() -> None:
+    bus = answering("here")
+    async with NatsEngine() as engine, connect(engine.url) as other, connect(engine.url, bus=bus, backoff=BACKOFF):
+        async with bus.subscribe("news.*") as news, bus.peers[0].subscribe("own") as own:
+            for round_ in range(5):
+                events = bus.events()
+                list(engine.clients)[-1].transport.abort(Closed(1006, "cut"))
+                await next_of(events, LinkDown)
+                waiting = bus.request("nobody")
+                await next_of(events, LinkUp)
+                with pytest.raises(NoHandler):
+                    await waiting
+                assert await other.request("name") == "here"
+                await other.publish("news.today", round_)
+                await other.publish("own", round_)
+                assert (await anext(news)).body == (await anext(own)).body == round_
+
+
+@bounded
+async def test_entering_a_subscription_goes_on_when_the_link_is_lost_meanwhile() -> None:
+    async with NatsEngine() as engine, connect(engine.url) as other, connect(engine.url, backoff=BACKOFF) as bus:
+        entered = anyio.Event()
+
+        async def enter() -> None:
+            async with bus.subscribe("news") as news:
+                entered.set()
+                assert (await anext(news)).body == 1
+
+        events = bus.events()
+        async with anyio.create_task_group() as group:
+            group.start_soon(enter)
+            await anyio.lowlevel.checkpoint()  # SUB and PING are on their way
+            list(engine.clients)[-1].transport.abort(Closed(1006, "cut"))
+            await entered.wait()
+            await next_of(events, LinkUp)
+            async with bus.subscribe("barrier"):
+                await other.publish("news", 1)
+
+
+@bounded
+async def test_a_member_that_drains_leaves_its_group_and_finishes_what_it_has() -> None:
+    one, started, go = Bus(), anyio.Event(), anyio.Event()
+
+    @one.handle("name")
+    async def slow() -> str:
+        started.set()
+        await go.wait()
+        return "one"
+
+    async with NatsEngine() as engine, connect(engine.url, bus=one), connect(engine.url) as asker:
+        last = asker.request("name")
+        await started.wait()
+        async with connect(engine.url, bus=answering("two")), anyio.create_task_group() as group:
+            group.start_soon(one.drain)
+            await eventually(lambda: not one.ready)
+            async with asker.subscribe("barrier"):
+                pass
+            assert [await asker.request("name") for _ in range(50)] == ["two"] * 50
+            go.set()
+            assert await last == "one"
+
+
+@bounded
+async def test_authorize_is_asked_about_what_comes_from_the_network() -> None:
+    asked: list[Any] = []
+
+    def decide(peer: Any, verb: str, subject: Any) -> bool:
+        asked.append((verb, subject))
+        return bool(subject == "open")
+
+    bus = Bus(authorize=decide)
+    for subject in ("open", "closed"):
+
+        @bus.handle(subject)
+        async def answer() -> int:
+            return 7
+
+    async with NatsEngine() as engine, connect(engine.url, bus=bus), connect(engine.url) as asker:
+        assert await asker.request("open") == 7
+        with pytest.raises(Forbidden):
+            await asker.request("closed")
+        assert ("request", "closed") in asked
+
+
+@bounded
+async def test_streams_channels_and_tunnels_are_unsupported() -> None:
+    async with NatsEngine() as engine, connect(engine.url) as bus:
+        with pytest.raises(Unsupported):
+            async with bus.stream("lines"):
+                raise AssertionError("opened")
+        with pytest.raises(Unsupported):
+            async with bus.channel("talk"):
+                raise AssertionError("opened")
+
+
+@bounded
+async def test_a_bridge_takes_requests_with_wildcards_from_the_network_and_gives_them_up() -> None:
+    async with NatsEngine() as engine, connect(engine.url) as asker, connect(engine.url) as network:
+        async with pair(answering("inside", "door.front")) as client:
+            async with bridge(network, client, routes=[Route("house.>", "door.{rest}")]):
+                assert await asker.request("house.front") == "inside"
+                with pytest.raises(NoHandler):
+                    await asker.request("house.back")
+            async with network.subscribe("barrier"):
+                with pytest.raises(NoHandler, match="503"):
+                    await asker.request("house.front")
+
+
+@bounded
+async def test_a_bridge_leads_into_the_network() -> None:
+    inside = Bus()
+    async with (
+        NatsEngine() as engine,
+        connect(engine.url, bus=answering("cloud", "cloud.name")),
+        connect(engine.url) as network,
+    ):
+        async with pair(inside) as client, bridge(inside, network, routes=[Route("name", "cloud.name")]):
+            assert await client.request("name") == "cloud"
+
+
+@bounded
+async def test_a_token_is_checked_and_never_tried_again() -> None:
+    async with NatsEngine(token="s3cret") as engine:
+        with pytest.raises(Unauthorized):
+            async with connect(engine.url):
+                raise AssertionError("in")
+        async with connect(engine.url.replace("://", "://s3cret@")) as bus:
+            assert bus.peers
+
+
+@bounded
+async def test_a_connect_waits_for_a_network_that_comes_later() -> None:
+    engine = NatsEngine("memory://later")
+    with pytest.raises(ConnectFailed):
+        async with connect("nats+memory://later"):
+            raise AssertionError("in")
+    async with anyio.create_task_group() as group:
+        joined = anyio.Event()
+
+        async def join() -> None:
+            async with connect("nats+memory://later", wait=30, backoff=BACKOFF):
+                joined.set()
+
+        group.start_soon(join)
+        async with engine:
+            await joined.wait()
+            await eventually(lambda: not engine.clients)
+
+
+@bounded
+async def test_what_a_server_says_of_every_kind_of_bytes_ends_or_is_counted() -> None:
+    async with NatsEngine() as engine, connect(engine.url, backoff=BACKOFF) as bus:
+        events = bus.events()
+        [client] = engine.clients
+        for frame in (b"MSG a 99 1\r\n7\r\n", b"+OK\r\n", b"MSG a b c d e\r\n", b"PONG\r\n", b"HMSG a 9 5 5\r\nhello\r\n"):
+            client.transport.send(frame)
+        await eventually(lambda: bus.stats().malformed == 3)
+        assert bus.peers[0].connected
+        client.transport.send(b"CONNECT {}\r\n")
+        await next_of(events, LinkDown)
+        await next_of(events, LinkUp)

@@ -1,0 +1,476 @@
+"""One connection: its states, its answers, and what comes of every kind of message and error."""
+
+from __future__ import annotations
+
+import json
+import random
+from itertools import product
+from typing import Any
+
+import pytest
+
+from polybus.body import JSON
+from polybus.errors import Code, Forbidden, TooLarge, Unauthorized, Unsupported
+from polybus.limits import Limits
+from polybus.message import Kind, Message
+from polybus.plugins import CloseWanted, Confirmed, OtherServers, Ready, Refused, Undelivered
+from polybus.protocols import Nats
+from polybus.protocols.nats.session import NatsSession
+from polybus.protocols.nats.states import TRANSITIONS, NatsEvent, NatsState
+
+INFO = {"server_id": "S", "headers": True, "max_payload": 1 << 20}
+
+
+def info(**more: Any) -> bytes:
+    return b"INFO " + json.dumps({**INFO, **more}).encode() + b"\r\n"
+
+
+def waiting(limits: Limits | None = None, **options: Any) -> NatsSession:
+    session = Nats(**options).session("client", limits or Limits(), random.Random(7))
+    session.start(0.0)
+    return session
+
+
+def ready(limits: Limits | None = None, *, said: dict[str, Any] | None = None, **options: Any) -> NatsSession:
+    session = waiting(limits, **options)
+    session.receive(info(**(said or {})), 1.0)
+    session.receive(b"PONG\r\n", 1.0)
+    assert Ready(bare=True) in session.events()
+    session.frames_to_send()
+    return session
+
+
+def told(session: NatsSession, frame: bytes, now: float = 2.0) -> list[Any]:
+    session.receive(frame, now)
+    return session.events()
+
+
+def only(session: NatsSession) -> Any:
+    """The one event."""
+    [event] = session.events()
+    return event
+
+
+def sent(session: NatsSession, message: Message) -> list[bytes]:
+    session.send(message, 2.0)
+    return session.frames_to_send()
+
+
+def asked(session: NatsSession, subject: str = "user.get") -> tuple[str, str]:
+    """The token of a request, and the inbox in which its answer is awaited."""
+    token = session.send(Message(Kind.REQUEST, subject, None, b"7", JSON, ttl=2.0), 2.0)
+    assert token is not None
+    [frame] = session.frames_to_send()
+    inbox = frame.split()[2].decode()
+    assert inbox.startswith("_INBOX.") and inbox.endswith(f".{token}")
+    return token, inbox
+
+
+def delivery(subject: str, sid: str = "1", payload: bytes = b"", *headers: str, status: str = "", reply: str = "") -> bytes:
+    names = f"{subject} {sid} {reply}".strip()
+    if not headers and not status:
+        return f"MSG {names} {len(payload)}\r\n".encode() + payload + b"\r\n"
+    block = ("\r\n".join([f"NATS/1.0{status}", *headers]) + "\r\n\r\n").encode()
+    return f"HMSG {names} {len(block)} {len(block) + len(payload)}\r\n".encode() + block + payload + b"\r\n"
+
+
+# -- states ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("state", "event"), list(product(NatsState, NatsEvent)), ids=lambda one: one.value)
+def test_every_event_has_its_next_state_in_every_state(state: NatsState, event: NatsEvent) -> None:
+    assert isinstance(TRANSITIONS[state][event], NatsState)
+
+
+def test_a_connection_that_is_closed_stays_closed_and_only_a_pong_lets_us_in() -> None:
+    assert set(TRANSITIONS[NatsState.CLOSED].values()) == {NatsState.CLOSED}
+    into = {(state, event) for state, row in TRANSITIONS.items() for event, then in row.items() if then is NatsState.READY}
+    assert {state for state, _ in into} == {NatsState.CONNECTING, NatsState.READY}
+    assert {event for state, event in into if state is NatsState.CONNECTING} == {NatsEvent.PONG}
+
+
+def test_the_handshake() -> None:
+    session = waiting(client="test")
+    assert (session.events(), session.frames_to_send(), session.next_tick()) == ([], [], None)
+    assert told(session, info()) == []
+    connect, inbox, ping = session.frames_to_send()
+    members = json.loads(connect.removeprefix(b"CONNECT "))
+    assert members.pop("lang")
+    assert members == {
+        "verbose": False, "pedantic": False, "tls_required": False, "name": "test", "protocol": 1,
+        "echo": False, "headers": True, "no_responders": True,
+    }  # fmt: skip
+    assert inbox.startswith(b"SUB _INBOX.") and inbox.endswith(b".* 1\r\n")
+    assert ping == b"PING\r\n"
+    assert told(session, b"+OK\r\n") == []
+    assert told(session, b"PING\r\n") == []
+    assert session.frames_to_send() == [b"PONG\r\n"]
+    assert told(session, b"PONG\r\n") == [Ready(bare=True)]
+    assert told(session, info(max_payload=7)) == []
+    assert session.frames_to_send() == []
+
+
+def test_two_connections_have_inboxes_that_cannot_be_guessed() -> None:
+    inboxes = set()
+    for seed in range(100):
+        session = Nats().session("client", Limits(), random.Random(seed))
+        session.receive(info(), 1.0)
+        inboxes.add(session.frames_to_send()[1])
+    assert len(inboxes) == 100
+
+
+@pytest.mark.parametrize(
+    ("options", "said", "members"),
+    [
+        ({"user": "ann", "password": "s"}, {}, {"user": "ann", "pass": "s"}),
+        ({"token": "s3cret"}, {}, {"auth_token": "s3cret"}),
+    ],
+)
+def test_who_we_are_stands_in_connect(options: Any, said: Any, members: dict[str, Any]) -> None:
+    session = waiting(**options)
+    session.receive(info(**said), 1.0)
+    connect = json.loads(session.frames_to_send()[0].removeprefix(b"CONNECT "))
+    assert members.items() <= connect.items()
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [b"PING\r\n", b"PONG\r\n", b"+OK\r\n", b"MSG a 1 0\r\n\r\n", b"PUB a 0\r\n\r\n", b"SSH-2.0\r\n", b""],
+)
+def test_who_does_not_begin_with_info_is_no_server(frame: bytes) -> None:
+    session = waiting()
+    refused, closed = told(session, frame)
+    assert isinstance(refused, Refused)
+    assert isinstance(closed, CloseWanted)
+    assert "begins with INFO" in closed.reason
+    assert told(session, info()) == session.frames_to_send() == []
+
+
+@pytest.mark.parametrize("frame", [b"PUB a 0\r\n\r\n", b"SUB a 1\r\n", b"CONNECT {}\r\n", b"UNSUB 1\r\n"])
+def test_what_only_clients_say_ends_the_connection(frame: bytes) -> None:
+    events = told(ready(), frame)
+    assert [type(event) for event in events] == [Refused, CloseWanted]
+
+
+def test_what_is_malformed_later_costs_itself_alone() -> None:
+    session = ready()
+    [refused] = told(session, b"MSG a 2 5\r\nhell\r\n")
+    assert refused.error.reason == "truncated"
+    assert told(session, b"PING\r\n") == []
+    [refused] = told(session, b"PONG\r\n")
+    assert refused.error.reason == "unexpected"
+
+
+# -- publications and subscriptions ------------------------------------------------------------------------------------------
+
+
+def test_subscriptions_and_handlers_have_sids_of_their_own() -> None:
+    session = ready(queue="workers")
+    handler = {"handler": True}
+    assert sent(session, Message(Kind.SUBSCRIBE, "news.*")) == [b"SUB news.* 2\r\n"]
+    assert sent(session, Message(Kind.SUBSCRIBE, "news.*")) == []
+    assert sent(session, Message(Kind.SUBSCRIBE, "news.*", attributes=handler)) == [b"SUB news.* workers 3\r\n"]
+    assert sent(session, Message(Kind.UNSUBSCRIBE, "news.*")) == [b"UNSUB 2\r\n"]
+    assert sent(session, Message(Kind.UNSUBSCRIBE, "news.*")) == []
+    assert sent(session, Message(Kind.UNSUBSCRIBE, "news.*", attributes=handler)) == [b"UNSUB 3\r\n"]
+    assert sent(session, Message(Kind.SUBSCRIBE, "news.{day}")) == [b"SUB news.* 4\r\n"]
+
+
+def test_of_the_copies_of_a_publication_that_of_the_oldest_subscription_counts() -> None:
+    session = ready()
+    for pattern in ("news.>", "news.*", "news.today", "other"):
+        session.send(Message(Kind.SUBSCRIBE, pattern), 2.0)
+    for order in (["4", "3", "2"], ["2", "3", "4"], ["3", "2", "4"]):
+        got = [event for sid in order for event in told(session, delivery("news.today", sid, b"1"))]
+        assert [(event.kind, event.subject, event.body) for event in got] == [(Kind.PUBLISH, "news.today", 1)]
+    assert told(session, delivery("news.a.b", "2"))
+    session.send(Message(Kind.UNSUBSCRIBE, "news.>"), 2.0)
+    assert told(session, delivery("news.today", "2")) == []  # it was on its way
+    assert told(session, delivery("news.today", "4")) == []
+    assert len(told(session, delivery("news.today", "3"))) == 1
+    session.send(Message(Kind.SUBSCRIBE, "news.>"), 2.0)
+    assert told(session, delivery("news.today", "6")) == []
+    assert len(told(session, delivery("news.today", "3"))) == 1
+
+
+def test_a_question_to_be_entered_is_answered_in_order_with_what_was_refused() -> None:
+    session = ready()
+    session.send(Message(Kind.SUBSCRIBE, "open"), 2.0)
+    first = session.confirm(2.0)
+    session.send(Message(Kind.SUBSCRIBE, "secret.*"), 2.0)
+    second = session.confirm(2.0)
+    assert session.frames_to_send() == [b"SUB open 2\r\n", b"PING\r\n", b"SUB secret.* 3\r\n", b"PING\r\n"]
+    assert told(session, b"PONG\r\n") == [Confirmed(first, ())]
+    [letter] = told(session, b"-ERR 'Permissions Violation for Subscription to \"secret.*\"'\r\n")
+    assert (letter.message.kind, letter.code) == (Kind.SUBSCRIBE, Code.PERMISSION_DENIED)
+    assert told(session, b"PONG\r\n") == [Confirmed(second, ("secret.*",))]
+    assert sent(session, Message(Kind.UNSUBSCRIBE, "secret.*")) == []
+    session.confirm(2.0)
+    assert told(session, b"PONG\r\n") == [Confirmed(second + 1, ())]
+
+
+# -- requests of others ------------------------------------------------------------------------------------------------------
+
+
+def handling(**options: Any) -> NatsSession:
+    session = ready(**options)
+    session.send(Message(Kind.SUBSCRIBE, "user.get", attributes={"handler": True}), 2.0)
+    session.frames_to_send()
+    return session
+
+
+def test_what_wants_an_answer_is_a_request_to_a_handler_and_a_publication_to_others() -> None:
+    session = handling()
+    session.send(Message(Kind.SUBSCRIBE, "user.*"), 2.0)
+    session.frames_to_send()
+    [request] = told(session, delivery("user.get", "2", b"7", "Polybus-Ttl: 1500", "A: b", reply="r.1"))
+    assert (request.kind, request.subject, request.body, request.ttl) == (Kind.REQUEST, "user.get", 7, 1.5)
+    assert (request.headers, request.reply_to) == ({"A": "b"}, "r.1")
+    [heard] = told(session, delivery("user.get", "3", b"7", reply="r.1"))
+    assert (heard.kind, heard.reply_to) == (Kind.PUBLISH, "r.1")
+    [notification] = told(session, delivery("user.get", "2", b"7"))
+    assert notification.kind is Kind.NOTIFY
+    [again] = told(session, delivery("user.get", "2", b"7", reply="r.1"))
+    assert again.id != request.id  # one inbox may ask twice
+    assert sent(session, Message(Kind.RESPONSE, "user.get", again.id, b"8", JSON)) == [b"PUB r.1 1\r\n8\r\n"]
+    [frame] = sent(session, Message(Kind.ERROR, "", request.id, code=Code.NOT_FOUND, attributes={"text": "no"}))
+    assert frame.startswith(b"HPUB r.1 ") and b"Nats-Service-Error-Code: 5\r\n" in frame
+
+
+def test_a_malformed_question_is_answered() -> None:
+    session = handling()
+    [refused] = told(session, b"MSG user.get 2 r.1 2000000\r\n")
+    assert refused.error.reason == "too_large"
+    [frame] = session.frames_to_send()
+    assert frame.startswith(b"HPUB r.1 ") and b"Nats-Service-Error-Code: 8\r\nPolybus-Reason: too_large\r\n" in frame
+    assert len(told(session, delivery("user.get", "2", b"", "no colon", reply="r.2"))) == 1
+    assert b"Nats-Service-Error-Code: 3\r\n" in session.frames_to_send()[0]
+    assert len(told(session, b"MSG user.get 9 r.1 2000000\r\n")) == 1
+    assert session.frames_to_send() == []
+
+
+# -- our requests ------------------------------------------------------------------------------------------------------------
+
+
+def test_an_answer_comes_back_under_its_token() -> None:
+    session = ready()
+    token, inbox = asked(session)
+    [answer] = told(session, delivery(inbox, payload=b'{"a":1}'))
+    assert (answer.kind, answer.id, answer.body) == (Kind.RESPONSE, token, {"a": 1})
+
+
+def test_a_request_carries_its_deadline_in_milliseconds() -> None:
+    session = ready()
+    [frame] = sent(session, Message(Kind.REQUEST, "a", ttl=0.25, headers={"X": "y"}))
+    assert b"X: y\r\nPolybus-Ttl: 250\r\n\r\n\r\n" in frame
+
+
+def test_nobody_there_is_no_handler() -> None:
+    session = ready()
+    token, inbox = asked(session)
+    [error] = told(session, delivery(inbox, status=" 503"))
+    assert (error.kind, error.id, error.code) == (Kind.ERROR, token, Code.UNIMPLEMENTED)
+
+
+@pytest.mark.parametrize(
+    "change", [lambda t: "2" + "1" * 8, lambda t: "zz", lambda t: "", lambda t: "ffff" + t, lambda t: t[1:]]
+)
+def test_an_answer_to_a_token_that_was_never_given_is_refused(change: Any) -> None:
+    session = ready()
+    token, inbox = asked(session)
+    events = told(session, delivery(inbox.removesuffix(token) + (change(token) or "x")))
+    assert [event.error.reason for event in events] == ["unknown_id"] or events[0].id != token
+
+
+def test_tokens_have_a_part_that_who_answers_another_cannot_know() -> None:
+    session = ready()
+    first, _ = asked(session)
+    second, inbox = asked(session)
+    assert first[-8:] != second[-8:]
+    guessed = second[:-8] + first[-8:]
+    [answer] = told(session, delivery(inbox.removesuffix(second) + guessed, payload=b"1"))
+    assert answer.id == guessed  # which waits for nothing: the link counts it as late
+
+
+def test_a_malformed_answer_ends_its_request() -> None:
+    session = ready()
+    token, inbox = asked(session)
+    [refused] = told(session, f"MSG {inbox} 1 99999999\r\n".encode())
+    assert (refused.error.reason, refused.error.reply_id) == ("too_large", token)
+
+
+def test_what_the_server_does_not_allow_is_told_to_who_has_asked() -> None:
+    session = ready()
+    other, _ = asked(session, "other")
+    token, _ = asked(session, "secret.plan")
+    violation = b"-ERR 'Permissions Violation for Publish to \"secret.plan\"'\r\n"
+    [error] = told(session, violation)
+    assert (error.kind, error.id, error.code) == (Kind.ERROR, token, Code.PERMISSION_DENIED)
+    [letter] = told(session, violation)  # of a publication
+    assert isinstance(letter, Undelivered)
+    assert (letter.message.subject, letter.code) == ("secret.plan", Code.PERMISSION_DENIED)
+    session.forget(other, 3.0)
+    [letter] = told(session, violation.replace(b"secret.plan", b"other"))
+    assert isinstance(letter, Undelivered)
+
+
+def test_who_may_not_hear_answers_does_not_ask() -> None:
+    session = waiting()
+    session.receive(info(), 1.0)
+    inbox = session.frames_to_send()[1].split()[1]
+    session.receive(b"-ERR 'Permissions Violation for Subscription to \"%b\"'\r\n" % inbox, 1.0)
+    assert told(session, b"PONG\r\n") == [Ready(bare=True)]
+    with pytest.raises(Forbidden, match=r"allow this user to subscribe to _INBOX\.>"):
+        asked(session)
+
+
+# -- limits ------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_server_s_limit_is_kept_and_may_change() -> None:
+    session = ready(said={"max_payload": 100})
+    session.send(Message(Kind.PUBLISH, "a", None, b"x" * 100, JSON), 2.0)
+    for message in (
+        Message(Kind.PUBLISH, "a", None, b"x" * 101, JSON),
+        Message(Kind.REQUEST, "a", None, b"x" * 90, JSON, ttl=1.0),
+    ):
+        with pytest.raises(TooLarge, match="takes 100"):
+            session.send(message, 2.0)
+    told(session, info(max_payload=1000))
+    session.send(Message(Kind.PUBLISH, "a", None, b"x" * 101, JSON), 2.0)
+    assert len(session.frames_to_send()) == 2
+    small = ready(Limits(message=50))
+    with pytest.raises(TooLarge, match="limit: message"):
+        small.send(Message(Kind.PUBLISH, "a", None, b"x" * 50, JSON), 2.0)
+
+
+def test_a_server_without_headers_gets_none() -> None:
+    session = waiting()
+    session.receive(info(headers=False), 1.0)
+    assert json.loads(session.frames_to_send()[0].removeprefix(b"CONNECT "))["no_responders"] is False
+    session.receive(b"PONG\r\n", 1.0)
+    assert not session.capabilities.headers and not session.capabilities.deadlines
+    [frame] = sent(session, Message(Kind.REQUEST, "a", None, b"7", JSON, ttl=1.0))
+    assert frame.startswith(b"PUB a _INBOX.")
+    with pytest.raises(Unsupported, match="no headers"):
+        session.send(Message(Kind.PUBLISH, "a", headers={"a": "b"}), 2.0)
+
+
+@pytest.mark.parametrize(
+    "odd", [{"max_payload": 0}, {"max_payload": "x"}, {"max_payload": -1}, {"nonce": 7}, {"connect_urls": {}}]
+)
+def test_odd_members_of_info_count_as_not_said(odd: dict[str, Any]) -> None:
+    session = ready(said=odd)
+    assert sent(session, Message(Kind.PUBLISH, "a", None, b"x" * 1000, JSON))
+
+
+# -- errors of the server ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "error"),
+    [
+        ("Authorization Violation", 4401, Unauthorized),
+        ("User Authentication Expired", 4401, Unauthorized),
+        ("User Authentication Revoked", 4401, Unauthorized),
+        ("Account Authentication Expired", 4401, Unauthorized),
+        ("Authentication Timeout", 4401, Unauthorized),
+        ("Stale Connection", 1006, None),
+        ("Slow Consumer", 1013, None),
+        ("maximum connections exceeded", 1013, None),
+        ("maximum account active connections exceeded", 1002, None),
+        ("Maximum Payload Violation", 1009, None),
+        ("Server Shutdown", 1001, None),
+        ("Parser Error", 1002, None),
+        ("Unknown Protocol Operation", 1002, None),
+        ("Secure Connection - TLS Required", 1002, None),
+        ("something that a later version says", 1002, None),
+        ("", 1002, None),
+    ],
+)
+@pytest.mark.parametrize("let_in", [True, False])
+def test_an_error_that_ends_the_connection(text: str, code: int, error: Any, let_in: bool) -> None:
+    session = ready() if let_in else waiting()
+    if not let_in:
+        session.receive(info(), 1.0)
+    [closed] = told(session, f"-ERR '{text}'\r\n".encode())
+    assert isinstance(closed, CloseWanted)
+    assert closed.code == code
+    assert text in closed.reason
+    assert (type(closed.error) if closed.error else None) is error
+    assert told(session, b"PING\r\n") == session.frames_to_send()[3:] == []
+
+
+@pytest.mark.parametrize("text", ["Invalid Subject", "Invalid Publish Subject", "maximum subscriptions exceeded"])
+def test_an_error_after_which_the_server_goes_on_is_told(text: str) -> None:
+    session = ready()
+    [letter] = told(session, f"-ERR '{text}'\r\n".encode())
+    assert isinstance(letter, Undelivered)
+    assert text in letter.text
+    assert told(session, b"PING\r\n") == []
+    assert session.frames_to_send() == [b"PONG\r\n"]
+
+
+# -- time --------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_silent_server_is_asked_and_then_given_up() -> None:
+    session = ready()
+    assert session.next_tick() == 16.0
+    session.tick(15.0)
+    assert session.frames_to_send() == []
+    session.tick(16.0)
+    assert session.frames_to_send() == [b"PING\r\n"]
+    assert session.next_tick() == 24.0
+    assert told(session, b"PONG\r\n", 20.0) == []
+    session.tick(24.0)
+    session.tick(35.0)
+    assert session.frames_to_send() == [b"PING\r\n"]
+    session.tick(42.9)
+    assert session.events() == []
+    session.tick(43.0)
+    closed = only(session)
+    assert (closed.code, closed.reason) == (1006, "no PONG within 8 s")
+    session.tick(99.0)
+    assert session.events() == []
+
+
+def test_any_sign_of_life_will_do() -> None:
+    session = ready()
+    session.tick(16.0)
+    told(session, b"+OK\r\n", 17.0)
+    session.tick(30.0)
+    assert session.events() == []
+
+
+def test_other_servers_are_told_and_a_lame_duck_is_left_when_nothing_is_under_way() -> None:
+    session = ready(said={"connect_urls": ["10.0.0.1:4222", 7, "10.0.0.2:4222"]})
+    token, inbox = asked(session)
+    session.send(Message(Kind.SUBSCRIBE, "user.get", attributes={"handler": True}), 2.0)
+    [request] = told(session, delivery("user.get", "2", b"7", reply="r.1"))
+    others = ("10.0.0.1:4222", "10.0.0.2:4222")
+    assert told(session, info(ldm=True)) == [OtherServers(others, leaving=True)]
+    session.tick(3.0)
+    told(session, delivery(inbox, payload=b"1"))
+    session.tick(4.0)
+    assert session.events() == []
+    session.send(Message(Kind.RESPONSE, "", request.id, b"8", JSON), 4.0)
+    session.tick(5.0)
+    closed = only(session)
+    assert (closed.code, "lame duck" in closed.reason) == (1012, True)
+    alone = ready()
+    assert told(alone, info(ldm=True)) == [OtherServers((), leaving=True)]
+    alone.tick(3.0)
+    assert alone.events() == []
+
+
+def test_the_first_info_names_other_servers_too() -> None:
+    session = waiting()
+    assert told(session, info(connect_urls=["10.0.0.1:4222"])) == [OtherServers(("10.0.0.1:4222",))]
+
+
+def test_after_the_end_nothing_is_written() -> None:
+    session = ready()
+    session.send(Message(Kind.PUBLISH, "a"), 2.0)
+    session.connection_lost("gone")
+    assert (session.frames_to_send(), told(session, b"PING\r\n"), session.next_tick()) == ([], [], None)
