@@ -56,12 +56,12 @@ class Job(Protocol):
 
     @property
     def function(self) -> str:
-        """What runs in it, for the log: a handler with the subject that it was registered for, or a hook."""
+        """Name of what runs in it, for the log: a handler with the subject that it was registered for, or a hook."""
         ...
 
     @property
     def party(self) -> tuple[object, object]:
-        """Whose job it is: a network address, and one of its links."""
+        """Owner of the job: a network address, and one of its links."""
         ...
 
     @property

@@ -70,7 +70,7 @@ class Missing:
     what: str
     """Why, a word; "unknown" where it says nothing that can be read."""
     frames: int
-    """How many."""
+    """Number of them."""
     segments: tuple[int, ...] = ()
     """The numbers of the first and the last segment that they were in, where it names them."""
 

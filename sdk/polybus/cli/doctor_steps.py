@@ -221,7 +221,7 @@ class _Halves:
         self.transport_made = anyio.Event()
         self.go_on = anyio.Event()
         self.known = anyio.Event()
-        """How connecting has ended."""
+        """Outcome of connecting."""
         self.error: Exception | None = None
         self.address = ""
 

@@ -42,7 +42,7 @@ def connecting(
 
 
 def dialling(header: list[str] | None, ca: Path | None, wait: float) -> dict[str, Any]:
-    """What --header, --ca and --wait say to `connect`; UsageError where they cannot be used."""
+    """Options of `connect` from --header, --ca and --wait; UsageError where they cannot be used."""
     return {"headers": headers_of(header), "tls": trust_of(ca), "wait": wait}
 
 

@@ -211,4 +211,4 @@ class MemoryPlant:
 
 
 Plant: TypeAlias = ProcessPlant | MemoryPlant
-"""What the steps look at: where it is, and how its back end and its sensors are stopped, killed and started."""
+"""A plant as the steps see it: where it is, and how its back end and its sensors are stopped, killed and started."""

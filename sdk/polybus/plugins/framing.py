@@ -38,7 +38,7 @@ class FrameCutter(Protocol):
 
 
 class Framing(Protocol):
-    """How a protocol's frames lie in a stream of bytes.
+    """Form in which a protocol's frames lie in a stream of bytes.
 
     On ``tcp``, ``tls`` and ``unix`` the stream is the connection; on ``ws`` and ``wss`` it comes in binary messages, each a
     chunk of any size. In memory frames stay as they are.

@@ -137,7 +137,7 @@ def resolve_url(
 
 
 def _user_options(protocol: str | ProtocolAdapter) -> Callable[[str, str | None], Mapping[str, str]] | None:
-    """What a protocol makes of the user of a URL, if anything."""
+    """Find what a protocol makes of the user of a URL, if anything."""
     if isinstance(protocol, str):
         try:
             protocol = _load("protocols", protocol)

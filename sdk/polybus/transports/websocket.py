@@ -31,7 +31,7 @@ class WebSocketConnector:
 
     @property
     def addresses(self) -> ServerAddresses:
-        """Where the service is, as far as it is known."""
+        """Addresses of the service, as far as they are known."""
         if self._addresses is None:
             own = net_address(self.url)
             self._addresses = ServerAddresses(own.host, own.port)

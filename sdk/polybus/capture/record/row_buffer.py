@@ -23,7 +23,7 @@ class RowBuffer:
         self.rows: list[Any] = []
         """The fields of rows, one after the other. Only links append, only who has called `next` removes."""
         self.dropped: int = 0
-        """How many frames there was no room for."""
+        """Number of frames that there was no room for."""
         self.packer: Packer = Packer()
         """Packs what is taken away. A writer that has not seen what came before needs a new one."""
         self._longest = longest  # bytes that are kept of a frame

@@ -74,7 +74,7 @@ class RecordedMessage:
     options: str
     """As in the capture."""
     message: Message | None
-    """What was said."""
+    """Message that was recorded."""
 
     def subject_for(self, subject: str | int, protocol: str) -> str | int:
         """A subject on a connection of a protocol: a number where it was one, and only the recording knows its name."""

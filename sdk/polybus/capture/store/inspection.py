@@ -101,7 +101,7 @@ class Verdict:
     batches: int
     """Good ones."""
     losses: tuple[Loss, ...]
-    """What is damaged."""
+    """Parts that are damaged."""
     missing: tuple[int, ...]
     """Numbers of segments that are not there."""
 

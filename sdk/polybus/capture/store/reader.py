@@ -78,7 +78,7 @@ class Capture:
         else:
             self._filesystem, self._folder = find_filesystem(self.path)
         self.losses: list[Loss] = []
-        """What the last pass over the batches found to be lost."""
+        """Losses that the last pass over the batches has found."""
         self.ended: list[str] = []
         """The recordings that say that they are over, as it has found them."""
         self._local = isinstance(self._filesystem, pafs.LocalFileSystem)

@@ -26,9 +26,9 @@ class Recovered:
     lost_frames: int
     """Number of frames known to be missing; stretches with an unknown number count as none."""
     lost_stretches: int
-    """How many stretches of bytes were skipped."""
+    """Number of stretches of bytes that were skipped."""
     lost_bytes: int
-    """What they hold."""
+    """Bytes in them."""
     missing: tuple[int, ...]
     """Numbers of segments that are not there."""
 

@@ -146,9 +146,9 @@ class Stretch:
     """A part of a segment that is lost."""
 
     offset: int
-    """Where it begins, in bytes."""
+    """Offset at which it begins, in bytes."""
     size: int
-    """How many bytes it has."""
+    """Number of its bytes."""
     batch: int
     """The number of the first batch in it; -1 for the schema."""
     batches: int | None = None
@@ -181,11 +181,11 @@ class SegmentReader:
         self._data = data
         self._name = name
         self.damage: list[Stretch] = []
-        """What was found to be lost, as far as it has been read."""
+        """Losses that were found, as far as it has been read."""
         self.offset: int = offset
         """The end of the last good batch that was given out."""
         self.ended: bool = False
-        """Whether that one says that the recording is over."""
+        """True if that one says that the recording is over."""
         self.metadata: Mapping[str, str] = {}
         """Of the schema: version, recorder, source."""
         self._schema = FRAMES

@@ -53,7 +53,7 @@ class Helper:
 
     def __init__(self, settings: WriterSettings, reported: Callable[[list[int]], None]) -> None:
         self.gone: bool = False
-        """Whether it, or the connection to it, has ended."""
+        """True if it, or the connection to it, has ended."""
         self.seq: int = 0
         """Number of the first row that it writes."""
         self._reported = reported

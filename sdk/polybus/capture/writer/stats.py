@@ -32,9 +32,9 @@ class WriterSettings:
     frame_bytes: int = 4 << 20
     """Kept of a frame; the rest of a longer one is cut off."""
     redact: Any = "default"
-    """What must not be written: a function, ``"default"``, or None for nothing."""
+    """Filter of what must not be written: a function, ``"default"``, or None for nothing."""
     bodies: bool = True
-    """Whether bodies are written."""
+    """True if bodies are written."""
     metadata: Mapping[str, str] = field(factory=dict)
     """Goes into each segment."""
     resume: int | None = None

@@ -97,7 +97,7 @@ class Nats(UrlOptions):
         return Credentials(user=self.user, password=self.password, token=self.token, key=key, jwt=jwt)
 
     def _fresh_credentials(self) -> Credentials:
-        """Those of a credentials file as it is now: JWTs expire, and their files are written anew."""
+        """Credentials of a file as it is now: JWTs expire, and their files are written anew."""
         try:
             return self._read_credentials() if self.creds else self._credentials
         except ValueError:  # it is being written

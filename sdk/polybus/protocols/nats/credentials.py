@@ -64,7 +64,7 @@ class KeyPair:
 
 @frozen(kw_only=True)
 class Credentials:
-    """What CONNECT says of who this is: a user with a password, a token, a key, or a key with the JWT of an operator."""
+    """Identity that CONNECT gives: a user with a password, a token, a key, or a key with the JWT of an operator."""
 
     user: str = ""
     password: str = field(default="", repr=False)

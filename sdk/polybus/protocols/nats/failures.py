@@ -73,7 +73,7 @@ def _detail(payload: bytes) -> Any:
 
 @frozen
 class ServerError:
-    """What an -ERR means.
+    """Meaning of an -ERR.
 
     Attributes:
         ends: The server ends the connection, or it is of no use any more.
@@ -105,7 +105,7 @@ _GOES_ON: Final = ("invalid subject", "invalid publish subject", "maximum subscr
 
 
 def read_error(text: str) -> ServerError:
-    """What an -ERR means."""
+    """Find the meaning of an -ERR."""
     lower = text.lower()
     violation = _VIOLATION.match(text)
     if violation is not None:

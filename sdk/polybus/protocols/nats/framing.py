@@ -131,7 +131,7 @@ class NatsCutter:
             position = after
 
     def _end_of_other(self, data: bytes, position: int, end: int) -> int:
-        """Where an operation of any kind ends. May raise `RemoteProtocolError`: it is none, or must not go on in plain."""
+        """End of an operation of any kind. May raise `RemoteProtocolError`: it is none, or must not go on in plain."""
         try:
             length = announced(data[position:end])
         except ValueError as error:

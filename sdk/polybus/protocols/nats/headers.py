@@ -35,7 +35,7 @@ _SLACK: Final = 1024
 
 @frozen
 class HeaderBlock:
-    """What a block says.
+    """Content of a block.
 
     Attributes:
         status: Of the server: 503 where nobody listens to a subject.
@@ -70,7 +70,7 @@ class HeaderReader:
         return len(self._known)
 
     def read(self, block: bytes) -> HeaderBlock:
-        """What a block says. May raise `RemoteProtocolError`: ``invalid_headers``."""
+        """Read a block. May raise `RemoteProtocolError`: ``invalid_headers``."""
         known = self._known.get(block)
         if known is None:
             known = self._parse(block)

@@ -130,7 +130,7 @@ class OperationReader:
         return subject, sid, reply, block, frame[start + head : -2]
 
     def _reply(self, data: bytes) -> str:
-        """Where an answer is wanted, or comes: another one for each request, so that none is remembered.
+        """Subject where an answer is wanted, or comes: another one for each request, so that none is remembered.
 
         Nothing is done there but to send something, and a blank cannot be in it: what else is wrong is its owner's affair.
         """

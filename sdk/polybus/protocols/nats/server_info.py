@@ -1,4 +1,4 @@
-"""What a server says of itself, in INFO: at the beginning, and again when something changes."""
+"""Facts that a server tells of itself, in INFO: at the beginning, and again when something changes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from attrs import frozen
 _MOST: Final = 64
 """Addresses of other servers that are remembered."""
 _PAYLOAD: Final = 1024 * 1024
-"""What servers take by default."""
+"""Largest payload that servers take by default, in bytes."""
 
 
 @frozen(kw_only=True)

@@ -56,7 +56,7 @@ _CLOSE_CODES: Final[Mapping[str, int]] = {
 
 @frozen(kw_only=True)
 class SessionOptions:
-    """What a session says of itself."""
+    """Facts that a session tells of itself."""
 
     queue: str
     inbox: str
@@ -311,7 +311,7 @@ class NatsSession:
         self._events.append(message)
 
     def _question(self, subject: str, reply: str | None) -> Message:
-        """What comes to a handler: a request, or where no answer is wanted a notification."""
+        """Make the message for a handler: a request, or where no answer is wanted a notification."""
         if reply is None:
             return Message(_NOTIFY, subject)
         self._serial = serial = self._serial + 1
@@ -400,7 +400,7 @@ class NatsSession:
     # -- time and end ----------------------------------------------------------------------------------------------------
 
     def next_tick(self) -> float | None:
-        """When a sign of life is due."""
+        """Time at which a sign of life is due."""
         if self.state is not NatsState.READY:
             return None
         if self._info.leaving:

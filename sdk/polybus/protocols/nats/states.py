@@ -20,7 +20,7 @@ class NatsState(enum.Enum):
 
 
 class NatsEvent(enum.Enum):
-    """What can happen."""
+    """Events that move a session on."""
 
     INFO = "info"
     MESSAGE = "message"

@@ -180,7 +180,7 @@ class RangeReader:
     def __init__(self, path: str, piece: Range, columns: Sequence[str] | None = None) -> None:
         settle()
         self.damage: list[Stretch] = []
-        """What was found to be lost, after the last batch."""
+        """Losses that were found, after the last batch."""
         self.ended: str | None = None
         """After the last batch, the recording that says at the end of this range that it is over; None where none does."""
         self._capture = Capture(path)

@@ -69,21 +69,21 @@ class Manifest:
     capture: str
     """Of what."""
     settings: dict[str, Any]
-    """What the rows depend on: later runs must ask for the same."""
+    """Settings that the rows depend on: later runs must ask for the same."""
     start: ReadPosition
-    """Where it began to read."""
+    """Place at which it began to read."""
     end: ReadPosition
-    """Where it stopped."""
+    """Place at which it stopped."""
     counts: RunCounts
-    """What it added; of exchanges those that nothing can change any more."""
+    """Rows that it added; of exchanges those that nothing can change any more."""
     open_exchanges: int
-    """How many there are besides: those that what is recorded later may still change."""
+    """Number of rows besides: those that what is recorded later may still change."""
     ends: dict[str, int]
     """The last moment of each recording of which something is left open, ns on its monotonic clock."""
     added: dict[str, list[str]]
     """Its files, by table."""
     provisional: list[str]
-    """Those of exchanges which the next run replaces."""
+    """Files of exchanges which the next run replaces."""
     state: str | None
     """The folder of what it leaves open."""
     gaps: list[dict[str, Any]]

@@ -35,15 +35,15 @@ class Done:
     out: str
     """The folder."""
     added: RunCounts
-    """What this run added for good; among the exchanges are those that runs before had as provisional."""
+    """Rows that this run added for good; among the exchanges are those that runs before had as provisional."""
     total: RunCounts
-    """What is there now: what all runs have added, and the provisional exchanges."""
+    """Rows that are there now: what all runs have added, and the provisional exchanges."""
     metrics: dict[str, Any]
     """As in ``metrics.json``; empty where none were wanted."""
     report: str
     """Path of the HTML file; empty where none was wanted."""
     provisional: int = 0
-    """How many of ``total.exchanges`` may still change with what is recorded later: an answer may come, or the id again, within
+    """Number of ``total.exchanges`` that may still change with what is recorded later: an answer may come, or the id again, within
     the horizon of `Pipeline`. The last ones of a recording are provisional until it says that it is over, or, where its
     writer was killed, until others were recorded for long enough after it."""
 

@@ -171,7 +171,7 @@ def ground_of(transport: str) -> Ground:
 
 
 _EITHER: Final = {"wildcards": ("extensions", "patterns"), "notifications": ("extensions", "groups")}
-"""What the extensions bring, and some wires have of themselves."""
+"""Abilities that the extensions bring, and some wires have of themselves."""
 
 
 def _has(capabilities: Capabilities, want: str) -> bool:

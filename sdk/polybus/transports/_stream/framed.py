@@ -59,7 +59,7 @@ class FramedTransport(StreamTransport[ProtocolFramer]):
     __slots__ = ("_pack",)
 
     admitted: Final = True
-    """Whether the server takes us is for the protocol's handshake to say."""
+    """As far as the transport knows: whether the server takes us, the handshake of the protocol says."""
 
     def __init__(self, name: str, wire: Wire, host: Host, framing: Framing) -> None:
         super().__init__(name, wire, host, ProtocolFramer(framing.cutter(host.limits, name), host.limits.message))

@@ -1,4 +1,4 @@
-"""What the framings of byte streams and of WebSockets share: the frame that has begun to come in, and how it ends."""
+"""Shared half of the framings of byte streams and of WebSockets: the frame that has begun to come in, and how it ends."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def signs_of(sock: Any) -> Signs | None:
 
 
 class PingProgress:
-    """How near a ping has come, which waits behind what was written before it; where the kernel tells that.
+    """Progress of a ping, which waits behind what was written before it, where the kernel tells that.
 
     Args:
         signs: When it is written.

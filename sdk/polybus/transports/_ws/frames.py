@@ -297,7 +297,7 @@ class WebSocketFramer(Framer):
         return bytes((first, 0)) if self.server else bytes((first, 0x80)) + os.urandom(4)
 
     def goodbye(self, code: int, reason: str) -> list[bytes]:
-        """What is in `out`, and a closing frame (section 5.5.1)."""
+        """Give what is in `out`, and a closing frame (section 5.5.1)."""
         core = self._the_core()
         if core.state is OPEN:
             core.send_close(sayable(code), cut_reason(reason).decode())

@@ -63,7 +63,7 @@ class MessagePort(Protocol):
 
 
 class ProcessPort(ABC):
-    """What ports to other processes share: the callbacks, and an end that is told once."""
+    """Shared half of ports to other processes: the callbacks, and an end that is told once."""
 
     def __init__(self, address: str) -> None:
         self.info: PortInfo = PortInfo(address=address)
