@@ -66,7 +66,7 @@ class RecordedMessage:
     """One message of a client; None where its connection has ended."""
 
     at: float
-    """When, ns since 1970 UTC."""
+    """Time in ns since 1970 UTC."""
     conn: tuple[str, str]
     """Its connection, and which client behind it; the latter is empty but for those of a broker."""
     protocol: str

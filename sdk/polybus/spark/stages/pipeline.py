@@ -43,8 +43,8 @@ class Done:
     report: str
     """Path of the HTML file; empty where none was wanted."""
     provisional: int = 0
-    """Number of ``total.exchanges`` that may still change with what is recorded later: an answer may come, or the id again, within
-    the horizon of `Pipeline`. The last ones of a recording are provisional until it says that it is over, or, where its
+    """Number of ``total.exchanges`` that may still change with what is recorded later: an answer may come, or the id again,
+    within the horizon of `Pipeline`. The last ones of a recording are provisional until it says that it is over, or, where its
     writer was killed, until others were recorded for long enough after it."""
 
 
