@@ -14,10 +14,11 @@ from ...plugins import FrameField, Role
 from .._options import UrlOptions
 from .checks import fault_in_name, has_wildcard
 from .codec import NatsCodec
+from .connection import SessionOptions
 from .credentials import Credentials, KeyPair, key_of, read_creds
 from .dissect import dissect
 from .framing import NatsFraming
-from .session import NatsSession, SessionOptions
+from .session import NatsSession
 
 _LIMITS: Final = Limits()
 _WORDS: Final = {"true": True, "1": True, "false": False, "0": False, True: True, False: False}
