@@ -12,6 +12,7 @@ from ..body import BodyFormat
 from ..errors import BusError, Code, RemoteProtocolError
 from ..limits import Limits
 from ..message import Message
+from .clusters import Due, Lost, NodeJoined, NodeLeft
 
 Role: TypeAlias = Literal["client", "server"]
 """``client`` opened the connection, ``server`` accepted it."""
@@ -112,9 +113,11 @@ class Ready:
 
     Attributes:
         bare: The handshake has shown that the peer is none of ours: it need not be asked for the extensions.
+        ours: It has shown that it is one of ours.
     """
 
     bare: bool = False
+    ours: bool = False
 
 
 @frozen
@@ -194,7 +197,20 @@ class OtherServers:
     """The server at this end is about to leave: the next connection had better go to another."""
 
 
-SessionEvent: TypeAlias = Ready | PeerOpened | PeerClosed | Refused | Undelivered | CloseWanted | Confirmed | OtherServers
+SessionEvent: TypeAlias = (
+    Ready
+    | PeerOpened
+    | PeerClosed
+    | Refused
+    | Undelivered
+    | CloseWanted
+    | Confirmed
+    | OtherServers
+    | NodeJoined
+    | NodeLeft
+    | Lost
+    | Due
+)
 
 
 class Session(Protocol):

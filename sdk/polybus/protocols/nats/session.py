@@ -14,11 +14,12 @@ from typing import Any, Final
 
 from attrs import evolve
 
-from ...errors import Forbidden, LocalProtocolError, RemoteProtocolError
+from ...errors import Forbidden, LocalProtocolError, RemoteProtocolError, Unsupported
 from ...limits import Limits
 from ...message import Message
 from ...plugins import Capabilities, CloseWanted, Confirmed, OtherServers, Refused, SessionEvent
 from .checks import refuse
+from .cluster.dialect import ClusterDialect
 from .codec import NatsCodec
 from .connection import NatsConnection, NatsDialect, SessionOptions
 from .failures import ServerError, read_error
@@ -28,9 +29,11 @@ from .server_info import ServerInfo
 from .states import TRANSITIONS, NatsEvent, NatsState
 from .subscriptions import INBOX_SID, NatsSubscriptions
 
-_CAPABILITIES: Final = Capabilities(patterns=True, extensions=False, handlers=True, groups=True)
+_NATIVE: Final = Capabilities(patterns=True, extensions=False, handlers=True, groups=True)
+_CLUSTER: Final = evolve(_NATIVE, extensions=True, numbers=True)
 _HANDSHAKE: Final = 0
 """The key of the PING whose PONG lets us in."""
+_NO_HEADERS: Final = "this NATS server carries no headers, which a cluster needs: take nats-server 2.2 or newer"
 _CLOSE_CODES: Final[Mapping[str, int]] = {
     "stale connection": 1006,
     "slow consumer": 1013,
@@ -62,8 +65,8 @@ class NatsSession:
         self.codec: Final = codec
         self.state: NatsState = NatsState.WAITING
         self._limits = limits
-        self._connection = NatsConnection(codec, limits, rng, options, _CAPABILITIES)
-        self._dialect: NatsDialect = NativeDialect(self._connection)
+        self._connection = connection = NatsConnection(codec, limits, rng, options, _CLUSTER if options.cluster else _NATIVE)
+        self._dialect: NatsDialect = ClusterDialect(connection) if options.cluster else NativeDialect(connection)
         self._deliver = self._dialect.delivered
         self._read = codec.reader.read
         self._read_delivery = codec.reader.delivery
@@ -150,6 +153,9 @@ class NatsSession:
             self._connection.events.append(OtherServers(info.others, info.leaving))
         if before.id is not None:
             self._leave_if_idle()
+            return
+        if not info.headers and connection.options.cluster:
+            self._end(NatsEvent.FATAL, CloseWanted(1002, _NO_HEADERS, Unsupported(_NO_HEADERS)))
             return
         if not info.headers:
             connection.capabilities = evolve(connection.capabilities, headers=False, deadlines=False)
