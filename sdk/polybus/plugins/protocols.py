@@ -35,6 +35,8 @@ class Capabilities:
     """A request carries how long its asker waits."""
     extensions: bool = True
     """The session can write cancel, open, item, credit and end to a peer of ours."""
+    built_in: bool = False
+    """These are of the wire itself: the peer need not be asked whether it is ours."""
     announce: Literal["client", "both"] = "client"
     """Side that tells the other one of its subscriptions: the side that opened the link, or both."""
     handlers: bool = False
@@ -113,11 +115,9 @@ class Ready:
 
     Attributes:
         bare: The handshake has shown that the peer is none of ours: it need not be asked for the extensions.
-        ours: It has shown that it is one of ours.
     """
 
     bare: bool = False
-    ours: bool = False
 
 
 @frozen

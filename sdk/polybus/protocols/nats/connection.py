@@ -63,9 +63,9 @@ class NatsConnection:
             raise Unsupported("this NATS server carries no headers")
         self.frames.append(frame)
 
-    def subscribe(self, subject: str, queue: str | None = None, *, tag: Any = None) -> None:
-        """Subscribe, unless it is done already; `tag` tells the dialect what for."""
-        sid = self.subscriptions.add(subject, queue, tag)
+    def subscribe(self, subject: str, queue: str | None = None, *, tag: Any = None, name: Any = None) -> None:
+        """Subscribe, unless it is done already; `tag` tells the dialect what for, `name` is what the bus calls it."""
+        sid = self.subscriptions.add(subject, queue, tag, name)
         if sid is not None:
             self.frames.append(write_subscription(subject, queue, sid))
 

@@ -30,7 +30,7 @@ from .states import TRANSITIONS, NatsEvent, NatsState
 from .subscriptions import INBOX_SID, NatsSubscriptions
 
 _NATIVE: Final = Capabilities(patterns=True, extensions=False, handlers=True, groups=True)
-_CLUSTER: Final = evolve(_NATIVE, extensions=True, numbers=True)
+_CLUSTER: Final = evolve(_NATIVE, extensions=True, built_in=True, numbers=True)
 _HANDSHAKE: Final = 0
 """The key of the PING whose PONG lets us in."""
 _NO_HEADERS: Final = "this NATS server carries no headers, which a cluster needs: take nats-server 2.2 or newer"

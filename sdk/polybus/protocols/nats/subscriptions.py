@@ -26,6 +26,8 @@ class NatsSubscription:
     pattern: str
     queue: str | None
     tag: Any = None
+    name: Any = None
+    """The pattern as the bus knows it."""
 
 
 @define(eq=False)
@@ -38,20 +40,20 @@ class NatsSubscriptions:
     """
 
     by_sid: dict[str, NatsSubscription] = field(factory=dict)
-    refused: dict[str, None] = field(factory=dict)
+    refused: dict[Any, None] = field(factory=dict)
     """Patterns that the server does not allow."""
     _sids: dict[tuple[str, str | None], str] = field(factory=dict)
     _oldest: SubjectIndex[int] = field(factory=lambda: SubjectIndex[int]())
     _last: int = int(INBOX_SID)
 
-    def add(self, pattern: str, queue: str | None = None, tag: Any = None) -> str | None:
+    def add(self, pattern: str, queue: str | None = None, tag: Any = None, name: Any = None) -> str | None:
         """Add a subscription; its sid, or None where it is there already."""
         if (pattern, queue) in self._sids:
             return None
-        self.refused.pop(pattern, None)
+        self.refused.pop(pattern if name is None else name, None)
         self._last = number = self._last + 1
         sid = self._sids[pattern, queue] = str(number)
-        self.by_sid[sid] = NatsSubscription(number, pattern, queue, tag)
+        self.by_sid[sid] = NatsSubscription(number, pattern, queue, tag, pattern if name is None else name)
         if queue is None:
             self._oldest.add(pattern, number)
         return sid
@@ -69,8 +71,10 @@ class NatsSubscriptions:
 
     def refuse(self, pattern: str, queue: str | None = None) -> None:
         """Take note that the server does not allow a subscription."""
+        sid = self._sids.get((pattern, queue))
+        name = None if sid is None else self.by_sid[sid].name
         if self.remove(pattern, queue) is not None and queue is None:
-            self.refused[pattern] = None
+            self.refused[name] = None
 
     def counts(self, subscription: NatsSubscription, subject: str) -> bool:
         """True for the copy of a publication that is the one to deliver."""

@@ -121,7 +121,7 @@ class ClusterDialect:
     def ready(self) -> None:
         """Say hello to the others, who answer."""
         connection, subjects = self._connection, self._subjects
-        connection.events.append(Ready(ours=True))
+        connection.events.append(Ready(bare=True))
         connection.subscribe(f"{subjects.cluster}.a", tag=ClusterDialect._announced)
         self._say(f"{subjects.cluster}.a", "hello", reply=f"{subjects.mine}h")
 
@@ -167,7 +167,7 @@ class ClusterDialect:
         self, subscription: NatsSubscription, subject: str, reply: str | None, headers: HeaderBlock | None, payload: bytes
     ) -> None:
         assert subscription.queue is not None
-        to = ToGroup(subscription.queue, self._subjects.rest(subscription.pattern))
+        to = ToGroup(subscription.queue, subscription.name)
         self._publication(self._subjects.rest(subject), to, headers, payload)
 
     def _published_to_user(
@@ -525,9 +525,9 @@ class ClusterDialect:
         if extras.get("handler"):
             change(f"{subjects.cluster}.r.{pattern}", HANDLERS, tag=ClusterDialect._asked_of_handlers)
         elif (group := extras.get("group")) is not None:
-            change(f"{subjects.cluster}.p.{pattern}", group, tag=ClusterDialect._published_to_group)
+            change(f"{subjects.cluster}.p.{pattern}", group, tag=ClusterDialect._published_to_group, name=message.subject)
         else:
-            change(f"{subjects.cluster}.p.{pattern}", tag=ClusterDialect._published)
+            change(f"{subjects.cluster}.p.{pattern}", tag=ClusterDialect._published, name=message.subject)
 
     def _send_control(self, message: Message) -> None:
         """Write a cancel, item, credit or end to the node at the other end of a request or channel."""
@@ -643,7 +643,7 @@ _WORDS: Final = {kind: word for word, kind in _CONTROLS.items()}
 
 
 def _unsubscribing(connection: NatsConnection) -> Callable[..., None]:
-    def change(subject: str, queue: str | None = None, *, tag: Any = None) -> None:
+    def change(subject: str, queue: str | None = None, *, tag: Any = None, name: Any = None) -> None:
         connection.unsubscribe(subject, queue)
 
     return change
