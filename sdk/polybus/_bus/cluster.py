@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from attrs import field, frozen
 
-from .._validation import at_least, check_type, shown
+from .._validation import at_least, check_type, seconds, shown
 
 if TYPE_CHECKING:
     from .._link.link import Link
@@ -28,6 +28,10 @@ def _check_name(cluster: Any, attribute: Any, value: object) -> None:
         raise TypeError(f"Cluster(name={shown(value)}): text, not {type(value).__name__}")
     if not 0 < len(value) <= 100 or not _TOKEN.issuperset(value):
         raise ValueError(f"Cluster(name={value!r:.60}): 1 to 100 letters, digits, '-' and '_'")
+
+
+def _check_time(cluster: Any, attribute: Any, value: Any) -> None:
+    _ = seconds(value, attribute.name)
 
 
 def _check_gap(cluster: Any, attribute: Any, value: object) -> None:
@@ -58,9 +62,9 @@ class Cluster:
 
     url: str = "auto"
     name: str = field(default="polybus", validator=_check_name, kw_only=True)
-    wait: float = field(default=10.0, validator=at_least(0), kw_only=True)
+    wait: float = field(default=10.0, validator=_check_time, kw_only=True)
     gap: Literal["tell", "disconnect"] = field(default="tell", validator=_check_gap, kw_only=True)
-    settle: float = field(default=1.5, validator=at_least(0), kw_only=True)
+    settle: float = field(default=1.5, validator=_check_time, kw_only=True)
     running: int = field(default=64, validator=at_least(1), kw_only=True)
     waiting: int = field(default=64, validator=at_least(0), kw_only=True)
 
@@ -95,7 +99,9 @@ class Cluster:
         parts = urlsplit(url)
         protocol, _, transport = parts.scheme.partition("+")
         if protocol != "nats" or not transport:
-            raise ValueError(f"cluster={_without_secrets(url)!r}: the URL of a NATS server, for example nats+tcp://127.0.0.1:4222/shop")
+            raise ValueError(
+                f"cluster={_without_secrets(url)!r}: the URL of a NATS server, for example nats+tcp://127.0.0.1:4222/shop"
+            )
         if transport not in ("tcp", "tls"):
             return url, self.name
         name = unquote(parts.path.strip("/"))

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import ssl
 
     from .._core.runtime import Runtime
+    from .._link.ports import BackbonePort
     from ..plugins.recording import Recorder
     from .parts import BusParts
 
@@ -59,6 +60,7 @@ class Connecting:
         record: str | os.PathLike[str] | None = None,
         *,
         gives_bus: bool = False,
+        backbone: BackbonePort | None = None,
     ) -> None:
         self._parts = parts
         self._services = parts.services
@@ -88,6 +90,7 @@ class Connecting:
         self._link: Link | None = None
         self._runtime: Runtime | None = None
         self._gives_bus = gives_bus
+        self._backbone = backbone
         self._decided: anyio.Event | None = None
         """Set when the link of the attempt under way is up, or lost."""
         self._lost: Closed | None = None
@@ -114,7 +117,9 @@ class Connecting:
         runtime = self._runtime = await parts.life.enter()
         try:
             url = f"{self._adapter.name}+{self._connector.url}"
-            link = self._link = Link(links, self._services, self._adapter, url, dialer=self, serves=self._serves)
+            link = self._link = Link(
+                links, self._services, self._adapter, url, dialer=self, serves=self._serves, backbone=self._backbone
+            )
             link.renews = callable(self._headers)
             link.recorder = self._recorder
             if within(runtime):

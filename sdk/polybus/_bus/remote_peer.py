@@ -15,6 +15,7 @@ from ..headers import check_headers
 from ..message import Kind, Message
 from ..plugins import ToClient, ToUser
 from ..subjects import AnySubject, Subject, resolve
+from .cluster import Survey
 
 if TYPE_CHECKING:
     from .._peer.peer import Peer
@@ -37,11 +38,22 @@ class RemotePeer:
         protocol: The name of its protocol.
     """
 
-    _links: LinkRegistry
+    links: LinkRegistry
+    """The links of this bus. For the rooms of this package, as all that follows without being documented."""
     id: str
     node: str
     identity_key: str | None = None
     protocol: str = ""
+
+    def send_request(
+        self, kind: Kind, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
+    ) -> Reply[Any]:
+        """Send a request whose arguments have been checked: for `Bus.request(to=)`.
+
+        Raises:
+            EncodeError, LocalProtocolError, Disconnected: As `request`.
+        """
+        return self.links.choose_cluster().send_request(kind, subject, body, timeout, returns, headers, self._to)
 
     @property
     def _to(self) -> ToClient:
@@ -65,7 +77,7 @@ class RemotePeer:
             EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `Bus.request`.
             Disconnected: (by awaiting) It is not there any more.
         """
-        return _ask(self._links, self._to, subject, body, timeout, returns, headers)
+        return _ask(self.links, self._to, subject, body, timeout, returns, headers)
 
     async def notify(self, subject: AnySubject, body: Any = None, *, headers: Mapping[str, str] | None = None) -> None:
         """Tell a handler of this client, without an answer. See `Bus.notify`.
@@ -75,7 +87,7 @@ class RemotePeer:
             QueueFull: The outbox to the engine is full.
             Disconnected: This bus is no node of a cluster any more.
         """
-        await _tell(self._links, self._to, Kind.NOTIFY, subject, body, headers)
+        await _tell(self.links, self._to, Kind.NOTIFY, subject, body, headers)
 
     async def publish(self, subject: AnySubject, body: Any = None, *, headers: Mapping[str, str] | None = None) -> None:
         """Publish to this client alone. See `Bus.publish`.
@@ -85,7 +97,7 @@ class RemotePeer:
             QueueFull: The outbox to the engine is full.
             Disconnected: This bus is no node of a cluster any more.
         """
-        await _tell(self._links, self._to, Kind.PUBLISH, subject, body, headers)
+        await _tell(self.links, self._to, Kind.PUBLISH, subject, body, headers)
 
     def stream(
         self, subject: AnySubject, body: Any = None, *, returns: Any = Any, timeout: float | None = None
@@ -96,7 +108,7 @@ class RemotePeer:
             BusError: (on entering, by iterating) As `Bus.stream`.
         """
         name, returns = resolve(subject, returns)
-        return ChannelContext(lambda: _open(self._links, self._to, name, body, "stream", timeout, returns), half_closed=True)
+        return ChannelContext(lambda: _open(self.links, self._to, name, body, "stream", timeout, returns), half_closed=True)
 
     def channel(
         self, subject: AnySubject, *, sends: Any = Any, receives: Any = Any, timeout: float | None = None
@@ -107,7 +119,7 @@ class RemotePeer:
             BusError: (on entering, by iterating) As `Bus.channel`.
         """
         name, receives = resolve(subject, receives)
-        return ChannelContext(lambda: _open(self._links, self._to, name, None, "channel", timeout, receives), half_closed=False)
+        return ChannelContext(lambda: _open(self.links, self._to, name, None, "channel", timeout, receives), half_closed=False)
 
 
 class User:
@@ -152,7 +164,9 @@ class User:
         """
         peer = self._newest()
         if peer is not None:
-            return peer.request(subject, body, timeout=timeout, returns=returns, headers=headers)
+            name, returns = resolve(subject, returns)
+            body = subject.given(body) if isinstance(subject, Subject) else body
+            return peer.request(name, body, timeout=timeout, returns=returns, headers=headers)
         return _ask(self._links, ToUser(self.key), subject, body, timeout, returns, headers)
 
     async def notify(self, subject: AnySubject, body: Any = None, *, headers: Mapping[str, str] | None = None) -> None:
@@ -206,9 +220,7 @@ class User:
         name, receives = resolve(subject, receives)
         return ChannelContext(lambda: self._open(name, None, "channel", timeout, receives), half_closed=False)
 
-    async def _open(
-        self, subject: str | int, body: Any, mode: str, timeout: float | None, receives: Any
-    ) -> Channel[Any, Any]:
+    async def _open(self, subject: str | int, body: Any, mode: str, timeout: float | None, receives: Any) -> Channel[Any, Any]:
         peer = self._newest()
         if peer is None:
             return await _open(self._links, ToUser(self.key), subject, body, mode, timeout, receives)
@@ -234,7 +246,7 @@ class User:
                 raise
             return False
 
-    async def peers(self) -> Any:
+    async def peers(self) -> Survey[Any]:
         """Find all connections of the user: a `Survey` of `Peer` here, and `RemotePeer` at other nodes.
 
         Raises:
@@ -242,8 +254,6 @@ class User:
         """
         port: ClusterPort | None = self._links.cluster
         if port is None:
-            from .cluster import Survey
-
             return Survey(tuple(self._here()))
         return await port.peers_of(self.key)
 

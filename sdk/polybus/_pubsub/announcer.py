@@ -156,6 +156,15 @@ class SubscriptionAnnouncer:
                 for subject in subjects:
                     _send(Message(Kind.UNSUBSCRIBE, subject, attributes={"handler": True}), peer)
 
+    async def begin(self) -> None:
+        """Join the groups of handlers in the cluster, because the bus takes requests now, and wait until that is known."""
+        peer = self.backbone
+        if peer is not None and peer.connected:
+            for subject in self._lookup.answered(patterns=True, to_cluster=True):
+                _send(_announcement("request", subject, peer), peer)
+            with suppress(Disconnected):
+                await peer.link.confirmed()
+
     async def withdraw(self) -> None:
         """Leave all groups, because the bus is draining, and wait until that is known. What came before is answered."""
         self.remove_handlers(self._lookup.answered(patterns=True))
@@ -305,7 +314,10 @@ class SubscriptionAnnouncer:
             ("publish", interest) for interest in dict.fromkeys((*interests, *self._to_peers.patterns(peer)))
         ]
         if _tells_handlers(link):
-            names += [("request", subject) for subject in self._lookup.answered(patterns=_has_groups(link))]
+            cluster = link.backbone is not None
+            if not cluster or self._services.ready:  # others need not ask what has not started yet
+                answered = self._lookup.answered(patterns=_has_groups(link), to_cluster=cluster)
+                names += [("request", subject) for subject in answered]
         return names
 
     def _allowed(self, peer: Peer, names: list[tuple[str, Interest]]) -> Collection[tuple[str, Interest]]:

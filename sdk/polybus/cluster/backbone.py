@@ -174,7 +174,8 @@ class Backbone:
         link = self.link
         if link is None or link.peer is None:
             return
-        to, message.peer = message.peer, link.peer
+        to: Any = message.peer
+        message.peer = link.peer
         self._parts.services.counters.received += 1
         if message.kind is Kind.PUBLISH:
             self._published(message, to, now)
@@ -206,9 +207,11 @@ class Backbone:
                 send_error(peer, message, Code.UNAVAILABLE, "that client is not connected here any more", "gone", None, kind)
             return
         if message.subject == _ONLINE:
-            peer.link.answer(response_to(message, True, peer.link), peer)  # noqa: FBT003
+            peer.link.answer(response_to(message, True, peer.link), peer)
             return
-        side = ClusterSide(Route(message.subject, message.subject), self._parts, PeerTarget(self._parts.services, lambda: client))
+        side = ClusterSide(
+            Route(message.subject, message.subject), self._parts, PeerTarget(self._parts.services, lambda: client)
+        )
         if message.kind is Kind.OPEN:
             peer.streams.forward(message, now, side)
             return
@@ -224,7 +227,9 @@ class Backbone:
         """Send what clients ask, and this bus does not handle, on to the cluster."""
         route = Route(pattern, _same(pattern), kinds={"request", "stream", "channel", "tunnel"})
         target = PeerTarget(self._parts.services, self._reachable)
-        self._parts.lookup.sides.append(ClusterSide(route, self._parts, target))
+        side = ClusterSide(route, self._parts, target)
+        side.to_cluster = True
+        self._parts.lookup.sides.append(side)
 
     def _reachable(self) -> Peer:
         return self._parts.links.choose_cluster()

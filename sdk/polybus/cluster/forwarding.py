@@ -49,7 +49,8 @@ class PeerTarget:
 class ClusterSide(RouteSide):
     """A route inside one bus, to the cluster or from it: it is no bridge, so all headers cross."""
 
-    announced = False
+    to_cluster: bool = False
+    """True where it leads from clients to the cluster, which is not told that these subjects are answered here."""
 
     def __init__(self, route: Route, here: BusParts, there: PeerTarget) -> None:
         super().__init__(route, here, there)  # type: ignore[arg-type]  # it has what a route needs of a bus

@@ -82,9 +82,7 @@ class Queries:
             if isinstance(row, list) and len(row) == 3
         ]
 
-    async def _all(
-        self, subject: str, body: Any, read: Callable[[str, Any], Sequence[Any]]
-    ) -> tuple[list[Any], bool]:
+    async def _all(self, subject: str, body: Any, read: Callable[[str, Any], Sequence[Any]]) -> tuple[list[Any], bool]:
         """Ask each node that is known. A node that is gone has nothing; one that is silent makes the answer incomplete."""
         found: dict[str, Sequence[Any]] = {}
         nodes, cluster = list(self._known.nodes_known), self._known.peer

@@ -43,7 +43,14 @@ _BINDINGS = {
     "uprotocol": "polybus.bindings.cloudevents_http.binding:CloudEventsHttp",
 }
 _RECORDERS = {"capture": "polybus.capture:make_recorder"}
-_KNOWN = {"protocols": _PROTOCOLS, "transports": _TRANSPORTS, "bindings": _BINDINGS, "recorders": _RECORDERS}
+_CLUSTERS = {"nats": "polybus.cluster.backbone:make_backbone"}
+_KNOWN = {
+    "protocols": _PROTOCOLS,
+    "transports": _TRANSPORTS,
+    "bindings": _BINDINGS,
+    "recorders": _RECORDERS,
+    "clusters": _CLUSTERS,
+}
 
 _OVER_HTTP = frozenset({"http", "https"})
 """Transports that carry no frames of a protocol, but its `HttpBinding`."""
@@ -227,6 +234,11 @@ def make_recorder(path: str | os.PathLike[str], **options: Any) -> Recorder:
         TypeError, ValueError: An argument is not what it should be.
     """
     return cast("Recorder", _load("recorders", "capture")(path, **options))
+
+
+def make_backbone(parts: Any, options: Any) -> Any:
+    """The part that makes a bus a node of a cluster, a `_bus.cluster.ClusterPort`."""
+    return _load("clusters", "nats")(parts, options)
 
 
 @cache
