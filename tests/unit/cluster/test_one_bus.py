@@ -1,4 +1,4 @@
-"""Buses of one cluster in one process, over the engine of tests: what one says, the others hear, and what one asks, they answer."""
+"""Buses of one cluster in one process, over the engine of tests: all hear what one says, and answer what one asks."""
 
 from collections import Counter
 from collections.abc import AsyncIterator
