@@ -2,17 +2,17 @@
 
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
 
 import anyio
 import pytest
 
-from polybus import Bus, Cluster, Disconnected, TooManyRequests, connect
+from polybus import Bus, Cluster, ConnectFailed, Disconnected, TooManyRequests, connect
 from polybus.events import ClusterGap, LinkDown, NodeGone
 from polybus.plugins import Closed
 from polybus.testing import NatsEngine
 from tests.loops import virtual_time  # noqa: F401
 from tests.support import eventually
+from tests.unit.cluster.nodes import known, nodes
 
 pytestmark = [pytest.mark.anyio]
 
@@ -21,19 +21,6 @@ pytestmark = [pytest.mark.anyio]
 async def engine() -> AsyncIterator[NatsEngine]:
     async with NatsEngine() as engine:
         yield engine
-
-
-@asynccontextmanager
-async def nodes(*buses: Bus) -> AsyncIterator[None]:
-    """All entered, and each knows all others."""
-    async with AsyncExitStack() as stack:
-        for bus in buses:
-            await stack.enter_async_context(bus)
-        for bus in buses:
-            with anyio.fail_after(5):
-                while len(await bus.nodes()) < len(buses):
-                    await anyio.sleep(0.01)
-        yield
 
 
 async def test_what_a_node_had_ends_within_two_seconds_when_its_connection_is_gone(engine: NatsEngine) -> None:
@@ -192,8 +179,6 @@ async def test_clients_are_sent_away_after_a_gap_where_that_is_wished(engine: Na
 
 
 async def test_an_engine_that_is_not_there_is_an_error_after_the_wait() -> None:
-    from polybus import ConnectFailed
-
     bus = Bus(cluster=Cluster("nats+memory://nobody-there", wait=3))
     before = anyio.current_time()
     with pytest.raises(ConnectFailed):
@@ -217,9 +202,7 @@ async def test_a_node_that_drains_answers_what_it_has_and_gets_nothing_more(engi
     handle_at(second, "second")
     async with nodes(asker, second):
         async with first:
-            with anyio.fail_after(5):
-                while len(await asker.nodes()) < 3:
-                    await anyio.sleep(0.01)
+            await known(asker, 3)
             replies = []
             for n in range(100):
                 replies.append(asker.request("work", n))

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
 
 import anyio
 import pytest
@@ -11,35 +10,15 @@ from polybus import Bus, Channel, Context, Disconnected, Forbidden, Identity, No
 from polybus.errors import Code
 from polybus.testing import NatsEngine
 from tests.support import eventually
+from tests.unit.cluster.nodes import nodes
 
 pytestmark = [pytest.mark.anyio, pytest.mark.native]
-
-
-@asynccontextmanager
-async def nodes(*buses: Bus) -> AsyncIterator[None]:
-    """All entered, and each knows all others."""
-    async with AsyncExitStack() as stack:
-        for bus in buses:
-            await stack.enter_async_context(bus)
-        for bus in buses:
-            await eventually(lambda bus=bus: known(bus) == len(buses) - 1)
-        yield
-
-
-def known(bus: Bus) -> int:
-    cluster: object = bus._links.cluster
-    return len(cluster.nodes_known)  # type: ignore[attr-defined]
 
 
 @pytest.fixture
 async def engine() -> AsyncIterator[NatsEngine]:
     async with NatsEngine() as engine:
         yield engine
-
-
-def by_name(handshake: object) -> Identity:
-    name = handshake.params.get("name") or "nobody"  # type: ignore[attr-defined]
-    return Identity(name, key=name)
 
 
 async def test_a_publication_reaches_the_subscriptions_of_all_nodes_once(engine: NatsEngine) -> None:
