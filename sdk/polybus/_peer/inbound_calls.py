@@ -402,9 +402,9 @@ class InboundCalls:
 
         It is not charged: it may be much less in the end.
         """
-        if call.message.kind is not Kind.REQUEST:
-            return True
         link = self.link
+        if call.message.kind is not Kind.REQUEST or link.backbone is not None:  # the engine reads what all nodes are answered
+            return True
         runtime = link.runtime
         now, most = runtime.time(), 2 * runtime.limits.outbox_bytes
         size, until = call.handler.answers.expect(most, now)

@@ -50,8 +50,8 @@ async def test_what_a_node_had_ends_within_two_seconds_when_its_connection_is_go
         assert anyio.current_time() - before < 2
         await eventually(lambda: stopped == 50)
         assert asker.stats().pending == 0
-        gone = [event async for event in _some(events, NodeGone)]
-        assert not gone[0].orderly
+        (gone,) = [event async for event in _some(events, NodeGone)]
+        assert not gone.orderly  # type: ignore[attr-defined]
 
 
 async def _some(events: AsyncIterator[object], kind: type) -> AsyncIterator[object]:
@@ -117,7 +117,7 @@ async def test_what_one_node_has_no_room_for_is_asked_elsewhere(engine: NatsEngi
 
     async with nodes(asker, full, free):
         replies = [asker.request("work", n) for n in range(8)]
-        await eventually(lambda: sum(seen.values()) >= 7)
+        await eventually(lambda: sum(reply.done() for reply in replies) >= 7)
         release.set()
         outcomes: Counter[str] = Counter()
         for reply in replies:
@@ -125,8 +125,8 @@ async def test_what_one_node_has_no_room_for_is_asked_elsewhere(engine: NatsEngi
                 outcomes[await reply] += 1
             except TooManyRequests:
                 outcomes["refused"] += 1
-        assert outcomes["full"] <= 1
-        assert outcomes["free"] >= 6
+        assert outcomes["full"] == 1
+        assert outcomes["free"] >= 1
         assert seen["full"] + seen["free"] + outcomes["refused"] == 8
 
 
