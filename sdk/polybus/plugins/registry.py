@@ -43,7 +43,14 @@ _BINDINGS = {
     "uprotocol": "polybus.bindings.cloudevents_http.binding:CloudEventsHttp",
 }
 _RECORDERS = {"capture": "polybus.capture:make_recorder"}
-_KNOWN = {"protocols": _PROTOCOLS, "transports": _TRANSPORTS, "bindings": _BINDINGS, "recorders": _RECORDERS}
+_SUPERVISORS = {"workers": "polybus.cluster.workers:supervise"}
+_KNOWN = {
+    "protocols": _PROTOCOLS,
+    "transports": _TRANSPORTS,
+    "bindings": _BINDINGS,
+    "recorders": _RECORDERS,
+    "supervisors": _SUPERVISORS,
+}
 
 _OVER_HTTP = frozenset({"http", "https"})
 """Transports that carry no frames of a protocol, but its `HttpBinding`."""
@@ -227,6 +234,11 @@ def make_recorder(path: str | os.PathLike[str], **options: Any) -> Recorder:
         TypeError, ValueError: An argument is not what it should be.
     """
     return cast("Recorder", _load("recorders", "capture")(path, **options))
+
+
+def supervise(**options: Any) -> int:
+    """Run several workers until they have ended; gives the exit status. `polybus.cluster.workers.supervise` has the options."""
+    return cast("int", _load("supervisors", "workers")(**options))
 
 
 @cache
