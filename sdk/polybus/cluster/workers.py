@@ -75,8 +75,8 @@ def supervise(
     for bus in buses:
         if cluster_url(bus) is None:
             raise LocalProtocolError(
-                f"workers={count}: each worker would be a bus of its own, and a publication would reach the clients of one of them "
-                "only: write Bus(cluster='auto')"
+                f"workers={count}: without a cluster each would be a bus of its own, and a publication would reach the clients "
+                "of one worker only: write Bus(cluster='auto')"
             )
     wants_engine = not os.environ.get(VARIABLE) and any(cluster_url(bus) == AUTO for bus in buses)
     binary = find_server() if wants_engine else None

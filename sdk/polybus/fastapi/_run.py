@@ -43,7 +43,8 @@ def run(app: Any, *, drain: float = 20.0, host: str = "127.0.0.1", port: int = 8
         raise ValueError("reload= is not for run(): for development use uvicorn --reload")
     if workers > 1 and not isinstance(app, str):
         raise TypeError(
-            f"run({shown(app)}, workers={workers}): each worker imports the application, so say where it is: run('module:app', ...)"
+            f"run({shown(app)}, workers={workers}): each worker imports the application, so say where it is: "
+            f"run('module:app', workers={workers})"
         )
     try:
         from ..bindings.http.uvicorn import PatientWebSockets

@@ -57,11 +57,16 @@ class Application:
         if config.fd is not None:
             return [socket.socket(fileno=os.dup(config.fd))]
         if config.uds is not None:
-            mode = stat.S_IMODE(os.stat(config.uds).st_mode) if os.path.exists(config.uds) else _OPEN
-            sock = bind_unix(config.uds)
-            os.chmod(config.uds, mode)
-            return [sock]
+            return [_bind_unix(config.uds)]
         return await bind_tcp(config.host, config.port)
+
+
+def _bind_unix(path: str) -> socket.socket:
+    """As uvicorn does: who may connect is as it was, or everybody."""
+    mode = stat.S_IMODE(os.stat(path).st_mode) if os.path.exists(path) else _OPEN
+    sock = bind_unix(path)
+    os.chmod(path, mode)
+    return sock
 
 
 def buses_of(app: Any, depth: int = 0) -> Iterator[Bus]:
@@ -75,6 +80,7 @@ def buses_of(app: Any, depth: int = 0) -> Iterator[Bus]:
     routes = getattr(app, "routes", None)
     for route in routes if isinstance(routes, Sequence) else ():
         yield from buses_of(route, depth + 1)
-    inner = getattr(app, "app", None)
+    # A wrapper has the one, a router that the newer FastAPI has included the other.
+    inner = getattr(app, "app", None) or getattr(app, "original_router", None)
     if inner is not None and not routes:
         yield from buses_of(inner, depth + 1)
