@@ -103,11 +103,11 @@ class _Addresses:
     """The addresses that a bus is served at."""
 
     def __init__(self, bus: Bus, urls: tuple[str, ...], options: dict[str, Any]) -> None:
-        self.all: list[tuple[str, str, Any]] = []
+        self.all: list[tuple[str, str, Any]] = [
+            (f"{number} {url}", url, None if ProtocolFeatures.of(resolve_url(url)[0]).dials else bus.serve(url, **options))
+            for number, url in enumerate(urls)
+        ]
         """Name, URL and listener of each; none where the bus connects, because its clients come through a broker."""
-        for number, url in enumerate(urls):
-            dials = ProtocolFeatures.of(resolve_url(url)[0]).dials
-            self.all.append((f"{number} {url}", url, None if dials else bus.serve(url, **options)))
 
     async def bind(self) -> dict[str, list[socket.socket]]:
         """Bind them all, for several workers. May raise `OSError`, `Unsupported`."""

@@ -135,7 +135,7 @@ class Worker:
         logger.warning("polybus: worker %d: the process that started it has ended: ending too", self.number)
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(seconds)
-        os._exit(1)
+        os.kill(os.getpid(), signal.SIGKILL)
 
     def tell_served(self, urls: Sequence[str]) -> None:
         """Say that this worker serves, and where."""

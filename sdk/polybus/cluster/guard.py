@@ -35,7 +35,7 @@ def main(parent: int, mode: str, command: list[str]) -> None:
     threading.Thread(target=_end_with_input, args=(child,), daemon=True).start()
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
-    os._exit(code if code >= 0 else 128 - code)
+    sys.exit(code if code >= 0 else 128 - code)
 
 
 def _end_with_input(child: int) -> None:
