@@ -318,8 +318,8 @@ class Supervisor:
             self._stop()
 
     def _count_end(self, slot: Slot, child: Child) -> None:
-        # One that was still starting knew nothing of signals.
-        if child.status == 0 or (child.status == -signal.SIGTERM and self._forced is None):
+        # One that was still starting, or had come to its end already, knew nothing of signals.
+        if child.status in (0, -signal.SIGTERM, -signal.SIGINT):
             return
         logger.warning("worker %d, pid %d, has ended (%s)", slot.number, child.pid, _how(child))
         own = child.status if child.status > 0 else 128 - child.status

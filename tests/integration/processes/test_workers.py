@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +21,16 @@ import pytest
 
 import polybus
 from polybus import Backoff, Bus, BusError, Disconnected, LocalProtocolError, connect
+from polybus._bus.worker import Inheritance
 from polybus.cluster.engine import find_server
 from tests.integration.interop.nats_servers import nats_server
 from tests.support import free_port
 
 from .processes import BOUND, Process, eventually, running
 
-pytestmark = pytest.mark.anyio
-
 ANY_PORT = "ubre+ws://127.0.0.1:0/bus"
 SOON = Backoff(initial=0.02, maximum=0.2)
+NEVER = Backoff(attempts=0)
 WORKER = re.compile(r"^worker (\d+), pid (\d+): (.+)$", re.M)
 ENGINE = re.compile(r"^engine, pid (\d+): (.+)$", re.M)
 
@@ -112,6 +113,7 @@ async def pid_at(url: str) -> int:
         return int(await bus.request("pid", timeout=BOUND))
 
 
+@pytest.mark.anyio
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 async def test_four_workers_answer_at_the_same_ports(backend: str) -> None:
     async with crew(ANY_PORT, "ubre+tcp://127.0.0.1:0", workers=4, backend=backend) as found:
@@ -136,9 +138,10 @@ async def test_four_workers_answer_at_the_same_ports(backend: str) -> None:
         assert "Traceback" not in found.process.log()
 
 
+@pytest.mark.anyio
 async def test_a_worker_that_is_killed_has_a_successor_and_the_others_notice_nothing() -> None:
     async with crew() as found, AsyncExitStack() as stack:
-        buses = [await stack.enter_async_context(connect(found.process.url, reconnect=False)) for _ in range(20)]
+        buses = [await stack.enter_async_context(connect(found.process.url, backoff=NEVER)) for _ in range(20)]
         at = {bus: int(await bus.request("pid", timeout=BOUND)) for bus in buses}
         killed = found.workers[1]
         os.kill(killed, signal.SIGKILL)
@@ -151,6 +154,7 @@ async def test_a_worker_that_is_killed_has_a_successor_and_the_others_notice_not
         assert await pid_at(found.process.url) in found.workers.values()
 
 
+@pytest.mark.anyio
 async def test_an_engine_that_is_killed_comes_back_at_the_same_url() -> None:
     async with crew() as found:
         async with connect(found.process.url) as bus:
@@ -170,6 +174,7 @@ async def test_an_engine_that_is_killed_comes_back_at_the_same_url() -> None:
         assert found.workers == before
 
 
+@pytest.mark.anyio
 async def test_the_token_of_the_engine_is_seen_by_nobody() -> None:
     async with crew() as found:
         async with connect(found.process.url) as bus:
@@ -191,6 +196,7 @@ async def test_the_token_of_the_engine_is_seen_by_nobody() -> None:
                 pass
 
 
+@pytest.mark.anyio
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("to", ["supervisor", "all"])
 async def test_at_sigterm_running_requests_are_answered_while_the_engine_is_there(backend: str, to: str) -> None:
@@ -210,8 +216,9 @@ async def test_at_sigterm_running_requests_are_answered_while_the_engine_is_ther
         await all_gone(processes)
 
 
+@pytest.mark.anyio
 async def test_a_second_signal_ends_all_at_once() -> None:
-    async with crew(drain=600) as found, connect(found.process.url, reconnect=False) as bus:
+    async with crew(drain=600) as found, connect(found.process.url, backoff=NEVER) as bus:
         reply = bus.request("never", timeout=600)
         await bus.request("pid", timeout=BOUND)
         processes = await found.processes()
@@ -224,11 +231,12 @@ async def test_a_second_signal_ends_all_at_once() -> None:
         await all_gone(processes)
 
 
+@pytest.mark.anyio
 async def test_a_worker_whose_event_loop_is_stuck_is_told_and_killed_at_the_second_signal() -> None:
-    async with crew(drain=600) as found, connect(found.process.url, reconnect=False) as bus:
+    async with crew(drain=600) as found, connect(found.process.url, backoff=NEVER) as bus:
         await bus.request("pid", timeout=BOUND)
-        reply = bus.request("stuck", timeout=600)
         processes = await found.processes()
+        reply = bus.request("stuck", timeout=600)
 
         async def silent() -> bool:
             return await found.ask("/livez") == 503 and "silent" in found.page
@@ -243,9 +251,10 @@ async def test_a_worker_whose_event_loop_is_stuck_is_told_and_killed_at_the_seco
         await all_gone(processes)
 
 
+@pytest.mark.anyio
 @pytest.mark.parametrize("stuck", [False, True], ids=["idle", "stuck"])
 async def test_nothing_outlives_a_process_that_is_killed(stuck: bool) -> None:
-    async with crew(drain=0.1) as found, connect(found.process.url, reconnect=False) as bus:
+    async with crew(drain=0.1) as found, connect(found.process.url, backoff=NEVER) as bus:
         await bus.request("pid", timeout=BOUND)
         processes = await found.processes()
         if stuck:
@@ -255,6 +264,7 @@ async def test_nothing_outlives_a_process_that_is_killed(stuck: bool) -> None:
         await all_gone(processes)
 
 
+@pytest.mark.anyio
 async def test_a_worker_that_fails_before_it_serves_ends_everything_with_its_status() -> None:
     run = {"workers": 2}
     process = await anyio.to_thread.run_sync(Process, "crew", {"urls": [ANY_PORT], "fails": True, "run": run})
@@ -267,6 +277,7 @@ async def test_a_worker_that_fails_before_it_serves_ends_everything_with_its_sta
         await anyio.to_thread.run_sync(process.stop)
 
 
+@pytest.mark.anyio
 async def test_the_file_of_a_unix_socket_stays_while_workers_come_and_go(tmp_path: Path) -> None:
     path = tmp_path / "bus.sock"
     async with crew(f"ubre+unix://{path}") as found:
@@ -280,11 +291,9 @@ async def test_the_file_of_a_unix_socket_stays_while_workers_come_and_go(tmp_pat
         assert not path.exists()
 
 
-async def test_what_a_worker_starts_itself_is_no_worker() -> None:
+def test_what_a_worker_starts_itself_is_no_worker() -> None:
     reading, writing = os.pipe()
     script = "from polybus._bus.worker import Inheritance; print(Inheritance.of_this_process())"
-    from polybus._bus.worker import Inheritance
-
     inherited = Inheritance(1, reading, writing, {})
     environment = {**os.environ, **inherited.environment()}
     try:
@@ -303,6 +312,7 @@ def app_file(folder: Path, *, cluster: bool) -> None:
     (folder / "app.py").write_text(f"from polybus import Bus\n{made}")
 
 
+@pytest.mark.anyio
 async def test_on_the_command_line_too_and_with_an_engine_that_runs_already(tmp_path: Path) -> None:
     app_file(tmp_path, cluster=True)
     port = free_port()
@@ -311,7 +321,8 @@ async def test_on_the_command_line_too_and_with_an_engine_that_runs_already(tmp_
         environment = {**os.environ, "PYTHONPATH": root, "POLYBUS_CLUSTER": f"{engine.url}/shop"}
         health = ["--health", f"http://127.0.0.1:{port}"]
         command = [sys.executable, "-m", "polybus.cli", "serve", "app:bus", ANY_PORT, "--workers", "2", *health]
-        process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True)
+        start = partial(subprocess.Popen, command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True)
+        process = await anyio.to_thread.run_sync(start)
         try:
             assert process.stdout is not None
             line = await anyio.to_thread.run_sync(process.stdout.readline)
