@@ -167,10 +167,14 @@ class Engine:
             try:
                 self._configure()
                 child = self.child = self._start(writing)
+            except OSError as error:  # no room for a file, or for a process: perhaps later
+                logger.error("%s cannot be started: %s", NAME, error)
+                self._last.append(str(error))
             finally:
                 os.close(writing)
-            await self._follow(reading)
-            await child.ended.wait()
+            if child is not None:
+                await self._follow(reading)
+                await child.ended.wait()
         finally:
             with anyio.CancelScope(shield=True):
                 if child is not None:

@@ -49,7 +49,6 @@ def run(app: Any, *, drain: float = 20.0, host: str = "127.0.0.1", port: int = 8
     try:
         from ..bindings.http.uvicorn import PatientWebSockets
         from ._server import DrainingServer
-        from ._workers import Application
     except ImportError as error:
         raise ImportError(f"run() needs uvicorn ({error}): pip install 'polybus[fastapi]'") from None
 
@@ -61,6 +60,8 @@ def run(app: Any, *, drain: float = 20.0, host: str = "127.0.0.1", port: int = 8
     chosen = {**usual, **options, "app": app, "host": host, "port": port}
     worker = Worker.here()
     if worker is None and workers > 1:
+        from ._workers import Application
+
         if status := Application(chosen, drain).run(workers):
             raise SystemExit(status)
         return

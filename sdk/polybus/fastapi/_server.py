@@ -41,6 +41,8 @@ class DrainingServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, with the limits of the buses that the application has started."""
         self._loop = asyncio.get_running_loop()
+        if self._worker is not None:
+            self._worker.follow(patience(self.config, self._drain_seconds))
         await super().startup(sockets)
         self._tell()
         limits = [attachment.bus.limits for attachment in attached_here()]
@@ -65,7 +67,6 @@ class DrainingServer(uvicorn.Server):
             if listening.family in (socket.AF_INET, socket.AF_INET6)
         ]
         if self._worker is not None:
-            self._worker.follow(patience(self.config, self._drain_seconds))
             self._answers = asyncio.get_running_loop().create_task(self._worker.answer(self._takes_requests))
             self._worker.tell_served(urls)
             return

@@ -28,7 +28,8 @@ from polybus.testing._waiting import eventually
 def clustered(**options: Any) -> Bus:
     """A bus with ``cluster="auto"``, also where `Bus` does not take that yet."""
     if "cluster" in inspect.signature(Bus).parameters:
-        return Bus(cluster="auto", **options)
+        options["cluster"] = "auto"
+        return Bus(**options)
     bus = Bus(**options)
     vars(bus)["cluster"] = SimpleNamespace(url="auto", name="shop")
     return bus
@@ -57,7 +58,7 @@ def make_bus(*, fails: bool = False) -> Bus:
     @bus.handle("until.drain")
     async def until_drain(url: str) -> bool:
         await eventually(lambda: not bus.ready)
-        async with polybus.connect(url):
+        async with polybus.connect(url, wait=60):
             return True
 
     @bus.handle("never")

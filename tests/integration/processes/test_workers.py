@@ -209,7 +209,7 @@ async def test_at_sigterm_running_requests_are_answered_while_the_engine_is_ther
         processes = await found.processes()
         workers = [*found.workers.values()]
         found.process.signal(signal.SIGTERM)
-        for pid in workers if to == "all" else ():  # as systemd does that was told nothing else
+        for pid in (*workers, found.engine) if to == "all" else ():  # as systemd does that was told nothing else
             os.kill(pid, signal.SIGTERM)
         assert [await reply for reply in replies] == [True] * 8
         assert await found.process.ended() == 0
@@ -258,7 +258,7 @@ async def test_nothing_outlives_a_process_that_is_killed(stuck: bool) -> None:
         await bus.request("pid", timeout=BOUND)
         processes = await found.processes()
         if stuck:
-            bus.request("stuck", timeout=600)
+            _ = bus.request("stuck", timeout=600)
         found.process.kill()
         assert await found.process.ended() == -signal.SIGKILL
         await all_gone(processes)
