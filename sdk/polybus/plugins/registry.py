@@ -44,12 +44,14 @@ _BINDINGS = {
 }
 _RECORDERS = {"capture": "polybus.capture:make_recorder"}
 _CLUSTERS = {"nats": "polybus.cluster.backbone:make_backbone"}
+_SUPERVISORS = {"workers": "polybus.cluster.workers:supervise"}
 _KNOWN = {
     "protocols": _PROTOCOLS,
     "transports": _TRANSPORTS,
     "bindings": _BINDINGS,
     "recorders": _RECORDERS,
     "clusters": _CLUSTERS,
+    "supervisors": _SUPERVISORS,
 }
 
 _OVER_HTTP = frozenset({"http", "https"})
@@ -239,6 +241,11 @@ def make_recorder(path: str | os.PathLike[str], **options: Any) -> Recorder:
 def make_backbone(parts: Any, options: Any) -> Any:
     """The part that makes a bus a node of a cluster, a `_bus.cluster.ClusterPort`."""
     return _load("clusters", "nats")(parts, options)
+
+
+def supervise(**options: Any) -> int:
+    """Run several workers until they have ended; gives the exit status. `polybus.cluster.workers.supervise` has the options."""
+    return cast("int", _load("supervisors", "workers")(**options))
 
 
 @cache

@@ -1,0 +1,78 @@
+"""A program that is `polybus.run` with several workers. Its only argument is a JSON object of options:
+
+* ``urls``: where it serves
+* ``fails``: its lifespan raises, in workers
+* ``run``: arguments of `polybus.run`
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+
+import polybus
+from polybus import Bus
+from polybus.testing._waiting import eventually
+
+
+def clustered(**options: Any) -> Bus:
+    """A bus with ``cluster="auto"``, also where `Bus` does not take that yet."""
+    if "cluster" in inspect.signature(Bus).parameters:
+        options["cluster"] = "auto"
+        return Bus(**options)
+    bus = Bus(**options)
+    vars(bus)["cluster"] = SimpleNamespace(url="auto", name="shop")
+    return bus
+
+
+@asynccontextmanager
+async def failing(bus: Bus) -> AsyncIterator[None]:
+    """A lifespan."""
+    if not bus.ready:
+        raise LookupError("no database")
+    yield
+
+
+def make_bus(*, fails: bool = False) -> Bus:
+    """A bus that tells of the process that it is in."""
+    bus = clustered(lifespan=failing if fails else None)
+
+    @bus.handle("pid")
+    async def pid() -> int:
+        return os.getpid()
+
+    @bus.handle("cluster")
+    async def cluster() -> str:
+        return os.environ["POLYBUS_CLUSTER"]
+
+    @bus.handle("until.drain")
+    async def until_drain(url: str) -> bool:
+        await eventually(lambda: not bus.ready)
+        async with polybus.connect(url, wait=60):
+            return True
+
+    @bus.handle("never")
+    async def never() -> None:
+        await anyio.sleep_forever()
+
+    @bus.handle("stuck")
+    async def stuck() -> None:
+        time.sleep(600)  # noqa: ASYNC251  # what a handler must not do
+
+    return bus
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO)
+    options = json.loads(sys.argv[1])
+    polybus.run(make_bus(fails=options.get("fails", False)), *options["urls"], **options["run"])
