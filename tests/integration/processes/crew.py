@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import logging
 import os
@@ -15,24 +14,12 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from types import SimpleNamespace
-from typing import Any
 
 import anyio
 
 import polybus
-from polybus import Bus
+from polybus import Bus, Cluster
 from polybus.testing._waiting import eventually
-
-
-def clustered(**options: Any) -> Bus:
-    """A bus with ``cluster="auto"``, also where `Bus` does not take that yet."""
-    if "cluster" in inspect.signature(Bus).parameters:
-        options["cluster"] = "auto"
-        return Bus(**options)
-    bus = Bus(**options)
-    vars(bus)["cluster"] = SimpleNamespace(url="auto", name="shop")
-    return bus
 
 
 @asynccontextmanager
@@ -45,7 +32,7 @@ async def failing(bus: Bus) -> AsyncIterator[None]:
 
 def make_bus(*, fails: bool = False) -> Bus:
     """A bus that tells of the process that it is in."""
-    bus = clustered(lifespan=failing if fails else None)
+    bus = Bus(cluster=Cluster(name="shop"), lifespan=failing if fails else None)
 
     @bus.handle("pid")
     async def pid() -> int:
