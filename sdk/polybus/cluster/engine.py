@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 import anyio.abc
 
+from .._bus.cluster import VARIABLE
 from ..backoff import Backoff
 from ..errors import LocalProtocolError
 from . import guard
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
 NAME: Final = "nats-server"
-VARIABLE: Final = "POLYBUS_CLUSTER"
-"""The variable of the environment that names an engine, for buses with ``cluster="auto"``."""
 
 _START: Final = 20.0
 """Seconds in which it has to take clients."""

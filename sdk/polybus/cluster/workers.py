@@ -16,13 +16,14 @@ import anyio
 import anyio.abc
 
 from .._bus.bus import Bus
+from .._bus.cluster import VARIABLE
 from .._bus.worker import ASK, Inheritance
 from .._util.http_status import HttpStatus
 from ..backoff import Backoff
 from ..errors import LocalProtocolError
 from ..transports._stream.sockets import unlink_if_ours
 from .children import Child, Children
-from .engine import VARIABLE, Engine, find_server
+from .engine import Engine, find_server
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
@@ -99,12 +100,12 @@ class Slot:
     """One worker, and its successors."""
 
     def __init__(self, number: int) -> None:
-        self.number = number
-        self.served = anyio.Event()
+        self.number: int = number
+        self.served: anyio.Event = anyio.Event()
         """Set when one of them has come to serve."""
         self.urls: list[str] = []
         self.child: Child | None = None
-        self.serves = False
+        self.serves: bool = False
         self._ready = False
         self._reports: socket.socket | None = None
         self._answered = anyio.Event()

@@ -19,7 +19,7 @@ from typing import Any
 import anyio
 
 import polybus
-from polybus import Bus, Handshake, Identity
+from polybus import Bus, Cluster, Handshake, Identity
 from polybus.testing._waiting import eventually
 
 
@@ -39,7 +39,7 @@ async def failing(bus: Bus) -> AsyncIterator[None]:
 
 def make_bus(*, fails: bool = False) -> Bus:
     """A bus that tells of the process that it is in."""
-    bus = Bus(cluster="auto", authenticate=by_header, lifespan=failing if fails else None)
+    bus = Bus(cluster=Cluster(name="shop"), authenticate=by_header, lifespan=failing if fails else None)
 
     @bus.handle("pid")
     async def pid() -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 import pytest
 from fastapi import APIRouter, FastAPI
@@ -36,11 +36,9 @@ def test_one_that_was_typed_in_is_refused_with_what_to_do(monkeypatch: pytest.Mo
     assert this_program()[1:] == ["-c", "run()"]
 
 
-def test_the_cluster_of_a_bus_is_an_object_with_a_url_or_none() -> None:
-    class Clustered(Bus):
-        cluster = SimpleNamespace(url="auto")
-
-    assert cluster_url(Clustered()) == "auto"
+def test_the_cluster_of_a_bus_is_a_url_or_auto_or_none() -> None:
+    assert cluster_url(Bus(cluster="auto")) == "auto"
+    assert cluster_url(Bus(cluster="nats+tcp://127.0.0.1/shop")) == "nats+tcp://127.0.0.1/shop"
     assert cluster_url(Bus()) is None
 
 
