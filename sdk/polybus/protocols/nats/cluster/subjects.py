@@ -39,7 +39,7 @@ _EMPTY: Final = "%0"
 
 def escape_token(text: str) -> str:
     """Make one token of any text."""
-    return quote(text, safe=_IN_A_TOKEN) if text else _EMPTY
+    return quote(text, safe=_IN_A_TOKEN).replace(".", "%2E") if text else _EMPTY  # which quote() leaves as it is
 
 
 def unescape_token(token: str) -> str:
