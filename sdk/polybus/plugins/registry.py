@@ -176,7 +176,8 @@ def _with_port(parts: SplitUrl, port: int) -> SplitUrl:
     url = urlsplit(parts.address)
     if url.hostname is None or url.port is not None:
         return parts
-    return evolve(parts, address=urlunsplit(url._replace(netloc=f"{url.netloc.removesuffix(':')}:{port}")))
+    netloc = f"{url.netloc.removesuffix(':')}:{port}"
+    return evolve(parts, address=urlunsplit((url.scheme, netloc, url.path, url.query, url.fragment)))
 
 
 def _option_names(protocol: str | ProtocolAdapter) -> Collection[str] | None:
