@@ -88,6 +88,12 @@ class SubscriptionAnnouncer:
         if not _one_less(self._behind, interest) and self.backbone is not None:
             self._take_back(self.backbone, interest)
 
+    async def known_to_cluster(self) -> None:
+        """Wait until the cluster has taken in what it was told so far; at once where there is none, or where it is cut off."""
+        if self.backbone is not None:
+            with suppress(Disconnected):
+                await self.backbone.link.confirmed()
+
     def _wants(self, interest: Interest, link: Link) -> bool:
         """Tell whether this bus, or a client of it that the other end is told of, has subscribed to it."""
         if interest in self._interests or (link.backbone is not None and interest in self._behind):

@@ -2,17 +2,25 @@
 
 from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 
 import anyio
 import pytest
 
-from polybus import Bus, Channel, Context, Disconnected, Forbidden, Identity, NoHandler, RequestError, connect
+from polybus import Bus, Channel, Context, Disconnected, Forbidden, Identity, NoHandler, RequestError, User, connect
 from polybus.errors import Code
 from polybus.testing import NatsEngine
-from tests.support import eventually
+from tests.support import BOUND, eventually
 from tests.unit.cluster.nodes import nodes
 
 pytestmark = [pytest.mark.anyio, pytest.mark.native]
+
+
+async def is_online(user: User, expected: bool = True) -> None:
+    """Wait until a user is known to have come, or to have gone: nobody tells when."""
+    with anyio.fail_after(5):
+        while await user.online() is not expected:  # noqa: ASYNC110
+            await anyio.sleep(0.01)
 
 
 @pytest.fixture
@@ -44,6 +52,39 @@ async def test_a_publication_reaches_the_clients_of_all_nodes(engine: NatsEngine
             assert (await news.receive(5)).body == {"n": 2}
             with pytest.raises(TimeoutError):
                 await news.receive(0.05)
+
+
+async def test_a_client_has_subscribed_when_the_engine_has_taken_that_in(
+    engine: NatsEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = Bus(cluster=engine.url), Bus(cluster=engine.url)
+    held: list[bytes] = []
+    for module in ("negotiation", "extension_probe"):
+        monkeypatch.setattr(f"polybus._peer.{module}.HELLO_TIMEOUT", BOUND)
+
+    @one.handle("ping")
+    def ping() -> None: ...
+
+    async with one, one.serve("ubre+memory://one-bus-c"), connect("ubre+memory://one-bus-c") as client:
+        (at_engine,) = engine.clients
+        receive = at_engine.frames_received
+        monkeypatch.setattr(at_engine, "frames_received", held.extend)
+        async with two, AsyncExitStack() as stack, anyio.create_task_group() as group:
+            entered = anyio.Event()
+
+            async def subscribe() -> None:
+                news = await stack.enter_async_context(client.subscribe("news.*"))
+                entered.set()
+                assert (await news.receive(5)).body == 1
+
+            group.start_soon(subscribe)
+            await eventually(lambda: any(frame.startswith(b"SUB") for frame in held))
+            await client.request("ping")  # the bus answers everything else
+            assert not entered.is_set()
+            monkeypatch.setattr(at_engine, "frames_received", receive)
+            receive(held)
+            await entered.wait()
+            await two.publish("news.today", 1)
 
 
 async def test_a_request_is_answered_by_the_node_that_handles_it(engine: NatsEngine) -> None:
@@ -165,7 +206,7 @@ async def test_a_user_is_asked_told_and_found_at_any_node(engine: NatsEngine) ->
             await ann.request("payment.confirm", {"sum": 12})
         assert not caught.value.sent
         async with connect("ubre+memory://one-bus-users", bus=page):
-            assert await ann.online()
+            await is_online(ann)
             assert await ann.request("payment.confirm", {"sum": 12}, returns=bool) is True
             assert await two.user("ann").request("payment.confirm", {"sum": 120}, returns=bool) is False
             async with ann.stream("numbers", 10) as items:
@@ -181,8 +222,7 @@ async def test_a_user_is_asked_told_and_found_at_any_node(engine: NatsEngine) ->
             found = await one.nodes()
             assert found.complete
             assert sorted(node.clients for node in found) == [0, 1]
-        await eventually(lambda: two.peers == [] or not [p for p in two.peers if p.identity_key == "ann"])
-        assert not await ann.online()
+        await is_online(ann, False)
         assert len(await one.present("build.done")) == 0
 
 
