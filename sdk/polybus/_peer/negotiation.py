@@ -225,13 +225,15 @@ class Negotiation:
         peer, identities = self._peer, self._peer.link.runtime.bus_identities
         patience = HELLO_TIMEOUT / 2  # so that the peer hears of it in time
         try:
-            while deferred and peer.connected:
+            while deferred:
                 count = min(len(deferred), _TURN)
                 if peer in identities.held_out:
                     await identities.settled(patience)
                 with anyio.move_on_after(patience):
                     await self._pubsub.announcer.known_to_cluster()
-                for _ in range(count if peer.connected else 0):
+                if not peer.connected:
+                    return
+                for _ in range(count):
                     message = deferred.popleft()
                     peer.release(message)
                     self._answer(message)
