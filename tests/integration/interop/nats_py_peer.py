@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
 import nats
@@ -15,28 +13,20 @@ from nats.aio.msg import Msg
 
 from tests.support import BOUND
 
+from .asyncio_thread import AsyncioThread
+
 __all__ = ["Msg", "NatsPy", "nats_py"]
 
-T = TypeVar("T")
 
-
-class NatsPy:
+class NatsPy(AsyncioThread):
     """One client of nats-py."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        super().__init__()
         self.client = Client()
         self.errors: list[Exception] = []
 
-    async def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """What a coroutine gives in that thread."""
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        return await anyio.to_thread.run_sync(future.result, BOUND)
-
     async def connect(self, address: str) -> None:
-        self._thread.start()
-
         async def failed(error: Exception) -> None:
             self.errors.append(error)
 
@@ -44,9 +34,7 @@ class NatsPy:
 
     async def close(self) -> None:
         await self.run(self.client.close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        await anyio.to_thread.run_sync(self._thread.join)
-        self._loop.close()
+        await self.end()
 
     async def request(self, subject: str, payload: bytes = b"", **more: Any) -> Msg:
         return await self.run(self.client.request(subject, payload, timeout=BOUND, **more))
