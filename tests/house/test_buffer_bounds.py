@@ -32,6 +32,8 @@ BOUNDS: dict[str, str] = {
     "protocols.nats.session._frames": "what one chunk is answered with: taken after each",
     "protocols.nats.session._pings": OURS,
     "protocols.nats.session._waiting": "Limits.pending",
+    "protocols.nats.subscriptions._asked": "one for each PING without a PONG",
+    "protocols.nats.subscriptions._left": "1,000 of them",
     "protocols.nats.subscriptions._sids": OURS,
     "protocols.nats.subscriptions.by_sid": OURS,
     "protocols.nats.subscriptions.refused": OURS,

@@ -192,6 +192,7 @@ class NatsSession:
 
     def _ping(self, key: int | None) -> None:
         self._pings.append(key)
+        self._connection.subscriptions.asked()
         self._connection.frames.append(PING)
 
     def _asked(self, operation: Operation) -> None:
@@ -202,6 +203,7 @@ class NatsSession:
             self._connection.events.append(Refused(refuse("PONG without a PING", "unexpected")))
             return
         key = self._pings.popleft()
+        self._connection.subscriptions.answered()
         if key == _HANDSHAKE:
             self._dialect.ready()
         elif key is not None:
