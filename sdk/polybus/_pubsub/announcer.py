@@ -157,8 +157,8 @@ class SubscriptionAnnouncer:
                     _send(Message(Kind.UNSUBSCRIBE, subject, attributes={"handler": True}), peer)
 
     async def withdraw(self) -> None:
-        """Leave all groups, because the bus is draining, and wait until that is known. What came before is answered, or handled:
-        it is for no other member."""
+        """Leave all groups, because the bus is draining, and wait until that is known. What came before is for no other
+        member."""
         self.remove_handlers(self._lookup.answered(patterns=True))
         for peer in self._audience():
             if _has_groups(peer.link):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine
+from contextvars import Context
 from typing import Any, TypeVar
 
 import anyio
@@ -26,7 +27,8 @@ class AsyncioThread:
 
     async def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """What a coroutine gives in that thread."""
-        future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        # In a context of its own: the caller's says which loop runs, and that is another one.
+        future = Context().run(asyncio.run_coroutine_threadsafe, coroutine, self.loop)
         return await anyio.to_thread.run_sync(future.result, BOUND)
 
     async def end(self) -> None:

@@ -10,12 +10,15 @@ import anyio
 import nats
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.micro import add_service
+from nats.micro.request import Handler, ServiceError
+from nats.micro.service import EndpointConfig, ServiceConfig
 
 from tests.support import BOUND
 
 from .asyncio_thread import AsyncioThread
 
-__all__ = ["Msg", "NatsPy", "nats_py"]
+__all__ = ["Handler", "Msg", "NatsPy", "ServiceError", "nats_py"]
 
 
 class NatsPy(AsyncioThread):
@@ -57,6 +60,13 @@ class NatsPy(AsyncioThread):
         await self.run(self.client.subscribe(subject, queue=queue, cb=came))
         await self.run(self.client.flush())
         return seen
+
+    async def serve(self, name: str, **endpoints: Handler) -> None:
+        """A service of nats.micro (ADR-32), in the group ``q``; until the connection is closed."""
+        service = await self.run(add_service(self.client, ServiceConfig(name=name, version="1.0.0")))
+        for subject, handler in endpoints.items():
+            await self.run(service.add_endpoint(EndpointConfig(name=subject, subject=f"{name}.{subject}", handler=handler)))
+        await self.run(self.client.flush())
 
 
 @asynccontextmanager
