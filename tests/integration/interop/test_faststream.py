@@ -188,6 +188,7 @@ async def test_publications_go_both_ways_with_their_headers(server: NatsServer) 
         await theirs.publish({"b": 2}, "theirs.today", headers={"X-Kind": "flash"})
         await theirs.publish("plain", "theirs.today")
         message, text = await anext(news), await anext(news)
+        assert message.headers is not None
         assert (message.body, message.headers["X-Kind"]) == ({"b": 2}, "flash")
         assert text.body == b"plain"
 
