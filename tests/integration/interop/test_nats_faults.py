@@ -144,7 +144,8 @@ class Traffic:
 
 def _idle(bus: Bus) -> bool:
     stats = bus.stats()
-    assert (stats.malformed, stats.refused, stats.failed) == (0, 0, 0), stats
+    # What a server that was stopped delivers after its deadline is refused.
+    assert (stats.malformed, stats.failed) == (0, 0), stats
     return stats.pending == stats.running == stats.waiting == stats.queued == stats.unread == 0
 
 
