@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     import ssl
 
     from .._core.runtime import Runtime
+    from .._link.ports import BackbonePort
     from ..plugins.recording import Recorder
     from .parts import BusParts
 
@@ -60,6 +61,7 @@ class Connecting:
         record: str | os.PathLike[str] | None = None,
         *,
         gives_bus: bool = False,
+        backbone: BackbonePort | None = None,
     ) -> None:
         self._parts = parts
         self._services = parts.services
@@ -91,6 +93,7 @@ class Connecting:
         self._link: Link | None = None
         self._runtime: Runtime | None = None
         self._gives_bus = gives_bus
+        self._backbone = backbone
         self._decided: anyio.Event | None = None
         """Set when the link of the attempt under way is up, or lost."""
         self._lost: Closed | None = None
@@ -117,7 +120,9 @@ class Connecting:
         runtime = self._runtime = await parts.life.enter()
         try:
             url = f"{self._adapter.name}+{self._connector.url}"
-            link = self._link = Link(links, self._services, self._adapter, url, dialer=self, serves=self._serves)
+            link = self._link = Link(
+                links, self._services, self._adapter, url, dialer=self, serves=self._serves, backbone=self._backbone
+            )
             link.renews = callable(self._headers) or bool(self._files)
             link.recorder = self._recorder
             if within(runtime):

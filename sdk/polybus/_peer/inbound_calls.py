@@ -259,7 +259,7 @@ class InboundCalls:
         waiting = self.waiting
         if (
             not waiting
-            and _has_place(runtime, link.share, len(self.calls) + self.stopping - 1)
+            and _has_place(runtime, link, len(self.calls) + self.stopping - 1)
             and (link.outbox is None or self.may_begin())
             and (not call.sizes_known or not call.handler.answers.weight or self.reserve_answer(call))
         ):
@@ -274,7 +274,8 @@ class InboundCalls:
             return
         if waiting is None:
             waiting = self._begin_queue()
-        if len(waiting) >= runtime.limits.waiting or not self.budget.hold(cost(call.message)):
+        most = runtime.limits.waiting if link.most_waiting is None else link.most_waiting
+        if len(waiting) >= most or not self.budget.hold(cost(call.message)):
             self._turn_away(call, self._why_full(call.message))
             return
         call.message.forget_value()
@@ -294,7 +295,9 @@ class InboundCalls:
         runtime, budget = self.link.runtime, self.budget
         limits = runtime.limits
         waiting = len(self.waiting or ())
-        if waiting >= limits.waiting:
+        if self.link.most_waiting is not None and waiting >= self.link.most_waiting:
+            why = f"{waiting} requests of the cluster wait (Cluster.waiting)"
+        elif waiting >= limits.waiting:
             why = f"{waiting} of your requests wait (Limits.waiting)"
         elif budget.held and budget.held + cost(message) > limits.waiting_bytes:
             why = f"{budget.held} bytes of yours wait (Limits.waiting_bytes)"
@@ -305,7 +308,7 @@ class InboundCalls:
             return f"{why} behind {running} that run (Limits.running)"
         if not self.may_begin():
             return f"{why} until you read your answers (Limits.outbox_bytes)"
-        if _has_place(runtime, self.link.share, running):
+        if _has_place(runtime, self.link, running):
             return f"{why} behind {running} that run, whose answers may be more than can wait for you (Limits.outbox_bytes)"
         return f"{why} behind {running} that run, as others have their share of the places (Limits.total_running)"
 
@@ -336,7 +339,7 @@ class InboundCalls:
             if not waiting:
                 continue
             taken = len(first.calls) - len(waiting) + first.stopping
-            if not _has_place(runtime, share, taken):
+            if not _has_place(runtime, first.link, taken):
                 if not taken:
                     backlogged[first] = None
                     passed_by += 1
@@ -399,9 +402,9 @@ class InboundCalls:
 
         It is not charged: it may be much less in the end.
         """
-        if call.message.kind is not Kind.REQUEST:
-            return True
         link = self.link
+        if call.message.kind is not Kind.REQUEST or link.backbone is not None:  # the engine reads what all nodes are answered
+            return True
         runtime = link.runtime
         now, most = runtime.time(), 2 * runtime.limits.outbox_bytes
         size, until = call.handler.answers.expect(most, now)
@@ -479,16 +482,16 @@ class InboundCalls:
         runtime.notifier.signal()
 
 
-def _has_place(runtime: Runtime, share: Share | None, taken: int) -> bool:
+def _has_place(runtime: Runtime, link: Link, taken: int) -> bool:
     """Tell whether a peer that has taken so many places may have one more.
 
     As of `total_bytes`, it may have the fewer the fewer are free, and so may all peers of its address together. One that has
     none may have the last but those which are left for addresses that have none. Where one may have as many as there are, there
     are no shares.
     """
-    limits = runtime.limits
+    limits, share = runtime.limits, link.share
     total, running = limits.total_running, runtime.running
-    if taken >= limits.running:
+    if taken >= (limits.running if link.most_running is None else link.most_running):
         return False
     if 16 * running <= total and 2 * taken < total:  # no share is as small as that
         return True

@@ -22,6 +22,8 @@ class AnnouncerPort(Protocol):
 
     def to_tell(self, peer: Peer, *, again: bool = False) -> int: ...
     def confirm_late(self, peer: Peer) -> None: ...
+    def add_behind(self, interest: Any) -> None: ...
+    def remove_behind(self, interest: Any) -> None: ...
 
 
 class PublisherPort(Protocol):
@@ -53,6 +55,8 @@ class PeerPubSub(Protocol):
 
     remote: SubjectIndex[Peer]
     """The subscriptions of peers."""
+    clustered: bool
+    """True where the bus is a node of a cluster, which is told of them."""
 
     @property
     def announcer(self) -> AnnouncerPort: ...

@@ -16,6 +16,8 @@ from .framing import Framing
 from .transports import Closed
 
 if TYPE_CHECKING:
+    import socket
+
     from .protocols import FrameField, ProtocolAdapter
     from .web import HttpBinding, WebEndpoint
 
@@ -91,6 +93,9 @@ class EndpointFeatures(_Features):
     carries_query: bool = False
     """The handshake shows the server a query: the members of a URL's query that are no options of the protocol stay in the
     address."""
+    bind: Callable[[str], Awaitable[list[socket.socket]]] | None = None
+    """``await bind(url)`` binds the address; `listen` takes what it gives in ``ListenOptions.sockets``. So several processes
+    serve at sockets that one of them has bound. May raise `OSError`."""
 
 
 @frozen(kw_only=True)

@@ -43,7 +43,16 @@ _BINDINGS = {
     "uprotocol": "polybus.bindings.cloudevents_http.binding:CloudEventsHttp",
 }
 _RECORDERS = {"capture": "polybus.capture:make_recorder"}
-_KNOWN = {"protocols": _PROTOCOLS, "transports": _TRANSPORTS, "bindings": _BINDINGS, "recorders": _RECORDERS}
+_CLUSTERS = {"nats": "polybus.cluster.backbone:make_backbone"}
+_SUPERVISORS = {"workers": "polybus.cluster.workers:supervise"}
+_KNOWN = {
+    "protocols": _PROTOCOLS,
+    "transports": _TRANSPORTS,
+    "bindings": _BINDINGS,
+    "recorders": _RECORDERS,
+    "clusters": _CLUSTERS,
+    "supervisors": _SUPERVISORS,
+}
 
 _OVER_HTTP = frozenset({"http", "https"})
 """Transports that carry no frames of a protocol, but its `HttpBinding`."""
@@ -167,7 +176,8 @@ def _with_port(parts: SplitUrl, port: int) -> SplitUrl:
     url = urlsplit(parts.address)
     if url.hostname is None or url.port is not None:
         return parts
-    return evolve(parts, address=urlunsplit(url._replace(netloc=f"{url.netloc.removesuffix(':')}:{port}")))
+    netloc = f"{url.netloc.removesuffix(':')}:{port}"
+    return evolve(parts, address=urlunsplit((url.scheme, netloc, url.path, url.query, url.fragment)))
 
 
 def _option_names(protocol: str | ProtocolAdapter) -> Collection[str] | None:
@@ -239,6 +249,16 @@ def make_recorder(path: str | os.PathLike[str], **options: Any) -> Recorder:
         TypeError, ValueError: An argument is not what it should be.
     """
     return cast("Recorder", _load("recorders", "capture")(path, **options))
+
+
+def make_backbone(parts: Any, options: Any) -> Any:
+    """The part that makes a bus a node of a cluster, a `_bus.cluster.ClusterPort`."""
+    return _load("clusters", "nats")(parts, options)
+
+
+def supervise(**options: Any) -> int:
+    """Run several workers until they have ended; gives the exit status. `polybus.cluster.workers.supervise` has the options."""
+    return cast("int", _load("supervisors", "workers")(**options))
 
 
 @cache

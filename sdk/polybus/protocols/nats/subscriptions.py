@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Iterable
 from typing import Any, Final
 
 from attrs import define, field
 
 from ..._util.pattern_index import SubjectIndex
 
-_LEFT: Final = 1000
-"""Groups that were left since the last PING, and are remembered."""
 INBOX_SID: Final = "1"
 """The subscription to all answers; those of patterns and handlers have higher numbers."""
+
+_LEAVING: Final = 4096
+"""Subscriptions that are remembered after their end."""
 
 
 @define(eq=False)
@@ -40,9 +41,6 @@ class NatsSubscriptions:
     A server sends a connection one copy of a message for each of its subscriptions that match, in any order. The copy of the
     oldest counts; the others are left out. When the oldest is given up while a message is on its way, that message may come by
     the next one again: the wire has no sign by which the two copies could be told to be one. Groups have copies of their own.
-
-    What is on its way when a group is left goes to no other member: the subscription stays until the server has answered a PING
-    behind that.
     """
 
     by_sid: dict[str, NatsSubscription] = field(factory=dict)
@@ -51,10 +49,8 @@ class NatsSubscriptions:
     _sids: dict[tuple[str, str | None], str] = field(factory=dict)
     _oldest: SubjectIndex[int] = field(factory=lambda: SubjectIndex[int]())
     _last: int = int(INBOX_SID)
-    _left: deque[str] = field(factory=lambda: deque[str]())
-    """The sids of groups that were left since the last PING."""
-    _asked: deque[deque[str]] = field(factory=lambda: deque[deque[str]]())
-    """The same of each PING that has not been answered: those that were left before it."""
+    _leaving: dict[str, None] = field(factory=dict)
+    """Subscriptions in groups that were given up: what the server had chosen this side for before is still to be taken."""
 
     def add(self, pattern: str, queue: str | None = None, tag: Any = None, name: Any = None) -> str | None:
         """Add a subscription; its sid, or None where it is there already."""
@@ -73,23 +69,24 @@ class NatsSubscriptions:
         if queue is None:
             self.refused.pop(pattern, None)
         sid = self._sids.pop((pattern, queue), None)
-        if sid is not None and queue is None:
-            self._oldest.remove(pattern, self.by_sid.pop(sid).number)
-        elif sid is not None:
-            self._left.append(sid)
-            if len(self._left) > _LEFT:
-                del self.by_sid[self._left.popleft()]
+        if sid is not None:
+            if queue is None:
+                self._oldest.remove(pattern, self.by_sid.pop(sid).number)
+            else:
+                self._leaving[sid] = None
+                if len(self._leaving) > _LEAVING:
+                    self.left((next(iter(self._leaving)),))
         return sid
 
-    def asked(self) -> None:
-        """Take note of a PING."""
-        self._asked.append(self._left)
-        self._left = deque()
+    def leaving(self) -> tuple[str, ...]:
+        """The sids that were given up, and of which messages may still be on their way."""
+        return tuple(self._leaving)
 
-    def answered(self) -> None:
-        """Take note of the PONG to the oldest PING: nothing comes any more for what was left before that."""
-        for sid in self._asked.popleft():
-            del self.by_sid[sid]
+    def left(self, sids: Iterable[str]) -> None:
+        """Forget these: the server knows, and nothing more of them comes."""
+        for sid in sids:
+            if sid in self._leaving:
+                del self._leaving[sid], self.by_sid[sid]
 
     def refuse(self, pattern: str, queue: str | None = None) -> None:
         """Take note that the server does not allow a subscription."""
