@@ -193,7 +193,8 @@ class Connecting:
 
     async def _try(self, link: Link, first: bool = False) -> None:
         runtime = self._services.running
-        link.adapter = await self._current_adapter(link)
+        if self._with_files is not None and self._files:
+            link.adapter = await self._current_adapter(link, self._with_files)
         codec = self._adapter.codec(runtime.limits)
         options = DialOptions(
             host=runtime,
@@ -244,19 +245,17 @@ class Connecting:
             return why.error
         return ConnectFailed(link.url, why.reason or f"closed with code {why.code}")
 
-    async def _current_adapter(self, link: Link) -> ProtocolAdapter:
-        """The protocol, with what is in its files now.
+    async def _current_adapter(self, link: Link, with_files: Callable[[Mapping[str, str]], ProtocolAdapter]) -> ProtocolAdapter:
+        """Make the protocol with what is in its files now.
 
         Raises:
             ConnectFailed: A file cannot be read, or is not what it should be.
         """
-        if self._with_files is None or not self._files:
-            return self._adapter
         patience = self._services.limits.connect_timeout
         try:
             with anyio.fail_after(patience):
                 texts = await read_text_files(self._files)
-            return self._with_files(texts)
+            return with_files(texts)
         except TimeoutError:
             name = " and ".join(self._files.values())
             reason = f"reading {name} took more than {patience:g} s (Limits.connect_timeout)"

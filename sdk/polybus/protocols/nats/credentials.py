@@ -111,7 +111,7 @@ def key_in(text: str) -> KeyPair:
 
 
 def read_creds(text: str) -> Credentials:
-    """What a credentials file says. May raise `ValueError`, `ImportError`: as `KeyPair.of_seed`."""
+    """Read a credentials file. May raise `ValueError`, `ImportError`: as `KeyPair.of_seed`."""
     jwt, seed = _JWT.search(text), _SEED.search(text)
     if jwt is None or seed is None:
         raise ValueError("nats: creds= is no credentials file: such a file has a USER JWT and a USER NKEY SEED")

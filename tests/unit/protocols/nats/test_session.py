@@ -450,10 +450,10 @@ def test_what_is_on_its_way_when_a_group_is_left_still_comes() -> None:
 
 def test_groups_that_are_left_without_end_are_not_kept_without_end() -> None:
     session = ready()
-    for _ in range(3000):
+    for _ in range(5000):
         for kind in (Kind.SUBSCRIBE, Kind.UNSUBSCRIBE):
             session.send(Message(kind, "work", attributes={"handler": True}), 2.0)
-    assert len(session.subscriptions.by_sid) == 1000
+    assert len(session.subscriptions.by_sid) == 4096
     session.confirm(2.0)
     told(session, b"PONG\r\n")
     assert len(session.subscriptions.by_sid) == 0
