@@ -245,7 +245,11 @@ class Lifecycle:
         """
         until = runtime.notifier.until
         with anyio.move_on_after(timeout):
-            await self._pubsub.announcer.withdraw()
+            self._services.takes_requests = True  # what is on its way to a member of a group is for no other one
+            try:
+                await self._pubsub.announcer.withdraw()
+            finally:
+                self._services.takes_requests = False
             with anyio.move_on_after(timeout * STREAMS_SHARE):
                 await until(lambda: not self._serves(runtime))
             for call in list(self._calls(runtime)):
@@ -356,7 +360,7 @@ class Lifecycle:
 
     def _move(self, phase: Phase) -> None:
         self._phase = phase
-        self._services.ready = phase is Phase.RUNNING
+        self._services.ready = self._services.takes_requests = phase is Phase.RUNNING
         self._services.leaving = phase in (Phase.DRAINING, Phase.DRAINED, Phase.CLOSING)
 
     @contextmanager

@@ -83,7 +83,7 @@ class InboundCalls:
         handler = lookup.handlers.get(message.subject) or lookup.find_for(message)
         deadline = math.inf if ttl is None else now + ttl
         call: Call
-        if handler is None or not services.ready or handler.style in ("stream", "channel"):
+        if handler is None or not services.takes_requests or handler.style in ("stream", "channel"):
             unhandled = self._unhandled(message, handler, deadline)
             if unhandled is None:
                 return
@@ -104,7 +104,7 @@ class InboundCalls:
         if isinstance(subject, str) and subject.startswith(RESERVED_PREFIX):
             authorization_queue.hello(peer, message)
             return None
-        if not services.ready:
+        if not services.takes_requests:
             services.counters.refused += 1
             send_error(peer, message, Code.UNAVAILABLE, DRAINING)
             return None
@@ -127,7 +127,7 @@ class InboundCalls:
         lookup, services = peer.host.lookup, link.services
         handler = lookup.find_for(message)
         side = None
-        if handler is None and services.ready:
+        if handler is None and services.takes_requests:
             session = link.session
             # To that peer a publication and a notification are one thing, which has come as the former just before.
             published = session is not None and session.capabilities.handlers
@@ -135,11 +135,11 @@ class InboundCalls:
                 return
             if not published or lookup.side(message.subject, "publish") is None:  # else it has crossed a bridge so
                 side = lookup.side(message.subject, "request")
-        if side is None and (handler is None or not services.ready or handler.style in ("stream", "channel")):
+        if side is None and (handler is None or not services.takes_requests or handler.style in ("stream", "channel")):
             # No answer was asked for, so none is refused; as for a publication without a subscriber, it is no offence.
-            why = "no handler" if handler is None else f"a {handler.style} handler" if services.ready else "draining"
+            why = "no handler" if handler is None else f"a {handler.style} handler" if services.takes_requests else "draining"
             services.counters.refused += handler is not None
-            code = Code.UNAVAILABLE if not services.ready else Code.UNIMPLEMENTED
+            code = Code.UNAVAILABLE if not services.takes_requests else Code.UNIMPLEMENTED
             services.dead_letter(peer, message, code, why)
             return
         deadline = math.inf if message.expires is None else message.expires

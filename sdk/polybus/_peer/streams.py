@@ -122,7 +122,7 @@ class Streams:
             return
         problem: tuple[Code, str] | None = None
         unanswerable: tuple[Code, str] | None = None
-        if not services.ready:
+        if not services.takes_requests:
             problem = Code.UNAVAILABLE, DRAINING
         elif mode not in MODES:
             problem = Code.INVALID_ARGUMENT, f"a mode of {mode!r}: one of {', '.join(MODES)}"

@@ -172,8 +172,14 @@ class SubscriptionAnnouncer:
                 await peer.link.confirmed()
 
     async def withdraw(self) -> None:
-        """Leave all groups, because the bus is draining, and wait until that is known. What came before is answered."""
+        """Leave all groups, because the bus is draining, and wait until that is known. What came before is for no other
+        member."""
         self.remove_handlers(self._lookup.answered(patterns=True))
+        for peer in self._audience():
+            if _has_groups(peer.link):
+                for interest in self._interests:
+                    if isinstance(interest, Grouped):
+                        _send(_announcement("publish", interest, peer, Kind.UNSUBSCRIBE), peer)
         await self.known()
 
     async def known(self) -> None:
