@@ -107,7 +107,7 @@ class Cluster:
         name = unquote(parts.path.strip("/"))
         if name:
             _check_name(self, None, name)
-        return urlunsplit(parts._replace(path="")), name or self.name
+        return urlunsplit((parts.scheme, parts.netloc, "", parts.query, parts.fragment)), name or self.name
 
 
 def _without_secrets(url: str) -> str:

@@ -101,7 +101,8 @@ class Lifecycle:
             await self._start()
         elif self._phase is Phase.DRAINED and not self.is_inside():
             self._move(Phase.RUNNING)
-            await self._pubsub.announcer.begin()
+            if self._pubsub.clustered:
+                await self._pubsub.announcer.begin()
         self._entered += 1
         return self._services.running
 
@@ -141,7 +142,8 @@ class Lifecycle:
                     await self._shut(runtime)
                 raise
             self._move(Phase.RUNNING)
-            await self._pubsub.announcer.begin()
+            if self._pubsub.clustered:
+                await self._pubsub.announcer.begin()
 
     async def take_in(self, guest: Lifecycle) -> None:
         """Enter another bus, until this one ends."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .._core.services import Services
     from .._handlers.lookup import HandlerLookup
     from .._pubsub.pubsub import PubSub
+    from ..message import Message
     from ..plugins import ProtocolAdapter
     from .cluster import ClusterPort
 
@@ -41,8 +42,8 @@ class LinkRegistry:
         self._services = services
         self.lookup: HandlerLookup = lookup
         self.pubsub: PubSub = pubsub
-        self.deliver = pubsub.receiver.deliver
-        self.open_peer = partial(Peer, self)
+        self.deliver: Callable[[Message, Peer], None] = pubsub.receiver.deliver
+        self.open_peer: Callable[..., Peer] = partial(Peer, self)
         self.opened: list[Link] = []
         self.gates: dict[BusGate, Listening] = {}
         self.of_lifespan: set[Link] = set()

@@ -1,4 +1,4 @@
-"""What is reached behind the cluster: a client of another node, and a user, wherever connected."""
+"""Destinations behind the cluster: a client of another node, and a user, wherever connected."""
 
 from __future__ import annotations
 

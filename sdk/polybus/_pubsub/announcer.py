@@ -39,7 +39,7 @@ class Grouped:
 
 
 Interest: TypeAlias = str | int | Grouped | ToUser
-"""What is told of a subscription: a pattern, perhaps with a group; or of a client, the user that it is."""
+"""A subscription, as it is told: a pattern, perhaps with a group; or of a client, the user that it is."""
 
 
 @define(eq=False)
@@ -51,9 +51,9 @@ class SubscriptionAnnouncer:
     _recipients: Recipients
     _to_peers: PeerSubscriptions
     _interests: dict[Interest, int] = field(factory=dict, init=False)
-    """What this bus itself has subscribed to."""
+    """Subscriptions of this bus itself."""
     _behind: dict[Interest, int] = field(factory=dict, init=False)
-    """What its clients have subscribed to, and the users that they are: told to the cluster alone."""
+    """Subscriptions of its clients, and the users that they are: told to the cluster alone."""
     backbone: Peer | None = field(default=None, init=False)
     """The cluster, while it is connected."""
     _restoring: dict[Peer, anyio.Event] = field(factory=dict, init=False)

@@ -43,7 +43,7 @@ _LINE: Final = 64 * 1024
 
 
 def cluster_url(bus: Bus) -> str | None:
-    """Where the cluster of a bus is, ``auto`` where the environment says it; None without one."""
+    """The URL of the cluster of a bus, ``auto`` where the environment says it; None without one."""
     return None if bus.cluster is None else bus.cluster.url
 
 
@@ -399,7 +399,7 @@ def _how(child: Child) -> str:
 
 
 def _first(error: BaseException) -> BaseException:
-    """What went wrong, without the groups of tasks around it."""
+    """The error itself, without the groups of tasks around it."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

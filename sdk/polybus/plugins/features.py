@@ -143,5 +143,7 @@ class ProtocolFeatures(_Features):
     user_options: Callable[[str, str | None], Mapping[str, str]] | None = None
     """``user_options(user, password)`` gives the options that the user and the password of a URL stand for: on transports that
     carry none, the protocol tells them to the server."""
+    default_port: int | None = None
+    """Port of URLs with ``tcp`` and ``tls`` that name none. WebSockets and HTTP have those of the web."""
     inspect_options: Mapping[str, str] | None = None
     """Options with which frames that are only looked at are read; see `Dissector`."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from attrs import evolve, fields_dict, frozen, has
 
@@ -58,6 +58,8 @@ _OVER_HTTP = frozenset({"http", "https"})
 """Transports that carry no frames of a protocol, but its `HttpBinding`."""
 _WITH_QUERY = frozenset({"memory", "ws", "wss", *_OVER_HTTP})
 """Transports whose handshake has a query; those of others say ``carries_query = True``."""
+_WITHOUT_PORTS = frozenset({"tcp", "tls"})
+"""Transports with no port of their own: a protocol may have one (`ProtocolFeatures.default_port`)."""
 _WITH_HEADERS = frozenset({"ws", "wss", *_OVER_HTTP})
 """Transports that could carry the user of a URL, as HTTP's basic authentication: in the headers, where its maker sees it."""
 
@@ -140,6 +142,8 @@ def resolve_url(
                 shown = without_password(url)
                 raise ValueError(f"{shown}: no option of a server: {', '.join(rest)}; known are {', '.join(known) or 'none'}")
     adapter = find_protocol(protocol or parts.protocol, options)
+    if parts.transport in _WITHOUT_PORTS and (port := ProtocolFeatures.of(adapter).default_port) is not None:
+        parts = _with_port(parts, port)
     if parts.transport in _OVER_HTTP:
         transport = _load("transports", parts.transport)(find_http_binding(adapter))
     return adapter, transport, f"{parts.address}?{urlencode(rest)}" if rest else parts.address
@@ -165,6 +169,15 @@ def _without_user(
     address = f"{parts.transport}://{parts.address.partition('://')[2].rpartition('@')[2]}"
     password = None if url.password is None else unquote(url.password)
     return evolve(parts, address=address), user_options(unquote(url.username), password)
+
+
+def _with_port(parts: SplitUrl, port: int) -> SplitUrl:
+    """A URL with this port, where it has a host and no port."""
+    url = urlsplit(parts.address)
+    if url.hostname is None or url.port is not None:
+        return parts
+    netloc = f"{url.netloc.removesuffix(':')}:{port}"
+    return evolve(parts, address=urlunsplit((url.scheme, netloc, url.path, url.query, url.fragment)))
 
 
 def _option_names(protocol: str | ProtocolAdapter) -> Collection[str] | None:

@@ -14,12 +14,19 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import anyio
 
 import polybus
-from polybus import Bus, Cluster
+from polybus import Bus, Cluster, Handshake, Identity
 from polybus.testing._waiting import eventually
+
+
+def by_header(handshake: Handshake) -> Identity:
+    """Let everybody in, as the user that the header ``x-user`` names."""
+    key = handshake.headers.get("x-user")
+    return Identity(key or "somebody", key=key)
 
 
 @asynccontextmanager
@@ -32,7 +39,7 @@ async def failing(bus: Bus) -> AsyncIterator[None]:
 
 def make_bus(*, fails: bool = False) -> Bus:
     """A bus that tells of the process that it is in."""
-    bus = Bus(cluster=Cluster(name="shop"), lifespan=failing if fails else None)
+    bus = Bus(cluster=Cluster(name="shop"), authenticate=by_header, lifespan=failing if fails else None)
 
     @bus.handle("pid")
     async def pid() -> int:
@@ -47,6 +54,22 @@ def make_bus(*, fails: bool = False) -> Bus:
         await eventually(lambda: not bus.ready)
         async with polybus.connect(url, wait=60):
             return True
+
+    @bus.handle("publish")
+    async def publish(query: dict[str, Any]) -> None:
+        await bus.publish(query["subject"], query["body"])
+
+    @bus.handle("ask.user")
+    async def ask_user(query: dict[str, Any]) -> Any:
+        return await bus.user(query["key"]).request(query["subject"], query["body"], timeout=20)
+
+    @bus.handle("online")
+    async def online(key: str) -> bool:
+        return await bus.user(key).online()
+
+    @bus.handle("nodes")
+    async def nodes() -> int:
+        return len(await bus.nodes())
 
     @bus.handle("never")
     async def never() -> None:

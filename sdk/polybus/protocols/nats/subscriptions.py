@@ -50,7 +50,7 @@ class NatsSubscriptions:
     _oldest: SubjectIndex[int] = field(factory=lambda: SubjectIndex[int]())
     _last: int = int(INBOX_SID)
     _leaving: dict[str, None] = field(factory=dict)
-    """Those in groups that were given up: what the server had chosen this side for before is still to be taken."""
+    """Subscriptions in groups that were given up: what the server had chosen this side for before is still to be taken."""
 
     def add(self, pattern: str, queue: str | None = None, tag: Any = None, name: Any = None) -> str | None:
         """Add a subscription; its sid, or None where it is there already."""

@@ -13,6 +13,7 @@ import pytest
 from polybus import Bus, LocalProtocolError
 from polybus.plugins import CloseWanted
 from polybus.plugins.registry import join_url, resolve_url
+from polybus.plugins.targets import resolve_target
 from polybus.protocols import Nats
 from polybus.protocols.nats.credentials import KeyPair
 from tests.integration.interop.nats_keys import Key, Operator
@@ -32,6 +33,35 @@ def test_the_user_of_a_url_is_the_protocol_s(transport: str) -> None:
     adapter, _, address = resolve_url(f"nats+{transport}://to%2Fken@[::1]:4222")
     assert adapter == Nats(token="to/ken")
     assert address == f"{transport}://[::1]:4222"
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("nats+tcp://host", "tcp://host:4222"),
+        ("nats+tls://host/", "tls://host:4222/"),
+        ("nats+tcp://host:", "tcp://host:4222"),
+        ("nats+tcp://[::1]", "tcp://[::1]:4222"),
+        ("nats+tcp://ann:a%3Ab@host?queue=w", "tcp://host:4222"),
+        ("nats+tcp://host:7", "tcp://host:7"),
+        ("nats+tcp://host:0", "tcp://host:0"),
+        ("nats+tcp://", "tcp://"),
+        ("nats+ws://host", "ws://host"),
+        ("nats+unix:///run/nats.sock", "unix:///run/nats.sock"),
+        ("nats+memory://nats", "memory://nats"),
+    ],
+)
+def test_a_url_without_a_port_means_that_of_nats_servers_and_on_websockets_that_of_the_web(url: str, address: str) -> None:
+    assert resolve_url(url)[2] == address
+    assert resolve_url(url.partition("?")[0].replace("ann:a%3Ab@", ""), Nats())[2] == address
+
+
+def test_the_port_of_nats_is_seen_in_what_is_told_of_a_connector() -> None:
+    assert resolve_target("nats+tls://host", None)[1].url == "tls://host:4222"
+    with pytest.raises(ValueError, match="the port is missing"):
+        resolve_target("ubre+tcp://host", None)
+    with pytest.raises(ValueError, match="the host is missing"):
+        resolve_target("nats+tcp://", None)
 
 
 def test_other_protocols_have_no_user_in_their_urls() -> None:

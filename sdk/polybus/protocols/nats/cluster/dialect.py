@@ -445,7 +445,7 @@ class ClusterDialect:
         return None
 
     def _subject(self, message: Message) -> str:
-        """Where a request, an open or a notification goes."""
+        """The subject that a request, an open or a notification goes to."""
         subjects, to = self._subjects, None if message.extras is None else message.extras.get("to")
         name = subjects.write(message.subject)
         if to is None:
