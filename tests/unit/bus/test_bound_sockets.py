@@ -45,6 +45,12 @@ async def test_two_buses_serve_at_the_sockets_that_one_has_bound(form: str, tmp_
         sock.close()
 
 
+async def test_an_address_whose_sessions_live_in_one_process_is_not_shared() -> None:
+    serving: Any = Bus().serve("jrep+http://127.0.0.1:0/bus")
+    with pytest.raises(Unsupported, match="a session lives in one process, so several cannot share the address: use ws://"):
+        await serving.bind()
+
+
 async def test_a_transport_that_binds_no_socket_says_which_do() -> None:
     serving: Any = Bus().serve("ubre+memory://bound")
     with pytest.raises(Unsupported, match="memory://bound cannot be shared by several processes: tcp, tls, unix, ws"):
