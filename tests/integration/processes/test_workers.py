@@ -83,7 +83,7 @@ class Crew:
         async def ready() -> bool:
             return await self.ask() == 200 and not {*self.workers.values()} & {*gone} and f"pid {gone}" not in self.page
 
-        await eventually(ready)
+        await eventually(ready, BOUND)
 
     async def processes(self) -> list[psutil.Process]:
         """All of them, the first one too."""
@@ -115,7 +115,7 @@ async def hung(found: Crew, bus: Bus) -> list[Reply[Any]]:
     async def silent() -> bool:
         return await found.ask("/livez") == 503 and "silent" in found.page
 
-    await eventually(silent)
+    await eventually(silent, BOUND)
     return replies
 
 
