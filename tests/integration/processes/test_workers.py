@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 import polybus
-from polybus import Backoff, Bus, BusError, Disconnected, LocalProtocolError, connect
+from polybus import Backoff, Bus, BusError, Disconnected, LocalProtocolError, Reply, connect
 from polybus._bus.worker import Inheritance
 from polybus.cluster.engine import find_server
 from tests.integration.interop.nats_servers import nats_server
@@ -83,7 +83,7 @@ class Crew:
         async def ready() -> bool:
             return await self.ask() == 200 and not {*self.workers.values()} & {*gone} and f"pid {gone}" not in self.page
 
-        await eventually(ready)
+        await eventually(ready, BOUND)
 
     async def processes(self) -> list[psutil.Process]:
         """All of them, the first one too."""
@@ -106,6 +106,17 @@ async def all_gone(processes: list[psutil.Process]) -> None:
     """Wait until none of these is left."""
     _, alive = await anyio.to_thread.run_sync(lambda: psutil.wait_procs(processes, timeout=BOUND))
     assert alive == []
+
+
+async def hung(found: Crew, bus: Bus) -> list[Reply[Any]]:
+    """Have the event loop of a worker hang; gives the reply that does not come."""
+    replies = [bus.request("stuck", timeout=600)]
+
+    async def silent() -> bool:
+        return await found.ask("/livez") == 503 and "silent" in found.page
+
+    await eventually(silent, BOUND)
+    return replies
 
 
 async def pid_at(url: str) -> int:
@@ -236,12 +247,7 @@ async def test_a_worker_whose_event_loop_is_stuck_is_told_and_killed_at_the_seco
     async with crew(drain=600) as found, connect(found.process.url, backoff=NEVER) as bus:
         await bus.request("pid", timeout=BOUND)
         processes = await found.processes()
-        reply = bus.request("stuck", timeout=600)
-
-        async def silent() -> bool:
-            return await found.ask("/livez") == 503 and "silent" in found.page
-
-        await eventually(silent)
+        (reply,) = await hung(found, bus)
         found.process.signal(signal.SIGTERM)
         await eventually(lambda: "the workers drain" in found.process.log())
         found.process.signal(signal.SIGINT)
@@ -252,13 +258,25 @@ async def test_a_worker_whose_event_loop_is_stuck_is_told_and_killed_at_the_seco
 
 
 @pytest.mark.anyio
+async def test_a_worker_that_does_not_end_within_its_time_is_killed() -> None:
+    async with crew(drain=0.1) as found, connect(found.process.url, backoff=NEVER) as bus:
+        await bus.request("pid", timeout=BOUND)
+        processes = await found.processes()
+        _ = await hung(found, bus)
+        found.process.signal(signal.SIGTERM)
+        assert await found.process.ended() == 128 + signal.SIGKILL
+        assert "workers have not ended after" in found.process.log()
+        await all_gone(processes)
+
+
+@pytest.mark.anyio
 @pytest.mark.parametrize("stuck", [False, True], ids=["idle", "stuck"])
 async def test_nothing_outlives_a_process_that_is_killed(stuck: bool) -> None:
     async with crew(drain=0.1) as found, connect(found.process.url, backoff=NEVER) as bus:
         await bus.request("pid", timeout=BOUND)
         processes = await found.processes()
         if stuck:
-            _ = bus.request("stuck", timeout=600)
+            _ = await hung(found, bus)
         found.process.kill()
         assert await found.process.ended() == -signal.SIGKILL
         await all_gone(processes)

@@ -62,7 +62,10 @@ class Http:
         return net_address(url).private
 
     async def bind(self, url: str) -> list[socket.socket]:
-        """Listening sockets, for `ListenOptions.sockets`."""
+        """Listening sockets, for `ListenOptions.sockets`. May raise `Unsupported`: what comes next from a client has to come to
+        the same process."""
+        if getattr(self._binding, "keeps_sessions", False):
+            raise Unsupported(f"{url}: a session lives in one process, so several cannot share the address: use ws:// there")
         address = net_address(url)
         return await bind_tcp(address.host, address.port)
 
@@ -79,7 +82,8 @@ class Http:
 
         address = net_address(url)
         check_server_tls(self.name, options.tls)
-        return await HttpListener.open(address, options, list(options.sockets) or await self.bind(url))
+        sockets = list(options.sockets) or await bind_tcp(address.host, address.port)
+        return await HttpListener.open(address, options, sockets)
 
 
 class SecureHttp(Http):
