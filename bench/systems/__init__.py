@@ -69,6 +69,7 @@ def _systems() -> dict[str, System]:
         for loop in ("asyncio", "uvloop", "trio"):
             systems.append(_nats("nats-native", loop, "nats_native", "json"))
             systems.append(_nats("nats-native-bytes", loop, "nats_native", "bytes"))
+            systems.append(_nats("nats-cluster", loop, "nats_cluster", "json"))
     return {system.key: system for system in systems}
 
 
@@ -78,7 +79,7 @@ def _brokered(name: str, loop: str, endpoints: str, note: str) -> System:
 
 
 def _nats(name: str, loop: str, driver: str, body: str) -> System:
-    note = f"{'polybus' if driver == 'nats_native' else 'nats-py'}, nats-server"
+    note = f"{'nats-py' if driver == 'nats_py' else 'polybus'}, nats-server"
     options = {"url": "nats+tcp://127.0.0.1:0", "body": body}
     return System(name=name, loop=loop, driver=driver, workloads=_ROUND_TRIPS | _ONE_WAY, options=options, note=note)
 

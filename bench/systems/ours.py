@@ -11,17 +11,17 @@ import anyio
 from anyio.lowlevel import checkpoint
 from attrs import frozen
 
-from polybus import Bus, Limits
+from polybus import Bus, Cluster, Limits
 from polybus import connect as connect_bus
 
 from ._base import Client, LightWire, Publisher, json_text
 from ._frames import framed
 from ._websocket import WebSocketWire
 
-__all__ = ["connect", "light", "serve"]
+__all__ = ["LIMITS", "BusClient", "Counter", "connect", "light", "make_bus", "serve"]
 
 # A body of 1 MiB and its envelope.
-_LIMITS = Limits(message=4 * 1024 * 1024, outbox_bytes=16 * 1024 * 1024)
+LIMITS = Limits(message=4 * 1024 * 1024, outbox_bytes=16 * 1024 * 1024)
 _BODY = {"id": 7, "name": "x" * (64 - len(json_text(0)))}
 
 
@@ -46,8 +46,8 @@ class Counter:
         return self.count
 
 
-def make_bus(options: dict[str, Any]) -> Bus:
-    bus = Bus(limits=_LIMITS)
+def make_bus(options: dict[str, Any], cluster: Cluster | None = None) -> Bus:
+    bus = Bus(limits=LIMITS, cluster=cluster)
     counter = Counter()
 
     if options["body"] == "bytes":
@@ -124,7 +124,7 @@ class BusClient(Publisher):
 
 @asynccontextmanager
 async def connect(options: dict[str, Any], url: str, size: int) -> AsyncIterator[Client]:
-    async with connect_bus(url, protocol=protocol_of(options), limits=_LIMITS) as bus:
+    async with connect_bus(url, protocol=protocol_of(options), limits=LIMITS) as bus:
         yield BusClient(bus, size, raw=options["body"] == "bytes")
 
 
