@@ -346,8 +346,8 @@ class Link:
         self.flush()
 
     def _call_when_due(self, due: float, now: float) -> None:
-        if due <= now:
-            self.runtime.call_soon(self._tick_session)
+        if due <= now:  # when handlers have had their turn as well, which begins behind this one
+            self.runtime.call_soon(lambda: self.runtime.call_soon(self._tick_session))
         elif due < self._due:
             self._due = due
             self.runtime.watch(self, due)

@@ -110,6 +110,35 @@ async def test_a_request_is_answered_by_the_node_that_handles_it(engine: NatsEng
         assert one.stats().pending == two.stats().pending == 0
 
 
+async def test_a_node_says_that_it_has_a_request_only_where_its_handler_waits(
+    engine: NatsEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = Bus(cluster=engine.url), Bus(cluster=engine.url)
+    taken: Counter[str] = Counter()
+    now = "at once"
+
+    @two.handle("double")
+    async def double(n: int) -> int:
+        return 2 * n
+
+    @two.handle("triple")
+    async def triple(n: int) -> int:
+        await anyio.sleep(0.01)
+        return 3 * n
+
+    def count(sender: object, operation: object, block: bytes) -> None:
+        taken[now] += block.startswith(b"NATS/1.0 102")
+        route(sender, operation, block)  # type: ignore[arg-type]
+
+    route = engine.route
+    async with nodes(one, two):
+        monkeypatch.setattr(engine, "route", count)
+        assert [await reply for reply in [one.request("double", n) for n in range(100)]] == [2 * n for n in range(100)]
+        now = "later"
+        assert [await reply for reply in [one.request("triple", n) for n in range(10)]] == [3 * n for n in range(10)]
+        assert taken == {"at once": 0, "later": 10}
+
+
 async def test_streams_and_channels_lead_from_node_to_node(engine: NatsEngine) -> None:
     one, two = Bus(cluster=engine.url), Bus(cluster=engine.url)
 
