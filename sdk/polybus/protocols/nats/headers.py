@@ -75,6 +75,10 @@ class HeaderReader:
         """Number of blocks that are remembered."""
         return len(self._known)
 
+    def known(self, block: bytes) -> HeaderBlock | None:
+        """Give a block that was read before, if it is remembered."""
+        return self._known.get(block)
+
     def read(self, block: bytes) -> HeaderBlock:
         """Read a block. May raise `RemoteProtocolError`: ``invalid_headers``."""
         known = self._known.get(block)

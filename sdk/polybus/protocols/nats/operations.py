@@ -94,12 +94,20 @@ class OperationReader:
         """The parts of MSG or HMSG. May raise `RemoteProtocolError`."""
         end = frame.find(CRLF)
         verb, *tokens = frame[:end].split()
-        if verb == b"MSG" and 2 < len(tokens) < 5:  # as nearly all are
-            size, payload = tokens[-1], frame[end + 2 : -2]
-            name, sid = self._names.get(tokens[0]), tokens[1]
-            if name is not None and sid.isdigit() and size.isdigit() and len(payload) == int(size[:_DIGITS]):
+        lengths = 1 if verb == b"MSG" else 2
+        if (lengths == 1 or verb == b"HMSG") and 1 < len(tokens) - lengths < 4:  # as nearly all are
+            name, sid, size, rest = self._names.get(tokens[0]), tokens[1], tokens[-1], frame[end + 2 : -2]
+            if name is None and sid == _INBOX_SID:  # of an answer: seen once
+                name = self._reply(tokens[0])
+            if name is not None and sid.isdigit() and size.isdigit() and len(rest) == int(size[:_DIGITS]):
                 if frame[-2:] == CRLF:
-                    return name, sid.decode(), self._reply(tokens[2]) if len(tokens) == 4 else None, None, payload
+                    reply = self._reply(tokens[2]) if len(tokens) - lengths == 3 else None
+                    if lengths == 1:
+                        return name, sid.decode(), reply, None, rest
+                    head = int(tokens[-2][:_DIGITS]) if tokens[-2].isdigit() else 0
+                    block = self.headers.known(rest[:head])
+                    if block is not None:
+                        return name, sid.decode(), reply, block, rest[head:]
         return self._delivery(tokens, frame, end, *_DELIVERIES[verb.upper()])
 
     def _delivery(self, tokens: list[bytes], frame: bytes, end: int, lengths: int, with_sid: bool) -> Delivery:
