@@ -45,7 +45,9 @@ PARAMS: dict[str, Any] = {
     params=list(PARAMS.values()),
 )
 def every_loop(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
-    """Runs a test that is marked `anyio` once on each event loop, in every tier: for tests of what depends on the loop.
+    """Runs a test that is marked `anyio` on each event loop, in every tier: for tests of what depends on the loop.
+
+    In `make test` the cases of a test take turns on them (`left_out`).
 
     A module has it as its own `anyio_backend`, a folder in its conftest.py.
     """
@@ -92,25 +94,24 @@ def on(loop: str, *rest: Any) -> Any:
 
 
 def left_out(items: Iterable[pytest.Item]) -> list[pytest.Item]:
-    """Cases of which `make test` has the same on another loop: each test keeps each of its cases, and both loops.
+    """Cases of which `make test` has the same on another loop: each test keeps each of its cases, and each of its loops.
 
-    That is all pairs of test and case, and of test and loop. Tests with a single case, and those of what depends on the loop
-    (`every_loop`), are there in full, and so is everything that has a real peer.
+    That is all pairs of test and case, and of test and loop. Tests with a single case are there in full.
     """
     tests: defaultdict[str, defaultdict[str, list[pytest.Item]]] = defaultdict(lambda: defaultdict(list))
     for item in items:
         loop = getattr(item, "callspec").params.get("anyio_backend") if hasattr(item, "callspec") else None  # noqa: B009
-        if isinstance(loop, tuple) and item.nodeid.startswith(_IN_TURN) and not any(map(item.get_closest_marker, _REAL)):
+        if isinstance(loop, tuple) and item.nodeid.startswith(_IN_TURN) and item.get_closest_marker("browser") is None:
             tests[item.nodeid.partition("[")[0]][str(loop)].append(item)
     out = []
     for name, loops in tests.items():
-        cases = {len(found) for found in loops.values()}
-        if len(loops) == 2 and len(cases) == 1 and min(cases) > 1:
+        on_each = [*loops.values()]
+        cases = len(on_each[0])
+        if cases > 1 and len(on_each) > 1 and {len(found) for found in on_each} == {cases}:
             first = crc32(name.encode())
-            for number, found in enumerate(loops.values()):
-                out += [item for case, item in enumerate(found) if (first + case) % 2 != number]
+            kept = {((first + turn) % len(on_each), turn % cases) for turn in range(max(cases, len(on_each)))}
+            out += [item for loop, found in enumerate(on_each) for case, item in enumerate(found) if (loop, case) not in kept]
     return out
 
 
-_IN_TURN = ("tests/unit/", "tests/integration/web/")
-_REAL = ("browser", "interop")
+_IN_TURN = ("tests/unit/", "tests/integration/")

@@ -24,9 +24,13 @@ def made(test: str, loops: tuple[str, ...], cases: int, *marks: str) -> list[Any
 
 
 @pytest.mark.parametrize("cases", [2, 3, 8])
-def test_each_test_keeps_all_of_its_cases_and_both_loops_and_no_pair_is_left_out_by_all_tests(cases: int) -> None:
-    tests = [f"tests/unit/test_x.py::test_{number}" for number in range(20)]
-    items = [item for test in tests for item in made(test, LOOPS[:2], cases)]
+@pytest.mark.parametrize("loops", [LOOPS[:2], LOOPS], ids=["two loops", "three loops"])
+@pytest.mark.parametrize("folder", ["unit", "integration/web", "integration/interop", "integration/processes"])
+def test_each_test_keeps_all_of_its_cases_and_loops_and_no_pair_is_left_out_by_all_tests(
+    folder: str, loops: tuple[str, ...], cases: int
+) -> None:
+    tests = [f"tests/{folder}/test_x.py::test_{number}" for number in range(20)]
+    items = [item for test in tests for item in made(test, loops, cases)]
     out = {item.nodeid for item in left_out(items)}
     met: defaultdict[str, set[Any]] = defaultdict(set)
     for item in items:
@@ -34,22 +38,22 @@ def test_each_test_keeps_all_of_its_cases_and_both_loops_and_no_pair_is_left_out
             met[item.nodeid.partition("[")[0]].add((item.callspec.params["anyio_backend"][0], item.callspec.params["case"]))
     assert [*met] == tests
     for pairs in met.values():
-        assert {loop for loop, _ in pairs} == {*LOOPS[:2]}
-        assert sorted(case for _, case in pairs) == [*range(cases)]
-    assert set().union(*met.values()) == {*product(LOOPS[:2], range(cases))}
+        assert {loop for loop, _ in pairs} == {*loops}
+        assert {case for _, case in pairs} == {*range(cases)}
+        assert len(pairs) == max(cases, len(loops))
+    assert set().union(*met.values()) == {*product(loops, range(cases))}
 
 
 @pytest.mark.parametrize(
     "items",
     [
         made("tests/unit/test_x.py::test_alone", LOOPS[:2], 1),
+        made("tests/integration/processes/test_x.py::test_alone", LOOPS, 1),
         made("tests/unit/test_x.py::test_chosen", LOOPS[:1], 4),
-        made("tests/unit/test_x.py::test_of_loops", LOOPS, 4),
-        made("tests/integration/interop/test_x.py::test_y", LOOPS[:2], 4),
         made("tests/integration/web/test_x.py::test_y", LOOPS[:2], 4, "browser"),
         made("tests/contract/test_x.py::test_y", LOOPS[:2], 4),
     ],
-    ids=["one case", "chosen", "every loop", "interop", "browser", "contract"],
+    ids=["one case", "one case on every loop", "chosen", "browser", "contract"],
 )
-def test_nothing_is_left_out_where_there_is_one_case_or_a_real_peer_or_where_the_loop_matters(items: list[Any]) -> None:
+def test_nothing_is_left_out_where_there_is_one_case_or_a_browser_or_where_a_class_names_its_loops(items: list[Any]) -> None:
     assert left_out(items) == []
