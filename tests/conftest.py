@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,7 +16,12 @@ from tests.loops import ASYNCIO, FULL, LOOPS, PARAMS, TRIO, left_out
 
 # A machine with other work to do is no failure: hypothesis would else take 200 ms for one example as one. Where a change is
 # judged (.ci/run) it tries the same examples each time, so that the verdict is about the change; on our machines, others.
-_USUAL = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize="POLYBUS_CI" in os.environ)
+_USUAL = settings(
+    max_examples=100 if FULL else 50,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize="POLYBUS_CI" in os.environ,
+)
 settings.register_profile("polybus", _USUAL)
 settings.register_profile("long", _USUAL, max_examples=3000, derandomize=False)
 settings.load_profile("polybus")
@@ -28,6 +35,18 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     """Runs a test that is marked `anyio` on asyncio and on trio; on uvloop too where the loop matters (`every_loop`)."""
     backend: tuple[str, dict[str, Any]] = request.param
     return backend
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect no garbage among a million objects that stay, neither meanwhile nor with each `gc.collect` of a test."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
