@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -30,6 +32,18 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     return backend
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """Collect no garbage among a million objects that stay, neither meanwhile nor with each `gc.collect` of a test."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Programs begin as forks of a process that has loaded what they need, but for `own_interpreter` and `make test-all`."""
@@ -45,7 +59,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     What is not in the table counts as long: so the workers end together.
     """
-    if not FULL and (out := left_out(items)):
+    if not FULL and (out := [*left_out(items), *(item for item in items if item.get_closest_marker("full"))]):
         config.hook.pytest_deselected(items=out)
         kept = set(items).difference(out)
         items[:] = [item for item in items if item in kept]

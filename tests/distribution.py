@@ -15,7 +15,7 @@ _ROW = re.compile(r"\| `(?P<file>tests/\S+\.py)` \| \d+ \| (?P<seconds>[\d.]+) \
 
 TOGETHER = ("tests/integration/spark/",)
 """Folders whose files share what is expensive: a JVM."""
-ALONE = re.compile(r"spark/test_(analyse|killed|plots|session|storage|submit)\.py$")
+ALONE = re.compile(r"spark/test_(killed|plots|session|storage|submit)\.py$")
 """Files there that have none, or begin JVMs of their own."""
 BY_CLASS = re.compile(r"contract/|contract\.py$|test_suite\.py$")
 """Files that share nothing, and whose classes are as long as other files."""
