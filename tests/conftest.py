@@ -16,7 +16,12 @@ from tests.loops import ASYNCIO, FULL, LOOPS, PARAMS, TRIO, left_out
 
 # A machine with other work to do is no failure: hypothesis would else take 200 ms for one example as one. Where a change is
 # judged (.ci/run) it tries the same examples each time, so that the verdict is about the change; on our machines, others.
-_USUAL = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize="POLYBUS_CI" in os.environ)
+_USUAL = settings(
+    max_examples=100 if FULL else 50,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize="POLYBUS_CI" in os.environ,
+)
 settings.register_profile("polybus", _USUAL)
 settings.register_profile("long", _USUAL, max_examples=3000, derandomize=False)
 settings.load_profile("polybus")
@@ -59,7 +64,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     What is not in the table counts as long: so the workers end together.
     """
-    if not FULL and (out := [*left_out(items), *(item for item in items if item.get_closest_marker("full"))]):
+    if not FULL and (out := left_out(items)):
         config.hook.pytest_deselected(items=out)
         kept = set(items).difference(out)
         items[:] = [item for item in items if item in kept]

@@ -24,6 +24,7 @@ class PublicationForwarder:
 
     local = True
     leads_on = True
+    group = None
 
     def __init__(self, side: RouteSide) -> None:
         services = side.here.services

@@ -402,15 +402,35 @@ class Bus(Router):
 
     @overload
     def subscribe(
-        self, pattern: Subject[In, Any], *, queue: int = ..., when_full: WhenFull = ..., local: bool = ...
+        self,
+        pattern: Subject[In, Any],
+        *,
+        queue: int = ...,
+        when_full: WhenFull = ...,
+        local: bool = ...,
+        group: str | None = ...,
     ) -> Subscription[In]: ...
     @overload
     def subscribe(
-        self, pattern: str | int, *, returns: type[T], queue: int = ..., when_full: WhenFull = ..., local: bool = ...
+        self,
+        pattern: str | int,
+        *,
+        returns: type[T],
+        queue: int = ...,
+        when_full: WhenFull = ...,
+        local: bool = ...,
+        group: str | None = ...,
     ) -> Subscription[T]: ...
     @overload
     def subscribe(
-        self, pattern: AnySubject, *, returns: Any = ..., queue: int = ..., when_full: WhenFull = ..., local: bool = ...
+        self,
+        pattern: AnySubject,
+        *,
+        returns: Any = ...,
+        queue: int = ...,
+        when_full: WhenFull = ...,
+        local: bool = ...,
+        group: str | None = ...,
     ) -> Subscription[Any]: ...
     def subscribe(
         self,
@@ -420,6 +440,7 @@ class Bus(Router):
         queue: int = 1000,
         when_full: WhenFull = "drop_oldest",
         local: bool = True,
+        group: str | None = None,
     ) -> Subscription[Any]:
         """Receive publications: ``async with bus.subscribe("news.*") as news: async for message in news: ...``
 
@@ -431,16 +452,17 @@ class Bus(Router):
             queue: Publications that wait to be read.
             when_full: What happens to one more; see `WhenFull`.
             local: Take the bus's own publications too.
+            group: Each publication is for one subscription of those that name the same group and pattern; see `on`.
 
         Raises:
             LocalProtocolError: The pattern is not valid; (on entering) the bus runs in another event loop.
             ReservedSubject: It begins with ``_polybus.``.
-            ValueError: The queue or the policy is not possible.
+            ValueError: The queue, the policy or the group is not possible.
             TypeError: `returns` is no type, or none that a body can be read as.
             Unsupported: (on entering) A bare peer matches exact subjects only, or no link carries such a subject (a number).
             Forbidden: (on entering) The peer refused.
         """
-        return self._pubsub.subscription(pattern, returns, queue, when_full, local=local)
+        return self._pubsub.subscription(pattern, returns, queue, when_full, local=local, group=group)
 
     def relay(self, pattern: str | int) -> None:
         """Pass matching publications of peers on to the other peers that subscribed. Off by default: sessions are isolated.

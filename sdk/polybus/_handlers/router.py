@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from attrs import evolve
+
 from .._validation import check_count, check_type
 from ..subjects import Subject, check_pattern, check_subject
 from .handler import Handler, plan
 from .lookup import HandlerLookup
-from .subscriber import SubscriberSpec, WhenFull, check_queue
+from .subscriber import SubscriberSpec, WhenFull, check_group, check_queue
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -53,6 +55,7 @@ class Router:
         when_full: WhenFull = "drop_oldest",
         concurrency: int = 1,
         inline: bool = False,
+        group: str | None = None,
     ) -> Callable[[F], F]:
         """Register a function that receives the publications of a pattern, one at a time and in order.
 
@@ -62,20 +65,23 @@ class Router:
             when_full: What happens to one more; see `WhenFull`.
             concurrency: Above 1: that many at the same time, and no order.
             inline: Call a plain function on the event loop.
+            group: Each publication is for one subscription of those that name the same group and pattern: in this bus, in all
+                nodes of its cluster, and in other programs where the wire has groups (NATS).
 
         Raises:
             TypeError: The signature cannot be filled.
-            ValueError: A queue or concurrency below 1, or an unknown policy.
+            ValueError: A group that cannot be, a queue or concurrency below 1, or an unknown policy.
             LocalProtocolError: The pattern is not valid.
         """
         name = _name(pattern, "on")
         check_pattern(name)
         check_queue(queue, when_full)
         check_count(concurrency, "concurrency")
+        check_group(group)
 
         def register(function: F) -> F:
             self._lookup.add_subscriber(
-                SubscriberSpec(plan(name, function, inline=inline, publication=True), queue, when_full, concurrency)
+                SubscriberSpec(plan(name, function, inline=inline, publication=True), queue, when_full, concurrency, group)
             )
             return function
 
@@ -94,7 +100,7 @@ class Router:
             self._lookup.add(_moved(handler, prefix))
         for spec in list(router._lookup.subscribers):
             moved = _moved(spec.handler, prefix, publication=True)
-            self._lookup.add_subscriber(SubscriberSpec(moved, spec.queue, spec.when_full, spec.concurrency))
+            self._lookup.add_subscriber(evolve(spec, handler=moved))
 
 
 def _name(subject: Any, verb: str) -> Any:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias, get_args
+import re
+from typing import Final, Literal, TypeAlias, get_args
 
 from attrs import frozen
 
-from .._validation import check_count
+from .._validation import check_count, shown
 from .handler import Handler
 
 WhenFull: TypeAlias = Literal["block", "drop_oldest", "drop_newest", "latest"]
@@ -18,6 +19,9 @@ subscription ends with `SlowConsumer`, and an `on` handler loses its oldest. Nei
 """
 
 
+_GROUP: Final = re.compile(r"(?=.{1,100}\Z)[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
+
+
 @frozen
 class SubscriberSpec:
     """A registered `on` handler."""
@@ -26,6 +30,19 @@ class SubscriberSpec:
     queue: int
     when_full: WhenFull
     concurrency: int
+    group: str | None = None
+
+
+def check_group(group: object) -> None:
+    """Raise TypeError or ValueError for a group that cannot be."""
+    if group is None:
+        return
+    if not isinstance(group, str):
+        raise TypeError(f"group={shown(group)}: the name of a group, for example group='billing', not {type(group).__name__}")
+    if not _GROUP.fullmatch(group):
+        raise ValueError(
+            f"group={group!r:.60}: 1 to 100 letters, digits, '-', '_' or '.', with no dot at an end or two together"
+        )
 
 
 def check_queue(queue: int, when_full: str) -> None:

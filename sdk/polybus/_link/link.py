@@ -37,7 +37,11 @@ from ..plugins import (
     CloseWanted,
     CodecFeatures,
     Confirmed,
+    Due,
     Identity,
+    Lost,
+    NodeJoined,
+    NodeLeft,
     OtherServers,
     PeerClosed,
     PeerOpened,
@@ -61,7 +65,7 @@ if TYPE_CHECKING:
     from ..body import BodyFormat
     from ..plugins import Admission, Codec, ProtocolAdapter, Receiver, Role, Session, Transport
     from ..plugins.recording import Recorder
-    from .ports import LinkDialer, LinkOwner, PeerPort, StalledCalls
+    from .ports import BackbonePort, LinkDialer, LinkOwner, PeerPort, StalledCalls
 
 logger: logging.Logger = logging.getLogger("polybus.link")
 
@@ -126,6 +130,10 @@ class Link:
     was_up: bool = field(default=False, init=False)
     renews: bool = field(default=False, init=False)
     """True where every attempt asks for credentials anew."""
+    backbone: BackbonePort | None = field(default=None, kw_only=True)
+    """Present on the link between the nodes of a cluster."""
+    holds: bool = field(default=False, init=False)
+    """True while all but answers waits, since others are not back yet."""
     recorder: Recorder | None = field(default=None, init=False)
     """Records this link, besides the recorders of the whole bus."""
     expires: float | None = field(init=False)
@@ -136,6 +144,8 @@ class Link:
     _taps: Taps | None = field(default=None, init=False)
     _confirmations: Confirmations | None = field(default=None, init=False)
     _since: float = field(default=0.0, init=False)
+    _due: float = field(default=math.inf, init=False)
+    """Time at which the session is to be called, where it has asked for that."""
 
     def __attrs_post_init__(self) -> None:
         runtime = self.runtime = self.services.running
@@ -170,6 +180,11 @@ class Link:
         """True while messages are exchanged, also while it is being closed."""
         state = self.state
         return state is State.UP or state is State.CLOSING
+
+    @property
+    def has_groups(self) -> bool:
+        """True where groups share handlers and publications on this wire, and each has a copy of its own."""
+        return self.session is not None and self.session.capabilities.groups
 
     @property
     def upstream(self) -> bool:
@@ -315,11 +330,31 @@ class Link:
         if session is not None and self.session is session:
             due = session.next_tick()
             if due is not None and due <= now:
-                session.tick(now)
-                self._take_events(now)
-                if self.deferred:
-                    self._do_deferred()
-                self.flush()
+                self._tick_session()
+
+    def _tick_session(self) -> None:
+        session, now = self.session, self.runtime.time()
+        if session is None:
+            return
+        session.tick(now)
+        self._take_events(now)
+        if self.deferred:
+            self._do_deferred()
+        self.flush()
+
+    def _call_when_due(self, due: float, now: float) -> None:
+        if due <= now:
+            self.runtime.call_soon(self._tick_session)
+        elif due < self._due:
+            self._due = due
+            self.runtime.watch(self, due)
+
+    def _expire(self, now: float) -> float:
+        """Call the session where it is time for that. The next time."""
+        if self._due <= now:
+            self._due = math.inf
+            self._tick_session()
+        return self._due
 
     # -- what comes in ---------------------------------------------------------------------------------------------------
 
@@ -361,6 +396,9 @@ class Link:
         assert session is not None
         for event in session.events():
             if isinstance(event, Message):
+                if event.peer is not None and self.backbone is not None:
+                    self.backbone.receive(event, now)
+                    continue
                 peer = self.peer or self._peer_of(event.peer)
                 if peer is None:  # it was sent away, has never been opened, or waits to be let in
                     if self.multiplexed is not None:
@@ -421,6 +459,14 @@ class Link:
         elif isinstance(event, Confirmed):
             if self._confirmations is not None:
                 self._confirmations.answered(event)
+        elif isinstance(event, Due):
+            self._call_when_due(event.at, now)
+        elif isinstance(event, Lost):
+            if self.peer is not None:
+                self.peer.lost(event.ids, Disconnected(event.reason, self.address, event.sent))
+        elif isinstance(event, (NodeJoined, NodeLeft)):
+            if self.backbone is not None:
+                self.backbone.node_event(event)
         elif isinstance(event, OtherServers):
             if self._dialer is not None:
                 self._dialer.other_servers(event.addresses, event.leaving)
@@ -602,7 +648,7 @@ class Link:
 
     def answer(self, message: Message, peer: PeerPort) -> None:
         """Send what must not be dropped: answers, items, control. A peer that does not read even these loses its link."""
-        if self.flowing or (self.takes_more and not self.outbox):
+        if self.flowing or (self.takes_more and (not self.outbox or self.holds)):
             self.write(message, peer)
         elif self.state is State.UP and not self._wait(message, peer, None, 0.0, droppable=False):
             self.too_slow(peer, "its outbox is full of answers")
@@ -683,12 +729,12 @@ class Link:
         return not self.paused and self.stands
 
     def _update_flow(self) -> None:
-        self.flowing = self.state is State.UP and not self.paused and not self.outbox and self.initiates
+        self.flowing = self.state is State.UP and not self.paused and not self.outbox and self.initiates and not self.holds
 
     def _drain_outbox(self) -> None:
         """Write what waits, as far as the connection takes it."""
         outbox = self.outbox
-        if outbox is not None:
+        if outbox is not None and not self.holds:
             outbox.drain()
             if not len(outbox):
                 self.outbox = None
@@ -716,6 +762,17 @@ class Link:
         """
         while self.stands and self.outbox is not None and not self.outbox.takes_answers:
             await self.room(math.inf)
+
+    def hold(self) -> None:
+        """Let all but answers wait, until `release`."""
+        self.holds = True
+        self._update_flow()
+
+    def release(self) -> None:
+        """Write what waits."""
+        if self.holds:
+            self.holds = False
+            self._drain_outbox()
 
     def pause_writing(self) -> None:
         self.paused = True

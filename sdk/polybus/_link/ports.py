@@ -5,14 +5,14 @@ A peer that a link hands on, in an event or as `Link.peer`, has the type `Any`: 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from .._rpc.reply import Reply
     from ..errors import BusError, RemoteProtocolError
     from ..message import Message
-    from ..plugins import Closed, Identity
+    from ..plugins import Closed, Identity, NodeJoined, NodeLeft
     from .link import Link
 
 
@@ -34,6 +34,16 @@ class LinkDialer(Protocol):
     def link_up(self) -> None: ...
     def link_down(self, why: Closed) -> None: ...
     def other_servers(self, addresses: Sequence[str], leaving: bool) -> None: ...
+
+
+class BackbonePort(Protocol):
+    """The part of a bus that makes it a node of a cluster."""
+
+    def receive(self, message: Message, now: float) -> None:
+        """Act on a message that says in `Message.peer` whom it is for."""
+
+    def node_event(self, event: NodeJoined | NodeLeft) -> None:
+        """Take note of a node that has come or gone."""
 
 
 class PeerPort(Protocol):
@@ -73,6 +83,9 @@ class PeerPort(Protocol):
 
     def abandoned(self, reply: Reply[Any]) -> None:
         """Forget a request: no task waits for its answer any more."""
+
+    def lost(self, ids: Collection[Any], error: BusError) -> None:
+        """Fail requests and channels to the peer, and stop those of it, that come to no end."""
 
     def cut_off(self, reason: str, error: BusError | None) -> None:
         """Fail what waits for it: nothing more will come from it."""

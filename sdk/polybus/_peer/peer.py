@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 import anyio
@@ -424,9 +424,16 @@ class Peer:
     # -- requests to the peer --------------------------------------------------------------------------------------------
 
     def send_request(
-        self, kind: Kind, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
+        self,
+        kind: Kind,
+        subject: str | int,
+        body: Any,
+        timeout: float,
+        returns: Any,
+        headers: dict[str, str] | None,
+        to: Any = None,
     ) -> Reply[Any]:
-        """Send a request whose arguments have been checked.
+        """Send a request whose arguments have been checked; `to` is for whom behind the peer it is, in a cluster.
 
         Raises:
             EncodeError, Unsupported, LocalProtocolError: As `request`.
@@ -441,6 +448,8 @@ class Peer:
         if body is not None:
             message.format = chosen = link.format_for(body, subject)
             message.raw = chosen.encode(body)
+        if to is not None:
+            message.extras = {"to": to}
         reply.on_cancel = self.abandoned
         link.request(message, reply, self)
         if deadline < self.due:
@@ -516,7 +525,7 @@ class Peer:
         link.session.forget(reply.key, link.runtime.time())
         link.flush()  # a session may have something to say of it
         speaks_extensions = self.speaks_extensions
-        if speaks_extensions:
+        if speaks_extensions or link.session.capabilities.built_in:
             self._send_cancel(reply.key, reply.subject)
         elif speaks_extensions is None and not self.silent and link.session.capabilities.extensions:
             link.runtime.spawn(self._cancel_when_known, reply.key, reply.subject)
@@ -669,6 +678,16 @@ class Peer:
                 reply.on_cancel(reply)
             except Exception:  # of a plugin's session: it must not cost others their deadlines
                 self.link.broken()
+
+    def lost(self, ids: Collection[Any], error: BusError) -> None:
+        calls, channels = self.calls, self.channels
+        for id in ids:
+            if (reply := self.pending.pop(id, None)) is not None:
+                reply.fail(another(error))
+            if (channel := channels.get(id)) is not None:
+                channel.lost(another(error))
+            if (call := calls.get(id)) is not None:
+                call.stop()
 
     def cut_off(self, reason: str, error: BusError | None) -> None:
         failed = error if error is not None else Disconnected(reason, self.address, True)

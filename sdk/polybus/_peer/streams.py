@@ -38,19 +38,29 @@ class Streams:
 
     # -- opened by this bus ----------------------------------------------------------------------------------------------
 
-    async def open(self, subject: str | int, body: Any, mode: str, timeout: float | None, hops: int = 0) -> Channel[Any, Any]:
-        """Open a stream or channel at the peer.
+    async def open(
+        self, subject: str | int, body: Any, mode: str, timeout: float | None, hops: int = 0, *, to: Any = None
+    ) -> Channel[Any, Any]:
+        """Open a stream or channel at the peer; `to` is for whom behind the peer it is, in a cluster.
 
         Raises:
             Unsupported: The peer or its wire has none.
             TooManyRequests, EncodeError, Disconnected: As `open_channel`.
         """
         channel: Channel[Any, Any] = Channel(self.link.runtime.loop, self, subject, 0)
-        await self.open_channel(channel, body, mode, timeout, CREDIT, hops)
+        await self.open_channel(channel, body, mode, timeout, CREDIT, hops, to=to)
         return channel
 
     async def open_channel(
-        self, channel: Channel[Any, Any], body: Any, mode: str, timeout: float | None, credit: int, hops: int = 0
+        self,
+        channel: Channel[Any, Any],
+        body: Any,
+        mode: str,
+        timeout: float | None,
+        credit: int,
+        hops: int = 0,
+        *,
+        to: Any = None,
     ) -> None:
         """Write an open that has come through so many bridges and tunnels before this link.
 
@@ -61,9 +71,10 @@ class Streams:
             Disconnected: The link is down.
         """
         link, peer, subject = self.link, self._peer, channel.subject
-        if link.session is not None and not link.session.capabilities.extensions:
+        can = None if link.session is None else link.session.capabilities
+        if can is not None and not can.extensions:
             raise Unsupported(f"{peer.protocol} cannot carry a {mode}")
-        if not await peer.extended():
+        if not (can is not None and can.built_in) and not await peer.extended():
             raise peer.negotiation.unsupported(f"it can carry requests, but no {mode}")
         if peer.negotiation.answers_only:
             raise Unsupported(f"{peer!r} only answers on this connection: it can carry requests, but no {mode}")
@@ -71,6 +82,8 @@ class Streams:
         if len(self.channels) >= 2 * link.runtime.limits.channels:
             raise TooManyRequests(f"{len(self.channels)} channels are open on this peer (Limits.channels)")
         facts = {"mode": mode, "credit": credit, "hops": hops}
+        if to is not None:
+            facts["to"] = to
         ttl = link.runtime.ttl(now, now + timeout if timeout else math.inf)
         message = Message(Kind.OPEN, subject, None, None, link.format, None, ttl)
         message.extras = facts

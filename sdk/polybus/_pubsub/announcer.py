@@ -6,14 +6,15 @@ import inspect
 import logging
 from collections.abc import Collection, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
-from attrs import define, field
+from attrs import define, field, frozen
 
 from .._peer.extension_probe import HELLO_TIMEOUT
 from ..errors import BusError, Disconnected, Forbidden, LocalProtocolError, Unsupported
 from ..message import Kind, Message
+from ..plugins import ToUser
 from ..subjects import is_pattern, wire_pattern
 from .recipients import bare_peer, has_numbers
 
@@ -29,6 +30,18 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus")
 
 
+@frozen
+class Grouped:
+    """A subscription that is a member of a group: each publication is for one of them."""
+
+    pattern: str | int
+    group: str
+
+
+Interest: TypeAlias = str | int | Grouped | ToUser
+"""What is told of a subscription: a pattern, perhaps with a group; or of a client, the user that it is."""
+
+
 @define(eq=False)
 class SubscriptionAnnouncer:
     """Tells peers what this bus has subscribed to, counted by pattern, and what it answers."""
@@ -37,42 +50,66 @@ class SubscriptionAnnouncer:
     _lookup: HandlerLookup
     _recipients: Recipients
     _to_peers: PeerSubscriptions
-    _patterns: dict[str | int, int] = field(factory=dict, init=False)
+    _interests: dict[Interest, int] = field(factory=dict, init=False)
+    """What this bus itself has subscribed to."""
+    _behind: dict[Interest, int] = field(factory=dict, init=False)
+    """What its clients have subscribed to, and the users that they are: told to the cluster alone."""
+    backbone: Peer | None = field(default=None, init=False)
+    """The cluster, while it is connected."""
     _restoring: dict[Peer, anyio.Event] = field(factory=dict, init=False)
     """Peers that are told of patterns as soon as it is known who they are."""
 
     @property
     def has_patterns(self) -> bool:
         """Tells whether this bus has subscribed to anything."""
-        return len(self._patterns) > 0
+        return len(self._interests) > 0
 
-    def add(self, pattern: str | int) -> None:
-        """Count one more subscription of this bus; `announce` tells it."""
-        pattern = wire_pattern(pattern)
-        self._patterns[pattern] = self._patterns.get(pattern, 0) + 1
+    def add(self, pattern: str | int, group: str | None = None) -> None:
+        """Count one more subscription of this bus, which may be a member of a group; `announce` tells it."""
+        interest = interest_in(pattern, group)
+        self._interests[interest] = self._interests.get(interest, 0) + 1
 
-    def remove(self, pattern: str | int) -> None:
-        """Count one subscription less; the last one of its pattern is taken back at the peers."""
-        pattern = wire_pattern(pattern)
-        left = self._patterns.get(pattern, 0) - 1
-        if left > 0:
-            self._patterns[pattern] = left
-            return
-        self._patterns.pop(pattern, None)
-        for peer in self._audience():
-            self._take_back(peer, pattern)
+    def remove(self, pattern: str | int, group: str | None = None) -> None:
+        """Count one subscription less; the last one of its pattern (and group) is taken back at the peers."""
+        interest = interest_in(pattern, group)
+        if not _one_less(self._interests, interest):
+            for peer in self._audience():
+                self._take_back(peer, interest)
 
-    def _take_back(self, peer: Peer, pattern: str | int) -> None:
+    def add_behind(self, interest: Interest) -> None:
+        """Count one more interest of a client of this bus, and tell the cluster."""
+        known = interest in self._behind
+        self._behind[interest] = self._behind.get(interest, 0) + 1
+        if not known and self.backbone is not None and interest not in self._interests:
+            _send(_announcement("publish", interest, self.backbone), self.backbone)
+
+    def remove_behind(self, interest: Interest) -> None:
+        """Count one less; the last one is taken back at the cluster."""
+        if not _one_less(self._behind, interest) and self.backbone is not None:
+            self._take_back(self.backbone, interest)
+
+    def _wants(self, interest: Interest, link: Link) -> bool:
+        """Tell whether this bus, or a client of it that the other end is told of, has subscribed to it."""
+        if interest in self._interests or (link.backbone is not None and interest in self._behind):
+            return True
+        if _has_groups(link) or isinstance(interest, (Grouped, ToUser)):
+            return False
+        return any(isinstance(one, Grouped) and one.pattern == interest for one in self._interests)
+
+    def _take_back(self, peer: Peer, interest: Interest) -> None:
         """Unsubscribe at a peer, unless something else here needs the pattern."""
         link = peer.link
-        wanted = (pattern in self._patterns and _announces(link)) or pattern in self._to_peers.patterns(peer)
+        if not _has_groups(link):
+            interest = _pattern(interest)
+        pattern = _pattern(interest)
+        wanted = (self._wants(interest, link) and _announces(link)) or interest in self._to_peers.patterns(peer)
         if (
             not wanted
             and link.initiates
             and self._understands(peer, pattern)
             and not (_tells_handlers(link) and not _has_groups(link) and pattern in self._lookup.answered())
         ):
-            _send(Message(Kind.UNSUBSCRIBE, pattern), peer)
+            _send(_announcement("publish", interest, peer, Kind.UNSUBSCRIBE), peer)
 
     async def ask(self, peer: Peer, subscription: Subscription) -> None:
         """Subscribe at one peer alone, and wait until it knows. One whose link is down is told when it is back.
@@ -136,20 +173,20 @@ class SubscriptionAnnouncer:
         links = runtime.links if runtime is not None else ()
         return [peer for link in links if link.stands and _announces(link) for peer in link.peers]
 
-    async def announce(self, pattern: str | int) -> None:
-        """Tell the peers that are connected of a pattern, and wait until they know.
+    async def announce(self, pattern: str | int, group: str | None = None) -> None:
+        """Tell the peers that are connected of a pattern (and group), and wait until they know.
 
         Raises:
             Unsupported: A bare peer cannot match patterns; or no wire among several can carry such a subject.
             Forbidden: A peer refused. The others know, here as there.
         """
-        pattern = wire_pattern(pattern)
+        interest = interest_in(pattern, group)
         told = self._audience()
         foreign: list[BusError] = []
         refused: list[BusError] = []
         for peer in told:
             try:
-                await self._announce_to(peer, pattern)
+                await self._announce_to(peer, interest)
             except Disconnected:
                 continue  # the link is restored with all patterns when it comes back
             except LocalProtocolError as error:  # such subjects are not of that wire
@@ -172,9 +209,9 @@ class SubscriptionAnnouncer:
         except BusError as error:
             logger.warning("polybus: not all peers hear of %r: %s", pattern, error)
 
-    async def _announce_to(self, peer: Peer, pattern: str | int, *, alone: bool = False) -> None:
+    async def _announce_to(self, peer: Peer, interest: Interest, *, alone: bool = False) -> None:
         """Tell one peer, and wait until it knows. One that is asked alone must carry it too where it has dialled in."""
-        link = peer.link
+        link, pattern = peer.link, _pattern(interest)
         if alone:
             link.check_initiates(peer)
         if not self._understands(peer, pattern) and not await peer.extended():
@@ -185,9 +222,9 @@ class SubscriptionAnnouncer:
             if peer in self._recipients.unconfirmed:
                 raise bare_peer(peer)
             raise peer.negotiation.unsupported(f"it matches exact subjects only: subscribe to those instead of {pattern!r}")
-        if not alone and not self._allowed(peer, [("publish", pattern)]):
+        if not alone and not self._allowed(peer, [("publish", interest)]):
             return
-        link.answer(Message(Kind.SUBSCRIBE, pattern), peer)
+        link.answer(_announcement("publish", interest, peer), peer)
         await link.written()
         if pattern in await link.confirmed():
             raise Forbidden(f"{peer!r} does not let us subscribe to {pattern!r}")
@@ -223,7 +260,7 @@ class SubscriptionAnnouncer:
 
     async def prepare_link(self) -> None:
         """Say who this bus is to the peers that know its subscriptions, before there is one link more."""
-        if self._recipients.upstream and self._patterns:
+        if self._recipients.upstream and self._interests:
             for peer in self._recipients.unintroduced():
                 with suppress(BusError):
                     await peer.negotiation.confirm()
@@ -248,25 +285,30 @@ class SubscriptionAnnouncer:
             return
         if link.upstream:
             peer.greet()
-        later = []
+        later: list[str | int] = []
         for verb, name in self._allowed(peer, self._names(peer, link)):
-            if self._understands(peer, name):
+            if self._understands(peer, _pattern(name)):
                 self._tell(peer, verb, name)
             else:
-                later.append(name)
+                later.append(_pattern(name))
         link.flush()
         if later:
             done = self._restoring[peer] = anyio.Event()
             link.runtime.spawn(self._restore_patterns, peer, later, done)
 
-    def _names(self, peer: Peer, link: Link) -> list[tuple[str, str | int]]:
+    def _names(self, peer: Peer, link: Link) -> list[tuple[str, Interest]]:
         """List the verbs and names that a peer is to be told of."""
-        names = [("publish", pattern) for pattern in dict.fromkeys((*self._patterns, *self._to_peers.patterns(peer)))]
+        interests: list[Interest] = [*self._interests, *(self._behind if link.backbone is not None else ())]
+        if not _has_groups(link):
+            interests = [_pattern(interest) for interest in interests]
+        names: list[tuple[str, Interest]] = [
+            ("publish", interest) for interest in dict.fromkeys((*interests, *self._to_peers.patterns(peer)))
+        ]
         if _tells_handlers(link):
             names += [("request", subject) for subject in self._lookup.answered(patterns=_has_groups(link))]
         return names
 
-    def _allowed(self, peer: Peer, names: list[tuple[str, str | int]]) -> Collection[tuple[str, str | int]]:
+    def _allowed(self, peer: Peer, names: list[tuple[str, Interest]]) -> Collection[tuple[str, Interest]]:
         """Filter the names that a peer may be told of, each with its verb: without leave it shall not even know them.
 
         What an asynchronous `authorize` allows is told later.
@@ -274,26 +316,28 @@ class SubscriptionAnnouncer:
         link = peer.link
         if self._services.authorize is None or link.upstream or not _tells_handlers(link):
             return _each_once(names, link)
-        allowed: list[tuple[str, str | int]] = []
-        for index, (verb, name) in enumerate(names):
+        allowed: list[tuple[str, Interest]] = []
+        for index, (verb, interest) in enumerate(names):
+            name = _pattern(interest)
             answer = self._services.access.asks(peer, verb, name, Message(Kind(verb), name))
             if inspect.isawaitable(answer):
                 getattr(answer, "close", lambda: None)()  # asked again, where it can be waited for
                 peer.spawn(self._tell_allowed, peer, names[index:])
                 break
             if answer:
-                allowed.append((verb, name))
+                allowed.append((verb, interest))
         return _each_once(allowed, link)
 
-    async def _tell_allowed(self, peer: Peer, names: list[tuple[str, str | int]]) -> None:
+    async def _tell_allowed(self, peer: Peer, names: list[tuple[str, Interest]]) -> None:
         authority = self._services.access
-        for verb, name in names:
+        for verb, interest in names:
+            name = _pattern(interest)
             if await authority.answer(authority.asks(peer, verb, name, Message(Kind(verb), name))) and peer.connected:
                 if self._understands(peer, name):
-                    _send(_announcement(verb, name, peer), peer)
+                    _send(_announcement(verb, interest, peer), peer)
 
     @staticmethod
-    def _tell(peer: Peer, verb: str, name: str | int) -> None:
+    def _tell(peer: Peer, verb: str, name: Interest) -> None:
         """Queue one subscription, for the session to write many at once."""
         link = peer.link
         assert link.session is not None
@@ -323,7 +367,7 @@ class SubscriptionAnnouncer:
         if session is None or not peer.connected or not _announces(link):
             return
         waited = session.capabilities.asks_before_publishing or not session.capabilities.subscribe
-        names = [(verb, name) for verb, name in self._names(peer, link) if waited or is_pattern(name)]
+        names = [(verb, name) for verb, name in self._names(peer, link) if waited or is_pattern(_pattern(name))]
         for verb, name in self._allowed(peer, names):
             _send(_announcement(verb, name, peer), peer)
 
@@ -361,13 +405,42 @@ def _send(message: Message, peer: Peer) -> None:
         logger.debug("polybus: %r is not told of %r: %s", peer, message.subject, error)
 
 
-def _announcement(verb: str, name: str | int, peer: Peer) -> Message:
-    """Make the message that tells of a subscription (`publish`) or a handler (`request`)."""
-    groups = verb == "request" and _has_groups(peer.link)
-    return Message(Kind.SUBSCRIBE, name, attributes={"handler": True} if groups else None)
+def _announcement(verb: str, interest: Interest, peer: Peer, kind: Kind = Kind.SUBSCRIBE) -> Message:
+    """Make the message that tells of a subscription (`publish`) or a handler (`request`), or takes it back."""
+    facts: dict[str, Any] | None = None
+    if _has_groups(peer.link):
+        if verb == "request":
+            facts = {"handler": True}
+        elif isinstance(interest, Grouped):
+            facts = {"group": interest.group}
+        elif isinstance(interest, ToUser):
+            facts = {"user": interest.key}
+    return Message(kind, _pattern(interest), attributes=facts)
 
 
-def _each_once(names: Iterable[tuple[str, str | int]], link: Link) -> Collection[tuple[str, str | int]]:
+def _pattern(interest: Interest) -> str | int:
+    if isinstance(interest, Grouped):
+        return interest.pattern
+    return "" if isinstance(interest, ToUser) else interest
+
+
+def interest_in(pattern: str | int, group: str | None = None) -> Interest:
+    """Make the interest of a subscription, perhaps a member of a group."""
+    name = wire_pattern(pattern)
+    return name if group is None else Grouped(name, group)
+
+
+def _one_less(counts: dict[Interest, int], interest: Interest) -> bool:
+    """Count one less. False where none is left."""
+    left = counts.get(interest, 0) - 1
+    if left > 0:
+        counts[interest] = left
+        return True
+    counts.pop(interest, None)
+    return False
+
+
+def _each_once(names: Iterable[tuple[str, Interest]], link: Link) -> Collection[tuple[str, Interest]]:
     """Leave out what would be told twice: where handlers have no form of their own, a handler's subject that is subscribed."""
     if _has_groups(link):
         return dict.fromkeys(names)
@@ -375,8 +448,8 @@ def _each_once(names: Iterable[tuple[str, str | int]], link: Link) -> Collection
 
 
 def _has_groups(link: Link) -> bool:
-    """Tell whether a wire announces handlers in a form of their own."""
-    return link.session is not None and link.session.capabilities.groups
+    """Tell whether a wire announces handlers and groups in a form of their own."""
+    return link.session is not None and link.session.capabilities.groups  # not by the property: this is asked often
 
 
 def _tells_handlers(link: Link) -> bool:

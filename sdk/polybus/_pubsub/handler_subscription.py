@@ -26,7 +26,7 @@ class HandlerSubscription(SubscriptionQueue):
     __slots__ = ("_concurrency", "_handler", "_workers", "_runtime")
 
     def __init__(self, services: Services, runtime: Runtime, spec: SubscriberSpec) -> None:
-        super().__init__(services, spec.handler.subject, spec.queue, spec.when_full, True)
+        super().__init__(services, spec.handler.subject, spec.queue, spec.when_full, True, spec.group)
         self._runtime = runtime
         self._handler = spec.handler
         self._concurrency = spec.concurrency

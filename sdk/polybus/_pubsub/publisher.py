@@ -111,6 +111,8 @@ class Publisher:
     _deduplicator: Deduplicator
     routes: dict[str | int, PublicationRoute] = field(factory=dict, init=False)
     """Recent answers of `route`."""
+    client_routes: dict[str | int, tuple[Peer, ...]] = field(factory=dict, init=False)
+    """The clients that recent publications of other nodes of the cluster went to."""
     since_yield: int = field(default=0, init=False)
     """Publications, and copies of them, since the last `yield_to_loop`."""
     _numbering: bool = field(default=False, init=False)
@@ -302,6 +304,33 @@ class Publisher:
             raise QueueFull(f"no room in {', '.join(full)}")
         if failed is not None:
             raise failed
+
+    def publish_to_clients(self, message: Message) -> None:
+        """Send a publication of another node of the cluster to the clients of this bus, each as its policy says."""
+        subject = message.subject
+        clients = self.client_routes.get(subject)
+        if clients is None:
+            clients = self._recipients.clients(subject)
+            if len(self.client_routes) >= ROUTES:
+                self.client_routes.clear()
+            self.client_routes[subject] = clients
+        if not clients:
+            return
+        runtime = self._services.running
+        deadline, free = runtime.time() + 30.0, self._services.authorize is None
+        shared, turn, at_once = message.shared, runtime.turn(), 0
+        for peer in clients:
+            link = peer.link
+            try:
+                if free and link.flowing and (framing := link.framing) is not None:
+                    link.send_framed(shared.get(framing) or link.framed(message), turn)  # type: ignore[misc]  # it goes with `framing`
+                    at_once += 1
+                else:
+                    self.send_nowait(message, peer, deadline)
+            except BusError as error:
+                self.unsent(message, peer, "published", error)
+        self._services.counters.sent += at_once
+        message.forget_shared()
 
     def _check_unconfirmed(self, peer: Peer) -> None:
         """

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .._core.via import Deduplicator
-from .._handlers.subscriber import SubscriberSpec, WhenFull, check_queue
+from .._handlers.subscriber import SubscriberSpec, WhenFull, check_group, check_queue
 from .._util.pattern_index import SubjectIndex
 from .._util.typed_body import unreadable
 from .._validation import shown
 from ..errors import BusError, another
 from ..subjects import AnySubject, Subject, check_pattern
-from .announcer import SubscriptionAnnouncer
+from .announcer import SubscriptionAnnouncer, interest_in
+from .group import SubscriptionGroup
 from .handler_subscription import HandlerSubscription
 from .peer_subscriptions import PeerSubscriptions
 from .publisher import Publisher
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from .._core.services import Services
     from .._handlers.lookup import HandlerLookup
     from .._peer.peer import Peer
+    from ..message import Message
     from .ports import HandlerQueue, PublicationQueue
 
 
@@ -40,6 +42,7 @@ class PubSub:
         self._check_gone = check_gone
         self._handler_queues: list[HandlerQueue] = []
         self._subscriptions: dict[Subscription, None] = {}
+        self._groups: dict[Any, SubscriptionGroup] = {}
         self.local: SubjectIndex[PublicationQueue] = SubjectIndex()
         self.remote: SubjectIndex[Peer] = SubjectIndex()
         relays: SubjectIndex[str | int] = SubjectIndex()
@@ -50,13 +53,14 @@ class PubSub:
         self.publisher: Publisher = Publisher(services, check_gone, self.local, relays, self.recipients, self.deduplicator)
         self.relay: Relay = Relay(services, relays, self.recipients, self.publisher, self.deduplicator)
         self.receiver: PublicationReceiver = PublicationReceiver(
-            self.local, self.remote, self.to_peers, self.relay, self.deduplicator
+            self.local, self.remote, self.to_peers, self.relay, self.deduplicator, self.publisher, self.deliver_to_group
         )
         for index in (self.local, self.remote, relays):
             index.changed = self._forget_routes
 
     def _forget_routes(self) -> None:
         self.publisher.routes.clear()
+        self.publisher.client_routes.clear()
         self.receiver.queues.clear()
 
     @property
@@ -95,6 +99,7 @@ class PubSub:
         *,
         local: bool = False,
         peer: Peer | None = None,
+        group: str | None = None,
     ) -> Subscription[Any]:
         """Make a subscription, to one peer or to all; it takes part while it is entered.
 
@@ -106,9 +111,10 @@ class PubSub:
             returns = pattern.takes
         check_pattern(name, self._services.limits.subject)
         check_queue(queue, when_full)
+        check_group(group)
         if (why := unreadable(returns)) is not None:
             raise TypeError(f"returns={shown(returns)}: a type, for example returns=dict; {why}")
-        return Subscription(self, self._services, name, returns, queue, when_full, local, peer)
+        return Subscription(self, self._services, name, returns, queue, when_full, local, peer, group)
 
     async def subscribe(self, subscription: Subscription) -> None:
         """Take a subscription in; returns when the peers that are connected know of it.
@@ -124,7 +130,7 @@ class PubSub:
             await self.announcer.ask(subscription.peer, subscription)
             return
         self._take_in(subscription)
-        await self.announcer.announce(subscription.pattern)
+        await self.announcer.announce(subscription.pattern, subscription.group)
 
     def unsubscribe(self, subscription: Subscription) -> None:
         """Take a subscription out; one that is not in is ignored."""
@@ -168,13 +174,40 @@ class PubSub:
 
     def _take_in(self, queue: PublicationQueue) -> None:
         """Deliver publications to a queue from now on."""
-        self.local.add(queue.pattern, queue)
-        self.announcer.add(queue.pattern)
+        if queue.group is None:
+            self.local.add(queue.pattern, queue)
+        else:
+            self._join(interest_in(queue.pattern, queue.group), queue)
+        self.announcer.add(queue.pattern, queue.group)
+
+    def _join(self, interest: Any, queue: PublicationQueue) -> None:
+        group = self._groups.get(interest)
+        if group is None:
+            group = self._groups[interest] = SubscriptionGroup(interest.pattern, interest.group, self.recipients.shares)
+            self.local.add(group.pattern, group)
+        group.members.append(queue)
+
+    def _part(self, interest: Any, queue: PublicationQueue) -> None:
+        group = self._groups.get(interest)
+        if group is not None and queue in group.members:
+            group.members.remove(queue)
+            if not group.members:
+                del self._groups[interest]
+                self.local.remove(group.pattern, group)
+
+    def deliver_to_group(self, message: Message, group: str, pattern: str | int) -> None:
+        """Deliver a publication that the engine has chosen a member of a group here for."""
+        found = self._groups.get(interest_in(pattern, group))
+        if found is not None:  # or it was given up while this was on its way
+            found.give(message)
 
     def _take_out(self, queue: PublicationQueue) -> None:
         """Deliver no more publications to a queue."""
-        self.local.remove(queue.pattern, queue)
-        self.announcer.remove(queue.pattern)
+        if queue.group is None:
+            self.local.remove(queue.pattern, queue)
+        else:
+            self._part(interest_in(queue.pattern, queue.group), queue)
+        self.announcer.remove(queue.pattern, queue.group)
 
     # -- peers -----------------------------------------------------------------------------------------------------------
 

@@ -59,6 +59,7 @@ class SubscriptionQueue(ABC):
         "_tells_at",
         "_told",
         "dropped",
+        "group",
         "local",
         "pattern",
         "queue",
@@ -68,13 +69,23 @@ class SubscriptionQueue(ABC):
     leads_on = False
     """Tells whether it is the way to another bus."""
 
-    def __init__(self, services: Services, pattern: str | int, queue: int, when_full: WhenFull, local: bool) -> None:
+    def __init__(
+        self,
+        services: Services,
+        pattern: str | int,
+        queue: int,
+        when_full: WhenFull,
+        local: bool,
+        group: str | None = None,
+    ) -> None:
         self._services = services
         self.pattern: str | int = pattern
         self.queue: int = queue
         self.when_full: WhenFull = when_full
         self.local: bool = local
         """Tells whether the bus's own publications are taken too."""
+        self.group: str | None = group
+        """The group whose members share the publications of the pattern."""
         self.dropped: int = 0
         self._queue: deque[Message] = deque()
         self._reader_woken: bool = False

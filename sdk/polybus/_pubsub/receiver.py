@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from attrs import define, field
@@ -10,7 +11,7 @@ from .._core.via import ViaHeader, depth_of, vouched
 from .._util.pattern_index import SubjectIndex
 from ..headers import VIA
 from ..message import Message
-from .publisher import ROUTES
+from .publisher import ROUTES, Publisher
 
 if TYPE_CHECKING:
     from .._core.via import Deduplicator
@@ -29,6 +30,8 @@ class PublicationReceiver:
     _to_peers: PeerSubscriptions
     _relay: Relay
     _deduplicator: Deduplicator
+    _publisher: Publisher
+    _deliver_to_group: Callable[[Message, str, str | int], None]
     queues: dict[str | int, tuple[PublicationQueue, ...]] = field(factory=dict, init=False)
     """Queues for publications of peers, of subjects that end here. Empty while there are subscriptions to single peers."""
 
@@ -36,7 +39,10 @@ class PublicationReceiver:
         """Deliver a publication to this bus's own subscriptions, and to others only where a relay says so."""
         if message.headers is not None and VIA in message.headers and not self._is_news(message, peer):
             return
-        subject = message.subject
+        subject, extras = message.subject, message.extras
+        if extras is not None and "group" in extras:
+            self._deliver_to_group(message, extras["group"], extras["pattern"])
+            return
         queues = self.queues.get(subject)
         if queues is None:
             queues = self._local.match(subject)
@@ -55,6 +61,15 @@ class PublicationReceiver:
                 queues = (*queues, *self._to_peers.match(peer, subject))
         for queue in queues:  # after it is remembered: one that ends with this publication is to be forgotten
             queue.offer(message)
+
+    def deliver_to_all(self, message: Message, peer: Peer) -> None:
+        """Deliver a publication of another node of the cluster: to the subscriptions of this bus, and to its clients."""
+        if message.headers is not None and VIA in message.headers and not self._is_news(message, peer):
+            return
+        for queue in self._local.match(message.subject):
+            queue.offer(message)
+        if self._remote.size:
+            self._publisher.publish_to_clients(message)
 
     def takes(self, subject: str | int) -> bool:
         """Tell whether a publication of a peer is delivered to any queue, here or by a relay."""

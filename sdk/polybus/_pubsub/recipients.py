@@ -63,6 +63,14 @@ class Recipients:
             peers = tuple(peer for peer in peers if peer not in held_out)
         return peers
 
+    def shares(self) -> bool:
+        """Tell whether an engine that this bus is connected to, or comes back to, shares among the members of groups."""
+        return any(peer.link.backbone is not None or peer.link.has_groups for peer in self._upstream)
+
+    def clients(self, subject: str | int) -> tuple[Peer, ...]:
+        """List the peers that have dialled in, or are behind a broker, and get publications of the subject."""
+        return tuple(peer for peer in self.of(subject) if not peer.link.upstream)
+
     def unintroduced(self) -> list[Peer]:
         """List the peers that this bus has dialled, and has not told who it is; not those whose links are down: they are told
         later."""

@@ -42,8 +42,9 @@ class Subscription(SubscriptionQueue, Generic[T_co]):
         when_full: WhenFull,
         local: bool,
         peer: Peer | None = None,
+        group: str | None = None,
     ) -> None:
-        super().__init__(services, pattern, queue, when_full, local)
+        super().__init__(services, pattern, queue, when_full, local, group)
         self._pubsub = pubsub
         self.peer: Peer | None = peer
         """The peer whose publications it gets; None for those of all."""

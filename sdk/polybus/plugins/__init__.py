@@ -10,6 +10,7 @@ A **transport** is one connection that carries whole frames, and calls its **rec
 """
 
 from .admission import Admission, Gate, Handshake, Identity
+from .clusters import Due, Lost, NodeJoined, NodeLeft, ToAll, ToClient, ToGroup, ToNode, ToUser
 from .endpoints import Connector, DialOptions, Listening, ListenOptions, TransportAdapter
 from .features import CodecFeatures, EndpointFeatures, ProtocolFeatures, ReceiverFeatures, SessionFeatures, TransportFeatures
 from .framing import FrameCutter, Framing
@@ -46,6 +47,7 @@ __all__ = [
     "Connector",
     "DialOptions",
     "Dissector",
+    "Due",
     "EndpointFeatures",
     "FrameCutter",
     "FrameField",
@@ -57,6 +59,9 @@ __all__ = [
     "Identity",
     "ListenOptions",
     "Listening",
+    "Lost",
+    "NodeJoined",
+    "NodeLeft",
     "OtherServers",
     "PeerClosed",
     "PeerOpened",
@@ -65,12 +70,17 @@ __all__ = [
     "Ready",
     "Receiver",
     "ReceiverFeatures",
-    "Reservation",
     "Refused",
+    "Reservation",
     "Role",
     "Session",
     "SessionEvent",
     "SessionFeatures",
+    "ToAll",
+    "ToClient",
+    "ToGroup",
+    "ToNode",
+    "ToUser",
     "Transport",
     "TransportAdapter",
     "TransportFeatures",

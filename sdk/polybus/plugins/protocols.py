@@ -12,6 +12,7 @@ from ..body import BodyFormat
 from ..errors import BusError, Code, RemoteProtocolError
 from ..limits import Limits
 from ..message import Message
+from .clusters import Due, Lost, NodeJoined, NodeLeft
 
 Role: TypeAlias = Literal["client", "server"]
 """``client`` opened the connection, ``server`` accepted it."""
@@ -34,6 +35,8 @@ class Capabilities:
     """A request carries how long its asker waits."""
     extensions: bool = True
     """The session can write cancel, open, item, credit and end to a peer of ours."""
+    built_in: bool = False
+    """These are of the wire itself: the peer need not be asked whether it is ours."""
     announce: Literal["client", "both"] = "client"
     """Side that tells the other one of its subscriptions: the side that opened the link, or both."""
     handlers: bool = False
@@ -194,7 +197,20 @@ class OtherServers:
     """The server at this end is about to leave: the next connection had better go to another."""
 
 
-SessionEvent: TypeAlias = Ready | PeerOpened | PeerClosed | Refused | Undelivered | CloseWanted | Confirmed | OtherServers
+SessionEvent: TypeAlias = (
+    Ready
+    | PeerOpened
+    | PeerClosed
+    | Refused
+    | Undelivered
+    | CloseWanted
+    | Confirmed
+    | OtherServers
+    | NodeJoined
+    | NodeLeft
+    | Lost
+    | Due
+)
 
 
 class Session(Protocol):

@@ -15,7 +15,7 @@ from tests.support import free_port
 
 from .processes import BOUND, MIB, eventually, running
 
-pytestmark = [pytest.mark.anyio, pytest.mark.own_interpreter]
+pytestmark = pytest.mark.anyio
 
 ROUNDS = int(os.environ.get("POLYBUS_KILL_ROUNDS", "2"))
 BACKOFF = Backoff(initial=0.02, maximum=0.2)
@@ -121,6 +121,7 @@ async def _serving(url: str, inside: str, *, task_status: anyio.abc.TaskStatus[A
         await anyio.sleep_forever()
 
 
+@pytest.mark.own_interpreter
 @pairs
 async def test_an_inner_flood_costs_neither_the_outer_bus_nor_the_memory_of_its_server(outside: str, inside: str) -> None:
     async with running("nest_role", role="server", url=address(outside), inside=inside) as server:

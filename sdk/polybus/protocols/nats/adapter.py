@@ -7,19 +7,22 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, ClassVar, Final
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from ...limits import Limits
 from ...plugins import FrameField, Role
 from .._options import UrlOptions
 from .checks import fault_in_name, has_wildcard
 from .codec import NatsCodec
+from .connection import SessionOptions
 from .credentials import Credentials, KeyPair, key_of, read_creds
 from .dissect import dissect
 from .framing import NatsFraming
-from .session import NatsSession, SessionOptions
+from .session import NatsSession
 
 _LIMITS: Final = Limits()
+_LONGER: Final = 1024
+"""Bytes by which a subject of a cluster may be longer."""
 _WORDS: Final = {"true": True, "1": True, "false": False, "0": False, True: True, False: False}
 
 
@@ -76,6 +79,10 @@ class Nats(UrlOptions):
     token: str = field(default="", repr=False)
     nkey: str = field(default="", repr=False)
     creds: str = ""
+    cluster: str = ""
+    """The cluster that this bus is a node of: for `polybus.cluster`, and no option of a URL."""
+    member: str = field(default="", repr=False)
+    """The id of this bus, in a cluster."""
     _credentials: Credentials = field(init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
@@ -120,7 +127,7 @@ class Nats(UrlOptions):
 
     def codec(self, limits: Limits = _LIMITS) -> NatsCodec:
         """The codec; the same object for equal queue and limits."""
-        return _codec(self.queue, limits)
+        return _codec(self.queue, limits, bool(self.cluster))
 
     def dissect(self, frame: bytes) -> Sequence[FrameField]:
         """The parts of an operation, for people; see `plugins.Dissector`."""
@@ -134,10 +141,14 @@ class Nats(UrlOptions):
             client=self.client,
             credentials=self._fresh_credentials(),
             renews=bool(self.creds),
+            cluster=self.cluster,
+            member=self.member,
         )
         return NatsSession(self.codec(limits), limits, random.SystemRandom() if rng is None else rng, options)
 
 
 @lru_cache(maxsize=64)
-def _codec(queue: str, limits: Limits) -> NatsCodec:
+def _codec(queue: str, limits: Limits, cluster: bool) -> NatsCodec:
+    if cluster:  # what it puts before a subject, and three characters for one
+        limits = evolve(limits, subject=3 * limits.subject + _LONGER)
     return NatsCodec(limits=limits, queue=queue)

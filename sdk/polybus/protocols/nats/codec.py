@@ -35,7 +35,7 @@ from .operations import (
 
 _decode: Final = msgspec.json.Decoder().decode
 _KNOWN: Final = 4096
-_DEADLINE: Final = f"NATS/1.0\r\n{TTL}: %d\r\n\r\n".encode()
+DEADLINE: Final = f"NATS/1.0\r\n{TTL}: %d\r\n\r\n".encode()
 INBOX: Final = "_INBOX."
 _BINARY: Final[frozenset[Literal["text", "binary"]]] = frozenset(("binary",))
 _JSON_BEGINS: Final = frozenset(b'{["-0123456789tfn \t\r\n')
@@ -173,7 +173,7 @@ class NatsCodec:
                 f"NATS has no form for {message.kind.value}: streams, channels and cancelling need a polybus protocol"
             )
         subject = self._subject(message.subject)
-        payload, own = self._payload(message)
+        payload, own = self.payload(message)
         block = write_block(message.headers, own, self.limits.headers) if own or message.headers else b""
         return write_publication(subject, None, block, payload)
 
@@ -186,13 +186,13 @@ class NatsCodec:
             headers: Whether the server carries any.
         """
         subject = self._subject(message.subject)
-        payload, own = self._payload(message)
+        payload, own = self.payload(message)
         if not headers:
             own = []
         elif message.ttl is not None:
             milliseconds_left = milliseconds(message.ttl)
             if not own and not message.headers:
-                return write_publication(subject, inbox, _DEADLINE % milliseconds_left, payload)
+                return write_publication(subject, inbox, DEADLINE % milliseconds_left, payload)
             own.append((TTL, str(milliseconds_left)))
         block = write_block(message.headers, own, self.limits.headers) if own or message.headers else b""
         return write_publication(subject, inbox, block, payload)
@@ -200,13 +200,14 @@ class NatsCodec:
     def answer(self, message: Message, inbox: str) -> bytes:
         """PUB or HPUB of a response or an error. May raise as `encode`."""
         if message.kind is Kind.RESPONSE:
-            payload, own = self._payload(message)
+            payload, own = self.payload(message)
         else:
-            payload, own = _failure(message)
+            payload, own = failure(message)
         block = write_block(message.headers, own, self.limits.headers) if own or message.headers else b""
         return write_publication(inbox, None, block, payload)
 
-    def _payload(self, message: Message) -> tuple[bytes, list[tuple[str, str]]]:
+    def payload(self, message: Message) -> tuple[bytes, list[tuple[str, str]]]:
+        """The body of a message, and the fields that say what it is. May raise `EncodeError`."""
         raw = message.encoded(self.formats, self._format_of)
         if raw is None:
             return b"", []
@@ -250,7 +251,7 @@ def _sid(message: Message) -> str:
     return sid
 
 
-def _failure(message: Message) -> tuple[bytes, list[tuple[str, str]]]:
+def failure(message: Message) -> tuple[bytes, list[tuple[str, str]]]:
     """Payload and fields of an error. May raise `EncodeError`: its detail has no JSON form."""
     code = Code.UNKNOWN if message.code is None or message.code is Code.OK else message.code
     said = message.attributes

@@ -21,10 +21,12 @@ TTL: Final = "Polybus-Ttl"
 REASON: Final = "Polybus-Reason"
 TEXT: Final = "Polybus-Text"
 BODY: Final = "Polybus-Body"
+KIND: Final = "Polybus-Kind"
+USER: Final = "Polybus-User"
 ERROR: Final = "Nats-Service-Error"
 ERROR_CODE: Final = "Nats-Service-Error-Code"
 
-_OWN: Final = frozenset(name.lower() for name in (TTL, REASON, TEXT, BODY, ERROR, ERROR_CODE))
+_OWN: Final = frozenset(name.lower() for name in (TTL, REASON, TEXT, BODY, KIND, USER, ERROR, ERROR_CODE))
 _NAME: Final = re.compile(r"[!-9;-~]+")
 _STATUS: Final = re.compile(rb"NATS/1\.0(?:[ \t]+(\d{3})(?:[ \t]+([^\r\n]*))?)?[ \t]*")
 _CACHED: Final = 512
@@ -45,6 +47,8 @@ class HeaderBlock:
         error: The number of an error.
         reason: The reason of an error.
         octets: The body is bytes, although it could be taken for JSON.
+        kind: Among the nodes of a cluster: what it is, where the subject does not say it.
+        user: There too: the key of the user who asks, where a node passes the request on.
     """
 
     status: int | None = None
@@ -54,6 +58,8 @@ class HeaderBlock:
     error: str | None = None
     reason: str | None = None
     octets: bool = False
+    kind: str | None = None
+    user: str | None = None
 
 
 class HeaderReader:
@@ -106,6 +112,8 @@ class HeaderReader:
             error=own.get(ERROR_CODE.lower(), "500" if ERROR.lower() in own else None),
             reason=_reason(own.get(REASON.lower())),
             octets=own.get(BODY.lower()) == "bytes",
+            kind=own.get(KIND.lower()),
+            user=own.get(USER.lower()),
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from attrs import define, field
 
@@ -18,12 +18,16 @@ class NatsSubscription:
 
     Attributes:
         number: Its sid; later ones are higher.
-        group: It is a handler's, in a queue group.
+        queue: The queue group that it is in.
+        tag: What it is for, to the dialect.
     """
 
     number: int
     pattern: str
-    group: bool
+    queue: str | None
+    tag: Any = None
+    name: Any = None
+    """The pattern as the bus knows it."""
 
 
 @define(eq=False)
@@ -32,43 +36,45 @@ class NatsSubscriptions:
 
     A server sends a connection one copy of a message for each of its subscriptions that match, in any order. The copy of the
     oldest counts; the others are left out. When the oldest is given up while a message is on its way, that message may come by
-    the next one again: the wire has no sign by which the two copies could be told to be one.
+    the next one again: the wire has no sign by which the two copies could be told to be one. Groups have copies of their own.
     """
 
     by_sid: dict[str, NatsSubscription] = field(factory=dict)
-    refused: dict[str, None] = field(factory=dict)
+    refused: dict[Any, None] = field(factory=dict)
     """Patterns that the server does not allow."""
-    _sids: dict[tuple[str, bool], str] = field(factory=dict)
+    _sids: dict[tuple[str, str | None], str] = field(factory=dict)
     _oldest: SubjectIndex[int] = field(factory=lambda: SubjectIndex[int]())
     _last: int = int(INBOX_SID)
 
-    def add(self, pattern: str, *, group: bool) -> str | None:
+    def add(self, pattern: str, queue: str | None = None, tag: Any = None, name: Any = None) -> str | None:
         """Add a subscription; its sid, or None where it is there already."""
-        if (pattern, group) in self._sids:
+        if (pattern, queue) in self._sids:
             return None
-        self.refused.pop(pattern, None)
+        self.refused.pop(pattern if name is None else name, None)
         self._last = number = self._last + 1
-        sid = self._sids[pattern, group] = str(number)
-        self.by_sid[sid] = NatsSubscription(number, pattern, group)
-        if not group:
+        sid = self._sids[pattern, queue] = str(number)
+        self.by_sid[sid] = NatsSubscription(number, pattern, queue, tag, pattern if name is None else name)
+        if queue is None:
             self._oldest.add(pattern, number)
         return sid
 
-    def remove(self, pattern: str, *, group: bool) -> str | None:
+    def remove(self, pattern: str, queue: str | None = None) -> str | None:
         """Remove a subscription; the sid that it had, or None where there is none."""
-        if not group:
+        if queue is None:
             self.refused.pop(pattern, None)
-        sid = self._sids.pop((pattern, group), None)
+        sid = self._sids.pop((pattern, queue), None)
         if sid is not None:
             number = self.by_sid.pop(sid).number
-            if not group:
+            if queue is None:
                 self._oldest.remove(pattern, number)
         return sid
 
-    def refuse(self, pattern: str, *, group: bool) -> None:
+    def refuse(self, pattern: str, queue: str | None = None) -> None:
         """Take note that the server does not allow a subscription."""
-        if self.remove(pattern, group=group) is not None and not group:
-            self.refused[pattern] = None
+        sid = self._sids.get((pattern, queue))
+        name = None if sid is None else self.by_sid[sid].name
+        if self.remove(pattern, queue) is not None and queue is None:
+            self.refused[name] = None
 
     def counts(self, subscription: NatsSubscription, subject: str) -> bool:
         """True for the copy of a publication that is the one to deliver."""

@@ -1,0 +1,661 @@
+"""The dialect among the nodes of a cluster: the buses beyond the engine are one bus with this one.
+
+The engine's subscriptions are the directory: who handles a subject, whom a user is connected to, which node lives; where there
+is nobody, it says so itself (503). What it does not say is added here: a node that cannot answer in the turn in which a request
+comes says that it has it (102, with its name); nodes that have something of this one, or of which this one has something, are
+asked once a second whether they are there. What one has refused before a handler saw it is asked elsewhere.
+"""
+
+from __future__ import annotations
+
+import math
+import string
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+from attrs import define
+
+from ....errors import Code, RemoteProtocolError
+from ....message import Kind, Message
+from ....plugins import Due, Lost, NodeJoined, NodeLeft, Ready, Refused, ToAll, ToClient, ToGroup, ToNode, ToUser, Undelivered
+from ..._rules import milliseconds
+from ..checks import refuse
+from ..codec import DEADLINE, failure
+from ..connection import NatsConnection
+from ..failures import NO_RESPONDERS, ServerError, error_message, is_failure
+from ..headers import KIND, TTL, USER, HeaderBlock, write_block
+from ..operations import write_publication
+from ..subscriptions import INBOX_SID, NatsSubscription
+from ..tokens import Tokens
+from .liveness import PACE, Liveness
+from .subjects import HANDLERS, ClusterSubjects, escape_token, split_key
+
+_ALPHABET: Final = string.ascii_lowercase + string.digits
+_NODE_LENGTH: Final = 12
+_NODES: Final = 4096
+"""Nodes that are known at the most."""
+_OVER: Final = 1024
+"""Requests that are remembered after their end: a cancel may follow."""
+_ELSEWHERE: Final = 2
+"""Times that a request is asked again which no handler has seen."""
+_HAVE_IT: Final = 102
+"""The status with which a node says that it has a request."""
+_UNDELIVERED: Final = "undelivered"
+_PUBLISHED: Final = "publish"
+_ALL: Final = ToAll()
+_PUBLISH, _REQUEST, _NOTIFY, _RESPONSE, _ERROR = Kind.PUBLISH, Kind.REQUEST, Kind.NOTIFY, Kind.RESPONSE, Kind.ERROR
+_decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
+_encode: Final = msgspec.json.Encoder().encode
+
+
+@define(eq=False)
+class Asked:
+    """A request, or an open channel, of this node.
+
+    Attributes:
+        subject: Where it was sent, on the wire.
+        to: Whom it is for, or None: any node that handles it.
+        at: Time at which it was last sent.
+        node: The node that has it, as soon as that is known.
+        frame: Its bytes, to be asked elsewhere, until somebody has it.
+        again: Times that it was asked elsewhere.
+        controls: Written for the node that has it, before that is known.
+    """
+
+    subject: str
+    to: Any
+    at: float
+    node: str = ""
+    frame: bytes | None = None
+    again: int = 0
+    controls: list[tuple[str, bytes, bytes]] | None = None
+
+
+class ClusterDialect:
+    """One node on one connection. Implements `connection.NatsDialect`."""
+
+    __slots__ = (
+        "_asked",
+        "_connection",
+        "_due",
+        "_fill",
+        "_fresh",
+        "_held",
+        "_liveness",
+        "_nodes",
+        "_over",
+        "_serial",
+        "_subjects",
+        "_tokens",
+        "echo",
+        "inbox",
+        "node",
+    )
+
+    def __init__(self, connection: NatsConnection) -> None:
+        self._connection = connection
+        self._fill = connection.codec.fill
+        self.node: Final = "".join(connection.rng.choices(_ALPHABET, k=_NODE_LENGTH))
+        self._subjects = ClusterSubjects(connection.options.cluster, self.node, connection.codec.limits.subject)
+        self.inbox: str = f"{self._subjects.mine}>"
+        self.echo: bool = True  # or the only member of a group would not hear its own node
+        self._tokens = Tokens(connection.rng)
+        self._asked: dict[str, Asked] = {}
+        self._over: dict[str, Asked] = {}
+        self._fresh: dict[Any, str] = {}
+        """Requests of this turn without an answer: the nodes that have asked, empty where it is none of ours."""
+        self._held: dict[Any, str] = {}
+        """Requests and channels of others that this node has."""
+        self._serial = 0
+        limits = connection.limits
+        self._liveness = Liveness(limits.ping_interval + limits.ping_timeout)
+        self._nodes: dict[str, None] = {}
+        self._due = math.inf
+
+    @property
+    def idle(self) -> bool:
+        """True if nothing is under way, in either direction."""
+        return not (self._asked or self._held or self._fresh)
+
+    def ready(self) -> None:
+        """Say hello to the others, who answer."""
+        connection, subjects = self._connection, self._subjects
+        connection.events.append(Ready(bare=True))
+        connection.subscribe(f"{subjects.cluster}.a", tag=ClusterDialect._announced)
+        self._say(f"{subjects.cluster}.a", "hello", reply=f"{subjects.mine}h")
+
+    def _say(self, subject: str, word: str, reply: str | None = None) -> None:
+        options = self._connection.options
+        payload = _encode({word: self.node, "bus": options.member, "name": options.client})
+        self._connection.frames.append(write_publication(subject, reply, b"", payload))
+
+    def leave(self) -> None:
+        """Say goodbye to the others."""
+        self._say(f"{self._subjects.cluster}.a", "bye")
+
+    def lost(self) -> None:
+        """Forget all: the connection is gone, and the link ends what was under way."""
+        self._asked.clear()
+        self._over.clear()
+        self._fresh.clear()
+        self._held.clear()
+
+    # -- in: by what it was subscribed for ----------------------------------------------------------------------------------
+
+    def delivered(self, subject: str, sid: str, reply: str | None, headers: HeaderBlock | None, payload: bytes) -> None:
+        """Take a message of the server."""
+        if sid == INBOX_SID:
+            self._for_this_node(subject[len(self._subjects.mine) :], reply, headers, payload)
+            return
+        subscription = self._connection.subscriptions.by_sid.get(sid)
+        if subscription is None:  # it was given up while this was on its way
+            return
+        try:
+            subscription.tag(self, subscription, subject, reply, headers, payload)
+        except RemoteProtocolError as error:
+            self._connection.events.append(Refused(error))
+
+    def _published(
+        self, subscription: NatsSubscription, subject: str, reply: str | None, headers: HeaderBlock | None, payload: bytes
+    ) -> None:
+        if reply == self._subjects.echo or not self._connection.subscriptions.counts(subscription, subject):
+            return
+        self._publication(self._subjects.rest(subject), _ALL, headers, payload)
+
+    def _published_to_group(
+        self, subscription: NatsSubscription, subject: str, reply: str | None, headers: HeaderBlock | None, payload: bytes
+    ) -> None:
+        assert subscription.queue is not None
+        to = ToGroup(subscription.queue, subscription.name)
+        self._publication(self._subjects.rest(subject), to, headers, payload)
+
+    def _published_to_user(
+        self, subscription: NatsSubscription, subject: str, reply: str | None, headers: HeaderBlock | None, payload: bytes
+    ) -> None:
+        if reply != self._subjects.echo:
+            key, rest = split_key(self._subjects.rest(subject))
+            self._publication(rest, ToUser(key), headers, payload)
+
+    def _publication(self, rest: str, to: Any, headers: HeaderBlock | None, payload: bytes) -> None:
+        message = Message(_PUBLISH, self._subjects.read(rest))
+        message.peer = to
+        self._fill(message, headers, payload)
+        self._connection.events.append(message)
+
+    def _asked_of_handlers(
+        self, subscription: NatsSubscription, subject: str, reply: str | None, headers: HeaderBlock | None, payload: bytes
+    ) -> None:
+        self._question(self._subjects.rest(subject), None, reply, headers, payload)
+
+    def _asked_of_user(
+        self, subscription: NatsSubscription, subject: str, reply: str | None, headers: HeaderBlock | None, payload: bytes
+    ) -> None:
+        key, rest = split_key(self._subjects.rest(subject))
+        self._question(rest, ToUser(key), reply, headers, payload)
+
+    def _announced(
+        self, subscription: NatsSubscription, subject: str, reply: str | None, headers: HeaderBlock | None, payload: bytes
+    ) -> None:
+        """A node has come, or leaves."""
+        try:
+            facts = _decode(payload)
+        except (ValueError, RecursionError):
+            facts = {}
+        hello, bye = facts.get("hello"), facts.get("bye")
+        if isinstance(hello, str) and hello and hello.isalnum():
+            if hello != self.node:
+                self._joined(hello, facts)
+                if reply is not None:
+                    self._say(reply, "hello")
+        elif isinstance(bye, str) and bye:
+            if bye in self._nodes:
+                del self._nodes[bye]
+                self._connection.events.append(NodeLeft(bye, orderly=True))
+        else:
+            raise refuse("neither hello nor goodbye of a node", "malformed")
+
+    def _joined(self, node: str, facts: dict[str, Any]) -> None:
+        if node not in self._nodes and len(self._nodes) < _NODES:
+            self._nodes[node] = None
+            self._connection.events.append(NodeJoined(node, {name: facts.get(name) for name in ("bus", "name")}))
+
+    # -- in: what is for this node alone ------------------------------------------------------------------------------------
+
+    def _for_this_node(self, rest: str, reply: str | None, headers: HeaderBlock | None, payload: bytes) -> None:
+        what, _, tail = rest.partition(".")
+        try:
+            if what == "a":
+                self._answered(tail, headers, payload)
+            elif what == "c":
+                self._controlled(tail, headers, payload)
+            elif what == "r":
+                self._question(tail, ToNode(self.node), reply, headers, payload)
+            elif what == "d":
+                key, subject = split_key(tail)
+                to = ToClient(self.node, key)
+                if headers is not None and headers.kind == _PUBLISHED:
+                    self._publication(subject, to, headers, payload)
+                else:
+                    self._question(subject, to, reply, headers, payload)
+            elif what == "y":
+                if reply is not None:
+                    self._connection.frames.append(self._have_it(reply))
+            elif what == "h":
+                self._announced_here(payload)
+            elif what != "p":  # there comes only that nobody wanted a publication
+                raise refuse(f"{rest[:60]!r} is nothing that a node is told", "invalid_subject")
+        except RemoteProtocolError as error:
+            self._connection.events.append(Refused(error))
+
+    def _announced_here(self, payload: bytes) -> None:
+        if payload:  # otherwise it is said that nobody else is there
+            self._announced(_NOBODY, "", None, None, payload)
+
+    def _question(self, rest: str, to: Any, reply: str | None, headers: HeaderBlock | None, payload: bytes) -> None:
+        """Make a request, an open, or where no answer is wanted a notification."""
+        events = self._connection.events
+        message = Message(_NOTIFY, self._subjects.read(rest))
+        message.peer = to
+        self._fill(message, headers, payload)
+        if headers is not None and headers.user is not None:
+            message.attributes["user"] = headers.user
+        if reply is None:
+            events.append(message)
+            return
+        asker = self._subjects.asker(reply)
+        if asker:
+            message.id = (reply, 0)
+        else:
+            self._serial = serial = self._serial + 1
+            message.id = (reply, serial)
+        message.reply_to = reply
+        if headers is not None and headers.kind is not None:
+            self._open(message, headers.kind)
+            self._hold(message.id, asker)
+        else:
+            message.kind = _REQUEST
+            if not self._fresh:
+                events.append(Due(-math.inf))
+            self._fresh[message.id] = asker
+        events.append(message)
+
+    def _open(self, message: Message, kind: str) -> None:
+        """May raise `RemoteProtocolError`: it opens nothing."""
+        parts = kind.split(" ")
+        if parts[0] != "open" or len(parts) != 4 or not (_is_number(parts[2]) and _is_number(parts[3])):
+            raise refuse(f"{kind[:60]!r} is nothing that is asked", "malformed")
+        message.kind = Kind.OPEN
+        message.attributes.update(mode=parts[1], credit=int(parts[2]), hops=int(parts[3]))
+
+    def _hold(self, id: Any, asker: str) -> None:
+        """Have a request or a channel for longer than a turn, and say so."""
+        self._held[id] = asker
+        if asker:
+            self._connection.frames.append(self._have_it(id[0]))
+            self._look_at(self._connection.heard + PACE)
+
+    def _have_it(self, reply: str) -> bytes:
+        return write_publication(reply, None, f"NATS/1.0 {_HAVE_IT} {self.node}\r\n\r\n".encode(), b"")
+
+    def _controlled(self, tail: str, headers: HeaderBlock | None, payload: bytes) -> None:
+        """A cancel, item, credit or end of a node that has asked this one."""
+        asker, dot, token = tail.partition(".")
+        if not dot or headers is None or headers.kind is None:
+            raise refuse(f"{tail[:60]!r} names no request, or does not say what is done to it", "malformed")
+        id = (self._subjects.of_node(asker, f"a.{token}"), 0)
+        message = self._control(id, headers, payload)
+        if message.kind is Kind.CANCEL:
+            self._fresh.pop(id, None)
+            self._held.pop(id, None)
+        self._connection.events.append(message)
+
+    def _control(self, id: Any, headers: HeaderBlock, payload: bytes) -> Message:
+        """May raise `RemoteProtocolError`: a kind that is not known."""
+        word, _, argument = (headers.kind or "").partition(" ")
+        kind = _CONTROLS.get(word)
+        if kind is None:
+            raise refuse(f"{(headers.kind or '')[:60]!r} is nothing that is done to a request", "malformed")
+        if kind is Kind.END and headers.error is not None:
+            message = error_message(id, headers, payload)
+            message.kind = Kind.END
+            return message
+        message = Message(kind, "", id)
+        if kind is Kind.CREDIT:
+            if not _is_number(argument):
+                raise refuse(f"a credit of {argument[:20]!r}", "malformed")
+            message.attributes["credit"] = int(argument)
+        elif kind is Kind.ITEM:
+            self._fill(message, headers, payload)
+        return message
+
+    def _answered(self, token: str, headers: HeaderBlock | None, payload: bytes) -> None:
+        events = self._connection.events
+        asked = self._asked.get(token)
+        if headers is not None and headers.status == _HAVE_IT and headers.error is None:
+            self._taken(token, asked, headers.text)
+            return
+        node = self._liveness.answered(token)
+        if node is not None:
+            self._gone(node)
+            return
+        if headers is not None and headers.kind is not None and headers.kind != _UNDELIVERED:
+            events.append(self._control(token, headers, payload))
+            return
+        if asked is None:
+            if not self._tokens.was_given(token):
+                raise refuse("an answer to a token that was never given", "unknown_id")
+        elif headers is not None and (headers.kind == _UNDELIVERED or headers.status == NO_RESPONDERS):
+            if self._refused(token, asked, headers):
+                return
+        self._asked.pop(token, None)
+        if headers is not None and is_failure(headers):
+            events.append(error_message(token, headers, payload))
+            return
+        message = Message(_RESPONSE, "", token)
+        self._fill(message, headers, payload)
+        events.append(message)
+
+    def _refused(self, token: str, asked: Asked, headers: HeaderBlock) -> bool:
+        """Ask elsewhere what no handler has seen, or say that nobody is there. False where that is to be told as it came."""
+        if headers.kind == _UNDELIVERED:
+            if asked.frame is None or asked.to is not None or asked.again >= _ELSEWHERE:
+                return False
+            asked.again += 1
+            asked.at = self._connection.heard
+            self._connection.frames.append(asked.frame)
+            return True
+        if headers.error is not None:
+            return False
+        del self._asked[token]
+        if asked.to is None:
+            facts: dict[str, Any] = {"text": "nobody handles this in the cluster", "reason": None, "detail": None}
+            error = Message(_ERROR, "", token, code=Code.UNIMPLEMENTED, attributes=facts)
+            self._connection.events.append(error)
+        else:
+            self._connection.events.append(Lost((token,), _not_there(asked.to), sent=False))
+        return True
+
+    def _taken(self, token: str, asked: Asked | None, node: str) -> None:
+        """A node has said that it has a request, or that it is there."""
+        if asked is None:
+            over = self._over.get(token)
+            if over is not None:
+                self._found(over, token, node)
+            else:
+                self._liveness.answered(token)
+            return
+        self._found(asked, token, node)
+        self._look_at(self._connection.heard + PACE)
+
+    def _found(self, asked: Asked, token: str, node: str) -> None:
+        asked.node, asked.frame = node, None
+        controls, asked.controls = asked.controls, None
+        for kind, block, payload in controls or ():
+            self._write_control(node, token, kind, block, payload)
+
+    def malformed(self, error: RemoteProtocolError, subject: str, sid: str) -> None:
+        """Note which request a malformed answer belongs to, and answer a malformed question."""
+        if sid == INBOX_SID and subject.startswith(self._subjects.answers):
+            error.reply_id = subject.removeprefix(self._subjects.answers)
+        self._connection.events.append(Refused(error))
+        subscription = self._connection.subscriptions.by_sid.get(sid)
+        if error.answer_id is not None and subscription is not None and subscription.queue is not None:
+            self._connection.answer_malformed(error, error.answer_id)
+
+    def not_allowed(self, error: ServerError) -> None:
+        """Tell whom it concerns: who has asked, or subscribed; else it is a lost message."""
+        connection, subject, text = self._connection, error.refused or "", f"the NATS server says: {error.text}"
+        if error.subscribing:
+            connection.subscriptions.refuse(subject, error.queue)
+            told = Message(Kind.SUBSCRIBE, subject)
+        else:
+            token = next((token for token, asked in self._asked.items() if asked.subject == subject), None)
+            if token is not None:
+                del self._asked[token]
+                facts: dict[str, Any] = {"text": text, "reason": None, "detail": None}
+                connection.events.append(Message(_ERROR, "", token, code=Code.PERMISSION_DENIED, attributes=facts))
+                return
+            told = Message(_PUBLISH, subject)
+        connection.events.append(Undelivered(told, Code.PERMISSION_DENIED, "forbidden", text))
+
+    # -- out -------------------------------------------------------------------------------------------------------------
+
+    def send(self, message: Message, now: float, peer_key: Any) -> str | None:
+        """Queue a message. For a request or an open: its token."""
+        kind = message.kind
+        if kind is _REQUEST or kind is Kind.OPEN:
+            return self._ask(message, now)
+        if kind is _PUBLISH:
+            self._publish(message)
+        elif kind is _RESPONSE or kind is _ERROR:
+            self._answer(message)
+        elif kind is Kind.SUBSCRIBE or kind is Kind.UNSUBSCRIBE:
+            self._subscribe(message)
+        elif kind is _NOTIFY:
+            self._connection.queue(self._frame(self._subject(message), None, message, None))
+        else:
+            self._send_control(message)
+        return None
+
+    def _subject(self, message: Message) -> str:
+        """Where a request, an open or a notification goes."""
+        subjects, to = self._subjects, None if message.extras is None else message.extras.get("to")
+        name = subjects.write(message.subject)
+        if to is None:
+            return f"{subjects.cluster}.r.{name}"
+        if isinstance(to, ToUser):
+            return f"{subjects.cluster}.k.{escape_token(to.key)}.{name}"
+        if isinstance(to, ToClient):
+            return subjects.of_node(to.node, f"d.{escape_token(to.id)}.{name}")
+        return subjects.of_node(to.node, f"r.{name}")
+
+    def _frame(self, subject: str, reply: str | None, message: Message, kind: str | None) -> bytes:
+        connection = self._connection
+        payload, own = connection.codec.payload(message)
+        extras = message.extras
+        user = None if extras is None else extras.get("user")
+        if kind is None and user is None and not own and not message.headers:
+            if message.ttl is None:
+                return write_publication(subject, reply, b"", payload)
+            return write_publication(subject, reply, DEADLINE % milliseconds(message.ttl), payload)
+        if message.ttl is not None:
+            own.append((TTL, str(milliseconds(message.ttl))))
+        if kind is not None:
+            own.append((KIND, kind))
+        if user is not None:
+            own.append((USER, user))
+        return write_publication(subject, reply, write_block(message.headers, own, connection.limits.headers), payload)
+
+    def _ask(self, message: Message, now: float) -> str:
+        extras, kind = message.extras, None
+        to = None if extras is None else extras.get("to")
+        if message.kind is Kind.OPEN:
+            facts = message.attributes
+            kind = f"open {facts.get('mode', 'stream')} {facts.get('credit', 0)} {facts.get('hops', 0)}"
+        token, subject = self._tokens.next(), self._subject(message)
+        frame = self._frame(subject, self._subjects.answers + token, message, kind)
+        self._connection.queue(frame)
+        self._tokens.given()
+        asked = self._asked[token] = Asked(subject, to, now)
+        if to is None:
+            asked.frame = frame
+        elif not isinstance(to, ToUser):
+            asked.node = to.node
+        if self._due == math.inf:
+            self._look_at(now + PACE)
+        return token
+
+    def _publish(self, message: Message) -> None:
+        subjects, to = self._subjects, None if message.extras is None else message.extras.get("to")
+        name = subjects.write(message.subject)
+        if to is None:
+            frame = self._frame(f"{subjects.cluster}.p.{name}", subjects.echo, message, None)
+        elif isinstance(to, ToUser):
+            frame = self._frame(f"{subjects.cluster}.u.{escape_token(to.key)}.{name}", subjects.echo, message, None)
+        else:
+            subject = subjects.of_node(to.node, f"d.{escape_token(to.id)}.{name}")
+            frame = self._frame(subject, None, message, _PUBLISHED)
+        self._connection.queue(frame)
+
+    def _answer(self, message: Message) -> None:
+        connection, id = self._connection, message.id
+        if message.kind is _RESPONSE:
+            payload, own = connection.codec.payload(message)
+        else:
+            payload, own = failure(message)
+            if message.attributes.get("undelivered") and self._subjects.asker(id[0]):
+                own.append((KIND, _UNDELIVERED))
+        block = write_block(message.headers, own, connection.limits.headers) if own or message.headers else b""
+        connection.queue(write_publication(id[0], None, block, payload))
+        if self._fresh.pop(id, None) is None:
+            self._held.pop(id, None)
+
+    def _subscribe(self, message: Message) -> None:
+        connection, subjects, extras = self._connection, self._subjects, message.extras or {}
+        change: Callable[..., None] = connection.subscribe
+        if message.kind is Kind.UNSUBSCRIBE:
+            change = _unsubscribing(connection)
+        if "user" in extras:
+            key = escape_token(extras["user"])
+            change(f"{subjects.cluster}.u.{key}.>", tag=ClusterDialect._published_to_user)
+            change(f"{subjects.cluster}.k.{key}.>", HANDLERS, tag=ClusterDialect._asked_of_user)
+            return
+        pattern = subjects.pattern(message.subject)
+        if extras.get("handler"):
+            change(f"{subjects.cluster}.r.{pattern}", HANDLERS, tag=ClusterDialect._asked_of_handlers)
+        elif (group := extras.get("group")) is not None:
+            change(f"{subjects.cluster}.p.{pattern}", group, tag=ClusterDialect._published_to_group, name=message.subject)
+        else:
+            change(f"{subjects.cluster}.p.{pattern}", tag=ClusterDialect._published, name=message.subject)
+
+    def _send_control(self, message: Message) -> None:
+        """Write a cancel, item, credit or end to the node at the other end of a request or channel."""
+        connection, kind, id = self._connection, message.kind, message.id
+        own: list[tuple[str, str]] = []
+        payload, word = b"", _WORDS[kind]
+        if kind is Kind.ITEM:
+            payload, own = connection.codec.payload(message)
+        elif kind is Kind.CREDIT:
+            word = f"{word} {message.attributes.get('credit', 0)}"
+        elif kind is Kind.END and message.code is not None and message.code is not Code.OK:
+            payload, own = failure(message)
+            if isinstance(id, tuple) and message.attributes.get("undelivered"):
+                word = _UNDELIVERED
+        own.append((KIND, word))
+        block = write_block(None, own, connection.limits.headers)
+        if isinstance(id, tuple):
+            connection.queue(write_publication(id[0], None, block, payload))
+            return
+        asked = self._asked.get(id) or self._over.pop(id, None)
+        if asked is None:
+            return
+        if asked.node:
+            self._write_control(asked.node, id, word, block, payload)
+        else:
+            asked.controls = [*(asked.controls or ()), (word, block, payload)]
+            self._over.setdefault(id, asked)
+
+    def _write_control(self, node: str, token: str, word: str, block: bytes, payload: bytes) -> None:
+        subject = self._subjects.of_node(node, f"c.{self.node}.{token}")
+        self._connection.queue(write_publication(subject, None, block, payload))
+
+    def forget(self, key: Any, now: float) -> None:
+        """Forget a request or a channel that is over; a cancel of it may still follow."""
+        if isinstance(key, tuple):
+            self._fresh.pop(key, None)
+            self._held.pop(key, None)
+            return
+        asked = self._asked.pop(key, None)
+        if asked is not None:
+            asked.frame = None
+            if len(self._over) >= _OVER:
+                del self._over[next(iter(self._over))]
+            self._over[key] = asked
+
+    # -- time ------------------------------------------------------------------------------------------------------------
+
+    def _look_at(self, when: float) -> None:
+        """Look soon after that time at what is under way."""
+        if when < self._due:
+            self._due = when
+            self._connection.events.append(Due(when))
+
+    def tick(self, now: float) -> None:
+        """At the end of a turn: say which of its requests this node has. Once a second: look at what is under way."""
+        if self._fresh:
+            fresh, self._fresh = self._fresh, {}
+            for id, asker in fresh.items():
+                self._hold(id, asker)
+        if now >= self._due:
+            self._due = math.inf
+            self._look(now)
+
+    def _look(self, now: float) -> None:
+        """Ask the nodes that have something of this one, or of which it has something, whether they are there."""
+        nodes = dict.fromkeys((*(asked.node for asked in self._asked.values()), *self._held.values()))
+        untaken = [token for token, asked in self._asked.items() if not asked.node and asked.at <= now - PACE]
+        if untaken:
+            nodes.update(dict.fromkeys(self._nodes))
+        for node in nodes:
+            if node and node != self.node:
+                self._probe(node, now)
+        for node in self._liveness.silent(now):
+            self._liveness.forget(node)
+            self._gone(node)
+        # The asker of what nobody has said to have: if a node is gone since it was asked, that one may have had it.
+        gone = self._liveness.last_gone
+        lost = [token for token in untaken if self._asked[token].at <= now - 2 * PACE and self._asked[token].at < gone]
+        for token in lost:
+            del self._asked[token]
+        if lost:
+            self._connection.events.append(Lost(lost, "a node is gone, and no other says that it has this request"))
+        if self._asked or any(self._held.values()):
+            self._look_at(now + PACE)
+
+    def _probe(self, node: str, now: float) -> None:
+        token = self._tokens.next()
+        if self._liveness.ask(node, token, now):
+            self._tokens.given()
+            subject = self._subjects.of_node(node, "y")
+            self._connection.frames.append(write_publication(subject, self._subjects.answers + token, b"", b""))
+
+    def _gone(self, node: str) -> None:
+        """End what a node had, and what it has asked: it is gone."""
+        self._liveness.last_gone = self._connection.heard
+        taken = [token for token, asked in self._asked.items() if asked.node == node]
+        given = [id for id, asker in self._held.items() if asker == node]
+        for token in taken:
+            del self._asked[token]
+        for id in given:
+            del self._held[id]
+        events = self._connection.events
+        if taken or given:
+            events.append(Lost((*taken, *given), f"the node {node} of the cluster is gone"))
+        if node in self._nodes:
+            del self._nodes[node]
+            events.append(NodeLeft(node))
+
+
+_NOBODY: Final = NatsSubscription(0, "", None)
+_CONTROLS: Final = {"cancel": Kind.CANCEL, "item": Kind.ITEM, "credit": Kind.CREDIT, "end": Kind.END}
+_WORDS: Final = {kind: word for word, kind in _CONTROLS.items()}
+
+
+def _unsubscribing(connection: NatsConnection) -> Callable[..., None]:
+    def change(subject: str, queue: str | None = None, *, tag: Any = None, name: Any = None) -> None:
+        connection.unsubscribe(subject, queue)
+
+    return change
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 12
+
+
+def _not_there(to: Any) -> str:
+    if isinstance(to, ToUser):
+        return f"the user {to.key!r} is connected to no node of the cluster"
+    if isinstance(to, ToClient):
+        return "the node of that peer is gone"
+    return f"the node {to.node} of the cluster is gone"

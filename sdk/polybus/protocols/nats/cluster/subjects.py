@@ -1,0 +1,176 @@
+"""Subjects of a cluster on the wire, and the names of the bus in them.
+
+Of a cluster named ``shop``:
+
+========================  ===========================  =======================================================
+``shop.p.<subject>``      every node that wants it     publications
+``shop.p.<subject>``      a group                      publications for one of the group
+``shop.r.<subject>``      the group ``h``              requests, notifications, opens
+``shop.u.<key>.<...>``    nodes that have the user     publications for all connections of a user
+``shop.k.<key>.<...>``    one of these nodes           what one connection of a user is asked
+``shop.n.<node>.<...>``   the node                     answers, items, what is for it or a client of it alone
+``shop.a``                every node                   hello and goodbye
+========================  ===========================  =======================================================
+
+Subjects of the bus stand there as they are, but for what this wire cannot carry: blanks and control characters are written as
+in URLs, a number as ``%i65537``, a URI as ``%u`` and its segments.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import quote, unquote
+
+from attrs import define, field
+
+from ....errors import LocalProtocolError, RemoteProtocolError
+from ....subjects import has_empty_token, is_pattern, wire_pattern
+from ..checks import refuse
+
+HANDLERS: Final = "h"
+"""The queue group of handlers, and of the nodes that a user is connected to."""
+_KNOWN: Final = 4096
+_READABLE: Final = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) != "%")
+_IN_A_TOKEN: Final = "".join(character for character in _READABLE if character not in ".*>")
+_NUMBER: Final = "%i"
+_URI: Final = "%u"
+_EMPTY: Final = "%0"
+
+
+def escape_token(text: str) -> str:
+    """Make one token of any text."""
+    return quote(text, safe=_IN_A_TOKEN) if text else _EMPTY
+
+
+def unescape_token(token: str) -> str:
+    """Read such a token. Whatever it is, it gives a text."""
+    return "" if token == _EMPTY else unquote(token)
+
+
+def escape_subject(subject: str | int) -> str:
+    """Write a subject of the bus. May raise `LocalProtocolError`: a token is empty, or the text is none."""
+    if isinstance(subject, int):
+        return f"{_NUMBER}{subject}"
+    try:
+        subject.encode()
+    except UnicodeEncodeError:
+        raise LocalProtocolError("lone surrogate in the subject", protocol="nats") from None
+    if "/" in subject:
+        return ".".join((_URI, *(escape_token(segment) for segment in subject.split("/"))))
+    if not subject or has_empty_token(subject):
+        raise LocalProtocolError(f"the subject {subject[:60]!r} has an empty token, and servers drop it", protocol="nats")
+    return (
+        subject if subject.isascii() and subject.isprintable() and not _SPECIAL & {*subject} else quote(subject, safe=_READABLE)
+    )
+
+
+_SPECIAL: Final = frozenset(" %")
+
+
+def escape_pattern(pattern: str | int) -> str:
+    """Write a pattern; one of URIs stands for all of them, and the bus looks again. May raise `LocalProtocolError`."""
+    made = wire_pattern(pattern)
+    if isinstance(made, str) and "/" in made and is_pattern(made):
+        return f"{_URI}.>"
+    return escape_subject(made)
+
+
+def unescape_subject(text: str) -> str | int:
+    """Read a subject. May raise `RemoteProtocolError`: ``invalid_subject``."""
+    if "%" not in text:
+        return text
+    if text.startswith(_NUMBER):
+        digits = text[len(_NUMBER) :]
+        if digits.isascii() and digits.removeprefix("-").isdigit() and len(digits) < 20:
+            return int(digits)
+        raise refuse(f"{text[:60]!r} is no number", "invalid_subject")
+    head, _, rest = text.partition(".")
+    if head == _URI:
+        return "/".join(unescape_token(token) for token in rest.split("."))
+    return unquote(text)
+
+
+@define(eq=False)
+class ClusterSubjects:
+    """The subjects of one cluster, as one of its nodes writes and reads them.
+
+    Attributes:
+        cluster: Its name, one token.
+        node: The name of this node, one token.
+        limit: Bytes that a subject of the bus may have on this wire.
+    """
+
+    cluster: str
+    node: str
+    limit: int
+    mine: str = field(init=False)
+    """The beginning of what is for this node alone."""
+    answers: str = field(init=False)
+    """The beginning of where answers come, before the token."""
+    echo: str = field(init=False)
+    """Where publications of this node could be answered: by it the node knows its own."""
+    _skipped: int = field(init=False)
+    _read: dict[str, str | int] = field(factory=dict, init=False)
+    _written: dict[str | int, str] = field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.mine = f"{self.cluster}.n.{self.node}."
+        self.answers = f"{self.mine}a."
+        self.echo = f"{self.mine}p"
+        self._skipped = len(self.cluster) + 3
+
+    def rest(self, subject: str) -> str:
+        """The part behind the letter that says what it is."""
+        return subject[self._skipped :]
+
+    def read(self, text: str) -> str | int:
+        """The subject of the bus. May raise `RemoteProtocolError`."""
+        known = self._read.get(text)
+        if known is None:
+            known = unescape_subject(text)
+            if len(self._read) >= _KNOWN:
+                self._read.clear()
+            self._read[text] = known
+        return known
+
+    def write(self, subject: str | int) -> str:
+        """The subject on the wire. May raise `LocalProtocolError`."""
+        known = self._written.get(subject)
+        if known is None:
+            known = self._checked(escape_subject(subject))
+            if len(self._written) >= _KNOWN:
+                self._written.clear()
+            self._written[subject] = known
+        return known
+
+    def pattern(self, pattern: str | int) -> str:
+        """A pattern on the wire. May raise `LocalProtocolError`."""
+        return self._checked(escape_pattern(pattern))
+
+    def _checked(self, text: str) -> str:
+        if len(text) > self.limit:
+            raise LocalProtocolError(
+                f"a subject of {len(text)} bytes on this wire is longer than {self.limit} (limit: subject)", protocol="nats"
+            )
+        return text
+
+    def asker(self, reply: str) -> str:
+        """The node that an answer goes to; empty where it is none of ours."""
+        head = f"{self.cluster}.n."
+        return reply[len(head) :].partition(".")[0] if reply.startswith(head) else ""
+
+    def of_node(self, node: str, rest: str) -> str:
+        """A subject of one node."""
+        return f"{self.cluster}.n.{node}.{rest}"
+
+
+def split_key(rest: str) -> tuple[str, str]:
+    """Key of a user and the rest. May raise `RemoteProtocolError`."""
+    key, dot, subject = rest.partition(".")
+    if not dot:
+        raise _no_subject(rest)
+    return unescape_token(key), subject
+
+
+def _no_subject(rest: str) -> RemoteProtocolError:
+    return refuse(f"{rest[:60]!r} names nobody, or no subject", "invalid_subject")

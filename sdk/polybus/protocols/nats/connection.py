@@ -1,0 +1,124 @@
+"""Facts and buffers of one connection, which its session and its dialect share."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, Final, Protocol
+
+from attrs import define, field, frozen
+
+from ...errors import Code, RemoteProtocolError, TooLarge, Unsupported
+from ...limits import Limits
+from ...message import Kind, Message
+from ...plugins import Capabilities, SessionEvent
+from .codec import NatsCodec
+from .credentials import Credentials
+from .failures import ServerError
+from .headers import HeaderBlock
+from .operations import write_subscription, write_unsubscription
+from .server_info import ServerInfo
+from .subscriptions import NatsSubscriptions
+
+
+@frozen(kw_only=True)
+class SessionOptions:
+    """Facts that a session tells of itself."""
+
+    queue: str
+    inbox: str
+    client: str
+    credentials: Credentials = field(repr=False)
+    renews: bool = False
+    """The next connection may have newer credentials."""
+    cluster: str = ""
+    """The cluster that the bus is a node of; empty for a client of foreign services."""
+    member: str = ""
+    """The name of this node for people, in a cluster."""
+
+
+@define(eq=False)
+class NatsConnection:
+    """One connection to a server, as far as it is known; what has happened on it, and what is to be written."""
+
+    codec: Final[NatsCodec]
+    limits: Final[Limits]
+    rng: Final[random.Random]
+    options: Final[SessionOptions]
+    capabilities: Capabilities
+    info: ServerInfo = field(factory=ServerInfo, init=False)
+    subscriptions: Final[NatsSubscriptions] = field(factory=NatsSubscriptions, init=False)
+    events: list[Message | SessionEvent] = field(factory=list, init=False)
+    frames: list[bytes] = field(factory=list, init=False)
+    heard: float = field(default=0.0, init=False)
+    """Time at which something last came in."""
+
+    def queue(self, frame: bytes) -> None:
+        """Queue a frame with a payload. May raise `TooLarge`: for this side, or for the server; `Unsupported`."""
+        if len(frame) > self.limits.message:
+            raise TooLarge(f"a frame of {len(frame)} bytes is larger than {self.limits.message} (limit: message)")
+        most = self.info.max_payload
+        if len(frame) > most and (size := len(frame) - frame.find(b"\r\n") - 4) > most:
+            raise TooLarge(f"a payload of {size} bytes, with its headers: the NATS server takes {most} (its max_payload)")
+        if frame[:1] == b"H" and not self.info.headers:
+            raise Unsupported("this NATS server carries no headers")
+        self.frames.append(frame)
+
+    def subscribe(self, subject: str, queue: str | None = None, *, tag: Any = None, name: Any = None) -> None:
+        """Subscribe, unless it is done already; `tag` tells the dialect what for, `name` is what the bus calls it."""
+        sid = self.subscriptions.add(subject, queue, tag, name)
+        if sid is not None:
+            self.frames.append(write_subscription(subject, queue, sid))
+
+    def answer_malformed(self, error: RemoteProtocolError, reply: str) -> None:
+        """Answer a malformed question."""
+        facts = {"text": error.text, "reason": error.reason}
+        code = Code.RESOURCE_EXHAUSTED if error.reason == "too_large" else Code.INVALID_ARGUMENT
+        self.frames.append(self.codec.answer(Message(Kind.ERROR, "", reply, code=code, attributes=facts), reply))
+
+    def unsubscribe(self, subject: str, queue: str | None = None) -> None:
+        """Unsubscribe; what is not there is ignored."""
+        sid = self.subscriptions.remove(subject, queue)
+        if sid is not None:
+            self.frames.append(write_unsubscription(sid))
+
+
+class NatsDialect(Protocol):
+    """The meaning of messages on a connection: to foreign services, or among the nodes of a cluster."""
+
+    inbox: str
+    """The subjects to which answers come: subscribed to before anything else, as `subscriptions.INBOX_SID`."""
+    echo: bool
+    """Whether the server sends back what this connection publishes."""
+
+    @property
+    def idle(self) -> bool:
+        """True if nothing is under way."""
+        ...
+
+    def delivered(self, subject: str, sid: str, reply: str | None, headers: HeaderBlock | None, payload: bytes) -> None:
+        """Take a message of the server."""
+
+    def malformed(self, error: RemoteProtocolError, subject: str, sid: str) -> None:
+        """Note which request a malformed answer belongs to, in the error, and answer a malformed question."""
+
+    def not_allowed(self, error: ServerError) -> None:
+        """Take note that something is not allowed: a publication, or a subscription."""
+
+    def send(self, message: Message, now: float, peer_key: Any) -> str | None:
+        """Queue a message. As `plugins.Session.send`."""
+        ...
+
+    def forget(self, key: Any, now: float) -> None:
+        """Forget a request or a channel. As `plugins.Session.forget`."""
+
+    def ready(self) -> None:
+        """The server has let this side in: give `plugins.Ready`."""
+
+    def tick(self, now: float) -> None:
+        """Time has passed."""
+
+    def leave(self) -> None:
+        """Say goodbye to others than the server, where there is a word for it."""
+
+    def lost(self) -> None:
+        """Drop all: the connection is gone."""
