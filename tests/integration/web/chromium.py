@@ -33,9 +33,9 @@ _FLAGS: Final = (
     "--no-first-run",
     "--disable-background-networking",
     "--disable-component-update",
-    "--disable-sync", "--disable-extensions", "--disable-default-apps", "--mute-audio", "--disable-software-rasterizer", "--disable-domain-reliability",  "--disable-client-side-phishing-detection", "--no-pings", "--disable-breakpad", "--disable-component-extensions-with-background-pages",
+    "--disable-sync",
     "--site-per-process",  # a headless shell would run frames of other sites in the process of the page
-    "--disable-features=BackForwardCache,SpareRendererForSitePerProcess,Translate,OptimizationHints,MediaRouter,DialMediaRouteProvider",  # a page that was left is gone, with its connections
+    "--disable-features=BackForwardCache",  # a page that was left is gone, with its connections
     "--remote-debugging-port=0",
 )
 
