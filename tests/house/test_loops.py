@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from itertools import chain, combinations, product
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -82,3 +84,11 @@ def test_of_three_parameters_every_pair_of_values_is_kept_and_every_loop() -> No
 def test_what_is_marked_for_make_test_all_is_left_out_wherever_it_is() -> None:
     items = made("tests/house/test_x.py::test_y", LOOPS, 1, "full")
     assert left_out(items) == items
+
+
+def test_whatever_is_for_the_other_tier_alone_is_named_in_contributing() -> None:
+    root = Path(__file__).parents[2]
+    mark = "pytest.mark." + "full"
+    files = [path for depth in ("*", "*/*", "*/*/*") for path in root.glob(f"tests/{depth}/test_*.py")]
+    named = set(re.findall(r"`(?:integration/\w+/)?(test_\w+\.py)`", (root / "CONTRIBUTING.md").read_text()))
+    assert {path.name for path in files if mark in path.read_text()} <= named
