@@ -24,7 +24,7 @@ BACKOFF = Backoff(initial=0.02, maximum=0.2)
 PAIRS = [("ubre+tcp", "csb"), ("csb+tcp", "uprotocol"), ("jrep+ws", "ubre"), ("uprotocol+ws", "jrep")]
 
 
-def _each(pairs: list[tuple[str, str]]) -> Any:
+def _each(pairs: list[tuple[str, str]]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(("outside", "inside"), pairs, ids=["-in-".join(pair[::-1]) for pair in pairs])
 
 
