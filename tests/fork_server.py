@@ -221,6 +221,9 @@ def _begin(program: dict[str, Any], path: list[str]) -> None:
     if program["-X"]:
         faulthandler.enable()
     sys.argv = [{"-c": "-c", "-m": "-m", "file": program["what"]}[program["kind"]], *program["arguments"]]
+    kind = [] if program["kind"] == "file" else [program["kind"]]
+    options = [option for option in ("-I", "-u") if program[option]] + [f"-W{each}" for each in program["-W"]]
+    sys.orig_argv = [_PYTHON, *options, *kind, program["what"], *program["arguments"]]
     first = {"-c": "", "-m": program["folder"], "file": str(Path(program["what"]).resolve().parent)}[program["kind"]]
     sys.path[:] = path if program["-I"] else [first, *path]
     sys.modules["__main__"] = types.ModuleType("__main__")

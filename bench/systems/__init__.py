@@ -65,14 +65,22 @@ def _systems() -> dict[str, System]:
             _brokered("csb-broker-raw", loop, "raw", "raw ends, so the broker alone"),
         ]
     if has_nats():
-        nats = System(name="nats", loop="asyncio", driver="nats_py", workloads=_ROUND_TRIPS, note="nats-py, nats-server")
-        systems.append(nats)
+        systems += [_nats("nats", "asyncio", "nats_py", "bytes"), _nats("nats-json", "asyncio", "nats_py", "json")]
+        for loop in ("asyncio", "uvloop", "trio"):
+            systems.append(_nats("nats-native", loop, "nats_native", "json"))
+            systems.append(_nats("nats-native-bytes", loop, "nats_native", "bytes"))
     return {system.key: system for system in systems}
 
 
 def _brokered(name: str, loop: str, endpoints: str, note: str) -> System:
     options = {"url": "csb+tcp://127.0.0.1:0", "body": "bytes", "endpoints": endpoints, "loop": loop}
     return System(name=name, loop=loop, driver="csb_broker", workloads=_ROUND_TRIPS, options=options, note=note)
+
+
+def _nats(name: str, loop: str, driver: str, body: str) -> System:
+    note = f"{'polybus' if driver == 'nats_native' else 'nats-py'}, nats-server"
+    options = {"url": "nats+tcp://127.0.0.1:0", "body": body}
+    return System(name=name, loop=loop, driver=driver, workloads=_ROUND_TRIPS | _ONE_WAY, options=options, note=note)
 
 
 def _ours(name: str, loop: str, workloads: frozenset[str], **options: str) -> System:

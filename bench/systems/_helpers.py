@@ -9,9 +9,11 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 
-__all__ = ["free_port", "has_nats", "nats_server", "start"]
+__all__ = ["free_port", "has_nats", "nats_server", "start", "started_nats"]
 
 _PR_SET_PDEATHSIG = 1
 
@@ -37,6 +39,15 @@ def free_port() -> int:
 def nats_server() -> str | None:
     """Debian's package installs it here; or wherever BENCH_NATS_SERVER says."""
     return os.environ.get("BENCH_NATS_SERVER") or shutil.which("nats-server", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+
+
+@contextmanager
+def started_nats() -> Iterator[str]:
+    """A NATS server of its own, on its way; its address."""
+    path, port = nats_server(), free_port()
+    assert path is not None
+    with start(path, "-a", "127.0.0.1", "-p", str(port)):
+        yield f"127.0.0.1:{port}"
 
 
 def has_nats() -> bool:

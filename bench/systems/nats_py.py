@@ -1,4 +1,4 @@
-"""nats-py with Debian's nats-server between the two ends; opaque bytes."""
+"""nats-py with Debian's nats-server between the two ends; opaque bytes, or JSON that both ends read and write."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
+import msgspec
 
-from ._base import Client, json_text
-from ._helpers import free_port, nats_server, start
+from ._base import Client, Publisher, json_text
+from ._helpers import started_nats
+from .ours import Counter
 
 __all__ = ["connect", "serve"]
 
@@ -17,34 +19,56 @@ __all__ = ["connect", "serve"]
 async def serve(options: dict[str, Any], ready: Callable[[str], None]) -> None:
     import nats
 
-    path, port = nats_server(), free_port()
-    assert path is not None
-    url = f"nats://127.0.0.1:{port}"
-    with start(path, "-a", "127.0.0.1", "-p", str(port)):
+    as_json, counter = options.get("body") == "json", Counter()
+    with started_nats() as address:
         while True:
             try:
-                connection = await nats.connect(url, allow_reconnect=False)
+                connection = await nats.connect(f"nats://{address}", allow_reconnect=False)
                 break
             except (OSError, nats.errors.Error):
                 await anyio.sleep(0.02)
 
         async def echo(message: Any) -> None:
-            await message.respond(message.data)
+            data = message.data
+            await message.respond(msgspec.json.encode(msgspec.json.decode(data)) if as_json else data)
 
-        await connection.subscribe("bench.echo", cb=echo)
+        async def count(message: Any) -> None:
+            if as_json:
+                msgspec.json.decode(message.data)
+            counter.add()
+
+        async def counted(message: Any) -> None:
+            await message.respond(b"%d" % await counter.wait(int(message.data)))
+
+        for subject, callback in (("echo", echo), ("count", count), ("counted", counted)):
+            await connection.subscribe(f"bench.{subject}", cb=callback)
         await connection.flush()
-        ready(url)
+        ready(f"nats://{address}")
         await anyio.sleep_forever()
 
 
-class NatsClient(Client):
-    def __init__(self, connection: Any, size: int) -> None:
+class NatsClient(Publisher):
+    def __init__(self, connection: Any, size: int, *, as_json: bool) -> None:
         super().__init__(size)
         self.connection = connection
         self.body = json_text(size)
+        self.value = msgspec.json.decode(self.body)
+        self.as_json = as_json
 
     async def request(self) -> object:
-        return await self.connection.request("bench.echo", self.body, timeout=30)
+        if not self.as_json:
+            return await self.connection.request("bench.echo", self.body, timeout=30)
+        answer = await self.connection.request("bench.echo", msgspec.json.encode(self.value), timeout=30)
+        return msgspec.json.decode(answer.data)
+
+    async def publish(self) -> None:
+        await self.connection.publish("bench.count", msgspec.json.encode(self.value) if self.as_json else self.body)
+
+    async def counted(self, total: int) -> None:
+        await self.connection.flush()
+        answer = await self.connection.request("bench.counted", b"%d" % total, timeout=30)
+        if int(answer.data) != total:
+            raise RuntimeError(f"{total - int(answer.data)} of {total} messages were lost")
 
 
 @asynccontextmanager
@@ -53,6 +77,6 @@ async def connect(options: dict[str, Any], url: str, size: int) -> AsyncIterator
 
     connection = await nats.connect(url)
     try:
-        yield NatsClient(connection, size)
+        yield NatsClient(connection, size, as_json=options.get("body") == "json")
     finally:
         await connection.close()

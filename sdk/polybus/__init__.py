@@ -9,7 +9,9 @@ from . import errors
 from ._bridge import Route, bridge
 from ._bus.acceptor import Listener
 from ._bus.bus import Bus
+from ._bus.cluster import Cluster, Node, Survey
 from ._bus.connect import connect
+from ._bus.remote_peer import RemotePeer, User
 from ._bus.runner import run
 from ._core.context import Context
 from ._core.executor import HandlerExecutor
@@ -34,6 +36,7 @@ __all__ = [
     "Broker",
     "Bus",
     "Channel",
+    "Cluster",
     "Context",
     "Handshake",
     "Identity",
@@ -41,13 +44,17 @@ __all__ = [
     "Limits",
     "Listener",
     "Message",
+    "Node",
     "Peer",
+    "RemotePeer",
     "Reply",
     "Route",
     "Router",
     "Stats",
     "Subject",
     "Subscription",
+    "Survey",
+    "User",
     "bridge",
     "connect",
     "run",

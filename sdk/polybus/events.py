@@ -14,12 +14,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BusEvent",
+    "ClusterGap",
     "DeadLettered",
     "FrameRefused",
     "HandlerFailed",
     "LinkDown",
     "LinkRetrying",
     "LinkUp",
+    "NodeGone",
     "PeerSlow",
     "SubscriptionSlow",
 ]
@@ -118,3 +120,22 @@ class FrameRefused(BusEvent):
 
     reason: str = ""
     text: str = ""
+
+
+@frozen(kw_only=True)
+class ClusterGap(BusEvent):
+    """The engine of the cluster is back: meanwhile publications of other nodes may have been missed."""
+
+    seconds: float = 0.0
+    """For how long it was away."""
+
+
+@frozen(kw_only=True)
+class NodeGone(BusEvent):
+    """A node of the cluster is not there any more."""
+
+    node: str = ""
+    name: str = ""
+    """For people: the name of its host and the number of its process."""
+    orderly: bool = False
+    """True if it has said goodbye."""

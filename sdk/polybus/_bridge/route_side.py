@@ -32,6 +32,9 @@ logger: logging.Logger = logging.getLogger("polybus")
 class RouteSide:
     """One route, with the bus that it begins at and the one that it leads to."""
 
+    to_cluster: bool = False
+    """True where that is the cluster of the bus itself."""
+
     def __init__(self, route: Route, here: BusParts, there: BusParts) -> None:
         self.route: Route = route
         self.here: BusParts = here

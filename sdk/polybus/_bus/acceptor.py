@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -11,12 +11,23 @@ from attrs import define, field
 from .._core.admissions import Admissions
 from .._link.link import Link
 from .._validation import check_type, texts
-from ..errors import BusError, LocalProtocolError, Unavailable
-from ..plugins import Admission, Handshake, Identity, Listening, ListenOptions, ProtocolAdapter, ProtocolFeatures, Transport
+from ..errors import BusError, LocalProtocolError, Unavailable, Unsupported
+from ..plugins import (
+    Admission,
+    EndpointFeatures,
+    Handshake,
+    Identity,
+    Listening,
+    ListenOptions,
+    ProtocolAdapter,
+    ProtocolFeatures,
+    Transport,
+)
 from ..plugins.registry import join_url, resolve_url
 from ..plugins.targets import check_tls, resolve_target
 
 if TYPE_CHECKING:
+    import socket
     import ssl
 
     from .._core.runtime import Runtime
@@ -142,8 +153,26 @@ class Serving:
             self._address = None  # a transport object knows where it listens
         if ProtocolFeatures.of(self._adapter).dials:
             raise LocalProtocolError(f"{target}: such a server connects: use connect(url, bus=bus), or polybus.run(bus, url)")
+        self._sockets: tuple[socket.socket, ...] = ()
         self._gate: BusGate
         self._runtime: Runtime | None = None
+
+    async def bind(self) -> list[socket.socket]:
+        """Sockets that are bound to the address, for this process or others to serve at.
+
+        Raises:
+            Unsupported: The transport binds none that it could share.
+            OSError: The address cannot be bound.
+        """
+        bind = EndpointFeatures.of(self._transport).bind
+        if bind is None or self._address is None:
+            shown = self._address or "a transport object"
+            raise Unsupported(f"{shown} cannot be shared by several processes: tcp, tls, unix, ws, wss, http and https can")
+        return await bind(self._address)
+
+    def serve_at(self, sockets: Sequence[socket.socket]) -> None:
+        """Serve at sockets that are bound already."""
+        self._sockets = tuple(sockets)
 
     async def __aenter__(self) -> Listener:
         parts = self._parts
@@ -165,6 +194,7 @@ class Serving:
                 private=self._private,
                 adapter=self._adapter,
                 framing=ProtocolFeatures.of(self._adapter).framing,
+                sockets=self._sockets,
             )
             where = () if self._address is None else (self._address,)
             listening: Listening = await self._transport.listen(*where, options)

@@ -25,7 +25,7 @@ from .._tunnel.endpoint import Entrance
 from .._util.event_loop import wrong_event_loop
 from .._validation import check_callable, check_type, seconds, shown
 from ..backoff import Backoff
-from ..errors import Disconnected, Forbidden, NoHandler, Unauthorized
+from ..errors import Disconnected, Forbidden, LocalProtocolError, NoHandler, Unauthorized
 from ..events import BusEvent
 from ..headers import check_headers
 from ..limits import Limits
@@ -34,11 +34,13 @@ from ..plugins.registry import find_protocol, make_recorder
 from ..stats import Stats
 from ..subjects import AnySubject, Subject, check_pattern, check_subject, resolve
 from .acceptor import WHEN_FULL, Listener, Serving
+from .cluster import Cluster, Node, Survey
 from .dialer import Connecting, Headers
 from .lifecycle import DRAIN, Lifespan
 from .links import has_gone
 from .parts import BusParts
 from .recording import Recording
+from .remote_peer import RemotePeer, User
 
 if TYPE_CHECKING:
     import ssl
@@ -72,9 +74,12 @@ class Bus(Router):
             at most (20 s, unless `drain` was told otherwise): then it is cancelled; what it raises then comes out of the
             block (unless something else does: then it is logged). A failure in between, of its task group, closes the bus.
         debug: Send the text of unexpected exceptions to clients. Never in production.
+        cluster: Make this bus a node of a cluster, in which many processes are one bus, over an engine (NATS): its URL,
+            ``auto`` for that in ``POLYBUS_CLUSTER`` (where there is none the bus is alone), or `Cluster`.
 
     Raises:
-        TypeError: `limits` is no `Limits`, or a hook cannot be called.
+        TypeError: `limits` is no `Limits`, a hook cannot be called, or `cluster` is none.
+        ValueError: The URL of `cluster` is none of NATS.
     """
 
     def __init__(
@@ -85,6 +90,7 @@ class Bus(Router):
         authorize: Authorize | None = None,
         lifespan: Lifespan | None = None,
         debug: bool = False,
+        cluster: str | Cluster | None = None,
     ) -> None:
         check_type(limits, Limits, "limits", "Limits(message=2**20)")
         check_callable(authenticate, "authenticate", "authenticate(handshake)")
@@ -92,7 +98,8 @@ class Bus(Router):
         check_callable(lifespan, "lifespan", "lifespan(bus), that gives an async context manager")
         super().__init__()
         services = Services(self, limits if limits is not None else Limits(), authenticate, authorize, debug=debug)
-        parts = self._parts = BusParts(services, self._lookup, lifespan)
+        self._cluster = Cluster.of(cluster)
+        parts = self._parts = BusParts(services, self._lookup, lifespan, self._cluster)
         # The hot path finds the parts here.
         self._services = services
         self._known_subjects = services.subjects.known
@@ -676,6 +683,58 @@ class Bus(Router):
         """
         recorder = make_recorder(path, max_bytes=max_bytes, max_age=max_age, bodies=bodies, redact=redact)
         return Recording(self._services, recorder)
+
+    # -- the cluster -----------------------------------------------------------------------------------------------------
+
+    @property
+    def cluster(self) -> Cluster | None:
+        """The cluster that this bus is a node of, as it was given; None for a bus that is alone by intention."""
+        return self._cluster
+
+    def user(self, key: str) -> User:
+        """A user by the key of the identity, connected here or to another node of the cluster.
+
+        Raises:
+            TypeError: `key` is no text.
+        """
+        check_type(key, str, "key", "bus.user('ann')")
+        return User(self._parts, key)
+
+    def forward(self, pattern: str | int) -> None:
+        """Send what clients ask, and this bus does not handle, on to the cluster, after `authorize`. Off by default.
+
+        Raises:
+            LocalProtocolError, ReservedSubject: The pattern is not valid, or the bus was made without ``cluster=``.
+        """
+        check_pattern(pattern, self.limits.subject)
+        if self._links.cluster is None:
+            raise LocalProtocolError("bus.forward() leads to the cluster: make the bus with cluster=, as Bus(cluster='auto')")
+        self._links.cluster.forward(pattern)
+
+    async def nodes(self) -> Survey[Node]:
+        """Ask all nodes of the cluster for what they are, this one included; within 2 s.
+
+        Raises:
+            LocalProtocolError: The bus is not entered, or runs in another event loop.
+        """
+        self._services.running.check_here()
+        if self._links.cluster is None:
+            return Survey((Node("", self._services.id, "", len(self.peers), here=True),))
+        return await self._links.cluster.nodes()
+
+    async def present(self, pattern: str | int) -> Survey[Peer | RemotePeer]:
+        """Find the clients that have subscribed to this very pattern, here and at all other nodes; within 2 s.
+
+        Nothing is remembered: a node that was killed has no clients.
+
+        Raises:
+            LocalProtocolError, ReservedSubject: The pattern is not valid, or the bus is not entered.
+        """
+        self._services.running.check_here()
+        check_pattern(pattern, self.limits.subject)
+        if self._links.cluster is None:
+            return Survey(tuple(peer for peer in self.peers if pattern in peer.patterns))
+        return await self._links.cluster.present(pattern)
 
     # -- running handlers ------------------------------------------------------------------------------------------------
 

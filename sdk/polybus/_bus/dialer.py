@@ -17,6 +17,7 @@ from .._link.link import Link
 from .._link.state import State
 from .._util.event_loop import is_foreign_exception
 from .._util.sources import sources
+from .._util.text_files import read_text_files
 from .._validation import check_type, seconds
 from ..backoff import Backoff
 from ..errors import ConnectFailed, Disconnected, Forbidden, RequestError, Unauthorized
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     import ssl
 
     from .._core.runtime import Runtime
+    from .._link.ports import BackbonePort
     from ..plugins.recording import Recorder
     from .parts import BusParts
 
@@ -59,6 +61,7 @@ class Connecting:
         record: str | os.PathLike[str] | None = None,
         *,
         gives_bus: bool = False,
+        backbone: BackbonePort | None = None,
     ) -> None:
         self._parts = parts
         self._services = parts.services
@@ -70,6 +73,8 @@ class Connecting:
             Connecting(parts, self._connector, adapter, serves, headers, tls, backoff, wait) for adapter in others
         ]
         """Of a protocol that wants several connections to one place: the others."""
+        features = ProtocolFeatures.of(self._adapter)
+        self._files, self._with_files = features.files, features.with_files
         self._others = AsyncExitStack()
         self._serves = check_serves(serves)
         self._headers = headers
@@ -88,6 +93,7 @@ class Connecting:
         self._link: Link | None = None
         self._runtime: Runtime | None = None
         self._gives_bus = gives_bus
+        self._backbone = backbone
         self._decided: anyio.Event | None = None
         """Set when the link of the attempt under way is up, or lost."""
         self._lost: Closed | None = None
@@ -114,8 +120,10 @@ class Connecting:
         runtime = self._runtime = await parts.life.enter()
         try:
             url = f"{self._adapter.name}+{self._connector.url}"
-            link = self._link = Link(links, self._services, self._adapter, url, dialer=self, serves=self._serves)
-            link.renews = callable(self._headers)
+            link = self._link = Link(
+                links, self._services, self._adapter, url, dialer=self, serves=self._serves, backbone=self._backbone
+            )
+            link.renews = callable(self._headers) or bool(self._files)
             link.recorder = self._recorder
             if within(runtime):
                 links.of_lifespan.add(link)
@@ -185,6 +193,8 @@ class Connecting:
 
     async def _try(self, link: Link, first: bool = False) -> None:
         runtime = self._services.running
+        if self._with_files is not None and self._files:
+            link.adapter = await self._current_adapter(link, self._with_files)
         codec = self._adapter.codec(runtime.limits)
         options = DialOptions(
             host=runtime,
@@ -234,6 +244,24 @@ class Connecting:
         if isinstance(why.error, (Unauthorized, Forbidden)):
             return why.error
         return ConnectFailed(link.url, why.reason or f"closed with code {why.code}")
+
+    async def _current_adapter(self, link: Link, with_files: Callable[[Mapping[str, str]], ProtocolAdapter]) -> ProtocolAdapter:
+        """Make the protocol with what is in its files now.
+
+        Raises:
+            ConnectFailed: A file cannot be read, or is not what it should be.
+        """
+        patience = self._services.limits.connect_timeout
+        try:
+            with anyio.fail_after(patience):
+                texts = await read_text_files(self._files)
+            return with_files(texts)
+        except TimeoutError:
+            name = " and ".join(self._files.values())
+            reason = f"reading {name} took more than {patience:g} s (Limits.connect_timeout)"
+            raise ConnectFailed(link.url, reason) from None
+        except ValueError as error:
+            raise ConnectFailed(link.url, str(error)) from None
 
     async def _current_headers(self, link: Link) -> Mapping[str, str]:
         """
@@ -307,8 +335,11 @@ class Connecting:
             try:
                 await self._try(link)
             except (Unauthorized, Forbidden) as error:
-                link.abort(Closed(4401, str(error), error))
-                return
+                if not self._files or isinstance(error, Forbidden):
+                    link.abort(Closed(4401, str(error), error))
+                    return
+                reason = str(error)  # of what is in the files: they can be written anew
+                continue
             except (ConnectFailed, Disconnected, RequestError) as error:
                 reason = getattr(error, "reason", None) or str(error)
                 continue

@@ -101,6 +101,8 @@ class Lifecycle:
             await self._start()
         elif self._phase is Phase.DRAINED and not self.is_inside():
             self._move(Phase.RUNNING)
+            if self._pubsub.clustered:
+                await self._pubsub.announcer.begin()
         self._entered += 1
         return self._services.running
 
@@ -140,6 +142,8 @@ class Lifecycle:
                     await self._shut(runtime)
                 raise
             self._move(Phase.RUNNING)
+            if self._pubsub.clustered:
+                await self._pubsub.announcer.begin()
 
     async def take_in(self, guest: Lifecycle) -> None:
         """Enter another bus, until this one ends."""
@@ -241,7 +245,11 @@ class Lifecycle:
         """
         until = runtime.notifier.until
         with anyio.move_on_after(timeout):
-            await self._pubsub.announcer.withdraw()
+            self._services.takes_requests = True  # what is on its way to a member of a group is for no other one
+            try:
+                await self._pubsub.announcer.withdraw()
+            finally:
+                self._services.takes_requests = False
             with anyio.move_on_after(timeout * STREAMS_SHARE):
                 await until(lambda: not self._serves(runtime))
             for call in list(self._calls(runtime)):
@@ -352,7 +360,7 @@ class Lifecycle:
 
     def _move(self, phase: Phase) -> None:
         self._phase = phase
-        self._services.ready = phase is Phase.RUNNING
+        self._services.ready = self._services.takes_requests = phase is Phase.RUNNING
         self._services.leaving = phase in (Phase.DRAINING, Phase.DRAINED, Phase.CLOSING)
 
     @contextmanager

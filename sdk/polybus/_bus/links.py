@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +17,16 @@ from ..errors import AmbiguousRoute, BusError, Disconnected, NoHandler, another
 from ..plugins import Closed, Listening
 from ..subjects import matches
 from .acceptor import BusGate
+from .remote_peer import RemotePeer
 
 if TYPE_CHECKING:
     from .._core.runtime import Runtime
     from .._core.services import Services
     from .._handlers.lookup import HandlerLookup
     from .._pubsub.pubsub import PubSub
+    from ..message import Message
     from ..plugins import ProtocolAdapter
+    from .cluster import ClusterPort
 
 
 class LinkRegistry:
@@ -39,11 +42,34 @@ class LinkRegistry:
         self._services = services
         self.lookup: HandlerLookup = lookup
         self.pubsub: PubSub = pubsub
-        self.deliver = pubsub.receiver.deliver
-        self.open_peer = partial(Peer, self)
+        self.deliver: Callable[[Message, Peer], None] = pubsub.receiver.deliver
+        self.open_peer: Callable[..., Peer] = partial(Peer, self)
         self.opened: list[Link] = []
         self.gates: dict[BusGate, Listening] = {}
         self.of_lifespan: set[Link] = set()
+        self.cluster: ClusterPort | None = None
+        """The part that makes this bus a node of a cluster."""
+
+    @property
+    def services(self) -> Services:
+        """The services of the bus."""
+        return self._services
+
+    @property
+    def cluster_peer(self) -> Peer | None:
+        """The cluster, while this bus is a node of one."""
+        return None if self.cluster is None else self.cluster.peer
+
+    def choose_cluster(self) -> Peer:
+        """Give the cluster.
+
+        Raises:
+            Disconnected: This bus is no node of one.
+        """
+        peer = self.cluster_peer
+        if peer is None:
+            raise Disconnected("this bus is no node of a cluster: the engine has not been reached yet, or none is named")
+        return peer
 
     # -- peers -----------------------------------------------------------------------------------------------------------
 
@@ -74,6 +100,8 @@ class LinkRegistry:
             (link.peer for link in opened if any(matches(pattern, subject) for pattern in link.serves)), None
         )
         if chosen is None:
+            chosen = self.cluster_peer
+        if chosen is None:
             urls = ", ".join(link.url for link in opened)
             raise AmbiguousRoute(f"several links could take {subject!r} ({urls}): say to=, or connect with serves=")
         return chosen
@@ -84,6 +112,8 @@ class LinkRegistry:
             TypeError: Not a peer.
             ValueError: A peer of another bus.
         """
+        if isinstance(to, RemotePeer) and to.links is self:
+            return
         if not isinstance(to, Peer):
             raise TypeError(f"to={shown(to)}: a Peer (of bus.peers, bus.peers_of(key) or ctx.peer), not {type(to).__name__}")
         if to.host is not self:
@@ -168,14 +198,20 @@ class LinkRegistry:
         """Take note that a link can be used, for the first time or again."""
         recipients = self.pubsub.recipients
         if link.opened:
+            if link.backbone is not None and self.cluster is not None:
+                self.cluster.link_up(link)
             if link not in self.opened:
                 self.opened.append(link)
             if link.peer is not None:
                 recipients.upstream = tuple(dict.fromkeys((*recipients.upstream, link.peer)))
+        elif self.cluster is not None and link.peer is not None:
+            self.cluster.client_up(link.peer)
         self.pubsub.announcer.restore(link, alone=not self.gates and len(link.runtime.links) < 2)
 
     def peer_up(self, peer: Peer) -> None:
         """Take note of one of the many peers of a link."""
+        if self.cluster is not None:
+            self.cluster.client_up(peer)
         self.pubsub.announcer.restore_peer(peer)
 
     def link_closed(self, link: Link, why: Closed) -> None:
@@ -196,6 +232,11 @@ class LinkRegistry:
     def lost(self, peer: Peer, gone: BusError | None) -> None:
         """Forget the interest of a peer whose connection is gone; `gone` is why it does not come back, where it does not."""
         self.pubsub.recipients.remove(peer)
+        if self.cluster is not None:
+            if peer.link.backbone is not None:
+                self.cluster.link_down()
+            elif not peer.link.upstream:
+                self.cluster.client_gone(peer)
         if gone is not None:
             self.pubsub.peer_gone(peer, gone)
 

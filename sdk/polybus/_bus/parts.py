@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from .._pubsub.pubsub import PubSub
 from .._rpc.loopback import Loopback
+from ..plugins.registry import make_backbone
+from .cluster import Cluster, ClusterPort
 from .lifecycle import Lifecycle, Lifespan
 from .links import LinkRegistry
 
@@ -28,10 +30,16 @@ class BusParts:
 
     __slots__ = ("life", "links", "lookup", "loopback", "pubsub", "services")
 
-    def __init__(self, services: Services, lookup: HandlerLookup, lifespan: Lifespan | None) -> None:
+    def __init__(
+        self, services: Services, lookup: HandlerLookup, lifespan: Lifespan | None, cluster: Cluster | None = None
+    ) -> None:
         self.services: Services = services
         self.lookup: HandlerLookup = lookup
         self.loopback: Loopback = Loopback(services)
         self.pubsub: PubSub = PubSub(services, lookup, lambda: self.links.check_gone())
         self.links: LinkRegistry = LinkRegistry(services, lookup, self.pubsub)
+        if cluster is not None:
+            port: ClusterPort = make_backbone(self, cluster)
+            self.links.cluster, self.pubsub.clustered = port, True
+            lifespan = port.around(lifespan)
         self.life: Lifecycle = Lifecycle(services, lifespan, lookup, self.pubsub, self.loopback, self.links)

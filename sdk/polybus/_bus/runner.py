@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import threading
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -13,11 +14,12 @@ from typing import Any
 import anyio
 
 from .._util.http_status import HttpStatus
-from .._validation import seconds, shown
+from .._validation import check_count, seconds, shown
 from ..errors import LocalProtocolError
 from ..plugins import ProtocolFeatures
-from ..plugins.registry import resolve_url
+from ..plugins.registry import resolve_url, supervise
 from .bus import Bus, parts_of
+from .worker import Worker
 
 logger: logging.Logger = logging.getLogger("polybus")
 
@@ -36,12 +38,16 @@ def run(
     health: str | None = None,
     backend: str = "asyncio",
     uvloop: bool = False,
+    workers: int = 1,
     **options: Any,
 ) -> None:
     """Serve until SIGINT or SIGTERM, then drain. A second signal ends at once.
 
     A signal before the bus serves (its lifespan takes long) ends at once too. What has not ended 3 s later, such as a lifespan
     or a thread that does not return, ends with the process, whose exit status then is 128 and the signal's number.
+
+    With several workers this process binds the addresses, starts the same program again for each, and starts anew what dies. In
+    those `run` serves; here it returns when all have drained. What else this program does before `run` is done in each of them.
 
     Args:
         bus: What to serve.
@@ -52,14 +58,19 @@ def run(
         health: ``http://127.0.0.1:8081`` answers ``/livez`` and ``/readyz`` there, from before the bus starts to its end.
         backend: ``asyncio`` or ``trio``.
         uvloop: Use uvloop on asyncio.
+        workers: Number of processes that serve (POSIX). For more than one the bus has a `cluster`, or each would be a bus of
+            its own; where that is ``"auto"`` and ``POLYBUS_CLUSTER`` names none, a NATS server is started for them.
         options: Further options of `Bus.serve`, for all URLs.
 
     Raises:
         TypeError: `bus` is no bus, or an argument is of a wrong type.
         ValueError: A URL or an option is wrong.
-        LocalProtocolError: This is not the main thread, or an address that other machines can reach accepts every connection.
+        LocalProtocolError: This is not the main thread, or an address that other machines can reach accepts every connection,
+            or there are several workers of a bus without `cluster`, or no NATS server is found for them.
+        Unsupported: There are several workers, and an address that they cannot share.
         OSError: An address cannot be bound.
         Exception: What the bus's lifespan raises.
+        SystemExit: One of several workers has ended before it served, or was ended by force.
     """
     if not isinstance(bus, Bus):
         raise TypeError(
@@ -72,17 +83,43 @@ def run(
             "run() waits for signals, which come to the main thread only: here use polybus.sync.Bus(bus), and close() to drain"
         )
     drain, delay = seconds(drain, "drain"), seconds(delay, "delay")
-    running = _Run(bus, drain, delay, health)
+    check_count(workers, "workers")
+    worker = Worker.here()
+    if worker is None and workers > 1:
+        addresses = _Addresses(bus, urls, options)
+        # Two times `drain`: the lifespan has as many seconds for its end.
+        if status := supervise(
+            count=workers, buses=[bus], bind=addresses.bind, patience=delay + 2 * drain + _AT_ONCE, health=health
+        ):
+            raise SystemExit(status)
+        return
+    running = _Run(bus, drain, delay, None if worker is not None else health, worker)
     backend_options = {"use_uvloop": True} if uvloop and backend == "asyncio" else {}
     anyio.run(running.main, urls, options, backend=backend, backend_options=backend_options)
     running.over()
 
 
+class _Addresses:
+    """The addresses that a bus is served at."""
+
+    def __init__(self, bus: Bus, urls: tuple[str, ...], options: dict[str, Any]) -> None:
+        self.all: list[tuple[str, str, Any]] = [
+            (f"{number} {url}", url, None if ProtocolFeatures.of(resolve_url(url)[0]).dials else bus.serve(url, **options))
+            for number, url in enumerate(urls)
+        ]
+        """Name, URL and listener of each; none where the bus connects, because its clients come through a broker."""
+
+    async def bind(self) -> dict[str, list[socket.socket]]:
+        """Bind them all, for several workers. May raise `OSError`, `Unsupported`."""
+        return {name: await serving.bind() for name, _, serving in self.all if serving is not None}
+
+
 class _Run:
     """One bus, from its start to the last signal."""
 
-    def __init__(self, bus: Bus, drain: float, delay: float, health: str | None) -> None:
+    def __init__(self, bus: Bus, drain: float, delay: float, health: str | None, worker: Worker | None) -> None:
         self._bus = bus
+        self._worker = worker
         self._drain = drain
         self._delay = delay
         pages = {"/livez": lambda: (200, "OK\n"), "/readyz": self._ready}
@@ -103,6 +140,9 @@ class _Run:
                     if self._health is not None:
                         await self._health.listen()
                         group.start_soon(self._health.serve)
+                    if self._worker is not None:
+                        self._worker.follow(self._delay + 2 * self._drain + _AT_ONCE)
+                        group.start_soon(self._worker.answer, self._takes_requests)
                     with self._scope:
                         await self._serve(urls, options)
                 except anyio.get_cancelled_exc_class():
@@ -116,22 +156,31 @@ class _Run:
     async def _serve(self, urls: tuple[str, ...], options: dict[str, Any]) -> None:
         bus = self._bus
         async with bus, AsyncExitStack() as stack:
-            for url in urls:
-                if ProtocolFeatures.of(resolve_url(url)[0]).dials:  # who brings the clients may start later
+            addresses = _Addresses(bus, urls, options)
+            served: list[str] = []
+            for name, url, serving in addresses.all:
+                if serving is None:  # who brings the clients may start later
                     await stack.enter_async_context(bus.connect(url, wait=_PATIENCE))
-                    served = url
+                    served.append(url)
                 else:
-                    served = (await stack.enter_async_context(bus.serve(url, **options))).url
-                logger.info("polybus: serving %s", served)
-                print(f"serving {served}", flush=True)
+                    if self._worker is not None:
+                        serving.serve_at(self._worker.sockets(name))
+                    served.append((await stack.enter_async_context(serving)).url)
+                logger.info("polybus: serving %s", served[-1])
+                if self._worker is None:
+                    print(f"serving {served[-1]}", flush=True)
             self._serving = True
+            if self._worker is not None:
+                self._worker.tell_served(served)
             await self._signalled.wait()
             await anyio.sleep(self._delay)
             await bus.drain(self._drain)
 
     async def _heed(self, signals: AsyncIterator[signal.Signals]) -> None:
         async for number in signals:
-            if self._serving and not self._signalled.is_set():
+            if self._worker is not None and self._signalled.is_set() and number == signal.SIGTERM:
+                continue  # from the supervisor, and from who ends all processes of a service: SIGINT is the second signal here
+            if self._serving and not self._signalled.is_set() and (self._worker is None or number == signal.SIGTERM):
                 logger.info("polybus: %s, draining", number.name)
                 self._signalled.set()
             elif self._force is None:
@@ -143,8 +192,10 @@ class _Run:
 
     def _ready(self) -> tuple[int, str]:
         """Answer the question of a load balancer: may requests be sent here?"""
-        takes = self._serving and not self._signalled.is_set() and self._bus.ready
-        return (200, "OK\n") if takes else (503, "it does not take requests\n")
+        return (200, "OK\n") if self._takes_requests() else (503, "it does not take requests\n")
+
+    def _takes_requests(self) -> bool:
+        return self._serving and not self._signalled.is_set() and self._bus.ready
 
     def over(self) -> None:
         """All has ended; but threads that do not return keep the interpreter from ending, and are left to the timer."""

@@ -6,6 +6,8 @@ import contextvars
 import logging
 from typing import TYPE_CHECKING, Any
 
+from ..plugins import Identity
+
 if TYPE_CHECKING:
     from .._peer.peer import Peer
     from ..message import Message
@@ -42,8 +44,13 @@ class Context:
 
     @property
     def identity(self) -> Any:
-        """The identity of the peer: the value that `authenticate` gave, or None."""
-        peer = self.peer
+        """The identity of the peer: the value that `authenticate` gave, or None.
+
+        Of what another node of the cluster passes on (`Bus.forward`): an `Identity` with the key that the client has there.
+        """
+        peer, extras = self.peer, self.message.extras
+        if peer is not None and peer.link.backbone is not None and extras is not None and "user" in extras:
+            return Identity(extras["user"], key=extras["user"])
         return None if peer is None else peer.identity
 
     @property

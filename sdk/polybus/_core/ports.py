@@ -48,6 +48,8 @@ class PeerLink(UnsentAnswers, Protocol):
     transport: Transport | None
     share: Share | None
     """Present where it was accepted."""
+    backbone: Any
+    """Present on the link between the nodes of a cluster."""
 
     @property
     def outbox(self) -> UnsentAnswers | None:

@@ -73,7 +73,9 @@ class Services:
         """Recorders of every link."""
         self.subjects: CheckedSubjects = CheckedSubjects(limits.subject)
         self.ready: bool = False
-        """True while new requests are taken: from the lifespan's yield to the beginning of a drain."""
+        """True from the lifespan's yield to the beginning of a drain."""
+        self.takes_requests: bool = False
+        """True while new requests are taken: while it is ready, and when it drains until it has left its groups."""
         self.leaving: bool = False
         """True from the beginning of a drain to the end of the bus."""
         self.runtime: Runtime | None = None

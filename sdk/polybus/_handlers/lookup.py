@@ -85,7 +85,11 @@ class HandlerLookup:
             return side.tunnels
         return found
 
-    def answered(self, *, patterns: bool = False) -> list[str | int]:
-        """List the subjects of requests that are answered here, by handlers or over bridges; those with wildcards if asked."""
-        crossing = [side.route.source for side in self.sides if "request" in side.route.kinds]
+    def answered(self, *, patterns: bool = False, to_cluster: bool = False) -> list[str | int]:
+        """List the subjects of requests that are answered here, by handlers or over bridges; those with wildcards if asked.
+
+        For the cluster (`to_cluster`) without those that are sent on to it.
+        """
+        sides = [side for side in self.sides if "request" in side.route.kinds and not (to_cluster and side.to_cluster)]
+        crossing = [side.route.source for side in sides]
         return [*self.handlers, *(source for source in crossing if patterns or not is_pattern(source))]

@@ -132,6 +132,9 @@ class Link:
     """True where every attempt asks for credentials anew."""
     backbone: BackbonePort | None = field(default=None, kw_only=True)
     """Present on the link between the nodes of a cluster."""
+    most_running: int | None = field(default=None, init=False)
+    most_waiting: int | None = field(default=None, init=False)
+    """Limits of this link in place of `Limits.running` and `Limits.waiting`."""
     holds: bool = field(default=False, init=False)
     """True while all but answers waits, since others are not back yet."""
     recorder: Recorder | None = field(default=None, init=False)

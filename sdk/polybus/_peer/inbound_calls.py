@@ -83,7 +83,7 @@ class InboundCalls:
         handler = lookup.handlers.get(message.subject) or lookup.find_for(message)
         deadline = math.inf if ttl is None else now + ttl
         call: Call
-        if handler is None or not services.ready or handler.style in ("stream", "channel"):
+        if handler is None or not services.takes_requests or handler.style in ("stream", "channel"):
             unhandled = self._unhandled(message, handler, deadline)
             if unhandled is None:
                 return
@@ -104,7 +104,7 @@ class InboundCalls:
         if isinstance(subject, str) and subject.startswith(RESERVED_PREFIX):
             authorization_queue.hello(peer, message)
             return None
-        if not services.ready:
+        if not services.takes_requests:
             services.counters.refused += 1
             send_error(peer, message, Code.UNAVAILABLE, DRAINING)
             return None
@@ -127,7 +127,7 @@ class InboundCalls:
         lookup, services = peer.host.lookup, link.services
         handler = lookup.find_for(message)
         side = None
-        if handler is None and services.ready:
+        if handler is None and services.takes_requests:
             session = link.session
             # To that peer a publication and a notification are one thing, which has come as the former just before.
             published = session is not None and session.capabilities.handlers
@@ -135,11 +135,11 @@ class InboundCalls:
                 return
             if not published or lookup.side(message.subject, "publish") is None:  # else it has crossed a bridge so
                 side = lookup.side(message.subject, "request")
-        if side is None and (handler is None or not services.ready or handler.style in ("stream", "channel")):
+        if side is None and (handler is None or not services.takes_requests or handler.style in ("stream", "channel")):
             # No answer was asked for, so none is refused; as for a publication without a subscriber, it is no offence.
-            why = "no handler" if handler is None else f"a {handler.style} handler" if services.ready else "draining"
+            why = "no handler" if handler is None else f"a {handler.style} handler" if services.takes_requests else "draining"
             services.counters.refused += handler is not None
-            code = Code.UNAVAILABLE if not services.ready else Code.UNIMPLEMENTED
+            code = Code.UNAVAILABLE if not services.takes_requests else Code.UNIMPLEMENTED
             services.dead_letter(peer, message, code, why)
             return
         deadline = math.inf if message.expires is None else message.expires
@@ -259,7 +259,7 @@ class InboundCalls:
         waiting = self.waiting
         if (
             not waiting
-            and _has_place(runtime, link.share, len(self.calls) + self.stopping - 1)
+            and _has_place(runtime, link, len(self.calls) + self.stopping - 1)
             and (link.outbox is None or self.may_begin())
             and (not call.sizes_known or not call.handler.answers.weight or self.reserve_answer(call))
         ):
@@ -274,7 +274,8 @@ class InboundCalls:
             return
         if waiting is None:
             waiting = self._begin_queue()
-        if len(waiting) >= runtime.limits.waiting or not self.budget.hold(cost(call.message)):
+        most = runtime.limits.waiting if link.most_waiting is None else link.most_waiting
+        if len(waiting) >= most or not self.budget.hold(cost(call.message)):
             self._turn_away(call, self._why_full(call.message))
             return
         call.message.forget_value()
@@ -294,7 +295,9 @@ class InboundCalls:
         runtime, budget = self.link.runtime, self.budget
         limits = runtime.limits
         waiting = len(self.waiting or ())
-        if waiting >= limits.waiting:
+        if self.link.most_waiting is not None and waiting >= self.link.most_waiting:
+            why = f"{waiting} requests of the cluster wait (Cluster.waiting)"
+        elif waiting >= limits.waiting:
             why = f"{waiting} of your requests wait (Limits.waiting)"
         elif budget.held and budget.held + cost(message) > limits.waiting_bytes:
             why = f"{budget.held} bytes of yours wait (Limits.waiting_bytes)"
@@ -305,7 +308,7 @@ class InboundCalls:
             return f"{why} behind {running} that run (Limits.running)"
         if not self.may_begin():
             return f"{why} until you read your answers (Limits.outbox_bytes)"
-        if _has_place(runtime, self.link.share, running):
+        if _has_place(runtime, self.link, running):
             return f"{why} behind {running} that run, whose answers may be more than can wait for you (Limits.outbox_bytes)"
         return f"{why} behind {running} that run, as others have their share of the places (Limits.total_running)"
 
@@ -336,7 +339,7 @@ class InboundCalls:
             if not waiting:
                 continue
             taken = len(first.calls) - len(waiting) + first.stopping
-            if not _has_place(runtime, share, taken):
+            if not _has_place(runtime, first.link, taken):
                 if not taken:
                     backlogged[first] = None
                     passed_by += 1
@@ -399,9 +402,9 @@ class InboundCalls:
 
         It is not charged: it may be much less in the end.
         """
-        if call.message.kind is not Kind.REQUEST:
-            return True
         link = self.link
+        if call.message.kind is not Kind.REQUEST or link.backbone is not None:  # the engine reads what all nodes are answered
+            return True
         runtime = link.runtime
         now, most = runtime.time(), 2 * runtime.limits.outbox_bytes
         size, until = call.handler.answers.expect(most, now)
@@ -479,16 +482,16 @@ class InboundCalls:
         runtime.notifier.signal()
 
 
-def _has_place(runtime: Runtime, share: Share | None, taken: int) -> bool:
+def _has_place(runtime: Runtime, link: Link, taken: int) -> bool:
     """Tell whether a peer that has taken so many places may have one more.
 
     As of `total_bytes`, it may have the fewer the fewer are free, and so may all peers of its address together. One that has
     none may have the last but those which are left for addresses that have none. Where one may have as many as there are, there
     are no shares.
     """
-    limits = runtime.limits
+    limits, share = runtime.limits, link.share
     total, running = limits.total_running, runtime.running
-    if taken >= limits.running:
+    if taken >= (limits.running if link.most_running is None else link.most_running):
         return False
     if 16 * running <= total and 2 * taken < total:  # no share is as small as that
         return True

@@ -199,14 +199,7 @@ class Negotiation:
     def asked(self, message: Message) -> None:
         """Answer a hello: the peer is a polybus peer (or pretends to be, which harms only itself)."""
         peer = self._peer
-        link = peer.link
-        body = message.body if isinstance(message.body, dict) else {}
-        key, value = peer.identity_key, peer.identity
-        known = None if link.opened else key if key is not None else value  # behind a broker each has one of its own
-        voice = known if isinstance(known, (str, int)) else None
-        if link.upstream or link.runtime.bus_identities.take_secret(peer, body.get("secret"), voice):
-            self._answer(message)
-        elif not peer.hold(message):  # who says so much before it is known has its answer before its time
+        if not self._is_to_wait(message) or not peer.hold(message):  # who says so much at once has its answer before its time
             self._answer(message)
         elif self._deferred is None:
             self._deferred = deque((message,))
@@ -214,16 +207,37 @@ class Negotiation:
         else:
             self._deferred.append(message)
 
-    async def _answer_later(self, deferred: deque[Message]) -> None:
+    def _is_to_wait(self, message: Message) -> bool:
+        """Tell whether a hello is answered later: when it is known who else the peer is, and, where it has subscribed at a node
+        of a cluster, when the cluster knows that too."""
         peer = self._peer
+        link = peer.link
+        body = message.body if isinstance(message.body, dict) else {}
+        if link.upstream:
+            return False
+        key, value = peer.identity_key, peer.identity
+        known = None if link.opened else key if key is not None else value  # behind a broker each has one of its own
+        voice = known if isinstance(known, (str, int)) else None
+        alone = link.runtime.bus_identities.take_secret(peer, body.get("secret"), voice)
+        return not alone or (self._pubsub.clustered and bool(body.get("confirm")))
+
+    async def _answer_later(self, deferred: deque[Message]) -> None:
+        peer, identities = self._peer, self._peer.link.runtime.bus_identities
+        patience = HELLO_TIMEOUT / 2  # so that the peer hears of it in time
         try:
-            await peer.link.runtime.bus_identities.settled(HELLO_TIMEOUT / 2)  # so that the peer hears of it in time
-            while deferred and peer.connected:
-                message = deferred.popleft()
-                peer.release(message)
-                self._answer(message)
-                if len(deferred) % _TURN == 0:
-                    await anyio.lowlevel.checkpoint()
+            while deferred:
+                count = min(len(deferred), _TURN)
+                if peer in identities.held_out:
+                    await identities.settled(patience)
+                with anyio.move_on_after(patience):
+                    await self._pubsub.announcer.known_to_cluster()
+                if not peer.connected:
+                    return
+                for _ in range(count):
+                    message = deferred.popleft()
+                    peer.release(message)
+                    self._answer(message)
+                await anyio.lowlevel.checkpoint()
         finally:
             self._deferred = None
             for message in deferred:

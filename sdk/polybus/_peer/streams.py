@@ -122,7 +122,7 @@ class Streams:
             return
         problem: tuple[Code, str] | None = None
         unanswerable: tuple[Code, str] | None = None
-        if not services.ready:
+        if not services.takes_requests:
             problem = Code.UNAVAILABLE, DRAINING
         elif mode not in MODES:
             problem = Code.INVALID_ARGUMENT, f"a mode of {mode!r}: one of {', '.join(MODES)}"
@@ -146,6 +146,27 @@ class Streams:
             services.counters.refused += 1
             send_error(peer, message, *problem, kind=Kind.END)
             return
+        self._begin(message, mode, deadline, side, handler)
+
+    def forward(self, message: Message, now: float, side: Any) -> None:
+        """Begin what another node has opened at a client of this one: `side` leads there."""
+        link, inbound = self.link, self._peer.inbound
+        mode, limits = message.attributes.get("mode", "stream"), link.runtime.limits
+        if message.id in self.channels or message.id in inbound.calls:
+            refuse_duplicate(self._peer, message, now)
+        elif mode not in MODES:
+            send_error(
+                self._peer, message, Code.INVALID_ARGUMENT, f"a mode of {mode!r}: one of {', '.join(MODES)}", kind=Kind.END
+            )
+        elif self._count_opened() >= limits.channels:
+            text = f"{len(self.channels)} channels are open (Limits.channels)"
+            send_error(self._peer, message, Code.RESOURCE_EXHAUSTED, text, kind=Kind.END)
+        else:
+            deadline = math.inf if message.ttl is None else now + message.ttl
+            self._begin(message, mode, deadline, side, side.tunnels)
+
+    def _begin(self, message: Message, mode: str, deadline: float, side: Any, handler: Any) -> None:
+        link, peer, channels, inbound = self.link, self._peer, self.channels, self._peer.inbound
         if mode == "tunnel":
             tunnel: Any = handler
             opening = tunnel.call(peer, message, deadline)
@@ -161,8 +182,7 @@ class Streams:
         if side is not None:
             call = side.streams.call(peer, message, deadline, channel)
         else:
-            assert handler is not None
-            call = ChannelCall(services, inbound, peer, handler, message, deadline, channel)
+            call = ChannelCall(link.services, inbound, peer, handler, message, deadline, channel)
         if mode != "stream":
             self.channel_send(channel, Kind.CREDIT, None, None, {"credit": CREDIT})
         inbound.start(call)

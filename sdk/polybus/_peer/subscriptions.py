@@ -54,14 +54,20 @@ class Subscriptions:
                 self._warn(pattern)
             return
         patterns[pattern] = size
-        peer.host.pubsub.remote.add(pattern, peer)
+        pubsub = peer.host.pubsub
+        pubsub.remote.add(pattern, peer)
+        if pubsub.clustered and not link.upstream:
+            pubsub.announcer.add_behind(pattern)
 
     def remove(self, pattern: str | int) -> None:
         """End the subscription to a pattern."""
         size = self.patterns.pop(pattern, None)
         if size is not None:
             self._peer.budget.release(size)
-            self._peer.host.pubsub.remote.remove(pattern, self._peer)
+            pubsub = self._peer.host.pubsub
+            pubsub.remote.remove(pattern, self._peer)
+            if pubsub.clustered and not self._peer.link.upstream:
+                pubsub.announcer.remove_behind(pattern)
 
     def clear(self) -> None:
         """End all subscriptions: the peer has lost its connection."""

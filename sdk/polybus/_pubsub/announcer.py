@@ -39,7 +39,7 @@ class Grouped:
 
 
 Interest: TypeAlias = str | int | Grouped | ToUser
-"""What is told of a subscription: a pattern, perhaps with a group; or of a client, the user that it is."""
+"""A subscription, as it is told: a pattern, perhaps with a group; or of a client, the user that it is."""
 
 
 @define(eq=False)
@@ -51,9 +51,9 @@ class SubscriptionAnnouncer:
     _recipients: Recipients
     _to_peers: PeerSubscriptions
     _interests: dict[Interest, int] = field(factory=dict, init=False)
-    """What this bus itself has subscribed to."""
+    """Subscriptions of this bus itself."""
     _behind: dict[Interest, int] = field(factory=dict, init=False)
-    """What its clients have subscribed to, and the users that they are: told to the cluster alone."""
+    """Subscriptions of its clients, and the users that they are: told to the cluster alone."""
     backbone: Peer | None = field(default=None, init=False)
     """The cluster, while it is connected."""
     _restoring: dict[Peer, anyio.Event] = field(factory=dict, init=False)
@@ -87,6 +87,12 @@ class SubscriptionAnnouncer:
         """Count one less; the last one is taken back at the cluster."""
         if not _one_less(self._behind, interest) and self.backbone is not None:
             self._take_back(self.backbone, interest)
+
+    async def known_to_cluster(self) -> None:
+        """Wait until the cluster has taken in what it was told so far; at once where there is none, or where it is cut off."""
+        if self.backbone is not None:
+            with suppress(Disconnected):
+                await self.backbone.link.confirmed()
 
     def _wants(self, interest: Interest, link: Link) -> bool:
         """Tell whether this bus, or a client of it that the other end is told of, has subscribed to it."""
@@ -156,9 +162,24 @@ class SubscriptionAnnouncer:
                 for subject in subjects:
                     _send(Message(Kind.UNSUBSCRIBE, subject, attributes={"handler": True}), peer)
 
+    async def begin(self) -> None:
+        """Join the groups of handlers in the cluster, because the bus takes requests now, and wait until that is known."""
+        peer = self.backbone
+        if peer is not None and peer.connected:
+            for subject in self._lookup.answered(patterns=True, to_cluster=True):
+                _send(_announcement("request", subject, peer), peer)
+            with suppress(Disconnected):
+                await peer.link.confirmed()
+
     async def withdraw(self) -> None:
-        """Leave all groups, because the bus is draining, and wait until that is known. What came before is answered."""
+        """Leave all groups, because the bus is draining, and wait until that is known. What came before is for no other
+        member."""
         self.remove_handlers(self._lookup.answered(patterns=True))
+        for peer in self._audience():
+            if _has_groups(peer.link):
+                for interest in self._interests:
+                    if isinstance(interest, Grouped):
+                        _send(_announcement("publish", interest, peer, Kind.UNSUBSCRIBE), peer)
         await self.known()
 
     async def known(self) -> None:
@@ -305,7 +326,10 @@ class SubscriptionAnnouncer:
             ("publish", interest) for interest in dict.fromkeys((*interests, *self._to_peers.patterns(peer)))
         ]
         if _tells_handlers(link):
-            names += [("request", subject) for subject in self._lookup.answered(patterns=_has_groups(link))]
+            cluster = link.backbone is not None
+            if not cluster or self._services.ready:  # others need not ask what has not started yet
+                answered = self._lookup.answered(patterns=_has_groups(link), to_cluster=cluster)
+                names += [("request", subject) for subject in answered]
         return names
 
     def _allowed(self, peer: Peer, names: list[tuple[str, Interest]]) -> Collection[tuple[str, Interest]]:

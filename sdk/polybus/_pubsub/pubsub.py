@@ -42,6 +42,8 @@ class PubSub:
         self._check_gone = check_gone
         self._handler_queues: list[HandlerQueue] = []
         self._subscriptions: dict[Subscription, None] = {}
+        self.clustered: bool = False
+        """True where the bus is a node of a cluster: that is told what clients have subscribed to."""
         self._groups: dict[Any, SubscriptionGroup] = {}
         self.local: SubjectIndex[PublicationQueue] = SubjectIndex()
         self.remote: SubjectIndex[Peer] = SubjectIndex()

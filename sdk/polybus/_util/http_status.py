@@ -15,8 +15,8 @@ from .._validation import shown
 
 logger: logging.Logger = logging.getLogger("polybus")
 
-Page: TypeAlias = "Callable[[], tuple[int, str]]"
-"""Gives the status and the text of a page at the moment it is asked for."""
+Page: TypeAlias = "Callable[[], tuple[int, str] | Awaitable[tuple[int, str]]]"
+"""Gives the status and the text of a page at the moment it is asked for; it may have to ask others."""
 
 _SECONDS: Final = 5.0
 """The time for one request and its response."""
@@ -116,7 +116,8 @@ class HttpStatus:
         try:
             while not isinstance(request := connection.next_event(), h11.Request):
                 connection.receive_data(await receive())
-            status, text = self._page(request.method, request.target)
+            found = self._page(request.method, request.target)
+            status, text = found if isinstance(found, tuple) else await found
         except h11.RemoteProtocolError as error:
             request, status, text = None, error.error_status_hint, f"{error}\n"
         body = text.encode()
@@ -124,7 +125,7 @@ class HttpStatus:
         head = connection.send(h11.Response(status_code=status, reason=HTTPStatus(status).phrase, headers=fields)) or b""
         return head if request is not None and request.method == b"HEAD" else head + body
 
-    def _page(self, method: bytes, target: bytes) -> tuple[int, str]:
+    def _page(self, method: bytes, target: bytes) -> tuple[int, str] | Awaitable[tuple[int, str]]:
         page = self._pages.get(target.partition(b"?")[0].decode("ascii", "replace"))
         if page is None:
             return HTTPStatus.NOT_FOUND, f"see {' and '.join(self._pages)}\n"

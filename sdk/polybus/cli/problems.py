@@ -87,6 +87,7 @@ def for_shell(text: str) -> str:
         .replace("pass authenticate_servers=..., or ", "")
         .replace("insecure=True", "--insecure")
         .replace("metrics=", "--metrics ")
+        .replace("workers=", "--workers ")
         .replace("tls=", "--cert FILE")
         .replace("headers={'authorization': 'Bearer TOKEN'}", "--header 'authorization: Bearer TOKEN'")
         .replace("headers=", "--header")

@@ -31,6 +31,7 @@ def serve(
     health: Annotated[str | None, option("URL", "Answer /livez and /readyz there, for example http://127.0.0.1:8081")] = None,
     drain: Annotated[float, duration("Seconds that running handlers get after SIGTERM.")] = 20.0,
     delay: Annotated[float, duration("Seconds before that, while /readyz says 503 and requests are still taken.")] = 0.0,
+    workers: Annotated[int, option("N", "Processes that serve, of a bus with a cluster.", min=1)] = 1,
 ) -> None:
     """Serve a bus until SIGINT or SIGTERM, then let running handlers finish."""
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
@@ -43,7 +44,7 @@ def serve(
     if (tls := certificate(cert, key)) is not None:
         options["tls"] = tls
     try:
-        run(bus, *urls, drain=drain, delay=delay, health=health, **options)
+        run(bus, *urls, drain=drain, delay=delay, health=health, workers=workers, **options)
     except Exception as error:
         if raised_by_lifespan(error):
             raise PeerError(f"the lifespan of {app} failed: {type(error).__name__}: {error}{_where(error)}") from None

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Final
 
-from .._validation import seconds
+from .._bus.worker import Worker
+from .._validation import check_count, seconds, shown
+
+ADDRESS: Final = "http"
+"""The name of the only address of an application, among those that a worker inherits."""
 
 
-def run(app: Any, *, drain: float = 20.0, host: str = "127.0.0.1", port: int = 8000, **options: Any) -> None:
+def run(app: Any, *, drain: float = 20.0, host: str = "127.0.0.1", port: int = 8000, workers: int = 1, **options: Any) -> None:
     """Serve an application with uvicorn until SIGINT or SIGTERM, then drain the attached buses, then stop.
 
     By itself uvicorn closes all WebSockets first, and what their handlers were working on is lost. A second signal ends at
@@ -19,22 +23,28 @@ def run(app: Any, *, drain: float = 20.0, host: str = "127.0.0.1", port: int = 8
         drain: Seconds for running handlers after the signal.
         host: Where to listen.
         port: Where to listen; 0 takes a free one.
+        workers: Number of processes that serve, as in `polybus.run`: the application is then given as ``"module:app"``, and its
+            buses have a `cluster`.
         options: Further options of `uvicorn.Config`. Other than uvicorn's own defaults: ``ws`` is ``websockets-sansio``, whose
             pings wait for what was written before them as long as that arrives, ``ws_per_message_deflate`` is off,
             ``ws_max_size`` is 1 MiB or the largest `Limits.message` of the buses that start with the application, pings as in
             `Limits`, ``timeout_graceful_shutdown`` as `drain`.
 
     Raises:
-        ValueError: ``workers`` or ``reload``: a bus lives in one process; or `drain` is negative or infinite.
-        TypeError: `drain` is no number.
+        ValueError: ``reload``, or a number that cannot be.
+        TypeError: `drain` or `workers` is no number, or there are several workers and the application is an object.
+        LocalProtocolError: There are several workers of a bus without `cluster`, or no NATS server is found for them.
         ImportError: uvicorn is not installed.
-        SystemExit: The address is taken, or the application's lifespan failed (uvicorn's status 3).
+        SystemExit: The address is taken, or the application's lifespan failed (uvicorn's status 3); as in `polybus.run`.
     """
     drain = seconds(drain, "drain")
-    if (options.get("workers") or 1) > 1 or options.get("reload"):
-        raise ValueError(
-            "workers= and reload= are not for run(), a bus lives in one process: to use more processors start several, "
-            "on ports of their own; for development use uvicorn --reload"
+    check_count(workers, "workers")
+    if options.get("reload"):
+        raise ValueError("reload= is not for run(): for development use uvicorn --reload")
+    if workers > 1 and not isinstance(app, str):
+        raise TypeError(
+            f"run({shown(app)}, workers={workers}): each worker imports the application, so say where it is: "
+            f"run('module:app', workers={workers})"
         )
     try:
         from ..bindings.http.uvicorn import PatientWebSockets
@@ -47,4 +57,12 @@ def run(app: Any, *, drain: float = 20.0, host: str = "127.0.0.1", port: int = 8
         "ws_per_message_deflate": False,
         "timeout_graceful_shutdown": max(1, math.ceil(drain)),
     }
-    DrainingServer(drain, {**usual, **options, "app": app, "host": host, "port": port}).run()
+    chosen = {**usual, **options, "app": app, "host": host, "port": port}
+    worker = Worker.here()
+    if worker is None and workers > 1:
+        from ._workers import Application
+
+        if status := Application(chosen, drain).run(workers):
+            raise SystemExit(status)
+        return
+    DrainingServer(drain, chosen, worker).run(None if worker is None else worker.sockets(ADDRESS))

@@ -16,6 +16,7 @@ import anyio
 import uvicorn
 
 from .._bus.bus import Bus
+from .._bus.worker import Worker
 from ..transports._stream.sockets import address_of
 from ._attachment import attached_here
 
@@ -28,8 +29,10 @@ _FRAME: Final = 1024 * 1024
 class DrainingServer(uvicorn.Server):
     """A server that lets the buses finish before it closes connections."""
 
-    def __init__(self, drain: float, options: Mapping[str, Any]) -> None:
+    def __init__(self, drain: float, options: Mapping[str, Any], worker: Worker | None = None) -> None:
         super().__init__(uvicorn.Config(**{"ws_max_size": _FRAME, **options}))
+        self._worker = worker
+        self._answers: asyncio.Task[None] | None = None
         self._drain_seconds = drain
         self._chosen = frozenset(options)
         self._farewell: anyio.CancelScope | None = None
@@ -38,6 +41,8 @@ class DrainingServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, with the limits of the buses that the application has started."""
         self._loop = asyncio.get_running_loop()
+        if self._worker is not None:
+            self._worker.follow(patience(self.config, self._drain_seconds))
         await super().startup(sockets)
         self._tell()
         limits = [attachment.bus.limits for attachment in attached_here()]
@@ -55,9 +60,21 @@ class DrainingServer(uvicorn.Server):
     def _tell(self) -> None:
         """As `polybus.run` does: whoever started this process learns the port, also where it was 0."""
         scheme = "https" if self.config.ssl is not None else "http"
-        for listening in (sock for server in self.servers for sock in server.sockets):
-            if listening.family in (socket.AF_INET, socket.AF_INET6):
-                print(f"serving {scheme}://{address_of(listening.family, listening.getsockname())}", flush=True)
+        urls = [
+            f"{scheme}://{address_of(listening.family, listening.getsockname())}"
+            for server in self.servers
+            for listening in server.sockets
+            if listening.family in (socket.AF_INET, socket.AF_INET6)
+        ]
+        if self._worker is not None:
+            self._answers = asyncio.get_running_loop().create_task(self._worker.answer(self._takes_requests))
+            self._worker.tell_served(urls)
+            return
+        for url in urls:
+            print(f"serving {url}", flush=True)
+
+    def _takes_requests(self) -> bool:
+        return not self.should_exit and all(attachment.bus.ready for attachment in attached_here())
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let nobody in, let handlers finish, tell the peers; then what uvicorn does."""
@@ -69,12 +86,17 @@ class DrainingServer(uvicorn.Server):
             with anyio.CancelScope() as self._farewell:
                 await _drain(buses, self._drain_seconds)
         await super().shutdown(sockets)
+        if self._answers is not None:
+            self._answers.cancel()
+            await asyncio.wait([self._answers])
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The first signal asks for an end, the second for one at once."""
         if not self.should_exit:
             self.should_exit = True
             return
+        if self._worker is not None and sig == signal.SIGTERM:
+            return  # from the supervisor, and from who ends all processes of a service: SIGINT is the second signal here
         logger.warning("polybus: second signal, ending at once")
         self.force_exit = True
         if self._loop is not None and self._farewell is not None:
@@ -92,6 +114,11 @@ class DrainingServer(uvicorn.Server):
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+def patience(config: uvicorn.Config, drain: float) -> float:
+    """Seconds that an orderly end may take: the buses, what uvicorn waits for, and as many as the drain for the lifespan."""
+    return 2 * drain + max(drain, config.timeout_graceful_shutdown or 0)
 
 
 async def _drain(buses: list[Bus], seconds: float) -> None:

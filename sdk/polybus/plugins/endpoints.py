@@ -12,6 +12,7 @@ from .framing import Framing
 from .transports import Host, Transport
 
 if TYPE_CHECKING:
+    import socket
     import ssl
 
     from .protocols import ProtocolAdapter
@@ -82,6 +83,9 @@ class ListenOptions:
     """The protocol, for transports that carry its messages in a form of their own (HTTP)."""
     framing: Framing | None = None
     """The protocol's own framing, as in `DialOptions`."""
+    sockets: tuple[socket.socket, ...] = ()
+    """Bound already, by `EndpointFeatures.bind` in another process too, and now the listener's: it binds nothing, and leaves
+    what belongs to the address, such as the file of a Unix socket, to others."""
 
 
 class Listening(Protocol):
@@ -97,7 +101,10 @@ class Listening(Protocol):
 
 
 class TransportAdapter(Protocol):
-    """One transport of the URL: how to dial and how to listen."""
+    """One transport of the URL: how to dial and how to listen.
+
+    It may offer more: see `EndpointFeatures`.
+    """
 
     def connector(self, url: str) -> Connector:
         """For an address without the protocol, for example ``ws://host/path``.

@@ -6,7 +6,7 @@ A plugin offers one by having an attribute or method of that name, and nothing h
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from attrs import frozen
 
@@ -16,8 +16,13 @@ from .framing import Framing
 from .transports import Closed
 
 if TYPE_CHECKING:
+    import socket
+
     from .protocols import FrameField, ProtocolAdapter
     from .web import HttpBinding, WebEndpoint
+
+
+_NOTHING: Final[Mapping[str, str]] = {}
 
 
 def _nothing(*_: object) -> None:
@@ -88,6 +93,9 @@ class EndpointFeatures(_Features):
     carries_query: bool = False
     """The handshake shows the server a query: the members of a URL's query that are no options of the protocol stay in the
     address."""
+    bind: Callable[[str], Awaitable[list[socket.socket]]] | None = None
+    """``await bind(url)`` binds the address; `listen` takes what it gives in ``ListenOptions.sockets``. So several processes
+    serve at sockets that one of them has bound. May raise `OSError`."""
 
 
 @frozen(kw_only=True)
@@ -138,5 +146,14 @@ class ProtocolFeatures(_Features):
     user_options: Callable[[str, str | None], Mapping[str, str]] | None = None
     """``user_options(user, password)`` gives the options that the user and the password of a URL stand for: on transports that
     carry none, the protocol tells them to the server."""
+    files: Mapping[str, str] = _NOTHING
+    """Paths of files that each connection needs the text of, as it is then, such as keys that are replaced while the program
+    runs; and for people a name of each. The bus reads them before it connects, and gives them to `with_files`."""
+    with_files: Callable[[Mapping[str, str]], ProtocolAdapter] | None = None
+    """``with_files(texts)`` gives the adapter of one connection, from the text of each path; `ValueError` says that a file is
+    not what it should be. As long as files cannot be read, or a server refuses what is in them, a connection that has been
+    lost is tried again."""
+    default_port: int | None = None
+    """Port of URLs with ``tcp`` and ``tls`` that name none. WebSockets and HTTP have those of the web."""
     inspect_options: Mapping[str, str] | None = None
     """Options with which frames that are only looked at are read; see `Dissector`."""

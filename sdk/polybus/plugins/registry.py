@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from attrs import evolve, fields_dict, frozen, has
 
@@ -43,12 +43,23 @@ _BINDINGS = {
     "uprotocol": "polybus.bindings.cloudevents_http.binding:CloudEventsHttp",
 }
 _RECORDERS = {"capture": "polybus.capture:make_recorder"}
-_KNOWN = {"protocols": _PROTOCOLS, "transports": _TRANSPORTS, "bindings": _BINDINGS, "recorders": _RECORDERS}
+_CLUSTERS = {"nats": "polybus.cluster.backbone:make_backbone"}
+_SUPERVISORS = {"workers": "polybus.cluster.workers:supervise"}
+_KNOWN = {
+    "protocols": _PROTOCOLS,
+    "transports": _TRANSPORTS,
+    "bindings": _BINDINGS,
+    "recorders": _RECORDERS,
+    "clusters": _CLUSTERS,
+    "supervisors": _SUPERVISORS,
+}
 
 _OVER_HTTP = frozenset({"http", "https"})
 """Transports that carry no frames of a protocol, but its `HttpBinding`."""
 _WITH_QUERY = frozenset({"memory", "ws", "wss", *_OVER_HTTP})
 """Transports whose handshake has a query; those of others say ``carries_query = True``."""
+_WITHOUT_PORTS = frozenset({"tcp", "tls"})
+"""Transports with no port of their own: a protocol may have one (`ProtocolFeatures.default_port`)."""
 _WITH_HEADERS = frozenset({"ws", "wss", *_OVER_HTTP})
 """Transports that could carry the user of a URL, as HTTP's basic authentication: in the headers, where its maker sees it."""
 
@@ -131,6 +142,8 @@ def resolve_url(
                 shown = without_password(url)
                 raise ValueError(f"{shown}: no option of a server: {', '.join(rest)}; known are {', '.join(known) or 'none'}")
     adapter = find_protocol(protocol or parts.protocol, options)
+    if parts.transport in _WITHOUT_PORTS and (port := ProtocolFeatures.of(adapter).default_port) is not None:
+        parts = _with_port(parts, port)
     if parts.transport in _OVER_HTTP:
         transport = _load("transports", parts.transport)(find_http_binding(adapter))
     return adapter, transport, f"{parts.address}?{urlencode(rest)}" if rest else parts.address
@@ -156,6 +169,15 @@ def _without_user(
     address = f"{parts.transport}://{parts.address.partition('://')[2].rpartition('@')[2]}"
     password = None if url.password is None else unquote(url.password)
     return evolve(parts, address=address), user_options(unquote(url.username), password)
+
+
+def _with_port(parts: SplitUrl, port: int) -> SplitUrl:
+    """A URL with this port, where it has a host and no port."""
+    url = urlsplit(parts.address)
+    if url.hostname is None or url.port is not None:
+        return parts
+    netloc = f"{url.netloc.removesuffix(':')}:{port}"
+    return evolve(parts, address=urlunsplit((url.scheme, netloc, url.path, url.query, url.fragment)))
 
 
 def _option_names(protocol: str | ProtocolAdapter) -> Collection[str] | None:
@@ -227,6 +249,16 @@ def make_recorder(path: str | os.PathLike[str], **options: Any) -> Recorder:
         TypeError, ValueError: An argument is not what it should be.
     """
     return cast("Recorder", _load("recorders", "capture")(path, **options))
+
+
+def make_backbone(parts: Any, options: Any) -> Any:
+    """The part that makes a bus a node of a cluster, a `_bus.cluster.ClusterPort`."""
+    return _load("clusters", "nats")(parts, options)
+
+
+def supervise(**options: Any) -> int:
+    """Run several workers until they have ended; gives the exit status. `polybus.cluster.workers.supervise` has the options."""
+    return cast("int", _load("supervisors", "workers")(**options))
 
 
 @cache

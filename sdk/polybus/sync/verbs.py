@@ -364,15 +364,35 @@ class BlockingBus:
 
     @overload
     def subscribe(
-        self, pattern: Subject[In, Any], *, queue: int = ..., when_full: WhenFull = ..., local: bool = ...
+        self,
+        pattern: Subject[In, Any],
+        *,
+        queue: int = ...,
+        when_full: WhenFull = ...,
+        local: bool = ...,
+        group: str | None = ...,
     ) -> BlockingSubscription[In]: ...
     @overload
     def subscribe(
-        self, pattern: str | int, *, returns: type[T], queue: int = ..., when_full: WhenFull = ..., local: bool = ...
+        self,
+        pattern: str | int,
+        *,
+        returns: type[T],
+        queue: int = ...,
+        when_full: WhenFull = ...,
+        local: bool = ...,
+        group: str | None = ...,
     ) -> BlockingSubscription[T]: ...
     @overload
     def subscribe(
-        self, pattern: AnySubject, *, returns: Any = ..., queue: int = ..., when_full: WhenFull = ..., local: bool = ...
+        self,
+        pattern: AnySubject,
+        *,
+        returns: Any = ...,
+        queue: int = ...,
+        when_full: WhenFull = ...,
+        local: bool = ...,
+        group: str | None = ...,
     ) -> BlockingSubscription[Any]: ...
     def subscribe(
         self,
@@ -382,6 +402,7 @@ class BlockingBus:
         queue: int = 1000,
         when_full: WhenFull = "drop_oldest",
         local: bool = True,
+        group: str | None = None,
     ) -> BlockingSubscription[Any]:
         """Receive publications: ``with bus.subscribe("news.*") as news: for message in news: ...``
 
@@ -393,19 +414,20 @@ class BlockingBus:
             queue: Publications that wait to be read.
             when_full: What happens to one more; see `WhenFull`.
             local: Take the bus's own publications too.
+            group: Each publication is for one subscription of those that name the same group and pattern; see `on`.
 
         Raises:
             LocalProtocolError: The pattern is not valid; (on entering) the bus does not run, or this thread runs its event
                 loop.
             ReservedSubject: It begins with ``_polybus.``.
-            ValueError: The queue or the policy is not possible.
+            ValueError: The queue, the policy or the group is not possible.
             TypeError: `returns` is no type, or none that a body can be read as.
             Unsupported: (on entering) A bare peer matches exact subjects only, or no link carries such a subject (a number).
             Forbidden: (on entering) The peer refused.
         """
         subscribe: Any = self._bus.subscribe
         return BlockingSubscription(
-            subscribe(pattern, returns=returns, queue=queue, when_full=when_full, local=local), self._run
+            subscribe(pattern, returns=returns, queue=queue, when_full=when_full, local=local, group=group), self._run
         )
 
     @overload

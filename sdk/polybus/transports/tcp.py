@@ -28,6 +28,7 @@ from ._stream.urls import bare_address, unix_path
 from ._stream.wire import Wire
 
 if TYPE_CHECKING:
+    import socket
     import ssl
 
 _LARGE: Final = 64 * 1024
@@ -223,12 +224,17 @@ class Tcp:
         """True if only this machine can reach that address."""
         return bare_address(url).private
 
+    async def bind(self, url: str) -> list[socket.socket]:
+        """Listening sockets, for `ListenOptions.sockets`."""
+        address = bare_address(url)
+        return await bind_tcp(address.host, address.port)
+
     async def listen(self, url: str, options: ListenOptions) -> Listening:
         """Bind and accept."""
         address = bare_address(url)
         check_server_tls(self.name, options.tls)
         pending = _pending(options)
-        sockets = await bind_tcp(address.host, address.port)
+        sockets = list(options.sockets) or await self.bind(url)
         real = address.with_port(sockets[0].getsockname()[1])
         return StreamListener(real, options, sockets, options.tls, pending)
 
@@ -253,6 +259,10 @@ class Unix:
         """Always: a Unix socket never leaves the machine."""
         return True
 
+    async def bind(self, url: str) -> list[socket.socket]:
+        """Listening socket, for `ListenOptions.sockets`; its file is removed by who has called this."""
+        return [bind_unix(unix_path(url))]
+
     async def listen(self, url: str, options: ListenOptions) -> Listening:
         """Bind and accept. The file of a dead server is replaced, and removed again by `Listening.aclose`."""
-        return StreamListener(url, options, [bind_unix(unix_path(url))], None, _pending(options))
+        return StreamListener(url, options, list(options.sockets) or await self.bind(url), None, _pending(options))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from attrs import define, field
@@ -18,6 +19,9 @@ from ._stream.addresses import ServerAddresses
 from ._stream.sockets import bind_tcp, is_loopback
 from ._stream.tls import ClientTls, check_server_tls
 from ._stream.urls import net_address
+
+if TYPE_CHECKING:
+    import socket
 
 
 @define
@@ -67,6 +71,11 @@ class WebSocket:
         """True if only this machine can reach that address."""
         return net_address(url).private
 
+    async def bind(self, url: str) -> list[socket.socket]:
+        """Listening sockets, for `ListenOptions.sockets`."""
+        address = net_address(url)
+        return await bind_tcp(address.host, address.port)
+
     async def listen(self, url: str, options: ListenOptions) -> Listening:
         """Bind and accept."""
         from ._stream.listen import StreamListener
@@ -77,7 +86,7 @@ class WebSocket:
         check_server_tls(self.name, options.tls)
         check_origins(options.origins)
         check_hosts(options.hosts)
-        sockets = await bind_tcp(address.host, address.port)
+        sockets = list(options.sockets) or await self.bind(url)
         policy = OriginPolicy(
             path=address.path,
             tls=options.tls is not None,

@@ -44,8 +44,8 @@ class Key:
     def public(self) -> str:
         return _base32(bytes((_KINDS[self.kind],)) + self.private.public_key().public_bytes_raw())
 
-    def jwt(self, subject: Key, name: str, nats: dict[str, Any]) -> str:
-        """A token about another key, signed by this one."""
+    def jwt(self, subject: Key, name: str, nats: dict[str, Any], until: int | None = None) -> str:
+        """A token about another key, signed by this one; good until a time, where one is given."""
         claims = {
             "jti": name,
             "iat": 1,
@@ -53,6 +53,7 @@ class Key:
             "name": name,
             "sub": subject.public,
             "nats": {"version": 2, **nats},
+            **({} if until is None else {"exp": until}),
         }
         head = json.dumps({"typ": "JWT", "alg": "ed25519-nkey"}).encode()
         text = f"{_base64(head)}.{_base64(json.dumps(claims).encode())}"
@@ -87,7 +88,11 @@ class Operator:
     @property
     def creds(self) -> str:
         """The credentials file of the user."""
-        jwt = self.account.jwt(self.user, "ann", {"type": "user", "subs": -1, "data": -1, "payload": -1})
+        return self.creds_until(None)
+
+    def creds_until(self, until: int | None) -> str:
+        """The same, good until a time."""
+        jwt = self.account.jwt(self.user, "ann", {"type": "user", "subs": -1, "data": -1, "payload": -1}, until)
         return (
             f"-----BEGIN NATS USER JWT-----\n{jwt}\n------END NATS USER JWT------\n\n"
             f"-----BEGIN USER NKEY SEED-----\n{self.user.seed}\n------END USER NKEY SEED------\n"

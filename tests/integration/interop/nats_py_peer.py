@@ -2,41 +2,34 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
 import nats
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.micro import add_service
+from nats.micro.request import Handler, ServiceError
+from nats.micro.service import EndpointConfig, ServiceConfig
 
 from tests.support import BOUND
 
-__all__ = ["Msg", "NatsPy", "nats_py"]
+from .asyncio_thread import AsyncioThread
 
-T = TypeVar("T")
+__all__ = ["Handler", "Msg", "NatsPy", "ServiceError", "nats_py"]
 
 
-class NatsPy:
+class NatsPy(AsyncioThread):
     """One client of nats-py."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        super().__init__()
         self.client = Client()
         self.errors: list[Exception] = []
 
-    async def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """What a coroutine gives in that thread."""
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        return await anyio.to_thread.run_sync(future.result, BOUND)
-
     async def connect(self, address: str) -> None:
-        self._thread.start()
-
         async def failed(error: Exception) -> None:
             self.errors.append(error)
 
@@ -44,9 +37,7 @@ class NatsPy:
 
     async def close(self) -> None:
         await self.run(self.client.close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        await anyio.to_thread.run_sync(self._thread.join)
-        self._loop.close()
+        await self.end()
 
     async def request(self, subject: str, payload: bytes = b"", **more: Any) -> Msg:
         return await self.run(self.client.request(subject, payload, timeout=BOUND, **more))
@@ -69,6 +60,13 @@ class NatsPy:
         await self.run(self.client.subscribe(subject, queue=queue, cb=came))
         await self.run(self.client.flush())
         return seen
+
+    async def serve(self, name: str, **endpoints: Handler) -> None:
+        """A service of nats.micro (ADR-32), in the group ``q``; until the connection is closed."""
+        service = await self.run(add_service(self.client, ServiceConfig(name=name, version="1.0.0")))
+        for subject, handler in endpoints.items():
+            await self.run(service.add_endpoint(EndpointConfig(name=subject, subject=f"{name}.{subject}", handler=handler)))
+        await self.run(self.client.flush())
 
 
 @asynccontextmanager

@@ -100,10 +100,19 @@ class NatsServer:
         """End it at once, as the operating system would."""
         self._end(signal.SIGKILL)
 
+    def terminate(self) -> None:
+        """End it in order; `start` may follow."""
+        self._end(signal.SIGTERM)
+
+    def ended(self) -> None:
+        """Wait for its end, which it has been told to prepare."""
+        self._process.wait(60)
+        self._log.close()
+
     def stop(self) -> None:
-        """End it in order."""
+        """End it in order, for good."""
         if self._process.returncode is None:
-            self._end(signal.SIGTERM)
+            self.terminate()
         self._folder.cleanup()
 
     def _end(self, number: int) -> None:

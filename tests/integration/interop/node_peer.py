@@ -17,7 +17,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 from tests.support import BOUND
 
-__all__ = ["BODIES", "NodePeer", "Rejected", "node_client", "node_server", "require_node"]
+__all__ = ["BODIES", "NodePeer", "Rejected", "node_client", "node_nats", "node_server", "require_node"]
 
 
 BODIES: list[Any] = [
@@ -37,11 +37,11 @@ _FOLDER = Path(__file__).parent / "node"
 _LONGEST_LINE = 1024 * 1024
 
 
-def require_node() -> None:
-    """Skip the test where Node or its packages are not installed; in CI that is a failure."""
+def require_node(*packages: str) -> None:
+    """Skip the test where Node or its packages are not installed, those of ubre if none is named; in CI that is a failure."""
     if shutil.which("node") is None:
         _missing("node is not installed")
-    for package in ("ubre", "ws", "ws8"):
+    for package in packages or ("ubre", "ws", "ws8"):
         if not (_FOLDER / "node_modules" / package).is_dir():
             _missing(f"the npm package {package} is not installed: make peers")
 
@@ -61,7 +61,7 @@ class Rejected(Exception):
 
 
 class NodePeer:
-    """One Node process; see ``node/peer.mjs`` for its commands."""
+    """One Node process; see ``node/peer.mjs`` and ``node/nats.mjs`` for its commands."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -129,8 +129,8 @@ class NodePeer:
 
 
 @asynccontextmanager
-async def _running(*arguments: str) -> AsyncIterator[NodePeer]:
-    process = await anyio.open_process(["node", "peer.mjs", *arguments], cwd=_FOLDER, stderr=None)
+async def _running(*arguments: str, program: str = "peer.mjs") -> AsyncIterator[NodePeer]:
+    process = await anyio.open_process(["node", program, *arguments], cwd=_FOLDER, stderr=None)
     peer = NodePeer(process)
     try:
         peer.port = (await peer.event("ready")).get("port", 0)
@@ -154,3 +154,13 @@ def node_client(ws: str, url: str) -> AbstractAsyncContextManager[NodePeer]:
 def node_server(ws: str, port: int = 0) -> AbstractAsyncContextManager[NodePeer]:
     """A server for our client, listening when the block is entered."""
     return _running("server", ws, str(port))
+
+
+def node_nats(address: str) -> AbstractAsyncContextManager[NodePeer]:
+    """A client of a NATS server, connected when the block is entered.
+
+    Args:
+        address: As that client has it, ``127.0.0.1:4222``.
+    """
+    require_node("@nats-io/transport-node")
+    return _running(address, program="nats.mjs")

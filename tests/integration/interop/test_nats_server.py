@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import ssl
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 import trustme
 
 from polybus import Backoff, Bus, ConnectFailed, Disconnected, Forbidden, Limits, NoHandler, Unauthorized, connect
-from polybus.events import BusEvent, DeadLettered, LinkDown, LinkUp
+from polybus.events import BusEvent, DeadLettered, LinkDown, LinkRetrying, LinkUp
 from polybus.protocols import Nats
 from tests.support import bounded, eventually, free_port
 
@@ -97,6 +98,77 @@ async def test_a_credentials_file_has_the_jwt_of_an_operator(version: str, tmp_p
         await works(f"{server.url}?creds={quote(str(path))}")
         with pytest.raises(Unauthorized):
             await works(server.url)
+
+
+def allowing(key: Key) -> str:
+    return f"authorization {{ users: [ {{ nkey: {key.public} }} ] }}"
+
+
+@bounded
+async def test_keys_are_read_for_each_connection_so_they_can_be_replaced(version: str, tmp_path: Path) -> None:
+    before, after, path = Key.of("U", 7), Key.of("U", 8), tmp_path / "user.nk"
+    path.write_text(before.seed)
+    with nats_server(version, allowing(before)) as server:
+        async with connect(server.url, protocol=Nats(nkey=str(path)), backoff=BACKOFF) as bus:
+            events = bus.events()
+            server.kill()
+            await event(events, LinkDown)
+            path.unlink()
+            retrying = await event(events, LinkRetrying)
+            while "No such file" not in retrying.reason:
+                retrying = await event(events, LinkRetrying)
+            assert str(tmp_path) not in retrying.reason
+            server.config = allowing(after)
+            server.start()
+            path.write_text(before.seed)
+            while "Authorization Violation" not in retrying.reason:  # the server is there, and the new key is not yet
+                retrying = await event(events, LinkRetrying)
+            path.write_text("half writ")
+            while "is a seed" not in retrying.reason:
+                retrying = await event(events, LinkRetrying)
+            path.write_text(after.seed)
+            await event(events, LinkUp)
+            with pytest.raises(NoHandler):
+                await bus.request("echo")
+
+
+@bounded
+async def test_credentials_that_expire_are_replaced_by_those_in_the_file(version: str, tmp_path: Path) -> None:
+    operator, path = Operator(), tmp_path / "ann.creds"
+    path.write_text(operator.creds_until(int(time.time()) + 2))
+    with nats_server(version, operator.config) as server:
+        async with connect(server.url, protocol=Nats(creds=str(path)), backoff=BACKOFF) as bus:
+            events = bus.events()
+            down = await event(events, LinkDown)  # the server ends it when they expire
+            assert "Expired" in down.reason
+            retrying = await event(events, LinkRetrying)
+            while "Authorization Violation" not in retrying.reason and "xpired" not in retrying.reason:
+                retrying = await event(events, LinkRetrying)
+            path.write_text(operator.creds)
+            await event(events, LinkUp)
+            with pytest.raises(NoHandler):
+                await bus.request("echo")
+
+
+@bounded
+async def test_a_first_connect_says_what_is_wrong_with_a_file_or_waits_for_it(tmp_path: Path) -> None:
+    key, path = Key.of("U", 7), tmp_path / "user.nk"
+    bus = Bus()
+    with nats_server("debian", allowing(key)) as server:
+        with pytest.raises(ConnectFailed, match="the file of nkey= cannot be read: No such file") as caught:
+            await works(server.url, protocol=Nats(nkey=str(path)))
+        assert str(tmp_path) not in str(caught.value)
+        async with bus, anyio.create_task_group() as group:
+            events = bus.events()
+
+            async def write() -> None:
+                await event(events, LinkRetrying)
+                path.write_text(key.seed)
+
+            group.start_soon(write)
+            async with connect(server.url, protocol=Nats(nkey=str(path)), bus=bus, wait=1000, backoff=BACKOFF):
+                with pytest.raises(NoHandler):
+                    await bus.request("echo")
 
 
 @bounded

@@ -70,10 +70,20 @@ def test_a_port_that_is_taken_ends_it_with_status_3(tmp_path: Path) -> None:
             first.kill()
 
 
-@pytest.mark.parametrize("options", [{"workers": 2}, {"reload": True}])
-def test_several_processes_are_refused_with_a_way_out(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="a bus lives in one process"):
-        run(FastAPI(), **options)
+def test_reloading_is_refused_with_a_way_out() -> None:
+    with pytest.raises(ValueError, match="uvicorn --reload"):
+        run(FastAPI(), reload=True)
+
+
+def test_several_workers_want_to_be_told_where_the_application_is() -> None:
+    with pytest.raises(TypeError, match=r"run\('module:app', workers=2\)"):
+        run(FastAPI(), workers=2)
+
+
+@pytest.mark.parametrize(("workers", "kind"), [(0, ValueError), (1.5, TypeError)])
+def test_a_number_of_workers_that_cannot_be_is_told(workers: Any, kind: type[Exception]) -> None:
+    with pytest.raises(kind, match=f"workers={workers}"):
+        run("app:app", workers=workers)
 
 
 def test_a_drain_without_end_is_refused() -> None:

@@ -1,9 +1,14 @@
 """connect(wait=...)"""
 
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from polybus import Backoff, Bus, ConnectFailed, connect
-from polybus.events import LinkRetrying
+from polybus.events import LinkRetrying, LinkUp
+from polybus.protocols import Ubre
 
 
 @pytest.mark.anyio
@@ -17,3 +22,43 @@ async def test_a_pause_longer_than_the_wait_is_cut_to_what_is_left_of_it() -> No
     retry = await anext(events)
     assert isinstance(retry, LinkRetrying)
     assert retry.delay < 1
+
+
+class Keyed:
+    """A protocol with a key in a file."""
+
+    def __init__(self, path: str) -> None:
+        self.files = {path: "the key"}
+        self.read: list[str] = []
+
+    def with_files(self, texts: Mapping[str, str]) -> Ubre:
+        self.read += texts.values()
+        if "bad" in self.read:
+            raise ValueError("the key is not good")
+        return Ubre()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(Ubre(), name)
+
+
+@pytest.mark.anyio
+@pytest.mark.native
+async def test_the_files_of_a_protocol_are_read_before_each_attempt(tmp_path: Path) -> None:
+    path, server = tmp_path / "key", Bus()
+    keyed: Any = Keyed(str(path))
+    with pytest.raises(ConnectFailed, match="the key cannot be read: No such file"):
+        async with connect("ubre+memory://keyed", protocol=keyed):
+            pass
+    path.write_text("first")
+    async with server.serve("ubre+memory://keyed") as listener:
+        async with connect("ubre+memory://keyed", protocol=keyed, backoff=Backoff(initial=0.001)) as bus:
+            events = bus.events()
+            path.write_text("second")
+            await listener.peers[0].aclose()
+            while not isinstance(await anext(events), LinkUp):
+                pass
+            assert keyed.read == ["first", "second"]
+        path.write_text("bad")
+        with pytest.raises(ConnectFailed, match="the key is not good"):
+            async with connect("ubre+memory://keyed", protocol=keyed):
+                pass

@@ -15,7 +15,11 @@ pytestmark = [pytest.mark.anyio, pytest.mark.native]
 
 @asynccontextmanager
 async def pages() -> AsyncIterator[HttpStatus]:
-    shown: dict[str, Page] = {"/livez": lambda: (200, "OK\n"), "/readyz": lambda: (503, "no\n")}
+    async def ready() -> tuple[int, str]:
+        await anyio.lowlevel.checkpoint()  # it asks others
+        return 503, "no\n"
+
+    shown: dict[str, Page] = {"/livez": lambda: (200, "OK\n"), "/readyz": ready}
     server = HttpStatus("health", "http://127.0.0.1:0", shown, EXAMPLE)
     await server.listen()
     async with anyio.create_task_group() as group:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from attrs import field, frozen
@@ -15,6 +15,9 @@ from ...plugins import Connector, DialOptions, HttpBinding, Listening, ListenOpt
 from ...transports._stream.sockets import bind_tcp
 from ...transports._stream.tls import check_client_tls, check_server_tls
 from ...transports._stream.urls import net_address
+
+if TYPE_CHECKING:
+    import socket
 
 
 @frozen
@@ -58,6 +61,14 @@ class Http:
     def is_private(self, url: str) -> bool:
         return net_address(url).private
 
+    async def bind(self, url: str) -> list[socket.socket]:
+        """Listening sockets, for `ListenOptions.sockets`. May raise `Unsupported`: what comes next from a client has to come to
+        the same process."""
+        if getattr(self._binding, "keeps_sessions", False):
+            raise Unsupported(f"{url}: a session lives in one process, so several cannot share the address: use ws:// there")
+        address = net_address(url)
+        return await bind_tcp(address.host, address.port)
+
     async def listen(self, url: str, options: ListenOptions) -> Listening:
         """Bind and serve in this event loop: with uvicorn on asyncio, with hypercorn on trio.
 
@@ -71,7 +82,8 @@ class Http:
 
         address = net_address(url)
         check_server_tls(self.name, options.tls)
-        return await HttpListener.open(address, options, await bind_tcp(address.host, address.port))
+        sockets = list(options.sockets) or await bind_tcp(address.host, address.port)
+        return await HttpListener.open(address, options, sockets)
 
 
 class SecureHttp(Http):

@@ -23,6 +23,8 @@ class JrepHttp:
     ``?frame=`` is the largest frame in bytes that it gives to a WebSocket."""
 
     option_names: ClassVar[tuple[str, ...]] = ("channel", "frame")
+    keeps_sessions: ClassVar[bool] = True
+    """The connections of a client have to come to one process."""
 
     ways: set[str]
     """Channels that may be tried. A client takes out one that swallows messages, for the connections that follow."""

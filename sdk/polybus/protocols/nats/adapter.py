@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from copy import copy
 from functools import lru_cache
 from typing import Any, ClassVar, Final
 
@@ -15,7 +16,7 @@ from .._options import UrlOptions
 from .checks import fault_in_name, has_wildcard
 from .codec import NatsCodec
 from .connection import SessionOptions
-from .credentials import Credentials, KeyPair, key_of, read_creds
+from .credentials import Credentials, is_seed, key_in, private_keys, read_creds
 from .dissect import dissect
 from .framing import NatsFraming
 from .session import NatsSession
@@ -57,10 +58,10 @@ class Nats(UrlOptions):
         password: Of `user`.
         token: In place of user and password; also as ``nats+tcp://token@host``.
         nkey: The seed of a key (``SU...``), or the path of a file with one. Needs ``pip install 'polybus[nats]'``, as `creds`.
-        creds: The path of a credentials file: the JWT of an operator and a key.
+        creds: The path of a credentials file: the JWT of an operator and a key. Files are read for each connection.
 
     Raises:
-        ValueError: A value is not known, a file cannot be read, or there is more than one kind of credentials.
+        ValueError: A value is not known, a seed is damaged, or there is more than one kind of credentials.
         ImportError: `nkey` or `creds` is given, and `cryptography` is not installed.
     """
 
@@ -69,6 +70,7 @@ class Nats(UrlOptions):
         "queue", "inbox", "client", "tls_first", "creds", "nkey", "user", "password", "token",
     )  # fmt: skip
     dials: ClassVar[bool] = True
+    default_port: ClassVar[int] = 4222
 
     queue: str = field(default="q", validator=_is_name)
     inbox: str = field(default="_INBOX", validator=_is_name)
@@ -91,24 +93,30 @@ class Nats(UrlOptions):
             raise ValueError(f"nats: one kind of credentials, not {' and '.join(kinds)}")
         if self.password and not self.user:
             raise ValueError("nats: password= goes with user=")
-        object.__setattr__(self, "_credentials", self._read_credentials())
+        object.__setattr__(self, "_credentials", self._given_credentials())
 
-    def _read_credentials(self) -> Credentials:
+    def _given_credentials(self) -> Credentials:
         """May raise `ValueError`, `ImportError`: as the class."""
-        key: KeyPair | None = None
-        jwt = ""
+        if self.files:
+            private_keys()
+            return Credentials(unread=True)
         if self.nkey:
-            key = key_of(self.nkey)
-        elif self.creds:
-            jwt, key = read_creds(self.creds)
-        return Credentials(user=self.user, password=self.password, token=self.token, key=key, jwt=jwt)
+            return Credentials(key=key_in(self.nkey))
+        return Credentials(user=self.user, password=self.password, token=self.token)
 
-    def _fresh_credentials(self) -> Credentials:
-        """Credentials of a file as it is now: JWTs expire, and their files are written anew."""
-        try:
-            return self._read_credentials() if self.creds else self._credentials
-        except ValueError:  # it is being written
-            return self._credentials
+    @property
+    def files(self) -> Mapping[str, str]:
+        """The path of the file with the credentials, where there is one, and its name; see `plugins.ProtocolFeatures`."""
+        if self.creds:
+            return {self.creds: "the credentials file of creds="}
+        return {self.nkey: "the file of nkey="} if self.nkey and not is_seed(self.nkey) else {}
+
+    def with_files(self, texts: Mapping[str, str]) -> Nats:
+        """The same with what is in its file. May raise `ValueError`: it is not what it should be."""
+        credentials = read_creds(texts[self.creds]) if self.creds else Credentials(key=key_in(texts[self.nkey]))
+        made = copy(self)
+        object.__setattr__(made, "_credentials", credentials)
+        return made
 
     @staticmethod
     def user_options(user: str, password: str | None) -> Mapping[str, str]:
@@ -139,7 +147,7 @@ class Nats(UrlOptions):
             queue=self.queue,
             inbox=self.inbox,
             client=self.client,
-            credentials=self._fresh_credentials(),
+            credentials=self._credentials,
             renews=bool(self.creds),
             cluster=self.cluster,
             member=self.member,

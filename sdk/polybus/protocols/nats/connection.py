@@ -88,7 +88,7 @@ class NatsDialect(Protocol):
     inbox: str
     """The subjects to which answers come: subscribed to before anything else, as `subscriptions.INBOX_SID`."""
     echo: bool
-    """Whether the server sends back what this connection publishes."""
+    """True if the server sends back what this connection publishes."""
 
     @property
     def idle(self) -> bool:

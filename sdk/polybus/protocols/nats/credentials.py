@@ -6,12 +6,14 @@ import base64
 import binascii
 import re
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from attrs import field, frozen
 
 from ...errors import LocalProtocolError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 _SEED: Final = re.compile(r"\bS[A-Z2-7]{57}\b")
 _JWT: Final = re.compile(r"-----BEGIN NATS USER JWT-----\s+(\S+)\s+-+END NATS USER JWT-+")
@@ -21,6 +23,15 @@ _USER_PREFIX: Final = 20 << 3
 
 def _without_padding(data: bytes) -> str:
     return data.rstrip(b"=").decode()
+
+
+def private_keys() -> type[Ed25519PrivateKey]:
+    """The class of private keys. May raise `ImportError`: `cryptography` is not installed."""
+    try:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    except ImportError as error:
+        raise ImportError("nkeys and credentials files need cryptography: pip install 'polybus[nats]'") from error
+    return Ed25519PrivateKey
 
 
 @frozen
@@ -52,11 +63,7 @@ class KeyPair:
             raise ValueError("nats: the seed of an nkey is damaged: its check sum does not fit")
         if body[0] & 0xF8 != _SEED_PREFIX or (body[0] & 7) << 5 | body[1] >> 3 != _USER_PREFIX:
             raise ValueError("nats: a user's seed begins with SU; this is the seed of something else")
-        try:
-            from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-        except ImportError as error:
-            raise ImportError("nkeys and credentials files need cryptography: pip install 'polybus[nats]'") from error
-        key = Ed25519PrivateKey.from_private_bytes(body[2:])
+        key = private_keys().from_private_bytes(body[2:])
         named = bytes((_USER_PREFIX,)) + key.public_key().public_bytes_raw()
         public = base64.b32encode(named + binascii.crc_hqx(named, 0).to_bytes(2, "little"))
         return cls(_without_padding(public), key.sign)
@@ -71,9 +78,14 @@ class Credentials:
     token: str = field(default="", repr=False)
     key: KeyPair | None = None
     jwt: str = field(default="", repr=False)
+    unread: bool = False
+    """They are in a file that has not been read."""
 
     def members(self, nonce: str | None) -> dict[str, Any]:
-        """The members of CONNECT. May raise `LocalProtocolError`: there is a key, and the server has sent nothing to sign."""
+        """The members of CONNECT. May raise `LocalProtocolError`: there is a key, and the server has sent nothing to sign; or a
+        file was not read."""
+        if self.unread:
+            raise LocalProtocolError("the file of nkey= or creds= has not been read: that is with_files's", protocol="nats")
         if self.key is not None:
             if nonce is None:
                 text = "an nkey or credentials file is given, and this server has sent no nonce: it does not know keys"
@@ -85,27 +97,22 @@ class Credentials:
         return {"user": self.user, "pass": self.password} if self.user else {}
 
 
-def read_file(path: str, what: str) -> str:
-    """The text of a file. May raise `ValueError`: it cannot be read."""
-    try:
-        return Path(path).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"nats: {what} {path!r} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+def is_seed(nkey: str) -> bool:
+    """True for a seed; all else is the path of a file with one."""
+    return _SEED.fullmatch(nkey) is not None
 
 
-def key_of(nkey: str) -> KeyPair:
-    """The key pair of a seed, or of the file that has one. May raise `ValueError`, `ImportError`: as `KeyPair.of_seed`."""
-    text = nkey if _SEED.fullmatch(nkey) else read_file(nkey, "the seed")
+def key_in(text: str) -> KeyPair:
+    """The key pair whose seed is in a text. May raise `ValueError`, `ImportError`: as `KeyPair.of_seed`."""
     found = _SEED.search(text)
     if found is None:
         raise ValueError("nats: nkey= is a seed (58 characters that begin with SU), or the path of a file with one")
     return KeyPair.of_seed(found[0])
 
 
-def read_creds(path: str) -> tuple[str, KeyPair]:
-    """JWT and key pair of a credentials file. May raise `ValueError`, `ImportError`: as `KeyPair.of_seed`."""
-    text = read_file(path, "the credentials file")
+def read_creds(text: str) -> Credentials:
+    """Read a credentials file. May raise `ValueError`, `ImportError`: as `KeyPair.of_seed`."""
     jwt, seed = _JWT.search(text), _SEED.search(text)
     if jwt is None or seed is None:
-        raise ValueError(f"nats: {path!r} is no credentials file: it has a USER JWT and a USER NKEY SEED")
-    return jwt[1], KeyPair.of_seed(seed[0])
+        raise ValueError("nats: creds= is no credentials file: such a file has a USER JWT and a USER NKEY SEED")
+    return Credentials(key=KeyPair.of_seed(seed[0]), jwt=jwt[1])

@@ -71,8 +71,8 @@ class NatsSession:
         self._read = codec.reader.read
         self._read_delivery = codec.reader.delivery
         self._serial = _HANDSHAKE
-        self._pings: deque[int | None] = deque()
-        """The PINGs without a PONG: the keys of those that somebody waits for."""
+        self._pings: deque[tuple[int | None, tuple[str, ...]]] = deque()
+        """The PINGs without a PONG: the keys of those that somebody waits for, and the sids given up before them."""
         self._asked_at: float | None = None
         """Since when a sign of life is waited for."""
 
@@ -191,7 +191,7 @@ class NatsSession:
         }
 
     def _ping(self, key: int | None) -> None:
-        self._pings.append(key)
+        self._pings.append((key, self._connection.subscriptions.leaving()))
         self._connection.frames.append(PING)
 
     def _asked(self, operation: Operation) -> None:
@@ -201,7 +201,8 @@ class NatsSession:
         if not self._pings:
             self._connection.events.append(Refused(refuse("PONG without a PING", "unexpected")))
             return
-        key = self._pings.popleft()
+        key, left = self._pings.popleft()
+        self._connection.subscriptions.left(left)
         if key == _HANDSHAKE:
             self._dialect.ready()
         elif key is not None:

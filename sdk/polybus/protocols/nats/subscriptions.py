@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from attrs import define, field
@@ -10,6 +11,9 @@ from ..._util.pattern_index import SubjectIndex
 
 INBOX_SID: Final = "1"
 """The subscription to all answers; those of patterns and handlers have higher numbers."""
+
+_LEAVING: Final = 4096
+"""Subscriptions that are remembered after their end."""
 
 
 @define(eq=False)
@@ -45,6 +49,8 @@ class NatsSubscriptions:
     _sids: dict[tuple[str, str | None], str] = field(factory=dict)
     _oldest: SubjectIndex[int] = field(factory=lambda: SubjectIndex[int]())
     _last: int = int(INBOX_SID)
+    _leaving: dict[str, None] = field(factory=dict)
+    """Subscriptions in groups that were given up: what the server had chosen this side for before is still to be taken."""
 
     def add(self, pattern: str, queue: str | None = None, tag: Any = None, name: Any = None) -> str | None:
         """Add a subscription; its sid, or None where it is there already."""
@@ -64,10 +70,23 @@ class NatsSubscriptions:
             self.refused.pop(pattern, None)
         sid = self._sids.pop((pattern, queue), None)
         if sid is not None:
-            number = self.by_sid.pop(sid).number
             if queue is None:
-                self._oldest.remove(pattern, number)
+                self._oldest.remove(pattern, self.by_sid.pop(sid).number)
+            else:
+                self._leaving[sid] = None
+                if len(self._leaving) > _LEAVING:
+                    self.left((next(iter(self._leaving)),))
         return sid
+
+    def leaving(self) -> tuple[str, ...]:
+        """The sids that were given up, and of which messages may still be on their way."""
+        return tuple(self._leaving)
+
+    def left(self, sids: Iterable[str]) -> None:
+        """Forget these: the server knows, and nothing more of them comes."""
+        for sid in sids:
+            if sid in self._leaving:
+                del self._leaving[sid], self.by_sid[sid]
 
     def refuse(self, pattern: str, queue: str | None = None) -> None:
         """Take note that the server does not allow a subscription."""

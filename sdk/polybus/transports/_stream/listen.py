@@ -55,7 +55,7 @@ class StreamListener:
         self.silent: dict[AdmissionSlot, None] = {}
         """Connections that have said nothing yet, the oldest first."""
         self._bound = contextlib.ExitStack()
-        if sockets[0].family not in (socket.AF_INET, socket.AF_INET6):
+        if sockets[0].family not in (socket.AF_INET, socket.AF_INET6) and not options.sockets:
             path = sockets[0].getsockname()
             self._bound.callback(unlink_if_ours, path, os.stat(path).st_ino)
         for sock in sockets:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from polybus import Bus, LocalProtocolError
 from polybus.plugins import CloseWanted
 from polybus.plugins.registry import join_url, resolve_url
+from polybus.plugins.targets import resolve_target
 from polybus.protocols import Nats
 from polybus.protocols.nats.credentials import KeyPair
 from tests.integration.interop.nats_keys import Key, Operator
@@ -32,6 +32,35 @@ def test_the_user_of_a_url_is_the_protocol_s(transport: str) -> None:
     adapter, _, address = resolve_url(f"nats+{transport}://to%2Fken@[::1]:4222")
     assert adapter == Nats(token="to/ken")
     assert address == f"{transport}://[::1]:4222"
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("nats+tcp://host", "tcp://host:4222"),
+        ("nats+tls://host/", "tls://host:4222/"),
+        ("nats+tcp://host:", "tcp://host:4222"),
+        ("nats+tcp://[::1]", "tcp://[::1]:4222"),
+        ("nats+tcp://ann:a%3Ab@host?queue=w", "tcp://host:4222"),
+        ("nats+tcp://host:7", "tcp://host:7"),
+        ("nats+tcp://host:0", "tcp://host:0"),
+        ("nats+tcp://", "tcp://"),
+        ("nats+ws://host", "ws://host"),
+        ("nats+unix:///run/nats.sock", "unix:///run/nats.sock"),
+        ("nats+memory://nats", "memory://nats"),
+    ],
+)
+def test_a_url_without_a_port_means_that_of_nats_servers_and_on_websockets_that_of_the_web(url: str, address: str) -> None:
+    assert resolve_url(url)[2] == address
+    assert resolve_url(url.partition("?")[0].replace("ann:a%3Ab@", ""), Nats())[2] == address
+
+
+def test_the_port_of_nats_is_seen_in_what_is_told_of_a_connector() -> None:
+    assert resolve_target("nats+tls://host", None)[1].url == "tls://host:4222"
+    with pytest.raises(ValueError, match="the port is missing"):
+        resolve_target("ubre+tcp://host", None)
+    with pytest.raises(ValueError, match="the host is missing"):
+        resolve_target("nats+tcp://", None)
 
 
 def test_other_protocols_have_no_user_in_their_urls() -> None:
@@ -56,8 +85,6 @@ def test_secrets_are_not_shown() -> None:
         {"tls_first": "perhaps"},
         {"user": "ann", "token": "x"},
         {"password": "x"},
-        {"nkey": "no such file"},
-        {"creds": "no such file"},
         {"nkey": "S" + "A" * 57},
     ],
 )
@@ -101,49 +128,66 @@ def test_a_damaged_seed_is_refused() -> None:
         Nats(nkey=seed[:-1] + ("A" if seed[-1] != "A" else "B"))
 
 
-def test_a_credentials_file_signs_the_nonce_with_its_jwt(tmp_path: Path) -> None:
-    operator, path = Operator(), tmp_path / "ann.creds"
-    path.write_text(operator.creds)
-    session = Nats(creds=str(path)).session("client")
-    session.receive(b'INFO {"server_id":"S","headers":true,"nonce":"abc"}\r\n', 1.0)
+INFO = b'INFO {"server_id":"S","headers":true,"nonce":"abc"}\r\n'
+
+
+def test_a_credentials_file_signs_the_nonce_with_its_jwt() -> None:
+    adapter = Nats(creds="ann.creds")
+    assert adapter.files == {"ann.creds": "the credentials file of creds="}
+    session = adapter.with_files({"ann.creds": Operator().creds}).session("client")
+    session.receive(INFO, 1.0)
     connect = json.loads(session.frames_to_send()[0].removeprefix(b"CONNECT "))
     assert connect["jwt"].count(".") == 2
     assert connect["sig"] and "nkey" not in connect
-    path.write_text("nothing")
     with pytest.raises(ValueError, match="no credentials file"):
-        Nats(creds=str(path))
+        adapter.with_files({"ann.creds": "half writ"})
 
 
-def test_an_expired_file_is_read_anew_for_the_next_connection(tmp_path: Path) -> None:
-    operator, path = Operator(), tmp_path / "ann.creds"
-    path.write_text(operator.creds)
-    adapter = Nats(creds=str(path))
-    info = b'INFO {"server_id":"S","headers":true,"nonce":"abc"}\r\n'
-    session = adapter.session("client")
-    session.receive(info, 1.0)
+def test_a_file_with_a_seed_is_named_and_a_seed_is_none() -> None:
+    key = Key.of("U", 9)
+    assert Nats(nkey=key.seed).files == Nats(user="ann").files == {}
+    adapter = Nats(nkey="user.nk")
+    assert adapter.files == {"user.nk": "the file of nkey="}
+    read = adapter.with_files({"user.nk": f"# Ann\n{key.seed}\n"})
+    assert read == adapter
+    session = read.session("client")
+    session.receive(INFO, 1.0)
+    assert json.loads(session.frames_to_send()[0].removeprefix(b"CONNECT "))["nkey"] == key.public
+    with pytest.raises(ValueError, match="a seed"):
+        adapter.with_files({"user.nk": "nothing"})
+
+
+def test_a_file_that_nobody_has_read_lets_nobody_in() -> None:
+    session = Nats(creds="ann.creds").session("client")
+    session.receive(INFO, 1.0)
+    [closed] = session.events()
+    assert isinstance(closed, CloseWanted)
+    assert "has not been read" in closed.reason
+    assert session.frames_to_send() == []
+
+
+def test_credentials_that_expire_end_a_connection_and_not_the_link() -> None:
+    adapter = Nats(creds="ann.creds")
+    session = adapter.with_files({"ann.creds": Operator().creds}).session("client")
+    session.receive(INFO, 1.0)
     session.receive(b"PONG\r\n", 1.0)
     session.events()
     session.receive(b"-ERR 'User Authentication Expired'\r\n", 1.0)
     [closed] = session.events()
     assert isinstance(closed, CloseWanted)
     assert closed.error is None  # the link comes back
-    path.write_text(operator.creds.replace("eyJ", "eyJnew", 1))
-    again = adapter.session("client")
-    again.receive(info, 1.0)
-    assert b'"jwt":"eyJnew' in again.frames_to_send()[0]
-    path.write_text("half writ")
-    adapter.session("client")
 
 
 def test_without_cryptography_the_error_says_what_to_install() -> None:
     program = (
         "import sys; sys.modules['cryptography'] = None\n"
         "from polybus.protocols import Nats\n"
-        f"try: Nats(nkey={Key.of('U', 9).seed!r})\n"
-        "except ImportError as error: print(error)\n"
+        f"for given in {{'nkey': {Key.of('U', 9).seed!r}}}, {{'creds': 'ann.creds'}}:\n"
+        "    try: Nats(**given)\n"
+        "    except ImportError as error: print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
-    assert "pip install 'polybus[nats]'" in done.stdout
+    assert done.stdout.count("pip install 'polybus[nats]'") == 2
 
 
 # -- for people --------------------------------------------------------------------------------------------------------------

@@ -202,6 +202,45 @@ async def test_a_member_that_drains_leaves_its_group_and_finishes_what_it_has() 
 
 
 @bounded
+async def test_a_member_that_drains_handles_what_was_on_its_way_to_it() -> None:
+    handled: dict[str, list[int]] = {"one": [], "two": []}
+    heard: dict[str, list[int]] = {"one": [], "two": []}
+
+    def member(name: str) -> Bus:
+        bus = Bus()
+
+        @bus.handle("work")
+        async def work(body: int) -> int:
+            handled[name].append(body)
+            await anyio.lowlevel.checkpoint()
+            return body
+
+        @bus.on("jobs.*", group="g")
+        async def job(body: int) -> None:
+            heard[name].append(body)
+
+        return bus
+
+    one = member("one")
+    async with (
+        NatsEngine("tcp://127.0.0.1:0") as engine,
+        connect(engine.url, bus=member("two")),
+        connect(engine.url) as asker,
+        anyio.create_task_group() as group,
+    ):
+        async with connect(engine.url, bus=one):
+            group.start_soon(one.drain)
+            replies = []
+            for number in range(200):
+                await asker.publish("jobs.new", number)
+                replies.append(asker.request("work", number))
+            assert [await reply for reply in replies] == list(range(200))
+            await eventually(lambda: len(heard["one"]) + len(heard["two"]) == 200)
+        assert sorted(handled["one"] + handled["two"]) == sorted(heard["one"] + heard["two"]) == list(range(200))
+        assert handled["two"] and heard["two"]
+
+
+@bounded
 async def test_authorize_is_asked_about_what_comes_from_the_network() -> None:
     asked: list[Any] = []
 

@@ -411,7 +411,52 @@ def test_an_error_after_which_the_server_goes_on_is_told(text: str) -> None:
     assert session.frames_to_send() == [b"PONG\r\n"]
 
 
+def test_what_was_on_its_way_to_a_handler_when_it_left_its_group_is_still_asked() -> None:
+    session = ready()
+    handler = {"handler": True}
+    assert sent(session, Message(Kind.SUBSCRIBE, "user.get", attributes=handler)) == [b"SUB user.get q 2\r\n"]
+    assert sent(session, Message(Kind.UNSUBSCRIBE, "user.get", attributes=handler)) == [b"UNSUB 2\r\n"]
+    session.confirm(2.0)
+    [question] = told(session, delivery("user.get", "2", b"7", reply="_INBOX.them.1"))
+    assert (question.kind, question.subject, question.body) == (Kind.REQUEST, "user.get", 7)
+    [_] = told(session, b"PONG\r\n")  # by now the server has sent all that it had chosen this side for
+    assert told(session, delivery("user.get", "2", b"7", reply="_INBOX.them.2")) == []
+
+
 # -- time --------------------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_on_its_way_when_a_group_is_left_still_comes() -> None:
+    session = ready()
+    handler = {"handler": True}
+    assert sent(session, Message(Kind.SUBSCRIBE, "work", attributes=handler)) == [b"SUB work q 2\r\n"]
+    assert sent(session, Message(Kind.SUBSCRIBE, "jobs", attributes={"group": "g"})) == [b"SUB jobs g 3\r\n"]
+    assert sent(session, Message(Kind.UNSUBSCRIBE, "work", attributes=handler)) == [b"UNSUB 2\r\n"]
+    assert sent(session, Message(Kind.SUBSCRIBE, "work", attributes=handler)) == [b"SUB work q 4\r\n"]
+    key = session.confirm(2.0)
+    assert sent(session, Message(Kind.UNSUBSCRIBE, "jobs", attributes={"group": "g"})) == [b"PING\r\n", b"UNSUB 3\r\n"]
+    [request] = told(session, delivery("work", "2", b"1", reply="r.1"))
+    assert (request.kind, request.subject) == (Kind.REQUEST, "work")
+    assert told(session, b"PONG\r\n") == [Confirmed(key, ())]
+    assert told(session, delivery("work", "2", b"1", reply="r.1")) == []  # not any more
+    [publication] = told(session, delivery("jobs", "3", b"1"))
+    assert (publication.kind, publication.subject) == (Kind.PUBLISH, "jobs")
+    session.confirm(2.0)
+    told(session, b"PONG\r\n")
+    assert told(session, delivery("jobs", "3", b"1")) == []
+    [again] = told(session, delivery("work", "4", b"1", reply="r.1"))
+    assert again.kind is Kind.REQUEST
+
+
+def test_groups_that_are_left_without_end_are_not_kept_without_end() -> None:
+    session = ready()
+    for _ in range(5000):
+        for kind in (Kind.SUBSCRIBE, Kind.UNSUBSCRIBE):
+            session.send(Message(kind, "work", attributes={"handler": True}), 2.0)
+    assert len(session.subscriptions.by_sid) == 4096
+    session.confirm(2.0)
+    told(session, b"PONG\r\n")
+    assert len(session.subscriptions.by_sid) == 0
 
 
 def test_a_silent_server_is_asked_and_then_given_up() -> None:

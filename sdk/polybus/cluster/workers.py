@@ -1,0 +1,405 @@
+"""Several processes that serve the same addresses, and the one that starts them, watches over them and ends them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, Final
+
+import anyio
+import anyio.abc
+
+from .._bus.bus import Bus
+from .._bus.cluster import VARIABLE
+from .._bus.worker import ASK, Inheritance
+from .._util.http_status import HttpStatus
+from ..backoff import Backoff
+from ..errors import LocalProtocolError
+from ..transports._stream.sockets import unlink_if_ours
+from .children import Child, Children
+from .engine import Engine, find_server
+
+logger: logging.Logger = logging.getLogger("polybus.cluster")
+
+Bind = Callable[[], Awaitable[Mapping[str, Sequence[socket.socket]]]]
+
+AUTO: Final = "auto"
+_AGAIN: Final = Backoff(initial=0.2, maximum=30.0, jitter=False)
+_STEADY: Final = 10.0
+"""Seconds of service after which a worker that dies is started again at once."""
+_ANSWER: Final = 1.0
+"""Seconds in which a worker says whether it is ready; one whose event loop is stuck does not."""
+_GRACE: Final = 2.0
+"""Seconds beyond those that a worker gives itself."""
+_AT_ONCE: Final = 3.0
+"""Seconds that a worker gives itself after the second signal, as in `polybus.run`."""
+_LINE: Final = 64 * 1024
+
+
+def cluster_url(bus: Bus) -> str | None:
+    """The URL of the cluster of a bus, ``auto`` where the environment says it; None without one."""
+    return None if bus.cluster is None else bus.cluster.url
+
+
+def _cluster_name(buses: Sequence[Bus]) -> str:
+    return next((bus.cluster.name for bus in buses if bus.cluster is not None), "polybus")
+
+
+def supervise(
+    *, count: int, buses: Sequence[Bus], bind: Bind, patience: float, health: str | None = None, unlink: bool = True
+) -> int:
+    """Run workers until they have ended; gives the exit status.
+
+    Args:
+        count: How many.
+        buses: The buses that each of them serves.
+        bind: Gives the listening sockets, by the names that workers ask for.
+        patience: Seconds in which a worker that was told to end does.
+        health: URL of the health pages.
+        unlink: Remove the files of Unix sockets at the end.
+
+    Raises:
+        LocalProtocolError: A bus has no cluster, or no NATS server is found, or this program cannot be started again.
+        ValueError: `health` is no such URL.
+        OSError: An address cannot be bound.
+    """
+    if os.name != "posix":
+        raise LocalProtocolError("workers= is for POSIX: here start several programs, on ports of their own")
+    for bus in buses:
+        if cluster_url(bus) is None:
+            raise LocalProtocolError(
+                f"workers={count}: without a cluster each would be a bus of its own, and a publication would reach the clients "
+                "of one worker only: write Bus(cluster='auto')"
+            )
+    wants_engine = not os.environ.get(VARIABLE) and any(cluster_url(bus) == AUTO for bus in buses)
+    binary = find_server() if wants_engine else None
+    supervisor = Supervisor(count, this_program(), patience, health, binary, _cluster_name(buses))
+    return anyio.run(supervisor.main, bind, unlink)
+
+
+def this_program() -> list[str]:
+    """The command that starts this program again.
+
+    Raises:
+        LocalProtocolError: It was typed in, or came from the standard input.
+    """
+    if sys.argv[:1] != ["-c"] and getattr(sys.modules["__main__"], "__file__", None) is None:
+        raise LocalProtocolError(
+            "several workers start this program again, and it is in no file: write it into one, or use polybus serve --workers"
+        )
+    return [sys.executable, *sys.orig_argv[1:]]
+
+
+class Slot:
+    """One worker, and its successors."""
+
+    def __init__(self, number: int) -> None:
+        self.number: int = number
+        self.served: anyio.Event = anyio.Event()
+        """Set when one of them has come to serve."""
+        self.urls: list[str] = []
+        self.child: Child | None = None
+        self.serves: bool = False
+        self._ready = False
+        self._reports: socket.socket | None = None
+        self._answered = anyio.Event()
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"worker {self.number}" if self.child is None else f"worker {self.number}, pid {self.child.pid}"
+
+    async def live(self, child: Child, reports: socket.socket) -> None:
+        """One life, to its end."""
+        self.child, self._reports, self.serves = child, reports, False
+        try:
+            with reports:
+                await self._listen(reports)
+            await child.ended.wait()
+        finally:
+            self.child = self._reports = None
+            self.serves = False
+
+    async def _listen(self, reports: socket.socket) -> None:
+        rest = b""
+        while True:
+            await anyio.wait_readable(reports)
+            try:
+                data = reports.recv(_LINE)
+            except BlockingIOError:
+                continue
+            except OSError:  # it was killed, with a question unread
+                return
+            if not data:
+                return
+            *lines, rest = (rest + data).split(b"\n")
+            rest = rest[:_LINE]
+            for line in lines:
+                self._heed(json.loads(line))
+
+    def _heed(self, said: Mapping[str, Any]) -> None:
+        if "serves" in said:
+            self.urls, self.serves = said["serves"], True
+            self.served.set()
+        elif "ready" in said:
+            self._ready = said["ready"]
+            self._answered.set()
+            self._answered = anyio.Event()
+
+    async def state(self) -> str:
+        """``ready``, or why not, in a word or two."""
+        if self.child is None:
+            return "ended"
+        if not self.serves or self._reports is None:
+            return "starts"
+        answered = self._answered
+        try:
+            self._reports.send(ASK)
+        except OSError:
+            return "silent"
+        with anyio.move_on_after(_ANSWER):
+            await answered.wait()
+            return "ready" if self._ready else "not ready"
+        return "silent"
+
+
+class Supervisor:
+    """The process that binds, starts, watches and ends."""
+
+    def __init__(
+        self, count: int, command: Sequence[str], patience: float, health: str | None, binary: str | None, cluster: str
+    ) -> None:
+        self._count = count
+        self._command = command
+        self._patience = patience
+        pages = {"/livez": self._livez, "/readyz": self._readyz}
+        self._health = None if health is None else HttpStatus("health", health, pages, "http://127.0.0.1:8081")
+        self._binary = binary
+        self._cluster = cluster
+        self._children = Children()
+        self._slots: list[Slot] = []
+        self._engine: Engine | None = None
+        self._sockets: Mapping[str, Sequence[socket.socket]] = {}
+        self._lifeline = -1
+        self._status = 0
+        self._forced: signal.Signals | None = None
+        self._stopping: anyio.Event
+        self._scope: anyio.CancelScope
+        self._group: anyio.abc.TaskGroup
+
+    async def main(self, bind: Bind, unlink: bool) -> int:
+        """Everything, from the addresses to the exit status."""
+        self._stopping, self._scope = anyio.Event(), anyio.CancelScope()
+        self._slots = [Slot(number) for number in range(1, self._count + 1)]
+        failure: BaseException | None = None
+        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGCHLD) as signals, ExitStack() as stack:
+            async with anyio.create_task_group() as group:
+                self._group = group
+                group.start_soon(self._heed, signals)
+                try:
+                    await self._bind(bind, stack, unlink)
+                    if self._health is not None:
+                        await self._health.listen()
+                        group.start_soon(self._health.serve)
+                    with self._scope:
+                        await self._run()
+                except anyio.get_cancelled_exc_class():
+                    raise
+                except BaseException as error:
+                    failure = _first(error)
+                group.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+        return self._status
+
+    async def _bind(self, bind: Bind, stack: ExitStack, unlink: bool) -> None:
+        self._sockets = await bind()
+        for sock in (sock for sockets in self._sockets.values() for sock in sockets):
+            stack.enter_context(sock)
+            if unlink and sock.family == socket.AF_UNIX and (path := sock.getsockname()):
+                stack.callback(unlink_if_ours, path, os.stat(path).st_ino)
+        self._lifeline, held = os.pipe()
+        stack.callback(os.close, self._lifeline)
+        stack.callback(os.close, held)
+
+    async def _run(self) -> None:
+        """Engine and workers; the engine ends last."""
+        async with anyio.create_task_group() as group:
+            if self._binary is not None:
+                self._engine = Engine(self._children, self._binary, self._cluster, self._lifeline)
+                await group.start(self._engine.run)
+            async with anyio.create_task_group() as workers:
+                for slot in self._slots:
+                    workers.start_soon(self._keep, slot)
+                workers.start_soon(self._announce)
+            group.cancel_scope.cancel()
+
+    async def _announce(self) -> None:
+        """Say where they serve, when all of them do."""
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._until_stopping, scope)
+                for slot in self._slots:
+                    await slot.served.wait()
+                group.cancel_scope.cancel()
+            for url in self._slots[0].urls:
+                logger.info("%d workers serve %s", self._count, url)
+                print(f"serving {url}", flush=True)
+
+    async def _until_stopping(self, scope: anyio.CancelScope) -> None:
+        await self._stopping.wait()
+        scope.cancel()
+
+    # -- a worker
+
+    async def _keep(self, slot: Slot) -> None:
+        attempt = 0
+        while not self._stopping.is_set():
+            began = anyio.current_time()
+            try:
+                child, reports = self._start(slot)
+            except OSError as error:  # no process, no memory, no file is to be had now
+                if not slot.served.is_set():
+                    raise
+                logger.error("worker %d cannot be started, in %g s again: %s", slot.number, _AGAIN.maximum, error)
+                with anyio.move_on_after(_AGAIN.maximum):
+                    await self._stopping.wait()
+                continue
+            try:
+                await slot.live(child, reports)
+            except anyio.get_cancelled_exc_class():
+                child.signal(signal.SIGKILL)
+                child.wait()
+                raise
+            if self._stopping.is_set():
+                self._count_end(slot, child)
+                return
+            if child.status >= 0 and not slot.served.is_set():
+                self._fail(slot, child)
+                return
+            steady = slot.served.is_set() and anyio.current_time() - began >= _STEADY
+            attempt = 0 if steady else attempt + 1
+            pause = _AGAIN.bound(attempt - 1) if attempt else 0.0
+            logger.warning("worker %d, pid %d, has ended (%s): another one in %g s", slot.number, child.pid, _how(child), pause)
+            with anyio.move_on_after(pause):
+                await self._stopping.wait()
+
+    def _start(self, slot: Slot) -> tuple[Child, socket.socket]:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            ours.setblocking(False)
+            files = {name: [sock.fileno() for sock in sockets] for name, sockets in self._sockets.items()}
+            inherited = Inheritance(slot.number, self._lifeline, theirs.fileno(), files)
+            more = {} if self._engine is None else {VARIABLE: self._engine.url}
+            environment = {**os.environ, **more, **inherited.environment()}
+            try:
+                return self._children.start(self._command, files=inherited.files, environment=environment), ours
+            except BaseException:
+                ours.close()
+                raise
+
+    def _fail(self, slot: Slot, child: Child) -> None:
+        """One ends by itself before it has ever served: so would the next."""
+        logger.error(
+            "worker %d has ended (%s) before it served%s",
+            slot.number,
+            _how(child),
+            "" if child.status else ": does the program come to run()?",
+        )
+        self._status = self._status or child.status or 1
+        if not self._stopping.is_set():
+            self._stop()
+
+    def _count_end(self, slot: Slot, child: Child) -> None:
+        # One that was still starting, or had come to its end already, knew nothing of signals.
+        if child.status in (0, -signal.SIGTERM, -signal.SIGINT):
+            return
+        logger.warning("worker %d, pid %d, has ended (%s)", slot.number, child.pid, _how(child))
+        own = child.status if child.status > 0 else 128 - child.status
+        self._status = self._status or (own if self._forced is None else 128 + self._forced)
+
+    # -- signals
+
+    async def _heed(self, signals: AsyncIterator[signal.Signals]) -> None:
+        async for number in signals:
+            if number == signal.SIGCHLD:
+                self._children.reap()
+            elif not self._stopping.is_set():
+                logger.info("%s: the workers drain", number.name)
+                self._stop()
+                if not any(slot.child for slot in self._slots):
+                    self._scope.cancel()  # the engine is starting
+            elif self._forced is None:
+                logger.warning("%s: ending at once", number.name)
+                self._group.start_soon(self._force, number)
+
+    def _stop(self) -> None:
+        self._stopping.set()
+        self._group.start_soon(self._bound_end)
+        for child in self._living:
+            child.signal(signal.SIGTERM)
+
+    async def _bound_end(self) -> None:
+        await anyio.sleep(self._patience + _GRACE)
+        if self._forced is None:
+            logger.error("workers have not ended after %g s: ending at once", self._patience + _GRACE)
+            await self._force(signal.SIGKILL)
+
+    async def _force(self, number: signal.Signals) -> None:
+        self._forced = number
+        for child in self._living:
+            child.signal(signal.SIGINT)
+        await anyio.sleep(_AT_ONCE + _GRACE)
+        for child in self._living:
+            child.signal(signal.SIGKILL)
+
+    @property
+    def _living(self) -> list[Child]:
+        return [slot.child for slot in self._slots if slot.child is not None]
+
+    # -- health
+
+    async def _states(self) -> dict[str, str]:
+        states = {slot.name: "" for slot in self._slots}
+
+        async def ask(slot: Slot) -> None:
+            states[slot.name] = await slot.state()
+
+        async with anyio.create_task_group() as group:
+            for slot in self._slots:
+                group.start_soon(ask, slot)
+        return states
+
+    async def _livez(self) -> tuple[int, str]:
+        """Alive, unless a worker that has served answers nothing: its event loop is stuck."""
+        states = await self._states()
+        return self._page("silent" not in states.values(), states)
+
+    async def _readyz(self) -> tuple[int, str]:
+        """Ready when every worker is."""
+        states = await self._states()
+        return self._page(not self._stopping.is_set() and set(states.values()) == {"ready"}, states)
+
+    def _page(self, well: bool, states: Mapping[str, str]) -> tuple[int, str]:
+        lines = [f"{name}: {state}" for name, state in states.items()]
+        if self._engine is not None:
+            lines.append(f"engine, {self._engine.state}")
+        return (200 if well else 503), "\n".join(["OK" if well else "not all workers take requests", *lines, ""])
+
+
+def _how(child: Child) -> str:
+    status = child.status
+    return f"status {status}" if status >= 0 else signal.Signals(-status).name
+
+
+def _first(error: BaseException) -> BaseException:
+    """The error itself, without the groups of tasks around it."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

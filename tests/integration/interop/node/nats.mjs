@@ -1,0 +1,96 @@
+// A client of npm @nats-io/transport-node, worked by the tests as peer.mjs is.
+//
+//   node nats.mjs 127.0.0.1:4222
+
+import readline from 'node:readline'
+import { RequestError, connect, headers } from '@nats-io/transport-node'
+
+const nc = await connect({ servers: process.argv[2], reconnectTimeWait: 10 })
+const subscriptions = new Map()
+const heard = new Map()
+const held = []
+
+const say = (line) => process.stdout.write(JSON.stringify(line) + '\n')
+const bytes = (body, hex) => (hex === undefined ? (body === undefined ? undefined : JSON.stringify(body)) : Buffer.from(hex, 'hex'))
+
+function made(given) {
+  if (!given) return undefined
+  const h = headers()
+  for (const [name, values] of Object.entries(given)) for (const value of [values].flat()) h.append(name, value)
+  return h
+}
+
+function shown(message) {
+  const names = message.headers ? Object.fromEntries([...message.headers.keys()].map((name) => [name, message.headers.values(name)])) : null
+  return { subject: message.subject, hex: Buffer.from(message.data).toString('hex'), headers: names, reply: message.reply || null }
+}
+
+const answers = {
+  echo: (message) => message.respond(message.data, { headers: message.headers }),
+  who: (message) => message.respond(JSON.stringify('theirs')),
+  error: (message) => message.respond('more', { headers: made({ 'Nats-Service-Error': 'not today', 'Nats-Service-Error-Code': '404' }) }),
+  hold: (message) => held.push(message),
+  nothing: () => undefined,
+}
+
+const commands = {
+  // What has been heard by then is known to the server: a subscription is, when this has an outcome.
+  subscribe: async ({ subject, queue, answer }) => {
+    const key = queue ? `${subject} ${queue}` : subject
+    heard.set(key, [])
+    subscriptions.set(key, nc.subscribe(subject, {
+      queue,
+      callback: (error, message) => {
+        if (error) return say({ event: 'failed', message: error.message })
+        heard.get(key).push(shown(message))
+        answers[answer || 'nothing'](message)
+      },
+    }))
+    await nc.flush()
+  },
+  unsubscribe: async ({ key }) => {
+    subscriptions.get(key).unsubscribe()
+    await nc.flush()
+  },
+  drain_one: async ({ key }) => {
+    await subscriptions.get(key).drain()
+  },
+  heard: ({ key }) => heard.get(key),
+  held: () => held.length,
+  let_go: () => held.splice(0).forEach((message) => message.respond(message.data)),
+  request: async ({ subject, body, hex, headers, timeout }) => {
+    try {
+      return shown(await nc.request(subject, bytes(body, hex), { timeout: timeout || 20000, headers: made(headers) }))
+    } catch (error) {
+      const nobody = error instanceof RequestError && error.isNoResponders()
+      throw new Error(nobody ? 'no responders' : `${error.name}: ${error.message}`)
+    }
+  },
+  flood: async ({ subject, count, from }) => {
+    const asked = Array.from({ length: count }, (_, n) => nc.request(subject, JSON.stringify(n + (from || 0)), { timeout: 20000 }))
+    return (await Promise.all(asked)).map((message) => message.json())
+  },
+  many: async ({ subject, body }) => {
+    const found = []
+    for await (const message of await nc.requestMany(subject, JSON.stringify(body), { maxMessages: 2, maxWait: 20000 })) found.push(message.json())
+    return found
+  },
+  publish: async ({ subject, body, hex, headers, count }) => {
+    for (let n = 0; n < (count || 1); n++) nc.publish(subject, bytes(count ? n : body, hex), { headers: made(headers) })
+    await nc.flush()
+  },
+  drain: () => nc.drain(),
+}
+
+const input = readline.createInterface({ input: process.stdin })
+input.on('close', () => process.exit())
+input.on('line', async (line) => {
+  const { n, command, ...facts } = JSON.parse(line)
+  try {
+    const value = await commands[command](facts)
+    say({ n, value: value === undefined ? null : value })
+  } catch (error) {
+    say({ n, error: error.message })
+  }
+})
+say({ event: 'ready' })

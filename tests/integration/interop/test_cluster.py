@@ -1,0 +1,117 @@
+"""A cluster over real NATS servers: the tests of the engine in memory, foreign programs in it, and servers that are killed."""
+
+import json
+from collections.abc import AsyncIterator, Iterator
+
+import anyio
+import pytest
+
+from polybus import Bus, Cluster, Disconnected
+from polybus.events import ClusterGap
+from tests.integration.interop.nats_servers import VERSIONS, NatsServer, nats_server
+from tests.support import eventually
+from tests.unit.cluster.nodes import nodes
+from tests.unit.cluster.test_one_bus import (
+    test_a_cancelled_request_stops_the_handler_at_the_other_node,
+    test_a_publication_reaches_the_clients_of_all_nodes,
+    test_a_publication_reaches_the_subscriptions_of_all_nodes_once,
+    test_a_request_is_answered_by_the_node_that_handles_it,
+    test_a_user_is_asked_told_and_found_at_any_node,
+    test_each_publication_to_a_group_is_for_one_member_of_all_nodes,
+    test_streams_and_channels_lead_from_node_to_node,
+    test_what_a_client_asks_goes_on_to_the_cluster_where_the_bus_forwards_it,
+)
+
+pytestmark = [pytest.mark.anyio, pytest.mark.interop]
+
+__all__ = [
+    "test_a_cancelled_request_stops_the_handler_at_the_other_node",
+    "test_a_publication_reaches_the_clients_of_all_nodes",
+    "test_a_publication_reaches_the_subscriptions_of_all_nodes_once",
+    "test_a_request_is_answered_by_the_node_that_handles_it",
+    "test_a_user_is_asked_told_and_found_at_any_node",
+    "test_each_publication_to_a_group_is_for_one_member_of_all_nodes",
+    "test_streams_and_channels_lead_from_node_to_node",
+    "test_what_a_client_asks_goes_on_to_the_cluster_where_the_bus_forwards_it",
+]
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def engine(request: pytest.FixtureRequest) -> Iterator[NatsServer]:
+    with nats_server(request.param) as server:
+        yield server
+
+
+@pytest.fixture
+async def foreign(engine: NatsServer) -> AsyncIterator[object]:
+    nats = pytest.importorskip("nats")
+    client = await nats.connect(engine.address)
+    yield client
+    await client.close()
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_foreign_program_is_asked_and_asks_in_the_cluster(engine: NatsServer, foreign: object) -> None:
+    bus = Bus(cluster=Cluster(engine.url + "/shop"))
+    client: object = foreign
+
+    @bus.handle("double")
+    async def double(n: int) -> int:
+        return 2 * n
+
+    async def answer(message: object) -> None:
+        await message.respond(b"43")  # type: ignore[attr-defined]
+
+    async with bus:
+        reply = await client.request("shop.r.double", b"21", timeout=5)  # type: ignore[attr-defined]
+        assert json.loads(reply.data) == 42
+        await client.subscribe("shop.r.theirs", queue="h", cb=answer)  # type: ignore[attr-defined]
+        own = await client.request("shop.r.theirs", b"1", timeout=5)  # type: ignore[attr-defined]
+        assert own.data == b"43"  # `flush` of this client may overtake the subscription
+        assert await bus.request("theirs", 1) == 43
+        async with bus.subscribe("news.*") as news:
+            await client.publish("shop.p.news.today", b'{"n": 1}')  # type: ignore[attr-defined]
+            assert (await news.receive(5)).body == {"n": 1}
+
+
+async def test_clusters_of_other_names_do_not_hear_each_other(engine: NatsServer) -> None:
+    one, two = Bus(cluster=engine.url + "/one"), Bus(cluster=engine.url + "/two")
+    async with one, two, two.subscribe(">") as all_of_two:
+        await one.publish("news", 1)
+        assert len(await one.nodes()) == 1
+        await two.publish("news", 2)
+        assert (await all_of_two.receive(5)).body == 2
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_killed_engine_costs_what_was_under_way_and_nothing_that_waits(version: str) -> None:
+    with nats_server(version) as server:
+        asker, worker = Bus(cluster=server.url), Bus(cluster=server.url)
+        begun = anyio.Event()
+
+        @worker.handle("forever")
+        async def forever() -> None:
+            begun.set()
+            await anyio.sleep_forever()
+
+        @worker.handle("double")
+        async def double(n: int) -> int:
+            return 2 * n
+
+        async with nodes(asker, worker):
+            reply = asker.request("forever", timeout=60)
+            with anyio.fail_after(10):
+                await begun.wait()
+            events = asker.events()
+            server.kill()
+            with pytest.raises(Disconnected) as caught:
+                await reply
+            assert caught.value.sent
+            waiting = [asker.request("double", n, timeout=60) for n in range(20)]
+            await anyio.to_thread.run_sync(server.start)
+            assert [await one for one in waiting] == [2 * n for n in range(20)]
+            with anyio.fail_after(10):
+                async for event in events:
+                    if isinstance(event, ClusterGap):
+                        break
+            await eventually(lambda: asker.stats().queued == 0)

@@ -1,0 +1,327 @@
+"""FastStream at the other end of a real NATS server: as client of ours, as service for ours, and as member of a group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import anyio
+import pytest
+from attrs import frozen
+from faststream.nats import NatsResponse
+from nats.errors import NoRespondersError
+
+from polybus import Bus, Context, DeadlineExceeded, NoHandler, NotFound, connect
+from tests.support import bounded, eventually
+
+from .faststream_peer import NatsBroker, NatsMessage, faststream
+from .nats_servers import VERSIONS, NatsServer, nats_server
+
+pytestmark = [pytest.mark.anyio, pytest.mark.interop]
+
+BODIES: list[Any] = [{"a": [1, None, 1.5]}, [], ["ü"], 7, -1.5, True, False]
+"""What FastStream writes as JSON, of what JSON has. Text is text/plain to it, and nothing is no bytes."""
+
+
+@frozen
+class User:
+    id: int
+    name: str
+
+
+@pytest.fixture(params=VERSIONS)
+def server(request: pytest.FixtureRequest) -> Iterator[NatsServer]:
+    with nats_server(request.param) as one:
+        yield one
+
+
+# -- ours asks ---------------------------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_our_request_reaches_their_handler_with_its_headers(server: NatsServer) -> None:
+    seen: list[NatsMessage] = []
+
+    def declare(broker: NatsBroker) -> None:
+        @broker.subscriber("echo", queue="q")
+        async def echo(body: Any, message: NatsMessage) -> Any:
+            seen.append(message)
+            return body
+
+        @broker.subscriber("user.get")
+        async def get_user(id: int, name: str) -> dict[str, Any]:  # FastStream takes the members of an object apart
+            return {"id": id, "name": name}
+
+    async with faststream(server.address, declare), connect(server.url) as bus:
+        for body in BODIES:
+            assert await bus.request("echo", body) == body
+        assert await bus.request("echo", b"\x00\xff") == b"\x00\xff"
+        assert await bus.request("user.get", User(7, "ü"), returns=User) == User(7, "ü")
+        await bus.request("echo", 1, headers={"x-kind": "flash"}, timeout=30)
+        assert seen[-1].headers["x-kind"] == "flash"
+        assert 0 < int(seen[-1].headers["Polybus-Ttl"]) <= 30_000
+
+
+@bounded
+async def test_their_text_is_bytes_for_it_is_no_json_and_their_nothing_is_none(server: NatsServer) -> None:
+    def declare(broker: NatsBroker) -> None:
+        @broker.subscriber("greet")
+        async def greet(name: str) -> str:
+            return f"hello {name}"
+
+        @broker.subscriber("nothing")
+        async def nothing() -> None:
+            pass
+
+    async with faststream(server.address, declare), connect(server.url) as bus:
+        assert await bus.request("greet", "Ann") == b"hello Ann"
+        assert await bus.request("greet", "Ann", returns=bytes) == b"hello Ann"
+        assert await bus.request("nothing") is None
+
+
+@bounded
+async def test_a_handler_of_theirs_that_fails_answers_nobody_so_our_deadline_ends_it(server: NatsServer) -> None:
+    def declare(broker: NatsBroker) -> None:
+        @broker.subscriber("fail")
+        async def fail(body: Any) -> None:
+            raise ValueError("the password is swordfish")
+
+        @broker.subscriber("strict")
+        async def strict(body: int) -> int:
+            return body
+
+    async with faststream(server.address, declare), connect(server.url) as bus:
+        for subject in ("fail", "strict"):
+            with pytest.raises(DeadlineExceeded):
+                await bus.request(subject, "no number", timeout=0.2)
+        with pytest.raises(NoHandler):
+            await bus.request("nobody", timeout=1000)
+        assert bus.stats().pending == 0
+
+
+@bounded
+async def test_a_service_error_that_they_answer_by_its_headers_is_our_error(server: NatsServer) -> None:
+    def declare(broker: NatsBroker) -> None:
+        @broker.subscriber("user.get")
+        async def get_user(body: Any) -> NatsResponse:
+            headers = {"Nats-Service-Error": "no such user", "Nats-Service-Error-Code": "404"}
+            return NatsResponse({"id": 7}, headers=headers)
+
+    async with faststream(server.address, declare), connect(server.url) as bus:
+        with pytest.raises(NotFound, match="no such user") as caught:
+            await bus.request("user.get", {"id": 7})
+        assert caught.value.detail == {"status": 404, "body": {"id": 7}}
+
+
+# -- theirs asks -------------------------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_their_request_reaches_our_handler_with_its_headers(server: NatsServer) -> None:
+    bus, headers = Bus(), list[Any]()
+
+    @bus.handle("echo")
+    async def echo(body: Any, ctx: Context) -> Any:
+        headers.append(ctx.message.headers)
+        return body
+
+    @bus.handle("user.get")
+    async def get_user(user: User) -> User:
+        return user
+
+    async with connect(server.url, bus=bus), faststream(server.address) as theirs:
+        for body in BODIES:
+            answer = await theirs.request(body, "echo")
+            assert await theirs.run(answer.decode()) == body
+        answer = await theirs.request(b"\x00\xff", "echo")
+        assert answer.body == b"\x00\xff"
+        answer = await theirs.request({"id": 7, "name": "ü"}, "user.get", headers={"x-kind": "flash"}, correlation_id="c-1")
+        assert await theirs.run(answer.decode()) == {"id": 7, "name": "ü"}
+        answer = await theirs.request(1, "echo", headers={"x-kind": "flash"}, correlation_id="c-1")
+        assert headers[-1]["x-kind"] == "flash"
+        assert headers[-1]["correlation_id"] == "c-1"
+        assert headers[-1]["content-type"] == "application/json"
+
+
+@bounded
+async def test_our_errors_and_nobody_there_are_seen_by_them(server: NatsServer) -> None:
+    bus = Bus()
+
+    @bus.handle("fail")
+    async def fail() -> None:
+        raise NotFound("no such user", reason="no_user", detail={"id": 7})
+
+    async with connect(server.url, bus=bus), faststream(server.address) as theirs:
+        answer = await theirs.request(None, "fail")
+        assert answer.headers["Nats-Service-Error"] == "no such user"
+        assert answer.headers["Nats-Service-Error-Code"] == "5"
+        assert await theirs.run(answer.decode()) == {"id": 7}
+        with pytest.raises(NoRespondersError):
+            await theirs.request(None, "nobody")
+
+
+# -- publications ------------------------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_publications_go_both_ways_with_their_headers(server: NatsServer) -> None:
+    seen: list[tuple[Any, Any]] = []
+
+    def declare(broker: NatsBroker) -> None:
+        @broker.subscriber("news.*")
+        @broker.publisher("answers.all")
+        async def hear(body: Any, message: NatsMessage) -> Any:
+            seen.append((body, message.headers.get("x-kind")))
+            return {"heard": body}
+
+    async with (
+        faststream(server.address, declare) as theirs,
+        connect(server.url) as bus,
+        bus.subscribe("theirs.*") as news,
+        bus.subscribe("answers.*") as answers,
+    ):
+        await bus.publish("news.today", {"a": 1}, headers={"x-kind": "flash"})
+        await bus.publish("news.today", [2])
+        await eventually(lambda: len(seen) == 2)
+        assert seen == [({"a": 1}, "flash"), ([2], None)]
+        assert [(await anext(answers)).body for _ in range(2)] == [{"heard": {"a": 1}}, {"heard": [2]}]
+        await theirs.publish({"b": 2}, "theirs.today", headers={"X-Kind": "flash"})
+        await theirs.publish("plain", "theirs.today")
+        message, text = await anext(news), await anext(news)
+        assert message.headers is not None
+        assert (message.body, message.headers["X-Kind"]) == ({"b": 2}, "flash")
+        assert text.body == b"plain"
+
+
+# -- groups ------------------------------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_requests_are_shared_by_a_group_of_ours_and_theirs(server: NatsServer) -> None:
+    bus, ours, theirs = Bus(), list[int](), list[int]()
+
+    @bus.handle("work")
+    async def work(body: int) -> str:
+        ours.append(body)
+        return "ours"
+
+    def declare(broker: NatsBroker) -> None:
+        @broker.subscriber("work", queue="workers")
+        async def work(body: int) -> dict[str, str]:
+            theirs.append(body)
+            return {"who": "theirs"}
+
+    async with (
+        faststream(server.address, declare) as other,
+        connect(f"{server.url}?queue=workers", bus=bus),
+        connect(server.url) as client,
+    ):
+        replies = [client.request("work", number) for number in range(200)]
+        answers = [await reply for reply in replies]
+        assert answers.count("ours") == len(ours) > 0
+        assert answers.count({"who": "theirs"}) == len(theirs) > 0
+        assert sorted(ours + theirs) == list(range(200))
+        for number in range(200, 220):
+            await other.request(number, "work")
+        assert sorted(ours + theirs) == list(range(220))
+
+
+@bounded
+async def test_a_publication_is_for_one_member_of_a_group_of_ours_and_theirs(server: NatsServer) -> None:
+    first, second, apart = Bus(), Bus(), Bus()
+    heard: dict[str, list[int]] = {"first": [], "second": [], "theirs": [], "all": [], "apart": []}
+
+    @first.on("jobs.*", group="g")
+    async def of_first(body: int) -> None:
+        heard["first"].append(body)
+
+    @first.on("jobs.*")
+    async def of_all(body: int) -> None:
+        heard["all"].append(body)
+
+    @second.on("jobs.*", group="g")
+    async def of_second(body: int) -> None:
+        heard["second"].append(body)
+
+    @apart.on("jobs.>", group="other")
+    async def of_other(body: int) -> None:
+        heard["apart"].append(body)
+
+    def declare(broker: NatsBroker) -> None:
+        @broker.subscriber("jobs.*", queue="g")
+        async def of_theirs(body: int) -> None:
+            heard["theirs"].append(body)
+
+    async with (
+        faststream(server.address, declare) as theirs,
+        connect(server.url, bus=first),
+        connect(server.url, bus=second),
+        connect(server.url, bus=apart),
+        connect(server.url) as publisher,
+    ):
+        for number in range(150):
+            await publisher.publish("jobs.new", number)
+        for number in range(150, 300):
+            await theirs.publish(number, "jobs.new")
+        await eventually(lambda: len(heard["all"]) == len(heard["apart"]) == 300)
+        await eventually(lambda: len(heard["first"] + heard["second"] + heard["theirs"]) >= 300)
+        assert sorted(heard["first"] + heard["second"] + heard["theirs"]) == list(range(300))
+        assert all(heard.values())
+
+
+@bounded
+async def test_a_member_of_theirs_that_leaves_a_group_leaves_the_rest_to_ours(server: NatsServer) -> None:
+    bus, ours, theirs = Bus(), list[int](), list[int]()
+
+    @bus.on("jobs", group="g")
+    async def of_ours(body: int) -> None:
+        ours.append(body)
+
+    def declare(broker: NatsBroker) -> None:
+        @broker.subscriber("jobs", queue="g")
+        async def of_theirs(body: int) -> None:
+            theirs.append(body)
+
+    async with connect(server.url, bus=bus), connect(server.url) as publisher:
+        async with faststream(server.address, declare):
+            for number in range(100):
+                await publisher.publish("jobs", number)
+            await eventually(lambda: len(ours) + len(theirs) == 100)
+        before = len(theirs)
+        for number in range(100, 150):
+            await publisher.publish("jobs", number)
+        await eventually(lambda: len(ours) + len(theirs) == 150)
+        assert len(theirs) == before
+        assert sorted(ours + theirs) == list(range(150))
+
+
+@bounded
+async def test_a_member_of_ours_that_drains_leaves_the_rest_to_theirs(server: NatsServer) -> None:
+    ours, theirs = list[int](), list[int]()
+
+    def declare(broker: NatsBroker) -> None:
+        @broker.subscriber("work", queue="q")
+        async def work(body: int) -> int:
+            theirs.append(body)
+            return body
+
+    async with faststream(server.address, declare), connect(server.url) as client:
+        bus = Bus()
+
+        @bus.handle("work")
+        async def work(body: int) -> int:
+            ours.append(body)
+            await anyio.lowlevel.checkpoint()
+            return body
+
+        async with anyio.create_task_group() as group:
+            async with connect(server.url, bus=bus):
+                replies = [client.request("work", number) for number in range(200)]
+                await eventually(lambda: len(ours) > 5)
+                group.start_soon(bus.drain)
+                replies += [client.request("work", number) for number in range(200, 400)]
+                assert [await reply for reply in replies] == list(range(400))
+        assert sorted(ours + theirs) == list(range(400))
+        before = len(ours)
+        assert [await client.request("work", number) for number in range(20)] == list(range(20))
+        assert len(ours) == before

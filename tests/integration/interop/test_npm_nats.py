@@ -1,0 +1,249 @@
+"""npm @nats-io/transport-node at the other end of a real NATS server: in both roles, in groups, and when one side drains."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import anyio
+import pytest
+
+from polybus import Bus, Context, NoHandler, NotFound, connect
+from tests.support import bounded, eventually
+
+from .nats_servers import VERSIONS, NatsServer, nats_server
+from .node_peer import BODIES, NodePeer, Rejected, node_nats
+
+pytestmark = [pytest.mark.anyio, pytest.mark.interop]
+
+
+@pytest.fixture(params=VERSIONS)
+def server(request: pytest.FixtureRequest) -> Iterator[NatsServer]:
+    with nats_server(request.param) as one:
+        yield one
+
+
+@pytest.fixture
+async def node(server: NatsServer, anyio_backend: Any) -> AsyncIterator[NodePeer]:
+    async with node_nats(f"127.0.0.1:{server.port}") as peer:
+        yield peer
+
+
+# -- ours asks ---------------------------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_our_request_reaches_their_subscriber_with_its_headers(server: NatsServer, node: NodePeer) -> None:
+    await node.tell("subscribe", subject="echo", queue="q", answer="echo")
+    async with connect(server.url) as bus:
+        for body in BODIES:
+            assert await bus.request("echo", body) == body
+        assert await bus.request("echo", b"\x00\xff") == b"\x00\xff"
+        assert await bus.request("echo") is None
+        await bus.request("echo", 1, headers={"x-kind": "äöü: flash"}, timeout=30)
+        seen = (await node.tell("heard", key="echo q"))[-1]
+        assert seen["headers"]["x-kind"] == ["äöü: flash"]
+        assert 0 < int(seen["headers"]["Polybus-Ttl"][0]) <= 30_000
+
+
+@bounded
+async def test_their_service_error_is_ours_and_nobody_there_is_no_handler(server: NatsServer, node: NodePeer) -> None:
+    await node.tell("subscribe", subject="fail", answer="error")
+    async with connect(server.url) as bus:
+        with pytest.raises(NotFound, match="not today") as caught:
+            await bus.request("fail")
+        assert caught.value.detail == {"status": 404, "body": b"more"}
+        with pytest.raises(NoHandler):
+            await bus.request("nobody", timeout=1000)
+        await node.tell("unsubscribe", key="fail")
+        with pytest.raises(NoHandler):
+            await bus.request("fail", timeout=1000)
+
+
+# -- theirs asks -------------------------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_their_request_reaches_our_handler_with_its_headers(server: NatsServer, node: NodePeer) -> None:
+    bus, headers = Bus(), list[Any]()
+
+    @bus.handle("echo")
+    async def echo(body: Any, ctx: Context) -> Any:
+        headers.append(ctx.message.headers)
+        return body
+
+    async with connect(server.url, bus=bus):
+        for body in BODIES:
+            answer = await node.tell("request", subject="echo", body=body)
+            hex = (await node.tell("request", subject="echo", hex=answer["hex"]))["hex"]
+            assert hex == answer["hex"]
+        answer = await node.tell("request", subject="echo", hex="00ff")
+        assert answer["hex"] == "00ff"
+        await node.tell("request", subject="echo", headers={"X-Kind": "flash", "x-two": ["a", "b"]})
+        assert (headers[-1]["X-Kind"], headers[-1]["x-two"]) == ("flash", "a, b")
+
+
+@bounded
+async def test_our_error_is_one_of_the_service_convention_and_nobody_there_is_told(server: NatsServer, node: NodePeer) -> None:
+    bus = Bus()
+
+    @bus.handle("fail")
+    async def fail() -> None:
+        raise NotFound("no such user", reason="no_user", detail={"id": 7})
+
+    with pytest.raises(Rejected, match="no responders"):
+        await node.tell("request", subject="fail")
+    async with connect(server.url, bus=bus):
+        answer = await node.tell("request", subject="fail")
+        assert answer["headers"]["Nats-Service-Error"] == ["no such user"]
+        assert answer["headers"]["Nats-Service-Error-Code"] == ["5"]
+        assert bytes.fromhex(answer["hex"]) == b'{"id":7}'
+    with pytest.raises(Rejected, match="no responders"):
+        await node.tell("request", subject="fail")
+
+
+@bounded
+async def test_a_deadline_of_theirs_ends_their_request_and_ours_goes_on(server: NatsServer, node: NodePeer) -> None:
+    bus, asked = Bus(), anyio.Event()
+
+    @bus.handle("slow")
+    async def slow() -> str:
+        asked.set()
+        await anyio.sleep_forever()
+        return "never"
+
+    @bus.handle("echo")
+    async def echo(body: Any) -> Any:
+        return body
+
+    async with connect(server.url, bus=bus):
+        with pytest.raises(Rejected, match="TimeoutError"):
+            await node.tell("request", subject="slow", timeout=50)
+        assert asked.is_set()
+        assert await node.tell("flood", subject="echo", count=500) == list(range(500))
+
+
+@bounded
+async def test_all_handlers_that_are_in_different_groups_answer_a_request_for_many(server: NatsServer, node: NodePeer) -> None:
+    async def serve(name: str) -> Bus:
+        bus = Bus()
+
+        @bus.handle("who")
+        async def who() -> str:
+            return name
+
+        return bus
+
+    async with (
+        connect(f"{server.url}?queue=one", bus=await serve("one")),
+        connect(f"{server.url}?queue=two", bus=await serve("two")),
+    ):
+        assert sorted(await node.tell("many", subject="who", body=1)) == ["one", "two"]
+
+
+# -- publications and groups ---------------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_publications_go_both_ways_with_their_headers(server: NatsServer, node: NodePeer) -> None:
+    await node.tell("subscribe", subject="news.>")
+    async with connect(server.url) as bus, bus.subscribe("theirs.*") as theirs:
+        await bus.publish("news.a.b", {"a": "ü"}, headers={"x-kind": "flash"})
+        await node.tell("publish", subject="theirs.b", body={"b": "ü"}, headers={"X-Kind": "flash"})
+        message = await anext(theirs)
+        assert (message.body, message.headers) == ({"b": "ü"}, {"X-Kind": "flash"})
+        seen: list[Any] = []
+        while not seen:
+            seen = await node.tell("heard", key="news.>")
+        assert [(bytes.fromhex(one["hex"]), one["headers"]) for one in seen] == [
+            ('{"a":"ü"}'.encode(), {"x-kind": ["flash"]})
+        ]  # fmt: skip
+
+
+@bounded
+async def test_requests_and_publications_are_shared_by_groups_of_ours_and_theirs(server: NatsServer, node: NodePeer) -> None:
+    bus, heard = Bus(), list[int]()
+
+    @bus.handle("who")
+    async def who() -> str:
+        return "ours"
+
+    @bus.on("jobs.*", group="g")
+    async def job(body: int) -> None:
+        heard.append(body)
+
+    await node.tell("subscribe", subject="who", queue="q", answer="who")
+    await node.tell("subscribe", subject="jobs.*", queue="g")
+    async with connect(server.url, bus=bus), connect(server.url) as client:
+        replies = [client.request("who") for _ in range(100)]
+        assert {await reply for reply in replies} == {"ours", "theirs"}
+        await node.tell("publish", subject="jobs.new", count=100)
+        for number in range(100, 200):
+            await client.publish("jobs.new", number)
+        assert await client.request("who") in ("ours", "theirs")  # its turn came behind the publications
+
+        async def theirs() -> list[int]:
+            return [int(bytes.fromhex(one["hex"])) for one in await node.tell("heard", key="jobs.* g")]
+
+        while len(heard) + len(await theirs()) < 200:
+            await anyio.lowlevel.checkpoint()
+        assert sorted(heard + await theirs()) == list(range(200))
+        assert heard and await theirs()
+
+
+# -- drain -------------------------------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_a_client_of_theirs_that_drains_answers_what_it_has_and_leaves_the_rest_to_ours(
+    server: NatsServer, node: NodePeer
+) -> None:
+    bus = Bus()
+
+    @bus.handle("work")
+    async def work(body: int) -> int:
+        return body
+
+    async with connect(server.url) as client:
+        await node.tell("subscribe", subject="work", queue="q", answer="hold")
+        replies = [client.request("work", number) for number in range(50)]
+        while await node.tell("held") < 50:
+            await anyio.lowlevel.checkpoint()
+        async with connect(server.url, bus=bus):
+            await node.tell("drain_one", key="work q")
+            assert [await client.request("work", number) for number in range(50, 100)] == list(range(50, 100))
+            await node.tell("let_go")
+            assert [await reply for reply in replies] == list(range(50))
+            await node.tell("drain")
+        with pytest.raises(NoHandler):
+            await client.request("work", 1)
+
+
+@bounded
+async def test_a_bus_of_ours_that_drains_loses_no_request_of_theirs(server: NatsServer, node: NodePeer) -> None:
+    handled: list[int] = []
+
+    def worker() -> Bus:
+        bus = Bus()
+
+        @bus.handle("work")
+        async def work(body: int) -> int:
+            handled.append(body)
+            await anyio.lowlevel.checkpoint()
+            return body
+
+        return bus
+
+    leaving = worker()
+    async with connect(server.url, bus=worker()), anyio.create_task_group() as group:
+        async with connect(server.url, bus=leaving):
+            answers: list[Any] = []
+
+            async def flood() -> None:
+                answers.extend(await node.tell("flood", subject="work", count=1000))
+
+            group.start_soon(flood)
+            await eventually(lambda: len(handled) > 20)
+            await leaving.drain()
+    assert answers == list(range(1000))
+    assert sorted(handled) == list(range(1000))

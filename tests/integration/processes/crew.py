@@ -1,0 +1,88 @@
+"""A program that is `polybus.run` with several workers. Its only argument is a JSON object of options:
+
+* ``urls``: where it serves
+* ``fails``: its lifespan raises, in workers
+* ``run``: arguments of `polybus.run`
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+
+import polybus
+from polybus import Bus, Cluster, Handshake, Identity
+from polybus.testing._waiting import eventually
+
+
+def by_header(handshake: Handshake) -> Identity:
+    """Let everybody in, as the user that the header ``x-user`` names."""
+    key = handshake.headers.get("x-user")
+    return Identity(key or "somebody", key=key)
+
+
+@asynccontextmanager
+async def failing(bus: Bus) -> AsyncIterator[None]:
+    """A lifespan."""
+    if not bus.ready:
+        raise LookupError("no database")
+    yield
+
+
+def make_bus(*, fails: bool = False) -> Bus:
+    """A bus that tells of the process that it is in."""
+    bus = Bus(cluster=Cluster(name="shop"), authenticate=by_header, lifespan=failing if fails else None)
+
+    @bus.handle("pid")
+    async def pid() -> int:
+        return os.getpid()
+
+    @bus.handle("cluster")
+    async def cluster() -> str:
+        return os.environ["POLYBUS_CLUSTER"]
+
+    @bus.handle("until.drain")
+    async def until_drain(url: str) -> bool:
+        await eventually(lambda: not bus.ready)
+        async with polybus.connect(url, wait=60):
+            return True
+
+    @bus.handle("publish")
+    async def publish(query: dict[str, Any]) -> None:
+        await bus.publish(query["subject"], query["body"])
+
+    @bus.handle("ask.user")
+    async def ask_user(query: dict[str, Any]) -> Any:
+        return await bus.user(query["key"]).request(query["subject"], query["body"], timeout=20)
+
+    @bus.handle("online")
+    async def online(key: str) -> bool:
+        return await bus.user(key).online()
+
+    @bus.handle("nodes")
+    async def nodes() -> int:
+        return len(await bus.nodes())
+
+    @bus.handle("never")
+    async def never() -> None:
+        await anyio.sleep_forever()
+
+    @bus.handle("stuck")
+    async def stuck() -> None:
+        time.sleep(600)  # noqa: ASYNC251  # what a handler must not do
+
+    return bus
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO)
+    options = json.loads(sys.argv[1])
+    polybus.run(make_bus(fails=options.get("fails", False)), *options["urls"], **options["run"])

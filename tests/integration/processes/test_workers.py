@@ -1,0 +1,383 @@
+"""Several workers of one program, the process that watches over them, and the NATS server that it starts for them."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import httpx
+import psutil
+import pytest
+
+import polybus
+from polybus import Backoff, Bus, BusError, Disconnected, LocalProtocolError, Reply, connect
+from polybus._bus.worker import Inheritance
+from polybus.cluster.engine import find_server
+from tests.integration.interop.nats_servers import nats_server
+from tests.support import free_port
+
+from .processes import BOUND, Process, eventually, running
+
+ANY_PORT = "ubre+ws://127.0.0.1:0/bus"
+SOON = Backoff(initial=0.02, maximum=0.2)
+NEVER = Backoff(attempts=0)
+WORKER = re.compile(r"^worker (\d+), pid (\d+): (.+)$", re.M)
+ENGINE = re.compile(r"^engine, pid (\d+): (.+)$", re.M)
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    """The processes choose their own event loop; the test itself needs one."""
+    return "asyncio", {"use_uvloop": False}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def server_is_there() -> None:
+    try:
+        find_server()
+    except LocalProtocolError as error:
+        if os.environ.get("POLYBUS_CI"):
+            pytest.fail(str(error), pytrace=False)
+        pytest.skip(str(error))
+
+
+class Crew:
+    """The workers and the engine of a process, as its health pages have them."""
+
+    def __init__(self, process: Process, port: int) -> None:
+        self.process = process
+        self._port = port
+        self.page = ""
+
+    async def ask(self, path: str = "/readyz") -> int:
+        """The status of a page, whose text is kept."""
+        async with httpx.AsyncClient() as http:
+            answer = await http.get(f"http://127.0.0.1:{self._port}{path}", timeout=BOUND)
+        self.page = answer.text
+        return answer.status_code
+
+    @property
+    def workers(self) -> dict[int, int]:
+        """Their numbers, and the processes."""
+        return {int(number): int(pid) for number, pid, _ in WORKER.findall(self.page)}
+
+    @property
+    def engine(self) -> int:
+        found = ENGINE.search(self.page)
+        assert found is not None, self.page
+        return int(found[1])
+
+    async def ready_without(self, *gone: int) -> None:
+        """Wait until all are ready, and none is one of these."""
+
+        async def ready() -> bool:
+            return await self.ask() == 200 and not {*self.workers.values()} & {*gone} and f"pid {gone}" not in self.page
+
+        await eventually(ready, BOUND)
+
+    async def processes(self) -> list[psutil.Process]:
+        """All of them, the first one too."""
+        await self.ready_without()
+        return [psutil.Process(pid) for pid in (self.process.pid, self.engine, *self.workers.values())]
+
+
+@asynccontextmanager
+async def crew(*urls: str, workers: int = 2, **run: Any) -> AsyncIterator[Crew]:
+    """A program with so many workers, all of them ready."""
+    port = free_port()
+    options = {"urls": urls or [ANY_PORT], "run": {"workers": workers, "health": f"http://127.0.0.1:{port}", **run}}
+    async with running("crew", **options) as process:
+        found = Crew(process, port)
+        await found.ready_without()
+        yield found
+
+
+async def all_gone(processes: list[psutil.Process]) -> None:
+    """Wait until none of these is left."""
+    _, alive = await anyio.to_thread.run_sync(lambda: psutil.wait_procs(processes, timeout=BOUND))
+    assert alive == []
+
+
+async def hung(found: Crew, bus: Bus) -> list[Reply[Any]]:
+    """Have the event loop of a worker hang; gives the reply that does not come."""
+    replies = [bus.request("stuck", timeout=600)]
+
+    async def silent() -> bool:
+        return await found.ask("/livez") == 503 and "silent" in found.page
+
+    await eventually(silent, BOUND)
+    return replies
+
+
+async def pid_at(url: str) -> int:
+    async with connect(url, backoff=SOON, wait=BOUND) as bus:
+        return int(await bus.request("pid", timeout=BOUND))
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+async def test_four_workers_answer_at_the_same_ports(backend: str) -> None:
+    async with crew(ANY_PORT, "ubre+tcp://127.0.0.1:0", workers=4, backend=backend) as found:
+        urls = [found.process.url, found.process.read_line().split()[1].decode()]
+        assert not any(url.endswith(":0") for url in urls)
+        everyone = set(found.workers.values())
+        assert len(everyone) == 4
+        for url in urls:
+            seen: set[int] = set()
+            async with AsyncExitStack() as stack:
+                for _ in range(200):
+                    bus = await stack.enter_async_context(connect(url))
+                    seen.add(await bus.request("pid", timeout=BOUND))
+                    if seen == everyone:
+                        break
+            assert seen == everyone
+        assert await found.ask("/livez") == 200
+        processes = await found.processes()
+        found.process.signal(signal.SIGTERM)
+        assert await found.process.ended() == 0
+        await all_gone(processes)
+        assert "Traceback" not in found.process.log()
+
+
+@pytest.mark.anyio
+async def test_a_worker_that_is_killed_has_a_successor_and_the_others_notice_nothing() -> None:
+    async with crew() as found, AsyncExitStack() as stack:
+        buses = [await stack.enter_async_context(connect(found.process.url, backoff=NEVER)) for _ in range(20)]
+        at = {bus: int(await bus.request("pid", timeout=BOUND)) for bus in buses}
+        killed = found.workers[1]
+        os.kill(killed, signal.SIGKILL)
+        await found.ready_without(killed)
+        assert found.workers[1] != killed
+        assert f"worker 1, pid {killed}, has ended (SIGKILL)" in found.process.log()
+        for bus, pid in at.items():
+            if pid != killed:
+                assert await bus.request("pid", timeout=BOUND) == pid
+        assert await pid_at(found.process.url) in found.workers.values()
+
+
+@pytest.mark.anyio
+async def test_an_engine_that_is_killed_comes_back_at_the_same_url() -> None:
+    async with crew() as found:
+        async with connect(found.process.url) as bus:
+            url = str(await bus.request("cluster", timeout=BOUND))
+        native, _, name = url.rpartition("/")
+        assert name == "shop"
+        async with connect(native):
+            pass
+        killed = found.engine
+        before = found.workers
+        os.kill(killed, signal.SIGKILL)
+        await eventually(lambda: "nats-server has ended" in found.process.log())
+        async with connect(native, backoff=SOON, wait=BOUND):
+            pass
+        await found.ready_without()
+        assert found.engine != killed
+        assert found.workers == before
+
+
+@pytest.mark.anyio
+async def test_the_token_of_the_engine_is_seen_by_nobody() -> None:
+    async with crew() as found:
+        async with connect(found.process.url) as bus:
+            url = str(await bus.request("cluster", timeout=BOUND))
+        token, _, _ = url.partition("//")[2].partition("@")
+        assert len(token) == 32
+        for process in await found.processes():
+            assert token not in " ".join(process.cmdline())
+        assert token not in found.process.log()
+        (configuration,) = [word for word in psutil.Process(found.engine).cmdline() if word.endswith(".conf")]
+        assert not Path(configuration).parent.exists()
+        async with httpx.AsyncClient() as http:
+            port = re.search(r"127\.0\.0\.1:(\d+)", url)
+            assert port is not None
+            with pytest.raises(httpx.HTTPError):
+                await http.get(f"http://127.0.0.1:{port[1]}/")
+        with pytest.raises(BusError):
+            async with connect(f"nats+tcp://127.0.0.1:{port[1]}"):
+                pass
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("to", ["supervisor", "all"])
+async def test_at_sigterm_running_requests_are_answered_while_the_engine_is_there(backend: str, to: str) -> None:
+    async with crew(backend=backend) as found, AsyncExitStack() as stack:
+        buses = [await stack.enter_async_context(connect(found.process.url)) for _ in range(8)]
+        native = str(await buses[0].request("cluster", timeout=BOUND)).rpartition("/")[0]
+        replies = [bus.request("until.drain", native, timeout=BOUND) for bus in buses]
+        for bus in buses:
+            await bus.request("pid", timeout=BOUND)
+        processes = await found.processes()
+        workers = [*found.workers.values()]
+        found.process.signal(signal.SIGTERM)
+        for pid in (*workers, found.engine) if to == "all" else ():  # as systemd does that was told nothing else
+            os.kill(pid, signal.SIGTERM)
+        assert [await reply for reply in replies] == [True] * 8
+        assert await found.process.ended() == 0
+        await all_gone(processes)
+
+
+@pytest.mark.anyio
+async def test_a_second_signal_ends_all_at_once() -> None:
+    async with crew(drain=600) as found, connect(found.process.url, backoff=NEVER) as bus:
+        reply = bus.request("never", timeout=600)
+        await bus.request("pid", timeout=BOUND)
+        processes = await found.processes()
+        found.process.signal(signal.SIGTERM)
+        await eventually(lambda: found.process.log().count("SIGTERM, draining") == 2)
+        found.process.signal(signal.SIGTERM)
+        with anyio.fail_after(BOUND), pytest.raises(BusError):
+            await reply
+        assert await found.process.ended() == 0
+        await all_gone(processes)
+
+
+@pytest.mark.anyio
+async def test_a_worker_whose_event_loop_is_stuck_is_told_and_killed_at_the_second_signal() -> None:
+    async with crew(drain=600) as found, connect(found.process.url, backoff=NEVER) as bus:
+        await bus.request("pid", timeout=BOUND)
+        processes = await found.processes()
+        (reply,) = await hung(found, bus)
+        found.process.signal(signal.SIGTERM)
+        await eventually(lambda: "the workers drain" in found.process.log())
+        found.process.signal(signal.SIGINT)
+        assert await found.process.ended() == 128 + signal.SIGINT
+        with anyio.fail_after(BOUND), pytest.raises(Disconnected):
+            await reply
+        await all_gone(processes)
+
+
+@pytest.mark.anyio
+async def test_a_worker_that_does_not_end_within_its_time_is_killed() -> None:
+    async with crew(drain=0.1) as found, connect(found.process.url, backoff=NEVER) as bus:
+        await bus.request("pid", timeout=BOUND)
+        processes = await found.processes()
+        _ = await hung(found, bus)
+        found.process.signal(signal.SIGTERM)
+        assert await found.process.ended() == 128 + signal.SIGKILL
+        assert "workers have not ended after" in found.process.log()
+        await all_gone(processes)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("stuck", [False, True], ids=["idle", "stuck"])
+async def test_nothing_outlives_a_process_that_is_killed(stuck: bool) -> None:
+    async with crew(drain=0.1) as found, connect(found.process.url, backoff=NEVER) as bus:
+        await bus.request("pid", timeout=BOUND)
+        processes = await found.processes()
+        if stuck:
+            _ = await hung(found, bus)
+        found.process.kill()
+        assert await found.process.ended() == -signal.SIGKILL
+        await all_gone(processes)
+
+
+@pytest.mark.anyio
+async def test_a_worker_that_fails_before_it_serves_ends_everything_with_its_status() -> None:
+    run = {"workers": 2}
+    process = await anyio.to_thread.run_sync(Process, "crew", {"urls": [ANY_PORT], "fails": True, "run": run})
+    try:
+        assert await process.ended() == 1
+        assert "LookupError: no database" in process.log()
+        assert "before it served" in process.log()
+        assert psutil.Process().children() == [] or process.pid not in {one.pid for one in psutil.Process().children()}
+    finally:
+        await anyio.to_thread.run_sync(process.stop)
+
+
+@pytest.mark.anyio
+async def test_the_file_of_a_unix_socket_stays_while_workers_come_and_go(tmp_path: Path) -> None:
+    path = tmp_path / "bus.sock"
+    async with crew(f"ubre+unix://{path}") as found:
+        first = found.workers[1]
+        os.kill(first, signal.SIGTERM)
+        await found.ready_without(first)
+        assert path.is_socket()
+        assert await pid_at(found.process.url) in found.workers.values()
+        found.process.signal(signal.SIGINT)
+        assert await found.process.ended() == 0
+        assert not path.exists()
+
+
+def test_what_a_worker_starts_itself_is_no_worker() -> None:
+    reading, writing = os.pipe()
+    script = "from polybus._bus.worker import Inheritance; print(Inheritance.of_this_process())"
+    inherited = Inheritance(1, reading, writing, {})
+    environment = {**os.environ, **inherited.environment()}
+    try:
+        for files, says in (([reading, writing], str(inherited)), ([], "None")):
+            done = subprocess.run(
+                [sys.executable, "-c", script], env=environment, pass_fds=files, capture_output=True, text=True, check=True
+            )
+            assert done.stdout.strip() == says
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+def app_file(folder: Path, *, cluster: bool) -> None:
+    made = "from tests.integration.processes.crew import make_bus\nbus = make_bus()\n" if cluster else "bus = Bus()\n"
+    (folder / "app.py").write_text(f"from polybus import Bus\n{made}")
+
+
+@pytest.mark.anyio
+async def test_on_the_command_line_too_and_with_an_engine_that_runs_already(tmp_path: Path) -> None:
+    app_file(tmp_path, cluster=True)
+    port = free_port()
+    root = str(Path(__file__).parents[3])
+    with nats_server() as engine:
+        environment = {**os.environ, "PYTHONPATH": root, "POLYBUS_CLUSTER": f"{engine.url}/shop"}
+        health = ["--health", f"http://127.0.0.1:{port}"]
+        command = [sys.executable, "-m", "polybus.cli", "serve", "app:bus", ANY_PORT, "--workers", "2", *health]
+        start = partial(subprocess.Popen, command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True)
+        process = await anyio.to_thread.run_sync(start)
+        try:
+            assert process.stdout is not None
+            line = await anyio.to_thread.run_sync(process.stdout.readline)
+            url = line.removeprefix("serving ").strip()
+            async with connect(url) as bus:
+                assert await bus.request("cluster", timeout=BOUND) == environment["POLYBUS_CLUSTER"]
+            async with httpx.AsyncClient() as http:
+                page = (await http.get(f"http://127.0.0.1:{port}/readyz")).text
+            assert len(WORKER.findall(page)) == 2
+            assert ENGINE.search(page) is None
+            process.terminate()
+            assert await anyio.to_thread.run_sync(lambda: process.wait(BOUND)) == 0
+        finally:
+            process.kill()
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+
+
+def test_several_workers_of_a_bus_without_a_cluster_are_refused_with_what_to_write(tmp_path: Path) -> None:
+    with pytest.raises(LocalProtocolError, match=r"workers=4.*Bus\(cluster='auto'\)"):
+        polybus.run(Bus(), ANY_PORT, workers=4)
+    app_file(tmp_path, cluster=False)
+    command = [sys.executable, "-m", "polybus.cli", "serve", "app:bus", ANY_PORT, "--workers", "4"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=BOUND)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "Bus(cluster='auto')" in done.stderr
+
+
+def test_an_address_that_cannot_be_shared_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLYBUS_CLUSTER", "nats+tcp://127.0.0.1:1/shop")
+    with pytest.raises(polybus.Unsupported, match="memory://x cannot be shared"):
+        polybus.run(Bus(cluster="auto"), "ubre+memory://x", workers=2)
+
+
+@pytest.mark.parametrize(("workers", "kind"), [(0, ValueError), (-1, ValueError), (1.5, TypeError), (True, TypeError)])
+def test_a_number_of_workers_that_cannot_be_is_told(workers: Any, kind: type[Exception]) -> None:
+    with pytest.raises(kind, match=f"workers={workers}"):
+        polybus.run(Bus(), ANY_PORT, workers=workers)

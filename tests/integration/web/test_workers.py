@@ -1,0 +1,129 @@
+"""`polybus.fastapi.run` with several workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+import polybus.sync
+from polybus import LocalProtocolError
+from polybus.cluster.engine import find_server
+from polybus.fastapi import run
+from tests.support import BOUND
+
+ROOT = str(Path(__file__).parents[3])
+APP = """
+import os
+from fastapi import FastAPI
+from polybus.fastapi import attach
+from tests.integration.processes.crew import make_bus
+
+app, bus = FastAPI(), make_bus()
+attach(app, bus)
+
+@app.get("/pid")
+async def pid() -> int:
+    return os.getpid()
+"""
+MAIN = """
+import logging
+from polybus.fastapi import run
+
+if __name__ == "__main__":
+    logging.basicConfig()
+    run("app_of_crew:app", workers=2, log_level="warning", {options})
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def server_is_there() -> None:
+    try:
+        find_server()
+    except LocalProtocolError as error:
+        if os.environ.get("POLYBUS_CI"):
+            pytest.fail(str(error), pytrace=False)
+        pytest.skip(str(error))
+
+
+@contextmanager
+def serving(folder: Path, options: str) -> Iterator[subprocess.Popen[str]]:
+    """A program whose application two workers serve, and nothing of it afterwards."""
+    (folder / "app_of_crew.py").write_text(APP)
+    (folder / "main.py").write_text(MAIN.replace("{options}", options))
+    environment = {**os.environ, "PYTHONPATH": ROOT}
+    environment.pop("POLYBUS_CLUSTER", None)
+    process = subprocess.Popen([sys.executable, "main.py"], cwd=folder, env=environment, stdout=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        children = psutil.Process(process.pid).children() if process.poll() is None else []
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+        psutil.wait_procs(children, timeout=BOUND)
+
+
+def said(process: subprocess.Popen[str]) -> str:
+    """The address that it serves at."""
+    assert process.stdout is not None
+    return process.stdout.readline().removeprefix("serving ").strip()
+
+
+def both(transport: httpx.HTTPTransport | None, url: str, gone: int = 0) -> set[int]:
+    """The two workers that answer, without one that has gone."""
+    seen: set[int] = set()
+    for _ in range(2000):
+        with httpx.Client(transport=transport) as http:
+            seen.add(http.get(f"{url}/pid", timeout=BOUND).json())
+        if len(seen - {gone}) == 2:
+            break
+    return seen - {gone}
+
+
+def test_both_workers_answer_over_http_and_over_the_bus_and_one_that_dies_has_a_successor(tmp_path: Path) -> None:
+    with serving(tmp_path, "port=0") as process:
+        url = said(process)
+        assert not url.endswith(":0")
+        workers = both(None, url)
+        assert len(workers) == 2
+        with polybus.sync.connect(f"ubre+ws{url.removeprefix('http')}/bus") as bus:
+            assert bus.request("pid") in workers
+            assert str(bus.request("cluster")).startswith("nats+tcp://")
+        killed = workers.pop()
+        os.kill(killed, signal.SIGKILL)
+        assert len(both(None, url, killed) - workers) == 1
+        children = psutil.Process(process.pid).children()
+        assert len(children) == 3
+        process.terminate()
+        assert process.wait(BOUND) == 0
+        assert psutil.wait_procs(children, timeout=BOUND)[1] == []
+
+
+def test_at_a_unix_socket_too(tmp_path: Path) -> None:
+    with serving(tmp_path, "uds='web.sock'") as process:
+        path = tmp_path / "web.sock"
+        while not path.is_socket():
+            assert process.poll() is None
+        with httpx.Client(transport=httpx.HTTPTransport(uds=str(path))) as http:
+            assert http.get("http://here/pid", timeout=BOUND).json() != process.pid
+        process.send_signal(signal.SIGINT)
+        assert process.wait(BOUND) == 0
+        assert not path.exists()
+
+
+def test_an_application_whose_bus_has_no_cluster_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = "from fastapi import FastAPI\nfrom polybus import Bus\nfrom polybus.fastapi import attach\n"
+    (tmp_path / "app_without_cluster.py").write_text(f"{app}app = FastAPI()\nattach(app, Bus())\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(LocalProtocolError, match=r"workers=2.*Bus\(cluster='auto'\)"):
+        run("app_without_cluster:app", workers=2)

@@ -1,0 +1,57 @@
+"""Serving at sockets that were bound before, by this process or another."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from polybus import Bus, Unsupported, connect
+from tests.support import BOUND
+
+pytestmark = [pytest.mark.anyio, pytest.mark.native]
+
+ANYWHERE = [
+    "ubre+tcp://127.0.0.1:0",
+    "ubre+ws://127.0.0.1:0/bus",
+    "ubre+unix://{folder}/bus.sock",
+    "uprotocol+http://127.0.0.1:0/bus?entity=//a/b/1",
+]
+
+
+@pytest.mark.parametrize("form", ANYWHERE, ids=["tcp", "ws", "unix", "http"])
+async def test_two_buses_serve_at_the_sockets_that_one_has_bound(form: str, tmp_path: Path) -> None:
+    url = form.replace("{folder}", str(tmp_path))
+    first, second = Bus(), Bus()
+    one: Any = first.serve(url)
+    two: Any = second.serve(url)
+    bound: list[socket.socket] = await one.bind()
+    two.serve_at([sock.dup() for sock in bound])
+    one.serve_at([sock.dup() for sock in bound])
+    with anyio.fail_after(BOUND):
+        async with one as here:
+            async with two as there:
+                assert here.url == there.url
+                assert ":0" not in here.url
+            if "http" not in url:  # a request would connect
+                async with connect(here.url):
+                    pass
+        # The address is still theirs who have bound it.
+        assert not url.startswith("ubre+unix") or (tmp_path / "bus.sock").exists()
+    for sock in bound:
+        sock.close()
+
+
+async def test_an_address_whose_sessions_live_in_one_process_is_not_shared() -> None:
+    serving: Any = Bus().serve("jrep+http://127.0.0.1:0/bus")
+    with pytest.raises(Unsupported, match="a session lives in one process, so several cannot share the address: use ws://"):
+        await serving.bind()
+
+
+async def test_a_transport_that_binds_no_socket_says_which_do() -> None:
+    serving: Any = Bus().serve("ubre+memory://bound")
+    with pytest.raises(Unsupported, match="memory://bound cannot be shared by several processes: tcp, tls, unix, ws"):
+        await serving.bind()

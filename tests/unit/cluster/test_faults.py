@@ -1,0 +1,218 @@
+"""Faults of a cluster in virtual time: nodes that lose their connection, an engine that goes away and comes back."""
+
+from collections import Counter
+from collections.abc import AsyncIterator
+
+import anyio
+import pytest
+
+from polybus import Bus, Cluster, ConnectFailed, Disconnected, TooManyRequests, connect
+from polybus.events import ClusterGap, LinkDown, NodeGone
+from polybus.plugins import Closed
+from polybus.testing import NatsEngine
+from tests.loops import virtual_time  # noqa: F401
+from tests.support import eventually
+from tests.unit.cluster.nodes import known, nodes
+
+pytestmark = [pytest.mark.anyio]
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[NatsEngine]:
+    async with NatsEngine() as engine:
+        yield engine
+
+
+async def test_what_a_node_had_ends_within_two_seconds_when_its_connection_is_gone(engine: NatsEngine) -> None:
+    asker, worker = Bus(cluster=engine.url), Bus(cluster=engine.url)
+    begun, stopped = 0, 0
+
+    @worker.handle("work")
+    async def work() -> None:
+        nonlocal begun, stopped
+        begun += 1
+        try:
+            await anyio.sleep_forever()
+        finally:
+            stopped += 1
+
+    async with nodes(asker, worker):
+        replies = [asker.request("work", timeout=60) for _ in range(50)]
+        await eventually(lambda: begun == 50)
+        events = asker.events()
+        _, client = engine.clients
+        client.transport.abort(Closed(1006, "killed"))
+        before = anyio.current_time()
+        for reply in replies:
+            with pytest.raises(Disconnected) as caught:
+                await reply
+            assert caught.value.sent
+        assert anyio.current_time() - before < 2
+        await eventually(lambda: stopped == 50)
+        assert asker.stats().pending == 0
+        (gone,) = [event async for event in _some(events, NodeGone)]
+        assert not gone.orderly  # type: ignore[attr-defined]
+
+
+async def _some(events: AsyncIterator[object], kind: type) -> AsyncIterator[object]:
+    with anyio.fail_after(10):
+        async for event in events:
+            if isinstance(event, kind):
+                yield event
+                return
+
+
+async def test_a_handler_is_stopped_when_the_node_that_has_asked_is_gone(engine: NatsEngine) -> None:
+    worker, asker = Bus(cluster=engine.url), Bus(cluster=engine.url)
+    begun, stopped = anyio.Event(), anyio.Event()
+
+    @worker.handle("work")
+    async def work() -> None:
+        begun.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            stopped.set()
+
+    async with nodes(worker, asker):
+        reply = asker.request("work", timeout=60)
+        with anyio.fail_after(3):
+            await begun.wait()
+            _, client = engine.clients
+            client.transport.abort(Closed(1006, "killed"))
+            await stopped.wait()
+        with pytest.raises(Disconnected):
+            await reply
+
+
+async def test_a_node_that_only_is_slow_keeps_its_requests(engine: NatsEngine) -> None:
+    asker, worker = Bus(cluster=engine.url), Bus(cluster=engine.url)
+
+    @worker.handle("work")
+    async def work() -> int:
+        await anyio.sleep(25)
+        return 1
+
+    async with nodes(asker, worker):
+        assert await asker.request("work", timeout=60) == 1
+
+
+async def test_what_one_node_has_no_room_for_is_asked_elsewhere(engine: NatsEngine) -> None:
+    asker = Bus(cluster=engine.url)
+    full = Bus(cluster=Cluster(engine.url, running=1, waiting=0))
+    free = Bus(cluster=engine.url)
+    seen: Counter[str] = Counter()
+    release = anyio.Event()
+
+    @full.handle("work")
+    async def at_full(n: int) -> str:
+        seen["full"] += 1
+        await release.wait()
+        return "full"
+
+    @free.handle("work")
+    async def at_free(n: int) -> str:
+        seen["free"] += 1
+        return "free"
+
+    async with nodes(asker, full, free):
+        replies = [asker.request("work", n) for n in range(8)]
+        await eventually(lambda: sum(reply.done() for reply in replies) >= 7)
+        release.set()
+        outcomes: Counter[str] = Counter()
+        for reply in replies:
+            try:
+                outcomes[await reply] += 1
+            except TooManyRequests:
+                outcomes["refused"] += 1
+        assert outcomes["full"] == 1
+        assert outcomes["free"] >= 1
+        assert seen["full"] + seen["free"] + outcomes["refused"] == 8
+
+
+async def test_the_engine_goes_away_and_comes_back_and_nothing_that_waits_is_lost(engine: NatsEngine) -> None:
+    asker, worker, hearer = (Bus(cluster=engine.url) for _ in range(3))
+    begun = anyio.Event()
+    heard: list[int] = []
+
+    @worker.handle("forever")
+    async def forever() -> None:
+        begun.set()
+        await anyio.sleep_forever()
+
+    @worker.handle("double")
+    async def double(n: int) -> int:
+        return 2 * n
+
+    @hearer.on("news")
+    async def news(n: int) -> None:
+        heard.append(n)
+
+    async with nodes(asker, worker, hearer):
+        reply = asker.request("forever", timeout=60)
+        await begun.wait()
+        events = asker.events()
+        await engine.cut()
+        with pytest.raises(Disconnected) as caught:
+            await reply
+        assert caught.value.sent
+        # These wait until the others are back, who may come later than this one.
+        waiting = [asker.request("double", n, timeout=20) for n in range(20)]
+        for n in range(20):
+            await asker.publish("news", n)
+        assert [await one for one in waiting] == [2 * n for n in range(20)]
+        await eventually(lambda: len(heard) == 20)
+        assert heard == list(range(20))
+        (gap,) = [event async for event in _some(events, ClusterGap)]
+        assert gap.seconds > 0  # type: ignore[attr-defined]
+        assert asker.stats().pending == asker.stats().queued == 0
+
+
+async def test_clients_are_sent_away_after_a_gap_where_that_is_wished(engine: NatsEngine) -> None:
+    gateway, other = Bus(cluster=Cluster(engine.url, gap="disconnect")), Bus(cluster=engine.url)
+    async with nodes(gateway, other), gateway.serve("ubre+memory://cluster-gap"):
+        async with connect("ubre+memory://cluster-gap") as client:
+            events = client.events()
+            await engine.cut()
+            (down,) = [event async for event in _some(events, LinkDown)]
+            assert down.code == 1012  # type: ignore[attr-defined]
+
+
+async def test_an_engine_that_is_not_there_is_an_error_after_the_wait() -> None:
+    bus = Bus(cluster=Cluster("nats+memory://nobody-there", wait=3))
+    before = anyio.current_time()
+    with pytest.raises(ConnectFailed):
+        async with bus:
+            pass
+    assert 3 <= anyio.current_time() - before < 10
+
+
+async def test_a_node_that_drains_answers_what_it_has_and_gets_nothing_more(engine: NatsEngine) -> None:
+    asker, first, second = (Bus(cluster=engine.url) for _ in range(3))
+    answered: Counter[str] = Counter()
+
+    def handle_at(bus: Bus, name: str) -> None:
+        @bus.handle("work")
+        async def work(n: int) -> str:
+            await anyio.sleep(0.05)
+            answered[name] += 1
+            return name
+
+    handle_at(first, "first")
+    handle_at(second, "second")
+    async with nodes(asker, second):
+        async with first:
+            await known(asker, 3)
+            replies = []
+            for n in range(100):
+                replies.append(asker.request("work", n))
+                if n == 50:
+                    await anyio.sleep(0.02)
+        assert Counter([await reply for reply in replies]) == answered
+        assert sum(answered.values()) == 100
+        answered.clear()
+        for n in range(10):
+            assert await asker.request("work", n) == "second"
+        found = await asker.nodes()
+        assert len(found) == 2
+        assert found.complete

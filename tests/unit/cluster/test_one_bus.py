@@ -1,0 +1,267 @@
+"""Buses of one cluster in one process, over the engine of tests: all hear what one says, and answer what one asks."""
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import anyio
+import pytest
+
+from polybus import Bus, Channel, Context, Disconnected, Forbidden, Identity, NoHandler, RequestError, User, connect
+from polybus.errors import Code
+from polybus.testing import NatsEngine
+from tests.support import BOUND, eventually
+from tests.unit.cluster.nodes import nodes
+
+pytestmark = [pytest.mark.anyio, pytest.mark.native]
+
+
+async def is_online(user: User, expected: bool = True) -> None:
+    """Wait until a user is known to have come, or to have gone: nobody tells when."""
+    with anyio.fail_after(5):
+        while await user.online() is not expected:  # noqa: ASYNC110
+            await anyio.sleep(0.01)
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[NatsEngine]:
+    async with NatsEngine() as engine:
+        yield engine
+
+
+async def test_a_publication_reaches_the_subscriptions_of_all_nodes_once(engine: NatsEngine) -> None:
+    one, two, three = (Bus(cluster=engine.url) for _ in range(3))
+    async with nodes(one, two, three):
+        async with one.subscribe("news.*") as first, two.subscribe("news.>") as second, two.subscribe("news.*") as third:
+            await three.publish("news.today", {"n": 1})
+            await one.publish("news.today", {"n": 2})
+            for subscription in (first, second, third):
+                got = [(await subscription.receive(5)).body["n"] for _ in range(2)]
+                assert sorted(got) == [1, 2]
+                with pytest.raises(TimeoutError):
+                    await subscription.receive(0.05)
+
+
+async def test_a_publication_reaches_the_clients_of_all_nodes(engine: NatsEngine) -> None:
+    one, two = Bus(cluster=engine.url), Bus(cluster=engine.url)
+    async with nodes(one, two), one.serve("ubre+memory://one-bus-a"), connect("ubre+memory://one-bus-a") as client:
+        async with client.subscribe("news.*") as news:
+            await two.publish("news.today", {"n": 1})
+            assert (await news.receive(5)).body == {"n": 1}
+            await one.publish("news.today", {"n": 2})
+            assert (await news.receive(5)).body == {"n": 2}
+            with pytest.raises(TimeoutError):
+                await news.receive(0.05)
+
+
+async def test_a_client_has_subscribed_when_the_engine_has_taken_that_in(
+    engine: NatsEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = Bus(cluster=engine.url), Bus(cluster=engine.url)
+    held: list[bytes] = []
+    for module in ("negotiation", "extension_probe"):
+        monkeypatch.setattr(f"polybus._peer.{module}.HELLO_TIMEOUT", BOUND)
+
+    @one.handle("ping")
+    def ping() -> None: ...
+
+    async with one, one.serve("ubre+memory://one-bus-c"), connect("ubre+memory://one-bus-c") as client:
+        (at_engine,) = engine.clients
+        receive = at_engine.frames_received
+        monkeypatch.setattr(at_engine, "frames_received", held.extend)
+        async with two, AsyncExitStack() as stack, anyio.create_task_group() as group:
+            entered = anyio.Event()
+
+            async def subscribe() -> None:
+                news = await stack.enter_async_context(client.subscribe("news.*"))
+                entered.set()
+                assert (await news.receive(5)).body == 1
+
+            group.start_soon(subscribe)
+            await eventually(lambda: any(frame.startswith(b"SUB") for frame in held))
+            await client.request("ping")  # the bus answers everything else
+            assert not entered.is_set()
+            monkeypatch.setattr(at_engine, "frames_received", receive)
+            receive(held)
+            await entered.wait()
+            await two.publish("news.today", 1)
+
+
+async def test_a_request_is_answered_by_the_node_that_handles_it(engine: NatsEngine) -> None:
+    one, two = Bus(cluster=engine.url), Bus(cluster=engine.url)
+
+    @two.handle("double")
+    async def double(n: int) -> int:
+        return 2 * n
+
+    @two.handle("slow")
+    async def slow(n: int) -> int:
+        await anyio.sleep(0.01)
+        raise RequestError(Code.NOT_FOUND, "no", reason="why", detail={"n": n})
+
+    async with nodes(one, two):
+        assert await one.request("double", 21) == 42
+        with pytest.raises(RequestError) as caught:
+            await one.request("slow", 3)
+        assert (caught.value.code, caught.value.text, caught.value.reason) == (Code.NOT_FOUND, "no", "why")
+        assert caught.value.detail == {"n": 3}
+        with pytest.raises(NoHandler, match="in the cluster"):
+            await one.request("nobody.does", 1)
+        assert one.stats().pending == two.stats().pending == 0
+
+
+async def test_streams_and_channels_lead_from_node_to_node(engine: NatsEngine) -> None:
+    one, two = Bus(cluster=engine.url), Bus(cluster=engine.url)
+
+    @two.handle("count")
+    async def count(n: int) -> AsyncIterator[int]:
+        for i in range(n):
+            yield i
+
+    @two.handle("echo")
+    async def echo(channel: Channel[int, int]) -> None:
+        async for item in channel:
+            await channel.send(item + 1)
+
+    async with nodes(one, two):
+        async with one.stream("count", 500) as items:
+            assert [item async for item in items] == list(range(500))
+        async with one.channel("echo") as channel:
+            for i in range(100):
+                await channel.send(i)
+                assert await anext(aiter(channel)) == i + 1
+        with pytest.raises(NoHandler):
+            async with one.stream("nobody.does") as items:
+                async for _ in items:
+                    pass
+        await eventually(lambda: two.stats().running == 0)
+
+
+async def test_a_cancelled_request_stops_the_handler_at_the_other_node(engine: NatsEngine) -> None:
+    one, two = Bus(cluster=engine.url), Bus(cluster=engine.url)
+    stopped, begun = anyio.Event(), anyio.Event()
+
+    @two.handle("wait")
+    async def wait() -> None:
+        begun.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            stopped.set()
+
+    async with nodes(one, two):
+        reply = one.request("wait")
+        with anyio.fail_after(5):
+            await begun.wait()
+            reply.cancel()
+            await stopped.wait()
+
+
+async def test_each_publication_to_a_group_is_for_one_member_of_all_nodes(engine: NatsEngine) -> None:
+    buses = [Bus(cluster=engine.url) for _ in range(3)]
+    got: Counter[int] = Counter()
+    workers: Counter[int] = Counter()
+
+    def work_at(index: int, bus: Bus) -> None:
+        @bus.on("jobs.*", group="workers")
+        async def work(n: int) -> None:
+            got[n] += 1
+            workers[index] += 1
+
+    for index, bus in enumerate(buses):
+        work_at(index, bus)
+
+    async with nodes(*buses):
+        for n in range(90):
+            await buses[n % 3].publish("jobs.one", n)
+        await eventually(lambda: sum(got.values()) == 90)
+        assert set(got.values()) == {1}
+        assert len(workers) == 3
+
+
+async def test_a_user_is_asked_told_and_found_at_any_node(engine: NatsEngine) -> None:
+    one = Bus(cluster=engine.url)
+    two = Bus(cluster=engine.url, authenticate=lambda handshake: Identity("Ann", key="ann"))
+    page = Bus()
+
+    @page.handle("payment.confirm")
+    async def confirm(query: dict[str, int]) -> bool:
+        return query["sum"] < 100
+
+    @page.handle("numbers")
+    async def numbers(n: int) -> AsyncIterator[int]:
+        for i in range(n):
+            yield i
+
+    told: list[int] = []
+
+    @page.on("build.done")
+    async def done(n: int) -> None:
+        told.append(n)
+
+    async with nodes(one, two), two.serve("ubre+memory://one-bus-users"):
+        ann = one.user("ann")
+        assert not await ann.online()
+        with pytest.raises(Disconnected) as caught:
+            await ann.request("payment.confirm", {"sum": 12})
+        assert not caught.value.sent
+        async with connect("ubre+memory://one-bus-users", bus=page):
+            await is_online(ann)
+            assert await ann.request("payment.confirm", {"sum": 12}, returns=bool) is True
+            assert await two.user("ann").request("payment.confirm", {"sum": 120}, returns=bool) is False
+            async with ann.stream("numbers", 10) as items:
+                assert [item async for item in items] == list(range(10))
+            await ann.publish("build.done", 1)
+            await two.user("ann").publish("build.done", 2)
+            await eventually(lambda: sorted(told) == [1, 2])
+            (there,) = await ann.peers()
+            assert there.identity_key == "ann"
+            assert await one.request("payment.confirm", {"sum": 1}, to=there) is True
+            (listed,) = await one.present("build.done")
+            assert listed.id == there.id
+            found = await one.nodes()
+            assert found.complete
+            assert sorted(node.clients for node in found) == [0, 1]
+        await is_online(ann, False)
+        assert len(await one.present("build.done")) == 0
+
+
+async def test_what_a_client_asks_goes_on_to_the_cluster_where_the_bus_forwards_it(engine: NatsEngine) -> None:
+    gateway = Bus(
+        cluster=engine.url,
+        authenticate=lambda handshake: Identity("Ann", key="ann"),
+        authorize=lambda peer, verb, subject: subject != "jobs.secret",
+    )
+    worker = Bus(cluster=engine.url)
+
+    @worker.handle("jobs.who")
+    async def who(context: Context) -> str:
+        return str(context.identity.key)
+
+    @worker.handle("jobs.secret")
+    async def secret() -> int:
+        return 1
+
+    @worker.handle("other")
+    async def other() -> int:
+        return 1
+
+    gateway.forward("jobs.>")
+    async with nodes(gateway, worker), gateway.serve("ubre+memory://one-bus-gate"):
+        async with connect("ubre+memory://one-bus-gate") as client:
+            assert await client.request("jobs.who") == "ann"
+            with pytest.raises(Forbidden):
+                await client.request("jobs.secret")
+            with pytest.raises(NoHandler):
+                await client.request("other")
+
+
+async def test_a_bus_whose_cluster_is_not_named_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("POLYBUS_CLUSTER", raising=False)
+    bus = Bus(cluster="auto")
+    async with bus:
+        assert [node.here for node in await bus.nodes()] == [True]
+        assert not await bus.user("ann").online()
+        async with bus.subscribe("a") as subscription:
+            await bus.publish("a", 1)
+            assert (await subscription.receive(5)).body == 1

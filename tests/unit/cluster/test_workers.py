@@ -1,0 +1,55 @@
+"""Several workers: the program that is started again, which cluster a bus has, and which buses an application has."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+import pytest
+from fastapi import APIRouter, FastAPI
+from starlette.applications import Starlette
+from starlette.middleware.cors import CORSMiddleware
+
+from polybus import Bus, LocalProtocolError
+from polybus.cluster.workers import cluster_url, this_program
+from polybus.fastapi import attach
+from polybus.fastapi._workers import buses_of
+
+pytestmark = pytest.mark.native
+
+
+def test_the_program_is_started_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    main = ModuleType("__main__")
+    main.__file__ = "app.py"
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    monkeypatch.setattr(sys, "orig_argv", ["python3", "-X", "dev", "app.py", "--port", "1"])
+    assert this_program() == [sys.executable, "-X", "dev", "app.py", "--port", "1"]
+
+
+def test_one_that_was_typed_in_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))
+    monkeypatch.setattr(sys, "argv", [""])
+    with pytest.raises(LocalProtocolError, match="it is in no file"):
+        this_program()
+    monkeypatch.setattr(sys, "argv", ["-c"])
+    monkeypatch.setattr(sys, "orig_argv", ["python3", "-c", "run()"])
+    assert this_program()[1:] == ["-c", "run()"]
+
+
+def test_the_cluster_of_a_bus_is_a_url_or_auto_or_none() -> None:
+    assert cluster_url(Bus(cluster="auto")) == "auto"
+    assert cluster_url(Bus(cluster="nats+tcp://127.0.0.1/shop")) == "nats+tcp://127.0.0.1/shop"
+    assert cluster_url(Bus()) is None
+
+
+def test_the_buses_of_an_application_are_found_behind_routers_mounts_and_middleware() -> None:
+    first, second, third = Bus(), Bus(), Bus()
+    inner, outer, router = FastAPI(), Starlette(), APIRouter(prefix="/v1")
+    attach(inner, first)
+    attach(inner, first, path="/again")
+    attach(router, second)
+    inner.include_router(router)
+    outer.mount("/inner", inner)
+    attach(outer, third)
+    assert {*buses_of(CORSMiddleware(outer))} == {first, second, third}
+    assert [*buses_of(FastAPI())] == []

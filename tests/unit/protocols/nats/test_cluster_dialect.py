@@ -1,0 +1,247 @@
+"""The dialect of a cluster, byte by byte: what a node says and understands, and that nothing that comes can break it."""
+
+import json
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polybus.body import JSON
+from polybus.errors import Code, LocalProtocolError
+from polybus.limits import Limits
+from polybus.message import Kind, Message
+from polybus.plugins import Due, Lost, NodeJoined, NodeLeft, Ready, Refused, ToAll, ToClient, ToGroup, ToNode, ToUser
+from polybus.protocols.nats import Nats
+from polybus.protocols.nats.cluster.subjects import escape_subject, escape_token, unescape_subject, unescape_token
+from polybus.protocols.nats.session import NatsSession
+
+INFO = b'INFO {"server_id":"S","headers":true,"max_payload":1048576}\r\n'
+HELLO = json.dumps({"hello": "other1", "bus": "b2", "name": "host:1"}).encode()
+
+
+def ready(limits: Limits | None = None) -> tuple[NatsSession, str]:
+    """A session that is in, and the name of its node."""
+    session = Nats(cluster="shop", member="b1").session("client", limits or Limits(), random.Random(7))
+    session.start(0.0)
+    session.receive(INFO, 1.0)
+    session.receive(b"PONG\r\n", 1.0)
+    assert Ready(bare=True) in session.events()
+    frames = session.frames_to_send()
+    node = frames[1].split()[1].decode().removeprefix("shop.n.").removesuffix(".>")
+    assert frames[3] == b"SUB shop.a 2\r\n"
+    assert frames[4].startswith(f"PUB shop.a shop.n.{node}.h ".encode())
+    return session, node
+
+
+def told(session: NatsSession, frame: bytes, now: float = 2.0) -> list[Any]:
+    session.receive(frame, now)
+    return session.events()
+
+
+def sent(session: NatsSession, message: Message, now: float = 2.0) -> list[bytes]:
+    session.send(message, now)
+    return session.frames_to_send()
+
+
+def msg(subject: str, sid: str, payload: bytes = b"", reply: str = "", *headers: str, status: str = "") -> bytes:
+    names = f"{subject} {sid} {reply}".strip()
+    if not headers and not status:
+        return f"MSG {names} {len(payload)}\r\n".encode() + payload + b"\r\n"
+    block = ("\r\n".join([f"NATS/1.0{status}", *headers]) + "\r\n\r\n").encode()
+    return f"HMSG {names} {len(block)} {len(block) + len(payload)}\r\n".encode() + block + payload + b"\r\n"
+
+
+def asked(session: NatsSession, to: Any = None, kind: Kind = Kind.REQUEST, **facts: Any) -> str:
+    extras = {**facts, **({} if to is None else {"to": to})}
+    token = session.send(Message(kind, "user.get", None, b"7", JSON, attributes=extras or None), 2.0)
+    assert token is not None
+    return token
+
+
+@pytest.mark.parametrize(
+    ("to", "subject"),
+    [
+        (None, "shop.r.user.get"),
+        (ToUser("ann"), "shop.k.ann.user.get"),
+        (ToUser("a.b c*"), "shop.k.a%2Eb%20c%2A.user.get"),
+        (ToClient("other1", "id7"), "shop.n.other1.d.id7.user.get"),
+        (ToNode("other1"), "shop.n.other1.r.user.get"),
+    ],
+)
+def test_whom_a_request_is_for_is_its_subject(to: Any, subject: str) -> None:
+    session, node = ready()
+    token = asked(session, to)
+    [frame] = session.frames_to_send()
+    assert frame == f"PUB {subject} shop.n.{node}.a.{token} 1\r\n7\r\n".encode()
+
+
+def test_a_publication_is_for_all_for_a_group_or_a_user() -> None:
+    session, node = ready()
+    assert sent(session, Message(Kind.SUBSCRIBE, "news.*")) == [b"SUB shop.p.news.* 3\r\n"]
+    group = {"group": "g"}
+    assert sent(session, Message(Kind.SUBSCRIBE, "news.*", attributes=group)) == [b"SUB shop.p.news.* g 4\r\n"]
+    user = {"user": "ann"}
+    assert sent(session, Message(Kind.SUBSCRIBE, "", attributes=user)) == [
+        b"SUB shop.u.ann.> 5\r\n",
+        b"SUB shop.k.ann.> h 6\r\n",
+    ]
+    for sid, subject, to in (
+        ("3", "shop.p.news.today", ToAll()),
+        ("4", "shop.p.news.today", ToGroup("g", "news.*")),
+        ("5", "shop.u.ann.news.today", ToUser("ann")),
+    ):
+        [message] = told(session, msg(subject, sid, b"1", "shop.n.other1.p"))
+        assert (message.kind, message.subject, message.body, message.peer) == (Kind.PUBLISH, "news.today", 1, to)
+    # Its own come back to it: they have been delivered here already, but for those of groups.
+    assert told(session, msg("shop.p.news.today", "3", b"1", f"shop.n.{node}.p")) == []
+    assert len(told(session, msg("shop.p.news.today", "4", b"1", f"shop.n.{node}.p"))) == 1
+
+
+def test_a_request_that_is_not_answered_in_its_turn_is_said_to_be_here() -> None:
+    session, node = ready()
+    sent(session, Message(Kind.SUBSCRIBE, "user.get", attributes={"handler": True}))
+    reply = "shop.n.other1.a.t1"
+    due, message = told(session, msg("shop.r.user.get", "3", b"7", reply))
+    assert due.at < 2.0
+    answer = Message(Kind.RESPONSE, "", message.id, b"8", JSON)
+    assert sent(session, answer) == [f"PUB {reply} 1\r\n8\r\n".encode()]
+    session.tick(2.0)
+    assert session.frames_to_send() == []
+    _, message = told(session, msg("shop.r.user.get", "3", b"7", "shop.n.other1.a.t2"))
+    session.tick(2.0)
+    [taken] = session.frames_to_send()
+    assert taken.startswith(b"HPUB shop.n.other1.a.t2 ")
+    assert f"NATS/1.0 102 {node}\r\n".encode() in taken
+    # Foreign programs would take it for the answer.
+    told(session, msg("shop.r.user.get", "3", b"7", "_INBOX.them.1"))
+    session.tick(2.0)
+    assert session.frames_to_send() == []
+
+
+def test_a_node_that_has_a_request_and_is_gone_ends_it() -> None:
+    session, node = ready()
+    token = asked(session)
+    session.frames_to_send()
+    assert told(session, msg(f"shop.n.{node}.a.{token}", "1", status=" 102 other1"))[:1] != []
+    session.tick(3.1)
+    [probe] = [frame for frame in session.frames_to_send() if b"shop.n.other1.y" in frame]
+    question = probe.split()[2].decode()
+    told(session, msg(question, "1", status=" 102 other1"), 3.2)  # it lives
+    session.tick(4.2)
+    [probe] = [frame for frame in session.frames_to_send() if b"shop.n.other1.y" in frame]
+    events = told(session, msg(probe.split()[2].decode(), "1", status=" 503"), 4.3)
+    [lost] = [event for event in events if isinstance(event, Lost)]
+    assert (lost.ids, lost.sent) == ((token,), True)
+
+
+def test_what_no_handler_has_seen_is_asked_elsewhere_twice() -> None:
+    session, node = ready()
+    token = asked(session)
+    [frame] = session.frames_to_send()
+    refusal = "Nats-Service-Error: full", "Nats-Service-Error-Code: 8", "Polybus-Kind: undelivered"
+    assert session.events() == [Due(3.0)]
+    for _ in range(2):
+        assert told(session, msg(f"shop.n.{node}.a.{token}", "1", b"", "", *refusal)) == []
+        assert session.frames_to_send() == [frame]
+    [error] = told(session, msg(f"shop.n.{node}.a.{token}", "1", b"", "", *refusal))
+    assert (error.kind, error.id, error.code) == (Kind.ERROR, token, Code.RESOURCE_EXHAUSTED)
+
+
+def test_nobody_there_is_an_error_for_handlers_and_a_loss_for_users() -> None:
+    session, node = ready()
+    token = asked(session)
+    [error] = [e for e in told(session, msg(f"shop.n.{node}.a.{token}", "1", status=" 503")) if isinstance(e, Message)]
+    assert (error.kind, error.code) == (Kind.ERROR, Code.UNIMPLEMENTED)
+    token = asked(session, ToUser("ann"))
+    [lost] = [e for e in told(session, msg(f"shop.n.{node}.a.{token}", "1", status=" 503")) if isinstance(e, Lost)]
+    assert (lost.ids, lost.sent) == ((token,), False)
+    assert "'ann'" in lost.reason
+
+
+def test_a_cancel_waits_until_it_is_known_who_has_the_request() -> None:
+    session, node = ready()
+    token = asked(session)
+    session.forget(token, 2.0)
+    session.frames_to_send()
+    assert sent(session, Message(Kind.CANCEL, "user.get", token)) == []
+    told(session, msg(f"shop.n.{node}.a.{token}", "1", status=" 102 other1"))
+    [cancel] = session.frames_to_send()
+    assert cancel.startswith(f"HPUB shop.n.other1.c.{node}.{token} ".encode())
+    assert b"Polybus-Kind: cancel\r\n" in cancel
+
+
+def test_nodes_say_hello_and_goodbye() -> None:
+    session, node = ready()
+    [joined] = told(session, msg("shop.a", "2", HELLO, "shop.n.other1.h"))
+    assert joined == NodeJoined("other1", {"bus": "b2", "name": "host:1"})
+    [answer] = session.frames_to_send()
+    assert answer.startswith(b"PUB shop.n.other1.h ")
+    assert told(session, msg("shop.a", "2", HELLO, "shop.n.other1.h")) == []
+    [left] = told(session, msg("shop.a", "2", b'{"bye":"other1"}'))
+    assert left == NodeLeft("other1", orderly=True)
+    session.frames_to_send()
+    session.close(1000, "", 3.0)
+    [bye] = session.frames_to_send()
+    assert json.loads(bye.split(b"\r\n")[1])["bye"] == node
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        msg("shop.a", "2", b"[]"),
+        msg("shop.a", "2", b'{"hello":"a.b"}'),
+        msg("shop.a", "2", b'{"hello":7}'),
+    ],
+)
+def test_an_announcement_that_is_none_is_counted(frame: bytes) -> None:
+    session, _ = ready()
+    [refused] = told(session, frame)
+    assert isinstance(refused, Refused)
+
+
+@pytest.mark.parametrize("rest", ["", "a", "a.", "a.zz", "c", "c.x", "d", "d.x", "d..", "r", "q", "y", "h", "p", "c.a.b", "."])
+@pytest.mark.parametrize("headers", [(), ("Polybus-Kind: item",), ("Polybus-Kind: credit x",), ("Polybus-Kind: open a b",)])
+def test_whatever_a_member_sends_a_node_it_is_read_or_counted(rest: str, headers: tuple[str, ...]) -> None:
+    session, node = ready()
+    for reply in ("", "shop.n.other1.a.t1", "shop.n", "shop.n.", "x"):
+        events = told(session, msg(f"shop.n.{node}.{rest}", "1", b"{", reply, *headers))
+        assert all(isinstance(event, Message | Refused | Due | Lost) for event in events)
+
+
+@given(st.binary(max_size=300), st.sampled_from(["MSG", "HMSG", "INFO", "-ERR", ""]))
+def test_any_bytes_are_read_or_counted(data: bytes, verb: str) -> None:
+    session, node = ready()
+    asked(session)
+    session.receive(verb.encode() + b" " + data + b"\r\n", 2.0)
+    session.receive(msg(f"shop.n.{node}.a.", "1", data), 2.0)
+    session.receive(msg("shop.a", "2", data), 2.0)
+    session.tick(9.0)
+    session.events()
+    session.frames_to_send()
+
+
+@given(st.text(max_size=40))
+def test_every_key_is_one_token_and_comes_back(text: str) -> None:
+    token = escape_token(text.encode("utf-8", "replace").decode())
+    assert token
+    assert not {*token} & {".", "*", ">", " ", "\r", "\n", "\t"}
+    assert unescape_token(token) == text.encode("utf-8", "replace").decode()
+
+
+@pytest.mark.parametrize(
+    "subject",
+    ["a", "a.b", "a b.c%d", "Ä.ö", 65537, -1, 0, "//VCU.VIN/body.access/1/rpc.Update", "/body/1", "a/b c", "x\ty"],
+)
+def test_every_subject_comes_back(subject: str | int) -> None:
+    wire = escape_subject(subject)
+    assert not {*wire} & {" ", "\t", "\r", "\n"}
+    assert ".." not in wire
+    assert unescape_subject(wire) == subject
+
+
+@pytest.mark.parametrize("subject", ["", "a..b", ".a", "a.", "\ud800"])
+def test_a_subject_that_servers_would_drop_is_refused_here(subject: str) -> None:
+    with pytest.raises(LocalProtocolError):
+        escape_subject(subject)
