@@ -16,12 +16,7 @@ from tests.loops import ASYNCIO, FULL, LOOPS, PARAMS, TRIO, left_out
 
 # A machine with other work to do is no failure: hypothesis would else take 200 ms for one example as one. Where a change is
 # judged (.ci/run) it tries the same examples each time, so that the verdict is about the change; on our machines, others.
-_USUAL = settings(
-    max_examples=100 if FULL else 50,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-    derandomize="POLYBUS_CI" in os.environ,
-)
+_USUAL = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize="POLYBUS_CI" in os.environ)
 settings.register_profile("polybus", _USUAL)
 settings.register_profile("long", _USUAL, max_examples=3000, derandomize=False)
 settings.load_profile("polybus")

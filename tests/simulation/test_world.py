@@ -18,7 +18,7 @@ from .world import disturbed
 
 pytestmark = pytest.mark.native
 
-SEEDS = 2_000 if FULL else 100
+SEEDS = 2_000 if FULL else 200
 AT_ONCE = 25
 TRIED = 40
 """Seeds of which one at least must find a bug that is put in on purpose; far fewer do."""

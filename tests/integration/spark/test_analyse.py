@@ -91,7 +91,6 @@ def test_exchanges_are_provisional_until_nothing_that_is_recorded_can_change_the
     assert {name: n for name, n in told["outcomes"].items() if n} == {"ok": 3, "unanswered": 1, "open-at-end": 1}
 
 
-@pytest.mark.full
 def test_with_the_end_of_a_recording_its_exchanges_are_settled(spark: SparkSession, tmp_path: Path) -> None:
     capture, out = tmp_path / "capture", tmp_path / "out"
     pipeline = Pipeline(spark)
@@ -157,7 +156,6 @@ def test_what_is_no_capture_and_what_is_no_place_for_results_is_said(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.full
 def test_the_demo_records_itself_and_ends_with_its_report(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

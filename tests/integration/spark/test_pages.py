@@ -23,7 +23,6 @@ def _programs(page: str) -> list[Program]:
     return programs((DOCS / page).read_text())
 
 
-@pytest.mark.full
 def test_the_programs_about_spark_run(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -119,7 +119,6 @@ def test_running_again_changes_nothing(spark: SparkSession, recorded: Recorded) 
     assert {path: path.read_bytes() for path in recorded.out.rglob("*.*")} == before
 
 
-@pytest.mark.full
 def test_metrics_that_are_missing_or_not_of_the_last_run_are_made_anew(spark: SparkSession, tmp_path: Path) -> None:
     made = traffic(300)
     capture, out = made.write(tmp_path / "capture"), tmp_path / "out"
@@ -155,7 +154,6 @@ def test_runs_over_what_is_new_give_the_tables_of_a_single_run(spark: SparkSessi
     same_tables(spark, recorded.out, out)
 
 
-@pytest.mark.full
 def test_nothing_is_carried_of_a_recording_that_others_have_outlived(spark: SparkSession, tmp_path: Path) -> None:
     made, two_days = traffic(400, protocols=("ubre",)), 2 * 86_400_000_000_000
     later = made.table.set_column(0, FRAMES.field(0), pa.repeat(pa.scalar("later"), made.table.num_rows))
@@ -406,7 +404,6 @@ def test_what_cannot_be_read_is_counted_or_with_strict_refused(spark: SparkSessi
     assert {path.name for path in tmp_path.iterdir()} == {"capture", "strict", "out"}
 
 
-@pytest.mark.full
 def test_what_retention_removes_between_two_runs_is_counted_as_lost(spark: SparkSession, tmp_path: Path) -> None:
     capture, out = tmp_path / "capture", tmp_path / "out"
     _write_segments(capture, "c", range(2))
@@ -423,7 +420,6 @@ def test_what_retention_removes_between_two_runs_is_counted_as_lost(spark: Spark
     assert [loss["segment"] for loss in last.losses] == [2, 3]
 
 
-@pytest.mark.full
 def test_another_capture_in_the_place_of_the_first_is_not_taken_for_it(spark: SparkSession, tmp_path: Path) -> None:
     capture, out = tmp_path / "capture", tmp_path / "out"
     _write_segments(capture, "c", range(3))

@@ -49,7 +49,6 @@ print(os.path.isdir(folder))
 """
 
 
-@pytest.mark.full
 def test_a_command_reaches_its_workers_by_sockets_that_only_this_user_may_use(tmp_path: Path) -> None:
     made = traffic(200)
     command = ["analyse", str(made.write(tmp_path / "capture")), "--out", str(tmp_path / "out"), "--json"]

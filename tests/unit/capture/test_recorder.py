@@ -42,7 +42,6 @@ from polybus.capture.writer.stats import BATCH_ROWS
 from polybus.capture.writer.thread import WriterThread
 from polybus.capture.writer.writer import CaptureWriter
 from polybus.testing import pair
-from tests.loops import FULL
 from tests.support import bounded, eventually, until
 from tests.unit.capture.recording_process import HELD_BACK
 
@@ -550,7 +549,7 @@ def test_two_recorders_may_share_a_folder(tmp_path: Path) -> None:
 
 # -- ends that nobody wanted ---------------------------------------------------------------------------------------------
 
-KILLS = int(os.environ.get("POLYBUS_KILLS", "2" if FULL else "1"))
+KILLS = int(os.environ.get("POLYBUS_KILLS", "2"))
 
 
 def _child(
