@@ -9,15 +9,18 @@ which is
 
 Reports of some files alone update the rows of these: the others stay as they are. As a plugin of pytest it adds the seconds of
 CPU to each test in the report: they hold on a busy machine too, where those of the clock do not. A process counts where it was
-waited for.
+waited for. To its first test each worker adds what it took until then, which is the collection, and what a fixed piece of work
+takes at that moment: in units of it a sum says the same on any machine.
 """
 
 from __future__ import annotations
 
 import argparse
 import io
+import json
 import os
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,14 +33,28 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "tests" / "durations.md"
 _began = pytest.StashKey[float]()
+_met = pytest.StashKey[bool]()
 
 
 def _cpu() -> float:
     return sum(os.times()[:4])
 
 
+def calibration() -> float:
+    """Seconds of CPU that a fixed piece of work in Python takes: objects, text and calls."""
+    began = time.process_time()
+    for number in range(1500):
+        body = {f"name{key}": [key, str(key), {"of": number}] for key in range(30)}
+        if json.loads(json.dumps(body)) != body:
+            raise AssertionError("what was written is read again")
+    return time.process_time() - began
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    if _met not in item.session.stash:
+        item.session.stash[_met] = True
+        item.user_properties += [("until then", f"{_cpu():.3f}"), ("calibration", f"{calibration():.4f}")]
     item.stash[_began] = _cpu()
 
 
@@ -85,6 +102,12 @@ def by_file(reports: list[Path]) -> dict[str, Row]:
     return rows
 
 
+def of_workers(reports: list[Path], name: str) -> list[float]:
+    """What each worker has added to its first test by this name."""
+    path = f"testcase/properties/property[@name='{name}']"
+    return [float(found.get("value", "0")) for report in reports for found in ElementTree.parse(report).iterfind(f".//{path}")]
+
+
 def by_folder(files: dict[str, Row]) -> dict[str, Row]:
     """Rows of the folders that these files are in."""
     folders: dict[str, Row] = defaultdict(Row)
@@ -116,12 +139,22 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("reports", nargs="+", type=Path, metavar="REPORT", help="what pytest --junitxml wrote")
     parser.add_argument("--note", default="", help="where and when it was measured")
     chosen = parser.parse_args(arguments)
-    files = {**kept(TABLE.read_text()), **by_file(chosen.reports)}
+    found = by_file(chosen.reports)
+    files = {**kept(TABLE.read_text()), **found}
     out = io.StringIO()
     print("# Durations of the test suite\n", file=out)
     print("Made by `scripts/durations.py`; the runner begins with what takes longest (see CONTRIBUTING.md).", file=out)
     if chosen.note:
         print(f"\n{chosen.note}", file=out)
+    if works := of_workers(chosen.reports, "calibration"):
+        work, before = sum(works) / len(works), of_workers(chosen.reports, "until then")
+        total = sum(row.cpu for row in found.values()) + sum(before)
+        said = (
+            f"Until the first test, {len(before)} workers took {sum(before):.1f} s of CPU. With it, and what was measured anew "
+            f"below, that is {total:.0f} s, or {total / work:.0f} times a fixed piece of work in Python that took {work:.3f} s."
+        )
+        print(said)
+        print(f"\n{said}", file=out)
     print("\n## By folder\n", file=out)
     table(by_folder(files), out)
     print("\n## By file\n", file=out)

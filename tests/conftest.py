@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -28,6 +30,18 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     """Runs a test that is marked `anyio` on asyncio and on trio; on uvloop too where the loop matters (`every_loop`)."""
     backend: tuple[str, dict[str, Any]] = request.param
     return backend
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """Collect no garbage among a million objects that stay, neither meanwhile nor with each `gc.collect` of a test."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -13,10 +13,11 @@ __all__ = ["scheduler", "scope_of", "seconds_by_file"]
 _TABLE = Path(__file__).with_name("durations.md")
 _ROW = re.compile(r"\| `(?P<file>tests/\S+\.py)` \| \d+ \| (?P<seconds>[\d.]+) \|")
 
-TOGETHER = ("tests/integration/spark/",)
-"""Folders whose files share what is expensive: a JVM."""
-ALONE = re.compile(r"spark/test_(analyse|killed|plots|session|storage|submit)\.py$")
-"""Files there that have none, or begin JVMs of their own."""
+TOGETHER = {
+    "tests/integration/spark/": re.compile(r"/spark/(?!test_(killed|plots|session|storage|submit)\.py)"),
+    "tests/integration/browser/": re.compile(r"/browser/|/web/test_(browser|chat_page|nginx)\.py"),
+}
+"""Files that share what is expensive: a JVM, a browser. Others of these folders have none, or one of their own."""
 BY_CLASS = re.compile(r"contract/|contract\.py$|test_suite\.py$")
 """Files that share nothing, and whose classes are as long as other files."""
 
@@ -24,9 +25,9 @@ BY_CLASS = re.compile(r"contract/|contract\.py$|test_suite\.py$")
 def scope_of(nodeid: str) -> str:
     """What a test is run together with, in one worker."""
     file, _, inside = nodeid.partition("::")
-    for folder in TOGETHER:
-        if file.startswith(folder) and not ALONE.search(file):
-            return folder
+    for name, files in TOGETHER.items():
+        if files.search(file):
+            return name
     if "::" in inside and BY_CLASS.search(file):
         return f"{file}::{inside.partition('::')[0]}"
     return file

@@ -7,6 +7,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable
 from importlib.util import find_spec
+from itertools import combinations
 from typing import Any
 from zlib import crc32
 
@@ -45,7 +46,9 @@ PARAMS: dict[str, Any] = {
     params=list(PARAMS.values()),
 )
 def every_loop(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
-    """Runs a test that is marked `anyio` once on each event loop, in every tier: for tests of what depends on the loop.
+    """Runs a test that is marked `anyio` on each event loop, in every tier: for tests of what depends on the loop.
+
+    In `make test` the cases of a test take turns on them (`left_out`).
 
     A module has it as its own `anyio_backend`, a folder in its conftest.py.
     """
@@ -92,25 +95,45 @@ def on(loop: str, *rest: Any) -> Any:
 
 
 def left_out(items: Iterable[pytest.Item]) -> list[pytest.Item]:
-    """Cases of which `make test` has the same on another loop: each test keeps each of its cases, and both loops.
+    """Cases that `make test` leaves to `make test-all`.
 
-    That is all pairs of test and case, and of test and loop. Tests with a single case, and those of what depends on the loop
-    (`every_loop`), are there in full, and so is everything that has a real peer.
+    Each test keeps each of its cases, and each of its loops: that is all pairs of test and case, and of test and loop. Tests
+    with a single case are there in full; one that is `costly` is on one loop, another in each test. Of the cases of a test that
+    is `pairwise` there are as many as all pairs of its parameters' values need. Tests that are marked `full` are left out.
     """
     tests: defaultdict[str, defaultdict[str, list[pytest.Item]]] = defaultdict(lambda: defaultdict(list))
-    for item in items:
-        loop = getattr(item, "callspec").params.get("anyio_backend") if hasattr(item, "callspec") else None  # noqa: B009
-        if isinstance(loop, tuple) and item.nodeid.startswith(_IN_TURN) and not any(map(item.get_closest_marker, _REAL)):
-            tests[item.nodeid.partition("[")[0]][str(loop)].append(item)
     out = []
+    for item in items:
+        if item.get_closest_marker("full") is not None:
+            out.append(item)
+        elif hasattr(item, "callspec") and item.nodeid.startswith(_IN_TURN) and item.get_closest_marker("browser") is None:
+            loop = getattr(item, "callspec").params.get("anyio_backend")  # noqa: B009
+            tests[item.nodeid.partition("[")[0]][str(loop) if isinstance(loop, tuple) else ""].append(item)
     for name, loops in tests.items():
-        cases = {len(found) for found in loops.values()}
-        if len(loops) == 2 and len(cases) == 1 and min(cases) > 1:
-            first = crc32(name.encode())
-            for number, found in enumerate(loops.values()):
-                out += [item for case, item in enumerate(found) if (first + case) % 2 != number]
+        on_each = [*loops.values()]
+        if len({len(found) for found in on_each}) > 1:
+            continue
+        first, costly = crc32(name.encode()), on_each[0][0].get_closest_marker("costly") is not None
+        cases = [*range(len(on_each[0]))]
+        if on_each[0][0].get_closest_marker("pairwise") is not None:
+            cases = _pairs([getattr(item, "callspec").indices for item in on_each[0]])  # noqa: B009
+        turns = len(cases) if costly else max(len(cases), len(on_each))
+        kept = {((first + turn) % len(on_each), cases[turn % len(cases)]) for turn in range(turns)}
+        if len(cases) == 1 and not costly:
+            kept = {(loop, case) for loop in range(len(on_each)) for case in cases}
+        out += [item for loop, found in enumerate(on_each) for case, item in enumerate(found) if (loop, case) not in kept]
     return out
 
 
-_IN_TURN = ("tests/unit/", "tests/integration/web/")
-_REAL = ("browser", "interop")
+def _pairs(cases: list[dict[str, int]]) -> list[int]:
+    """The numbers of some of these cases, in which each pair of values is met that all of them have."""
+    pairs = [{*case.items(), *combinations(sorted(case.items()), 2)} for case in cases]
+    chosen, missing = [], set().union(*pairs)
+    while missing:
+        best = max(range(len(cases)), key=lambda case: len(pairs[case] & missing))
+        chosen.append(best)
+        missing -= pairs[best]
+    return sorted(chosen)
+
+
+_IN_TURN = ("tests/unit/", "tests/integration/")

@@ -59,10 +59,10 @@ def test_every_form_of_a_protocol_on_every_transport_runs() -> None:
     assert tunnels >= {*itertools.product(PROTOCOLS, PROTOCOLS, ["tcp", "ws"])}
 
 
-def test_every_protocol_runs_on_every_loop_and_in_one_place_on_all() -> None:
+def test_every_protocol_runs_on_every_loop() -> None:
+    # Each class has all tests of the suite: so each of these meets each protocol on each loop.
     met = {(place.protocol, loop) for place in ON_TRANSPORTS for loop in place.loops}
     assert met == {*itertools.product(PROTOCOLS, LOOPS)}
-    assert {place.protocol for place in ON_TRANSPORTS if place.loops == LOOPS} == PROTOCOLS
 
 
 def test_every_transport_runs_on_every_loop() -> None:
@@ -73,7 +73,6 @@ def test_every_transport_runs_on_every_loop() -> None:
 def test_a_network_runs_on_every_loop_and_every_transport_that_it_has() -> None:
     assert {loop for place in AT_NETWORKS for loop in place.loops} == {*LOOPS}
     assert {place.transport for place in AT_NETWORKS} == {"memory", "tcp", "ws"}
-    assert {place.transport for place in AT_NETWORKS if place.loops == LOOPS} == {"memory"}
 
 
 @pytest.mark.parametrize("part", ["protocol", "outside", "transport"])

@@ -14,7 +14,7 @@ from polybus.protocols import Csb
 from polybus.testing import protocol_suite
 from tests.loops import ASYNCIO, TRIO, UVLOOP, on
 
-TestCsbOverMemory = protocol_suite(Csb)
+TestCsbOverMemory = on(ASYNCIO, protocol_suite(Csb))
 TestCsbOverTcp = on(UVLOOP, protocol_suite(Csb, transport="tcp"))
 TestCsbOverWebSocket = on(TRIO, protocol_suite(Csb, transport="ws://127.0.0.1:0/bus"))
 TestCsbOverUnix = on(ASYNCIO, TRIO, protocol_suite(Csb, transport="unix"))

@@ -8,7 +8,7 @@ TestErraiOverMemory = on(TRIO, protocol_suite(Jrep))
 TestErraiOverTcp = on(ASYNCIO, protocol_suite(lambda: Jrep(dialect="v3"), transport="tcp"))
 TestErraiOverWebSocket = on(UVLOOP, protocol_suite(Jrep, transport="ws://127.0.0.1:0/bus"))
 TestPlainOverMemory = on(UVLOOP, protocol_suite(lambda: Jrep(values="plain")))
-TestPlainLegacyOverTcp = protocol_suite(lambda: Jrep(values="plain", dialect="legacy"), transport="tcp")
+TestPlainLegacyOverTcp = on(TRIO, protocol_suite(lambda: Jrep(values="plain", dialect="legacy"), transport="tcp"))
 TestLegacyOverWebSocket = on(
     ASYNCIO, protocol_suite(lambda: Jrep(dialect="legacy", types="strict"), transport="ws://127.0.0.1:0/bus")
 )

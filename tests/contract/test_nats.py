@@ -20,6 +20,6 @@ def engine_at(address: str | None) -> Network:
     return network
 
 
-TestNatsOverMemory = over_a_network(engine_at(None), "memory")
-TestNatsOverTcp = on(ASYNCIO, UVLOOP, over_a_network(engine_at("tcp://127.0.0.1:0"), "tcp"))
+TestNatsOverMemory = on(UVLOOP, over_a_network(engine_at(None), "memory"))
+TestNatsOverTcp = on(ASYNCIO, over_a_network(engine_at("tcp://127.0.0.1:0"), "tcp"))
 TestNatsOverWebSocket = on(TRIO, over_a_network(engine_at("ws://127.0.0.1:0/"), "ws"))

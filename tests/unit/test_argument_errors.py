@@ -272,6 +272,8 @@ async def test_headers_of_a_connection_are_a_mapping_of_text_to_text() -> None:
         (lambda: Bus().subscribe("x", queue=WRONG), "queue="),
         (lambda: Bus().subscribe("x", queue=True), "queue=True"),
         (lambda: Bus().on("x", concurrency=1.5), "concurrency=1.5"),  # type: ignore[arg-type]
+        (lambda: Bus().subscribe("x", group=5), "group=5"),  # type: ignore[call-overload]
+        (lambda: Bus().on("x", group=b"billing"), "group=b'billing'"),  # type: ignore[arg-type]
         (lambda: connect(None), "neither a URL"),  # type: ignore[arg-type]
         (lambda: connect(5, protocol="ubre"), "neither a URL"),  # type: ignore[arg-type]
         (lambda: connect("ubre+memory://x", limits=5), "limits=5"),  # type: ignore[arg-type]
@@ -309,6 +311,21 @@ def test_an_option_of_a_wrong_type_is_a_type_error_that_names_it(make: Any, says
 def test_what_is_run_is_a_bus_at_urls(arguments: Any, options: Any, error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         polybus.run(*arguments, **options)
+
+
+@pytest.mark.parametrize("group", ["", "a b", "a..b", ".a", "a.", "a*", "a>", "x" * 101])
+def test_a_group_whose_name_cannot_be_is_refused_where_it_is_named(group: str) -> None:
+    says = f"group={re.escape(repr(group)[:60])}.*: 1 to 100 letters"
+    with pytest.raises(ValueError, match=says):
+        Bus().subscribe("x", group=group)
+    with pytest.raises(ValueError, match=says):
+        Bus().on("x", group=group)
+
+
+@pytest.mark.parametrize("group", ["a", "billing", "a.b-c_D.9", "x" * 100])
+def test_a_group_has_a_name_of_a_hundred_letters_at_most(group: str) -> None:
+    Bus().subscribe("x", group=group)
+    Bus().on("x", group=group)
 
 
 def test_patterns_that_a_link_serves_are_checked() -> None:

@@ -41,8 +41,7 @@ async def tab(chromium: Browser, server: Site, one_tab: Tab) -> AsyncIterator[Ta
     """An empty page of 127.0.0.1, without cookies, that has thrown nothing when the test is over."""
     chromium.problems.clear()
     await one_tab.forget()
-    await one_tab.visit(f"{server.here}/page")
     yield one_tab
-    await one_tab.visit("about:blank")
+    await one_tab.visit(f"{server.here}/page")  # empty, for the next one
     await eventually(lambda: not server.bus.peers)
     assert chromium.problems == []

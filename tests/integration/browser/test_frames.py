@@ -11,6 +11,7 @@ import pytest
 from polybus.errors import Disconnected
 from tests.integration.browser.site import Site, play
 from tests.integration.web.browser import BOUND, Tab
+from tests.loops import FULL
 from tests.support import eventually
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
@@ -340,7 +341,7 @@ return { asked, answered: answered.length, lost: lost.length, ports: ports.lengt
 
 
 @pytest.mark.timeout(150)
-@pytest.mark.parametrize("site", ["same-origin", "cross-site"])
+@pytest.mark.parametrize("site", ["same-origin", "cross-site"] if FULL else ["cross-site"])
 async def test_random_reloads_lose_nothing_after_the_handshake_and_double_nothing(tab: Tab, server: Site, site: str) -> None:
     at = server.here if site == "same-origin" else server.elsewhere
     program = child(server) + "say(/last\\d+x\\d+/.exec(location)?.[0]);"

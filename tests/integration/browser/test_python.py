@@ -12,6 +12,7 @@ import pytest
 from tests.integration.browser.site import ROOT, Site, play
 from tests.integration.browser.test_frames import CHILD, HOST
 from tests.integration.web.browser import Tab
+from tests.loops import FULL
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.timeout(200)]
 
@@ -141,7 +142,7 @@ ubre.publish('news', 1); ubre.publish('news', 2); await until(() => read.length 
 """
 
 
-@pytest.mark.parametrize("kind", ["same-origin", "cross-site", "sandboxed"])
+@pytest.mark.parametrize("kind", ["same-origin", "cross-site", "sandboxed"] if FULL else ["sandboxed"])
 async def test_a_page_talks_with_python_in_a_frame_which_talks_with_a_server(tab: Tab, server: Site, kind: str) -> None:
     at = server.here if kind == "same-origin" else server.elsewhere
     origin = "null" if kind == "sandboxed" else at
@@ -166,6 +167,7 @@ async def test_a_page_talks_with_python_in_a_frame_which_talks_with_a_server(tab
     assert reason == "the bus is leaving", "its goodbye reached the server through the page"
 
 
+@pytest.mark.full
 async def test_a_reload_in_mid_request_fails_it_and_the_next_python_answers(tab: Tab, server: Site) -> None:
     """The next one is the program of the documentation."""
     script = (
@@ -191,6 +193,7 @@ parent.postMessage('ready', host);
 """
 
 
+@pytest.mark.full
 async def test_a_page_with_npm_ubre_alone_gives_python_a_port_of_its_own_making(tab: Tab, server: Site) -> None:
     """Both programs are those of the documentation."""
     page = ONLY_UBRE.replace("https://widgets.example", server.elsewhere).replace(
@@ -244,6 +247,7 @@ async def play(reload, remove):
 )
 
 
+@pytest.mark.full
 async def test_python_in_a_page_keeps_its_link_over_reloads_and_removal_of_the_frame(tab: Tab, server: Site) -> None:
     child = f"const base = {server.here!r}, host = base, wait = 0, timeout = 10000;" + CHILD.replace(
         "ubre.handle('slow'", "ubre.handle('count', (number) => (ubre.publish('tick', number), number)); ubre.handle('slow'"
@@ -287,6 +291,7 @@ async def serve(port):
 """
 
 
+@pytest.mark.full
 async def test_python_in_a_worker_speaks_over_the_port_that_the_worker_is(tab: Tab, server: Site) -> None:
     known = {"base": server.here, "wheel": server.wheel, "micropip": server.micropip, "source": IN_A_WORKER}
     facts = "".join(f"const {name} = {json.dumps(value)};" for name, value in known.items())

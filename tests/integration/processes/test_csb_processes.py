@@ -20,7 +20,7 @@ from tests.support import free_port
 
 from .processes import BOUND, MIB, Process, eventually, running
 
-pytestmark = [pytest.mark.anyio, pytest.mark.own_interpreter]
+pytestmark = pytest.mark.anyio
 
 ROUNDS = int(os.environ.get("POLYBUS_KILL_ROUNDS", "2"))
 """Of each victim. POLYBUS_KILL_ROUNDS=20 is for those who have the time."""
@@ -169,6 +169,8 @@ async def _nothing_waits(made: Installation, probe: Bus) -> bool:
     return True
 
 
+@pytest.mark.full
+@pytest.mark.own_interpreter
 @pytest.mark.timeout(120)
 async def test_a_thousand_clients_through_one_broker_to_two_servers() -> None:
     async with installed() as made, AsyncExitStack() as stack:

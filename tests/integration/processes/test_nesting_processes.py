@@ -11,17 +11,26 @@ import pytest
 
 from polybus import Backoff, ConnectFailed, Disconnected, connect
 from polybus.events import LinkDown, LinkUp
+from tests.loops import FULL
 from tests.support import free_port
 
 from .processes import BOUND, MIB, eventually, running
 
-pytestmark = [pytest.mark.anyio, pytest.mark.own_interpreter]
+pytestmark = pytest.mark.anyio
 
 ROUNDS = int(os.environ.get("POLYBUS_KILL_ROUNDS", "2"))
 BACKOFF = Backoff(initial=0.02, maximum=0.2)
 # The protocol outside, and the one inside.
 PAIRS = [("ubre+tcp", "csb"), ("csb+tcp", "uprotocol"), ("jrep+ws", "ubre"), ("uprotocol+ws", "jrep")]
-pairs = pytest.mark.parametrize(("outside", "inside"), PAIRS, ids=["-in-".join(pair[::-1]) for pair in PAIRS])
+
+
+def _each(pairs: list[tuple[str, str]]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(("outside", "inside"), pairs, ids=["-in-".join(pair[::-1]) for pair in pairs])
+
+
+pairs = _each(PAIRS)
+some = _each(PAIRS if FULL else PAIRS[::3])
+"""For tests that take seconds each: two of them have all four protocols."""
 
 
 @pytest.fixture(scope="module", params=[("asyncio", {})], ids=["asyncio"])
@@ -81,7 +90,7 @@ async def test_an_outer_server_that_drains_answers_what_runs_inside_and_then_say
 
 
 @pytest.mark.timeout(300)
-@pairs
+@some
 async def test_a_kill_of_the_outer_server_fails_what_is_in_flight_and_both_levels_come_back(outside: str, inside: str) -> None:
     url = address(outside)
     async with anyio.create_task_group() as group:
@@ -121,7 +130,8 @@ async def _serving(url: str, inside: str, *, task_status: anyio.abc.TaskStatus[A
         await anyio.sleep_forever()
 
 
-@pairs
+@pytest.mark.own_interpreter
+@some
 async def test_an_inner_flood_costs_neither_the_outer_bus_nor_the_memory_of_its_server(outside: str, inside: str) -> None:
     async with running("nest_role", role="server", url=address(outside), inside=inside) as server:
         async with (

@@ -8,7 +8,7 @@ from tests.unit.capture.generator import traffic
 
 from .kills import check, disturbed
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.full, pytest.mark.timeout(900)]
 
 
 def test_events_and_pairs_are_there_once_though_driver_and_jvm_were_killed(tmp_path: Path) -> None:

@@ -808,7 +808,7 @@ async def test_bytes_beyond_what_may_be_sent_ahead_end_the_channel() -> None:
     async with pair(bus, client=client):
         with pytest.raises(TooManyRequests, match="bytes"):
             async with client.channel("stubborn") as ch:
-                await anyio.wait_all_tasks_blocked()
+                await eventually(lambda: ch.failed)  # the other side may pause between two items
                 assert client._services.running.buffered <= 5 * 256 * KIB
                 async for _ in ch:
                     pass
