@@ -95,8 +95,8 @@ class Lost:
 class Due:
     """A wish of a session to be called (`Session.tick`) at that time, sooner than once a second.
 
-    A time that has passed is the end of the next turn of the event loop: what came in this one, and could be answered at once, is
-    answered by then.
+    A time that has passed is the end of the next turn of the event loop: what came in this one and can be answered at once
+    has its answer by then.
     """
 
     at: float
