@@ -100,24 +100,25 @@ async def two_of_three_killed(world: World) -> frozenset[str]:
 
 
 async def node_stopped(world: World) -> frozenset[str]:
-    """SIGSTOP of a node: for a moment, which costs nothing; or for longer than it may be silent."""
+    """SIGSTOP of a node: for a moment, which costs nothing; then for longer than it may be silent, which costs what it has."""
     replies = await world.hold()
     victim = world.rng.choice(world.members)
     theirs = {number: replies[number] for number in victim.taken("hold") if number in replies}
-    victim.process.signal(signal.SIGSTOP)
     try:
-        if world.rng.random() < 0.5:
-            await world.passed(0.5)
-            assert not any(reply.done() for reply in replies.values())
-        else:
-            since = anyio.current_time()
-            await world.lost(theirs)
-            world.figures.append(anyio.current_time() - since)
-            for number in theirs:
-                del replies[number]
+        victim.process.signal(signal.SIGSTOP)
+        await world.passed(0.5)
+        victim.process.signal(signal.SIGCONT)
+        await world.more()
+        assert not any(reply.done() for reply in replies.values())
+        victim.process.signal(signal.SIGSTOP)
+        since = anyio.current_time()
+        await world.lost(theirs)
+        world.figures.append(anyio.current_time() - since)
+        await world.passed(2 * world.rng.random())
     finally:
         victim.process.signal(signal.SIGCONT)
-    assert await world.released(replies) == set()
+    rest = {number: reply for number, reply in replies.items() if number not in theirs}
+    assert await world.released(rest) == set()
     return FINE
 
 

@@ -54,6 +54,45 @@ async def test_what_a_node_had_ends_within_two_seconds_when_its_connection_is_go
         assert not gone.orderly  # type: ignore[attr-defined]
 
 
+async def test_that_holds_on_a_busy_connection_too_which_has_come_back(engine: NatsEngine) -> None:
+    asker, worker, other = (Bus(cluster=engine.url) for _ in range(3))
+    begun = 0
+
+    @worker.handle("work")
+    async def work() -> None:
+        nonlocal begun
+        begun += 1
+        await anyio.sleep_forever()
+
+    @other.handle("quick")
+    async def quick() -> None:
+        pass
+
+    async def ask_on() -> None:
+        while True:
+            await asker.request("quick", timeout=60)
+            await anyio.sleep(0.1)
+
+    async with nodes(asker, worker, other):
+        first = asker.request("work", timeout=60)
+        await eventually(lambda: begun == 1)
+        await anyio.sleep(0.5)  # so that the next look is nearer than that of the connection to come
+        await engine.cut()
+        with pytest.raises(Disconnected):
+            await first
+        second = asker.request("work", timeout=60)
+        await eventually(lambda: begun == 2)
+        async with anyio.create_task_group() as group:
+            group.start_soon(ask_on)
+            await anyio.sleep(3)
+            (subscription,) = engine.subscriptions.match("polybus.r.work")
+            subscription.client.transport.abort(Closed(1006, "killed"))
+            with anyio.fail_after(2), pytest.raises(Disconnected) as caught:
+                await second
+            assert caught.value.sent
+            group.cancel_scope.cancel()
+
+
 async def _some(events: AsyncIterator[object], kind: type) -> AsyncIterator[object]:
     with anyio.fail_after(10):
         async for event in events:

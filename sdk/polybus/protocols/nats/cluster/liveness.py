@@ -20,6 +20,8 @@ class Liveness:
     """Token of the question and its time, by node."""
     _nodes: dict[str, str] = field(factory=dict)
     """Nodes by the token of the question."""
+    _looked: float = float("-inf")
+    """The time of the last look."""
     last_gone: float = float("-inf")
     """The time at which a node was last found to be gone."""
 
@@ -45,5 +47,12 @@ class Liveness:
             del self._nodes[asked[0]]
 
     def silent(self, now: float) -> list[str]:
-        """The nodes that have not answered for too long."""
+        """The nodes that have not answered for too long.
+
+        After a time in which this node itself was away (stopped, or its machine asleep) they have that long once more: what
+        they have said meanwhile is still to be read.
+        """
+        away, self._looked = now - self._looked > 2 * PACE, now
+        if away:
+            self._asked.update({node: (token, now) for node, (token, _) in self._asked.items()})
         return [node for node, (_, since) in self._asked.items() if now - since > self._patience]
