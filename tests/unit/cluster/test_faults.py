@@ -1,12 +1,13 @@
 """Faults of a cluster in virtual time: nodes that lose their connection, an engine that goes away and comes back."""
 
+import random
 from collections import Counter
 from collections.abc import AsyncIterator
 
 import anyio
 import pytest
 
-from polybus import Bus, Cluster, ConnectFailed, Disconnected, TooManyRequests, connect
+from polybus import Bus, Cluster, ConnectFailed, Disconnected, Reply, TooManyRequests, connect
 from polybus.events import ClusterGap, LinkDown, NodeGone
 from polybus.plugins import Closed
 from polybus.testing import NatsEngine
@@ -204,6 +205,41 @@ async def test_the_engine_goes_away_and_comes_back_and_nothing_that_waits_is_los
         assert heard == list(range(20))
         (gap,) = [event async for event in _some(events, ClusterGap)]
         assert gap.seconds > 0  # type: ignore[attr-defined]
+        assert asker.stats().pending == asker.stats().queued == 0
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_an_engine_that_goes_away_again_and_again_loses_nothing_that_waits(engine: NatsEngine, seed: int) -> None:
+    asker, worker, hearer = (Bus(cluster=engine.url) for _ in range(3))
+    rng, heard = random.Random(seed), list[int]()
+
+    @worker.handle("double")
+    async def double(n: int) -> int:
+        return 2 * n
+
+    @hearer.on("news")
+    async def news(n: int) -> None:
+        heard.append(n)
+
+    async with nodes(asker, worker, hearer):
+        waiting: dict[int, Reply[int]] = {}
+        for turn in range(4):
+            await engine.cut()
+            for n in range(10 * turn, 10 * turn + 10):
+                waiting[n] = asker.request("double", n, timeout=60)
+                await asker.publish("news", n)
+            # In this time one of them is back, and another not yet.
+            for _ in range(rng.randrange(40)):
+                if asker.stats().reconnects > turn:
+                    break
+                await anyio.sleep(0.005)
+        for n, reply in waiting.items():
+            try:
+                assert await reply == 2 * n
+            except Disconnected as error:
+                assert error.sent
+        await eventually(lambda: 39 in heard)
+        assert heard == sorted(set(heard))
         assert asker.stats().pending == asker.stats().queued == 0
 
 
