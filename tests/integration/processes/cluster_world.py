@@ -24,7 +24,7 @@ from .processes import BOUND, Process, eventually
 
 __all__ = ["Member", "Pulse", "World", "engines", "heard_at", "world_at"]
 
-SILENCE: dict[str, Any] = {"ping_interval": 1.0, "ping_timeout": 1.0, "connect_timeout": 1.0, "handshake_timeout": 1.0}
+SILENCE: dict[str, Any] = {"ping_interval": 1.0, "ping_timeout": 2.0, "connect_timeout": 1.0, "handshake_timeout": 1.0}
 CONFIG = "lame_duck_duration: 30s\nlame_duck_grace_period: 1s\nmax_pending: 2MB\nwrite_deadline: 1s\n"
 SOON = Backoff(initial=0.02, maximum=0.2)
 BEAT = 0.05
@@ -114,7 +114,7 @@ class World:
     async def _live(self, member: Member, *, task_status: Any) -> None:
         try:
             await anyio.to_thread.run_sync(member.process.introduce)
-            async with connect(member.process.url, bus=member.control, backoff=Backoff(attempts=0)):
+            async with connect(member.process.url, bus=member.control, backoff=SOON):
                 self.members.append(member)
                 task_status.started()
                 await member.over.wait()

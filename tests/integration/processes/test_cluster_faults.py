@@ -33,8 +33,8 @@ ROUNDS = int(os.environ.get("POLYBUS_KILL_ROUNDS", "20" if FULL else "1"))
 SEED = int(os.environ.get("POLYBUS_FAULT_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 31)
 SOON = 2.0
 """Seconds within which those who have asked a node that is gone are told."""
-BULK = 200
-"""Publications of 60 kB: more than a client's outbox and the system's buffers hold."""
+BULK = 400
+"""Publications of 60 kB: more than outboxes and the system's buffers hold."""
 SURE = FINE - {"NoHandler"}
 
 

@@ -1,6 +1,6 @@
 """Many clients in one process. Its only argument is a JSON object: ``url`` of the server, ``clients``: how many.
 
-Each is a user of its own, ``user0`` and so on, hears ``news.*``, where a body is ``[publisher, number]``, and answers ``who``.
+Each is a user of its own, ``user0`` and so on, hears ``news``, where a body is ``[publisher, number]``, and answers ``who``.
 Over a bus of its own the program answers ``seen``: how many clients have heard so many of each publisher, and what was wrong.
 """
 
@@ -56,7 +56,7 @@ class Crowd:
                 async with limit:
                     connection = connect(self._url, bus=bus, headers={"x-user": name}, wait=60)
                     await stack.enter_async_context(connection)
-                    news = await stack.enter_async_context(bus.subscribe("news.*", queue=100_000))
+                    news = await stack.enter_async_context(bus.subscribe("news", queue=100_000))
                 task_status.started()
                 await self.listen(client, news)
 

@@ -165,7 +165,7 @@ async def test_what_one_node_has_no_room_for_is_asked_elsewhere(engine: NatsEngi
                 outcomes[await reply] += 1
             except TooManyRequests:
                 outcomes["refused"] += 1
-        assert outcomes["full"] == 1
+        assert outcomes["full"] == seen["full"] <= 1  # the engine draws lots: it may have had none
         assert outcomes["free"] >= 1
         assert seen["full"] + seen["free"] + outcomes["refused"] == 8
 
@@ -259,7 +259,7 @@ async def test_an_engine_that_is_not_there_is_an_error_after_the_wait() -> None:
     with pytest.raises(ConnectFailed):
         async with bus:
             pass
-    assert 3 <= anyio.current_time() - before < 10
+    assert 2.99 <= anyio.current_time() - before < 10
 
 
 async def test_a_node_that_drains_answers_what_it_has_and_gets_nothing_more(engine: NatsEngine) -> None:

@@ -12,7 +12,20 @@ from polybus.body import JSON
 from polybus.errors import Code, LocalProtocolError
 from polybus.limits import Limits
 from polybus.message import Kind, Message
-from polybus.plugins import Due, Lost, NodeJoined, NodeLeft, Ready, Refused, ToAll, ToClient, ToGroup, ToNode, ToUser
+from polybus.plugins import (
+    CloseWanted,
+    Due,
+    Lost,
+    NodeJoined,
+    NodeLeft,
+    Ready,
+    Refused,
+    ToAll,
+    ToClient,
+    ToGroup,
+    ToNode,
+    ToUser,
+)
 from polybus.protocols.nats import Nats
 from polybus.protocols.nats.cluster.subjects import escape_subject, escape_token, unescape_subject, unescape_token
 from polybus.protocols.nats.session import NatsSession
@@ -314,6 +327,45 @@ def test_where_too_many_nodes_are_known_those_that_are_gone_make_room() -> None:
     assert told(session, msg(probes[7][2].decode(), "1", status=" 503")) == [NodeLeft("n7")]
     [joined] = told(session, msg("shop.a", "2", HELLO))
     assert isinstance(joined, NodeJoined)
+
+
+def test_a_node_that_dies_with_the_question_whether_it_lives_is_asked_again() -> None:
+    session, node = ready()
+    told(session, msg("shop.a", "2", HELLO))
+    token = asked(session)
+    told(session, msg(f"shop.n.{node}.a.{token}", "1", status=" 102 other1"))
+    probes: list[bytes] = []
+    for now in (3.5, 4.6):
+        session.frames_to_send()
+        session.tick(now)
+        probes += [frame for frame in session.frames_to_send() if frame.startswith(b"PUB shop.n.other1.y ")]
+    assert len(probes) == 2  # the first was delivered to the node, which was killed before it answered
+    events = told(session, msg(probes[1].split()[2].decode(), "1", status=" 503"), 4.7)
+    assert [type(event) for event in events if not isinstance(event, Due)] == [Lost, NodeLeft]
+
+
+def test_a_node_whose_server_is_about_to_end_leaves_its_groups_first_and_then_as_soon_as_it_is_idle() -> None:
+    session, node = ready()
+    sent(session, Message(Kind.SUBSCRIBE, "user.get", attributes={"handler": True}))
+    sent(session, Message(Kind.SUBSCRIBE, "news"))
+    token = asked(session)
+    session.frames_to_send()
+    leaving = INFO.replace(b'"headers"', b'"ldm":true,"connect_urls":["127.0.0.1:1"],"headers"')
+    told(session, leaving)
+    session.tick(2.1)
+    assert session.frames_to_send() == []  # something is under way: until it is over all stays as it is
+    told(session, msg(f"shop.n.{node}.a.{token}", "1", b"8"), 2.2)
+    assert session.frames_to_send() == [b"UNSUB 3\r\n", b"PING\r\n"]
+    # What the engine had given to this node before it heard of that is still taken, and answered.
+    *_, late = told(session, msg("shop.r.user.get", "3", b"7", "shop.n.other1.a.t1"), 2.3)
+    assert (late.kind, late.body) == (Kind.REQUEST, 7)
+    session.tick(2.3)
+    session.frames_to_send()
+    assert not [event for event in told(session, b"PONG\r\n", 2.4) if isinstance(event, CloseWanted)]
+    assert len(sent(session, Message(Kind.RESPONSE, "", late.id, b"8", JSON), 2.5)) == 1
+    session.tick(2.6)
+    [wanted] = session.events()
+    assert (type(wanted), wanted.code) == (CloseWanted, 1012)
 
 
 def test_a_node_that_was_away_itself_gives_the_others_time_to_answer() -> None:

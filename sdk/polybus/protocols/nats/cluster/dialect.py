@@ -649,11 +649,12 @@ class ClusterDialect:
             self._look_at(now + PACE)
 
     def _probe(self, node: str, now: float) -> None:
-        token = self._tokens.next()
-        if self._liveness.ask(node, token, now):
+        fresh = self._tokens.next()
+        token = self._liveness.ask(node, fresh, now)
+        if token == fresh:
             self._tokens.given()
-            subject = self._subjects.of_node(node, "y")
-            self._connection.frames.append(write_publication(subject, self._subjects.answers + token, b"", b""))
+        subject = self._subjects.of_node(node, "y")
+        self._connection.frames.append(write_publication(subject, self._subjects.answers + token, b"", b""))
 
     def _gone(self, node: str) -> None:
         """End what a node had, and what it has asked: it is gone."""

@@ -25,13 +25,14 @@ class Liveness:
     last_gone: float = float("-inf")
     """The time at which a node was last found to be gone."""
 
-    def ask(self, node: str, token: str, now: float) -> bool:
-        """Note a question. False where one is out already."""
-        if node in self._asked:
-            return False
+    def ask(self, node: str, token: str, now: float) -> str:
+        """Note a question. Its token: that of the one which is out already, where the node may have died with it."""
+        out = self._asked.get(node)
+        if out is not None:
+            return out[0]
         self._asked[node] = token, now
         self._nodes[token] = node
-        return True
+        return token
 
     def answered(self, token: str) -> str | None:
         """The node that a question with this token was asked; it is not out any more."""
