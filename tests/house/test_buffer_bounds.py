@@ -35,6 +35,7 @@ BOUNDS: dict[str, str] = {
     "_pubsub.publisher.client_routes": "4,096 subjects, then it is emptied",
     "protocols.nats.cluster.dialect._asked": "Limits.pending",
     "protocols.nats.cluster.dialect._fresh": "requests of one turn; what is over the limits is answered at once, and gone",
+    "protocols.nats.cluster.dialect._greeted": "4096 nodes that are not known, until the next look",
     "protocols.nats.cluster.dialect._held": "Cluster.running and waiting, and Limits.channels",
     "protocols.nats.cluster.dialect._nodes": "4,096 nodes",
     "protocols.nats.cluster.dialect._over": "1,024 requests",

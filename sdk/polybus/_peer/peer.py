@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 import anyio
 
+from .._core.farewell import ALL_ANSWERED
 from .._core.memory import MemoryBudget, cost
 from .._rpc.channel import ChannelContext
 from .._rpc.reply import Reply
@@ -691,9 +692,10 @@ class Peer:
 
     def cut_off(self, reason: str, error: BusError | None) -> None:
         failed = error if error is not None else Disconnected(reason, self.address, True)
+        unanswered = failed if error is not None or reason != ALL_ANSWERED else Disconnected(reason, self.address, False)
         pending, self.pending = self.pending, {}
         for reply in pending.values():
-            reply.fail(another(failed))
+            reply.fail(another(unanswered))
         if self._streams is not None:
             self._streams.lost(failed)
 
