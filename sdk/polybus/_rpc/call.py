@@ -44,7 +44,7 @@ class Call:
     message: Message
     deadline: float
     places: Places | None = field(default=None, init=False)
-    """Those of its handler, where only so many of its calls may run at once."""
+    """Places of its handler, where only so many of its calls may run at once."""
     scope: anyio.CancelScope | None = field(default=None, init=False)
     started: bool = field(default=False, init=False)
     ended: bool = field(default=False, init=False)
