@@ -43,30 +43,35 @@ def cluster_of(url: str, wait: float = 0.0) -> Cluster | None:
     return options
 
 
-def hasty_bus(timeout: float, url: str = "", wait: float = 0.0) -> Bus:
-    """The bus of a command, a node where the URL is a cluster's; `timeout` bounds its steps where it is shorter than usual."""
+def hasty_bus(timeout: float, cluster: Cluster | None = None) -> Bus:
+    """The bus of a command; `timeout` bounds its steps where it is shorter than usual."""
     usual = Limits()
     limits = Limits(
         connect_timeout=min(usual.connect_timeout, timeout or math.inf),
         handshake_timeout=min(usual.handshake_timeout, timeout or math.inf),
         close_timeout=_FAREWELL,
     )
-    return Bus(limits=limits, cluster=cluster_of(url, wait))
+    return Bus(limits=limits, cluster=cluster)
 
 
 def connecting(
     url: str, header: list[str] | None, ca: Path | None, wait: float, timeout: float = 0.0, bus: Bus | None = None
 ) -> AbstractAsyncContextManager[Bus]:
     """The connection that a command wants, of a `hasty_bus` by default; UsageError for what cannot be."""
-    bus = bus or hasty_bus(timeout, url, wait)
+    bus = bus or hasty_bus(timeout, cluster_of(url, wait))
     options = dialling(header, ca, wait)
     if bus.cluster is None:
         return connect(url, bus=bus, backoff=_IMPATIENT, **options)
-    if options["headers"]:
-        raise UsageError("--header: a cluster reads none; a token stands before the host, nats+tcp://TOKEN@host/name")
-    if options["tls"]:
-        raise UsageError("--ca: of a cluster set SSL_CERT_FILE in the environment, as for its workers")
+    check_for_cluster(header, ca)
     return bus
+
+
+def check_for_cluster(header: list[str] | None, ca: Path | None) -> None:
+    """Raise UsageError for options that a node of a cluster has no use for."""
+    if header:
+        raise UsageError("--header: a cluster reads none; a token stands before the host, nats+tcp://TOKEN@host/name")
+    if ca is not None:
+        raise UsageError("--ca: of a cluster set SSL_CERT_FILE in the environment, as for its workers")
 
 
 def dialling(header: list[str] | None, ca: Path | None, wait: float) -> dict[str, Any]:
