@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from attrs import Attribute
 
 _PASSWORD = re.compile(r"(://[^\s/?#:@]*):[^\s/?#]*@")
+_TOKEN = re.compile(r"(\bnats\+\w+://)[^\s/?#:@]+@")
+_SECRET = re.compile(r"(\bnats\+\w+://\S*[?&](?:token|password|nkey|creds)=)[^\s&#]+")
 
 
 def seconds(value: Any, name: str = "timeout", *, endless: bool = False) -> float:
@@ -106,5 +108,8 @@ def shown(value: Any) -> str:
 
 
 def without_password(text: str) -> str:
-    """A text for people: in each URL ``user:***@`` stands for user and password."""
-    return _PASSWORD.sub(r"\1:***@", text)
+    """A text for people: in each URL ``user:***@`` stands for user and password, ``***`` for other secrets in one of NATS."""
+    text = _PASSWORD.sub(r"\1:***@", text)
+    if "nats+" in text:
+        text = _SECRET.sub(r"\1***", _TOKEN.sub(r"\1***@", text))
+    return text

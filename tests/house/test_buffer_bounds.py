@@ -21,6 +21,8 @@ OURS = "grows with what this application does, not with what peers send"
 BOUNDS: dict[str, str] = {
     "transports._stream.framer.parts": "one frame: its framer refuses more than Limits.message",
     "_core.workers._told": OURS,
+    "_core.places._taken": "running= of the handler",
+    "_core.places._waiting": "Limits.waiting of each peer, or Cluster.waiting; charged. Of the bus itself Limits.pending",
     "_link.confirmations._asked": OURS,
     "transports._stream.addresses._others": "64 addresses",
     "protocols.nats.codec._subjects": "4,096 subjects, then it is emptied",

@@ -772,7 +772,7 @@ class Bus(Router):
             peers=len(peers),
             pending=sum(peer.unanswered for peer in peers) + len(self._loopback.calls),
             running=(runtime.running if runtime is not None else 0) + self._loopback.running,
-            waiting=sum(peer.waiting for peer in peers),
+            waiting=sum(peer.waiting for peer in peers) + self._loopback.waiting,
             queued=sum(len(link.outbox) for link in links if link.outbox is not None),
             unread=self._pubsub.unread,
             **asdict(counters),

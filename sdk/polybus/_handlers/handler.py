@@ -10,6 +10,7 @@ from attrs import define, field
 
 from .._core.answer_sizes import AnswerSizes
 from .._core.context import Context
+from .._core.places import Places
 from .._util.typed_body import convert_text, misfit, typed_body, unreadable
 from ..errors import BadRequest
 from ..message import Message
@@ -36,6 +37,8 @@ class Handler:
     """The subject it answers, or the pattern it listens to."""
     function: Callable[..., Any]
     style: Style
+    places: Places | None = None
+    """Present where only so many of its calls may run at once."""
     answers: AnswerSizes = field(factory=AnswerSizes, init=False)
     body_name: str | None = field(default=None, init=False)
     _makers: list[tuple[str, Callable[..., Any]]] = field(factory=list, init=False)
@@ -73,7 +76,14 @@ class Handler:
         return self.function(body)
 
 
-def plan(subject: str | int, function: Callable[..., Any], *, inline: bool = False, publication: bool = False) -> Handler:
+def plan(
+    subject: str | int,
+    function: Callable[..., Any],
+    *,
+    inline: bool = False,
+    publication: bool = False,
+    running: int | None = None,
+) -> Handler:
     """Read a function's signature.
 
     Raises:
@@ -83,7 +93,8 @@ def plan(subject: str | int, function: Callable[..., Any], *, inline: bool = Fal
     signature = read(function, inline=inline)
     if publication and signature.style in ("stream", "channel"):
         raise TypeError(f"{signature.name}: a stream or channel answers requests (`handle`), publications have no answer")
-    handler = Handler(subject, signature.function, signature.style)
+    places = None if running is None else Places(running)
+    handler = Handler(subject, signature.function, signature.style, places)
     positions = captures(subject)
     for parameter in signature.parameters:
         hint = signature.hints.get(parameter.name, Any)

@@ -405,7 +405,7 @@ class Peer:
     @property
     def waiting(self) -> int:
         """Requests of the peer that wait for a place."""
-        return 0 if self._inbound is None else len(self._inbound.waiting or ())
+        return 0 if self._inbound is None else len(self._inbound.waiting or ()) + self._inbound.held
 
     @property
     def channels(self) -> Mapping[Any, Channel[Any, Any]]:

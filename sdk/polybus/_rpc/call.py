@@ -19,6 +19,7 @@ from ..message import Kind, Message
 
 if TYPE_CHECKING:
     from .._core.answer_sizes import AnswerSizes
+    from .._core.places import Places
     from .._core.ports import RemotePeer, RequestHandler
     from .._core.services import Services
     from .ports import ResponseSink
@@ -42,6 +43,8 @@ class Call:
     handler: RequestHandler
     message: Message
     deadline: float
+    places: Places | None = field(default=None, init=False)
+    """Places of its handler, where only so many of its calls may run at once."""
     scope: anyio.CancelScope | None = field(default=None, init=False)
     started: bool = field(default=False, init=False)
     ended: bool = field(default=False, init=False)
@@ -167,6 +170,9 @@ class Call:
         else:
             self.ended = True
             self.origin.finished(self)
+
+    def proceed(self) -> None:
+        self.origin.proceed(self)
 
     def discard(self) -> None:
         """Release what the handler would have read."""

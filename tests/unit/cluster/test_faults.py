@@ -10,10 +10,10 @@ import pytest
 from polybus import Bus, Cluster, ConnectFailed, Disconnected, Reply, TooManyRequests, connect
 from polybus.events import ClusterGap, LinkDown, NodeGone
 from polybus.plugins import Closed
-from polybus.testing import NatsEngine
+from polybus.testing import NatsEngine, cluster
+from polybus.testing.clustering import met
 from tests.loops import virtual_time  # noqa: F401
 from tests.support import eventually
-from tests.unit.cluster.nodes import known, nodes
 
 pytestmark = [pytest.mark.anyio]
 
@@ -37,7 +37,7 @@ async def test_what_a_node_had_ends_within_two_seconds_when_its_connection_is_go
         finally:
             stopped += 1
 
-    async with nodes(asker, worker):
+    async with cluster(asker, worker, url=engine.url):
         replies = [asker.request("work", timeout=60) for _ in range(50)]
         await eventually(lambda: begun == 50)
         events = asker.events()
@@ -114,7 +114,7 @@ async def test_a_handler_is_stopped_when_the_node_that_has_asked_is_gone(engine:
         finally:
             stopped.set()
 
-    async with nodes(worker, asker):
+    async with cluster(worker, asker, url=engine.url):
         reply = asker.request("work", timeout=60)
         with anyio.fail_after(3):
             await begun.wait()
@@ -133,7 +133,7 @@ async def test_a_node_that_only_is_slow_keeps_its_requests(engine: NatsEngine) -
         await anyio.sleep(25)
         return 1
 
-    async with nodes(asker, worker):
+    async with cluster(asker, worker, url=engine.url):
         assert await asker.request("work", timeout=60) == 1
 
 
@@ -155,7 +155,7 @@ async def test_what_one_node_has_no_room_for_is_asked_elsewhere(engine: NatsEngi
         seen["free"] += 1
         return "free"
 
-    async with nodes(asker, full, free):
+    async with cluster(asker, full, free, url=engine.url):
         replies = [asker.request("work", n) for n in range(8)]
         await eventually(lambda: sum(reply.done() for reply in replies) >= 7)
         release.set()
@@ -188,7 +188,7 @@ async def test_the_engine_goes_away_and_comes_back_and_nothing_that_waits_is_los
     async def news(n: int) -> None:
         heard.append(n)
 
-    async with nodes(asker, worker, hearer):
+    async with cluster(asker, worker, hearer, url=engine.url):
         reply = asker.request("forever", timeout=60)
         await begun.wait()
         events = asker.events()
@@ -245,7 +245,7 @@ async def test_an_engine_that_goes_away_again_and_again_loses_nothing_that_waits
 
 async def test_clients_are_sent_away_after_a_gap_where_that_is_wished(engine: NatsEngine) -> None:
     gateway, other = Bus(cluster=Cluster(engine.url, gap="disconnect")), Bus(cluster=engine.url)
-    async with nodes(gateway, other), gateway.serve("ubre+memory://cluster-gap"):
+    async with cluster(gateway, other, url=engine.url), gateway.serve("ubre+memory://cluster-gap"):
         async with connect("ubre+memory://cluster-gap") as client:
             events = client.events()
             await engine.cut()
@@ -275,9 +275,9 @@ async def test_a_node_that_drains_answers_what_it_has_and_gets_nothing_more(engi
 
     handle_at(first, "first")
     handle_at(second, "second")
-    async with nodes(asker, second):
+    async with cluster(asker, second, url=engine.url):
         async with first:
-            await known(asker, 3)
+            await met(asker, first, second)
             replies = []
             for n in range(100):
                 replies.append(asker.request("work", n))

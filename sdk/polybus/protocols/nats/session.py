@@ -87,6 +87,11 @@ class NatsSession:
         return self._connection.capabilities
 
     @property
+    def server(self) -> ServerInfo:
+        """Facts that the server has told of itself."""
+        return self._connection.info
+
+    @property
     def subscriptions(self) -> NatsSubscriptions:
         """The subscriptions of this side."""
         return self._connection.subscriptions
