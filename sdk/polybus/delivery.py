@@ -124,7 +124,7 @@ async def publish_dead_letters(bus: Bus, topic: str = "dead.letters", *, bodies:
                 letter["body"] = message.body
             await bus.publish(topic, letter, timeout=1.0)
         except BusError as error:
-            text = "polybus: the dead letter of %r could not be published: %s"
+            text = "the dead letter of %r could not be published: %s"
             warnings.warn(logger, anyio.current_time(), text, event.subject, error)
 
 

@@ -288,7 +288,7 @@ class Connecting:
                 raise
             reason = f"headers() raised {type(error).__name__}: {error}".removesuffix(": ")
             if link.was_up:  # no caller is there to catch it
-                text = "polybus: %s; an attempt to connect to %s follows"
+                text = "%s; an attempt to connect to %s follows"
                 logger.warning(text, reason, link.url, exc_info=error if self._failures == 1 else None)
             raise ConnectFailed(link.url, reason) from error
         return check_handshake_headers(headers)
@@ -344,7 +344,7 @@ class Connecting:
                 reason = getattr(error, "reason", None) or str(error)
                 continue
             except Exception as error:
-                text = "polybus: an attempt to connect to %s failed on this side; it will be tried again: %r"
+                text = "an attempt to connect to %s failed on this side; it will be tried again: %r"
                 logger.error(text, link.url, error, exc_info=self._failures == 1)
                 reason = repr(error)
                 continue

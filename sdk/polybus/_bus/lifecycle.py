@@ -172,7 +172,7 @@ class Lifecycle:
             except BaseException:
                 if error is None:
                     raise
-                logger.exception("polybus: the lifespan failed as well when its bus was left by %r", error)
+                logger.exception("the lifespan failed as well when its bus was left by %r", error)
 
     async def _leave_one(self, runtime: Runtime, *, drain: bool) -> None:
         if runtime is self._services.runtime and self._entered > 0:

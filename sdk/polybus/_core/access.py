@@ -53,18 +53,18 @@ class AccessControl:
                 with anyio.move_on_after(self._seconds) as scope:
                     identity = await identity
                 if scope.cancelled_caught:
-                    logger.error("polybus: authenticate took more than %g s (Limits.handshake_timeout)", self._seconds)
+                    logger.error("authenticate took more than %g s (Limits.handshake_timeout)", self._seconds)
                     return Unavailable("it took too long to find out who you are")
         except RequestError as error:
             return error if isinstance(error, (Unauthorized, Forbidden)) else Unauthorized("not authenticated")
         except BaseException as error:  # a new connection does not end the server
-            self._failed(error, "polybus: authenticate failed, which refuses the connection")
+            self._failed(error, "authenticate failed, which refuses the connection")
             return Unauthorized("not authenticated")
         if identity is None or identity is False:
             return Unauthorized("not authenticated")
         if isinstance(identity, Identity) and identity.expires_at is not None:
             if identity.expires_at.tzinfo is None:
-                logger.error("polybus: Identity(expires_at=...) must be an aware datetime; the connection is refused")
+                logger.error("Identity(expires_at=...) must be an aware datetime; the connection is refused")
                 return Unauthorized("not authenticated")
             if identity.expires_at <= datetime.datetime.now(datetime.UTC):
                 return Unauthorized("the identity has expired: authenticate again")
@@ -84,7 +84,7 @@ class AccessControl:
                 return self.authorize(peer, verb, subject, message=message)
             return self.authorize(peer, verb, subject)
         except BaseException as error:
-            self._failed(error, "polybus: authorize(%r, %r, %r) failed, which refuses", peer, verb, subject)
+            self._failed(error, "authorize(%r, %r, %r) failed, which refuses", peer, verb, subject)
             return False
 
     async def answer(self, allowed: bool | Awaitable[bool]) -> bool:
@@ -94,7 +94,7 @@ class AccessControl:
         try:
             return bool(await allowed)
         except BaseException as error:
-            self._failed(error, "polybus: authorize failed, which refuses")
+            self._failed(error, "authorize failed, which refuses")
             return False
 
     async def may(self, peer: RemotePeer, verb: str, subject: str | int, message: Message) -> bool:

@@ -208,7 +208,7 @@ class Runtime:
             if self._stop.is_set() or not (isinstance(error, Exception) or is_foreign_exception(error)):
                 raise
             name = getattr(function, "__qualname__", function)
-            logger.exception("polybus: a background task failed (%s); the bus goes on", name)
+            logger.exception("a background task failed (%s); the bus goes on", name)
 
     def _was_cancelled_alone(self, error: BaseException) -> bool:
         """Check that this task of asyncio's was cancelled, and no other: by a handler in it, or by another task of the
@@ -275,7 +275,7 @@ class Runtime:
             try:
                 due = owner._expire(now)
             except Exception:  # a mistake of ours, or of a plugin: others must not lose their deadlines for it
-                logger.exception("polybus: a deadline of %r could not be kept; it is tried again", owner)
+                logger.exception("a deadline of %r could not be kept; it is tried again", owner)
                 due = now + _AGAIN
             if due == math.inf:
                 self.timed.pop(owner, None)

@@ -305,7 +305,7 @@ class SubscriptionQueue(ABC):
         runtime.watch(self, self._tells_at)
         self._services.emit(SubscriptionSlow(peer=peer, pattern=self.pattern, unread=unread, dropped=self.dropped))
         text = (
-            "polybus: %.200r is read too slowly: %d publications wait (queue=%d, Limits.queue_bytes=%d, when_full=%r), %d were "
+            "%.200r is read too slowly: %d publications wait (queue=%d, Limits.queue_bytes=%d, when_full=%r), %d were "
             "dropped. Read faster (what takes long belongs into a task of its own), raise queue= or Limits.queue_bytes, or "
             "choose another when_full="
         )
@@ -319,7 +319,7 @@ class SubscriptionQueue(ABC):
         if self._misfits is None:
             self._misfits = ViolationCounter()
         if self._misfits.add(self._host.time()) == 1:
-            text = "polybus: a publication of %.200r from %s does not fit %.200s and is skipped, as are others like it: %.300r"
+            text = "a publication of %.200r from %s does not fit %.200s and is skipped, as are others like it: %.300r"
             logger.warning(text, message.subject, message.peer or "this bus", what, why)
 
     def _expire(self, now: float) -> float:

@@ -76,7 +76,7 @@ class Relay:
         self._services.dead_letter(message.peer, message, Code.FAILED_PRECONDITION, text)
         if subject not in self._stopped and len(self._stopped) < _HINTS:
             self._stopped.add(subject)
-            logger.warning("polybus: %.200s", text)
+            logger.warning("%.200s", text)
 
     def hint(self, subject: str | int, source: Peer) -> bool:
         """Log once for each subject that a relay would pass publications on. False where that is known from before."""
@@ -85,6 +85,6 @@ class Relay:
         others = [peer for peer in self._recipients.remote.match(subject) if peer is not source]
         if others and len(self._hinted) < _HINTS:
             self._hinted.add(subject)
-            text = "polybus: %r published %.100r, which %d other peers subscribed to; bus.relay(%.100r) would pass it on"
+            text = "%r published %.100r, which %d other peers subscribed to; bus.relay(%.100r) would pass it on"
             logger.info(text, source, subject, len(others), subject)
         return True

@@ -127,7 +127,7 @@ class _Connection:
         try:
             self._side.take(self._participant, frames)
         except Exception:  # it costs this connection, and neither the event loop nor the others
-            logger.exception("polybus: what came from %s could not be handled; its connection is cut", self.address)
+            logger.exception("what came from %s could not be handled; its connection is cut", self.address)
             self.abort(Closed(1011, "an internal error"))
 
     def closed(self, why: Closed) -> None:
@@ -192,7 +192,7 @@ class BrokerGate:
             try:
                 end.tick(now)
             except Exception:
-                logger.exception("polybus: the connection of %s is cut after a mistake of ours", end.address)
+                logger.exception("the connection of %s is cut after a mistake of ours", end.address)
                 end.abort(Closed(1011, "an internal error"))
 
 

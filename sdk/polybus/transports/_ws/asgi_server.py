@@ -104,7 +104,7 @@ class AsgiWebSocket:
         )
         if not self._warned:
             self._warned = True
-            logger.error("polybus: connections to %s are refused: %s", self.path, text)
+            logger.error("connections to %s are refused: %s", self.path, text)
         raise HandshakeRejected(403, "this server lets nobody in: its log says why")
 
 
@@ -164,7 +164,7 @@ async def answered(upgrade: Knock, scope: Scope, receive: Receive, send: Send) -
             await _turn_away(scope, send, turned)
             await _until_gone(receive)
         except Exception as error:
-            logger.debug("polybus: gone before it could be turned away: %r", error)
+            logger.debug("gone before it could be turned away: %r", error)
 
 
 async def admit(options: ListenOptions, handshake: Handshake) -> Admission:
@@ -193,7 +193,7 @@ async def accept(send: Send, chosen: str | None) -> bool:
     try:
         await send({"type": "websocket.accept", "subprotocol": chosen, "headers": []})
     except Exception as error:
-        logger.debug("polybus: gone before the upgrade: %r", error)
+        logger.debug("gone before the upgrade: %r", error)
         return False
     return True
 
