@@ -5,14 +5,13 @@ from __future__ import annotations
 import datetime
 import inspect
 import logging
-import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
 
 from .._util.event_loop import is_foreign_exception
-from .._util.violation_counter import Warnings
+from .._util.repeated_warnings import Warnings
 from ..errors import BusError, Forbidden, RequestError, Unauthorized, Unavailable
 from ..plugins import Admission, Handshake, Identity
 from ..subjects import canonical
@@ -123,7 +122,7 @@ class AccessControl:
         """Log what a hook has raised; a cancellation of the task goes on."""
         if not is_foreign_exception(error):
             raise error
-        self._warnings.warn(logger, time.monotonic(), text, *args, error=error)
+        self._warnings.warn(logger, text, *args, error=error)
 
 
 def _remember(known: dict[str | int, bool], subject: str | int, allowed: bool) -> bool:

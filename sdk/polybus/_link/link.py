@@ -447,7 +447,7 @@ class Link:
             if event.code is Code.PERMISSION_DENIED:  # of a handler nobody else would hear
                 template = "%s refuses %s of %.100r: %.200s"
                 self.runtime.warnings.warn(
-                    logger, now, template, self.address, event.message.kind.value, event.message.subject, text
+                    logger, template, self.address, event.message.kind.value, event.message.subject, text
                 )
             peer = self._peer_of(event.message.peer)
             self.services.dead_letter(peer, event.message, event.code, text)
@@ -498,7 +498,7 @@ class Link:
         count, limit = self._offences.add(now), self.runtime.limits.bad_messages
         if count == 1:
             template = "malformed message from %s dropped: %.200r"
-            self.runtime.warnings.warn(logger, now, template, self.address, text)
+            self.runtime.warnings.warn(logger, template, self.address, text)
         self.services.emit(FrameRefused(peer=self.peer, reason=reason, text=text))
         if count > limit and self._ending is None:
             self._break_off(Closed(1008, too_many(limit)))
@@ -809,7 +809,7 @@ class Link:
         first = self._ending.why if self._ending is not None else why
         if why.code in _BROKEN and first is why:
             template = "the connection of %s has ended: %.200s"
-            self.runtime.warnings.warn(logger, self.runtime.time(), template, self.address, why.reason)
+            self.runtime.warnings.warn(logger, template, self.address, why.reason)
         if why.error is None and (first.error is not None or why.code == 1006):
             why = first
         self._ended(why)

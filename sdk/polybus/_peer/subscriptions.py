@@ -85,4 +85,4 @@ class Subscriptions:
         )
         limits, count = runtime.limits, len(self.patterns)
         facts = self._peer, count, limits.subscriptions, limits.total_bytes, pattern
-        runtime.warnings.warn(logger, runtime.time(), text, *facts)
+        runtime.warnings.warn(logger, text, *facts)

@@ -368,8 +368,7 @@ class SubscriptionAnnouncer:
         try:
             link.session.send(_announcement(verb, name, peer), link.runtime.time(), peer.key)
         except BusError as error:  # a subject that this wire keeps to itself
-            now = link.runtime.time()
-            link.runtime.warnings.warn(logger, now, "%r does not hear of %r: %s", peer, name, error)
+            link.runtime.warnings.warn(logger, "%r does not hear of %r: %s", peer, name, error)
         else:
             link.services.counters.sent += 1
 
@@ -412,7 +411,7 @@ class SubscriptionAnnouncer:
                 names = ", ".join(map(repr, patterns))
                 what = "reads no subscriptions" if peer in self._recipients.unconfirmed else "matches exact subjects only"
                 why = peer.negotiation.unsupported(f"it {what}, and does not hear of {names}")
-                link.runtime.warnings.warn(logger, link.runtime.time(), "%s", why)
+                link.runtime.warnings.warn(logger, "%s", why)
         except BusError:
             return
         finally:
