@@ -125,6 +125,7 @@ class Lifecycle:
     async def _start(self) -> None:
         with self._change(Phase.STARTING):
             runtime = self._services.runtime = Runtime(self._services.limits)
+            self._services.access.warnings = runtime.warnings
             self._closed_event = anyio.Event()
             self._patience = DRAIN
             try:

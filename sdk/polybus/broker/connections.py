@@ -160,7 +160,14 @@ class BrokerGate:
     def knock(self, address: str) -> BusError | None:
         if not self.open:
             return Unavailable("this broker is shutting down")
-        return self._admissions.knock(address, len(self.ends))
+        refusal = self._admissions.knock(address, len(self.ends))
+        if refusal is not None:
+            self.turned_away(address, refusal.text, "too many")
+        return refusal
+
+    def turned_away(self, address: str, why: str, about: str) -> None:
+        """Log that a client was refused before `authenticate` was asked."""
+        self._authority.turned_away(address, why, about)
 
     def left(self, address: str) -> None:
         self._admissions.left(address)

@@ -14,7 +14,7 @@ from ...plugins import Admission, Handshake, ListenOptions, WebRoute
 from .._stream.sockets import is_loopback, tune
 from .._stream.urls import host_port
 from .asgi import AsgiTransport, Receive, Scope, Send, Socket, socket_of
-from .policy import HandshakeRejected, OriginPolicy, UpgradeRequest, answer, check_origins, refused
+from .policy import HandshakeRejected, OriginPolicy, UpgradeRequest, answer, check_origins, refused, tell
 
 logger: logging.Logger = logging.getLogger("polybus.security")
 
@@ -132,7 +132,11 @@ class AsgiRequest:
             origins=options.origins,
             hosts=options.hosts,
         )
-        self.policy.check(self.head)
+        try:
+            self.policy.check(self.head)
+        except HandshakeRejected as turned:
+            tell(turned, self.address, options)
+            raise
         if self.socket is not None:
             # asyncio leaves Nagle's algorithm on where the server was given a socket that it did not make itself. Head and body
             # of an answer are two writes: the second would wait 40 ms for the client to confirm the first.

@@ -15,7 +15,7 @@ from ...plugins import Admission, Handshake
 from .._stream.listen import AdmissionSlot, PendingConnection, StreamListener
 from .._stream.wire import Wire
 from .frames import WebSocketFramer
-from .policy import HandshakeRejected, OriginPolicy, UpgradeRequest, answer, refused
+from .policy import HandshakeRejected, OriginPolicy, UpgradeRequest, answer, refused, tell
 from .transport import WebSocketTransport, largest_message, make_transport
 
 _LINE = 8192
@@ -72,6 +72,7 @@ class PendingWebSocket(PendingConnection):
             try:
                 self.ask(self._handshake(core, requests[0]))
             except HandshakeRejected as turned:
+                tell(turned, self.wire.address, self.listener.options)
                 self.turn_away(_response(turned))
 
     def _handshake(self, core: ServerProtocol, request: Request) -> Handshake:
