@@ -23,7 +23,7 @@ from ..._util.repeated_warnings import Warnings
 from ..._util.sources import sources
 from ...plugins import AsgiApp, ListenOptions
 from ...transports._stream.sockets import PingProgress, Signs, signs_of
-from ...transports._ws.frames import MAX_FRAGMENTS
+from ...transports._ws.frames import MAX_FRAGMENTS, core_logger
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGIReceiveEvent
@@ -144,6 +144,10 @@ class PatientWebSockets(WebSocketsSansIOProtocol):
     """Time at which its turn began."""
     _goes_on = False
     """Its next turn has been asked for."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.conn.logger, self.conn.debug = core_logger, False  # uvicorn's log at DEBUG would have the headers, with tokens
 
     def data_received(self, data: bytes) -> None:
         self._heard = True

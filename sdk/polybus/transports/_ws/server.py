@@ -14,7 +14,7 @@ from ...errors import BusError
 from ...plugins import Admission, Handshake
 from .._stream.listen import AdmissionSlot, PendingConnection, StreamListener
 from .._stream.wire import Wire
-from .frames import WebSocketFramer
+from .frames import WebSocketFramer, core_logger
 from .policy import HandshakeRejected, OriginPolicy, UpgradeRequest, answer, refused, tell
 from .transport import WebSocketTransport, largest_message, make_transport
 
@@ -56,7 +56,7 @@ class PendingWebSocket(PendingConnection):
             self._answer(head, too_long=end < 0 or len(head) > limit)
 
     def _answer(self, head: bytes, too_long: bool) -> None:
-        core = ServerProtocol()
+        core = ServerProtocol(logger=core_logger)
         core.receive_data(head)
         requests = core.events_received()
         output = b"".join(core.data_to_send())
