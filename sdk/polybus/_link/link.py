@@ -807,7 +807,7 @@ class Link:
     def closed(self, why: Closed) -> None:
         """End the connection: it is gone."""
         first = self._ending.why if self._ending is not None else why
-        if why.code in _BROKEN and first is why:
+        if why.code in _BROKEN and first is why and not self.opened:  # of one that is dialled again its dialer tells
             template = "the connection of %s has ended: %.200s"
             self.runtime.warnings.warn(logger, template, self.address, why.reason)
         if why.error is None and (first.error is not None or why.code == 1006):
