@@ -763,6 +763,21 @@ async def test_a_publication_that_a_relay_would_have_passed_on_is_hinted_at_once
                 assert bodies(room) == []
     hints = [record for record in caplog.records if "bus.relay(" in record.getMessage()]
     assert len(hints) == 1
+    assert hints[0].levelno == logging.WARNING
+    assert "--relay" in hints[0].getMessage()
+
+
+@bounded
+async def test_hints_at_relays_do_not_fill_the_log_whatever_subjects_a_peer_thinks_up(caplog: pytest.LogCaptureFixture) -> None:
+    server = waiting(Bus())
+    async with server.serve("ubre+memory://hints"):
+        async with pair(server) as ann, pair(server) as bob, bob.subscribe("chat.>"):
+            for number in range(300):
+                await ann.publish(f"chat.{number}", 1)
+            await ann.request("barrier")
+    hints = [record.getMessage() for record in caplog.records if "bus.relay(" in record.getMessage()]
+    assert len(hints) == 4
+    assert hints[-1].startswith("253 more within ")  # of the first 256 subjects
 
 
 @bounded
