@@ -141,7 +141,7 @@ class Serving:
         self._parts = parts
         self._origins = texts(origins, "origins", "https://example.org")
         self._hosts = texts(hosts, "hosts", "example.org")
-        check_tls(tls)
+        check_tls(tls, serves=True)
         self._tls = tls
         self._when_full = when_full
         check_type(insecure, bool, "insecure", "insecure=True")

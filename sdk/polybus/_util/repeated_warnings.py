@@ -59,6 +59,7 @@ class Warnings:
         error: BaseException | None = None,
         about: Hashable = None,
         lines: int = _LINES,
+        level: int = logging.WARNING,
     ) -> None:
         """Write a line, or count it where there were enough of its kind in this minute.
 
@@ -69,8 +70,9 @@ class Warnings:
             error: A mistake of the application that a peer can repeat: its traceback is written, as an error.
             about: Something by which kinds with the same template are told apart.
             lines: How many are written.
+            level: Of the lines, where there is no `error`.
         """
-        level = logging.WARNING if error is None else logging.ERROR
+        level = level if error is None else logging.ERROR
         kind = self._kind(logger, level, text, about)
         kind.count += 1
         if kind.count > lines:

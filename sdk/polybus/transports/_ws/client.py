@@ -159,7 +159,8 @@ class _Answer:
             return ConnectFailed(
                 url, "the server does not answer in HTTP: is it a WebSocket server, and ws:// not wss:// or tcp://?"
             )
-        return ConnectFailed(url, "the server closed the connection during the handshake")
+        hint = "; does it want TLS, wss://?" if url.startswith("ws:") else ""
+        return ConnectFailed(url, f"the server closed the connection during the handshake{hint}")
 
 
 def _refusal(url: str, response: Response) -> BusError:

@@ -20,6 +20,7 @@ from .transport import WebSocketTransport, largest_message, make_transport
 
 _LINE = 8192
 _END = b"\r\n\r\n"
+_TLS_HELLO = b"\x16"
 
 
 class PendingWebSocket(PendingConnection):
@@ -46,6 +47,17 @@ class PendingWebSocket(PendingConnection):
         self._head += data
         if self._welcome:
             # Reading pauses while the bus decides; this is the chunk that was under way.
+            return
+        if not (
+            self._head[:1].isalpha() or self._head[:1] in b"\r\n"
+        ):  # a TLS hello, or frames of tcp://: neither has an end to wait for
+            what = (
+                "a TLS hello: connect by ws://, or serve wss://"
+                if self._head[:1] == _TLS_HELLO
+                else "no HTTP: does it speak tcp://?"
+            )
+            self.listener.tell(self.wire.address, f"what came is {what}")
+            self.turn_away(_response(HandshakeRejected(400, f"ws:// is served here, and what came is {what}")))
             return
         end = self._head.find(_END, max(0, seen - len(_END) + 1))
         limit = _LINE + self.listener.options.host.limits.headers
