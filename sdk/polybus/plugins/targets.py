@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 
-from .._validation import shown
+from .._validation import shown, without_password
 from ..subjects import check_pattern
 from . import Connector, ProtocolAdapter
-from .registry import find_protocol, resolve_url
+from .registry import find_protocol, mistyped_options, resolve_url
+
+logger: logging.Logger = logging.getLogger("polybus")
 
 
 def resolve_target(
@@ -20,6 +23,8 @@ def resolve_target(
     """
     if isinstance(target, str):
         adapter, transport, address = resolve_url(target, protocol)
+        if slips := mistyped_options(target, protocol):
+            logger.warning("%s?, in %s; it is no option, and goes to the server as it is", slips, without_password(target))
         return adapter, transport.connector(address)
     check_transport(target, verb)
     if protocol is None:
