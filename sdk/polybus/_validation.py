@@ -9,11 +9,13 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from attrs import Attribute
 
+_CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+"""Characters that begin a line, write over others or turn their direction around (CWE-117, CWE-150, Trojan Source)."""
 _PASSWORD = re.compile(r"(://[^\s/?#:@]*):[^\s/?#]*@")
 _TOKEN = re.compile(r"(\bnats\+\w+://)[^\s/?#:@]+@")
 _SECRET = re.compile(r"(\bnats\+\w+://\S*[?&](?:token|password|nkey|creds)=)[^\s&#]+")
@@ -113,3 +115,8 @@ def without_password(text: str) -> str:
     if "nats+" in text:
         text = _SECRET.sub(r"\1***", _TOKEN.sub(r"\1***@", text))
     return text
+
+
+def in_one_line(text: str) -> str:
+    """A text that a peer may have written, for logs and terminals: control characters stand there as escapes."""
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}" if found[0] > "\xff" else repr(found[0])[1:-1], text)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from attrs import field, frozen
 
-from ._util.violation_counter import Warnings
+from ._util.repeated_warnings import Warnings
 from ._validation import seconds
 from .backoff import Backoff
 from .errors import BusError, Code, DeadlineExceeded, Disconnected, RequestError
@@ -124,8 +124,8 @@ async def publish_dead_letters(bus: Bus, topic: str = "dead.letters", *, bodies:
                 letter["body"] = message.body
             await bus.publish(topic, letter, timeout=1.0)
         except BusError as error:
-            text = "polybus: the dead letter of %r could not be published: %s"
-            warnings.warn(logger, anyio.current_time(), text, event.subject, error)
+            text = "the dead letter of %r could not be published: %s"
+            warnings.warn(logger, text, event.subject, error)
 
 
 def _told(attributes: Mapping[str, Any]) -> dict[str, Any]:

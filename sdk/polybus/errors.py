@@ -26,7 +26,7 @@ import enum
 import re
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from ._validation import without_password
+from ._validation import in_one_line, without_password
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -97,15 +97,19 @@ class _ByCode(type):
         return super().__call__(*args, **kwargs)
 
 
-_NOT_IN_TEXT: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_NOT_IN_A_LINE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_TEXT: Final = re.compile(r"[^\n\t]+")
+"""What of a text is shown as one line each: it may have several, and tabs."""
 
 
-def _shown(text: Any, most: int, escaped: re.Pattern[str] | None = None) -> str:
-    """The words of a peer for people and logs: not all of what is long, and nothing that writes over other lines."""
+def _shown(text: Any, most: int) -> str:
+    """The words of a peer for people and logs: not all of what is long."""
     whole = str(text)
-    cut = whole if len(whole) <= most else f"{whole[:most]}... ({len(whole)} characters)"
-    return cut if escaped is None else escaped.sub(lambda found: repr(found[0])[1:-1], cut)
+    return whole if len(whole) <= most else f"{whole[:most]}... ({len(whole)} characters)"
+
+
+def _shown_in_lines(text: Any, most: int) -> str:
+    """`_shown`, without what writes over other lines."""
+    return _TEXT.sub(lambda found: in_one_line(found[0]), _shown(text, most))
 
 
 class RequestError(BusError, metaclass=_ByCode):
@@ -159,8 +163,8 @@ class RequestError(BusError, metaclass=_ByCode):
 
     def __str__(self) -> str:
         about = f" ({self.subject!r})" if self.subject is not None else ""
-        reason = f" [{_shown(self.reason, 200, _NOT_IN_A_LINE)}]" if self.reason else ""
-        text = f": {_shown(self.text, 4000, _NOT_IN_TEXT)}" if self.text else ""
+        reason = f" [{in_one_line(_shown(self.reason, 200))}]" if self.reason else ""
+        text = f": {_shown_in_lines(self.text, 4000)}" if self.text else ""
         return f"{self.code.name}{reason}{about}{text}"
 
     def __repr__(self) -> str:
@@ -321,7 +325,7 @@ class DeadlineExceeded(BusError, TimeoutError):
     def __str__(self) -> str:
         who = "the peer gave up" if self.where == "remote" else "no answer"
         said = self.text or "raise timeout= or look at the handler"
-        return f"{who} on {self.subject!r} after {self.elapsed:.3f} s: {said}"
+        return f"{who} on {self.subject!r} after {self.elapsed:.3f} s: {in_one_line(said)}"
 
 
 class Disconnected(BusError, ConnectionError):
@@ -342,7 +346,7 @@ class Disconnected(BusError, ConnectionError):
 
     def __str__(self) -> str:
         state = "it may have run" if self.sent else "it was never sent, or not read"
-        return f"the link to {self.peer or 'the peer'} is down ({self.reason}); {state}"
+        return f"the link to {self.peer or 'the peer'} is down ({in_one_line(self.reason)}); {state}"
 
 
 class ConnectFailed(BusError, ConnectionError):
@@ -359,7 +363,7 @@ class ConnectFailed(BusError, ConnectionError):
         super().__init__(url, reason)
 
     def __str__(self) -> str:
-        return f"cannot connect to {without_password(self.url)}: {self.reason}"
+        return f"cannot connect to {without_password(self.url)}: {in_one_line(self.reason)}"
 
 
 class ProtocolError(BusError):
@@ -381,7 +385,7 @@ class ProtocolError(BusError):
     def __str__(self) -> str:
         where = f" at byte {self.offset}" if self.offset is not None else ""
         who = f"{self.protocol}: " if self.protocol else ""
-        return f"{who}{self.text}{where}"
+        return f"{who}{in_one_line(_shown(self.text, 4000))}{where}"
 
 
 class LocalProtocolError(ProtocolError):

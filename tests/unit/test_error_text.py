@@ -2,7 +2,7 @@
 
 import pytest
 
-from polybus import Forbidden, RequestError
+from polybus import BusError, ConnectFailed, DeadlineExceeded, Disconnected, Forbidden, RemoteProtocolError, RequestError
 from polybus.errors import Code
 
 
@@ -27,3 +27,22 @@ def test_characters_that_write_over_a_line_or_begin_one_in_a_reason_are_shown_as
     error: RequestError, shown: str
 ) -> None:
     assert str(error) == shown
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Disconnected("bye\x1b]0;title\x07\nERROR: none", "127.0.0.1:9"),
+        ConnectFailed("ubre+ws://127.0.0.1:9", "bye\x1b]0;title\x07\nERROR: none"),
+        DeadlineExceeded("a", 1.0, "remote", "bye\x1b]0;title\x07\nERROR: none"),
+        RemoteProtocolError("bye\x1b]0;title\x07\nERROR: none"),
+        Forbidden("no", reason="bye\x1b]0;title\x07\nERROR: none"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_a_peer_gives_as_its_reason_is_one_line_without_control_characters_in_every_error(error: BusError) -> None:
+    assert r"bye\x1b]0;title\x07\nERROR: none" in str(error)
+
+
+def test_marks_that_turn_the_direction_of_the_text_behind_them_are_shown_as_escapes() -> None:
+    assert str(Forbidden("gpj.\u202egnp \u2066x\u2069")) == r"PERMISSION_DENIED: gpj.\u202egnp \u2066x\u2069"

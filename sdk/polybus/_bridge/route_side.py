@@ -155,5 +155,5 @@ class RouteSide:
         here.services.counters.dropped += 1
         here.services.dead_letter(message.peer, message, translated(error).code, f"not bridged: {error}")
         if self._losses.add(monotonic()) == 1:
-            text = "polybus: %r could not cross the bridge (%r to %r): %s"
+            text = "%r could not cross the bridge (%r to %r): %s"
             logger.warning(text, message.subject, route.source, route.target, error)

@@ -62,7 +62,14 @@ class BusGate:
         """Count a new connection, or give the reason of its refusal."""
         if not (self.open and self._services.ready):
             return Unavailable("this server takes nobody now: it is shutting down or has not started yet")
-        return self._admissions.knock(address, len(self._services.running.links))
+        refusal = self._admissions.knock(address, len(self._services.running.links))
+        if refusal is not None:
+            self.turned_away(address, refusal.text, "too many")
+        return refusal
+
+    def turned_away(self, address: str, why: str, about: str) -> None:
+        """Log that a client was refused before `authenticate` was asked."""
+        self._services.access.turned_away(address, why, about)
 
     def left(self, address: str) -> None:
         """Take note of a connection that ended before it was accepted."""
@@ -134,7 +141,7 @@ class Serving:
         self._parts = parts
         self._origins = texts(origins, "origins", "https://example.org")
         self._hosts = texts(hosts, "hosts", "example.org")
-        check_tls(tls)
+        check_tls(tls, serves=True)
         self._tls = tls
         self._when_full = when_full
         check_type(insecure, bool, "insecure", "insecure=True")
@@ -195,6 +202,7 @@ class Serving:
                 adapter=self._adapter,
                 framing=ProtocolFeatures.of(self._adapter).framing,
                 sockets=self._sockets,
+                turned_away=gate.turned_away,
             )
             where = () if self._address is None else (self._address,)
             listening: Listening = await self._transport.listen(*where, options)

@@ -26,6 +26,7 @@ from ..headers import check_handshake_headers
 from ..plugins import Closed, Connector, DialOptions, EndpointFeatures, ProtocolAdapter, ProtocolFeatures, TransportFeatures
 from ..plugins.registry import make_recorder
 from ..plugins.targets import check_serves, check_tls, resolve_target
+from .link_log import LinkLog
 
 if TYPE_CHECKING:
     import ssl
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from ..plugins.recording import Recorder
     from .parts import BusParts
 
-logger: logging.Logger = logging.getLogger("polybus")
+logger: logging.Logger = logging.getLogger("polybus.link")
 
 _GRACE = 0.01
 _LONGEST_GRACE = 0.2
@@ -91,6 +92,7 @@ class Connecting:
                 sibling._recorder = self._recorder
         self._records = record is not None
         self._link: Link | None = None
+        self._log: LinkLog
         self._runtime: Runtime | None = None
         self._gives_bus = gives_bus
         self._backbone = backbone
@@ -123,6 +125,7 @@ class Connecting:
             link = self._link = Link(
                 links, self._services, self._adapter, url, dialer=self, serves=self._serves, backbone=self._backbone
             )
+            self._log = LinkLog(url, runtime.time)
             link.renews = callable(self._headers) or bool(self._files)
             link.recorder = self._recorder
             if within(runtime):
@@ -185,6 +188,7 @@ class Connecting:
                 # The last attempt is made when the time is up.
                 delay = min(self._backoff.delay(attempt, sources.get().rng.random), left)
                 attempt += 1
+                self._log.waiting(error.reason, attempt, delay)
                 self._services.emit(LinkRetrying(url=link.url, attempt=attempt, delay=delay, reason=error.reason))
                 await anyio.sleep(delay)
         if link.state is State.DOWN or link.state is State.CLOSED:
@@ -287,9 +291,8 @@ class Connecting:
             if not is_foreign_exception(error):
                 raise
             reason = f"headers() raised {type(error).__name__}: {error}".removesuffix(": ")
-            if link.was_up:  # no caller is there to catch it
-                text = "polybus: %s; an attempt to connect to %s follows"
-                logger.warning(text, reason, link.url, exc_info=error if self._failures == 1 else None)
+            if link.was_up and self._failures == 1:  # no caller is there to catch it; of later ones LinkLog tells
+                logger.warning("%s; an attempt to connect to %s follows", reason, self._log.url, exc_info=error)
             raise ConnectFailed(link.url, reason) from error
         return check_handshake_headers(headers)
 
@@ -310,6 +313,8 @@ class Connecting:
             self._lost = self._lost or why
             self._decided.set()
         elif self._stands and self._link is not None:
+            if isinstance(why.error, (Unauthorized, Forbidden)) and self._link.state is State.CLOSED:
+                self._log.given_up(str(why.error))
             self._down(self._link, why)
 
     def _down(self, link: Link, why: Closed) -> None:
@@ -318,6 +323,7 @@ class Connecting:
             if self._connector.reconnects:
                 link.runtime.spawn(self._come_back, link, why)
             else:  # a friendly goodbye of the peer is a loss all the same
+                self._log.gone(why.reason)
                 link.abort(evolve(why, code=1006) if why.code == 1000 else why)
 
     async def _come_back(self, link: Link, why: Closed) -> None:
@@ -325,9 +331,12 @@ class Connecting:
         attempts = self._backoff.attempts
         if link.runtime.time() - self._up_since > self._backoff.bound(self._failures):
             self._failures = 0  # a link that ends as soon as it is up counts as a failure, or the pauses would never grow
+        tell = self._log.lost
         while (attempts is None or self._failures < attempts) and self._connector.reconnects:
             delay = self._backoff.delay(self._failures, sources.get().rng.random)
             self._failures += 1
+            tell(reason, self._failures, delay)
+            tell = self._log.retrying
             self._services.emit(LinkRetrying(peer=link.peer, url=link.url, attempt=self._failures, delay=delay, reason=reason))
             await anyio.sleep(delay)
             if link.state is State.CLOSED:
@@ -336,6 +345,7 @@ class Connecting:
                 await self._try(link)
             except (Unauthorized, Forbidden) as error:
                 if not self._files or isinstance(error, Forbidden):
+                    self._log.given_up(str(error))
                     link.abort(Closed(4401, str(error), error))
                     return
                 reason = str(error)  # of what is in the files: they can be written anew
@@ -344,13 +354,16 @@ class Connecting:
                 reason = getattr(error, "reason", None) or str(error)
                 continue
             except Exception as error:
-                text = "polybus: an attempt to connect to %s failed on this side; it will be tried again: %r"
-                logger.error(text, link.url, error, exc_info=self._failures == 1)
+                if self._failures == 1:
+                    text = "an attempt to connect to %s failed on this side; it will be tried again: %r"
+                    logger.exception(text, self._log.url, error)
                 reason = repr(error)
                 continue
             self._services.counters.reconnects += 1
+            self._log.back(self._failures)
             self._established(link)
             return
+        self._log.given_up(reason, self._failures)
         link.abort(Closed(1006, f"given up after {self._failures} attempts: {reason}"))
 
     def _established(self, link: Link) -> None:

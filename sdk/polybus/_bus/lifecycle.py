@@ -126,6 +126,7 @@ class Lifecycle:
     async def _start(self) -> None:
         with self._change(Phase.STARTING):
             runtime = self._services.runtime = Runtime(self._services.limits)
+            self._services.access.warnings = runtime.warnings
             self._closed_event = anyio.Event()
             self._patience = DRAIN
             try:
@@ -173,7 +174,7 @@ class Lifecycle:
             except BaseException:
                 if error is None:
                     raise
-                logger.exception("polybus: the lifespan failed as well when its bus was left by %r", error)
+                logger.exception("the lifespan failed as well when its bus was left by %r", error)
 
     async def _leave_one(self, runtime: Runtime, *, drain: bool) -> None:
         if runtime is self._services.runtime and self._entered > 0:

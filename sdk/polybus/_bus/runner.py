@@ -166,7 +166,7 @@ class _Run:
                     if self._worker is not None:
                         serving.serve_at(self._worker.sockets(name))
                     served.append((await stack.enter_async_context(serving)).url)
-                logger.info("polybus: serving %s", served[-1])
+                logger.info("serving %s", served[-1])
                 if self._worker is None:
                     print(f"serving {served[-1]}", flush=True)
             self._serving = True
@@ -181,10 +181,10 @@ class _Run:
             if self._worker is not None and self._signalled.is_set() and number == signal.SIGTERM:
                 continue  # from the supervisor, and from who ends all processes of a service: SIGINT is the second signal here
             if self._serving and not self._signalled.is_set() and (self._worker is None or number == signal.SIGTERM):
-                logger.info("polybus: %s, draining", number.name)
+                logger.info("%s, draining", number.name)
                 self._signalled.set()
             elif self._force is None:
-                logger.warning("polybus: %s, ending at once", number.name)
+                logger.warning("%s, ending at once", number.name)
                 self._scope.cancel()
                 self._force = threading.Timer(_AT_ONCE, os._exit, (128 + number,))
                 self._force.daemon = True

@@ -132,7 +132,7 @@ class Worker:
     def _follow(self, seconds: float) -> None:
         while os.read(self._lifeline, 1):
             pass
-        logger.warning("polybus: worker %d: the process that started it has ended: ending too", self.number)
+        logger.warning("worker %d: the process that started it has ended: ending too", self.number)
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(seconds)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -160,4 +160,4 @@ class Worker:
         try:
             self._reports.send(json.dumps(fields).encode() + b"\n")
         except OSError as error:  # it has ended, or reads nothing
-            logger.debug("polybus: worker %d: not told: %s", self.number, error)
+            logger.debug("worker %d: not told: %s", self.number, error)

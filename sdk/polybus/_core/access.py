@@ -5,14 +5,13 @@ from __future__ import annotations
 import datetime
 import inspect
 import logging
-import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import anyio
 
 from .._util.event_loop import is_foreign_exception
-from .._util.violation_counter import Warnings
+from .._util.repeated_warnings import Warnings
 from ..errors import BusError, Forbidden, RequestError, Unauthorized, Unavailable
 from ..plugins import Admission, Handshake, Identity
 from ..subjects import canonical
@@ -29,6 +28,10 @@ Authorize: TypeAlias = "Callable[..., bool | Awaitable[bool]]"
 """``authorize(peer, verb, subject)``; False refuses. With a parameter ``message`` it is given the message too, or None."""
 
 _REMEMBERED = 1024
+_CREDENTIALS: Final = ("authorization", "cookie")
+"""Headers by which clients say who they are."""
+_SECRET: Final = 6
+"""Letters of a word in such a header from which on the log does not show it: shorter ones are `Bearer` and the like."""
 _ABOUT_HANDLERS = ("request", "notify", "stream", "channel", "tunnel")
 """Verbs whose subject is spelled as the handler is registered."""
 
@@ -40,31 +43,43 @@ class AccessControl:
         self._seconds = seconds  # that `authenticate` may take
         self.authenticate: Authenticate | None = authenticate
         self.authorize: Authorize | None = authorize
-        self._warnings = Warnings()
+        self.warnings: Warnings = Warnings()
+        """Those of the runtime, while there is one."""
         self._wants_message = authorize is not None and _has_parameter(authorize, "message")
 
     async def admit(self, handshake: Handshake) -> Admission | BusError:
         """Authenticate a new connection; `Unavailable`, so that it tries again, if the hook takes too long."""
         if self.authenticate is None:
             return Admission(Identity(), handshake)
+        outcome = await self._asked(self.authenticate, handshake)
+        if isinstance(outcome, (Unauthorized, Forbidden)):
+            way = f"{handshake.protocol}+{handshake.transport}"
+            self.turned_away(f"{handshake.address or 'a client'} ({way})", _refusal(outcome, handshake), "identity")
+        return outcome
+
+    def turned_away(self, address: str, why: str, about: str) -> None:
+        """Log that a client was not let in: a few of each kind, and the number of the others."""
+        self.warnings.warn(logger, "refused %s: %s", address, why, about=about)
+
+    async def _asked(self, authenticate: Authenticate, handshake: Handshake) -> Admission | BusError:
         try:
-            identity = self.authenticate(handshake)
+            identity = authenticate(handshake)
             if inspect.isawaitable(identity):
                 with anyio.move_on_after(self._seconds) as scope:
                     identity = await identity
                 if scope.cancelled_caught:
-                    logger.error("polybus: authenticate took more than %g s (Limits.handshake_timeout)", self._seconds)
+                    self.warnings.warn(logger, "authenticate took more than %g s (Limits.handshake_timeout)", self._seconds)
                     return Unavailable("it took too long to find out who you are")
         except RequestError as error:
             return error if isinstance(error, (Unauthorized, Forbidden)) else Unauthorized("not authenticated")
         except BaseException as error:  # a new connection does not end the server
-            self._failed(error, "polybus: authenticate failed, which refuses the connection")
+            self._failed(error, "authenticate failed, which refuses the connection")
             return Unauthorized("not authenticated")
         if identity is None or identity is False:
             return Unauthorized("not authenticated")
         if isinstance(identity, Identity) and identity.expires_at is not None:
             if identity.expires_at.tzinfo is None:
-                logger.error("polybus: Identity(expires_at=...) must be an aware datetime; the connection is refused")
+                self.warnings.warn(logger, "Identity(expires_at=...) must be an aware datetime; the connection is refused")
                 return Unauthorized("not authenticated")
             if identity.expires_at <= datetime.datetime.now(datetime.UTC):
                 return Unauthorized("the identity has expired: authenticate again")
@@ -84,7 +99,7 @@ class AccessControl:
                 return self.authorize(peer, verb, subject, message=message)
             return self.authorize(peer, verb, subject)
         except BaseException as error:
-            self._failed(error, "polybus: authorize(%r, %r, %r) failed, which refuses", peer, verb, subject)
+            self._failed(error, "authorize(%r, %r, %r) failed, which refuses", peer, verb, subject)
             return False
 
     async def answer(self, allowed: bool | Awaitable[bool]) -> bool:
@@ -94,7 +109,7 @@ class AccessControl:
         try:
             return bool(await allowed)
         except BaseException as error:
-            self._failed(error, "polybus: authorize failed, which refuses")
+            self._failed(error, "authorize failed, which refuses")
             return False
 
     async def may(self, peer: RemotePeer, verb: str, subject: str | int, message: Message) -> bool:
@@ -123,7 +138,21 @@ class AccessControl:
         """Log what a hook has raised; a cancellation of the task goes on."""
         if not is_foreign_exception(error):
             raise error
-        self._warnings.warn(logger, time.monotonic(), text, *args, error=error)
+        self.warnings.warn(logger, text, *args, error=error)
+
+
+def _refusal(error: RequestError, handshake: Handshake) -> str:
+    """Why a client is not let in, for the log: what it brought, by name, and nothing secret of that."""
+    text = str(error)
+    for name in _CREDENTIALS:
+        for word in handshake.headers.get(name, "").replace(";", " ").replace("=", " ").split():
+            if len(word) >= _SECRET:
+                text = text.replace(word, "***")
+    brought = [name for name in _CREDENTIALS if name in handshake.headers]
+    if handshake.tls_peer:
+        brought.append("a client certificate")
+    brought += [f"the parameter {name!r}" for name in handshake.params]
+    return f"{text}; it brought {', '.join(brought) or 'nothing that says who it is'}"
 
 
 def _remember(known: dict[str | int, bool], subject: str | int, allowed: bool) -> bool:

@@ -138,5 +138,5 @@ class HandlerExecutor:
         """Log, count and report a handler's failure."""
         self._services.counters.failed += 1
         text = described(event.error)
-        logger.error("polybus: handler of %.200r failed [%s]: %s", event.subject, event.error_id, text, exc_info=event.error)
+        logger.error("handler of %.200r failed [%s]: %s", event.subject, event.error_id, text, exc_info=event.error)
         self._services.emit(event)

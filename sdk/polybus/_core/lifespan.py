@@ -87,7 +87,7 @@ class LifespanTask:
         with anyio.move_on_after(patience):
             await self._over.wait()
         if not self._over.is_set():
-            logger.error("polybus: the lifespan of a bus has not come to its end in %g s and is cancelled", patience)
+            logger.error("the lifespan of a bus has not come to its end in %g s and is cancelled", patience)
             await self.abort()
         if self.error is not None:
             raise self.error
@@ -115,7 +115,7 @@ class LifespanTask:
         except BaseException as error:
             self.error = error
             if self._yielded and not self._stop.is_set():
-                logger.error("polybus: the lifespan of a bus has failed, which closes the bus", exc_info=error)
+                logger.error("the lifespan of a bus has failed, which closes the bus", exc_info=error)
                 await self._failed()
         finally:
             self._over.set()

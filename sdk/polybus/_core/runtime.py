@@ -17,7 +17,7 @@ from anyio.lowlevel import RunVar
 
 from .._util.cancel_scopes import effective_deadline
 from .._util.event_loop import Loop, Notifier, is_foreign_exception, running_loop, wrong_event_loop
-from .._util.violation_counter import Warnings
+from .._util.repeated_warnings import Warnings
 from .bus_identity import BusIdentities
 from .context import current_call
 from .memory import AddressBudget
@@ -88,7 +88,7 @@ class Runtime:
         """The identities of the buses at the other ends."""
         self.addresses: dict[str, Address] = {}
         """Network addresses of the accepted links."""
-        self.warnings: Warnings = Warnings()
+        self.warnings: Warnings = Warnings(self.time, self.watch)
         """Warnings that peers can cause."""
         self.gone: BusError | None = None
         """The reason why the last link that this bus opened is gone for good."""
@@ -161,6 +161,7 @@ class Runtime:
     async def close(self) -> None:
         """Cancel and await every task. Bounded by what tasks do in their own shielded clean-up."""
         self.closing = True
+        self.warnings.tell()
         self._stop.set()
         with anyio.CancelScope(shield=True):
             await self._finished.wait()
@@ -208,7 +209,7 @@ class Runtime:
             if self._stop.is_set() or not (isinstance(error, Exception) or is_foreign_exception(error)):
                 raise
             name = getattr(function, "__qualname__", function)
-            logger.exception("polybus: a background task failed (%s); the bus goes on", name)
+            logger.exception("a background task failed (%s); the bus goes on", name)
 
     def _was_cancelled_alone(self, error: BaseException) -> bool:
         """Check that this task of asyncio's was cancelled, and no other: by a handler in it, or by another task of the
@@ -275,7 +276,7 @@ class Runtime:
             try:
                 due = owner._expire(now)
             except Exception:  # a mistake of ours, or of a plugin: others must not lose their deadlines for it
-                logger.exception("polybus: a deadline of %r could not be kept; it is tried again", owner)
+                logger.exception("a deadline of %r could not be kept; it is tried again", owner)
                 due = now + _AGAIN
             if due == math.inf:
                 self.timed.pop(owner, None)

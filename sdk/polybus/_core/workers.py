@@ -93,7 +93,7 @@ class StallWarnings:
             return
         self._told[function] = now, 0
         logger.warning(
-            "polybus: %.400s has blocked the event loop for %.1f s%s: in this time nobody else was answered, nothing "
+            "%.400s has blocked the event loop for %.1f s%s: in this time nobody else was answered, nothing "
             "was sent, and deadlines passed unseen. Make it a plain def without inline=True, which runs in a thread, or give "
             "what blocks to anyio.to_thread.run_sync",
             function,

@@ -311,7 +311,7 @@ class Link:
             try:
                 self.transport.abort(why)
             except Exception:  # of a plugin's transport: whoever cuts a link goes on with the others
-                logger.exception("polybus: the connection of %s could not be cut; it is given up", self.address)
+                logger.exception("the connection of %s could not be cut; it is given up", self.address)
                 self._ended(why)
         else:
             self._ended(why)
@@ -392,7 +392,7 @@ class Link:
 
     def broken(self) -> None:
         """Cut the link for a mistake of ours, or of a plugin, which must not cost the event loop or other links."""
-        logger.exception("polybus: what came from %s could not be handled; its link is cut", self.address)
+        logger.exception("what came from %s could not be handled; its link is cut", self.address)
         self.abort(Closed(1011, "an internal error"), comes_back=True)
 
     def _take_events(self, now: float) -> None:
@@ -446,9 +446,9 @@ class Link:
             self.services.counters.dropped += 1
             text = f"{event.reason}: {event.text}" if event.text else event.reason
             if event.code is Code.PERMISSION_DENIED:  # of a handler nobody else would hear
-                template = "polybus: %s refuses %s of %.100r: %.200s"
+                template = "%s refuses %s of %.100r: %.200s"
                 self.runtime.warnings.warn(
-                    logger, now, template, self.address, event.message.kind.value, event.message.subject, text
+                    logger, template, self.address, event.message.kind.value, event.message.subject, text
                 )
             peer = self._peer_of(event.message.peer)
             self.services.dead_letter(peer, event.message, event.code, text)
@@ -498,8 +498,8 @@ class Link:
         self.services.counters.malformed += 1
         count, limit = self._offences.add(now), self.runtime.limits.bad_messages
         if count == 1:
-            template = "polybus: malformed message from %s dropped: %.200r"
-            self.runtime.warnings.warn(logger, now, template, self.address, text)
+            template = "malformed message from %s dropped: %.200r"
+            self.runtime.warnings.warn(logger, template, self.address, text)
         self.services.emit(FrameRefused(peer=self.peer, reason=reason, text=text))
         if count > limit and self._ending is None:
             self._break_off(Closed(1008, too_many(limit)))
@@ -808,9 +808,9 @@ class Link:
     def closed(self, why: Closed) -> None:
         """End the connection: it is gone."""
         first = self._ending.why if self._ending is not None else why
-        if why.code in _BROKEN and first is why:
-            template = "polybus: the connection of %s has ended: %.200s"
-            self.runtime.warnings.warn(logger, self.runtime.time(), template, self.address, why.reason)
+        if why.code in _BROKEN and first is why and not self.opened:  # of one that is dialled again its dialer tells
+            template = "the connection of %s has ended: %.200s"
+            self.runtime.warnings.warn(logger, template, self.address, why.reason)
         if why.error is None and (first.error is not None or why.code == 1006):
             why = first
         self._ended(why)

@@ -323,5 +323,5 @@ class SendQueue:
             try:
                 link.write(message, peer)
             except BusError as error:
-                logger.warning("polybus: a waiting message could not be written: %s", error)
+                logger.warning("a waiting message could not be written: %s", error)
         link.flush()

@@ -143,7 +143,7 @@ class InboundAuthorization:
             try:
                 _act(self._peer, message)
             except BusError:
-                logger.exception("polybus: %r from %r was dropped", message, self._peer)
+                logger.exception("%r from %r was dropped", message, self._peer)
         else:
             _refuse(self._peer, message)
 

@@ -80,9 +80,9 @@ class Subscriptions:
         self._warned = True
         runtime = self._peer.link.runtime
         text = (
-            "polybus: %r has %d subscriptions (Limits.subscriptions=%d; what they cost counts in Limits.total_bytes=%d); "
+            "%r has %d subscriptions (Limits.subscriptions=%d; what they cost counts in Limits.total_bytes=%d); "
             "%.100r and others refused"
         )
         limits, count = runtime.limits, len(self.patterns)
         facts = self._peer, count, limits.subscriptions, limits.total_bytes, pattern
-        runtime.warnings.warn(logger, runtime.time(), text, *facts)
+        runtime.warnings.warn(logger, text, *facts)

@@ -228,7 +228,7 @@ class SubscriptionAnnouncer:
         try:
             await self.announce(pattern)
         except BusError as error:
-            logger.warning("polybus: not all peers hear of %r: %s", pattern, error)
+            logger.warning("not all peers hear of %r: %s", pattern, error)
 
     async def _announce_to(self, peer: Peer, interest: Interest, *, alone: bool = False) -> None:
         """Tell one peer, and wait until it knows. One that is asked alone must carry it too where it has dialled in."""
@@ -368,8 +368,7 @@ class SubscriptionAnnouncer:
         try:
             link.session.send(_announcement(verb, name, peer), link.runtime.time(), peer.key)
         except BusError as error:  # a subject that this wire keeps to itself
-            now = link.runtime.time()
-            link.runtime.warnings.warn(logger, now, "polybus: %r does not hear of %r: %s", peer, name, error)
+            link.runtime.warnings.warn(logger, "%r does not hear of %r: %s", peer, name, error)
         else:
             link.services.counters.sent += 1
 
@@ -412,7 +411,7 @@ class SubscriptionAnnouncer:
                 names = ", ".join(map(repr, patterns))
                 what = "reads no subscriptions" if peer in self._recipients.unconfirmed else "matches exact subjects only"
                 why = peer.negotiation.unsupported(f"it {what}, and does not hear of {names}")
-                link.runtime.warnings.warn(logger, link.runtime.time(), "polybus: %s", why)
+                link.runtime.warnings.warn(logger, "%s", why)
         except BusError:
             return
         finally:
@@ -426,7 +425,7 @@ def _send(message: Message, peer: Peer) -> None:
     try:
         peer.link.answer(message, peer)
     except (LocalProtocolError, Unsupported) as error:
-        logger.debug("polybus: %r is not told of %r: %s", peer, message.subject, error)
+        logger.debug("%r is not told of %r: %s", peer, message.subject, error)
 
 
 def _announcement(verb: str, interest: Interest, peer: Peer, kind: Kind = Kind.SUBSCRIBE) -> Message:

@@ -375,7 +375,7 @@ class Publisher:
         """
         self._services.counters.dropped += 1
         if self._unsent.add(monotonic()) == 1:
-            text = "polybus: %.200r could not be %s to %r, nor may others like it: %.300s"
+            text = "%.200r could not be %s to %r, nor may others like it: %.300s"
             logger.warning(text, message.subject, how, peer, error)
 
     # -- buses that are reached on several ways --------------------------------------------------------------------------

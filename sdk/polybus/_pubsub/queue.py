@@ -49,7 +49,6 @@ class SubscriptionQueue(ABC):
         "_least_kept",
         "_lines",
         "_mark",
-        "_misfits",
         "_most",
         "_most_free",
         "_overflow",
@@ -101,7 +100,6 @@ class SubscriptionQueue(ABC):
         self._told: int = 0
         """The number dropped when that was told last."""
         self._lines: ViolationCounter = ViolationCounter()
-        self._misfits: ViolationCounter | None = None
         self._room: list[Any] | None = None
         self._most: int = services.limits.queue_bytes
         self._bytes: int = 0
@@ -305,7 +303,7 @@ class SubscriptionQueue(ABC):
         runtime.watch(self, self._tells_at)
         self._services.emit(SubscriptionSlow(peer=peer, pattern=self.pattern, unread=unread, dropped=self.dropped))
         text = (
-            "polybus: %.200r is read too slowly: %d publications wait (queue=%d, Limits.queue_bytes=%d, when_full=%r), %d were "
+            "%.200r is read too slowly: %d publications wait (queue=%d, Limits.queue_bytes=%d, when_full=%r), %d were "
             "dropped. Read faster (what takes long belongs into a task of its own), raise queue= or Limits.queue_bytes, or "
             "choose another when_full="
         )
@@ -315,12 +313,10 @@ class SubscriptionQueue(ABC):
         logger.log(level, text, self.pattern, unread, self.queue, self._most, self.when_full, self.dropped)
 
     def _skipped(self, message: Message, what: str, why: str) -> None:
-        """Log that a publication does not fit its reader: once a minute, since its sender must not fill the log."""
-        if self._misfits is None:
-            self._misfits = ViolationCounter()
-        if self._misfits.add(self._host.time()) == 1:
-            text = "polybus: a publication of %.200r from %s does not fit %.200s and is skipped, as are others like it: %.300r"
-            logger.warning(text, message.subject, message.peer or "this bus", what, why)
+        """Log that a publication does not fit its reader: its sender must not fill the log, so others like it are counted."""
+        text = "a publication of %.200r from %s does not fit %.200s and is skipped: %.300r"
+        sender = message.peer or "this bus"
+        self._host.warnings.warn(logger, text, message.subject, sender, what, why, about=(self.pattern, what), lines=1)
 
     def _expire(self, now: float) -> float:
         """Tell what was dropped meanwhile, when the pause is over, and when it is to be called next. Called by the runtime."""

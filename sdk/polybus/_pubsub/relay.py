@@ -76,15 +76,18 @@ class Relay:
         self._services.dead_letter(message.peer, message, Code.FAILED_PRECONDITION, text)
         if subject not in self._stopped and len(self._stopped) < _HINTS:
             self._stopped.add(subject)
-            logger.warning("polybus: %.200s", text)
+            logger.warning("%.200s", text)
 
     def hint(self, subject: str | int, source: Peer) -> bool:
-        """Log once for each subject that a relay would pass publications on. False where that is known from before."""
+        """Warn once for each subject that a relay would pass publications on. False where that is known from before."""
         if subject in self._hinted:
             return False
         others = [peer for peer in self._recipients.remote.match(subject) if peer is not source]
         if others and len(self._hinted) < _HINTS:
             self._hinted.add(subject)
-            text = "polybus: %r published %.100r, which %d other peers subscribed to; bus.relay(%.100r) would pass it on"
-            logger.info(text, source, subject, len(others), subject)
+            text = (
+                "%r published %.100r, which %d other peers subscribed to, and none of them hears of it: clients are isolated. "
+                "bus.relay(%.100r), or polybus serve --relay, passes it on"
+            )
+            self._services.running.warnings.warn(logger, text, source, subject, len(others), subject)
         return True

@@ -87,7 +87,7 @@ class HttpStatus:
                     try:
                         await self._listener.serve(self._answer)
                     except OSError as error:  # such as no file descriptors left: no reason to end what is being served
-                        logger.warning("polybus: %s pauses for a second: %s", self.url, error)
+                        logger.warning("%s pauses for a second: %s", self.url, error)
                         await anyio.sleep(1)
         finally:
             with anyio.CancelScope(shield=True):

@@ -129,6 +129,8 @@ class Broker:
             raise LocalProtocolError("this broker is entered already: make another one")
         runtime = self._runtime = Runtime(self.limits)
         self._loop = runtime.loop
+        for authority in self._authorities:
+            authority.warnings = runtime.warnings
         limits = self.limits
         registry = ClientRegistry(
             runtime.time,
@@ -201,6 +203,7 @@ class Broker:
                 hosts=hosts,
                 tls=self._tls if transport.name in _SECURE else None,
                 private=not (self._insecure or self._authorities[side].authenticate is not None),
+                turned_away=self._gates[side].turned_away,
             )
             listening = await transport.listen(address, options)
             self._listening.append(listening)

@@ -127,7 +127,7 @@ class _Connection:
         try:
             self._side.take(self._participant, frames)
         except Exception:  # it costs this connection, and neither the event loop nor the others
-            logger.exception("polybus: what came from %s could not be handled; its connection is cut", self.address)
+            logger.exception("what came from %s could not be handled; its connection is cut", self.address)
             self.abort(Closed(1011, "an internal error"))
 
     def closed(self, why: Closed) -> None:
@@ -160,7 +160,14 @@ class BrokerGate:
     def knock(self, address: str) -> BusError | None:
         if not self.open:
             return Unavailable("this broker is shutting down")
-        return self._admissions.knock(address, len(self.ends))
+        refusal = self._admissions.knock(address, len(self.ends))
+        if refusal is not None:
+            self.turned_away(address, refusal.text, "too many")
+        return refusal
+
+    def turned_away(self, address: str, why: str, about: str) -> None:
+        """Log that a client was refused before `authenticate` was asked."""
+        self._authority.turned_away(address, why, about)
 
     def left(self, address: str) -> None:
         self._admissions.left(address)
@@ -192,7 +199,7 @@ class BrokerGate:
             try:
                 end.tick(now)
             except Exception:
-                logger.exception("polybus: the connection of %s is cut after a mistake of ours", end.address)
+                logger.exception("the connection of %s is cut after a mistake of ours", end.address)
                 end.abort(Closed(1011, "an internal error"))
 
 

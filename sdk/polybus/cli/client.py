@@ -12,8 +12,11 @@ from typing import Annotated, Any
 
 import anyio
 from rich.console import Console
+from rich.highlighter import JSONHighlighter
+from rich.text import Text
 
 from .. import Bus, Disconnected, Message, Unsupported
+from .._validation import in_one_line
 from ..events import BusEvent, LinkDown, LinkUp
 from .options import AnyUrl, Body, Ca, Header, Json, Wait, argument, duration, option
 from .problems import PeerError, UsageError, say, unwrapped
@@ -53,7 +56,7 @@ def request(
 
     answer = anyio.run(ask)
     if sys.stdout.isatty() and not as_json:
-        Console().print_json(json_line(answer))
+        Console(soft_wrap=True).print(_coloured(json_line(answer, pretty=True)))
     else:
         print(json_line(answer), flush=True)
 
@@ -207,6 +210,14 @@ async def _until_signal(scope: anyio.CancelScope) -> None:
 
 def _show(message: Message, *, pretty: bool) -> None:
     if pretty:
-        Console(soft_wrap=True).print(f"[bold]{message.subject}[/bold]", json_line(message.body), markup=True)
+        subject = Text(in_one_line(str(message.subject)), style="bold")
+        Console(soft_wrap=True).print(subject, _coloured(json_line(message.body)))
     else:
         print(json_line({"subject": message.subject, "body": message.body, "headers": message.headers or {}}), flush=True)
+
+
+def _coloured(text: str) -> Text:
+    """JSON for a terminal. It is no markup: what stands in brackets is part of it."""
+    coloured = Text(text)
+    JSONHighlighter().highlight(coloured)
+    return coloured

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import TypeVar
 
-from .._validation import without_password
+from .._validation import in_one_line, without_password
 from ..errors import (
     BusError,
     ConnectFailed,
@@ -41,7 +41,7 @@ class PeerError(Exception):
 
 def say(text: str) -> None:
     """One line on stderr."""
-    print("polybus: " + " ".join(without_password(text).split()), file=sys.stderr, flush=True)
+    print("polybus: " + in_one_line(" ".join(without_password(text).split())), file=sys.stderr, flush=True)
 
 
 def describe(error: Exception) -> tuple[str, int]:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
+from .._validation import in_one_line
+
 
 class Printer:
     """Writes to stdout; colours follow the terminal and NO_COLOR."""
@@ -15,15 +17,16 @@ class Printer:
         self._console = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
 
     def head(self, text: str) -> None:
-        self._console.print(Text(text, style="bold"))
+        self._console.print(Text(in_one_line(text), style="bold"))
 
     def line(self, label: str, text: str, *, style: str = "") -> None:
-        self._console.print(Text.assemble((label, "dim"), (text, style)))
+        self._console.print(Text.assemble((label, "dim"), (in_one_line(text), style)))
 
     def table(self, heads: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str] = ()) -> None:
         """Columns as wide as they need to be; `styles` are those of the first cells of the rows."""
-        widths = [max(len(row[column]) for row in (heads, *rows)) for column in range(len(heads))]
-        for number, row in enumerate((heads, *rows)):
+        shown = [[in_one_line(cell) for cell in row] for row in (heads, *rows)]
+        widths = [max(len(row[column]) for row in shown) for column in range(len(heads))]
+        for number, row in enumerate(shown):
             cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
             style = "dim" if number == 0 else styles[number - 1] if styles else ""
             if not any(row):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import ssl
 import sys
 from contextlib import AbstractAsyncContextManager
@@ -22,6 +23,9 @@ _IMPATIENT = Backoff(maximum=1.0)
 
 _FOR_EVER: Final = 1e9
 """Seconds."""
+
+_CONTROLS = re.compile(r"[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+"""What JSON may have in texts as it is, and is nothing for a terminal; the others it has escaped."""
 
 _FAREWELL = 0.3
 """Seconds for a peer to answer the goodbye: a command ends by its deadline, also where nobody answers at all."""
@@ -147,6 +151,12 @@ def parse_subject(url: str, text: str) -> str | int:
 
 
 def json_line(value: Any, *, pretty: bool = False) -> str:
-    """JSON; bytes are base64."""
+    """JSON; bytes are base64, and what a terminal would act upon is escaped, as JSON may have it in texts."""
     line = msgspec.json.encode(value, enc_hook=str)
-    return (msgspec.json.format(line, indent=2) if pretty else line).decode()
+    if not pretty:
+        return _for_terminal(line.decode())
+    return "\n".join(map(_for_terminal, msgspec.json.format(line, indent=2).decode().split("\n")))
+
+
+def _for_terminal(line: str) -> str:
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", line)

@@ -80,7 +80,7 @@ class DrainingServer(uvicorn.Server):
         """Let nobody in, let handlers finish, tell the peers; then what uvicorn does."""
         buses = list(dict.fromkeys(attachment.bus for attachment in attached_here()))
         if buses and not self.force_exit:
-            logger.info("polybus: draining")
+            logger.info("draining")
             for server in self.servers:
                 server.close()
             with anyio.CancelScope() as self._farewell:
@@ -97,7 +97,7 @@ class DrainingServer(uvicorn.Server):
             return
         if self._worker is not None and sig == signal.SIGTERM:
             return  # from the supervisor, and from who ends all processes of a service: SIGINT is the second signal here
-        logger.warning("polybus: second signal, ending at once")
+        logger.warning("second signal, ending at once")
         self.force_exit = True
         if self._loop is not None and self._farewell is not None:
             self._loop.call_soon_threadsafe(self._farewell.cancel)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from attrs import field, frozen
@@ -63,6 +63,10 @@ class Connector(Protocol):
         ...
 
 
+def _unheard(address: str, why: str, about: str) -> None:
+    """Tell nobody."""
+
+
 @frozen(kw_only=True)
 class ListenOptions:
     """Options of a listener."""
@@ -86,6 +90,9 @@ class ListenOptions:
     sockets: tuple[socket.socket, ...] = ()
     """Bound already, by `EndpointFeatures.bind` in another process too, and now the listener's: it binds nothing, and leaves
     what belongs to the address, such as the file of a Unix socket, to others."""
+    turned_away: Callable[[str, str, str], None] = _unheard
+    """``turned_away(address, why, about)`` is told of a client that breaks a rule of this listener, such as `origins`: for the
+    log, in which those with the same word `about` are counted together."""
 
 
 class Listening(Protocol):

@@ -86,7 +86,7 @@ def split_url(url: str, *, takes_user: bool = False) -> SplitUrl:
     """
     scheme, found, rest = url.partition("://")
     shown = repr(without_password(url))
-    protocol, plus, transport = scheme.partition("+")
+    protocol, plus, transport = scheme.lower().partition("+")  # RFC 3986, section 3.1
     if not (found and plus and protocol and transport):
         raise ValueError(
             f"{shown} is no bus URL: it has the form protocol+transport://address, for example ubre+ws://127.0.0.1:8000/bus"
@@ -99,7 +99,7 @@ def split_url(url: str, *, takes_user: bool = False) -> SplitUrl:
     if parts.fragment:
         raise ValueError(f"{shown}: a bus URL has no fragment (#{parts.fragment})")
     try:
-        _ = parts.port
+        _ = parts.port if transport != "unix" else None
     except ValueError as error:
         raise ValueError(f"{shown}: {error}") from None
     if parts.username is not None and transport in _WITH_HEADERS and not takes_user:
@@ -127,7 +127,7 @@ def resolve_url(
     Raises:
         ValueError: Malformed; a protocol or transport that is not installed; an option that is not known.
     """
-    user_options = _user_options(protocol or url.partition("+")[0])
+    user_options = _user_options(protocol or url.partition("+")[0].lower())
     parts = split_url(url, takes_user=user_options is not None)
     transport = find_transport(parts.transport)
     options, rest = dict(parts.options), dict[str, str]()
@@ -147,6 +147,24 @@ def resolve_url(
     if parts.transport in _OVER_HTTP:
         transport = _load("transports", parts.transport)(find_http_binding(adapter))
     return adapter, transport, f"{parts.address}?{urlencode(rest)}" if rest else parts.address
+
+
+def mistyped_options(url: str, protocol: str | ProtocolAdapter | None = None) -> str:
+    """Members of a URL's query that go to the server, and are so close to an option that they were probably meant to be one.
+
+    Args: as `resolve_url`.
+
+    Returns:
+        What to tell of them; nothing where there are none.
+    """
+    parts = split_url(url, takes_user=True)
+    if parts.transport not in _WITH_QUERY or not parts.options:
+        return ""
+    from difflib import get_close_matches
+
+    known = list(_option_names(protocol or parts.protocol) or ())
+    close = {name: get_close_matches(name.lower(), known, 1, 0.75) for name in parts.options if known and name not in known}
+    return "; ".join(f"{name}: did you mean {option[0]}" for name, option in close.items() if option)
 
 
 def _user_options(protocol: str | ProtocolAdapter) -> Callable[[str, str | None], Mapping[str, str]] | None:

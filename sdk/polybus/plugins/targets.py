@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 
-from .._validation import shown
+from .._validation import shown, without_password
 from ..subjects import check_pattern
 from . import Connector, ProtocolAdapter
-from .registry import find_protocol, resolve_url
+from .registry import find_protocol, mistyped_options, resolve_url
+
+logger: logging.Logger = logging.getLogger("polybus")
 
 
 def resolve_target(
@@ -20,6 +23,8 @@ def resolve_target(
     """
     if isinstance(target, str):
         adapter, transport, address = resolve_url(target, protocol)
+        if slips := mistyped_options(target, protocol):
+            logger.warning("%s?, in %s; it is no option, and goes to the server as it is", slips, without_password(target))
         return adapter, transport.connector(address)
     check_transport(target, verb)
     if protocol is None:
@@ -37,12 +42,21 @@ def check_transport(target: object, verb: str) -> None:
         )
 
 
-def check_tls(tls: object) -> None:
-    """Raise TypeError for what is no `ssl.SSLContext`; without importing ssl, which not every platform has."""
+def check_tls(tls: object, *, serves: bool = False) -> None:
+    """Raise TypeError for what is no `ssl.SSLContext`, ValueError for one of the other side; without importing ssl, which not
+    every platform has."""
     if tls is not None and not callable(getattr(tls, "wrap_bio", None)):
         raise TypeError(
             f"tls={shown(tls)}: an ssl.SSLContext, for example ssl.create_default_context(cafile=...), not {type(tls).__name__}"
         )
+    side = getattr(getattr(tls, "protocol", None), "name", "")
+    if serves and side == "PROTOCOL_TLS_CLIENT":
+        raise ValueError(
+            "tls= is a context for clients, and every connection would fail: a server needs "
+            "ssl.create_default_context(ssl.Purpose.CLIENT_AUTH) with its certificate, by load_cert_chain(cert, key)"
+        )
+    if not serves and side == "PROTOCOL_TLS_SERVER":
+        raise ValueError("tls= is a context for servers: a client needs ssl.create_default_context(cafile=...)")
 
 
 def check_serves(serves: object) -> tuple[str | int, ...]:

@@ -57,9 +57,11 @@ def one_line(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, 
 
 
 @contextmanager
-def serving(folder: Path, *options: str, url: str = "ubre+tcp://127.0.0.1:0") -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def serving(
+    folder: Path, *options: str, url: str = "ubre+tcp://127.0.0.1:0", app: str = APP
+) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """`polybus serve app:bus` in a process of its own; its URL and the process."""
-    (folder / "app.py").write_text(APP)
+    (folder / "app.py").write_text(app)
     process = subprocess.Popen(
         [*COMMAND, "serve", "app:bus", url, *options],
         cwd=folder,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from contextlib import suppress
 from urllib.parse import urlsplit
 
@@ -10,7 +11,7 @@ import anyio
 import pytest
 
 from polybus import Bus, Forbidden, Route, Unauthorized, bridge, connect
-from polybus._util.violation_counter import Warnings
+from polybus._util.repeated_warnings import Warnings
 from tests.support import bounded, eventually
 
 pytestmark = pytest.mark.anyio
@@ -79,24 +80,64 @@ async def test_who_connects_again_and_again_to_send_nonsense_does_not_fill_the_l
                     await stream.send(b"\0\0\0\x02{]")
                     await eventually(lambda: bus.stats().malformed == number + 1)  # noqa: B023
     lines = [record.getMessage() for record in caplog.records if "malformed message" in record.getMessage()]
-    assert len(lines) == 10 and lines[-1].endswith("(others like this are not logged for up to a minute)")
+    assert len(lines) == 4 and lines[2].endswith(COUNTED) and lines[3].startswith("27 more within ")
     assert bus.stats().malformed == 30
 
 
-def test_warnings_are_written_again_after_a_minute_and_those_of_another_kind_at_once(caplog: pytest.LogCaptureFixture) -> None:
-    warnings, logger = Warnings(), logging.getLogger("polybus")
-    for now in (100.0, 130.0, 161.0):
+COUNTED = " (others like it are counted, and told within a minute)"
+
+
+def test_of_many_warnings_three_are_written_and_the_others_counted_until_the_minute_is_over(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = [100.0]
+    warnings, logger = Warnings(lambda: clock[0]), logging.getLogger("polybus")
+    for clock[0] in (100.0, 130.0, 161.0):
         for number in range(20):
-            warnings.warn(logger, now, "one %d", number)
-    warnings.warn(logger, 161.0, "another")
-    said = [record.getMessage() for record in caplog.records]
-    assert said == [
-        *(f"one {number}" for number in range(9)),
-        "one 9 (others like this are not logged for up to a minute)",
-        *(f"one {number}" for number in range(9)),
-        "one 9 (others like this are not logged for up to a minute)",
+            warnings.warn(logger, "one %d", number)
+    warnings.warn(logger, "another")
+    assert [record.getMessage() for record in caplog.records] == [
+        "one 0",
+        "one 1",
+        f"one 2{COUNTED}",
+        "37 more within 61 s, the last of them: one 19",
+        "one 0",
+        "one 1",
+        f"one 2{COUNTED}",
         "another",
     ]
+    warnings.tell()
+    warnings.tell()
+    assert caplog.records[-1].getMessage() == "17 more within 0 s, the last of them: one 19"
+    assert len(caplog.records) == 9
+
+
+def test_a_count_is_told_when_the_minute_is_over_though_nothing_follows(caplog: pytest.LogCaptureFixture) -> None:
+    watched = list[float]()
+    warnings = Warnings(lambda: 100.0, lambda _, when: watched.append(when))
+    for number in range(20):
+        warnings.warn(logging.getLogger("polybus"), "one %d", number)
+    assert watched == [160.0]
+    assert warnings._expire(159.0) == 160.0
+    assert warnings._expire(160.0) == math.inf
+    assert caplog.records[-1].getMessage() == "17 more within 60 s, the last of them: one 19"
+
+
+def test_warnings_about_more_things_than_are_told_apart_are_counted_together(caplog: pytest.LogCaptureFixture) -> None:
+    warnings = Warnings(lambda: 100.0)
+    for number in range(10_000):
+        warnings.warn(logging.getLogger("polybus"), "one %d", number, about=number, lines=1)
+    assert 256 <= len(caplog.records) <= 258
+    assert len(warnings._kinds) <= 257
+    warnings.tell()
+    assert caplog.records[-1].getMessage().endswith("the last of them: one 9999")
+
+
+def test_texts_of_peers_among_the_arguments_have_escapes_for_control_characters(caplog: pytest.LogCaptureFixture) -> None:
+    Warnings().warn(
+        logging.getLogger("polybus"), "%s has ended: %.200s", "127.0.0.1:9", "bye\x1b[2J\nERROR polybus: all is lost"
+    )
+    assert caplog.records[0].getMessage() == r"127.0.0.1:9 has ended: bye\x1b[2J\nERROR polybus: all is lost"
 
 
 @pytest.mark.parametrize(
@@ -122,7 +163,7 @@ async def test_who_connects_again_and_again_to_break_the_rules_of_a_transport_do
                             await stream.receive()
             await eventually(lambda: not bus.stats().links)
     lines = [record.getMessage() for record in caplog.records]
-    assert len(lines) == 10 and lines[-1].endswith("(others like this are not logged for up to a minute)")
+    assert len(lines) == 4 and lines[2].endswith(COUNTED) and lines[3].startswith("27 more within ")
     assert all(said in line for line in lines)
 
 
@@ -150,4 +191,4 @@ async def test_hooks_that_fail_for_each_stranger_do_not_fill_the_log(caplog: pyt
                         await stranger.request(f"no.{number}")
     for word in ("authenticate", "authorize"):
         records = [record for record in caplog.records if f"{word}" in record.getMessage() and record.exc_info]
-        assert len(records) == 10, word
+        assert len(records) == 3, word

@@ -298,14 +298,14 @@ async def test_a_certificate_for_another_name_is_refused(anyio_backend: Any, sec
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert("other.example").configure_cert(context)
     async with running(anyio_backend) as host, serving(host, secure_url, tls=context) as server:
-        with pytest.raises(ConnectFailed, match="certificate is not trusted.*127.0.0.1"):
+        with pytest.raises(ConnectFailed, match="certificate is not for 127.0.0.1"):
             await dial(host, server.url, tls=client_tls(authority))
         await server.gate.until(lambda: server.gate.gone == 1)
 
 
 async def test_a_server_without_tls_is_recognised(anyio_backend: Any) -> None:
     async with running(anyio_backend) as host, serving(host, "tcp://127.0.0.1:0") as server:
-        with pytest.raises(ConnectFailed, match="does the server speak TLS on this port"):
+        with pytest.raises(ConnectFailed, match="speaks no TLS on this port"):
             await dial(host, server.url.replace("tcp", "tls"))
         assert "looks like a TLS hello" in (await (await server.gate.peer()).end()).reason
 

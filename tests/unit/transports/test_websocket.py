@@ -54,9 +54,9 @@ async def test_the_handshake_shows_what_the_request_said(anyio_backend: Any) -> 
 @pytest.mark.parametrize(
     ("data", "status", "text"),
     [
-        (request(Origin="http://evil.example"), 403, "origins=['http://evil.example']"),
+        (request(Origin="http://evil.example"), 403, "Origin 'http://evil.example'"),
         (request(Origin="null"), 403, "'null'"),
-        (request(Host="evil.example"), 421, "hosts=['evil.example']"),
+        (request(Host="evil.example"), 421, "Host 'evil.example'"),
         (request(Host=None), 400, "Host header is missing"),
         (request("/other"), 404, "only at /bus"),
         (request(Sec_WebSocket_Protocol="other"), 400, "spoken here test.v1"),
@@ -72,7 +72,7 @@ async def test_the_handshake_shows_what_the_request_said(anyio_backend: Any) -> 
         (b"x" * 30_000, 414, ""),
         (request(method="POST", Content_Length="2") + b"{}", 400, "a GET without a body"),
         (b"\r\n\r\n", 400, "no HTTP/1.1 request for a WebSocket"),
-        (b"\x16\x03\x01\x02\0\r\n\r\n", 400, "no HTTP/1.1 request for a WebSocket"),
+        (b"\x16\x03\x01\x02\0\r\n\r\n", 400, "what came is a TLS hello"),
         (request(Host="127.0.0.1\r\nHost: evil.example"), 400, "more than one Host"),
     ],
 )

@@ -56,7 +56,7 @@ class _Connection(tcp_server.TCPServer):
         try:
             await super().run()
         except* Exception:
-            logger.debug("polybus: hypercorn has failed at a request, its connection is closed", exc_info=True)
+            logger.debug("hypercorn has failed at a request, its connection is closed", exc_info=True)
 
 
 class HypercornServer:

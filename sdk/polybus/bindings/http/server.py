@@ -125,7 +125,7 @@ class HttpRequest(AsgiRequest):
             await self.send(send, _start(200, body, headers))
             await self.write(send, body)
         except OSError as error:
-            logger.debug("polybus: gone before its answer: %r", error)
+            logger.debug("gone before its answer: %r", error)
 
     async def write(self, send: Send, body: bytes, *, more: bool = False) -> None:
         """Hand a body to the server in pieces: it keeps little of it then, and the rest is still this side's to count. May
@@ -265,7 +265,7 @@ class HttpEndpoint(ABC):
         except HandshakeRejected as turned:
             await turn_away(send, turned)
         except WriteStalled as stalled:
-            logger.debug("polybus: the connection of %s was cut: %s", client_of(scope), stalled)
+            logger.debug("the connection of %s was cut: %s", client_of(scope), stalled)
 
     def knock(self, scope: Scope, receive: Receive) -> HttpRequest:
         """Look at a request before its body is read. May raise `HandshakeRejected`: 503 while no client is let in; what
@@ -284,7 +284,7 @@ async def respond(send: Send, status: int, body: bytes, headers: Sequence[tuple[
         await send(_start(status, body, headers))
         await send({"type": "http.response.body", "body": body})
     except OSError as error:
-        logger.debug("polybus: gone before its answer: %r", error)
+        logger.debug("gone before its answer: %r", error)
 
 
 def _start(status: int, body: bytes, headers: Sequence[tuple[bytes, bytes]]) -> dict[str, Any]:

@@ -19,11 +19,11 @@ from uvicorn.lifespan.off import LifespanOff
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from ..._util.repeated_warnings import Warnings
 from ..._util.sources import sources
-from ..._util.violation_counter import Warnings
 from ...plugins import AsgiApp, ListenOptions
 from ...transports._stream.sockets import PingProgress, Signs, signs_of
-from ...transports._ws.frames import MAX_FRAGMENTS
+from ...transports._ws.frames import MAX_FRAGMENTS, core_logger
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGIReceiveEvent
@@ -54,10 +54,10 @@ class _Http(H11Protocol):
 
 def _limited_log(options: ListenOptions) -> logging.Logger:
     """Make a logger before that of uvicorn, which lets through as much of each kind as of other transports."""
-    usual, warnings = logging.getLogger("uvicorn.error"), Warnings()
+    usual, warnings = logging.getLogger("uvicorn.error"), Warnings(options.host.time)
     log = logging.Logger(usual.name)
     log.parent = usual
-    log.addFilter(lambda record: warnings.allows(str(record.msg), options.host.time()))
+    log.addFilter(lambda record: warnings.allows(str(record.msg)))
     return log
 
 
@@ -144,6 +144,10 @@ class PatientWebSockets(WebSocketsSansIOProtocol):
     """Time at which its turn began."""
     _goes_on = False
     """Its next turn has been asked for."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.conn.logger, self.conn.debug = core_logger, False  # uvicorn's log at DEBUG would have the headers, with tokens
 
     def data_received(self, data: bytes) -> None:
         self._heard = True

@@ -224,7 +224,7 @@ class ErraiClient(HttpClient):
         """Try a WebSocket. True if it carries everything from now on, but what is too large for it."""
         self._upgrade = upgrade = WebSocketNegotiation(self.post, self, self._offer, self._requests, self._options)
         if not await upgrade.negotiate():
-            logger.info("polybus: %s: no WebSocket: %s", self.address, upgrade.reason)
+            logger.info("%s: no WebSocket: %s", self.address, upgrade.reason)
             return False
         async with self._posting:  # all answers have been delivered
             if upgrade.socket is None or upgrade.over:

@@ -171,7 +171,7 @@ class RecordingProxy:
         try:
             transport = await self._connector_for(handshake).connect(options)
         except BusError as error:
-            logger.warning("polybus: %s", error)
+            logger.warning("%s", error)
             decided(error if not isinstance(error, ConnectFailed) else TooManyRequests(f"the server is not there: {error}"))
             return
         self._dialled[id(handshake)] = transport

@@ -133,7 +133,7 @@ class CaptureRecorder:
                 process.open()
                 return process
             except OSError as error:
-                logger.warning("polybus: no process could be begun to write %s (%s): a thread does it", self.path, error)
+                logger.warning("no process could be begun to write %s (%s): a thread does it", self.path, error)
         from ..writer.thread import WriterThread
 
         thread = WriterThread(self._waiting, self._settings)
@@ -153,9 +153,7 @@ class CaptureRecorder:
         self._writer.stop()
         thread.join(_PATIENCE)
         if thread.is_alive():
-            logger.error(
-                "polybus: the disk below %s does not answer; %d frames are not written yet", self.path, self.stats().waiting
-            )
+            logger.error("the disk below %s does not answer; %d frames are not written yet", self.path, self.stats().waiting)
 
 
 def make_recorder(

@@ -90,9 +90,7 @@ class Redaction:
             except Exception:
                 if not self._failed:
                     self._failed = True
-                    logger.exception(
-                        "polybus: redaction has failed on a frame of %s; such frames are recorded empty", end.protocol
-                    )
+                    logger.exception("redaction has failed on a frame of %s; such frames are recorded empty", end.protocol)
                 changed = b""
             if changed != frame:
                 made[row] = bytes(changed)

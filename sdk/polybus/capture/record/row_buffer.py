@@ -76,7 +76,7 @@ class RowBuffer:
         try:
             return self.packer.pack(flat) if flat else None
         except Exception:  # a mistake of ours: it costs these rows, and not the bus
-            logger.exception("polybus: recorded frames could not be packed, and are lost; the recording goes on")
+            logger.exception("recorded frames could not be packed, and are lost; the recording goes on")
             self.lose(len(flat) // FIELDS)
             return None
 

@@ -247,7 +247,7 @@ class _Player:
         except BusError as error:
             if not self._report.connections:
                 raise
-            logger.warning("polybus: what was said over %s cannot be said again: %s", conn[0], error)
+            logger.warning("what was said over %s cannot be said again: %s", conn[0], error)
         there[conn[1]] = client
         return client
 
@@ -270,7 +270,7 @@ class _Player:
         try:
             said = client is not None and await self._say(client, recorded, message)
         except BusError as error:
-            logger.warning("polybus: %s of %r cannot be said again: %s", kind, message.subject, error)
+            logger.warning("%s of %r cannot be said again: %s", kind, message.subject, error)
         (self._report.said if said else self._report.skipped)[kind] += 1
 
     async def _say(self, client: _Client, recorded: RecordedMessage, message: Message) -> bool:

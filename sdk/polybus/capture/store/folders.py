@@ -47,7 +47,7 @@ class Folder:
         for number, sealed, path in self._segments():
             self._next = number + 1
             if not sealed and (torn := seal_left_open(path)) is not None and torn:
-                logger.warning("polybus: %s was left in the middle of a batch: %d bytes are lost", path, torn)
+                logger.warning("%s was left in the middle of a batch: %d bytes are lost", path, torn)
                 gaps.append(Gap("killed", 0, segment=number, bytes=torn))
         return gaps + self.trim(time.time())
 
@@ -91,7 +91,7 @@ class Folder:
                 first, gone = _what_goes_with(path, number)
                 path.unlink()
             except OSError as error:
-                logger.error("polybus: %s is to be removed, and cannot be: %s", path, error)
+                logger.error("%s is to be removed, and cannot be: %s", path, error)
                 break
             removed += (first, number)
             frames += gone

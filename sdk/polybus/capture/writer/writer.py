@@ -96,7 +96,7 @@ class CaptureWriter:
             self._failed(error)
             self._give_up(packed, ends)
         except Exception:  # a mistake of ours: it costs this batch, and neither the bus nor the rest of the recording
-            logger.exception("polybus: the recorder of %s has failed on a batch; it goes on", self.path)
+            logger.exception("the recorder of %s has failed on a batch; it goes on", self.path)
             self._lost_to, self._lost_because = "failed", "an internal error"
             self._give_up(packed, ends)
 
@@ -110,7 +110,7 @@ class CaptureWriter:
         except OSError as error:
             self._failed(error)
         except Exception:  # a mistake of ours
-            logger.exception("polybus: the recorder of %s could not take or seal what it has; it goes on", self.path)
+            logger.exception("the recorder of %s could not take or seal what it has; it goes on", self.path)
 
     def finish(self, *, over: bool = True) -> None:
         """Write what is missing, and that the recording is over, unless another writer goes on with it; seal the segment."""
@@ -119,7 +119,7 @@ class CaptureWriter:
             if self._notes or self._lost:  # as sealing has shown
                 self._end(over)
         except Exception:
-            logger.exception("polybus: the recorder of %s could not write its end", self.path)
+            logger.exception("the recorder of %s could not write its end", self.path)
         finally:
             if self._segment is not None:
                 self._segment.close()
@@ -175,14 +175,14 @@ class CaptureWriter:
             segment.seal()
             self._notes += self._folder.trim(time.time())
         except FileNotFoundError:
-            logger.error("polybus: %s was removed while it was written: %d frames are lost", segment.path, self._in_segment)
+            logger.error("%s was removed while it was written: %d frames are lost", segment.path, self._in_segment)
             segment.close()
             self._lost += self._in_segment + self._said
             self._lost_to, self._lost_because = "disk", "the file was removed while it was written"
             self.counts.refused += self._in_segment
             self.counts.frames -= self._in_segment
         except OSError as error:
-            logger.error("polybus: %s could not be sealed: %s", segment.path, error.strerror or error)
+            logger.error("%s could not be sealed: %s", segment.path, error.strerror or error)
             segment.close()
 
     # -- what is missing -------------------------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ class CaptureWriter:
 
     def _failed(self, error: OSError) -> None:
         if not self._failing:
-            what = "polybus: cannot record to %s: %s; traffic goes on and is not recorded until there is room"
+            what = "cannot record to %s: %s; traffic goes on and is not recorded until there is room"
             logger.error(what, self.path, error.strerror or error)
         self._failing = True
         self._lost_to, self._lost_because = "disk", error.strerror or str(error)

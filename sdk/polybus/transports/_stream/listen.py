@@ -18,10 +18,12 @@ import anyio
 import anyio.lowlevel
 from attrs import define, field
 
+from ..._util.repeated_warnings import Warnings
 from ...errors import BusError, TooManyRequests
 from ...plugins import Admission, Handshake, ListenOptions
 from .dial import open_wire
 from .sockets import address_of, unlink_if_ours
+from .tls_failures import server_reason
 from .transport import WireTransport
 from .wire import Wire, call_later, plain_reason
 
@@ -63,6 +65,7 @@ class StreamListener:
         self._scope = anyio.CancelScope()
         self._released = anyio.Event()
         self._alone = anyio.Event()
+        self._failures = Warnings(options.host.time)
         options.host.spawn(self._run)
 
     async def aclose(self) -> None:
@@ -95,7 +98,12 @@ class StreamListener:
             for arrival in list(self._arrivals):
                 arrival.wire.abort()
 
+    def tell(self, address: str, why: str) -> None:
+        """Log that there is no connection with a client, which may come as often as it likes."""
+        self._failures.warn(logger, "%s: no connection: %s", address, why, level=logging.INFO)
+
     def _release(self) -> None:
+        self._failures.tell()
         self._bound.close()
         self._released.set()
 
@@ -137,7 +145,11 @@ class StreamListener:
                 with anyio.fail_after(host.limits.handshake_timeout):
                     wire = await open_wire(sock, address, host, self._tls)
         except Exception as error:
-            logger.info("%s: no connection: %s", address, error)
+            timeout = isinstance(error, TimeoutError)
+            why = (
+                "the handshake was not over in time" if timeout else server_reason(error) if self._tls else plain_reason(error)
+            )
+            self.tell(address, why)
         finally:
             if wire is None and knock is not None:
                 knock.left()
@@ -253,7 +265,7 @@ class PendingConnection(ABC):
 
     def _cut(self, why: str) -> None:
         self.over = True
-        logger.info("%s: %s", self.wire.address, why)
+        self.listener.tell(self.wire.address, why)
         self.wire.abort()
 
     # -- what the wire calls

@@ -17,6 +17,7 @@ import anyio
 
 from ...plugins import Closed, Host
 from .sockets import Signs
+from .tls_failures import client_reason
 
 BURST: Final = 2 * 1024
 """Bytes that are written before the turn of the event loop ends, so that both ends work at the same time."""
@@ -144,13 +145,8 @@ _REASONS: Final[Mapping[int, str]] = {
 
 def plain_reason(error: BaseException) -> str:
     """Cause of a failure, for people: without numbers, classes and stacks of causes."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return (
-            f"the server's certificate is not trusted ({error.verify_message}): name its authority with --ca, "
-            "or with tls=ssl.create_default_context(cafile=...)"
-        )
     if isinstance(error, ssl.SSLError):
-        return f"the TLS handshake failed ({error.reason or error}): does the server speak TLS on this port?"
+        return client_reason(error)
     # gaierror is an OSError with numbers of its own.
     if type(error).__name__ == "gaierror" or isinstance(error, UnicodeError):
         return "name does not resolve"

@@ -14,7 +14,7 @@ from ...plugins import Admission, Handshake, ListenOptions, WebRoute
 from .._stream.sockets import is_loopback, tune
 from .._stream.urls import host_port
 from .asgi import AsgiTransport, Receive, Scope, Send, Socket, socket_of
-from .policy import HandshakeRejected, OriginPolicy, UpgradeRequest, answer, check_origins, refused
+from .policy import HandshakeRejected, OriginPolicy, UpgradeRequest, answer, check_origins, refused, tell
 
 logger: logging.Logger = logging.getLogger("polybus.security")
 
@@ -104,7 +104,7 @@ class AsgiWebSocket:
         )
         if not self._warned:
             self._warned = True
-            logger.error("polybus: connections to %s are refused: %s", self.path, text)
+            logger.error("connections to %s are refused: %s", self.path, text)
         raise HandshakeRejected(403, "this server lets nobody in: its log says why")
 
 
@@ -132,7 +132,11 @@ class AsgiRequest:
             origins=options.origins,
             hosts=options.hosts,
         )
-        self.policy.check(self.head)
+        try:
+            self.policy.check(self.head)
+        except HandshakeRejected as turned:
+            tell(turned, self.address, options)
+            raise
         if self.socket is not None:
             # asyncio leaves Nagle's algorithm on where the server was given a socket that it did not make itself. Head and body
             # of an answer are two writes: the second would wait 40 ms for the client to confirm the first.
@@ -164,7 +168,7 @@ async def answered(upgrade: Knock, scope: Scope, receive: Receive, send: Send) -
             await _turn_away(scope, send, turned)
             await _until_gone(receive)
         except Exception as error:
-            logger.debug("polybus: gone before it could be turned away: %r", error)
+            logger.debug("gone before it could be turned away: %r", error)
 
 
 async def admit(options: ListenOptions, handshake: Handshake) -> Admission:
@@ -193,7 +197,7 @@ async def accept(send: Send, chosen: str | None) -> bool:
     try:
         await send({"type": "websocket.accept", "subprotocol": chosen, "headers": []})
     except Exception as error:
-        logger.debug("polybus: gone before the upgrade: %r", error)
+        logger.debug("gone before the upgrade: %r", error)
         return False
     return True
 

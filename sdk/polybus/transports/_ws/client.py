@@ -20,7 +20,7 @@ from .._stream.addresses import ServerAddresses
 from .._stream.dial import bounded, dial_tcp
 from .._stream.urls import net_address
 from .._stream.wire import Wire
-from .frames import WebSocketFramer
+from .frames import WebSocketFramer, core_logger
 from .transport import WebSocketTransport, largest_message, make_transport
 
 _END: Final = b"\r\n\r\n"
@@ -68,7 +68,7 @@ async def open_websocket(
 def _request(url: str, options: DialOptions) -> tuple[ClientProtocol, Request]:
     """May raise `LocalProtocolError`: a header that belongs to the handshake itself, or is no header at all."""
     offers = [Subprotocol(options.subprotocol)] if options.subprotocol else None
-    core = ClientProtocol(parse_uri(url), subprotocols=offers)
+    core = ClientProtocol(parse_uri(url), subprotocols=offers, logger=core_logger)
     request = core.connect()
     for name, value in options.headers.items():
         lower = name.lower()
@@ -159,7 +159,8 @@ class _Answer:
             return ConnectFailed(
                 url, "the server does not answer in HTTP: is it a WebSocket server, and ws:// not wss:// or tcp://?"
             )
-        return ConnectFailed(url, "the server closed the connection during the handshake")
+        hint = "; does it want TLS, wss://?" if url.startswith("ws:") else ""
+        return ConnectFailed(url, f"the server closed the connection during the handshake{hint}")
 
 
 def _refusal(url: str, response: Response) -> BusError:

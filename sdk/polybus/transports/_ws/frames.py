@@ -36,9 +36,9 @@ _OPCODES: Final = frozenset(Opcode)
 _KEYS: Final = 512
 """Bytes of masking keys drawn at a time: a system call for each frame would be a tenth of its cost."""
 
-# At WARNING at least: at DEBUG the library would log what is in the frames.
-_core_logger = logging.getLogger("polybus.transports.websocket_core")
-_core_logger.setLevel(logging.WARNING)
+core_logger: logging.Logger = logging.getLogger("polybus.transports.websocket_core")
+"""For the library, at WARNING at least: at DEBUG it would log what is in the frames, and headers with their tokens."""
+core_logger.setLevel(logging.WARNING)
 
 _pack_16 = struct.Struct("!BBH").pack
 _pack_64 = struct.Struct("!BBQ").pack
@@ -245,7 +245,7 @@ class WebSocketFramer(Framer):
 
     def _the_core(self) -> Protocol:
         if self._core is None:
-            self._core = Protocol(SERVER if self.server else CLIENT, state=OPEN, max_size=self._limit, logger=_core_logger)
+            self._core = Protocol(SERVER if self.server else CLIENT, state=OPEN, max_size=self._limit, logger=core_logger)
         return self._core
 
     def _take_output(self, core: Protocol) -> None:

@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from attrs import evolve, field, frozen
 
 from ...errors import BusError, Forbidden, Unauthorized
-from ...plugins import Handshake
+from ...plugins import Handshake, ListenOptions
 from .._stream.close_codes import text_of
 from .._stream.sockets import is_loopback
 
@@ -33,11 +33,20 @@ _HINTS: Final[Mapping[int, tuple[str, str]]] = {
 
 
 class HandshakeRejected(Exception):
-    """A request is turned away with an HTTP status and a text that says what was seen and which option would change it."""
+    """A request is turned away with an HTTP status and a text that says what was seen and which option would change it.
 
-    def __init__(self, status: int, text: str) -> None:
+    Args:
+        status: Of the answer.
+        text: Of the answer.
+        about: The rule of the listener that it breaks: such a client is told of in the log.
+        advice: For the log alone: what would let the client in is nothing for strangers.
+    """
+
+    def __init__(self, status: int, text: str, *, about: str = "", advice: str = "") -> None:
         self.status: HTTPStatus = HTTPStatus(status)
         self.text: str = text
+        self.about: str = about
+        self.advice: str = advice
         super().__init__(status, text)
 
 
@@ -113,8 +122,9 @@ class OriginPolicy:
             return
         raise HandshakeRejected(
             421,
-            f"Host {_shown(host)} is not a name of this server, which listens on a loopback address: "
-            f"serve(..., hosts=[{_shown(host)}]) would answer to it",
+            f"Host {_shown(host)} is not a name of this server, which listens on a loopback address, nor in its hosts=",
+            about="host",
+            advice=f"hosts=[{_shown(host)}] in serve() or attach() would answer to it",
         )
 
     def check_origin(self, origin: str | None, host: str) -> None:
@@ -132,7 +142,10 @@ class OriginPolicy:
         if parts.scheme == ("https" if self.tls else "http") and (parts.hostname, port) == self._host_port(host):
             return
         raise HandshakeRejected(
-            403, f"Origin {_shown(origin)} may not connect here: serve(..., origins=[{_shown(origin)}]) would let it in"
+            403,
+            f"Origin {_shown(origin)} may not connect here: it is not in the server's origins=",
+            about="origin",
+            advice=f"origins=[{_shown(origin)}] in serve() or attach() would let it in",
         )
 
     def choose(self, offers: Sequence[str]) -> tuple[str | None, str | None]:
@@ -186,6 +199,12 @@ def refused(error: BusError) -> HandshakeRejected:
     """Answer before the upgrade to a client that the bus does not let in."""
     status = 401 if isinstance(error, Unauthorized) else 403 if isinstance(error, Forbidden) else 503
     return HandshakeRejected(status, text_of(error))
+
+
+def tell(turned: HandshakeRejected, address: str, options: ListenOptions) -> None:
+    """Have the log tell of a client that broke a rule of the listener."""
+    if turned.about:
+        options.turned_away(address, f"{turned.text}; {turned.advice}", turned.about)
 
 
 def answer(turned: HandshakeRejected) -> tuple[list[tuple[str, str]], bytes]:

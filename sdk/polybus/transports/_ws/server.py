@@ -14,12 +14,13 @@ from ...errors import BusError
 from ...plugins import Admission, Handshake
 from .._stream.listen import AdmissionSlot, PendingConnection, StreamListener
 from .._stream.wire import Wire
-from .frames import WebSocketFramer
-from .policy import HandshakeRejected, OriginPolicy, UpgradeRequest, answer, refused
+from .frames import WebSocketFramer, core_logger
+from .policy import HandshakeRejected, OriginPolicy, UpgradeRequest, answer, refused, tell
 from .transport import WebSocketTransport, largest_message, make_transport
 
 _LINE = 8192
 _END = b"\r\n\r\n"
+_TLS_HELLO = b"\x16"
 
 
 class PendingWebSocket(PendingConnection):
@@ -47,6 +48,17 @@ class PendingWebSocket(PendingConnection):
         if self._welcome:
             # Reading pauses while the bus decides; this is the chunk that was under way.
             return
+        if not (
+            self._head[:1].isalpha() or self._head[:1] in b"\r\n"
+        ):  # a TLS hello, or frames of tcp://: neither has an end to wait for
+            what = (
+                "a TLS hello: connect by ws://, or serve wss://"
+                if self._head[:1] == _TLS_HELLO
+                else "no HTTP: does it speak tcp://?"
+            )
+            self.listener.tell(self.wire.address, f"what came is {what}")
+            self.turn_away(_response(HandshakeRejected(400, f"ws:// is served here, and what came is {what}")))
+            return
         end = self._head.find(_END, max(0, seen - len(_END) + 1))
         limit = _LINE + self.listener.options.host.limits.headers
         if end >= 0 or len(self._head) > limit:
@@ -56,7 +68,7 @@ class PendingWebSocket(PendingConnection):
             self._answer(head, too_long=end < 0 or len(head) > limit)
 
     def _answer(self, head: bytes, too_long: bool) -> None:
-        core = ServerProtocol()
+        core = ServerProtocol(logger=core_logger)
         core.receive_data(head)
         requests = core.events_received()
         output = b"".join(core.data_to_send())
@@ -72,6 +84,7 @@ class PendingWebSocket(PendingConnection):
             try:
                 self.ask(self._handshake(core, requests[0]))
             except HandshakeRejected as turned:
+                tell(turned, self.wire.address, self.listener.options)
                 self.turn_away(_response(turned))
 
     def _handshake(self, core: ServerProtocol, request: Request) -> Handshake:

@@ -78,7 +78,7 @@ class PipePort(ProcessPort):
                 await anyio.to_thread.run_sync(writer.join, _LAST_WORDS)
             woken.close()
             if writer.is_alive():
-                logger.warning("polybus: the other end of a pipe does not read; what it was sent last is lost when it ends")
+                logger.warning("the other end of a pipe does not read; what it was sent last is lost when it ends")
             else:
                 self._connection.close()
 

@@ -154,7 +154,7 @@ class PortTransport:
                     if not self._source.lasting:
                         return
                     if not isinstance(error, ConnectFailed):
-                        logger.exception("polybus: %s gave no port; it will be asked again", self.url)
+                        logger.exception("%s gave no port; it will be asked again", self.url)
                     await anyio.sleep(pause)
                     pause = min(2 * pause, _LONGEST_PAUSE)
                     continue

@@ -1,0 +1,69 @@
+"""Lines of the log about a link that this bus has opened: lost, retrying, back, given up."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from .._validation import in_one_line, without_password
+
+logger: logging.Logger = logging.getLogger("polybus.link")
+
+
+class LinkLog:
+    """Tells of one link. Of its attempts in a row the 1st, 2nd, 4th, 8th, ... are told, so that an outage of an hour is a
+    handful of lines, and so is a link that comes back and is lost at once, again and again.
+    """
+
+    def __init__(self, url: str, clock: Callable[[], float]) -> None:
+        self.url: str = in_one_line(without_password(url))
+        """For people."""
+        self._clock = clock
+        self._since = 0.0
+        self._quiet = False
+        """Tells that the present outage was not told of."""
+
+    def waiting(self, reason: str, attempt: int, delay: float) -> None:
+        """Tell that there is no server yet, which `connect(wait=...)` waits for."""
+        if _is_told(attempt):
+            logger.info("no link to %s yet, attempt %d in %.1f s: %s", self.url, attempt, delay, in_one_line(reason))
+
+    def lost(self, reason: str, attempt: int, delay: float) -> None:
+        """Tell that the link is lost; from the second attempt on it had only just come back."""
+        if attempt == 1:
+            self._since = self._clock()
+        self._quiet = not _is_told(attempt)
+        if not self._quiet:
+            what = "lost" if attempt == 1 else "lost again"
+            reason = in_one_line(reason) or "no reason was given"
+            logger.warning("the link to %s is %s: %s; attempt %d in %.1f s", self.url, what, reason, attempt, delay)
+
+    def retrying(self, reason: str, attempt: int, delay: float) -> None:
+        """Tell that an attempt has failed."""
+        if _is_told(attempt):
+            self._quiet = False
+            text = "the link to %s: attempt %d in %.1f s, it is down for %.0f s: %s"
+            logger.info(text, self.url, attempt, delay, self._clock() - self._since, in_one_line(reason))
+
+    def back(self, attempts: int) -> None:
+        """Tell that the link is up again."""
+        if not self._quiet:
+            text = "the link to %s is back, after %s and %.0f s"
+            logger.info(text, self.url, _counted(attempts), self._clock() - self._since)
+
+    def gone(self, reason: str) -> None:
+        """Tell that the link is lost, and cannot be dialled again."""
+        logger.warning("the link to %s is lost for good: %s", self.url, in_one_line(reason) or "no reason was given")
+
+    def given_up(self, reason: str, attempts: int | None = None) -> None:
+        """Tell that the link will not come back: after so many attempts, or since it was refused."""
+        after = "" if attempts is None else f" after {_counted(attempts)}"
+        logger.warning("the link to %s is given up%s: %s", self.url, after, in_one_line(reason))
+
+
+def _is_told(attempt: int) -> bool:
+    return attempt & (attempt - 1) == 0
+
+
+def _counted(attempts: int) -> str:
+    return f"{attempts} attempt{'' if attempts == 1 else 's'}"

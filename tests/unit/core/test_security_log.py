@@ -1,0 +1,117 @@
+"""The logger `polybus.security`: who was turned away, and why; in a few lines, however many come, and never with a token."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import pytest
+
+from polybus import Bus, Forbidden, Limits, Unauthorized, connect
+from polybus.errors import ConnectFailed
+from polybus.plugins import Handshake
+from tests.support import bounded
+
+pytestmark = [pytest.mark.anyio, pytest.mark.native]
+TOKEN = "s3cr3t-t0k3n"
+MANY = 1000
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "polybus.security"]
+
+
+def known(handshake: Handshake) -> str | None:
+    return "ann" if handshake.headers.get("authorization") == "Bearer good" else None
+
+
+def tells_the_token(handshake: Handshake) -> str | None:
+    raise Unauthorized(f"{handshake.headers.get('authorization')} has expired")
+
+
+@bounded
+async def test_a_refused_token_is_one_line_with_address_and_reason(caplog: pytest.LogCaptureFixture) -> None:
+    bus = Bus(authenticate=known)
+    async with bus.serve("ubre+ws://127.0.0.1:0/bus") as server:
+        with pytest.raises(Unauthorized):
+            async with connect(server.url, headers={"authorization": f"Bearer {TOKEN}"}):
+                pass
+        with pytest.raises(Unauthorized):
+            async with connect(server.url):
+                pass
+    first, second = said(caplog)
+    assert first.startswith("refused 127.0.0.1:") and "not authenticated" in first and "it brought authorization" in first
+    assert "it brought nothing that says who it is" in second
+    assert {record.levelno for record in caplog.records if record.name == "polybus.security"} == {logging.WARNING}
+
+
+@pytest.mark.parametrize("authenticate", [known, tells_the_token])
+@bounded
+async def test_of_a_thousand_refused_tokens_there_are_four_lines_one_of_them_a_count(
+    authenticate: Callable[[Handshake], str | None], caplog: pytest.LogCaptureFixture
+) -> None:
+    bus = Bus(authenticate=authenticate)
+    with caplog.at_level(logging.DEBUG):
+        async with bus.serve("ubre+memory://refused-tokens") as server:
+            for _ in range(MANY):
+                with pytest.raises(Unauthorized):
+                    async with connect(server.url, headers={"authorization": f"Bearer {TOKEN}"}):
+                        pass
+    lines = said(caplog)
+    assert len(lines) == 4
+    assert lines[-1].startswith(f"{MANY - 3} more within ") and "UNAUTHENTICATED" in lines[-1]
+    assert TOKEN not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("headers", "error", "seen", "option"),
+    [
+        ({"origin": "https://evil.example"}, Forbidden, "Origin 'https://evil.example'", "origins=['https://evil.example']"),
+        ({"host": "evil.example"}, ConnectFailed, "Host 'evil.example'", "hosts=['evil.example']"),
+    ],
+    ids=["origin", "host"],
+)
+@bounded
+async def test_a_refused_origin_or_host_is_told_to_the_log_with_what_would_let_it_in_and_to_the_stranger_without(
+    headers: dict[str, str], error: type[Exception], seen: str, option: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    bus = Bus()
+    async with bus.serve("ubre+ws://127.0.0.1:0/bus") as server:
+        with pytest.raises(error) as told:
+            async with connect(server.url, headers=headers):
+                pass
+    (line,) = said(caplog)
+    assert line.startswith("refused 127.0.0.1:") and seen in line and option in line and "serve() or attach()" in line
+    assert seen in str(told.value) and option.partition("=")[0] in str(told.value)
+    assert option not in str(told.value)
+
+
+@bounded
+async def test_who_comes_while_too_many_are_there_is_told_of_too(caplog: pytest.LogCaptureFixture) -> None:
+    bus = Bus(limits=Limits(peers=1))
+    async with bus.serve("ubre+ws://127.0.0.1:0/bus") as server, connect(server.url):
+        with pytest.raises(ConnectFailed):
+            async with connect(server.url):
+                pass
+    (line,) = said(caplog)
+    assert line.startswith("refused 127.0.0.1:") and "Limits.peers" in line
+
+
+@bounded
+async def test_an_authenticate_that_takes_too_long_for_each_stranger_does_not_fill_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    import anyio
+
+    async def never(_: Handshake) -> str:
+        await anyio.sleep_forever()
+        return "nobody"
+
+    bus = Bus(authenticate=never, limits=Limits(handshake_timeout=0.01))
+    async with bus.serve("ubre+memory://slow-authenticate") as server:
+        for _ in range(20):
+            with pytest.raises(ConnectFailed):
+                async with connect(server.url):
+                    pass
+    lines = [line for line in said(caplog) if "authenticate took more than" in line]
+    assert len(lines) == 4 and lines[-1].startswith("17 more within ")

@@ -1,0 +1,125 @@
+"""Clients that come by another transport than the server's, or do not trust it: both sides say what it is, and at once."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import trustme
+
+from polybus import Bus, BusError, ConnectFailed, Limits, connect
+from tests.support import bounded, eventually
+
+pytestmark = [pytest.mark.anyio, pytest.mark.native]
+PATIENT = Limits(handshake_timeout=600.0, connect_timeout=600.0)
+"""So that only what happens at once ends within a test."""
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+def server_tls(authority: trustme.CA, name: str = "127.0.0.1", **more: datetime) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert(name, **more).configure_cert(context)
+    return context
+
+
+def client_tls(authority: trustme.CA) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    return context
+
+
+def said(caplog: pytest.LogCaptureFixture) -> str:
+    return "\n".join(record.getMessage() for record in caplog.records if record.name == "polybus.transports")
+
+
+@pytest.mark.parametrize(("served", "dialled"), [("ws", "wss"), ("tcp", "tls")])
+@bounded
+async def test_tls_to_a_plain_port_is_told_at_once(served: str, dialled: str) -> None:
+    bus, client = Bus(limits=PATIENT), Bus(limits=PATIENT)
+    async with bus.serve(f"ubre+{served}://127.0.0.1:0") as server:
+        with pytest.raises(ConnectFailed, match=f"speaks no TLS on this port.* in place of {dialled}://"):
+            async with client.connect(server.url.replace(f"{served}:", f"{dialled}:")):
+                pass
+
+
+@bounded
+async def test_frames_of_tcp_to_a_websocket_server_are_told_at_once() -> None:
+    bus, client = Bus(limits=PATIENT), Bus(limits=PATIENT)
+    async with bus.serve("ubre+ws://127.0.0.1:0") as server:
+        with pytest.raises(BusError, match=r"looks like HTTP, is the peer meant to speak ws://"):
+            async with client.connect(server.url.replace("ws:", "tcp:")) as peer:
+                await peer.request("anything")
+
+
+@bounded
+async def test_a_plain_client_of_a_server_with_tls_is_asked_about_tls(authority: trustme.CA) -> None:
+    bus = Bus()
+    async with bus.serve("ubre+wss://127.0.0.1:0", tls=server_tls(authority)) as server:
+        with pytest.raises(ConnectFailed, match=r"does it want TLS, wss://\?"):
+            async with connect(server.url.replace("wss:", "ws:")):
+                pass
+
+
+@pytest.mark.parametrize("transport", ["wss", "tls"])
+@bounded
+async def test_the_log_of_a_server_says_that_a_client_may_not_trust_it(
+    transport: str, authority: trustme.CA, caplog: pytest.LogCaptureFixture
+) -> None:
+    bus = Bus()
+    with caplog.at_level(logging.INFO, "polybus.transports"):
+        async with bus.serve(f"ubre+{transport}://127.0.0.1:0", tls=server_tls(authority)) as server:
+            with pytest.raises(ConnectFailed, match="is not trusted"):
+                async with connect(server.url):
+                    pass
+            await eventually(lambda: said(caplog))
+    assert "no connection: the client " in said(caplog) and "trust this server's certificate" in said(caplog)
+
+
+@bounded
+async def test_clients_without_tls_do_not_fill_the_log_of_a_server_with_it(
+    authority: trustme.CA, caplog: pytest.LogCaptureFixture
+) -> None:
+    bus = Bus()
+    with caplog.at_level(logging.INFO, "polybus.transports"):
+        async with bus.serve("ubre+wss://127.0.0.1:0", tls=server_tls(authority)) as server:
+            for _ in range(20):
+                with pytest.raises(ConnectFailed):
+                    async with connect(server.url.replace("wss:", "ws:")):
+                        pass
+    lines = said(caplog).splitlines()
+    assert len(lines) == 4 and lines[-1].startswith("17 more within ")
+    assert "without TLS" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "expires", "says"),
+    [
+        ("127.0.0.1", -1, "has expired: renew it"),
+        ("another.example", 30, "is not for 127.0.0.1: connect to a name that stands in it"),
+    ],
+)
+@bounded
+async def test_a_certificate_that_is_not_right_is_told_by_its_cause(
+    name: str, expires: int, says: str, authority: trustme.CA
+) -> None:
+    bus, end = Bus(), datetime.now(UTC) + timedelta(days=expires)
+    begin = end - timedelta(days=60)
+    context = server_tls(authority, name, not_before=begin, not_after=end)
+    async with bus.serve("ubre+tls://127.0.0.1:0", tls=context) as server:
+        with pytest.raises(ConnectFailed, match=says) as failed:
+            async with connect(server.url, tls=client_tls(authority)):
+                pass
+    assert "cafile" not in str(failed.value)
+
+
+def test_the_context_of_the_wrong_side_is_refused_at_the_call(authority: trustme.CA) -> None:
+    with pytest.raises(ValueError, match=r"ssl\.create_default_context\(ssl\.Purpose\.CLIENT_AUTH\).*load_cert_chain"):
+        Bus().serve("ubre+wss://127.0.0.1:0", tls=client_tls(authority))
+    with pytest.raises(ValueError, match=r"ssl\.create_default_context\(cafile=\.\.\.\)"):
+        connect("ubre+wss://127.0.0.1:9", tls=server_tls(authority))
