@@ -15,6 +15,7 @@ from .._core.access import Authenticate, Authorize
 from .._core.executor import Middleware
 from .._core.services import Services
 from .._handlers.router import Router
+from .._handlers.signature import injected_as
 from .._handlers.subscriber import WhenFull
 from .._peer.peer import Peer
 from .._pubsub.publisher import YIELD_AFTER, Targets, make_publication
@@ -55,6 +56,7 @@ TIMEOUT = 30.0
 """Seconds by default: they need no check for each message."""
 
 
+@injected_as("bus")
 class Bus(Router):
     """Handlers, subscriptions and any number of links. A client is a bus with one link, a server a bus with many.
 
@@ -278,7 +280,9 @@ class Bus(Router):
         """
         name, returns = resolve(subject, returns)
         self._check_opening(name, timeout, to)
-        return ChannelContext(lambda: self._open(name, body, "stream", timeout, returns, to), half_closed=True)
+        return ChannelContext(
+            lambda: self._open(name, body, "stream", timeout, returns, to), half_closed=True, receives=returns
+        )
 
     @overload
     def channel(
@@ -308,7 +312,9 @@ class Bus(Router):
         """
         name, receives = resolve(subject, receives)
         self._check_opening(name, timeout, to)
-        return ChannelContext(lambda: self._open(name, None, "channel", timeout, receives, to), half_closed=False)
+        return ChannelContext(
+            lambda: self._open(name, None, "channel", timeout, receives, to), half_closed=False, receives=receives
+        )
 
     def _check_opening(self, subject: str | int, timeout: float | None, to: Peer | None) -> None:
         self._services.subjects.check(subject)

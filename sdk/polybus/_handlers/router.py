@@ -42,7 +42,7 @@ class Router:
             check_subject(name)
 
         def register(function: F) -> F:
-            self._lookup.add(plan(name, function, inline=inline))
+            self._lookup.add(plan(subject, function, inline=inline))
             return function
 
         return register
@@ -81,7 +81,7 @@ class Router:
 
         def register(function: F) -> F:
             self._lookup.add_subscriber(
-                SubscriberSpec(plan(name, function, inline=inline, publication=True), queue, when_full, concurrency, group)
+                SubscriberSpec(plan(pattern, function, inline=inline, publication=True), queue, when_full, concurrency, group)
             )
             return function
 

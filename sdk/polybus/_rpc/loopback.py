@@ -13,6 +13,7 @@ from ..errors import Code, DeadlineExceeded, Disconnected, QueueFull, RequestErr
 from ..message import Kind, Message
 from .call import Call
 from .channel import CREDIT, Channel
+from .internal_reply import InternalReply
 from .reply import Reply
 from .stream_call import ChannelCall
 
@@ -63,7 +64,7 @@ class Loopback:
         if (refusal := self._refusal(handler, subject)) is not None:
             raise refusal
         raw, body_format = encode_local(body) if body is not None else (None, JSON)
-        reply: Reply[Any] = Reply(runtime.loop, subject, Any, runtime.time(), math.inf)
+        reply = InternalReply(runtime.loop, subject, Any, runtime.time(), math.inf)
         message = Message(Kind.NOTIFY, subject, reply, raw, body_format, headers)
         self._start(Call(self.services, LocalSink(self, reply), None, handler, message, math.inf))
 

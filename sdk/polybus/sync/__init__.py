@@ -21,6 +21,7 @@ from .._bus.bus import Bus as AsyncBus
 from .._bus.bus import parts_of
 from .._bus.connect import connect as connect_async
 from .._core.context import Context as AsyncContext
+from .._handlers.signature import injected_as
 from .._validation import check_type
 from ..errors import LocalProtocolError
 from .event_loop_thread import BorrowedLoop, HandlerLoop, OwnedBus, check_not_on_loop
@@ -49,6 +50,10 @@ __all__ = [
     "Context",
     "connect",
 ]
+
+
+for _kind, _name in ((BlockingBus, "bus"), (BlockingPeer, "peer")):
+    injected_as(_name, in_thread=True)(_kind)
 
 
 class BlockingContext(AsyncContext):
