@@ -59,7 +59,7 @@ class Calls:
 
 
 async def calls_of(act: Callable[[Calls], Awaitable[object]], warm: int = WARM) -> int:
-    """The calls that `act` counts, once all is warm: the fewest of several, since a timer or half of a frame may come between."""
+    """The calls that `act` counts, once all is warm: the fewest of several, for a timer or half a frame may come between."""
     counts = []
     for index in range(warm + SEVERAL):
         calls = Calls()
