@@ -35,6 +35,7 @@ from ..plugins.registry import find_protocol, make_recorder
 from ..stats import Stats
 from ..subjects import AnySubject, Subject, check_pattern, check_subject, resolve
 from .acceptor import WHEN_FULL, Listener, Serving
+from .caller import Caller
 from .cluster import Cluster, Node, Survey
 from .dialer import Connecting, Headers
 from .lifecycle import DRAIN, Lifespan
@@ -110,6 +111,13 @@ class Bus(Router):
         self._loopback = parts.loopback
         self._links = parts.links
         self._life = parts.life
+
+    def __repr__(self) -> str:
+        runtime = self._services.runtime
+        if runtime is None:
+            return f"<Bus not entered, {len(self._lookup.handlers)} handlers>"
+        state = "leaving" if self._services.leaving else "ready" if self.ready else "starting"
+        return f"<Bus {state}, {len(runtime.links)} links, {len(self._lookup.handlers)} handlers>"
 
     @property
     def limits(self) -> Limits:
@@ -246,6 +254,14 @@ class Bus(Router):
             message.format = chosen = link.format_for(body, name)
             message.raw = chosen.encode(body)
         await peer.send_notification(message)
+
+    def as_(self, identity: Any) -> Caller:
+        """Ask this bus's own handlers in somebody's name, for example that of the user of an HTTP endpoint.
+
+        Args:
+            identity: The value that the handlers see as `Context.identity`.
+        """
+        return Caller(self._parts, identity)
 
     # -- streams and channels --------------------------------------------------------------------------------------------
 

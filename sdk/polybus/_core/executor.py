@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from .runtime import Runtime
     from .services import Services
 
-Middleware: TypeAlias = Callable[[Message, Context, Callable[[Message], Any]], Any]
+CallNext: TypeAlias = Callable[[Message], Awaitable[Any]]
+"""The rest of the way of a message, as a middleware is given it: further middleware, and the handler."""
+Middleware: TypeAlias = Callable[[Message, Context, CallNext], Awaitable[Any]]
 """``async def middleware(message, ctx, call_next)``; ``await call_next(message)`` gives the result."""
 
 logger: logging.Logger = logging.getLogger("polybus")

@@ -9,7 +9,7 @@ import sys
 import typing
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
 from types import UnionType
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, Union, get_args, get_origin
 
 from attrs import frozen
 
@@ -25,8 +25,8 @@ T = TypeVar("T")
 _MANY = (AsyncIterator, AsyncGenerator, AsyncIterable)
 _GIVEN = (Message, Channel)
 _NONE = type(None)
-_parts: dict[Any, ContextPart] = {}
-"""Classes of which a handler is given an object, by annotation."""
+_MARK: Final = "__context_part__"
+"""Attribute of classes of which a handler is given an object by annotation."""
 
 
 @frozen
@@ -51,7 +51,7 @@ def injected_as(name: str, *, in_thread: bool = False) -> Callable[[type[T]], ty
     """Let handlers be given the attribute of `Context` with this name by annotating a parameter with the decorated class."""
 
     def decorate(kind: type[T]) -> type[T]:
-        _parts[kind] = ContextPart(name, in_thread)
+        setattr(kind, _MARK, ContextPart(name, in_thread))
         return kind
 
     return decorate
@@ -59,7 +59,7 @@ def injected_as(name: str, *, in_thread: bool = False) -> Callable[[type[T]], ty
 
 def context_part(given: Any) -> ContextPart | None:
     """Find the attribute of `Context` that an injected class stands for."""
-    return _parts.get(given)
+    return vars(given).get(_MARK) if isinstance(given, type) else None
 
 
 @frozen
@@ -119,7 +119,7 @@ def injected(hint: Any) -> Any:
         raise TypeError(f"{hint}: a handler is given a plain Message; the body, converted, is a parameter of its own")
     if isinstance(hint, type) and issubclass(hint, Context):  # that of threads too
         return hint
-    if isinstance(hint, type) and hint in _parts:
+    if context_part(hint) is not None:
         return hint
     return hint if hint in _GIVEN or get_origin(hint) is Channel else None
 

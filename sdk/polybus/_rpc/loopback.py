@@ -31,9 +31,19 @@ class Loopback:
     calls: dict[ResponseSink, Call] = field(factory=dict)
 
     def request(
-        self, handler: LocalHandler, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
+        self,
+        handler: LocalHandler,
+        subject: str | int,
+        body: Any,
+        timeout: float,
+        returns: Any,
+        headers: dict[str, str] | None,
+        facts: dict[str, Any] | None = None,
     ) -> Reply[Any]:
-        """Ask one of the bus's own handlers. It sees its own spelling of the subject, as it does of what comes over a wire."""
+        """Ask one of the bus's own handlers. It sees its own spelling of the subject, as it does of what comes over a wire.
+
+        `facts` are attributes of the message: in whose name it is asked (`Bus.as_`).
+        """
         runtime = self.services.running
         now = runtime.time()
         deadline = now + timeout
@@ -43,6 +53,7 @@ class Loopback:
         if ttl is not None:
             deadline = now + ttl  # what the enclosing scope and the handler that asks leave
         message = Message(Kind.REQUEST, handler.subject, reply, raw, body_format, headers, ttl)
+        message.extras = facts
         if (refusal := self._refusal(handler, subject)) is not None:
             reply.fail(refusal)
             return reply
@@ -52,7 +63,9 @@ class Loopback:
         self._start(call)
         return reply
 
-    def notify(self, handler: LocalHandler, body: Any, headers: dict[str, str] | None) -> None:
+    def notify(
+        self, handler: LocalHandler, body: Any, headers: dict[str, str] | None, facts: dict[str, Any] | None = None
+    ) -> None:
         """Tell one of the bus's own handlers; the result is dropped.
 
         Raises:
@@ -65,7 +78,7 @@ class Loopback:
             raise refusal
         raw, body_format = encode_local(body) if body is not None else (None, JSON)
         reply = InternalReply(runtime.loop, subject, Any, runtime.time(), math.inf)
-        message = Message(Kind.NOTIFY, subject, reply, raw, body_format, headers)
+        message = Message(Kind.NOTIFY, subject, reply, raw, body_format, headers, attributes=facts)
         self._start(Call(self.services, LocalSink(self, reply), None, handler, message, math.inf))
 
     def _refusal(self, handler: LocalHandler, subject: str | int) -> RequestError | QueueFull | None:
@@ -103,13 +116,27 @@ class Loopback:
                 due = min(due, call.deadline)
         return due
 
-    def open(self, handler: LocalHandler, body: Any, mode: str, timeout: float | None, receives: Any) -> Channel[Any, Any]:
+    def open(
+        self,
+        handler: LocalHandler,
+        body: Any,
+        mode: str,
+        timeout: float | None,
+        receives: Any,
+        facts: dict[str, Any] | None = None,
+    ) -> Channel[Any, Any]:
         if handler.style != mode:
             raise RequestError(Code.INVALID_ARGUMENT, f"{handler.subject!r} does not answer {mode}")
-        return self.converse(handler, handler.subject, body, timeout, 0).typed(receives)
+        return self.converse(handler, handler.subject, body, timeout, 0, facts).typed(receives)
 
     def converse(
-        self, handler: LocalHandler, subject: str | int, body: Any, timeout: float | None, hops: int
+        self,
+        handler: LocalHandler,
+        subject: str | int,
+        body: Any,
+        timeout: float | None,
+        hops: int,
+        facts: dict[str, Any] | None = None,
     ) -> Channel[Any, Any]:
         """Begin a stream or channel with a handler, after so many bridges and tunnels, and give the opener's end.
 
@@ -130,7 +157,7 @@ class Loopback:
         near.deadline = math.inf if timeout is None else now + timeout
         ttl = runtime.ttl(now, near.deadline)
         deadline = math.inf if ttl is None else now + ttl
-        message = Message(Kind.OPEN, subject, near, raw, body_format, None, ttl, attributes={"hops": hops})
+        message = Message(Kind.OPEN, subject, near, raw, body_format, None, ttl, attributes={"hops": hops, **(facts or {})})
         self._start(ChannelCall(self.services, LocalSink(self), None, handler, message, deadline, far))
         return near
 

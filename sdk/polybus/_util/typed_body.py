@@ -84,7 +84,7 @@ def misfit(error: Exception) -> tuple[str, list[dict[str, str]]]:
 _MOST: Final = 32
 """Faults of one body that its sender is told of."""
 _TOLD: Final = 3
-"""Those that stand in the text."""
+"""Faults that stand in the text."""
 _PLACE: Final = re.compile(r"(?P<text>.*) - at `(?P<path>[^`]*)`", re.DOTALL)
 _MISSING: Final = re.compile(r"Object missing required field `(?P<name>[^`]*)`")
 
