@@ -139,6 +139,7 @@ class Reply(Generic[T_co]):
         except Exception as error:  # also what a check of the application's own raises
             self._error = BadReply(f"the answer to {self.subject!r} is not a {_name(self._returns)}: {error}")
             self._state = _FAILED
+            self._value = None
             raise self._error from error
         self._returns = Any
         return self._value  # type: ignore[no-any-return]
