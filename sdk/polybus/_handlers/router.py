@@ -50,7 +50,7 @@ class Router:
             check_count(running, "running")
 
         def register(function: F) -> F:
-            self._lookup.add(plan(name, function, inline=inline, running=running))
+            self._lookup.add(plan(subject, function, inline=inline, running=running))
             return function
 
         return register
@@ -89,7 +89,7 @@ class Router:
 
         def register(function: F) -> F:
             self._lookup.add_subscriber(
-                SubscriberSpec(plan(name, function, inline=inline, publication=True), queue, when_full, concurrency, group)
+                SubscriberSpec(plan(pattern, function, inline=inline, publication=True), queue, when_full, concurrency, group)
             )
             return function
 

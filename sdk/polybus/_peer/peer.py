@@ -11,7 +11,9 @@ import anyio
 
 from .._core.farewell import ALL_ANSWERED
 from .._core.memory import MemoryBudget, cost
+from .._handlers.signature import injected_as
 from .._rpc.channel import ChannelContext
+from .._rpc.internal_reply import InternalReply
 from .._rpc.reply import Reply
 from .._util.hello import HELLO
 from .._util.sources import sources
@@ -45,6 +47,7 @@ REQUEST, RESPONSE, PUBLISH = Kind.REQUEST, Kind.RESPONSE, Kind.PUBLISH
 _AUTHORIZED: Final = (Kind.PUBLISH, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE)
 
 
+@injected_as("peer")
 class Peer:
     """One peer: a connection's other end, or one of many behind a broker.
 
@@ -484,7 +487,7 @@ class Peer:
         link = self.link
         runtime = link.runtime
         now = runtime.time()
-        reply: Reply[Any] = Reply(runtime.loop, message.subject, Any, now, now + timeout)
+        reply = InternalReply(runtime.loop, message.subject, Any, now, now + timeout)
         message.ttl = runtime.ttl(now, reply.deadline)
         self.fit_body(message)
         reply.on_cancel = self.abandoned

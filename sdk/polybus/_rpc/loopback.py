@@ -13,6 +13,7 @@ from ..errors import Code, DeadlineExceeded, Disconnected, QueueFull, RequestErr
 from ..message import Kind, Message
 from .call import Call
 from .channel import CREDIT, Channel
+from .internal_reply import InternalReply
 from .reply import Reply
 from .stream_call import ChannelCall
 
@@ -31,9 +32,19 @@ class Loopback:
     calls: dict[ResponseSink, Call] = field(factory=dict)
 
     def request(
-        self, handler: LocalHandler, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
+        self,
+        handler: LocalHandler,
+        subject: str | int,
+        body: Any,
+        timeout: float,
+        returns: Any,
+        headers: dict[str, str] | None,
+        facts: dict[str, Any] | None = None,
     ) -> Reply[Any]:
-        """Ask one of the bus's own handlers. It sees its own spelling of the subject, as it does of what comes over a wire."""
+        """Ask one of the bus's own handlers. It sees its own spelling of the subject, as it does of what comes over a wire.
+
+        `facts` are attributes of the message: in whose name it is asked (`Bus.as_`).
+        """
         runtime = self.services.running
         now = runtime.time()
         deadline = now + timeout
@@ -43,6 +54,7 @@ class Loopback:
         if ttl is not None:
             deadline = now + ttl  # what the enclosing scope and the handler that asks leave
         message = Message(Kind.REQUEST, handler.subject, reply, raw, body_format, headers, ttl)
+        message.extras = facts
         if (refusal := self._refusal(handler, subject)) is not None:
             reply.fail(refusal)
             return reply
@@ -52,7 +64,9 @@ class Loopback:
         self._start(call, handler.places)
         return reply
 
-    def notify(self, handler: LocalHandler, body: Any, headers: dict[str, str] | None) -> None:
+    def notify(
+        self, handler: LocalHandler, body: Any, headers: dict[str, str] | None, facts: dict[str, Any] | None = None
+    ) -> None:
         """Tell one of the bus's own handlers; the result is dropped.
 
         Raises:
@@ -64,8 +78,8 @@ class Loopback:
         if (refusal := self._refusal(handler, subject)) is not None:
             raise refusal
         raw, body_format = encode_local(body) if body is not None else (None, JSON)
-        reply: Reply[Any] = Reply(runtime.loop, subject, Any, runtime.time(), math.inf)
-        message = Message(Kind.NOTIFY, subject, reply, raw, body_format, headers)
+        reply = InternalReply(runtime.loop, subject, Any, runtime.time(), math.inf)
+        message = Message(Kind.NOTIFY, subject, reply, raw, body_format, headers, attributes=facts)
         self._start(Call(self.services, LocalSink(self, reply), None, handler, message, math.inf), handler.places)
 
     def _refusal(self, handler: LocalHandler, subject: str | int) -> RequestError | QueueFull | None:
@@ -112,13 +126,27 @@ class Loopback:
                 due = min(due, call.deadline)
         return due
 
-    def open(self, handler: LocalHandler, body: Any, mode: str, timeout: float | None, receives: Any) -> Channel[Any, Any]:
+    def open(
+        self,
+        handler: LocalHandler,
+        body: Any,
+        mode: str,
+        timeout: float | None,
+        receives: Any,
+        facts: dict[str, Any] | None = None,
+    ) -> Channel[Any, Any]:
         if handler.style != mode:
             raise RequestError(Code.INVALID_ARGUMENT, f"{handler.subject!r} does not answer {mode}")
-        return self.converse(handler, handler.subject, body, timeout, 0).typed(receives)
+        return self.converse(handler, handler.subject, body, timeout, 0, facts).typed(receives)
 
     def converse(
-        self, handler: LocalHandler, subject: str | int, body: Any, timeout: float | None, hops: int
+        self,
+        handler: LocalHandler,
+        subject: str | int,
+        body: Any,
+        timeout: float | None,
+        hops: int,
+        facts: dict[str, Any] | None = None,
     ) -> Channel[Any, Any]:
         """Begin a stream or channel with a handler, after so many bridges and tunnels, and give the opener's end.
 
@@ -139,7 +167,7 @@ class Loopback:
         near.deadline = math.inf if timeout is None else now + timeout
         ttl = runtime.ttl(now, near.deadline)
         deadline = math.inf if ttl is None else now + ttl
-        message = Message(Kind.OPEN, subject, near, raw, body_format, None, ttl, attributes={"hops": hops})
+        message = Message(Kind.OPEN, subject, near, raw, body_format, None, ttl, attributes={"hops": hops, **(facts or {})})
         call = ChannelCall(self.services, LocalSink(self), None, handler, message, deadline, far)
         self._start(call, handler.places)
         return near

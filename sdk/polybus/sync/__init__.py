@@ -22,6 +22,7 @@ from .._bus.bus import parts_of
 from .._bus.cluster import VARIABLE, Cluster
 from .._bus.connect import connect as connect_async
 from .._core.context import Context as AsyncContext
+from .._handlers.signature import injected_as
 from .._validation import check_type
 from ..errors import LocalProtocolError
 from .event_loop_thread import BorrowedLoop, HandlerLoop, OwnedBus, check_not_on_loop
@@ -53,6 +54,10 @@ __all__ = [
     "cluster",
     "connect",
 ]
+
+
+for _kind, _name in ((BlockingBus, "bus"), (BlockingPeer, "peer")):
+    injected_as(_name, in_thread=True)(_kind)
 
 
 class BlockingContext(AsyncContext):

@@ -1,8 +1,9 @@
 """For the tests of programs that use polybus, and of protocols and transports made for it.
 
 `pair` joins two buses in one process through the real codec; `Faults` makes the connection between them bad in a way that a
-seed repeats. `cluster` makes buses the nodes of one cluster, over `NatsEngine`, a NATS server within the process.
-`protocol_suite` and `transport_suite` are our own contract suite, for the plugins of others; they need pytest.
+seed repeats. `context` is what a handler is given that a test calls as a function. `cluster` makes buses the nodes of one
+cluster, over `NatsEngine`, a NATS server within the process. `protocol_suite` and `transport_suite` are our own contract suite,
+for the plugins of others; they need pytest.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .faults import Faults
+from .handler_context import context
 from .pairing import pair
 from .simulation import FaultRates, Process, SimulatedConnection, World, simulated
 
@@ -27,6 +29,7 @@ __all__ = [
     "SimulatedConnection",
     "World",
     "cluster",
+    "context",
     "pair",
     "protocol_suite",
     "simulated",
