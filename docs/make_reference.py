@@ -41,10 +41,11 @@ A URL is `protocol+transport://address`, see [URLs](index.md#urls). BODY is JSON
 quotes: `polybus request URL greet '"Ann"'`.
 
 ```sh
-polybus serve app:bus ubre+ws://127.0.0.1:8000/bus             # the Bus named bus in app.py, until Ctrl-C
+polybus serve app:bus ubre+ws://127.0.0.1:8000/bus   # the Bus named bus in app.py, until Ctrl-C
 polybus request ubre+ws://127.0.0.1:8000/bus user.get '{"id": 7}' --timeout 2
 polybus subscribe ubre+ws://127.0.0.1:8000/bus 'news.>' --count 10 --json
-polybus doctor ubre+wss://bus.example.org/bus --ca ca.pem --header 'authorization: Bearer TOKEN'
+polybus doctor ubre+wss://bus.example.org/bus --ca ca.pem \\
+    --header 'authorization: Bearer TOKEN'
 polybus inspect frames.bin --protocol 'ubre?format=binary' --frames lengths
 ```
 """

@@ -28,6 +28,7 @@ LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT 
 FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<text>.*?)^```[ ]*$(?:\s*^```text\n(?P<prints>.*?)^```[ ]*$)?", re.M | re.S)
 FILE_NAME = re.compile(r"# ([\w-]+\.py)$")
 NOT_RUN = "no-run"
+COLUMNS = 96
 
 
 @frozen
@@ -90,6 +91,14 @@ def run(program: Program, folder: Path, where: str) -> None:
     assert ended.stderr == "", where
     if program.prints is not None:
         assert ended.stdout == program.prints, where
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_blocks_fit_on_a_page_that_is_1280_pixels_wide(page: Path) -> None:
+    """Except for what programs print, which is wrapped. The browser's word is in tests/integration/browser."""
+    blocks = [block for block in programs(page.read_text()) if block.words[:1] != ["text"]]
+    wide = [(block.line, line) for block in blocks for line in block.text.splitlines() if len(line) > COLUMNS]
+    assert wide == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
