@@ -154,7 +154,7 @@ def test_what_is_made_from_the_program_is_what_it_would_make_now(name: str) -> N
 
 
 def test_every_public_name_is_in_the_reference() -> None:
-    reference = "".join(page.read_text() for page in (ROOT / "docs" / "reference").glob("*.md"))
+    reference = "".join(page.read_text() for page in (ROOT / "docs" / "reference").rglob("*.md"))
     documented = {name.removeprefix("polybus.") for name in re.findall(r"^(?:::: |        - )\"?([\w.]+)\"?$", reference, re.M)}
     errors = set(polybus.errors.__all__) if "errors" in documented else set()
     limits = {"Limits"} if "limits.Limits" in documented else set()
@@ -162,6 +162,12 @@ def test_every_public_name_is_in_the_reference() -> None:
     assert set(polybus.sync.__all__) - documented == set()
     modules = {"protocols", "transports", "events", "plugins", "testing", "fastapi"}
     assert modules - documented == set()
+
+
+def test_the_reference_has_a_page_for_each_topic() -> None:
+    for page in (ROOT / "docs" / "reference" / "api").glob("*.md"):
+        members = len(re.findall(r"^(?:::: |        - )", page.read_text(), re.M))
+        assert members <= 30, f"{page.name} has {members} names: make two pages of it"
 
 
 def test_the_readme_shows_a_program_of_ten_lines_and_two_commands() -> None:
