@@ -24,7 +24,7 @@ FOLDER = Path(__file__).parent / "reference"
 
 COMMAND_LINE = """# Command line
 
-`pip install 'polybus[cli]'` brings the command `polybus`. `python -m polybus.cli` is the same.
+For a shell: every command and its options. `pip install 'polybus[cli]'` brings the command `polybus`. `python -m polybus.cli` is the same.
 
 | exit status | meaning |
 | --- | --- |
@@ -104,7 +104,7 @@ def _cell(text: str) -> str:
 
 FEATURES = """# What each protocol can carry
 
-A *bare* peer is a program of that protocol which is not polybus. Between two polybus programs more is possible, as they agree
+For whoever has to talk to a program that is not polybus. A *bare* peer is a program of that protocol which is not polybus. Between two polybus programs more is possible, as they agree
 on extensions. What a wire or a bare peer cannot carry raises `Unsupported`; nothing is lost in silence. This table is made from
 the `Capabilities` that each protocol declares, with its default options.
 
@@ -179,7 +179,7 @@ def features() -> str:
 
 CAPTURES = """# Captures
 
-A capture is a folder of segments, files `segment-<number>.arrows` (`.open` while they are written): Arrow IPC streams,
+For readers of recordings: every table and column. A capture is a folder of segments, files `segment-<number>.arrows` (`.open` while they are written): Arrow IPC streams,
 compressed with zstd, with a checksum of every byte of each batch. Their rows are frames; the other tables are made of these.
 Numbers of segments have no gaps, but the first may have been removed for their size or age.
 
