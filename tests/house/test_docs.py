@@ -124,6 +124,15 @@ def test_links_within_the_repository_lead_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", DOCS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_begins_with_a_paragraph_that_says_for_whom_and_what(page: Path) -> None:
+    title, _, rest = without_programs(page.read_text()).partition("# ")[2].partition("\n\n")
+    first = rest.split("\n\n")[0]
+    assert title
+    assert len(first) > 50, first
+    assert not first.startswith(("#", "|", "* ", "::: ")), first
+
+
+@pytest.mark.parametrize("page", DOCS, ids=lambda page: str(page.relative_to(ROOT)))
 def test_pages_are_in_the_navigation_and_link_to_nothing_outside_of_the_documentation(page: Path) -> None:
     name = page.relative_to(ROOT / "docs").as_posix()
     assert re.search(rf"^ +- (?:[\w ]+: )?{re.escape(name)}$", (ROOT / "mkdocs.yml").read_text(), re.M), f"{name} is in no menu"
