@@ -67,11 +67,10 @@ def misfit(error: Exception) -> tuple[str, list[dict[str, str]]]:
     Returns:
         A short text for people; and for programs of each fault the path (``$.user.name``), a text and a type, a short word.
     """
-    found = getattr(error, "errors", None)
+    found: Any = getattr(error, "errors", None)
     if callable(found) and hasattr(error, "error_count"):
-        faults = [
-            _fault_of_pydantic(one) for one in found(include_url=False, include_context=False, include_input=False)[:_MOST]
-        ]
+        said_by_pydantic: Any = found(include_url=False, include_context=False, include_input=False)
+        faults = [_fault_of_pydantic(one) for one in said_by_pydantic[:_MOST]]
     elif isinstance(error, (ValueError, TypeError, BadRequest)):
         faults = [_fault_of_text(error)]
     else:

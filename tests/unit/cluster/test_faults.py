@@ -74,7 +74,7 @@ async def test_that_holds_on_a_busy_connection_too_which_has_come_back(engine: N
             await asker.request("quick", timeout=60)
             await anyio.sleep(0.1)
 
-    async with nodes(asker, worker, other):
+    async with cluster(asker, worker, other, url=engine.url):
         first = asker.request("work", timeout=60)
         await eventually(lambda: begun == 1)
         await anyio.sleep(0.5)  # so that the next look is nearer than that of the connection to come
@@ -221,7 +221,7 @@ async def test_an_engine_that_goes_away_again_and_again_loses_nothing_that_waits
     async def news(n: int) -> None:
         heard.append(n)
 
-    async with nodes(asker, worker, hearer):
+    async with cluster(asker, worker, hearer, url=engine.url):
         waiting: dict[int, Reply[int]] = {}
         for turn in range(4):
             await engine.cut()

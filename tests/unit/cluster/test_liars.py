@@ -8,10 +8,9 @@ import anyio
 import pytest
 
 from polybus import Bus, connect
-from polybus.testing import NatsEngine
+from polybus.testing import NatsEngine, cluster
 from tests.loops import virtual_time  # noqa: F401
 from tests.support import eventually
-from tests.unit.cluster.nodes import nodes
 
 pytestmark = [pytest.mark.anyio]
 
@@ -65,7 +64,7 @@ class Pair:
 )
 async def test_what_a_liar_announces_costs_nobody_anything_and_the_bus_goes_on(engine: NatsEngine, said: Any) -> None:
     pair = Pair(engine)
-    async with nodes(pair.asker, pair.worker), connect(engine.url) as liar:
+    async with cluster(pair.asker, pair.worker, url=engine.url), connect(engine.url) as liar:
         held = pair.asker.request("hold", 7, timeout=60)
         await eventually(lambda: pair.begun == 1)
         await liar.publish("polybus.a", said)
@@ -80,7 +79,7 @@ async def test_what_a_liar_announces_costs_nobody_anything_and_the_bus_goes_on(e
 
 async def test_a_goodbye_for_another_is_taken_back_as_soon_as_that_one_speaks(engine: NatsEngine) -> None:
     pair = Pair(engine)
-    async with nodes(pair.asker, pair.worker), connect(engine.url) as liar:
+    async with cluster(pair.asker, pair.worker, url=engine.url), connect(engine.url) as liar:
         (other,) = [node.id for node in await pair.asker.nodes() if not node.here]
         held = pair.asker.request("hold", 7, timeout=60)
         await eventually(lambda: pair.begun == 1)
@@ -92,7 +91,7 @@ async def test_a_goodbye_for_another_is_taken_back_as_soon_as_that_one_speaks(en
 
 async def test_a_liar_that_takes_a_request_and_never_answers_costs_it_its_time_and_no_more(engine: NatsEngine) -> None:
     pair = Pair(engine)
-    async with nodes(pair.asker, pair.worker), connect(engine.url) as liar:
+    async with cluster(pair.asker, pair.worker, url=engine.url), connect(engine.url) as liar:
         seen = anyio.Event()
 
         @liar.handle("polybus.r.stolen")
@@ -111,7 +110,7 @@ async def test_a_liar_that_takes_a_request_and_never_answers_costs_it_its_time_a
 
 async def test_answers_to_requests_of_others_are_counted_and_answer_nothing(engine: NatsEngine) -> None:
     pair = Pair(engine)
-    async with nodes(pair.asker, pair.worker), connect(engine.url) as liar:
+    async with cluster(pair.asker, pair.worker, url=engine.url), connect(engine.url) as liar:
         (asker,) = [node.id for node in await pair.worker.nodes() if not node.here]
         held = [pair.asker.request("hold", n, timeout=60) for n in range(20)]
         await eventually(lambda: pair.begun == 20)
@@ -145,7 +144,7 @@ class Ask:
 
 async def test_what_one_asks_that_is_no_node_is_stopped_and_leaves_nothing(engine: NatsEngine) -> None:
     pair = Pair(engine)
-    async with nodes(pair.asker, pair.worker):
+    async with cluster(pair.asker, pair.worker, url=engine.url):
         for n in range(3):
             await Ask(engine, f"polybus.n.nobody{n}.a.1{n:08x}").send("polybus.r.hold", n)
         await eventually(lambda: pair.begun == 3)

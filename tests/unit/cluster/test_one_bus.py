@@ -134,7 +134,7 @@ async def test_a_node_says_that_it_has_a_request_only_where_its_handler_waits(
         route(sender, operation, block)  # type: ignore[arg-type]
 
     route = engine.route
-    async with nodes(one, two):
+    async with cluster(one, two, url=engine.url):
         monkeypatch.setattr(engine, "route", count)
         assert [await reply for reply in [one.request("double", n) for n in range(100)]] == [2 * n for n in range(100)]
         now = "later"
