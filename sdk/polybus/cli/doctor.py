@@ -46,7 +46,7 @@ def doctor(
         from .doctor_cluster import ClusterExamination
 
         check_for_cluster(header, ca)
-        examination = ClusterExamination(url, *what, cluster=cluster)
+        examination = ClusterExamination.of(cluster, *what)
     anyio.run(examination.run)
     if as_json:
         steps = [asdict(step) for step in examination.steps]
