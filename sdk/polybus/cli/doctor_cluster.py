@@ -39,12 +39,12 @@ class ClusterExamination(Examination):
     """Of the cluster."""
 
     @classmethod
-    def of(cls, cluster: Cluster, *rest: Any) -> ClusterExamination:
+    def of(cls, cluster: Cluster, subject: str | int, body: Any, timeout: float) -> ClusterExamination:
         """An examination of the server of a cluster, and of the cluster."""
         found = cluster.resolved()
         assert found is not None  # or there would be nothing to look at
         url, name = found
-        return cls(url, *rest, cluster=cluster, name=name)
+        return cls(url, subject, body, timeout, cluster=cluster, name=name)
 
     def adapted(self, adapter: ProtocolAdapter) -> ProtocolAdapter:
         made: Any = adapter  # answers come to where a user may subscribe who has the subjects of the cluster alone
