@@ -39,14 +39,14 @@ def doctor(
     value = parse_body(body)
     if body is not None and not subject:
         raise UsageError("--body without --subject: name the subject that is to be asked")
-    what = parse_subject(url, subject), value, timeout, headers_of(header), trust_of(ca)
+    what = parse_subject(url, subject)
     if cluster is None:
-        examination = Examination(url, *what)
+        examination = Examination(url, what, value, timeout, headers_of(header), trust_of(ca))
     else:
         from .doctor_cluster import ClusterExamination
 
         check_for_cluster(header, ca)
-        examination = ClusterExamination(url, *what, cluster=cluster)
+        examination = ClusterExamination.of(cluster, what, value, timeout)
     anyio.run(examination.run)
     if as_json:
         steps = [asdict(step) for step in examination.steps]

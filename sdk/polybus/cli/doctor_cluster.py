@@ -35,12 +35,16 @@ class ClusterExamination(Examination):
     """One look at a cluster. The first steps are those of a client of the NATS server."""
 
     cluster: Cluster = Cluster()
+    name: str = ""
+    """Of the cluster."""
 
-    def __attrs_post_init__(self) -> None:
-        found = self.cluster.resolved()
+    @classmethod
+    def of(cls, cluster: Cluster, subject: str | int, body: Any, timeout: float) -> ClusterExamination:
+        """An examination of the server of a cluster, and of the cluster."""
+        found = cluster.resolved()
         assert found is not None  # or there would be nothing to look at
-        self.url, self.name = found
-        super().__attrs_post_init__()
+        url, name = found
+        return cls(url, subject, body, timeout, cluster=cluster, name=name)
 
     def adapted(self, adapter: ProtocolAdapter) -> ProtocolAdapter:
         made: Any = adapter  # answers come to where a user may subscribe who has the subjects of the cluster alone

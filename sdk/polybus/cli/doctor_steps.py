@@ -18,7 +18,7 @@ import anyio.abc
 from anyio.streams.tls import TLSAttribute, TLSStream
 from attrs import define
 
-from .. import Bus, BusError, ConnectFailed, DeadlineExceeded, Disconnected, Limits, NoHandler, RequestError, connect
+from .. import Bus, BusError, ConnectFailed, DeadlineExceeded, Disconnected, Limits, NoHandler, Peer, RequestError, connect
 from .._validation import shown
 from ..errors import RemoteProtocolError
 from ..plugins import Connector, DialOptions, ProtocolAdapter, ProtocolFeatures, Transport
@@ -194,7 +194,7 @@ class Examination:
         await self._halves.known.wait()
         if self._halves.error is not None:
             raise self._halves.error
-        (self.peer,) = self._bus.peers
+        self.peer: Peer = self._bus.peers[0]
         return f"{self._adapter.name} is ready"
 
     async def _meet(self, stack: AsyncExitStack) -> str:

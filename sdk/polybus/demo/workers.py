@@ -66,7 +66,7 @@ class Crew:
         return f"{self.url}: pids {', '.join(map(str, sorted(self.clients)))}"
 
     async def publications(self) -> str:
-        """What the client of one worker has published, the clients of all hear: once, and in its order."""
+        """Publications of the client of one worker reach the clients of all: once, and in their order."""
         async with AsyncExitStack() as stack:
             heard = [
                 await stack.enter_async_context(client.subscribe("crew.news", returns=Announced))
