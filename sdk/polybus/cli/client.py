@@ -1,4 +1,4 @@
-"""`polybus request`, `publish` and `subscribe`."""
+"""`polybus request`, `stream`, `publish` and `subscribe`."""
 
 from __future__ import annotations
 
@@ -52,6 +52,39 @@ def request(
         print(json_line(answer), flush=True)
 
 
+def stream(
+    url: Url,
+    subject: SubjectArgument,
+    body: Body = None,
+    count: Annotated[int, option("N", "Leave after so many items; 0 reads on until the end.", min=0)] = 0,
+    timeout: Annotated[float, duration("Seconds for the whole stream; 0: for as long as it lasts.")] = 0.0,
+    as_json: Json = False,
+    header: Header = None,
+    ca: Ca = None,
+    wait: Wait = 0.0,
+) -> None:
+    """Ask for a stream and print its items, one line of JSON each."""
+    name, value = parse_subject(url, subject), parse_body(body)
+    coloured = sys.stdout.isatty() and not as_json
+
+    async def read() -> None:
+        async with connecting(url, header, ca, wait, timeout) as bus, anyio.create_task_group() as group:
+            group.start_soon(_until_signal, group.cancel_scope)
+            async with bus.stream(name, value, timeout=timeout or None) as items:
+                left = count
+                async for item in items:
+                    if coloured:
+                        Console(soft_wrap=True).print(_coloured(json_line(item)))
+                    else:
+                        print(json_line(item), flush=True)
+                    left -= 1
+                    if left == 0:
+                        break
+            group.cancel_scope.cancel()
+
+    unwrapped(lambda: anyio.run(read))
+
+
 def publish(
     url: Url,
     subject: SubjectArgument,
@@ -95,6 +128,8 @@ def subscribe(
         async with connecting(url, header, ca, wait, bus=bus), anyio.create_task_group() as group:
             group.start_soon(_until_signal, group.cancel_scope)
             group.start_soon(_watch, bus, events, timeout)
+            if sys.stderr.isatty():
+                say(f"listening to {pattern!r} at {bus.peers[0].address}, until Ctrl-C")
             with _meant_for_peers(bus):
                 await _print_publications(bus, name, count, show)
             group.cancel_scope.cancel()

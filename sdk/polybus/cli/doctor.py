@@ -14,7 +14,7 @@ from .doctor_steps import DoctorStep, Examination
 from .options import Ca, Header, argument, duration, flag, option
 from .problems import PeerError, UsageError
 from .show import Printer
-from .values import headers_of, json_line, parse_body, parse_subject, trust_of
+from .values import headers_of, json_line, parse_body, parse_subject, trust_of, warn_of_slips
 
 _MARKS = {"ok": ("✓", "green"), "failed": ("✗", "bold red"), "not reached": ("–", "dim")}
 
@@ -30,6 +30,7 @@ def doctor(
 ) -> None:
     """Connect step by step: name, connection, TLS, upgrade, handshake, peer, request. Status 1 where one fails."""
     resolve_url(url)
+    warn_of_slips(url)
     value = parse_body(body)
     if body is not None and not subject:
         raise UsageError("--body without --subject: name the subject that is to be asked")

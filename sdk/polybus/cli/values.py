@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from .. import Backoff, Bus, Limits, connect
-from ..plugins.registry import resolve_url
-from .problems import UsageError
+from ..plugins.registry import mistyped_options, resolve_url
+from .problems import UsageError, say
 
 _IMPATIENT = Backoff(maximum=1.0)
 """Somebody sits before the screen."""
@@ -42,7 +42,14 @@ def connecting(
     url: str, header: list[str] | None, ca: Path | None, wait: float, timeout: float = 0.0, bus: Bus | None = None
 ) -> AbstractAsyncContextManager[Bus]:
     """The connection that a command wants, of a `hasty_bus` by default; UsageError for what cannot be."""
+    warn_of_slips(url)
     return connect(url, bus=bus or hasty_bus(timeout), backoff=_IMPATIENT, **dialling(header, ca, wait))
+
+
+def warn_of_slips(url: str) -> None:
+    """Say that members of the query are probably options with a slip: they go to the server, and nothing else tells of it."""
+    if slips := mistyped_options(url):
+        say(f"{slips}? It is no option, and goes to the server as it is")
 
 
 def dialling(header: list[str] | None, ca: Path | None, wait: float) -> dict[str, Any]:
