@@ -35,8 +35,9 @@ there is.
 | 130 | Ctrl-C for every other command |
 
 Errors are one line on stderr that says what to do next. `serve` logs to stderr, see [logs](logs.md); where it serves stands on
-stdout. With `--json`, and where the output is no terminal, answers are JSON for machines. A reader that leaves early (`| head -1`) is no failure. `NO_COLOR` is heeded. `polybus --install-completion`
-teaches your shell to complete commands and options.
+stdout. With `--json`, and where the output is no terminal, answers are JSON for machines. A reader that leaves early
+(`| head -1`) is no failure. `NO_COLOR` is heeded. `polybus --install-completion` teaches your shell to complete commands and
+options.
 
 A URL is `protocol+transport://address`, see [URLs](index.md#urls). BODY is JSON; `-` reads it from stdin. Text needs its own
 quotes: `polybus request URL greet '"Ann"'`.

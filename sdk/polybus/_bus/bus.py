@@ -32,7 +32,7 @@ from ..limits import Limits
 from ..message import Kind, Message
 from ..plugins.registry import find_protocol, make_recorder
 from ..stats import Stats
-from ..subjects import AnySubject, Subject, check_pattern, check_subject, resolve
+from ..subjects import AnySubject, Subject, check_pattern, check_subject, resolve, warn_of_literal_wildcards
 from .acceptor import WHEN_FULL, Listener, Serving
 from .cluster import Cluster, Node, Survey
 from .dialer import Connecting, Headers
@@ -108,6 +108,13 @@ class Bus(Router):
         self._loopback = parts.loopback
         self._links = parts.links
         self._life = parts.life
+
+    def __repr__(self) -> str:
+        runtime = self._services.runtime
+        if runtime is None:
+            return "<Bus not entered>"
+        state = "draining" if self._services.leaving else "running" if self._services.ready else "starting"
+        return f"<Bus {state}, {len(runtime.links)} link{'' if len(runtime.links) == 1 else 's'}>"
 
     @property
     def limits(self) -> Limits:
@@ -478,6 +485,7 @@ class Bus(Router):
             LocalProtocolError, ReservedSubject: The pattern is not valid.
         """
         check_pattern(pattern, self.limits.subject)
+        warn_of_literal_wildcards(pattern)
         self._pubsub.add_relay(pattern)
 
     # -- links -----------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from .._util.pattern_index import SubjectIndex
 from .._util.typed_body import unreadable
 from .._validation import shown
 from ..errors import BusError, another
-from ..subjects import AnySubject, Subject, check_pattern
+from ..subjects import AnySubject, Subject, check_pattern, warn_of_literal_wildcards
 from .announcer import SubscriptionAnnouncer, interest_in
 from .group import SubscriptionGroup
 from .handler_subscription import HandlerSubscription
@@ -112,6 +112,7 @@ class PubSub:
         if isinstance(pattern, Subject) and returns is Any:
             returns = pattern.takes
         check_pattern(name, self._services.limits.subject)
+        warn_of_literal_wildcards(name)
         check_queue(queue, when_full)
         check_group(group)
         if (why := unreadable(returns)) is not None:

@@ -18,6 +18,7 @@ from rich.text import Text
 from .. import Bus, Message, Unsupported
 from .._validation import in_one_line
 from ..events import BusEvent, LinkDown, LinkUp
+from ..subjects import literal_wildcards
 from .options import Body, Ca, Header, Json, Url, Wait, argument, duration, option
 from .problems import PeerError, say, unwrapped
 from .values import connecting, hasty_bus, json_line, parse_body, parse_subject
@@ -120,6 +121,8 @@ def subscribe(
 ) -> None:
     """Print what is published, one line of JSON each."""
     name = parse_subject(url, pattern)
+    if text := literal_wildcards(name):
+        say(text)
     show = partial(_show, pretty=sys.stdout.isatty() and not as_json)
 
     async def listen() -> None:
