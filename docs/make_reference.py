@@ -24,18 +24,20 @@ FOLDER = Path(__file__).parent / "reference"
 
 COMMAND_LINE = """# Command line
 
-For a shell: every command and its options. `pip install 'polybus[cli]'` brings the command `polybus`. `python -m polybus.cli` is the same.
+For a shell: every command and its options. `pip install 'polybus[cli]'` brings the command `polybus`; `python -m polybus` is the
+same. Without arguments it shows what there is.
 
 | exit status | meaning |
 | --- | --- |
-| 0 | success; also Ctrl-C or SIGTERM for `subscribe`, `serve`, `broker` and `bridge`, whose orderly end that is |
+| 0 | success; also Ctrl-C or SIGTERM for `subscribe`, `stream`, `serve`, `broker` and `bridge`, whose orderly end that is |
 | 1 | the peer said no, or was not there, or what it sent is not right; also a capture that is not there, none, or damaged |
 | 2 | wrong usage; also an app that cannot be imported |
 | 130 | Ctrl-C for every other command |
 
-Errors are one line on stderr that says what to do next. With `--json`, and where the output is no terminal, answers are JSON
-for machines. A reader that leaves early (`| head -1`) is no failure. `NO_COLOR` is heeded. `polybus --install-completion`
-teaches your shell to complete commands and options.
+Errors are one line on stderr that says what to do next. `serve` logs to stderr, see [logs](logs.md); where it serves stands on
+stdout. With `--json`, and where the output is no terminal, answers are JSON for machines. A reader that leaves early
+(`| head -1`) is no failure. `NO_COLOR` is heeded. `polybus --install-completion` teaches your shell to complete commands and
+options.
 
 A URL is `protocol+transport://address`, see [URLs](index.md#urls). BODY is JSON; `-` reads it from stdin. Text needs its own
 quotes: `polybus request URL greet '"Ann"'`.
@@ -43,7 +45,10 @@ quotes: `polybus request URL greet '"Ann"'`.
 ```sh
 polybus serve app:bus ubre+ws://127.0.0.1:8000/bus   # the Bus named bus in app.py, until Ctrl-C
 polybus request ubre+ws://127.0.0.1:8000/bus user.get '{"id": 7}' --timeout 2
+polybus stream ubre+ws://127.0.0.1:8000/bus log.tail '{"n": 10}' --count 100
 polybus subscribe ubre+ws://127.0.0.1:8000/bus 'news.>' --count 10 --json
+polybus serve app:bus ubre+ws://127.0.0.1:8000/bus --relay 'news.>' \\
+    --reload --log-level debug                       # while you develop
 polybus doctor ubre+wss://bus.example.org/bus --ca ca.pem \\
     --header 'authorization: Bearer TOKEN'
 polybus inspect frames.bin --protocol 'ubre?format=binary' --frames lengths

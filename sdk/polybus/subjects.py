@@ -8,6 +8,7 @@ stand in a segment, and an empty segment stands for any. Scheme and authority ar
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable
 from functools import lru_cache
@@ -39,6 +40,8 @@ In_contra = TypeVar("In_contra", contravariant=True)
 Out_co = TypeVar("Out_co", covariant=True)
 
 RESERVED_PREFIX = "_polybus."
+logger: logging.Logger = logging.getLogger("polybus")
+
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _NAMED = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _STARS = 2
@@ -127,6 +130,29 @@ def check_pattern(pattern: str | int, limit: int = 1024, *, foreign: bool = Fals
         raise LocalProtocolError(f"pattern {pattern!r}: a segment has at most {_STARS} '*'")
     if ">" in tokens[:-1]:
         raise LocalProtocolError(f"pattern {pattern!r}: '>' stands for the rest and can only be the last token")
+
+
+def literal_wildcards(pattern: str | int) -> str:
+    """Find wildcards of other systems in a pattern, which stand for themselves here.
+
+    Returns:
+        What to say of the first one; nothing where there is none.
+    """
+    if isinstance(pattern, int) or "/" in pattern:
+        return ""
+    for token in pattern.split("."):
+        if token in ("#", "+") or ("*" in token and token != "*") or (token != ">" and ">" in token):
+            usual = "'*' is one token, '>' at the end the rest, as in 'news.*' or 'news.>'"
+            return f"pattern {pattern!r}: {token!r} stands for itself; {usual}"
+        if token.count("{") != token.count("}"):
+            return f"pattern {pattern!r}: {token!r} stands for itself; a name is in two braces, as in 'news.{{day}}'"
+    return ""
+
+
+def warn_of_literal_wildcards(pattern: str | int) -> None:
+    """Log what the application probably did not mean: it is no mistake, and nothing would ever be heard."""
+    if text := literal_wildcards(pattern):
+        logger.warning("%s", text)
 
 
 def _check_text(subject: str | int, limit: int, what: str) -> None:

@@ -174,3 +174,25 @@ def test_a_user_in_a_url_of_tcp_is_told() -> None:
 def test_options_of_the_protocol_stay_allowed_on_tcp() -> None:
     connect("ubre+tcp://127.0.0.1:9000/?format=binary")
     Bus().serve("ubre+tcp://127.0.0.1:0?format=binary")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "token"),
+    [("a*b", "a*b"), ("a.**", "**"), ("a.#", "#"), ("a.+", "+"), ("a.b>", "b>"), ("news.{x", "{x"), ("news.x}", "x}")],
+)
+def test_wildcards_of_other_systems_are_warned_of_wherever_a_pattern_is_given(
+    pattern: str, token: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def hear(body: object) -> None: ...
+
+    for give in (Bus().subscribe, Bus().relay, lambda pattern: Bus().on(pattern)(hear)):
+        caplog.clear()
+        give(pattern)
+        (record,) = caplog.records
+        assert record.levelname == "WARNING" and f"{token!r} stands for itself" in record.getMessage()
+
+
+@pytest.mark.parametrize("pattern", ["a.*", "a.>", "*", ">", "a.{x}.b", "//a.b/c*/d", 7, "a.b"])
+def test_patterns_that_mean_what_they_say_are_not(pattern: str | int, caplog: pytest.LogCaptureFixture) -> None:
+    Bus().subscribe(pattern)
+    assert not caplog.records

@@ -33,7 +33,7 @@ from ..limits import Limits
 from ..message import Kind, Message
 from ..plugins.registry import find_protocol, make_recorder
 from ..stats import Stats
-from ..subjects import AnySubject, Subject, check_pattern, check_subject, resolve
+from ..subjects import AnySubject, Subject, check_pattern, check_subject, resolve, warn_of_literal_wildcards
 from .acceptor import WHEN_FULL, Listener, Serving
 from .caller import Caller
 from .cluster import Cluster, Node, Survey
@@ -115,9 +115,9 @@ class Bus(Router):
     def __repr__(self) -> str:
         runtime = self._services.runtime
         if runtime is None:
-            return f"<Bus not entered, {len(self._lookup.handlers)} handlers>"
-        state = "leaving" if self._services.leaving else "ready" if self.ready else "starting"
-        return f"<Bus {state}, {len(runtime.links)} links, {len(self._lookup.handlers)} handlers>"
+            return "<Bus not entered>"
+        state = "draining" if self._services.leaving else "running" if self._services.ready else "starting"
+        return f"<Bus {state}, {len(runtime.links)} link{'' if len(runtime.links) == 1 else 's'}>"
 
     @property
     def limits(self) -> Limits:
@@ -500,6 +500,7 @@ class Bus(Router):
             LocalProtocolError, ReservedSubject: The pattern is not valid.
         """
         check_pattern(pattern, self.limits.subject)
+        warn_of_literal_wildcards(pattern)
         self._pubsub.add_relay(pattern)
 
     # -- links -----------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from .._util.sources import sources
 from .._util.text_files import read_text_files
 from .._validation import check_type, seconds
 from ..backoff import Backoff
-from ..errors import ConnectFailed, Disconnected, Forbidden, RequestError, Unauthorized
+from ..errors import BusError, ConnectFailed, Disconnected, Forbidden, RequestError, Unauthorized
 from ..events import LinkRetrying
 from ..headers import check_handshake_headers
 from ..plugins import Closed, Connector, DialOptions, EndpointFeatures, ProtocolAdapter, ProtocolFeatures, TransportFeatures
@@ -115,8 +115,12 @@ class Connecting:
             if self._recorder is not None and self._records:
                 await anyio.to_thread.run_sync(self._recorder.open)
             return await self._connected()
-        except BaseException:
+        except BaseException as error:
             await self._recorded()
+            if isinstance(
+                error, BusError
+            ):  # what failed below is in its text: of a program that ends with it, the caller's line counts
+                raise error.with_traceback(None) from None
             raise
 
     async def _connected(self) -> Any:

@@ -7,12 +7,14 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, suppress
+from importlib.util import find_spec
 from typing import Any
 
 import anyio
 
+from .._util.event_loop import running_loop
 from .._util.http_status import HttpStatus
 from .._validation import check_count, seconds, shown
 from ..errors import LocalProtocolError
@@ -49,6 +51,8 @@ def run(
     With several workers this process binds the addresses, starts the same program again for each, and starts anew what dies. In
     those `run` serves; here it returns when all have drained. What else this program does before `run` is done in each of them.
 
+    Where it serves is logged by the logger ``polybus`` at INFO; where no log shows that, ``serving URL`` is printed.
+
     Args:
         bus: What to serve.
         urls: Where; see `Bus.serve`.
@@ -65,12 +69,52 @@ def run(
     Raises:
         TypeError: `bus` is no bus, or an argument is of a wrong type.
         ValueError: A URL or an option is wrong.
-        LocalProtocolError: This is not the main thread, or an address that other machines can reach accepts every connection,
+        LocalProtocolError: This is not the main thread, or an event loop runs in it already, or an address that other
+            machines can reach accepts every connection,
             or there are several workers of a bus without `cluster`, or no NATS server is found for them.
         Unsupported: There are several workers, and an address that they cannot share.
         OSError: An address cannot be bound.
+        ImportError: `uvloop` or trio is not installed.
         Exception: What the bus's lifespan raises.
         SystemExit: One of several workers has ended before it served, or was ended by force.
+    """
+    serve_until_signal(
+        bus,
+        *urls,
+        drain=drain,
+        delay=delay,
+        health=health,
+        backend=backend,
+        uvloop=uvloop,
+        workers=workers,
+        announce=announce,
+        **options,
+    )
+
+
+def announce(url: str) -> None:
+    """Say where it serves, once: in the log, or on stdout where no log shows it."""
+    logger.info("serving %s", url)
+    if not (logger.isEnabledFor(logging.INFO) and logger.hasHandlers()):
+        print(f"serving {url}", flush=True)
+
+
+def serve_until_signal(
+    bus: Bus,
+    *urls: str,
+    drain: float,
+    delay: float,
+    health: str | None,
+    backend: str,
+    uvloop: bool,
+    workers: int,
+    announce: Callable[[str], None],
+    **options: Any,
+) -> None:
+    """`run`; `announce` is told each URL when it is served.
+
+    Raises:
+        Exception: As `run`.
     """
     if not isinstance(bus, Bus):
         raise TypeError(
@@ -82,6 +126,7 @@ def run(
         raise LocalProtocolError(
             "run() waits for signals, which come to the main thread only: here use polybus.sync.Bus(bus), and close() to drain"
         )
+    _check_loop(backend, uvloop)
     drain, delay = seconds(drain, "drain"), seconds(delay, "delay")
     check_count(workers, "workers")
     worker = Worker.here()
@@ -93,10 +138,31 @@ def run(
         ):
             raise SystemExit(status)
         return
-    running = _Run(bus, drain, delay, None if worker is not None else health, worker)
+    running = _Run(bus, drain, delay, None if worker is not None else health, worker, announce)
     backend_options = {"use_uvloop": True} if uvloop and backend == "asyncio" else {}
     anyio.run(running.main, urls, options, backend=backend, backend_options=backend_options)
     running.over()
+
+
+def _check_loop(backend: str, uvloop: bool) -> None:
+    """
+    Raises:
+        LocalProtocolError: An event loop runs here.
+        ImportError: It is not installed.
+        ValueError: There is no such backend.
+    """
+    if backend not in ("asyncio", "trio"):
+        raise ValueError(f"backend={backend!r}: asyncio or trio")
+    with suppress(RuntimeError):
+        here = running_loop().backend
+        raise LocalProtocolError(
+            f"run() starts an event loop, and one of {here} runs here already: use `async with bus.serve(url): "
+            "await bus.wait_closed()` in it"
+        )
+    if uvloop and backend == "asyncio" and find_spec("uvloop") is None:
+        raise ImportError("run(uvloop=True) needs uvloop: pip install 'polybus[uvloop]'", name="uvloop")
+    if backend == "trio" and find_spec("trio") is None:
+        raise ImportError("run(backend='trio') needs trio: pip install trio", name="trio")
 
 
 class _Addresses:
@@ -117,8 +183,11 @@ class _Addresses:
 class _Run:
     """One bus, from its start to the last signal."""
 
-    def __init__(self, bus: Bus, drain: float, delay: float, health: str | None, worker: Worker | None) -> None:
+    def __init__(
+        self, bus: Bus, drain: float, delay: float, health: str | None, worker: Worker | None, announce: Callable[[str], None]
+    ) -> None:
         self._bus = bus
+        self._announce = announce
         self._worker = worker
         self._drain = drain
         self._delay = delay
@@ -166,9 +235,10 @@ class _Run:
                     if self._worker is not None:
                         serving.serve_at(self._worker.sockets(name))
                     served.append((await stack.enter_async_context(serving)).url)
-                logger.info("serving %s", served[-1])
                 if self._worker is None:
-                    print(f"serving {served[-1]}", flush=True)
+                    self._announce(served[-1])
+                else:  # who started the workers says it for all of them
+                    logger.info("serving %s", served[-1])
             self._serving = True
             if self._worker is not None:
                 self._worker.tell_served(served)

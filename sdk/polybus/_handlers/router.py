@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from attrs import evolve
 
 from .._validation import check_count, check_type
-from ..subjects import Subject, check_pattern, check_subject
+from ..subjects import Subject, check_pattern, check_subject, warn_of_literal_wildcards
 from .handler import Handler, plan
 from .lookup import HandlerLookup
 from .subscriber import SubscriberSpec, WhenFull, check_group, check_queue
@@ -83,6 +83,7 @@ class Router:
         """
         name = _name(pattern, "on")
         check_pattern(name)
+        warn_of_literal_wildcards(name)
         check_queue(queue, when_full)
         check_count(concurrency, "concurrency")
         check_group(group)

@@ -10,7 +10,7 @@ from .._handlers.subscriber import SubscriberSpec, WhenFull, check_group, check_
 from .._util.pattern_index import SubjectIndex
 from .._util.typed_body import check_returns
 from ..errors import BusError, another
-from ..subjects import AnySubject, Subject, check_pattern
+from ..subjects import AnySubject, Subject, check_pattern, warn_of_literal_wildcards
 from .announcer import SubscriptionAnnouncer, interest_in
 from .group import SubscriptionGroup
 from .handler_subscription import HandlerSubscription
@@ -111,6 +111,7 @@ class PubSub:
         if isinstance(pattern, Subject) and returns is Any:
             returns = pattern.takes
         check_pattern(name, self._services.limits.subject)
+        warn_of_literal_wildcards(name)
         check_queue(queue, when_full)
         check_group(group)
         check_returns(returns)

@@ -86,7 +86,7 @@ class Relay:
         if others and len(self._hinted) < _HINTS:
             self._hinted.add(subject)
             text = (
-                "%r published %.100r, which %d other peers subscribed to, and none of them hears of it: clients are isolated. "
+                "%r published %.100r, to which others subscribed (%d), and none of them hears of it: clients are isolated. "
                 "bus.relay(%.100r), or polybus serve --relay, passes it on"
             )
             self._services.running.warnings.warn(logger, text, source, subject, len(others), subject)

@@ -16,7 +16,7 @@ from .bench import bench
 from .bridge import bridge
 from .broker import broker
 from .capture import commands as capture
-from .client import publish, request, subscribe
+from .client import publish, request, stream, subscribe
 from .demo import demo
 from .doctor import doctor
 from .inspect import inspect
@@ -32,7 +32,10 @@ app: typer.Typer = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (demo, serve, request, publish, subscribe, bridge, broker, record, replay, inspect, analyse, doctor, bench):
+_COMMANDS = (
+    demo, serve, request, stream, publish, subscribe, bridge, broker, record, replay, inspect, analyse, doctor, bench
+)  # fmt: skip
+for _command in _COMMANDS:
     app.command()(_command)
 app.add_typer(capture)
 
@@ -67,11 +70,13 @@ def run(arguments: Sequence[str]) -> int:
     _open_closed_streams()
     command = typer.main.get_command(app)
     logging.getLogger("polybus").addHandler(logging.NullHandler())  # a command says in one line what went wrong
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show a letter must not end the command
-            stream.reconfigure(errors="replace")
+    for output in (sys.stdout, sys.stderr):
+        if isinstance(output, io.TextIOWrapper):  # a terminal that cannot show a letter must not end the command
+            output.reconfigure(errors="replace")
     try:
-        outcome = command.main(args=list(arguments), prog_name="polybus", standalone_mode=False)
+        outcome = command.main(
+            args=list(arguments) or ["--help"], prog_name="polybus", standalone_mode=False, obj=list(arguments)
+        )
         sys.stdout.flush()
     except (BrokenPipeError, SystemExit) as error:  # typer and rich make status 1 of it
         if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):

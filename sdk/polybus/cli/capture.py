@@ -14,6 +14,7 @@ from rich.console import Console
 from .. import capture
 from .options import Folder, Json, argument
 from .problems import PeerError
+from .show import counted
 from .values import json_line
 
 commands: typer.Typer = typer.Typer(
@@ -35,7 +36,7 @@ def info(folder: Folder, as_json: Json = False) -> None:
         print(json_line(asdict(found)))
         return
     recordings = ", ".join(f"{name} (ended)" if name in found.ended else name for name in found.captures)
-    print(f"{found.segments} segments ({found.open} open), {found.bytes} bytes; recordings {recordings}")
+    print(f"{counted(found.segments, 'segment')} ({found.open} open), {found.bytes} bytes; recordings {recordings}")
     print(f"{found.frames} frames of {found.frame_bytes} bytes on {found.connections} connections")
     if found.marks:
         print(f"{found.marks} marks of where connections began or ended; polybus analyse counts them as frames too")
@@ -83,7 +84,7 @@ def recover(folder: Folder, out: Out) -> None:
     print(f"{found.frames} rows in {found.batches} batches are saved: {out}")
     print(
         f"lost: {found.lost_frames} rows that can be counted, in {found.lost_stretches} stretches of {found.lost_bytes} bytes; "
-        f"{len(found.missing)} segments are missing"
+        f"missing: {counted(len(found.missing), 'segment')}"
     )
 
 

@@ -1,4 +1,4 @@
-"""`polybus request`, `publish` and `subscribe`."""
+"""`polybus request`, `stream`, `publish` and `subscribe`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from rich.text import Text
 from .. import Bus, Disconnected, Message, Unsupported
 from .._validation import in_one_line
 from ..events import BusEvent, LinkDown, LinkUp
-from .options import AnyUrl, Body, Ca, Header, Json, Wait, argument, duration, option
+from ..subjects import literal_wildcards
+from .options import AnyUrl, Body, Ca, Header, Json, Url, Wait, argument, duration, option
 from .problems import PeerError, UsageError, say, unwrapped
 from .values import cluster_of, connecting, hasty_bus, json_line, parse_body, parse_subject
 
@@ -59,6 +60,39 @@ def request(
         Console(soft_wrap=True).print(_coloured(json_line(answer, pretty=True)))
     else:
         print(json_line(answer), flush=True)
+
+
+def stream(
+    url: Url,
+    subject: SubjectArgument,
+    body: Body = None,
+    count: Annotated[int, option("N", "Leave after so many items; 0 reads on until the end.", min=0)] = 0,
+    timeout: Annotated[float, duration("Seconds for the whole stream; 0: for as long as it lasts.")] = 0.0,
+    as_json: Json = False,
+    header: Header = None,
+    ca: Ca = None,
+    wait: Wait = 0.0,
+) -> None:
+    """Ask for a stream and print its items, one line of JSON each."""
+    name, value = parse_subject(url, subject), parse_body(body)
+    coloured = sys.stdout.isatty() and not as_json
+
+    async def read() -> None:
+        async with connecting(url, header, ca, wait, timeout) as bus, anyio.create_task_group() as group:
+            group.start_soon(_until_signal, group.cancel_scope)
+            async with bus.stream(name, value, timeout=timeout or None) as items:
+                left = count
+                async for item in items:
+                    if coloured:
+                        Console(soft_wrap=True).print(_coloured(json_line(item)))
+                    else:
+                        print(json_line(item), flush=True)
+                    left -= 1
+                    if left == 0:
+                        break
+            group.cancel_scope.cancel()
+
+    unwrapped(lambda: anyio.run(read))
 
 
 def publish(
@@ -103,6 +137,8 @@ def subscribe(
 ) -> None:
     """Print what is published, one line of JSON each."""
     name = parse_subject(url, pattern)
+    if text := literal_wildcards(name):
+        say(text)
     show = partial(_show, pretty=sys.stdout.isatty() and not as_json)
 
     async def listen() -> None:
@@ -111,6 +147,8 @@ def subscribe(
         async with connecting(url, header, ca, wait, bus=bus), anyio.create_task_group() as group:
             group.start_soon(_until_signal, group.cancel_scope)
             group.start_soon(_watch, bus, events, timeout)
+            if sys.stderr.isatty():
+                say(f"listening to {pattern!r} at {bus.peers[0].address}, until Ctrl-C")
             with _meant_for_peers(bus):
                 await _print_publications(bus, name, count, show)
             group.cancel_scope.cancel()

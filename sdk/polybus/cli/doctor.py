@@ -14,7 +14,16 @@ from .doctor_steps import DoctorStep, Examination
 from .options import Ca, Header, argument, duration, flag, option
 from .problems import PeerError, UsageError, say
 from .show import Printer
-from .values import check_for_cluster, cluster_of, headers_of, json_line, parse_body, parse_subject, trust_of
+from .values import (
+    check_for_cluster,
+    cluster_of,
+    headers_of,
+    json_line,
+    parse_body,
+    parse_subject,
+    trust_of,
+    warn_of_slips,
+)
 
 _MARKS = {"ok": ("✓", "green"), "doubtful": ("!", "yellow"), "failed": ("✗", "bold red"), "not reached": ("–", "dim")}
 
@@ -36,6 +45,7 @@ def doctor(
     cluster = cluster_of(url)
     if cluster is None:
         resolve_url(url)
+        warn_of_slips(url)
     value = parse_body(body)
     if body is not None and not subject:
         raise UsageError("--body without --subject: name the subject that is to be asked")

@@ -33,6 +33,8 @@ _BY_CLASS: tuple[tuple[type[Exception], str], ...] = (
 _BY_ANSWER = (
     ("answered 404", "the server is there, but has no bus at this path: correct the path of the URL"),
     ("answered 421", "the server does not know this host name: serve(hosts=...) or attach(hosts=...) names further ones"),
+    ("no common sub-protocol", "the URL names another protocol than the server's: begin it with the one that is spoken there"),
+    ("does it want tls", "try the URL with TLS (wss)"),
     ("answered 400", _NO_UPGRADE),
     ("answered 426", _NO_UPGRADE),
     ("answered 502", _BEHIND_PROXY),
@@ -68,6 +70,8 @@ def of(error: Exception, step: str, scheme: str, protocol: str) -> str:
         return _of_tls(error)
     if isinstance(error, Unauthorized) and protocol == "nats":
         return NATS_CREDENTIALS
+    if isinstance(error, Forbidden) and (hint := _of_refusal(str(error).lower())) is not None:
+        return hint
     for kind, hint in _BY_CLASS:
         if isinstance(error, kind):
             return hint
@@ -94,6 +98,17 @@ def of(error: Exception, step: str, scheme: str, protocol: str) -> str:
     return "is the server running there, under this name?"
 
 
+def _of_refusal(text: str) -> str | None:
+    """For a 403 whose text says what it is about."""
+    if "does not say why" in text:
+        return "compare the path with that of the server's URL"
+    if "origin " in text:
+        return "the server's origins= says whose pages may connect: leave out --header origin, or have this one added"
+    if "lets nobody in" in text or "reached from other machines" in text:
+        return "the server has no authenticate and can be reached from other machines: look into its log"
+    return None
+
+
 def _of_tls(error: ssl.SSLError) -> str:
     text = str(error).lower()
     if isinstance(error, ssl.SSLCertVerificationError):
@@ -102,7 +117,7 @@ def _of_tls(error: ssl.SSLError) -> str:
         if "hostname" in text or "ip address" in text:
             return "use a name that stands in the certificate, or have this one added to it"
         return "name the authority that signed it with --ca FILE"
-    if "wrong_version_number" in text or "wrong version number" in text or "record layer" in text:
+    if any(words in text for words in ("wrong_version_number", "wrong version number", "record layer", "record_layer")):
         return "try the URL without TLS (ws, tcp)"
     if "certificate required" in text or "certificate_required" in text:
         return "the server wants a client certificate"

@@ -150,9 +150,10 @@ def _facts(message: Message, finding: Finding) -> dict[str, Any]:
 def _show(printer: Printer, finding: Finding) -> None:
     where = f" at byte {finding.offset}" if finding.offset else ""
     printer.head(f"frame {finding.number}{where}: {finding.size} bytes")
-    rows = [(str(f.offset), str(f.length), f.name, f.value, f.note) for f in finding.fields]
+    # Values last: one may be as long as a frame.
+    rows = [(str(f.offset), str(f.length), f.name, f.note, f.value) for f in finding.fields]
     if rows:
-        printer.table(("at", "bytes", "field", "value", ""), rows)
+        printer.table(("at", "bytes", "field", "note", "value"), rows)
     for facts in finding.messages:
         printer.head(f"  {facts.pop('kind')}")
         for name, value in facts.items():

@@ -93,6 +93,9 @@ def for_shell(text: str) -> str:
         .replace("tls=", "--cert FILE")
         .replace("headers={'authorization': 'Bearer TOKEN'}", "--header 'authorization: Bearer TOKEN'")
         .replace("headers=", "--header")
+        .replace("use bus.stream()", "use polybus stream")
+        .replace("use bus.request()", "use polybus request")
+        .replace("use bus.channel()", "which takes a program: bus.channel()")
     )
 
 
@@ -109,6 +112,8 @@ def _nobody_there(reason: str) -> bool:
 
 def _next_step(error: BusError) -> str:
     if isinstance(error, ConnectFailed):
+        if any(error.reason.endswith(mark) for mark in "?!") or "in place of" in error.reason:
+            return ""  # it has a next step of its own
         return "; is the server running? --wait S goes on trying" if _nobody_there(error.reason) else _LOOK
     if isinstance(error, (Disconnected, DeadlineExceeded, ProtocolError)):
         return _LOOK

@@ -9,15 +9,23 @@ import traceback
 from pathlib import Path
 from typing import Annotated, Any
 
-from .. import Bus, run
+import typer
+
+from .. import Bus
+from .._bus.runner import serve_until_signal
 from .._core.lifespan import raised_by_lifespan
 from ..transports._ws.policy import check_hosts, check_origins
-from .options import Cert, Insecure, Key, Origin, argument, duration, option
+from .options import Cert, Insecure, Key, Origin, argument, duration, flag, option
 from .problems import PeerError, UsageError
+from .reload import reloading
 from .values import certificate
+
+_LEVELS = ("debug", "info", "warning", "error", "critical")
+_BACKENDS = ("asyncio", "trio")
 
 
 def serve(
+    context: typer.Context,
     app: Annotated[str, argument("APP", "module:bus, imported from the current folder.")],
     urls: Annotated[list[str], argument("URL...", "Where, for example ubre+ws://127.0.0.1:8000/bus; port 0 takes a free one.")],
     origin: Origin = None,
@@ -32,9 +40,23 @@ def serve(
     drain: Annotated[float, duration("Seconds that running handlers get after SIGTERM.")] = 20.0,
     delay: Annotated[float, duration("Seconds before that, while /readyz says 503 and requests are still taken.")] = 0.0,
     workers: Annotated[int, option("N", "Processes that serve, of a bus with a cluster.", min=1)] = 1,
+    reload: Annotated[bool, flag("--reload", "Start again when a Python file of the current folder changes.")] = False,
+    log_level: Annotated[str, option("LEVEL", f"What is logged, to stderr: {', '.join(_LEVELS)}.")] = "info",
+    backend: Annotated[str, option("NAME", "The event loop: asyncio or trio.")] = "asyncio",
+    uvloop: Annotated[bool, flag("--uvloop", "Use uvloop, with asyncio.")] = False,
 ) -> None:
     """Serve a bus until SIGINT or SIGTERM, then let running handlers finish."""
-    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
+    if log_level.lower() not in _LEVELS:
+        raise UsageError(f"--log-level {log_level!r}: one of {', '.join(_LEVELS)}")
+    if backend not in _BACKENDS:
+        raise UsageError(f"--backend {backend!r}: one of {', '.join(_BACKENDS)}")
+    if uvloop and backend != "asyncio":
+        raise UsageError(f"--uvloop is an event loop of asyncio: leave out --backend {backend}")
+    if reload:
+        if workers > 1:
+            raise UsageError("--reload with --workers: workers are started again by themselves; while you develop, one will do")
+        raise typer.Exit(reloading(context.find_root().obj, drain + delay))
+    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     bus = load_bus(app)
     for pattern in relay or ():
         bus.relay(pattern)
@@ -44,17 +66,37 @@ def serve(
     if (tls := certificate(cert, key)) is not None:
         options["tls"] = tls
     try:
-        run(bus, *urls, drain=drain, delay=delay, health=health, workers=workers, **options)
+        serve_until_signal(
+            bus,
+            *urls,
+            drain=drain,
+            delay=delay,
+            health=health,
+            backend=backend,
+            uvloop=uvloop,
+            workers=workers,
+            announce=_announce,
+            **options,
+        )
     except Exception as error:
         if raised_by_lifespan(error):
             raise PeerError(f"the lifespan of {app} failed: {type(error).__name__}: {error}{_where(error)}") from None
         raise
 
 
+def _announce(url: str) -> None:
+    """Say where it serves on stdout, for people and scripts: with port 0 they learn the port from it."""
+    print(f"serving {url}", flush=True)
+
+
 def _where(error: BaseException) -> str:
-    """The innermost line of code that an error comes from."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    """The innermost line of the application that an error comes from: below the current folder, where there is one."""
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        return f" ({error.filename}, line {error.lineno})"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen ")]
+    here = [frame for frame in frames if Path(frame.filename).is_relative_to(Path.cwd())]
+    ours = [frame for frame in here if "site-packages" not in frame.filename] or frames[1:]  # without our own
+    return f" ({ours[-1].filename}, line {ours[-1].lineno})" if ours else ""
 
 
 def load_bus(app: str) -> Bus:
@@ -86,9 +128,10 @@ def imported(spec: str, form: str) -> tuple[Any, Any]:
             raise UsageError(
                 f"there is no module {module_name!r} in {folder}: run the command where {module_name}.py is"
             ) from None
-        raise UsageError(f"{module_name} cannot be imported: {error}; install what it needs") from None
+        raise UsageError(f"{module_name} cannot be imported: {error}{_where(error)}; install what it needs") from None
     except (Exception, SystemExit) as error:
-        raise UsageError(f"{module_name} cannot be imported: {type(error).__name__}: {error}") from None
+        text = error.msg if isinstance(error, SyntaxError) else error
+        raise UsageError(f"{module_name} cannot be imported: {type(error).__name__}: {text}{_where(error)}") from None
     found: Any = module
     for part in name.split("."):
         found = getattr(found, part, None)

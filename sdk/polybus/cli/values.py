@@ -15,8 +15,8 @@ import msgspec
 
 from .. import Backoff, Bus, Cluster, Limits, connect
 from .._bus.cluster import VARIABLE
-from ..plugins.registry import resolve_url
-from .problems import UsageError
+from ..plugins.registry import mistyped_options, resolve_url
+from .problems import UsageError, say
 
 _IMPATIENT = Backoff(maximum=1.0)
 """Somebody sits before the screen."""
@@ -65,6 +65,7 @@ def connecting(
     bus = bus or hasty_bus(timeout, cluster_of(url, wait))
     options = dialling(header, ca, wait)
     if bus.cluster is None:
+        warn_of_slips(url)
         return connect(url, bus=bus, backoff=_IMPATIENT, **options)
     check_for_cluster(header, ca)
     return bus
@@ -76,6 +77,12 @@ def check_for_cluster(header: list[str] | None, ca: Path | None) -> None:
         raise UsageError("--header: a cluster reads none; a token stands before the host, nats+tcp://TOKEN@host/name")
     if ca is not None:
         raise UsageError("--ca: of a cluster set SSL_CERT_FILE in the environment, as for its workers")
+
+
+def warn_of_slips(url: str) -> None:
+    """Say that members of the query are probably options with a slip: they go to the server, and nothing else tells of it."""
+    if slips := mistyped_options(url):
+        say(f"{slips}? It is no option, and goes to the server as it is")
 
 
 def dialling(header: list[str] | None, ca: Path | None, wait: float) -> dict[str, Any]:

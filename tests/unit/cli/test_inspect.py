@@ -95,7 +95,7 @@ def test_for_people_it_says_the_same(capsys: pytest.CaptureFixture[str]) -> None
     assert run(["inspect", BINARY.hex(), "--protocol", "ubre"]) == 0
     out = capsys.readouterr().out
     assert "frame 1: 24 bytes" in out
-    assert "12  5      subject      u.get" in out
+    assert "12  5      subject               u.get" in out
     assert "\x1b" not in out
 
 
@@ -168,3 +168,15 @@ def test_extras_and_what_is_cut_off_are_named() -> None:
     assert [(f.name, f.note) for f in Ubre().dissect(b"R\0")] == [("header", "cut off: a header has 7 bytes")]
     assert Ubre().dissect(BINARY + b"xx")[-1].name == "trailing"
     assert list(Ubre().dissect(NAMED.encode())) == []
+
+
+def test_a_long_value_pushes_no_note_away(capsys: pytest.CaptureFixture[str]) -> None:
+    payload = b'{"a":"' + b"x" * 300 + b'"}'
+    frame = struct.pack(">BHI", ord("R"), 10, len(payload)) + b"ab-1\0u.get" + payload
+    assert run(["inspect", frame.hex(), "--protocol", "ubre"]) == 0
+    _, head, *rows = capsys.readouterr().out.splitlines()
+    assert head.split() == ["at", "bytes", "field", "note", "value"]
+    begin = head.index("value")
+    assert begin < 80
+    fields = [row for row in rows if row[:4].strip().isdigit()]
+    assert fields and all(row[begin - 1] == " " and row[begin] != " " for row in fields)

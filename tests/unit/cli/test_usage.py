@@ -18,7 +18,6 @@ BAD_PEM = "no certificate"
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("", "--help"),
         ("frobnicate", "frobnicate"),
         ("--frobnicate", "--help"),
         ("request", "'URL'"),

@@ -360,3 +360,45 @@ def test_commands_and_options_are_completed() -> None:
     environment = os.environ | {"_POLYBUS_COMPLETE": "complete_bash", "COMP_WORDS": "polybus do", "COMP_CWORD": "1"}
     ended = subprocess.run([*COMMAND], capture_output=True, text=True, env=environment, timeout=60, check=False)
     assert ended.stdout.split() == ["doctor"]
+
+
+@pytest.mark.parametrize(
+    ("served", "dialled", "says", "not_said"),
+    [
+        ("ubre+ws", "jrep+ws", "begin it with the one that is spoken there", "Upgrade and Connection"),
+        ("ubre+ws", "ubre+tcp", "try ubre+ws://", "want TLS"),
+        ("ubre+ws", "ubre+wss", "try the URL without TLS", "--ca"),
+        ("ubre+tcp", "ubre+tls", "try the URL without TLS", "--ca"),
+    ],
+)
+def test_doctor_gives_the_remedy_for_the_cause(
+    served: str, dialled: str, says: str, not_said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(tmp_path, url=f"{served}://127.0.0.1:0") as (url, _):
+        assert run(["doctor", url.replace(f"{served}:", f"{dialled}:")]) == 1
+    err = capsys.readouterr().err
+    assert says in err and not_said not in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("header", "path", "says"),
+    [("origin: https://evil.example", "", "leave out --header origin"), ("host: evil.example", "", "names further ones")],
+)
+def test_doctor_knows_a_refused_origin_from_a_refused_host(
+    header: str, path: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(tmp_path, url="ubre+ws://127.0.0.1:0") as (url, _):
+        assert run(["doctor", url + path, "--header", header]) == 1
+    err = capsys.readouterr().err
+    assert says in err and "another --header" not in err
+
+
+def test_an_option_with_a_slip_is_told_of_by_each_command_that_connects(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(tmp_path, url="ubre+ws://127.0.0.1:0") as (url, _):
+        assert run(["request", f"{url}?formt=binary", "greet", '"Ann"']) == 0
+        out, err = capsys.readouterr()
+        assert out == '"Hello, Ann"\n' and err.count("\n") == 1 and "did you mean format?" in err
+        assert run(["doctor", f"{url}?formt=binary"]) == 0
+        assert "did you mean format?" in capsys.readouterr().err

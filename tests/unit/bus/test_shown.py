@@ -1,0 +1,59 @@
+"""What a bus looks like where one looks at it: its repr, and the traceback of a connect that failed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import traceback
+
+import pytest
+
+from polybus import Bus, ConnectFailed, connect
+from polybus.testing import pair
+from tests.support import bounded
+
+pytestmark = pytest.mark.anyio
+
+
+@bounded
+async def test_the_repr_of_a_bus_says_whether_it_runs_and_how_many_links_it_has() -> None:
+    bus = Bus()
+    assert repr(bus) == "<Bus not entered>"
+    async with bus:
+        assert repr(bus) == "<Bus running, 0 links>"
+        async with pair(bus):
+            assert repr(bus) == "<Bus running, 1 link>"
+        await bus.drain()
+        assert repr(bus).startswith("<Bus draining, ")
+    assert repr(bus) == "<Bus not entered>"
+
+
+@pytest.mark.native
+@bounded
+async def test_a_connect_that_fails_has_the_line_of_the_caller_in_its_traceback_and_nothing_below() -> None:
+    with pytest.raises(ConnectFailed) as failed:
+        async with connect("ubre+tcp://127.0.0.1:1"):
+            pass
+    frames = traceback.extract_tb(failed.value.__traceback__)
+    assert len(frames) <= 2
+    assert failed.value.__suppress_context__ and failed.value.__cause__ is None
+
+
+PROGRAM = """
+import anyio, polybus
+
+async def main():
+    async with polybus.connect("ubre+tcp://127.0.0.1:1"):
+        pass
+
+anyio.run(main)
+"""
+
+
+@pytest.mark.native
+def test_a_program_that_does_not_catch_it_ends_in_a_short_traceback() -> None:
+    ended = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr.count("Traceback") == 1
+    assert len(ended.stderr.splitlines()) <= 25
+    assert "cannot connect to tcp://127.0.0.1:1" in ended.stderr.splitlines()[-1]

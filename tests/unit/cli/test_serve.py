@@ -1,0 +1,114 @@
+"""`polybus serve` while one develops, and how it logs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from polybus.cli.app import run
+from polybus.cli.reload import changed, look
+from tests.support import free_port
+from tests.unit.cli.support import one_line, serving
+
+URL = "ubre+memory://serve"
+
+
+def test_the_package_is_a_program_and_says_without_arguments_what_it_can() -> None:
+    shown = subprocess.run([sys.executable, "-m", "polybus"], capture_output=True, text=True, timeout=60, check=True)
+    assert shown.stdout.startswith("Usage: polybus ") and "serve" in shown.stdout and shown.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--log-level", "loud"], "one of debug, info, warning, error, critical"),
+        (["--backend", "twisted"], "one of asyncio, trio"),
+        (["--uvloop", "--backend", "trio"], "leave out --backend trio"),
+        (["--reload", "--workers", "2"], "one will do"),
+    ],
+)
+def test_options_that_cannot_be_are_status_2(options: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, text = one_line(capsys, "serve", "app:bus", URL, *options)
+    assert status == 2 and says in text
+
+
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        (
+            {"one": "import one_two\n", "one_two": "\n\nx = 1 / 0\n"},
+            "ZeroDivisionError: division by zero (FOLDER/one_two.py, line 3)",
+        ),
+        ({"two": "x = 1\ny = = 2\n"}, "SyntaxError: invalid syntax (FOLDER/two.py, line 2)"),
+        ({"three": "\nimport there_is_no_such\n"}, "No module named 'there_is_no_such' (FOLDER/three.py, line 2); install"),
+        ({"four": "import sys\nsys.exit(3)\n"}, "SystemExit: 3 (FOLDER/four.py, line 2)"),
+    ],
+    ids=["raises", "syntax", "missing", "exits"],
+)
+def test_an_app_that_fails_on_import_is_told_with_file_and_line(
+    files: dict[str, str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, text in files.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    status, text = one_line(capsys, "serve", f"{next(iter(files))}:bus", URL)
+    assert status == 2
+    assert says.replace("FOLDER", str(tmp_path)) in text
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [([], True), (["--log-level", "WARNING"], False), (["--backend", "trio"], True), (["--uvloop"], True)],
+    ids=["info", "warning", "trio", "uvloop"],
+)
+def test_the_log_on_stderr_has_times_and_levels_and_goes_no_lower_than_asked(
+    options: list[str], told: bool, tmp_path: Path
+) -> None:
+    with serving(tmp_path, *options) as (_, process):
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 0 and out == ""
+    assert ("INFO polybus: SIGTERM, draining" in err) is told
+    assert not told or err[:2] == "20", err
+
+
+def test_a_server_is_started_again_when_a_file_changes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"ubre+tcp://127.0.0.1:{free_port()}"
+    with serving(tmp_path, "--reload", url=url) as (real, process):
+        assert run(["request", real, "greet", '"Ann"']) == 0
+        app = tmp_path / "app.py"
+        text = app.read_text()
+        app.write_text("x = 1 / 0\n")
+        assert process.stderr is not None
+        told = iter(process.stderr.readline, "")
+        assert any("app.py has changed: starting again" in line for line in told)
+        assert any("ZeroDivisionError: division by zero" in line for line in told)
+        assert any("it is started again when a file changes" in line for line in told)
+        app.write_text(text.replace("Hello", "Good morning"))
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"serving {real}\n"
+        assert run(["request", real, "greet", '"Ann"']) == 0
+        assert capsys.readouterr().out == '"Hello, Ann"\n"Good morning, Ann"\n'
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 0
+
+
+def test_of_the_files_below_a_folder_those_of_environments_and_caches_are_not_looked_at(tmp_path: Path) -> None:
+    for name in ("a.py", "deep/b.py", ".hidden/c.py", "env/lib/d.py", "__pycache__/e.py", "deep/f.txt"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+    (tmp_path / "env" / "pyvenv.cfg").write_text("")
+    before = look(tmp_path)
+    assert sorted(os.path.relpath(path, tmp_path) for path in before) == ["a.py", os.path.join("deep", "b.py")]
+    assert changed(before, look(tmp_path)) is None
+    (tmp_path / "deep" / "b.py").write_text("x")
+    assert changed(before, look(tmp_path)) == str(tmp_path / "deep" / "b.py")
+    (tmp_path / "a.py").unlink()
+    assert changed(look(tmp_path), before) is not None

@@ -1,0 +1,85 @@
+"""`polybus stream`: items as lines."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from polybus.cli.app import run
+from tests.unit.cli.support import COMMAND, one_line, serving
+
+APP = """
+from collections.abc import AsyncIterator
+import anyio
+from polybus import Bus, NotFound
+
+bus = Bus()
+
+@bus.handle("count")
+async def count(most: int) -> AsyncIterator[dict]:
+    for number in range(most):
+        yield {"number": number}
+    if most == 2:
+        raise NotFound("there is no third")
+
+@bus.handle("tick")
+async def tick() -> AsyncIterator[int]:
+    yield 1
+    await anyio.sleep_forever()
+
+@bus.handle("answer")
+async def answer() -> int:
+    return 42
+"""
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serving(tmp_path_factory.mktemp("streams"), app=APP) as (real, _):
+        yield real
+
+
+def test_items_are_lines_of_json(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["stream", url, "count", "3"]) == 0
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [{"number": number} for number in range(3)]
+
+
+def test_no_more_items_are_read_than_are_asked_for(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["stream", url, "count", "100000", "--count", "2"]) == 0
+    assert capsys.readouterr().out.count("\n") == 2
+
+
+def test_a_stream_that_fails_is_status_1_after_its_items(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["stream", url, "count", "2"]) == 1
+    out, err = capsys.readouterr()
+    assert out.count("\n") == 2 and "there is no third" in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "subject", "says"),
+    [("request", "count", "use polybus stream"), ("stream", "answer", "use polybus request")],
+)
+def test_the_wrong_one_of_the_two_names_the_other(
+    command: str, subject: str, says: str, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, text = one_line(capsys, command, url, subject, *(["1"] if subject == "count" else []))
+    assert status == 1 and says in text
+
+
+def test_a_stream_that_takes_too_long_is_status_1(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["stream", url, "tick", "--timeout", "0.2"]) == 1
+    out, err = capsys.readouterr()
+    assert out == "1\n" and "--timeout" in err
+
+
+def test_ctrl_c_is_the_orderly_end_of_a_stream(url: str) -> None:
+    process = subprocess.Popen([*COMMAND, "stream", url, "tick"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "1\n"
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=60) == ("", "")
+    assert process.returncode == 0
