@@ -109,9 +109,10 @@ def _cell(text: str) -> str:
 
 FEATURES = """# What each protocol can carry
 
-For whoever has to talk to a program that is not polybus. A *bare* peer is a program of that protocol which is not polybus. Between two polybus programs more is possible, as they agree
-on extensions. What a wire or a bare peer cannot carry raises `Unsupported`; nothing is lost in silence. This table is made from
-the `Capabilities` that each protocol declares, with its default options.
+For whoever has to talk to a program that is not polybus. A *bare* peer is a program of that protocol which is not polybus.
+Between two polybus programs more is possible, as they agree on extensions. What a wire or a bare peer cannot carry raises
+`Unsupported`; nothing is lost in silence. This table is made from the `Capabilities` that each protocol declares, with its
+default options.
 
 """
 
@@ -184,9 +185,10 @@ def features() -> str:
 
 CAPTURES = """# Captures
 
-For readers of recordings: every table and column. A capture is a folder of segments, files `segment-<number>.arrows` (`.open` while they are written): Arrow IPC streams,
-compressed with zstd, with a checksum of every byte of each batch. Their rows are frames; the other tables are made of these.
-Numbers of segments have no gaps, but the first may have been removed for their size or age.
+For readers of recordings: every table and column. A capture is a folder of segments, files `segment-<number>.arrows` (`.open`
+while they are written): Arrow IPC streams, compressed with zstd, with a checksum of every byte of each batch. Their rows are
+frames; the other tables are made of these. Numbers of segments have no gaps, but the first may have been removed for their size
+or age.
 
 Times that end in `_ns` are nanoseconds: of the wall clock since 1970 UTC (`ts_ns`, `time_ns`), or of a monotonic clock with an
 arbitrary start (`mono_ns`, `latency_ns`, `deadline_ns`), which no correction of the clock disturbs.

@@ -93,6 +93,23 @@ def run(program: Program, folder: Path, where: str) -> None:
         assert ended.stdout == program.prints, where
 
 
+@pytest.fixture(scope="module")
+def types_known(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What mypy has found out about the packages that pages use."""
+    return tmp_path_factory.mktemp("types")
+
+
+@pytest.mark.parametrize("page", with_programs(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_programs_of_a_page_are_typed(page: Path, tmp_path: Path, types_known: Path) -> None:
+    found = [program for program in programs(page.read_text()) if program.runs]
+    for program in found:
+        (tmp_path / program.file_name).write_text(program.text)
+    names = dict.fromkeys(program.file_name for program in found)
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", f"--cache-dir={types_known}", *names]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_blocks_fit_on_a_page_that_is_1280_pixels_wide(page: Path) -> None:
     """Except for what programs print, which is wrapped. The browser's word is in tests/integration/browser."""
