@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import ssl
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 import trustme
@@ -22,7 +23,7 @@ def authority() -> trustme.CA:
     return trustme.CA()
 
 
-def server_tls(authority: trustme.CA, name: str = "127.0.0.1", **more: datetime) -> ssl.SSLContext:
+def server_tls(authority: trustme.CA, name: str = "127.0.0.1", **more: Any) -> ssl.SSLContext:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert(name, **more).configure_cert(context)
     return context
