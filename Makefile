@@ -4,7 +4,10 @@
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-DOCS_READY := $(VENV)/.ready-docs
+# The documentation has a small environment of its own: neither Java nor Spark.
+DOCS_VENV := .venv-docs
+DOCS_READY := $(DOCS_VENV)/.ready
+SITE := site/index.html
 WORKERS ?= 4
 NODE := tests/integration/interop/node
 NODE_READY := $(NODE)/node_modules/.ready
@@ -39,7 +42,7 @@ demo: $(READY)
 test: export PYTHONDONTWRITEBYTECODE :=
 # A JVM that finds its classes loaded begins in two thirds of the time; one that they do not fit, without a word, without.
 test: export SPARK_SUBMIT_OPTS ?= -XX:SharedArchiveFile=$(CURDIR)/$(SPARK_CLASSES) -Xlog:disable
-test: $(READY) $(SPARK_CLASSES) peers web
+test: $(READY) $(SPARK_CLASSES) $(SITE) peers web
 	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
 test-all: export POLYBUS_FULL := 1
@@ -85,15 +88,17 @@ format: $(READY)
 	$(BIN)/python -m ruff check --fix-only
 	$(BIN)/python -m ruff format
 
-docs: $(DOCS_READY)
-	$(BIN)/python docs/make_picture.py
-	$(BIN)/python docs/make_reference.py
-	$(BIN)/python docs/make_bodies.py
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict $(ARGS)
-	@if grep -rl --include=index.html '<p>```' site; then echo "make docs: a block on these pages is read as text" >&2; exit 1; fi
+docs: $(SITE)
+
+# Whatever a page is made of; tests/house/test_site.py reads the pages.
+$(SITE): $(DOCS_READY) mkdocs.yml $(shell find docs sdk -type f \( -name '*.md' -o -name '*.py' -o -name '*.svg' -o -name '*.css' \))
+	$(DOCS_VENV)/bin/python docs/make_picture.py
+	$(DOCS_VENV)/bin/python docs/make_reference.py
+	$(DOCS_VENV)/bin/python docs/make_bodies.py
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/python -m mkdocs build --strict
 
 clean:
-	rm -rf $(VENV) $(NODE)/node_modules $(UP_PYTHON)/.venv $(WHEELS) site .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(DOCS_VENV) $(NODE)/node_modules $(UP_PYTHON)/.venv $(WHEELS) site .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # A virtual environment that came along when its folder was copied or moved still points at the old place.
 ifneq ($(shell cat $(READY) 2>/dev/null),$(CURDIR))
@@ -107,9 +112,16 @@ $(READY): pyproject.toml constraints.txt
 	@$(PIP_INSTALL) -e '.[dev,cli,uvloop,capture,spark]' -c constraints.txt
 	@echo "$(CURDIR)" > $@
 
-$(DOCS_READY): $(READY)
-	@$(PIP_INSTALL) -e '.[docs]' -c constraints.txt
-	@touch $@
+ifneq ($(shell cat $(DOCS_READY) 2>/dev/null),$(CURDIR))
+$(DOCS_READY): FORCE
+endif
+
+$(DOCS_READY): pyproject.toml constraints.txt
+	@scripts/debian-packages.sh python
+	@echo "setting up $(DOCS_VENV)"
+	@python="$$(scripts/find-python.sh)" && "$$python" -m venv --clear $(DOCS_VENV)
+	@$(DOCS_VENV)/bin/python -m pip install -qq --disable-pip-version-check -e '.[docs,cli,capture]' -c constraints.txt
+	@echo "$(CURDIR)" > $@
 
 # The real peers. Where they cannot be had, the tests that need them are skipped; under .ci/run that is a failure.
 peers: $(READY)

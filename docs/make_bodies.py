@@ -72,7 +72,8 @@ VALUES: dict[str, Any] = {
 
 TEXT = """# Bodies
 
-What a handler, or the caller of `request`, gets depends on whether it says what it wants.
+For contracts between programs that do not share classes. What a handler, or the caller of `request`, gets depends on whether it
+says what it wants.
 
 **With a type** (`async def handler(body: Report)`, `returns=Report`) it gets that type on every wire: `bytes`,
 `datetime`, `Decimal`, `UUID`, sets, enums and classes arrive as they were sent. What a wire cannot carry is an

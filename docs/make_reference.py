@@ -24,8 +24,8 @@ FOLDER = Path(__file__).parent / "reference"
 
 COMMAND_LINE = """# Command line
 
-`pip install 'polybus[cli]'` brings the command `polybus`; `python -m polybus` is the same. Without arguments it shows what
-there is.
+For a shell: every command and its options. `pip install 'polybus[cli]'` brings the command `polybus`; `python -m polybus` is the
+same. Without arguments it shows what there is.
 
 | exit status | meaning |
 | --- | --- |
@@ -43,12 +43,14 @@ A URL is `protocol+transport://address`, see [URLs](index.md#urls). BODY is JSON
 quotes: `polybus request URL greet '"Ann"'`.
 
 ```sh
-polybus serve app:bus ubre+ws://127.0.0.1:8000/bus             # the Bus named bus in app.py, until Ctrl-C
+polybus serve app:bus ubre+ws://127.0.0.1:8000/bus   # the Bus named bus in app.py, until Ctrl-C
 polybus request ubre+ws://127.0.0.1:8000/bus user.get '{"id": 7}' --timeout 2
 polybus stream ubre+ws://127.0.0.1:8000/bus log.tail '{"n": 10}' --count 100
 polybus subscribe ubre+ws://127.0.0.1:8000/bus 'news.>' --count 10 --json
-polybus serve app:bus ubre+ws://127.0.0.1:8000/bus --relay 'news.>' --reload --log-level debug    # while you develop
-polybus doctor ubre+wss://bus.example.org/bus --ca ca.pem --header 'authorization: Bearer TOKEN'
+polybus serve app:bus ubre+ws://127.0.0.1:8000/bus --relay 'news.>' \\
+    --reload --log-level debug                       # while you develop
+polybus doctor ubre+wss://bus.example.org/bus --ca ca.pem \\
+    --header 'authorization: Bearer TOKEN'
 polybus inspect frames.bin --protocol 'ubre?format=binary' --frames lengths
 ```
 """
@@ -107,9 +109,10 @@ def _cell(text: str) -> str:
 
 FEATURES = """# What each protocol can carry
 
-A *bare* peer is a program of that protocol which is not polybus. Between two polybus programs more is possible, as they agree
-on extensions. What a wire or a bare peer cannot carry raises `Unsupported`; nothing is lost in silence. This table is made from
-the `Capabilities` that each protocol declares, with its default options.
+For whoever has to talk to a program that is not polybus. A *bare* peer is a program of that protocol which is not polybus.
+Between two polybus programs more is possible, as they agree on extensions. What a wire or a bare peer cannot carry raises
+`Unsupported`; nothing is lost in silence. This table is made from the `Capabilities` that each protocol declares, with its
+default options.
 
 """
 
@@ -182,9 +185,10 @@ def features() -> str:
 
 CAPTURES = """# Captures
 
-A capture is a folder of segments, files `segment-<number>.arrows` (`.open` while they are written): Arrow IPC streams,
-compressed with zstd, with a checksum of every byte of each batch. Their rows are frames; the other tables are made of these.
-Numbers of segments have no gaps, but the first may have been removed for their size or age.
+For readers of recordings: every table and column. A capture is a folder of segments, files `segment-<number>.arrows` (`.open`
+while they are written): Arrow IPC streams, compressed with zstd, with a checksum of every byte of each batch. Their rows are
+frames; the other tables are made of these. Numbers of segments have no gaps, but the first may have been removed for their size
+or age.
 
 Times that end in `_ns` are nanoseconds: of the wall clock since 1970 UTC (`ts_ns`, `time_ns`), or of a monotonic clock with an
 arbitrary start (`mono_ns`, `latency_ns`, `deadline_ns`), which no correction of the clock disturbs.

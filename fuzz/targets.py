@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from attrs import frozen
 
+from fuzz.cluster import ClusterTarget
 from polybus.errors import BadRequest, BusError, RemoteProtocolError
 from polybus.limits import Limits
 from polybus.message import Message
@@ -197,7 +198,7 @@ def _uprotocol() -> list[bytes]:
     return seeds
 
 
-TARGETS: Mapping[str, Target] = {
+TARGETS: Mapping[str, Target | ClusterTarget] = {
     "ubre": Target((Ubre(format="any"), Ubre(format="binary", body="raw"), Ubre(dialect="spec")), _ubre),
     "csb": Target((Csb(), Csb(side="broker-server")), _csb, (_CONNECTED,)),
     "jrep": Target(
@@ -205,6 +206,7 @@ TARGETS: Mapping[str, Target] = {
         lambda: _bad_inputs("jrep", "any") + _vectors("jrep", "payload"),
     ),
     "nats": Target((Nats(), Nats(tls_first=True)), _nats, _LET_IN),
+    "nats-cluster": ClusterTarget(_LET_IN),
     "uprotocol": Target((UProtocol(), UProtocol(mode="lenient"), UProtocol(format="protobuf", mode="lenient")), _uprotocol),
 }
-"""By the protocol's name."""
+"""By the name of the protocol, and of its dialect."""

@@ -28,12 +28,14 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 # Registering handlers does not block: that is done on the `Bus`.
 BUS_VERBS = """
-request notify publish publish_nowait subscribe stream channel connect serve record tunnel peers peers_of stats events drain
-wait_closed
+request notify publish publish_nowait subscribe stream channel connect serve record tunnel peers peers_of user nodes present
+stats events drain wait_closed
 """
 PEER_VERBS = """
 id identity identity_key address protocol transport connected_at request publish subscribe notify stream channel tunnel aclose
 """
+REMOTE_PEER_VERBS = "id node identity_key protocol request notify publish stream channel"
+USER_VERBS = "key request notify publish stream channel online peers"
 LISTENER_VERBS = "url peers"
 RENAMED = {"aclose": "close"}
 
@@ -67,6 +69,8 @@ def asynchronous(to: Any) -> Any:
     """The peers that the asynchronous verbs know."""
     if isinstance(to, BlockingPeer):
         return to._peer
+    if isinstance(to, BlockingRemotePeer):
+        return to._remote_peer
     return [asynchronous(peer) for peer in to] if isinstance(to, Iterable) else to
 
 
@@ -87,6 +91,37 @@ class BlockingPeer:
         return repr(self._peer)
 '''
 
+REMOTE_PEER = '''
+def surveyed(run: Run, asked: Callable[[], Awaitable[Survey[Any]]]) -> Survey[Any]:
+    """The answers of the nodes of a cluster, with peers whose verbs block."""
+    twins: dict[type, Any] = {Peer: BlockingPeer, RemotePeer: BlockingRemotePeer}
+    given: Survey[Any] = run(asked)
+    return Survey(tuple(twins[type(one)](one, run) if type(one) in twins else one for one in given), given.complete)
+
+
+class BlockingRemotePeer:
+    """A `RemotePeer` whose verbs block the calling thread."""
+
+    def __init__(self, remote_peer: RemotePeer, run: Run) -> None:
+        self._remote_peer = remote_peer
+        self._run = run
+
+    def __repr__(self) -> str:
+        return repr(self._remote_peer)
+'''
+
+USER = '''
+class BlockingUser:
+    """A `User` whose verbs block the calling thread."""
+
+    def __init__(self, user: User, run: Run) -> None:
+        self._user = user
+        self._run = run
+
+    def __repr__(self) -> str:
+        return repr(self._user)
+'''
+
 LISTENER = '''
 class BlockingListener:
     """A `Listener`, seen from a thread."""
@@ -101,8 +136,12 @@ MODULE = '''\
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
+
+from .._bus.cluster import Survey
+from .._bus.remote_peer import RemotePeer
+from .._peer.peer import Peer
 
 from .items import BlockingBlock, BlockingChannel, BlockingItems, BlockingSubscription, BlockingTunnel, Run, awaited, called
 {imports}
@@ -110,7 +149,7 @@ from .items import BlockingBlock, BlockingChannel, BlockingItems, BlockingSubscr
 if TYPE_CHECKING:
     {typing}
 
-__all__ = ["BlockingBus", "BlockingListener", "BlockingPeer"]
+__all__ = ["BlockingBus", "BlockingListener", "BlockingPeer", "BlockingRemotePeer", "BlockingUser"]
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -126,6 +165,9 @@ RETURNS = {
     "Reply": ("{0}", "self._run(awaited, lambda: {call})"),
     "Subscription": ("BlockingSubscription[{0}]", "BlockingSubscription({call}, self._run)"),
     "Connector": ("BlockingTunnel", "BlockingTunnel({call}, self._run)"),
+    "Survey": ("Survey[{0}]", "surveyed(self._run, lambda: {call})"),
+    "User": ("BlockingUser", "BlockingUser({call}, self._run)"),
+    "bool": ("bool", "bool(self._run(lambda: {call}))"),
     "list": ("list[{0}]", "[{made} for made in self._run(called, lambda: {call})]"),
 }
 """What the twin gives in place of what the verb gives: the annotation, and how it comes about."""
@@ -138,7 +180,11 @@ ALIASES = (
 )
 """Short names for annotations that come again and again."""
 
-TWINS = {"Peer": "BlockingPeer", "Listener": "BlockingListener"}
+TWINS = {
+    "Peer": "BlockingPeer",
+    "Listener": "BlockingListener",
+    "Peer | RemotePeer": "BlockingPeer | BlockingRemotePeer",
+}
 
 # -- what a docstring says to threads ----------------------------------------------------------------------------------------
 
@@ -150,7 +196,7 @@ WORDS = (
     (r"\basync (with|for|context manager)\b", r"\1"),
     (r"\bawait ", ""),
     (r"``connect\(", "``sync.connect("),
-    (r"`(Bus\.(?!handle)|Peer`|Peer\.|Listener`)", r"`Blocking\1"),
+    (r"`(Bus\.(?!handle)|Peer`|Peer\.|RemotePeer`|Listener`)", r"`Blocking\1"),
     (r"(he bus) runs in another event loop", r"\1 does not run, or this thread runs its event loop"),
     (r"or runs in another event loop", "or this thread runs its event loop"),
 )
@@ -202,7 +248,7 @@ class Twin:
 
     def __init__(self, original: type, verbs: str) -> None:
         self._original = original
-        self._inner = f"self._{original.__name__.lower()}"
+        self._inner = "self._" + re.sub(r"(?<!^)(?=[A-Z])", "_", original.__name__).lower()
         self.typing: set[str] = source_of(original).imported(ast.Name(original.__name__))
         """Imports that only type checkers need."""
         self.imports: set[str] = set()
@@ -216,6 +262,9 @@ class Twin:
             functions = [node for node in tree.body if isinstance(node, Function) and node.name == name]
             if functions:
                 return self._verb(source, functions)
+            for node in tree.body:
+                if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == name:
+                    return self._attribute(source, name, node.annotation, node)
             for node, after in itertools.pairwise(node for function in tree.body for node in getattr(function, "body", ())):
                 if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == f"self.{name}":
                     return self._attribute(source, name, node.annotation, after)
@@ -308,6 +357,8 @@ def module() -> str:
     """The text of `polybus.sync.verbs`, as ruff has it."""
     parts = {
         PEER: Twin(polybus.Peer, PEER_VERBS),
+        REMOTE_PEER: Twin(polybus.RemotePeer, REMOTE_PEER_VERBS),
+        USER: Twin(polybus.User, USER_VERBS),
         LISTENER: Twin(polybus.Listener, LISTENER_VERBS),
         BUS: Twin(polybus.Bus, BUS_VERBS),
     }

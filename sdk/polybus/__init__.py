@@ -9,12 +9,13 @@ from . import errors
 from ._bridge import Route, bridge
 from ._bus.acceptor import Listener
 from ._bus.bus import Bus
+from ._bus.caller import Caller
 from ._bus.cluster import Cluster, Node, Survey
 from ._bus.connect import connect
 from ._bus.remote_peer import RemotePeer, User
 from ._bus.runner import run
 from ._core.context import Context
-from ._core.executor import HandlerExecutor
+from ._core.executor import CallNext, HandlerExecutor, Middleware
 from ._handlers.router import Router
 from ._peer.peer import Peer
 from ._pubsub.subscription import Subscription
@@ -35,6 +36,8 @@ __all__ = [
     "Backoff",
     "Broker",
     "Bus",
+    "CallNext",
+    "Caller",
     "Channel",
     "Cluster",
     "Context",
@@ -44,6 +47,7 @@ __all__ = [
     "Limits",
     "Listener",
     "Message",
+    "Middleware",
     "Node",
     "Peer",
     "RemotePeer",

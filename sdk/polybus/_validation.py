@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 _CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 """Characters that begin a line, write over others or turn their direction around (CWE-117, CWE-150, Trojan Source)."""
 _PASSWORD = re.compile(r"(://[^\s/?#:@]*):[^\s/?#]*@")
+_TOKEN = re.compile(r"(\bnats\+\w+://)[^\s/?#:@]+@")
+_SECRET = re.compile(r"(\bnats\+\w+://\S*[?&](?:token|password|nkey|creds)=)[^\s&#]+")
 
 
 def seconds(value: Any, name: str = "timeout", *, endless: bool = False) -> float:
@@ -108,8 +110,11 @@ def shown(value: Any) -> str:
 
 
 def without_password(text: str) -> str:
-    """A text for people: in each URL ``user:***@`` stands for user and password."""
-    return _PASSWORD.sub(r"\1:***@", text)
+    """A text for people: in each URL ``user:***@`` stands for user and password, ``***`` for other secrets in one of NATS."""
+    text = _PASSWORD.sub(r"\1:***@", text)
+    if "nats+" in text:
+        text = _SECRET.sub(r"\1***", _TOKEN.sub(r"\1***@", text))
+    return text
 
 
 def in_one_line(text: str) -> str:

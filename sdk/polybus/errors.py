@@ -334,7 +334,8 @@ class Disconnected(BusError, ConnectionError):
     Attributes:
         reason: Why the link ended.
         peer: Whom it led to, as text.
-        sent: Whether the request had been handed to the transport. If not, it is safe to ask again.
+        sent: Whether the request may have run. If not, it is safe to ask again: it was not handed to the transport, or the peer
+            has drained and had not read it.
     """
 
     def __init__(self, reason: str = "", peer: str = "", sent: bool = False) -> None:
@@ -344,7 +345,7 @@ class Disconnected(BusError, ConnectionError):
         super().__init__(reason, peer, sent)
 
     def __str__(self) -> str:
-        state = "it may have run" if self.sent else "it was never sent"
+        state = "it may have run" if self.sent else "it was never sent, or not read"
         return f"the link to {self.peer or 'the peer'} is down ({in_one_line(self.reason)}); {state}"
 
 

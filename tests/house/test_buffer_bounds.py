@@ -21,6 +21,8 @@ OURS = "grows with what this application does, not with what peers send"
 BOUNDS: dict[str, str] = {
     "transports._stream.framer.parts": "one frame: its framer refuses more than Limits.message",
     "_core.workers._told": OURS,
+    "_core.places._taken": "running= of the handler",
+    "_core.places._waiting": "Limits.waiting of each peer, or Cluster.waiting; charged. Of the bus itself Limits.pending",
     "_link.confirmations._asked": OURS,
     "transports._stream.addresses._others": "64 addresses",
     "protocols.nats.codec._subjects": "4,096 subjects, then it is emptied",
@@ -35,6 +37,7 @@ BOUNDS: dict[str, str] = {
     "_pubsub.publisher.client_routes": "4,096 subjects, then it is emptied",
     "protocols.nats.cluster.dialect._asked": "Limits.pending",
     "protocols.nats.cluster.dialect._fresh": "requests of one turn; what is over the limits is answered at once, and gone",
+    "protocols.nats.cluster.dialect._greeted": "4096 nodes that are not known, until the next look",
     "protocols.nats.cluster.dialect._held": "Cluster.running and waiting, and Limits.channels",
     "protocols.nats.cluster.dialect._nodes": "4,096 nodes",
     "protocols.nats.cluster.dialect._over": "1,024 requests",

@@ -28,6 +28,7 @@ PACKAGE = str(Path(polybus.__file__).parent)
 BODY = {"id": 7}
 WARM = 50
 """Messages before one is counted: caches are full then, and workers have been started."""
+SEVERAL = 15
 TURNS = 30
 """Of the event loop, in which all that one message causes in this process has happened."""
 
@@ -58,9 +59,9 @@ class Calls:
 
 
 async def calls_of(act: Callable[[Calls], Awaitable[object]], warm: int = WARM) -> int:
-    """The calls that `act` counts, once all is warm: the fewest of several, since a timer may come between."""
+    """The calls that `act` counts, once all is warm: the fewest of several, for a timer or half a frame may come between."""
     counts = []
-    for index in range(warm + 5):
+    for index in range(warm + SEVERAL):
         calls = Calls()
         await act(calls)
         if index >= warm:

@@ -28,6 +28,7 @@ LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT 
 FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<text>.*?)^```[ ]*$(?:\s*^```text\n(?P<prints>.*?)^```[ ]*$)?", re.M | re.S)
 FILE_NAME = re.compile(r"# ([\w-]+\.py)$")
 NOT_RUN = "no-run"
+COLUMNS = 96
 
 
 @frozen
@@ -92,6 +93,31 @@ def run(program: Program, folder: Path, where: str) -> None:
         assert ended.stdout == program.prints, where
 
 
+@pytest.fixture(scope="module")
+def types_known(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What mypy has found out about the packages that pages use."""
+    return tmp_path_factory.mktemp("types")
+
+
+@pytest.mark.parametrize("page", with_programs(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_programs_of_a_page_are_typed(page: Path, tmp_path: Path, types_known: Path) -> None:
+    found = [program for program in programs(page.read_text()) if program.runs]
+    for program in found:
+        (tmp_path / program.file_name).write_text(program.text)
+    names = dict.fromkeys(program.file_name for program in found)
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", f"--cache-dir={types_known}", *names]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_blocks_fit_on_a_page_that_is_1280_pixels_wide(page: Path) -> None:
+    """Except for what programs print, which is wrapped. The browser's word is in tests/integration/browser."""
+    blocks = [block for block in programs(page.read_text()) if block.words[:1] != ["text"]]
+    wide = [(block.line, line) for block in blocks for line in block.text.splitlines() if len(line) > COLUMNS]
+    assert wide == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_a_program_that_is_not_run_says_why(page: Path) -> None:
     for program in programs(page.read_text()):
@@ -112,6 +138,15 @@ def test_links_within_the_repository_lead_somewhere(page: Path) -> None:
         if not path.exists() or (anchor and anchor not in anchors(path)):
             lost.append(f"{target}#{anchor}")
     assert lost == []
+
+
+@pytest.mark.parametrize("page", DOCS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_begins_with_a_paragraph_that_says_for_whom_and_what(page: Path) -> None:
+    title, _, rest = without_programs(page.read_text()).partition("# ")[2].partition("\n\n")
+    first = rest.split("\n\n")[0]
+    assert title
+    assert len(first) > 50, first
+    assert not first.startswith(("#", "|", "* ", "::: ")), first
 
 
 @pytest.mark.parametrize("page", DOCS, ids=lambda page: str(page.relative_to(ROOT)))
@@ -145,7 +180,7 @@ def test_what_is_made_from_the_program_is_what_it_would_make_now(name: str) -> N
 
 
 def test_every_public_name_is_in_the_reference() -> None:
-    reference = "".join(page.read_text() for page in (ROOT / "docs" / "reference").glob("*.md"))
+    reference = "".join(page.read_text() for page in (ROOT / "docs" / "reference").rglob("*.md"))
     documented = {name.removeprefix("polybus.") for name in re.findall(r"^(?:::: |        - )\"?([\w.]+)\"?$", reference, re.M)}
     errors = set(polybus.errors.__all__) if "errors" in documented else set()
     limits = {"Limits"} if "limits.Limits" in documented else set()
@@ -153,6 +188,12 @@ def test_every_public_name_is_in_the_reference() -> None:
     assert set(polybus.sync.__all__) - documented == set()
     modules = {"protocols", "transports", "events", "plugins", "testing", "fastapi"}
     assert modules - documented == set()
+
+
+def test_the_reference_has_a_page_for_each_topic() -> None:
+    for page in (ROOT / "docs" / "reference" / "api").glob("*.md"):
+        members = len(re.findall(r"^(?:::: |        - )", page.read_text(), re.M))
+        assert members <= 30, f"{page.name} has {members} names: make two pages of it"
 
 
 def test_the_readme_shows_a_program_of_ten_lines_and_two_commands() -> None:

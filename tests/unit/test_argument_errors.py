@@ -29,6 +29,7 @@ from polybus import (
     Unsupported,
     connect,
 )
+from polybus._validation import without_password
 from polybus.events import HandlerFailed
 from polybus.fastapi import attach
 from polybus.testing import pair
@@ -536,3 +537,19 @@ async def test_a_subscription_says_in_the_log_what_it_skips_once_a_minute(caplog
 def test_an_option_that_a_server_does_not_have_is_named(url: str, name: str) -> None:
     with pytest.raises(ValueError, match=rf": no option of a server: {name}; known are "):
         Bus().serve(url)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("ubre+ws://ann:s3cret@host/bus", "ubre+ws://ann:***@host/bus"),
+        ("at nats+tcp://s3cret@host/shop and on", "at nats+tcp://***@host/shop and on"),
+        ("nats+tls://ann:s3cret@host:4222", "nats+tls://ann:***@host:4222"),
+        ("nats+ws://host/?queue=q&token=s3cret&client=me", "nats+ws://host/?queue=q&token=***&client=me"),
+        ("nats+tcp://host?nkey=SUs3cret", "nats+tcp://host?nkey=***"),
+        ("nats+tcp://host:4222/shop", "nats+tcp://host:4222/shop"),
+        ("mail ann@host about nats+tcp", "mail ann@host about nats+tcp"),
+    ],
+)
+def test_no_secret_of_a_url_is_in_a_text_for_people(text: str, shown: str) -> None:
+    assert without_password(text) == shown

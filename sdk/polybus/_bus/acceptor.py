@@ -10,6 +10,7 @@ from attrs import define, field
 
 from .._core.admissions import Admissions
 from .._link.link import Link
+from .._util.entering import entered_first
 from .._validation import check_type, texts
 from ..errors import BusError, LocalProtocolError, Unavailable, Unsupported
 from ..plugins import (
@@ -122,6 +123,7 @@ class Listener:
         return f"<Listener {self.url} {len(self._gate.links)} links>"
 
 
+@entered_first("async with bus.serve(url) as listener:")
 class Serving:
     """The async context manager behind `Bus.serve`."""
 

@@ -15,6 +15,7 @@ from .._core.access import Authenticate, Authorize
 from .._core.executor import Middleware
 from .._core.services import Services
 from .._handlers.router import Router
+from .._handlers.signature import injected_as
 from .._handlers.subscriber import WhenFull
 from .._peer.peer import Peer
 from .._pubsub.publisher import YIELD_AFTER, Targets, make_publication
@@ -34,6 +35,7 @@ from ..plugins.registry import find_protocol, make_recorder
 from ..stats import Stats
 from ..subjects import AnySubject, Subject, check_pattern, check_subject, resolve, warn_of_literal_wildcards
 from .acceptor import WHEN_FULL, Listener, Serving
+from .caller import Caller
 from .cluster import Cluster, Node, Survey
 from .dialer import Connecting, Headers
 from .lifecycle import DRAIN, Lifespan
@@ -55,6 +57,7 @@ TIMEOUT = 30.0
 """Seconds by default: they need no check for each message."""
 
 
+@injected_as("bus")
 class Bus(Router):
     """Handlers, subscriptions and any number of links. A client is a bus with one link, a server a bus with many.
 
@@ -252,6 +255,14 @@ class Bus(Router):
             message.raw = chosen.encode(body)
         await peer.send_notification(message)
 
+    def as_(self, identity: Any) -> Caller:
+        """Ask this bus's own handlers in somebody's name, for example that of the user of an HTTP endpoint.
+
+        Args:
+            identity: The value that the handlers see as `Context.identity`.
+        """
+        return Caller(self._parts, identity)
+
     # -- streams and channels --------------------------------------------------------------------------------------------
 
     @overload
@@ -285,7 +296,9 @@ class Bus(Router):
         """
         name, returns = resolve(subject, returns)
         self._check_opening(name, timeout, to)
-        return ChannelContext(lambda: self._open(name, body, "stream", timeout, returns, to), half_closed=True)
+        return ChannelContext(
+            lambda: self._open(name, body, "stream", timeout, returns, to), half_closed=True, receives=returns
+        )
 
     @overload
     def channel(
@@ -315,7 +328,9 @@ class Bus(Router):
         """
         name, receives = resolve(subject, receives)
         self._check_opening(name, timeout, to)
-        return ChannelContext(lambda: self._open(name, None, "channel", timeout, receives, to), half_closed=False)
+        return ChannelContext(
+            lambda: self._open(name, None, "channel", timeout, receives, to), half_closed=False, receives=receives
+        )
 
     def _check_opening(self, subject: str | int, timeout: float | None, to: Peer | None) -> None:
         self._services.subjects.check(subject)
@@ -780,7 +795,7 @@ class Bus(Router):
             peers=len(peers),
             pending=sum(peer.unanswered for peer in peers) + len(self._loopback.calls),
             running=(runtime.running if runtime is not None else 0) + self._loopback.running,
-            waiting=sum(peer.waiting for peer in peers),
+            waiting=sum(peer.waiting for peer in peers) + self._loopback.waiting,
             queued=sum(len(link.outbox) for link in links if link.outbox is not None),
             unread=self._pubsub.unread,
             **asdict(counters),

@@ -15,6 +15,7 @@ from attrs import evolve
 from .._core.lifespan import within
 from .._link.link import Link
 from .._link.state import State
+from .._util.entering import entered_first
 from .._util.event_loop import is_foreign_exception
 from .._util.sources import sources
 from .._util.text_files import read_text_files
@@ -46,6 +47,7 @@ Headers: TypeAlias = "Mapping[str, str] | Callable[[], Any] | None"
 """Headers for the handshake, or a plain or async function that gives them, called before every attempt."""
 
 
+@entered_first("async with connect(url) as bus:")
 class Connecting:
     """The async context manager behind `connect` and `Bus.connect`. Implements `_link.ports.LinkDialer`."""
 

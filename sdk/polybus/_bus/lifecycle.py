@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import anyio
 from attrs import define, field
 
+from .._core.farewell import ALL_ANSWERED
 from .._core.lifespan import LifespanTask, within
 from .._core.runtime import Runtime, inside
 from .._rpc.call import Call
@@ -39,7 +40,7 @@ DRAIN: Final = 20.0
 """Seconds for a drain by default."""
 STREAMS_SHARE: Final = 0.25
 """The part of a drain's time that streams and channels get: most have no end of their own to wait for."""
-_LEAVING: Final = "the bus is leaving"
+_UNFINISHED: Final = "the bus is leaving, and what still ran was cut"
 
 
 class Phase(enum.Enum):
@@ -233,7 +234,7 @@ class Lifecycle:
                 except anyio.get_cancelled_exc_class():
                     if not cut.cancel_called:
                         with anyio.CancelScope(shield=True):
-                            await self._links.close_all(runtime, _LEAVING)
+                            await self._links.close_all(runtime, _UNFINISHED)
                     raise
                 finally:
                     self._cut = None
@@ -245,6 +246,7 @@ class Lifecycle:
         What the lifespan has opened stays, for its own last words.
         """
         until = runtime.notifier.until
+        reason = _UNFINISHED
         with anyio.move_on_after(timeout):
             self._services.takes_requests = True  # what is on its way to a member of a group is for no other one
             try:
@@ -260,10 +262,11 @@ class Lifecycle:
             for guest in list(self._guests):  # what came through tunnels is answered before they end
                 await guest.drain(timeout)
             for entrance in self._lookup.entrances:  # and where others run the bus inside
-                await entrance.drain(_LEAVING)
+                await entrance.drain(ALL_ANSWERED)
             await until(lambda: not self._pubsub.busy)
             await until(lambda: not any(link.outbox and link.stands for link in runtime.links))
-        await self._links.close_all(runtime, _LEAVING)
+            reason = ALL_ANSWERED
+        await self._links.close_all(runtime, reason)
 
     def _serves(self, runtime: Runtime) -> bool:
         """Tell whether a handler runs whose answer a client waits for."""

@@ -108,7 +108,9 @@ class RemotePeer:
             BusError: (on entering, by iterating) As `Bus.stream`.
         """
         name, returns = resolve(subject, returns)
-        return ChannelContext(lambda: _open(self.links, self._to, name, body, "stream", timeout, returns), half_closed=True)
+        return ChannelContext(
+            lambda: _open(self.links, self._to, name, body, "stream", timeout, returns), half_closed=True, receives=returns
+        )
 
     def channel(
         self, subject: AnySubject, *, sends: Any = Any, receives: Any = Any, timeout: float | None = None
@@ -119,7 +121,9 @@ class RemotePeer:
             BusError: (on entering, by iterating) As `Bus.channel`.
         """
         name, receives = resolve(subject, receives)
-        return ChannelContext(lambda: _open(self.links, self._to, name, None, "channel", timeout, receives), half_closed=False)
+        return ChannelContext(
+            lambda: _open(self.links, self._to, name, None, "channel", timeout, receives), half_closed=False, receives=receives
+        )
 
 
 class User:
@@ -207,7 +211,7 @@ class User:
             BusError: (on entering, by iterating) As `Bus.stream`.
         """
         name, returns = resolve(subject, returns)
-        return ChannelContext(lambda: self._open(name, body, "stream", timeout, returns), half_closed=True)
+        return ChannelContext(lambda: self._open(name, body, "stream", timeout, returns), half_closed=True, receives=returns)
 
     def channel(
         self, subject: AnySubject, *, sends: Any = Any, receives: Any = Any, timeout: float | None = None
@@ -218,7 +222,9 @@ class User:
             BusError: (on entering, by iterating) As `Bus.channel`.
         """
         name, receives = resolve(subject, receives)
-        return ChannelContext(lambda: self._open(name, None, "channel", timeout, receives), half_closed=False)
+        return ChannelContext(
+            lambda: self._open(name, None, "channel", timeout, receives), half_closed=False, receives=receives
+        )
 
     async def _open(self, subject: str | int, body: Any, mode: str, timeout: float | None, receives: Any) -> Channel[Any, Any]:
         peer = self._newest()

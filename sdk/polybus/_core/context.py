@@ -44,11 +44,13 @@ class Context:
 
     @property
     def identity(self) -> Any:
-        """The identity of the peer: the value that `authenticate` gave, or None.
+        """The identity of the peer: the value that `authenticate` gave, or None; of what `Bus.as_` asks the one given there.
 
         Of what another node of the cluster passes on (`Bus.forward`): an `Identity` with the key that the client has there.
         """
         peer, extras = self.peer, self.message.extras
+        if peer is None and extras is not None:  # of messages of this process: no wire sets it there
+            return extras.get("identity")
         if peer is not None and peer.link.backbone is not None and extras is not None and "user" in extras:
             return Identity(extras["user"], key=extras["user"])
         return None if peer is None else peer.identity

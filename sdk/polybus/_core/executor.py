@@ -7,6 +7,7 @@ import inspect
 import logging
 import sys
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
     from .runtime import Runtime
     from .services import Services
 
-Middleware: TypeAlias = Callable[[Message, Context, Callable[[Message], Any]], Any]
+CallNext: TypeAlias = Callable[[Message], Awaitable[Any]]
+"""The rest of the way of a message, as a middleware is given it: further middleware, and the handler."""
+Middleware: TypeAlias = Callable[[Message, Context, CallNext], Awaitable[Any]]
 """``async def middleware(message, ctx, call_next)``; ``await call_next(message)`` gives the result."""
 
 logger: logging.Logger = logging.getLogger("polybus")
@@ -102,10 +105,7 @@ class HandlerExecutor:
 
     async def _call_in_thread(self, handler: Any, message: Message, deadline: float | None) -> Any:
         """Call a `Handler`: no other part runs in threads."""
-        arguments = handler.arguments(self._services.bus, message, deadline)
-        for name, value in arguments.items():
-            if isinstance(value, Context):
-                arguments[name] = self.context_in_a_thread(self._services.bus, message, deadline)
+        arguments = handler.arguments(partial(self.context_in_a_thread, self._services.bus, message, deadline), message)
         assert self._threads is not None
         (result,) = await self._threads.run(lambda: (handler.function(**arguments),))  # trio takes no coroutine from a thread
         return result

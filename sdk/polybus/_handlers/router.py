@@ -22,7 +22,9 @@ class Router:
     def __init__(self) -> None:
         self._lookup: HandlerLookup = HandlerLookup()
 
-    def handle(self, subject: str | int | Subject[Any, Any], *, inline: bool = False) -> Callable[[F], F]:
+    def handle(
+        self, subject: str | int | Subject[Any, Any], *, inline: bool = False, running: int | None = None
+    ) -> Callable[[F], F]:
         """Register a function that answers requests to a subject.
 
         A coroutine function is awaited; a plain function runs in a worker thread, or in place with ``inline=True``; an async
@@ -31,18 +33,24 @@ class Router:
         Args:
             subject: One subject, or `Subject`. The empty one is that of requests which name none (UBRE as in its document).
             inline: Call a plain function on the event loop.
+            running: Calls of this function that run at once, of streams and channels too; None for as many as `Limits` allow.
+                One more waits until one of them has returned, and takes no place of other handlers meanwhile. What a node of a
+                cluster has no room to let wait (`Cluster.waiting`) is asked elsewhere.
 
         Raises:
             TypeError: The signature cannot be filled, or the subject has a handler already.
+            ValueError: `running` is below 1.
             LocalProtocolError: The subject is not valid.
             ReservedSubject: The subject is ours.
         """
         name = _name(subject, "handle")
         if name != "":
             check_subject(name)
+        if running is not None:
+            check_count(running, "running")
 
         def register(function: F) -> F:
-            self._lookup.add(plan(name, function, inline=inline))
+            self._lookup.add(plan(subject, function, inline=inline, running=running))
             return function
 
         return register
@@ -82,7 +90,7 @@ class Router:
 
         def register(function: F) -> F:
             self._lookup.add_subscriber(
-                SubscriberSpec(plan(name, function, inline=inline, publication=True), queue, when_full, concurrency, group)
+                SubscriberSpec(plan(pattern, function, inline=inline, publication=True), queue, when_full, concurrency, group)
             )
             return function
 
@@ -111,11 +119,15 @@ def _name(subject: Any, verb: str) -> Any:
 
 
 def _moved(handler: Handler, prefix: str, publication: bool = False) -> Handler:
-    if not prefix:
+    running = None if handler.places is None else handler.places.most
+    if not prefix and running is None:
         return handler
-    if isinstance(handler.subject, int):
-        raise TypeError(f"{handler.name}: a prefix cannot be put before the number {handler.subject}")
-    subject = prefix + handler.subject
-    check = check_pattern if publication else check_subject
-    check(subject)
-    return plan(subject, handler.function, inline=handler.style == "inline", publication=publication)
+    subject = handler.subject
+    if prefix:
+        if isinstance(subject, int):
+            raise TypeError(f"{handler.name}: a prefix cannot be put before the number {subject}")
+        subject = prefix + subject
+        check = check_pattern if publication else check_subject
+        check(subject)
+    # Another one also without a prefix: each bus has its own places.
+    return plan(subject, handler.function, inline=handler.style == "inline", publication=publication, running=running)

@@ -9,7 +9,7 @@ import sys
 import typing
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
 from types import UnionType
-from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, Union, get_args, get_origin
 
 from attrs import frozen
 
@@ -20,9 +20,46 @@ from ..message import Message
 Style: TypeAlias = Literal["async", "inline", "thread", "stream", "channel"]
 """Awaited, called in place, called in a thread, iterated, or given a channel."""
 
+T = TypeVar("T")
+
 _MANY = (AsyncIterator, AsyncGenerator, AsyncIterable)
 _GIVEN = (Message, Channel)
 _NONE = type(None)
+_MARK: Final = "__context_part__"
+"""Attribute of classes of which a handler is given an object by annotation."""
+
+
+@frozen
+class ContextPart:
+    """An attribute of `Context` that handlers are given by its class.
+
+    Attributes:
+        name: The attribute.
+        in_thread: It is for `def` handlers that run in a thread, whose objects block; else for all others.
+    """
+
+    name: str
+    in_thread: bool
+
+    @property
+    def title(self) -> str:
+        """The name of the class outside of threads."""
+        return self.name.title()
+
+
+def injected_as(name: str, *, in_thread: bool = False) -> Callable[[type[T]], type[T]]:
+    """Let handlers be given the attribute of `Context` with this name by annotating a parameter with the decorated class."""
+
+    def decorate(kind: type[T]) -> type[T]:
+        setattr(kind, _MARK, ContextPart(name, in_thread))
+        return kind
+
+    return decorate
+
+
+def context_part(given: Any) -> ContextPart | None:
+    """Find the attribute of `Context` that an injected class stands for."""
+    return vars(given).get(_MARK) if isinstance(given, type) else None
 
 
 @frozen
@@ -64,7 +101,8 @@ def read(function: Any, *, inline: bool = False) -> Signature:
 
 
 def injected(hint: Any) -> Any:
-    """Find the `Context`, `Message` or `Channel` that a hint asks for, also as ``Context | None``; else None.
+    """Find the class that a hint asks to be given, also as ``Context | None``: `Context`, `Message`, `Channel`, or that of a
+    part of the context; else None.
 
     Raises:
         TypeError: One of several things is asked for.
@@ -80,6 +118,8 @@ def injected(hint: Any) -> Any:
     if get_origin(hint) is Message:
         raise TypeError(f"{hint}: a handler is given a plain Message; the body, converted, is a parameter of its own")
     if isinstance(hint, type) and issubclass(hint, Context):  # that of threads too
+        return hint
+    if context_part(hint) is not None:
         return hint
     return hint if hint in _GIVEN or get_origin(hint) is Channel else None
 

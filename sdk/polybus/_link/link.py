@@ -216,6 +216,7 @@ class Link:
         role: Role = "client" if self.opened else "server"
         now = self.runtime.time()
         self.session = self.adapter.session(role, self.runtime.limits, sources.get().rng)
+        self._due = math.inf  # what the last one wished for would hide what this one wishes
         self.transport = transport
         if self.share is not None:
             self.share.join(self.runtime.addresses, transport.address)

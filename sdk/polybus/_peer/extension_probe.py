@@ -20,6 +20,7 @@ class ExtensionProbe(Reply[Any]):
     """A hello that was sent. It belongs to the peer: it goes on when the tasks that wait for it are cancelled."""
 
     __slots__ = ("_peer",)
+    tells_failure = False
 
     def __init__(self, peer: Peer, now: float) -> None:
         super().__init__(peer.link.runtime.loop, HELLO, Any, now, now + HELLO_TIMEOUT)

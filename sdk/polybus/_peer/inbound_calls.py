@@ -21,6 +21,7 @@ from .responses import refuse_duplicate, response_to, send_error
 
 if TYPE_CHECKING:
     from .._core.memory import Share
+    from .._core.places import Places
     from .._core.runtime import Runtime
     from .._handlers.handler import Handler
     from .._link.link import Link
@@ -46,7 +47,7 @@ _PASSED_BY: Final = 32
 class InboundCalls:
     """The requests of one peer that are being served, running or waiting; the `ResponseSink` of their outcomes."""
 
-    __slots__ = ("budget", "calls", "expected", "large", "link", "looked", "peer", "stopping", "waiting")
+    __slots__ = ("budget", "calls", "expected", "held", "large", "link", "looked", "peer", "stopping", "waiting")
 
     def __init__(self, peer: Peer) -> None:
         self.peer: Peer = peer
@@ -57,6 +58,8 @@ class InboundCalls:
         """Requests that run or wait, by their id."""
         self.waiting: deque[Call] | PriorityQueue[Call] | None = None
         """Requests that wait for a place: in order, and by urgency where the wire has priorities."""
+        self.held: int = 0
+        """Requests that wait for a place of their handler, and take none of this peer meanwhile."""
         self.large: dict[Call, int] | None = None
         """Costs of the large bodies of requests that run."""
         self.expected: dict[Call, int] | None = None
@@ -92,6 +95,7 @@ class InboundCalls:
             if message.headers is not None and VIA in message.headers:
                 ViaHeader.strip(message)
             call = Call(services, self, peer, handler, message, deadline)
+            call.places = handler.places
         calls[message.id] = call
         self._admit(call)
         if deadline < peer.due:
@@ -151,6 +155,7 @@ class InboundCalls:
             if message.headers is not None and VIA in message.headers:
                 ViaHeader.strip(message)
             call = Call(services, self, peer, handler, message, deadline)
+            call.places = handler.places
         message.id = call  # unique, and never written
         self.start(call)
 
@@ -190,6 +195,8 @@ class InboundCalls:
         response = response_to(call.message, value, link, call)
         del value
         trim(response)
+        if call.places is not None:
+            call.places.leave(call)
         held, size = MemoryBudget(runtime, share=link.share), cost(response)
         if not held.hold(size):
             link.too_slow(self.peer, "answers wait for it, and the bus keeps too much already (Limits.total_bytes)")
@@ -222,6 +229,9 @@ class InboundCalls:
         if not call.started and self.waiting and call in self.waiting:
             self.waiting.remove(call)
             self.budget.release(cost(call.message))
+        elif call.places is not None and not call.started and call.places.drop(call):
+            self.held -= 1
+            self.budget.release(cost(call.message))
         else:
             self.free_place(call)
 
@@ -246,6 +256,9 @@ class InboundCalls:
             call.discard()
         self.link.runtime.backlogged.pop(self, None)
         self.link.stalled.pop(self, None)
+        if self.held:  # first, so that none of them begins when others give their places back
+            for call in [call for call in self.calls.values() if call.places is not None and call.places.waits(call)]:
+                call.stop()
         for call in list(self.calls.values()):
             call.stop()
         self.calls.clear()
@@ -259,10 +272,13 @@ class InboundCalls:
         waiting = self.waiting
         if (
             not waiting
-            and _has_place(runtime, link, len(self.calls) + self.stopping - 1)
+            and _has_place(runtime, link, len(self.calls) - self.held + self.stopping - 1)
             and (link.outbox is None or self.may_begin())
             and (not call.sizes_known or not call.handler.answers.weight or self.reserve_answer(call))
         ):
+            if call.places is not None and not call.places.take(call):
+                self._hold(call, call.places)
+                return
             raw = call.message.raw
             if raw is not None and len(raw) > LARGE and not self.charge_body(call):
                 self._turn_away(call, _no_room(runtime, link.share, call.message))
@@ -274,9 +290,8 @@ class InboundCalls:
             return
         if waiting is None:
             waiting = self._begin_queue()
-        most = runtime.limits.waiting if link.most_waiting is None else link.most_waiting
-        if len(waiting) >= most or not self.budget.hold(cost(call.message)):
-            self._turn_away(call, self._why_full(call.message))
+        if len(waiting) + self.held >= self._most_waiting or not self.budget.hold(cost(call.message)):
+            self._turn_away(call, self._why_full(call))
             return
         call.message.forget_value()
         if isinstance(waiting, PriorityQueue):
@@ -286,15 +301,42 @@ class InboundCalls:
             waiting.append(call)
         runtime.backlogged[self] = None
 
+    @property
+    def _most_waiting(self) -> int:
+        link = self.link
+        return link.runtime.limits.waiting if link.most_waiting is None else link.most_waiting
+
+    def _hold(self, call: Call, places: Places) -> None:
+        """Let a call wait for a place of its handler, or refuse it at once: in a cluster it is then asked elsewhere."""
+        if self.expected:
+            self.expected.pop(call, None)
+        if self.held + len(self.waiting or ()) >= self._most_waiting or not self.budget.hold(cost(call.message)):
+            self._turn_away(call, self._why_full(call))
+            return
+        call.message.forget_value()
+        self.held += 1
+        places.wait(call, 0 if self.link.urgency is None else self.link.urgency(call.message))
+
+    def proceed(self, call: Call) -> None:
+        self.held -= 1
+        waiting = self.waiting
+        if waiting is None:
+            waiting = self._begin_queue()
+        if isinstance(waiting, PriorityQueue):
+            waiting.appendleft(call, _FIRST - 1)
+        else:
+            waiting.appendleft(call)
+        self._next_call()
+
     def _begin_queue(self) -> deque[Call] | PriorityQueue[Call]:
         waiting = self.waiting = deque() if self.link.urgency is None else PriorityQueue()
         return waiting
 
-    def _why_full(self, message: Message) -> str:
+    def _why_full(self, call: Call) -> str:
         """Reason why a request can neither begin nor wait: the limits that were reached, and figures of this peer alone."""
-        runtime, budget = self.link.runtime, self.budget
+        runtime, budget, message = self.link.runtime, self.budget, call.message
         limits = runtime.limits
-        waiting = len(self.waiting or ())
+        waiting = len(self.waiting or ()) + self.held
         if self.link.most_waiting is not None and waiting >= self.link.most_waiting:
             why = f"{waiting} requests of the cluster wait (Cluster.waiting)"
         elif waiting >= limits.waiting:
@@ -304,6 +346,9 @@ class InboundCalls:
         else:
             return _no_room(runtime, self.link.share, message)
         running = len(self.calls) - waiting - 1 + self.stopping
+        places = call.places
+        if places is not None and places.full and _has_place(runtime, self.link, running):
+            return f"{why} behind {places.most} that the handler of {call.message.subject!r} has at once (running=)"
         if running >= limits.running:
             return f"{why} behind {running} that run (Limits.running)"
         if not self.may_begin():
@@ -317,6 +362,8 @@ class InboundCalls:
         if self.expected:
             self.expected.pop(call, None)
         call.ended = True
+        if call.places is not None:
+            call.places.leave(call)
         self.link.services.counters.refused += 1
         text = f"{why}: ask again when earlier ones have been answered"
         call.origin.refuse(call, Code.RESOURCE_EXHAUSTED, text, "too_many_requests", None)
@@ -338,7 +385,7 @@ class InboundCalls:
             waiting, share = first.waiting, first.link.share
             if not waiting:
                 continue
-            taken = len(first.calls) - len(waiting) + first.stopping
+            taken = len(first.calls) - len(waiting) - first.held + first.stopping
             if not _has_place(runtime, first.link, taken):
                 if not taken:
                     backlogged[first] = None
@@ -352,6 +399,15 @@ class InboundCalls:
                     waiting.appendleft(call, _FIRST if call.put_off else _FIRST - 1)
                 else:
                     waiting.appendleft(call)
+                continue
+            if call.places is not None and not call.places.take(call):  # what it is charged, it stays
+                first.held += 1
+                if first.expected:
+                    first.expected.pop(call, None)
+                urgency = first.link.urgency
+                call.places.wait(call, 0 if urgency is None else urgency(call.message), first=call.put_off)
+                if waiting:
+                    backlogged[first] = None
                 continue
             size = cost(call.message)
             first.budget.release(size)
@@ -473,6 +529,8 @@ class InboundCalls:
         runtime.running -= 1
         if (share := link.share) is not None:
             share.address.running -= 1
+        if call.places is not None:
+            call.places.leave(call)
         if self.expected:
             self.expected.pop(call, None)
         if self.large and (size := self.large.pop(call, 0)):

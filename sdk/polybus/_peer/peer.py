@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 import anyio
 
+from .._core.farewell import ALL_ANSWERED
 from .._core.memory import MemoryBudget, cost
+from .._handlers.signature import injected_as
 from .._rpc.channel import ChannelContext
+from .._rpc.internal_reply import InternalReply
 from .._rpc.reply import Reply
 from .._util.hello import HELLO
 from .._util.sources import sources
@@ -44,6 +47,7 @@ REQUEST, RESPONSE, PUBLISH = Kind.REQUEST, Kind.RESPONSE, Kind.PUBLISH
 _AUTHORIZED: Final = (Kind.PUBLISH, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE)
 
 
+@injected_as("peer")
 class Peer:
     """One peer: a connection's other end, or one of many behind a broker.
 
@@ -404,7 +408,7 @@ class Peer:
     @property
     def waiting(self) -> int:
         """Requests of the peer that wait for a place."""
-        return 0 if self._inbound is None else len(self._inbound.waiting or ())
+        return 0 if self._inbound is None else len(self._inbound.waiting or ()) + self._inbound.held
 
     @property
     def channels(self) -> Mapping[Any, Channel[Any, Any]]:
@@ -483,7 +487,7 @@ class Peer:
         link = self.link
         runtime = link.runtime
         now = runtime.time()
-        reply: Reply[Any] = Reply(runtime.loop, message.subject, Any, now, now + timeout)
+        reply = InternalReply(runtime.loop, message.subject, Any, now, now + timeout)
         message.ttl = runtime.ttl(now, reply.deadline)
         self.fit_body(message)
         reply.on_cancel = self.abandoned
@@ -691,9 +695,10 @@ class Peer:
 
     def cut_off(self, reason: str, error: BusError | None) -> None:
         failed = error if error is not None else Disconnected(reason, self.address, True)
+        unanswered = failed if error is not None or reason != ALL_ANSWERED else Disconnected(reason, self.address, False)
         pending, self.pending = self.pending, {}
         for reply in pending.values():
-            reply.fail(another(failed))
+            reply.fail(another(unanswered))
         if self._streams is not None:
             self._streams.lost(failed)
 

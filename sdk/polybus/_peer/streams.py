@@ -183,6 +183,7 @@ class Streams:
             call = side.streams.call(peer, message, deadline, channel)
         else:
             call = ChannelCall(link.services, inbound, peer, handler, message, deadline, channel)
+            call.places = handler.places
         if mode != "stream":
             self.channel_send(channel, Kind.CREDIT, None, None, {"credit": CREDIT})
         inbound.start(call)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from .._core.via import Deduplicator
 from .._handlers.subscriber import SubscriberSpec, WhenFull, check_group, check_queue
 from .._util.pattern_index import SubjectIndex
-from .._util.typed_body import unreadable
-from .._validation import shown
+from .._util.typed_body import check_returns
 from ..errors import BusError, another
 from ..subjects import AnySubject, Subject, check_pattern, warn_of_literal_wildcards
 from .announcer import SubscriptionAnnouncer, interest_in
@@ -115,8 +114,7 @@ class PubSub:
         warn_of_literal_wildcards(name)
         check_queue(queue, when_full)
         check_group(group)
-        if (why := unreadable(returns)) is not None:
-            raise TypeError(f"returns={shown(returns)}: a type, for example returns=dict; {why}")
+        check_returns(returns)
         return Subscription(self, self._services, name, returns, queue, when_full, local, peer, group)
 
     async def subscribe(self, subscription: Subscription) -> None:

@@ -112,7 +112,7 @@ class Subscription(SubscriptionQueue, Generic[T_co]):
             except Exception as error:  # also what a check of the application's own raises
                 self.skipped += 1
                 self._services.counters.dropped += 1
-                self._skipped(message, f"returns={getattr(self._returns, '__name__', self._returns)}", misfit(error))
+                self._skipped(message, f"returns={getattr(self._returns, '__name__', self._returns)}", misfit(error)[0])
                 continue
             typed = copy.copy(message)  # other subscriptions share the message
             typed.decoded = body

@@ -19,6 +19,7 @@ from ..message import Kind, Message
 
 if TYPE_CHECKING:
     from .._core.answer_sizes import AnswerSizes
+    from .._core.places import Places
     from .._core.ports import RemotePeer, RequestHandler
     from .._core.services import Services
     from .ports import ResponseSink
@@ -42,6 +43,8 @@ class Call:
     handler: RequestHandler
     message: Message
     deadline: float
+    places: Places | None = field(default=None, init=False)
+    """Places of its handler, where only so many of its calls may run at once."""
     scope: anyio.CancelScope | None = field(default=None, init=False)
     started: bool = field(default=False, init=False)
     ended: bool = field(default=False, init=False)
@@ -168,6 +171,9 @@ class Call:
             self.ended = True
             self.origin.finished(self)
 
+    def proceed(self) -> None:
+        self.origin.proceed(self)
+
     def discard(self) -> None:
         """Release what the handler would have read."""
 
@@ -236,7 +242,9 @@ class RefusedCall(Call):
 
 
 def failure(error: BaseException, services: Services, message: Message) -> tuple[Code, str, str | None, Any]:
-    """Turn an exception into an answer: the words of a `RequestError`, else a fixed text and an id for the log."""
+    """Turn an exception into an answer: the words of a `RequestError`, also of one that is alone in the group of a task group;
+    else a fixed text and an id for the log."""
+    error = only_of(error)
     if isinstance(error, RequestError) and not error.received and message.kind is not Kind.NOTIFY:
         return error.code, error.text, error.reason, error.detail
     error_id = sources.get().urandom(4).hex()
@@ -245,3 +253,10 @@ def failure(error: BaseException, services: Services, message: Message) -> tuple
     if services.debug:
         text = f"{text}: {described(error)}"
     return Code.INTERNAL, text, None, None
+
+
+def only_of(error: BaseException) -> BaseException:
+    """Find the exception that a group holds, where it holds one alone."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error

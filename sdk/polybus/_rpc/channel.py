@@ -16,7 +16,9 @@ from attrs import define
 
 from .._core.memory import MemoryBudget, cost
 from .._util.cancel_scopes import let_scope_fire
-from .._util.typed_body import misfit, typed_body
+from .._util.entering import entered_first
+from .._util.iteration import receive
+from .._util.typed_body import check_returns, misfit, typed_body
 from ..errors import BadReply, BadRequest, BusError, Code, DeadlineExceeded, LocalProtocolError, TooManyRequests
 from ..message import Kind, Message
 from .reply import error_of, is_remote_deadline
@@ -232,7 +234,22 @@ class Channel(Generic[Receives_co, Sends_contra]):
             return cast(Receives_co, typed_body(message, self._receives))
         except Exception as error:  # also what a check of the application's own raises
             blame = BadRequest if self.answers else BadReply
-            raise blame(f"an item of {self.subject!r} does not fit: {misfit(error)}") from error
+            raise blame(f"an item of {self.subject!r} does not fit: {misfit(error)[0]}") from error
+
+    async def receive(self, timeout: float | None = None) -> Receives_co:
+        """Wait for the next item.
+
+        Args:
+            timeout: Seconds to wait for it; None waits as long as it takes.
+
+        Raises:
+            TimeoutError: Nothing came in time.
+            EOFError: There will be no more.
+            BusError: As iterating does.
+            TypeError, ValueError: `timeout` is no number of seconds.
+        """
+        item: Receives_co = await receive(self, timeout)
+        return item
 
     def discard(self) -> None:
         """Drop what has come in and what may still come: it will not be read."""
@@ -357,10 +374,12 @@ class Channel(Generic[Receives_co, Sends_contra]):
         self._maybe_done()
 
 
+@entered_first("async with bus.stream(subject) as items:")
 class ChannelContext(Generic[Receives_co, Sends_contra]):
     """The async context manager behind `stream` and `channel`: opens on entering, leaves on leaving."""
 
-    def __init__(self, open_channel: Callable[[], Any], half_closed: bool) -> None:
+    def __init__(self, open_channel: Callable[[], Any], half_closed: bool, receives: Any = Any) -> None:
+        check_returns(receives, "returns" if half_closed else "receives")
         self._open = open_channel
         self._half_closed = half_closed
         self._channel: Channel[Receives_co, Sends_contra] | None = None

@@ -13,10 +13,12 @@ from ..errors import Code, DeadlineExceeded, Disconnected, QueueFull, RequestErr
 from ..message import Kind, Message
 from .call import Call
 from .channel import CREDIT, Channel
+from .internal_reply import InternalReply
 from .reply import Reply
 from .stream_call import ChannelCall
 
 if TYPE_CHECKING:
+    from .._core.places import Places
     from .._core.services import Services
     from .._util.event_loop import Loop
     from .ports import LocalHandler, ResponseSink
@@ -30,9 +32,19 @@ class Loopback:
     calls: dict[ResponseSink, Call] = field(factory=dict)
 
     def request(
-        self, handler: LocalHandler, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
+        self,
+        handler: LocalHandler,
+        subject: str | int,
+        body: Any,
+        timeout: float,
+        returns: Any,
+        headers: dict[str, str] | None,
+        facts: dict[str, Any] | None = None,
     ) -> Reply[Any]:
-        """Ask one of the bus's own handlers. It sees its own spelling of the subject, as it does of what comes over a wire."""
+        """Ask one of the bus's own handlers. It sees its own spelling of the subject, as it does of what comes over a wire.
+
+        `facts` are attributes of the message: in whose name it is asked (`Bus.as_`).
+        """
         runtime = self.services.running
         now = runtime.time()
         deadline = now + timeout
@@ -42,16 +54,19 @@ class Loopback:
         if ttl is not None:
             deadline = now + ttl  # what the enclosing scope and the handler that asks leave
         message = Message(Kind.REQUEST, handler.subject, reply, raw, body_format, headers, ttl)
+        message.extras = facts
         if (refusal := self._refusal(handler, subject)) is not None:
             reply.fail(refusal)
             return reply
         call = Call(self.services, LocalSink(self, reply), None, handler, message, deadline)
         reply.on_cancel = lambda _: call.stop()
         reply.sent = True
-        self._start(call)
+        self._start(call, handler.places)
         return reply
 
-    def notify(self, handler: LocalHandler, body: Any, headers: dict[str, str] | None) -> None:
+    def notify(
+        self, handler: LocalHandler, body: Any, headers: dict[str, str] | None, facts: dict[str, Any] | None = None
+    ) -> None:
         """Tell one of the bus's own handlers; the result is dropped.
 
         Raises:
@@ -63,9 +78,9 @@ class Loopback:
         if (refusal := self._refusal(handler, subject)) is not None:
             raise refusal
         raw, body_format = encode_local(body) if body is not None else (None, JSON)
-        reply: Reply[Any] = Reply(runtime.loop, subject, Any, runtime.time(), math.inf)
-        message = Message(Kind.NOTIFY, subject, reply, raw, body_format, headers)
-        self._start(Call(self.services, LocalSink(self, reply), None, handler, message, math.inf))
+        reply = InternalReply(runtime.loop, subject, Any, runtime.time(), math.inf)
+        message = Message(Kind.NOTIFY, subject, reply, raw, body_format, headers, attributes=facts)
+        self._start(Call(self.services, LocalSink(self, reply), None, handler, message, math.inf), handler.places)
 
     def _refusal(self, handler: LocalHandler, subject: str | int) -> RequestError | QueueFull | None:
         """Find the reason why a handler cannot be asked, or not now."""
@@ -75,10 +90,14 @@ class Loopback:
             return QueueFull(f"{len(self.calls)} requests of this bus to itself already run (Limits.pending)")
         return None
 
-    def _start(self, call: Call) -> None:
+    def _start(self, call: Call, places: Places | None) -> None:
         runtime = self.services.running
         self.calls[call.origin] = call
-        runtime.workers.submit(call)
+        call.places = places
+        if places is None or places.take(call):
+            runtime.workers.submit(call)
+        else:
+            places.wait(call)
         if call.deadline != math.inf:
             runtime.watch(self, call.deadline)
 
@@ -86,6 +105,11 @@ class Loopback:
     def running(self) -> int:
         """Requests whose handlers run."""
         return sum(call.started for call in self.calls.values())
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for a place of their handler."""
+        return sum(call.places is not None and call.places.waits(call) for call in self.calls.values())
 
     def _expire(self, now: float) -> float:
         """End what is past its deadline. The earliest deadline that remains."""
@@ -102,13 +126,27 @@ class Loopback:
                 due = min(due, call.deadline)
         return due
 
-    def open(self, handler: LocalHandler, body: Any, mode: str, timeout: float | None, receives: Any) -> Channel[Any, Any]:
+    def open(
+        self,
+        handler: LocalHandler,
+        body: Any,
+        mode: str,
+        timeout: float | None,
+        receives: Any,
+        facts: dict[str, Any] | None = None,
+    ) -> Channel[Any, Any]:
         if handler.style != mode:
             raise RequestError(Code.INVALID_ARGUMENT, f"{handler.subject!r} does not answer {mode}")
-        return self.converse(handler, handler.subject, body, timeout, 0).typed(receives)
+        return self.converse(handler, handler.subject, body, timeout, 0, facts).typed(receives)
 
     def converse(
-        self, handler: LocalHandler, subject: str | int, body: Any, timeout: float | None, hops: int
+        self,
+        handler: LocalHandler,
+        subject: str | int,
+        body: Any,
+        timeout: float | None,
+        hops: int,
+        facts: dict[str, Any] | None = None,
     ) -> Channel[Any, Any]:
         """Begin a stream or channel with a handler, after so many bridges and tunnels, and give the opener's end.
 
@@ -129,8 +167,9 @@ class Loopback:
         near.deadline = math.inf if timeout is None else now + timeout
         ttl = runtime.ttl(now, near.deadline)
         deadline = math.inf if ttl is None else now + ttl
-        message = Message(Kind.OPEN, subject, near, raw, body_format, None, ttl, attributes={"hops": hops})
-        self._start(ChannelCall(self.services, LocalSink(self), None, handler, message, deadline, far))
+        message = Message(Kind.OPEN, subject, near, raw, body_format, None, ttl, attributes={"hops": hops, **(facts or {})})
+        call = ChannelCall(self.services, LocalSink(self), None, handler, message, deadline, far)
+        self._start(call, handler.places)
         return near
 
     def stop(self) -> None:
@@ -163,13 +202,27 @@ class LocalSink:
     def put_off(self, call: Call) -> bool:
         return False
 
+    def proceed(self, call: Call) -> None:
+        places = call.places
+        assert places is not None
+        if places.take(call):  # there is no limit but the handler's for what a bus asks itself
+            self._loopback.services.running.workers.submit(call)
+        else:
+            places.wait(call, first=True)
+
     def stopped(self, call: Call) -> None:
-        self.finished(call)
+        self._over(call)
 
     def returned(self, call: Call) -> None:
-        """There is no limit for what a bus asks itself, so nothing is given back."""
+        if call.places is not None:
+            call.places.leave(call)
 
     def finished(self, call: Call) -> None:
+        if (places := call.places) is not None and not places.drop(call):
+            places.leave(call)
+        self._over(call)
+
+    def _over(self, call: Call) -> None:
         self._loopback.calls.pop(self, None)
         call.services.signal()
         if self._reply is not None and not self._reply.done():

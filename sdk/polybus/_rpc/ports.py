@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from .._core.ports import RequestHandler
 
 if TYPE_CHECKING:
+    from .._core.places import Places
     from ..errors import Code
     from .call import Call
 
@@ -16,6 +17,10 @@ class LocalHandler(RequestHandler, Protocol):
 
     @property
     def subject(self) -> str | int: ...
+    @property
+    def places(self) -> Places | None:
+        """Present where only so many of its calls may run at once."""
+        ...
 
 
 class ResponseSink(Protocol):
@@ -33,6 +38,9 @@ class ResponseSink(Protocol):
     def put_off(self, call: Call) -> bool:
         """Let a call wait that has not begun, where its client has stopped reading. True if it waits."""
         ...
+
+    def proceed(self, call: Call) -> None:
+        """Begin a call that waited for a place of its handler, which has one now, or let it wait for one of its client."""
 
     def finished(self, call: Call) -> None:
         """Note that a call is over, answered or not, and its handler too."""

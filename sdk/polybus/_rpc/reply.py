@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from attrs import define
+
 from .._util.cancel_scopes import let_scope_fire
 from .._util.event_loop import wrong_event_loop
-from .._util.typed_body import typed_body
+from .._util.typed_body import check_returns, typed_body
 from ..errors import BadReply, BusError, Code, DeadlineExceeded, RequestCancelled, make_request_error
 
 if TYPE_CHECKING:
     from .._util.event_loop import Loop
     from ..message import Message
+
+logger: logging.Logger = logging.getLogger("polybus")
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -49,7 +54,12 @@ class Reply(Generic[T_co]):
         "subject",
     )
 
+    tells_failure = True
+    """A failure that nobody awaits goes to the log."""
+
     def __init__(self, loop: Loop, subject: str | int, returns: Any, started: float, deadline: float) -> None:
+        if returns is not Any:
+            check_returns(returns)
         self._loop = loop
         self._returns = returns
         self._state = _PENDING
@@ -115,6 +125,8 @@ class Reply(Generic[T_co]):
         if self._state == _FAILED:
             error = self._error
             assert error is not None
+            if self._value is not None:
+                self._value.told = True
             # Each await gets a fresh traceback on the one error object.
             raise error.with_traceback(None)
         if self._returns is Any or self.message is None:
@@ -127,6 +139,7 @@ class Reply(Generic[T_co]):
         except Exception as error:  # also what a check of the application's own raises
             self._error = BadReply(f"the answer to {self.subject!r} is not a {_name(self._returns)}: {error}")
             self._state = _FAILED
+            self._value = None
             raise self._error from error
         self._returns = Any
         return self._value  # type: ignore[no-any-return]
@@ -165,6 +178,8 @@ class Reply(Generic[T_co]):
         if self._state == _PENDING:
             self._error = error
             self._state = _FAILED
+            if self._waiters is None and self.tells_failure and not isinstance(error, RequestCancelled):
+                self._value = UnawaitedFailure(self.subject, error)
             self._wake()
 
     def pass_over(self, text: str) -> None:
@@ -192,6 +207,22 @@ class Reply(Generic[T_co]):
     def __repr__(self) -> str:
         state = ("pending", "answered", "failed")[self._state]
         return f"<Reply {self.subject!r} {state}>"
+
+
+@define(eq=False)
+class UnawaitedFailure:
+    """The failure of a request for which nobody waited when it came: kept by its `Reply`, and logged if both go unawaited."""
+
+    subject: str | int
+    error: BusError
+    told: bool = False
+
+    def __del__(self) -> None:
+        if not self.told:
+            error = self.error
+            logger.error(
+                "polybus: the request %r was never awaited, and failed: %s: %s", self.subject, type(error).__name__, error
+            )
 
 
 def error_of(message: Message, subject: str | int, elapsed: float) -> BusError:

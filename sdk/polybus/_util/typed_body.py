@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from operator import is_ as _is_same
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import msgspec
+import msgspec.inspect
 
+from .._validation import shown
 from ..body import JSON
 from ..errors import BadRequest
 
@@ -58,10 +61,52 @@ def _without_members(value: Any) -> Any:
     return value if same else made
 
 
-def misfit(error: Exception) -> str:
-    """Explain to its sender why a body does not fit: in the words of a check, but without those of an unexpected failure."""
-    told = isinstance(error, (ValueError, TypeError, BadRequest))
-    return str(error) if told else f"a check of it ended in {type(error).__name__}"
+def misfit(error: Exception) -> tuple[str, list[dict[str, str]]]:
+    """Explain to its sender why a body does not fit: in the words of a check, but without those of an unexpected failure.
+
+    Returns:
+        A short text for people; and for programs of each fault the path (``$.user.name``), a text and a type, a short word.
+    """
+    found: Any = getattr(error, "errors", None)
+    if callable(found) and hasattr(error, "error_count"):
+        said_by_pydantic: Any = found(include_url=False, include_context=False, include_input=False)
+        faults = [_fault_of_pydantic(one) for one in said_by_pydantic[:_MOST]]
+    elif isinstance(error, (ValueError, TypeError, BadRequest)):
+        faults = [_fault_of_text(error)]
+    else:
+        return f"a check of it ended in {type(error).__name__}", []
+    said = [f"{fault['text']} (at {fault['path']})" if fault["path"] != "$" else fault["text"] for fault in faults[:_TOLD]]
+    more = f"; and {len(faults) - _TOLD} more" if len(faults) > _TOLD else ""
+    return "; ".join(said) + more, faults
+
+
+_MOST: Final = 32
+"""Faults of one body that its sender is told of."""
+_TOLD: Final = 3
+"""Faults that stand in the text."""
+_PLACE: Final = re.compile(r"(?P<text>.*) - at `(?P<path>[^`]*)`", re.DOTALL)
+_MISSING: Final = re.compile(r"Object missing required field `(?P<name>[^`]*)`")
+
+
+def _fault_of_pydantic(found: Any) -> dict[str, str]:
+    path = "$" + "".join(f"[{place}]" if isinstance(place, int) else f".{place}" for place in found["loc"])
+    return {"path": path, "text": str(found["msg"]), "type": str(found["type"])}
+
+
+def _fault_of_text(error: Exception) -> dict[str, str]:
+    """Make the fault that msgspec's words tell of, or those of a check of the application's own."""
+    text, path = str(error), "$"
+    if place := _PLACE.fullmatch(text):
+        text, path = place["text"], place["path"].removeprefix("key in ")
+    if missing := _MISSING.fullmatch(text):
+        return {"path": f"{path}.{missing['name']}", "text": "Field required", "type": "missing"}
+    if not isinstance(error, msgspec.ValidationError):
+        return {"path": path, "text": text, "type": "value_error"}
+    return {
+        "path": path,
+        "text": text,
+        "type": "wrong_type" if text.startswith("Expected `") and ", got `" in text else "invalid",
+    }
 
 
 def convert_text(text: str, target: Any) -> Any:
@@ -76,12 +121,54 @@ def convert_text(text: str, target: Any) -> Any:
 def unreadable(target: Any) -> str | None:
     """Explain why no body can ever be read as a type; None where it can (or where only the first body will show)."""
     try:
-        _cached_reader(target)
+        return _cached_fault(target)
     except TypeError as error:
         return str(error)
     except Exception:
         return None  # a name that is defined later in its module
-    return None
+
+
+@lru_cache(1024)
+def _cached_fault(target: Any) -> str | None:
+    _cached_reader(target)
+    if target is Any or _contains_model(target):
+        return None
+    made = next((kind for kind in _own_classes(msgspec.inspect.type_info(target)) if not _is_made(kind)), None)
+    return None if made is None else f"no decoder makes a {made.__qualname__} (Any takes what an adapter of your own makes)"
+
+
+def _own_classes(info: Any) -> Iterator[type]:
+    """Find the classes of which msgspec knows nothing, in a type and in what it contains; those of fields are left out."""
+    if isinstance(info, msgspec.inspect.CustomType):
+        yield info.cls
+    for name in ("item_type", "item_types", "key_type", "value_type", "types"):
+        inner = getattr(info, name, ())
+        for one in inner if isinstance(inner, tuple) else (inner,):
+            yield from _own_classes(one)
+
+
+def _is_made(kind: type) -> bool:
+    """Tell whether some body is an object of a class: it is made by an adapter of ours, by protobuf, or is of a class above."""
+    if hasattr(kind, "DESCRIPTOR") or kind.__module__.startswith("polybus."):
+        return True
+    try:
+        return any(isinstance(value, kind) for value in _BODIES)
+    except TypeError:  # a protocol
+        return False
+
+
+_BODIES: Final[tuple[Any, ...]] = (None, True, 1, 1.0, "", b"", [], {})
+"""A value of each type that a wire gives."""
+
+
+def check_returns(returns: Any, name: str = "returns") -> None:
+    """Check the type that a caller wants.
+
+    Raises:
+        TypeError: No body can be read as it.
+    """
+    if (why := unreadable(returns)) is not None:
+        raise TypeError(f"{name}={shown(returns)}: a type, for example {name}=dict; {why}")
 
 
 def _pydantic(target: Any) -> Callable[[Any], Any] | None:

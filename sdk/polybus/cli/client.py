@@ -15,13 +15,13 @@ from rich.console import Console
 from rich.highlighter import JSONHighlighter
 from rich.text import Text
 
-from .. import Bus, Message, Unsupported
+from .. import Bus, Disconnected, Message, Unsupported
 from .._validation import in_one_line
 from ..events import BusEvent, LinkDown, LinkUp
 from ..subjects import literal_wildcards
-from .options import Body, Ca, Header, Json, Url, Wait, argument, duration, option
-from .problems import PeerError, say, unwrapped
-from .values import connecting, hasty_bus, json_line, parse_body, parse_subject
+from .options import AnyUrl, Body, Ca, Header, Json, Url, Wait, argument, duration, option
+from .problems import PeerError, UsageError, say, unwrapped
+from .values import cluster_of, connecting, hasty_bus, json_line, parse_body, parse_subject
 
 _WITHOUT_HANDSHAKE = ("tcp", "unix")
 """On these a connection that stands does not show that there is a bus at the other end."""
@@ -30,10 +30,11 @@ SubjectArgument = Annotated[str, argument("SUBJECT", "What it is about, for exam
 
 
 def request(
-    url: Url,
+    url: AnyUrl,
     subject: SubjectArgument,
     body: Body = None,
     timeout: Annotated[float, duration("Seconds to wait for the answer.")] = 30.0,
+    user: Annotated[str, option("KEY", "Of a cluster: ask this user, at whatever worker, and not a handler.")] = "",
     as_json: Json = False,
     header: Header = None,
     ca: Ca = None,
@@ -41,10 +42,18 @@ def request(
 ) -> None:
     """Ask for something and print the answer, as JSON."""
     name, value = parse_subject(url, subject), parse_body(body)
+    _check_user(url, user)
 
     async def ask() -> Any:
         async with connecting(url, header, ca, wait, timeout) as bus:
-            return await bus.request(name, value, timeout=timeout)
+            if not user:
+                return await bus.request(name, value, timeout=timeout)
+            try:
+                return await bus.user(user).request(name, value, timeout=timeout)
+            except Disconnected as error:
+                if error.sent:
+                    raise
+                raise _not_there(user) from None
 
     answer = anyio.run(ask)
     if sys.stdout.isatty() and not as_json:
@@ -87,21 +96,28 @@ def stream(
 
 
 def publish(
-    url: Url,
+    url: AnyUrl,
     subject: SubjectArgument,
     body: Body = None,
     timeout: Annotated[
         float, duration("Seconds to connect, for room, and for a first sign of life on a wire without handshake; 0: none.")
     ] = 5.0,
+    user: Annotated[str, option("KEY", "Of a cluster: publish to this user alone, at whatever worker.")] = "",
     header: Header = None,
     ca: Ca = None,
     wait: Wait = 0.0,
 ) -> None:
     """Publish something. Whether anybody hears it is not known."""
     name, value = parse_subject(url, subject), parse_body(body)
+    _check_user(url, user)
 
     async def tell() -> None:
         async with connecting(url, header, ca, wait, timeout) as bus:
+            if user:
+                if not await bus.user(user).online():
+                    raise _not_there(user)
+                await bus.user(user).publish(name, value)
+                return
             with _meant_for_peers(bus):
                 await bus.publish(name, value, timeout=timeout)
             await _sign_of_life(bus, timeout)
@@ -110,7 +126,7 @@ def publish(
 
 
 def subscribe(
-    url: Url,
+    url: AnyUrl,
     pattern: Annotated[str, argument("PATTERN", "* stands for one token, > for the rest: news.*")],
     as_json: Json = False,
     count: Annotated[int, option("N", "Leave after so many; 0 goes on until it is interrupted.", min=0)] = 0,
@@ -126,7 +142,7 @@ def subscribe(
     show = partial(_show, pretty=sys.stdout.isatty() and not as_json)
 
     async def listen() -> None:
-        bus = hasty_bus(timeout)
+        bus = hasty_bus(timeout, cluster_of(url, wait))
         events = bus.events()  # before there is a link, which may end at once
         async with connecting(url, header, ca, wait, bus=bus), anyio.create_task_group() as group:
             group.start_soon(_until_signal, group.cancel_scope)
@@ -140,14 +156,25 @@ def subscribe(
     unwrapped(lambda: anyio.run(listen))
 
 
+def _check_user(url: str, user: str) -> None:
+    if user and cluster_of(url) is None:
+        raise UsageError(
+            "--user: only a cluster knows its users, whose URL is nats+tcp://host/name, or auto for POLYBUS_CLUSTER"
+        )
+
+
+def _not_there(user: str) -> PeerError:
+    return PeerError(f"the user {user!r} is connected to no node of the cluster: is that the key which authenticate gave?")
+
+
 @contextmanager
 def _meant_for_peers(bus: Bus) -> Iterator[None]:
     """Say of a peer that does not know publications what it may be: no polybus peer, or one that says nothing (PeerError)."""
     try:
         yield
     except Unsupported as error:
-        peer = bus.peers[0]
-        if repr(peer) not in str(error):
+        peer = next(iter(bus.peers), None)
+        if peer is None or repr(peer) not in str(error):
             raise
         text = str(error).replace(repr(peer), peer.address)
         raise PeerError(f"{text}; or it speaks another protocol than the URL says: see polybus doctor URL") from None
@@ -157,9 +184,9 @@ async def _sign_of_life(bus: Bus, timeout: float) -> None:
     """A publication has no answer; where the wire has no handshake either, ask the peer who it is, once a second, and raise
     PeerError where it does not say a word.
     """
-    peer = bus.peers[0]
     if not timeout or not _may_be_mute(bus):
         return
+    peer = bus.peers[0]
     with anyio.move_on_after(timeout):
         for _ in range(math.ceil(timeout)):
             if await peer.extended() or bus.stats().received:
@@ -169,6 +196,8 @@ async def _sign_of_life(bus: Bus, timeout: float) -> None:
 
 def _may_be_mute(bus: Bus) -> bool:
     """Tell whether nothing has been heard of a peer: neither transport nor protocol has a handshake."""
+    if bus.cluster is not None:  # NATS has one
+        return False
     peer = bus.peers[0]
     return peer.transport in _WITHOUT_HANDSHAKE and peer.speaks_extensions is None
 
@@ -203,7 +232,7 @@ async def _watch(bus: Bus, events: AsyncIterator[BusEvent], timeout: float) -> N
 async def _tell_of_links(bus: Bus, events: AsyncIterator[BusEvent]) -> None:
     async for event in events:
         if isinstance(event, LinkDown):
-            if not bus.stats().received:
+            if not bus.stats().received and bus.cluster is None:
                 raise PeerError(f"the link ended at once: {event.reason}; polybus doctor URL says more")
             say(f"the link is down: {event.reason}; what is published meanwhile is missed")
         elif isinstance(event, LinkUp) and event.again:

@@ -12,15 +12,26 @@ from .._validation import without_password
 from ..plugins.registry import resolve_url
 from .doctor_steps import DoctorStep, Examination
 from .options import Ca, Header, argument, duration, flag, option
-from .problems import PeerError, UsageError
+from .problems import PeerError, UsageError, say
 from .show import Printer
-from .values import headers_of, json_line, parse_body, parse_subject, trust_of, warn_of_slips
+from .values import (
+    check_for_cluster,
+    cluster_of,
+    headers_of,
+    json_line,
+    parse_body,
+    parse_subject,
+    trust_of,
+    warn_of_slips,
+)
 
-_MARKS = {"ok": ("✓", "green"), "failed": ("✗", "bold red"), "not reached": ("–", "dim")}
+_MARKS = {"ok": ("✓", "green"), "doubtful": ("!", "yellow"), "failed": ("✗", "bold red"), "not reached": ("–", "dim")}
 
 
 def doctor(
-    url: Annotated[str, argument("URL", "Where the server is said to be.")],
+    url: Annotated[
+        str, argument("URL", "Where the server is said to be; of a cluster nats+tcp://host/name, or auto for POLYBUS_CLUSTER.")
+    ],
     subject: Annotated[str, option("SUBJECT", "What to ask for; without it any answer will do.")] = "",
     body: Annotated[str | None, option("BODY", "JSON, for --subject; - reads it from stdin.")] = None,
     timeout: Annotated[float, duration("Seconds for each step.", min=0.1)] = 5.0,
@@ -28,13 +39,24 @@ def doctor(
     header: Header = None,
     ca: Ca = None,
 ) -> None:
-    """Connect step by step: name, connection, TLS, upgrade, handshake, peer, request. Status 1 where one fails."""
-    resolve_url(url)
-    warn_of_slips(url)
+    """Connect step by step: name, connection, TLS, upgrade, handshake, peer, request; of a cluster server, jetstream, nodes.
+    Status 1 where one fails.
+    """
+    cluster = cluster_of(url)
+    if cluster is None:
+        resolve_url(url)
+        warn_of_slips(url)
     value = parse_body(body)
     if body is not None and not subject:
         raise UsageError("--body without --subject: name the subject that is to be asked")
-    examination = Examination(url, parse_subject(url, subject), value, timeout, headers_of(header), trust_of(ca))
+    what = parse_subject(url, subject)
+    if cluster is None:
+        examination = Examination(url, what, value, timeout, headers_of(header), trust_of(ca))
+    else:
+        from .doctor_cluster import ClusterExamination
+
+        check_for_cluster(header, ca)
+        examination = ClusterExamination.of(cluster, what, value, timeout)
     anyio.run(examination.run)
     if as_json:
         steps = [asdict(step) for step in examination.steps]
@@ -42,6 +64,8 @@ def doctor(
         print(json_line(result, pretty=True), flush=True)
     else:
         _show(examination.steps)
+    for step in examination.doubts:
+        say(f"{step.name}: {step.detail}; {step.remedy}")
     failed = examination.failed
     if failed is not None:
         raise PeerError(f"{failed.name}: {failed.detail}; {failed.remedy}")

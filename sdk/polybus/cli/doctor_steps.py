@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 import stat
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from statistics import median
@@ -18,18 +18,18 @@ import anyio.abc
 from anyio.streams.tls import TLSAttribute, TLSStream
 from attrs import define
 
-from .. import Bus, BusError, ConnectFailed, DeadlineExceeded, Disconnected, Limits, NoHandler, RequestError, connect
+from .. import Bus, BusError, ConnectFailed, DeadlineExceeded, Disconnected, Limits, NoHandler, Peer, RequestError, connect
 from .._validation import shown
 from ..errors import RemoteProtocolError
-from ..plugins import Connector, DialOptions, ProtocolFeatures, Transport
+from ..plugins import Connector, DialOptions, ProtocolAdapter, ProtocolFeatures, Transport
 from ..plugins.registry import resolve_url
 from ..transports._stream.wire import plain_reason
 from . import hints
 from .problems import for_shell
 
-Outcome: TypeAlias = Literal["ok", "failed", "not reached"]
+Outcome: TypeAlias = Literal["ok", "doubtful", "failed", "not reached"]
 
-_NOBODY = "polybus.doctor"
+NOBODY = "polybus.doctor"
 """A subject that nobody handles: that this is said shows that requests go there and back."""
 _OF_STREAMS = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream)
 _OF_THE_NETWORK = (BusError, OSError, EOFError, ValueError, *_OF_STREAMS)
@@ -47,10 +47,16 @@ class DoctorStep:
 
 
 class StepFailed(Exception):
+    """A step has failed, and what follows cannot be tried."""
+
     def __init__(self, detail: str, remedy: str) -> None:
         super().__init__(detail)
         self.detail = detail
         self.remedy = remedy
+
+
+class StepDoubtful(StepFailed):
+    """A step shows what will do for many, and not for all: the examination goes on."""
 
 
 @define(slots=False)
@@ -65,19 +71,29 @@ class Examination:
     tls: ssl.SSLContext | None = None
 
     def __attrs_post_init__(self) -> None:
-        self._adapter, transport, address = resolve_url(self.url)
+        adapter, transport, address = resolve_url(self.url)
+        self._adapter = self.adapted(adapter)
         self._connector = transport.connector(address)
         self._parts = urlsplit(address)
         self._host = self._parts.hostname or ""
         self._port = self._parts.port or _PORTS.get(self._parts.scheme, 0)
-        self._plan = self._planned()
+        self._plan = self.planned()
         self.steps: list[DoctorStep] = [DoctorStep(name) for name in self._plan]
 
     @property
     def failed(self) -> DoctorStep | None:
         return next((step for step in self.steps if step.outcome == "failed"), None)
 
-    def _planned(self) -> dict[str, Callable[[AsyncExitStack], Awaitable[str]]]:
+    @property
+    def doubts(self) -> list[DoctorStep]:
+        """Steps that show what will not do for everybody."""
+        return [step for step in self.steps if step.outcome == "doubtful"]
+
+    def adapted(self, adapter: ProtocolAdapter) -> ProtocolAdapter:
+        """The protocol, with options for this examination."""
+        return adapter
+
+    def planned(self) -> dict[str, Callable[[AsyncExitStack], Awaitable[str]]]:
         scheme = self._parts.scheme
         plan: dict[str, Callable[[AsyncExitStack], Awaitable[str]]] = {}
         if self._host and scheme in ("tcp", "tls", "ws", "wss", "http", "https"):
@@ -100,7 +116,7 @@ class Examination:
                         step.detail = await take(stack)
                     step.outcome = "ok"
                 except Exception as error:
-                    step.outcome = "failed"
+                    step.outcome = "doubtful" if isinstance(error, StepDoubtful) else "failed"
                     step.detail, step.remedy = self._explained(error, step.name)
                 step.seconds = perf_counter() - began
                 if step.outcome == "failed":
@@ -178,27 +194,27 @@ class Examination:
         await self._halves.known.wait()
         if self._halves.error is not None:
             raise self._halves.error
-        (self._peer,) = self._bus.peers
+        self.peer: Peer = self._bus.peers[0]
         return f"{self._adapter.name} is ready"
 
     async def _meet(self, stack: AsyncExitStack) -> str:
-        if await self._peer.extended():
-            if self._peer.negotiation.answers_only:
+        if await self.peer.extended():
+            if self.peer.negotiation.answers_only:
                 return "a polybus peer that only answers here: requests, publications and notifications to it"
             return "a polybus peer: streams, channels, wildcards and cancelling too"
-        session = self._peer.link.session
+        session = self.peer.link.session
         if session is not None and session.capabilities.patterns:
             return f"a {self._adapter.name} network: wildcards, no streams and no channels"
         return f"a bare {self._adapter.name} peer, or a silent one: no streams, channels or wildcards"
 
     async def _ask(self, stack: AsyncExitStack) -> str:
-        subject = _NOBODY if self.subject == "" else self.subject
+        subject = NOBODY if self.subject == "" else self.subject
         times: list[float] = []
         answer = ""
         for _ in range(_ROUNDS if self.subject == "" else 1):
             began = perf_counter()
             try:
-                value = await self._peer.request(subject, self.body, timeout=self.timeout)
+                value = await self.peer.request(subject, self.body, timeout=self.timeout)
                 answer = f"answered with {shown(value)}"
             except DeadlineExceeded:
                 raise TimeoutError from None
@@ -207,7 +223,12 @@ class Examination:
                     raise
                 answer = "nobody handles it, as expected" if isinstance(error, NoHandler) else f"answered with {error!r}"
             times.append(perf_counter() - began)
-        return f"{subject}: {answer}; {median(times) * 1000:.2f} ms there and back"
+        return f"{subject}: {answer}; {median_of(times)} there and back"
+
+
+def median_of(times: Sequence[float]) -> str:
+    """Times in seconds, for people."""
+    return f"{median(times) * 1000:.2f} ms"
 
 
 class _Halves:

@@ -7,6 +7,7 @@ import socket
 import ssl
 
 from .. import BadRequest, Disconnected, Forbidden, NoHandler, RequestError, Unauthorized
+from .problems import NATS_CREDENTIALS
 
 _BY_NUMBER = {
     errno.ECONNREFUSED: (
@@ -54,6 +55,7 @@ _SILENCE = {
         "the connection stands and nothing is answered: the server may be stuck, or speak another protocol, format or dialect"
     ),
 }
+_NATS_PORTS = "is this the port for clients, by default 4222, and not that for monitoring (8222) or for routes (6222)?"
 _HANDSHAKE = "compare protocol and options of the URL (format=, dialect=) with those that the server was started with"
 
 
@@ -66,6 +68,8 @@ def of(error: Exception, step: str, scheme: str, protocol: str) -> str:
     """For an error in a step."""
     if isinstance(error, ssl.SSLError):
         return _of_tls(error)
+    if isinstance(error, Unauthorized) and protocol == "nats":
+        return NATS_CREDENTIALS
     if isinstance(error, Forbidden) and (hint := _of_refusal(str(error).lower())) is not None:
         return hint
     for kind, hint in _BY_CLASS:
@@ -86,6 +90,8 @@ def of(error: Exception, step: str, scheme: str, protocol: str) -> str:
         return next(hint for words, hint in _BY_ANSWER if words in text)
     if "http" in text:
         return f"the server speaks HTTP: try {protocol}+ws:// and the path of the bus"
+    if step == "handshake" and protocol == "nats":
+        return _NATS_PORTS
     if step in ("handshake", "peer", "request") or isinstance(error, Disconnected):
         tls = "" if scheme in ("tls", "wss", "https") else "; does it want TLS (tls, wss)?"
         return f"the server ended the connection: {_HANDSHAKE}{tls}"

@@ -34,6 +34,12 @@ def flag(name: str, help: str) -> Any:
 
 
 Url: TypeAlias = Annotated[str, argument("URL", "protocol+transport://address, for example ubre+ws://127.0.0.1:8000/bus")]
+AnyUrl: TypeAlias = Annotated[
+    str,
+    argument(
+        "URL", "For example ubre+ws://127.0.0.1:8000/bus; of a cluster nats+tcp://host/name, or auto for POLYBUS_CLUSTER."
+    ),
+]
 Body: TypeAlias = Annotated[str | None, argument("[BODY]", "JSON; - reads it from stdin.")]
 Folder: TypeAlias = Annotated[str, argument("DIR", "The capture: a folder, or a URI such as s3://...")]
 Header: TypeAlias = Annotated[list[str] | None, option("'K: V'", "A header of the handshake; may be given several times.")]

@@ -24,6 +24,8 @@ from ..errors import (
 
 T = TypeVar("T")
 
+OF_NATS = "the NATS server says"
+NATS_CREDENTIALS = "they stand in the URL: TOKEN@ or USER:PASSWORD@ before the host, or ?creds=FILE or ?nkey=FILE behind it"
 _LOOK = "; polybus doctor URL looks at every step"
 REFUSED = 1
 USAGE = 2
@@ -115,6 +117,8 @@ def _next_step(error: BusError) -> str:
         return "; is the server running? --wait S goes on trying" if _nobody_there(error.reason) else _LOOK
     if isinstance(error, (Disconnected, DeadlineExceeded, ProtocolError)):
         return _LOOK
+    if isinstance(error, Unauthorized) and OF_NATS in str(error):
+        return f"; {NATS_CREDENTIALS}"
     if isinstance(error, Unauthorized):
         return "; identify yourself, for example with --header 'authorization: Bearer TOKEN'"
     if isinstance(error, Forbidden):

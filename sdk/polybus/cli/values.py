@@ -9,16 +9,20 @@ import ssl
 import sys
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
-from .. import Backoff, Bus, Limits, connect
+from .. import Backoff, Bus, Cluster, Limits, connect
+from .._bus.cluster import VARIABLE
 from ..plugins.registry import mistyped_options, resolve_url
 from .problems import UsageError, say
 
 _IMPATIENT = Backoff(maximum=1.0)
 """Somebody sits before the screen."""
+
+_FOR_EVER: Final = 1e9
+"""Seconds."""
 
 _CONTROLS = re.compile(r"[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 """Characters that JSON may have in texts as they are, and that are nothing for a terminal; the others it has escaped."""
@@ -27,23 +31,52 @@ _FAREWELL = 0.3
 """Seconds for a peer to answer the goodbye: a command ends by its deadline, also where nobody answers at all."""
 
 
-def hasty_bus(timeout: float) -> Bus:
-    """The bus of a command; `timeout` bounds its steps where it is shorter than what is usual."""
+def cluster_of(url: str, wait: float = 0.0) -> Cluster | None:
+    """The cluster of polybus programs that a URL names, by its path or as ``auto``; None for others, as of a NATS server.
+
+    Raises:
+        UsageError: ``auto``, and the environment names none.
+    """
+    scheme, _, rest = url.partition("://")
+    path = rest.partition("?")[0].partition("/")[2]
+    if url != "auto" and not (scheme in ("nats+tcp", "nats+tls") and path):
+        return None
+    options = Cluster(url, wait=min(wait, _FOR_EVER))
+    if options.resolved() is None:
+        raise UsageError(f"auto is the cluster of {VARIABLE}, which is not set: name a URL")
+    return options
+
+
+def hasty_bus(timeout: float, cluster: Cluster | None = None) -> Bus:
+    """The bus of a command; `timeout` bounds its steps where it is shorter than usual."""
     usual = Limits()
     limits = Limits(
         connect_timeout=min(usual.connect_timeout, timeout or math.inf),
         handshake_timeout=min(usual.handshake_timeout, timeout or math.inf),
         close_timeout=_FAREWELL,
     )
-    return Bus(limits=limits)
+    return Bus(limits=limits, cluster=cluster)
 
 
 def connecting(
     url: str, header: list[str] | None, ca: Path | None, wait: float, timeout: float = 0.0, bus: Bus | None = None
 ) -> AbstractAsyncContextManager[Bus]:
     """The connection that a command wants, of a `hasty_bus` by default; UsageError for what cannot be."""
-    warn_of_slips(url)
-    return connect(url, bus=bus or hasty_bus(timeout), backoff=_IMPATIENT, **dialling(header, ca, wait))
+    bus = bus or hasty_bus(timeout, cluster_of(url, wait))
+    options = dialling(header, ca, wait)
+    if bus.cluster is None:
+        warn_of_slips(url)
+        return connect(url, bus=bus, backoff=_IMPATIENT, **options)
+    check_for_cluster(header, ca)
+    return bus
+
+
+def check_for_cluster(header: list[str] | None, ca: Path | None) -> None:
+    """Raise UsageError for options that a node of a cluster has no use for."""
+    if header:
+        raise UsageError("--header: a cluster reads none; a token stands before the host, nats+tcp://TOKEN@host/name")
+    if ca is not None:
+        raise UsageError("--ca: of a cluster set SSL_CERT_FILE in the environment, as for its workers")
 
 
 def warn_of_slips(url: str) -> None:
@@ -114,9 +147,10 @@ def parse_subject(url: str, text: str) -> str | int:
     """The subject of a SUBJECT: a number, also in hexadecimal, where the protocol of the URL numbers its subjects."""
     if not text[:1].isdigit():
         return text
-    adapter, _, _ = resolve_url(url)
-    if not adapter.session("client").capabilities.numbers:
-        return text
+    if cluster_of(url) is None:  # which takes both
+        adapter, _, _ = resolve_url(url)
+        if not adapter.session("client").capabilities.numbers:
+            return text
     try:
         return int(text, 0)
     except ValueError:

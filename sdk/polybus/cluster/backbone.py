@@ -53,6 +53,8 @@ class Backbone:
     _missing: set[Any] = field(factory=set, init=False)
     """Buses that were nodes before the engine was lost, and are not back."""
     _down_since: float | None = field(default=None, init=False)
+    _outages: int = field(default=0, init=False)
+    """How often the engine was lost."""
     _queries: Queries = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -115,19 +117,24 @@ class Backbone:
                     other.close(1012, _CUT_OFF)
         if self._missing and self.options.settle:
             link.hold()
-            runtime.spawn(self._settle, link)
+            runtime.spawn(self._settle, link, self._outages)
+        else:
+            link.release()  # it was held by a settling which the next outage has cut short
 
-    async def _settle(self, link: Link) -> None:
+    async def _settle(self, link: Link, outages: int) -> None:
         with anyio.move_on_after(self.options.settle):
-            await link.runtime.notifier.until(lambda: not self._missing or not link.stands)
-        self._missing.clear()
-        link.release()
+            await link.runtime.notifier.until(lambda: not self._missing or outages != self._outages)
+        if outages == self._outages:  # otherwise they are still to come, after the next connection
+            self._missing.clear()
+            link.release()
 
     def link_down(self) -> None:
         """Take note that the link is down, and may come back."""
         link = self.link
         if link is None:
             return
+        self._outages += 1
+        link.runtime.notifier.signal()
         self._parts.pubsub.announcer.backbone = None
         self._missing.update(node.facts.get("bus") for node in self.nodes_known.values())
         self.nodes_known.clear()

@@ -8,6 +8,7 @@ from .console import STEPS, Make, play_row
 from .nested import nested_rows
 from .plants import AnsweringPlant, BrokeredPlant, make_plant
 from .play import DemoRow
+from .workers import worker_rows
 
 _TRANSPORTS = ("memory", "tcp", "tls", "unix", "ws", "wss")
 _BROKERED = ("tcp", "ws")
@@ -34,7 +35,7 @@ def _everywhere(protocol: str, variants: Mapping[str, str]) -> Iterator[DemoRow]
 
 
 def all_rows() -> list[DemoRow]:
-    """Every row of every protocol, and those over a bridge."""
+    """Every row of every protocol, those over a bridge, and that of several workers."""
     http = {"json": _ENTITY, "protobuf": f"{_PROTOBUF}&content=binary"}
     return [
         *_everywhere("ubre", {"json": "", "spec": "?dialect=spec", "binary": "?format=binary"}),
@@ -46,6 +47,7 @@ def all_rows() -> list[DemoRow]:
         *_everywhere("uprotocol", {"json": _ENTITY, "protobuf": _PROTOBUF}),
         *(_row("uprotocol", variant, "http", query, AnsweringPlant, _ANSWERED) for variant, query in http.items()),
         *nested_rows(),
+        *worker_rows(),
     ]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from attrs import frozen
 
 from ..subjects import Subject
@@ -70,3 +72,20 @@ class PlantCounters:
 
 LEVEL = Subject("tank.level", GetLevel, Level)
 FLOOD = Subject("plant.flood", Flood, int)
+
+
+@frozen
+class Announced:
+    """A publication of the crew: the worker at which it was published, and its number there."""
+
+    publisher: int
+    number: int
+
+
+@frozen
+class Question:
+    """Something that a user is to be asked."""
+
+    user: str
+    subject: str
+    body: Any = None

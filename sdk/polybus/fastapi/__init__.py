@@ -14,6 +14,7 @@ if find_spec("starlette") is None:
 
 from ._attach import attach
 from ._depends import blocking_bus_of, bus_of, bus_or_twin_of
+from ._errors import bus_error_response
 from ._run import run
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     BlockingBusDep: TypeAlias = Annotated[BlockingBus, Depends(blocking_bus_of)]
     """Always the blocking twin, with its type: for `def` endpoints and `def` dependencies."""
 
-__all__ = ["BlockingBusDep", "BusDep", "attach", "bus_of", "run"]
+__all__ = ["BlockingBusDep", "BusDep", "attach", "bus_error_response", "bus_of", "run"]
 
 
 def __getattr__(name: str) -> Any:

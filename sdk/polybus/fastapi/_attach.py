@@ -18,6 +18,7 @@ from ..transports._ws.asgi_server import AsgiWebSocket
 from ..transports._ws.policy import check_hosts, check_origins
 from ..transports.postmessage import script as javascript_module
 from ._attachment import AttachedRoute, Attachment
+from ._errors import answer_errors
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -47,7 +48,8 @@ def attach(
 
     The bus runs within the application's lifespan: it is started after what the application's own lifespan prepares, and
     drained before that is taken away. Where no lifespan is run, the first connection starts it. One bus may be attached at
-    several paths, and several buses to one application.
+    several paths, and several buses to one application. Errors of the bus that an endpoint does not catch are answered with a
+    status of HTTP (`bus_error_response`), unless the application has a handler for `BusError`.
 
     Args:
         app: A FastAPI or Starlette application, or an APIRouter or Router.
@@ -100,6 +102,7 @@ def attach(
     if script is not None:
         _add_script(router, script)
     _compose(router, attachment)
+    answer_errors(app)
 
 
 def _router_of(app: Application) -> Any:

@@ -19,13 +19,15 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from .._bus.bus import Bus as AsyncBus
 from .._bus.bus import parts_of
+from .._bus.cluster import VARIABLE, Cluster
 from .._bus.connect import connect as connect_async
 from .._core.context import Context as AsyncContext
+from .._handlers.signature import injected_as
 from .._validation import check_type
 from ..errors import LocalProtocolError
 from .event_loop_thread import BorrowedLoop, HandlerLoop, OwnedBus, check_not_on_loop
 from .items import BlockingBlock, BlockingChannel, BlockingItems, BlockingSubscription, BlockingTunnel, Run
-from .verbs import BlockingBus, BlockingListener, BlockingPeer
+from .verbs import BlockingBus, BlockingListener, BlockingPeer, BlockingRemotePeer, BlockingUser
 
 if TYPE_CHECKING:
     import ssl
@@ -43,12 +45,19 @@ __all__ = [
     "BlockingItems",
     "BlockingListener",
     "BlockingPeer",
+    "BlockingRemotePeer",
     "BlockingSubscription",
     "BlockingTunnel",
+    "BlockingUser",
     "Bus",
     "Context",
+    "cluster",
     "connect",
 ]
+
+
+for _kind, _name in ((BlockingBus, "bus"), (BlockingPeer, "peer")):
+    injected_as(_name, in_thread=True)(_kind)
 
 
 class BlockingContext(AsyncContext):
@@ -193,3 +202,32 @@ def connect(
     link: Any = {"protocol": protocol, "serves": serves, "headers": headers, "tls": tls, "record": record}
     twin._enters = partial(connect_async, target, bus=bus, backoff=backoff, wait=wait, limits=limits, **link)
     return twin.open()
+
+
+def cluster(
+    target: str | Cluster = "auto", *, limits: Limits | None = None, backend: Literal["asyncio", "trio"] = "asyncio"
+) -> Bus:
+    """Join a cluster, as a node without clients: ``with polybus.sync.cluster("nats+tcp://nats.internal/shop") as bus: ...``
+
+    What is published reaches all nodes and their clients, what is asked goes to a node that handles it, and `BlockingBus.user`
+    finds a user wherever connected. For scripts, cron jobs and consoles; a node with handlers of its own is
+    ``polybus.sync.Bus(polybus.Bus(cluster=...))``.
+
+    Args:
+        target: The engine and the name of the cluster, as `polybus.Cluster`; ``auto`` for those in ``POLYBUS_CLUSTER``.
+        limits: Sizes and times.
+        backend: The event loop in the background: ``asyncio`` or ``trio``.
+
+    Raises:
+        LocalProtocolError: ``auto``, and ``POLYBUS_CLUSTER`` is not set: alone, nobody would hear this bus.
+        ConnectFailed: The engine is not there within `Cluster.wait`, 10 s.
+        Unauthorized: It does not know this user or token.
+        ValueError: The URL is none of NATS.
+    """
+    options = Cluster.of(target)
+    if options is None or options.resolved() is None:
+        raise LocalProtocolError(
+            f"{VARIABLE} is not set, so there is no cluster to join: set it, or name one, "
+            "for example sync.cluster('nats+tcp://127.0.0.1:4222/shop')"
+        )
+    return Bus(AsyncBus(limits=limits, cluster=options), backend=backend).open()

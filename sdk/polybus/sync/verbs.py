@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
+from .._bus.cluster import Survey
 from .._bus.lifecycle import DRAIN
+from .._bus.remote_peer import RemotePeer
+from .._peer.peer import Peer
 from .items import BlockingBlock, BlockingChannel, BlockingItems, BlockingSubscription, BlockingTunnel, Run, awaited, called
 
 if TYPE_CHECKING:
     import datetime
     import os
     import ssl
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from typing import Literal
 
     from .._bus.acceptor import Listener
     from .._bus.bus import Bus
+    from .._bus.cluster import Node
     from .._bus.dialer import Headers
     from .._bus.recording import Recording
+    from .._bus.remote_peer import User
     from .._handlers.subscriber import WhenFull
-    from .._peer.peer import Peer
     from ..backoff import Backoff
     from ..events import BusEvent
     from ..plugins import Connector, ProtocolAdapter
     from ..stats import Stats
     from ..subjects import AnySubject, Subject
 
-__all__ = ["BlockingBus", "BlockingListener", "BlockingPeer"]
+__all__ = ["BlockingBus", "BlockingListener", "BlockingPeer", "BlockingRemotePeer", "BlockingUser"]
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -45,6 +49,8 @@ def asynchronous(to: Any) -> Any:
     """The peers that the asynchronous verbs know."""
     if isinstance(to, BlockingPeer):
         return to._peer
+    if isinstance(to, BlockingRemotePeer):
+        return to._remote_peer
     return [asynchronous(peer) for peer in to] if isinstance(to, Iterable) else to
 
 
@@ -203,6 +209,182 @@ class BlockingPeer:
             LocalProtocolError: The bus does not run, or this thread runs its event loop.
         """
         self._run(lambda: self._peer.aclose(reason))
+
+
+def surveyed(run: Run, asked: Callable[[], Awaitable[Survey[Any]]]) -> Survey[Any]:
+    """The answers of the nodes of a cluster, with peers whose verbs block."""
+    twins: dict[type, Any] = {Peer: BlockingPeer, RemotePeer: BlockingRemotePeer}
+    given: Survey[Any] = run(asked)
+    return Survey(tuple(twins[type(one)](one, run) if type(one) in twins else one for one in given), given.complete)
+
+
+class BlockingRemotePeer:
+    """A `RemotePeer` whose verbs block the calling thread."""
+
+    def __init__(self, remote_peer: RemotePeer, run: Run) -> None:
+        self._remote_peer = remote_peer
+        self._run = run
+
+    def __repr__(self) -> str:
+        return repr(self._remote_peer)
+
+    @property
+    def id(self) -> str:
+        """As its `Peer.id` there."""
+        return self._remote_peer.id
+
+    @property
+    def node(self) -> str:
+        """The node, as `Node.id`."""
+        return self._remote_peer.node
+
+    @property
+    def identity_key(self) -> str | None:
+        """The key of its identity, or None."""
+        return self._remote_peer.identity_key
+
+    @property
+    def protocol(self) -> str:
+        """The name of its protocol."""
+        return self._remote_peer.protocol
+
+    def request(
+        self, subject: AnySubject, body: Any = None, *, timeout: float = 30.0, returns: Any = Any, headers: Texts = None
+    ) -> Any:
+        """Ask, and wait for the answer. Ctrl-C cancels the request, at the other side too where the wire can say it.
+
+        Raises:
+            EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `BlockingBus.request`.
+            Disconnected: It is not there any more.
+        """
+        return self._run(
+            awaited, lambda: self._remote_peer.request(subject, body, timeout=timeout, returns=returns, headers=headers)
+        )
+
+    def notify(self, subject: AnySubject, body: Any = None, *, headers: Texts = None) -> None:
+        """Tell a handler of this client, without an answer. See `BlockingBus.notify`.
+
+        Raises:
+            EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `BlockingBus.notify`.
+            QueueFull: The outbox to the engine is full.
+            Disconnected: This bus is no node of a cluster any more.
+        """
+        self._run(lambda: self._remote_peer.notify(subject, body, headers=headers))
+
+    def publish(self, subject: AnySubject, body: Any = None, *, headers: Texts = None) -> None:
+        """Publish to this client alone. See `BlockingBus.publish`.
+
+        Raises:
+            EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `BlockingBus.publish`.
+            QueueFull: The outbox to the engine is full.
+            Disconnected: This bus is no node of a cluster any more.
+        """
+        self._run(lambda: self._remote_peer.publish(subject, body, headers=headers))
+
+    def stream(
+        self, subject: AnySubject, body: Any = None, *, returns: Any = Any, timeout: float | None = None
+    ) -> BlockingChannel[Any, Any]:
+        """Ask this client for a stream. See `BlockingBus.stream`.
+
+        Raises:
+            BusError: (on entering, by iterating) As `BlockingBus.stream`.
+        """
+        return BlockingChannel(self._remote_peer.stream(subject, body, returns=returns, timeout=timeout), self._run)
+
+    def channel(
+        self, subject: AnySubject, *, sends: Any = Any, receives: Any = Any, timeout: float | None = None
+    ) -> BlockingChannel[Any, Any]:
+        """Open a channel to this client. See `BlockingBus.channel`.
+
+        Raises:
+            BusError: (on entering, by iterating) As `BlockingBus.channel`.
+        """
+        return BlockingChannel(self._remote_peer.channel(subject, sends=sends, receives=receives, timeout=timeout), self._run)
+
+
+class BlockingUser:
+    """A `User` whose verbs block the calling thread."""
+
+    def __init__(self, user: User, run: Run) -> None:
+        self._user = user
+        self._run = run
+
+    def __repr__(self) -> str:
+        return repr(self._user)
+
+    @property
+    def key(self) -> str:
+        """The key of the identity that `authenticate` gave; see `plugins.Identity`."""
+        return self._user.key
+
+    def request(
+        self, subject: AnySubject, body: Any = None, *, timeout: float = 30.0, returns: Any = Any, headers: Texts = None
+    ) -> Any:
+        """Ask, and wait for the answer. Ctrl-C cancels the request, at the other side too where the wire can say it.
+
+        Raises:
+            EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `BlockingBus.request`.
+            Disconnected: The user is not connected: then with ``sent=False``; or has gone meanwhile.
+        """
+        return self._run(awaited, lambda: self._user.request(subject, body, timeout=timeout, returns=returns, headers=headers))
+
+    def notify(self, subject: AnySubject, body: Any = None, *, headers: Texts = None) -> None:
+        """Tell one connection of the user, without an answer. See `BlockingBus.notify`.
+
+        Raises:
+            EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `BlockingBus.notify`.
+            QueueFull: An outbox is full.
+            Disconnected: The user is not connected here, and this bus is no node of a cluster.
+        """
+        self._run(lambda: self._user.notify(subject, body, headers=headers))
+
+    def publish(self, subject: AnySubject, body: Any = None, *, headers: Texts = None) -> None:
+        """Publish to all connections of the user, whatever they have subscribed to. See `BlockingBus.publish`.
+
+        A user who is connected nowhere does not hear it; that is no error.
+
+        Raises:
+            EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `BlockingBus.publish`.
+            QueueFull: An outbox is full.
+        """
+        self._run(lambda: self._user.publish(subject, body, headers=headers))
+
+    def stream(
+        self, subject: AnySubject, body: Any = None, *, returns: Any = Any, timeout: float | None = None
+    ) -> BlockingChannel[Any, Any]:
+        """Ask one connection of the user for a stream. See `BlockingBus.stream`.
+
+        Raises:
+            BusError: (on entering, by iterating) As `BlockingBus.stream`.
+        """
+        return BlockingChannel(self._user.stream(subject, body, returns=returns, timeout=timeout), self._run)
+
+    def channel(
+        self, subject: AnySubject, *, sends: Any = Any, receives: Any = Any, timeout: float | None = None
+    ) -> BlockingChannel[Any, Any]:
+        """Open a channel to one connection of the user. See `BlockingBus.channel`.
+
+        Raises:
+            BusError: (on entering, by iterating) As `BlockingBus.channel`.
+        """
+        return BlockingChannel(self._user.channel(subject, sends=sends, receives=receives, timeout=timeout), self._run)
+
+    def online(self) -> bool:
+        """Ask whether the user is connected, here or to another node; one round trip, and nothing is remembered.
+
+        Raises:
+            Disconnected: The engine of the cluster is not there.
+            DeadlineExceeded: The node that has the user does not answer within 2 s.
+        """
+        return bool(self._run(lambda: self._user.online()))
+
+    def peers(self) -> Survey[Any]:
+        """Find all connections of the user: a `Survey` of `BlockingPeer` here, and `BlockingRemotePeer` at other nodes.
+
+        Raises:
+            Disconnected: The engine of the cluster is not there.
+        """
+        return surveyed(self._run, lambda: self._user.peers())
 
 
 class BlockingListener:
@@ -609,6 +791,32 @@ class BlockingBus:
     def peers_of(self, key: str) -> list[BlockingPeer]:
         """The peers of one identity (its `Identity.key`), without those on their way out: for ``publish(..., to=...)``."""
         return [BlockingPeer(made, self._run) for made in self._run(called, lambda: self._bus.peers_of(key))]
+
+    def user(self, key: str) -> BlockingUser:
+        """A user by the key of the identity, connected here or to another node of the cluster.
+
+        Raises:
+            TypeError: `key` is no text.
+        """
+        return BlockingUser(self._bus.user(key), self._run)
+
+    def nodes(self) -> Survey[Node]:
+        """Ask all nodes of the cluster for what they are, this one included; within 2 s.
+
+        Raises:
+            LocalProtocolError: The bus is not entered, or this thread runs its event loop.
+        """
+        return surveyed(self._run, lambda: self._bus.nodes())
+
+    def present(self, pattern: str | int) -> Survey[BlockingPeer | BlockingRemotePeer]:
+        """Find the clients that have subscribed to this very pattern, here and at all other nodes; within 2 s.
+
+        Nothing is remembered: a node that was killed has no clients.
+
+        Raises:
+            LocalProtocolError, ReservedSubject: The pattern is not valid, or the bus is not entered.
+        """
+        return surveyed(self._run, lambda: self._bus.present(pattern))
 
     def stats(self) -> Stats:
         """A snapshot of what the bus has done and has to do."""

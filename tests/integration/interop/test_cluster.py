@@ -8,9 +8,9 @@ import pytest
 
 from polybus import Bus, Cluster, Disconnected
 from polybus.events import ClusterGap
+from polybus.testing import cluster
 from tests.integration.interop.nats_servers import VERSIONS, NatsServer, nats_server
 from tests.support import eventually
-from tests.unit.cluster.nodes import nodes
 from tests.unit.cluster.test_one_bus import (
     test_a_cancelled_request_stops_the_handler_at_the_other_node,
     test_a_publication_reaches_the_clients_of_all_nodes,
@@ -98,7 +98,7 @@ async def test_a_killed_engine_costs_what_was_under_way_and_nothing_that_waits(v
         async def double(n: int) -> int:
             return 2 * n
 
-        async with nodes(asker, worker):
+        async with cluster(asker, worker, url=server.url):
             reply = asker.request("forever", timeout=60)
             with anyio.fail_after(10):
                 await begun.wait()

@@ -113,3 +113,32 @@ def test_inspect_shows_an_operation() -> None:
     shown = run("inspect", b'MSG user.get 2 r.1 8\r\n{"id":7}\r\n'.hex(), "--protocol", "nats")
     assert shown.returncode == 0, shown.stderr
     assert "reply to" in shown.stdout and "user.get" in shown.stdout
+
+
+def test_doctor_tells_whether_a_server_has_jetstream(tmp_path: Path) -> None:
+    for version in VERSIONS:
+        with nats_server(version, f'jetstream {{ store_dir: "{tmp_path / version}" }}') as server:
+            done = run("doctor", server.url + "/shop")
+            assert done.returncode == 0
+            assert "0 streams, 0 consumers" in done.stdout
+            assert "nobody else is in the cluster 'shop'" in done.stderr
+        with nats_server(version) as server:
+            done = run("doctor", server.url + "/shop")
+            assert done.returncode == 0
+            assert "jetstream: off: Store and durable= need it" in done.stderr
+
+
+def test_doctor_names_the_permission_that_a_node_lacks() -> None:
+    rights = '{ publish: ["shop.>"], subscribe: ["shop.>"] }'
+    config = f'authorization {{ users: [{{ user: "ann", password: "secret", permissions: {rights} }}] }}'
+    for version in VERSIONS:
+        with nats_server(version, config) as server:
+            url = server.url.replace("://", "://ann:secret@")
+            done = run("doctor", url + "/shop")
+            assert done.returncode == 0, done.stderr
+            assert "this user may not ask $JS.API.INFO; allow this user to publish to $JS.API.INFO" in done.stderr
+            done = run("doctor", url + "/store")
+            assert done.returncode == 1
+            assert 'Permissions Violation for Subscription to "store.' in done.stderr
+            assert "allow this user of the NATS server to publish and to subscribe to store.>" in done.stderr
+            assert "secret" not in done.stdout + done.stderr

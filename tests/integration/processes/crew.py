@@ -24,8 +24,8 @@ from polybus.testing._waiting import eventually
 
 
 def by_header(handshake: Handshake) -> Identity:
-    """Let everybody in, as the user that the header ``x-user`` names."""
-    key = handshake.headers.get("x-user")
+    """Let everybody in, as the user that the header ``x-user`` or, of a page, the cookie ``user`` names."""
+    key = handshake.headers.get("x-user") or handshake.cookies.get("user")
     return Identity(key or "somebody", key=key)
 
 

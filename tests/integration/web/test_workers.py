@@ -40,7 +40,7 @@ from polybus.fastapi import run
 
 if __name__ == "__main__":
     logging.basicConfig()
-    run("app_of_crew:app", workers=2, log_level="warning", {options})
+    run("app_of_crew:app", workers={workers}, log_level="warning", {options})
 """
 
 
@@ -55,10 +55,10 @@ def server_is_there() -> None:
 
 
 @contextmanager
-def serving(folder: Path, options: str) -> Iterator[subprocess.Popen[str]]:
-    """A program whose application two workers serve, and nothing of it afterwards."""
-    (folder / "app_of_crew.py").write_text(APP)
-    (folder / "main.py").write_text(MAIN.replace("{options}", options))
+def serving(folder: Path, options: str, *, workers: int = 2, app: str = APP) -> Iterator[subprocess.Popen[str]]:
+    """A program whose application two workers, or more, serve, and nothing of it afterwards."""
+    (folder / "app_of_crew.py").write_text(app)
+    (folder / "main.py").write_text(MAIN.replace("{options}", options).replace("{workers}", str(workers)))
     environment = {**os.environ, "PYTHONPATH": ROOT}
     environment.pop("POLYBUS_CLUSTER", None)
     process = subprocess.Popen([sys.executable, "main.py"], cwd=folder, env=environment, stdout=subprocess.PIPE, text=True)

@@ -1158,3 +1158,10 @@ async def test_who_asks_a_bus_that_is_being_left_is_told_so_and_not_that_nobody_
     async with pair(answering(), client=Bus(lifespan=lifespan)) as client:
         await client.request("echo", 1)
     assert [(type(error), "left" in str(error)) for error in ends] == [(Disconnected, True)]
+
+
+async def test_a_bus_says_in_a_word_what_it_is() -> None:
+    assert repr(Bus()) == "<Bus not entered, 0 handlers>"
+    async with pair(Bus()) as client:
+        assert repr(client).startswith("<Bus ready, 1 links, ")
+    assert repr(client).startswith("<Bus not entered, ")

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from polybus.cli.app import run
 from polybus.cli.demo import _groups, _legend, _steps, _summary
-from polybus.demo import backend, console
+from polybus.demo import backend, console, workers
 from polybus.demo.backend import SABOTAGE
 from polybus.demo.certificates import Certificate, with_openssl, with_trustme
 from polybus.demo.console import STEPS
@@ -53,6 +53,27 @@ def test_a_door_is_opened_over_a_bridge_and_a_tunnel_leads_through_it(capsys: py
     assert row["name"] == "bridge ubre-uprotocol ws"
     assert {step["outcome"] for step in row["steps"]} == {"ok"}
     assert row["steps"][0]["name"] == "door over a bridge"
+
+
+def test_four_workers_are_one_bus_and_one_of_them_is_killed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["demo", "--json", "--only", "cluster"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    if row["not_here"]:
+        assert "there is no nats-server" in row["not_here"]
+        assert not os.environ.get("POLYBUS_CI")
+        pytest.skip(row["not_here"])
+    assert {step["name"]: step["outcome"] for step in row["steps"]} == dict.fromkeys(workers.STEPS, "ok")
+    killed = next(step for step in row["steps"] if step["name"] == "worker killed")
+    assert "who had asked was told in" in killed["detail"]
+
+
+def test_without_a_nats_server_the_workers_are_not_here_and_it_is_said_how_to_have_one(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("polybus.cluster.engine._places", lambda: iter([None]))
+    assert run(["demo", "--json", "--only", "cluster"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert "apt install nats-server" in row["not_here"]
 
 
 def test_over_http_the_demo_plays_what_a_server_can_that_only_answers(capsys: pytest.CaptureFixture[str]) -> None:
@@ -122,13 +143,14 @@ def _failed(result: dict[str, Any]) -> set[str]:
     return {step["name"] for row in result["rows"] for step in row["steps"] if step["outcome"] == "failed"}
 
 
-def test_no_process_is_left_when_the_demo_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("words", "processes"), [("unix,json", 2), ("cluster", 6)])
+def test_no_process_is_left_when_the_demo_is_killed(words: str, processes: int, tmp_path: Path) -> None:
     psutil = pytest.importorskip("psutil")
-    command = [*COMMAND, "demo", "--json", "--only", "unix,json"]
+    command = [*COMMAND, "demo", "--json", "--only", words]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=os.environ | {"TMPDIR": str(tmp_path)}) as demo:
         parent = psutil.Process(demo.pid)
         children: list[Any] = []
-        while len(children) < 2 and demo.poll() is None:
+        while len(children) < processes and demo.poll() is None:
             children = parent.children(recursive=True)
         demo.kill()
     _, alive = psutil.wait_procs(children, timeout=30)

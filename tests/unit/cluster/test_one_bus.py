@@ -9,9 +9,8 @@ import pytest
 
 from polybus import Bus, Channel, Context, Disconnected, Forbidden, Identity, NoHandler, RequestError, User, connect
 from polybus.errors import Code
-from polybus.testing import NatsEngine
+from polybus.testing import NatsEngine, cluster
 from tests.support import BOUND, eventually
-from tests.unit.cluster.nodes import nodes
 
 pytestmark = [pytest.mark.anyio, pytest.mark.native]
 
@@ -31,7 +30,7 @@ async def engine() -> AsyncIterator[NatsEngine]:
 
 async def test_a_publication_reaches_the_subscriptions_of_all_nodes_once(engine: NatsEngine) -> None:
     one, two, three = (Bus(cluster=engine.url) for _ in range(3))
-    async with nodes(one, two, three):
+    async with cluster(one, two, three, url=engine.url):
         async with one.subscribe("news.*") as first, two.subscribe("news.>") as second, two.subscribe("news.*") as third:
             await three.publish("news.today", {"n": 1})
             await one.publish("news.today", {"n": 2})
@@ -44,7 +43,11 @@ async def test_a_publication_reaches_the_subscriptions_of_all_nodes_once(engine:
 
 async def test_a_publication_reaches_the_clients_of_all_nodes(engine: NatsEngine) -> None:
     one, two = Bus(cluster=engine.url), Bus(cluster=engine.url)
-    async with nodes(one, two), one.serve("ubre+memory://one-bus-a"), connect("ubre+memory://one-bus-a") as client:
+    async with (
+        cluster(one, two, url=engine.url),
+        one.serve("ubre+memory://one-bus-a"),
+        connect("ubre+memory://one-bus-a") as client,
+    ):
         async with client.subscribe("news.*") as news:
             await two.publish("news.today", {"n": 1})
             assert (await news.receive(5)).body == {"n": 1}
@@ -99,7 +102,7 @@ async def test_a_request_is_answered_by_the_node_that_handles_it(engine: NatsEng
         await anyio.sleep(0.01)
         raise RequestError(Code.NOT_FOUND, "no", reason="why", detail={"n": n})
 
-    async with nodes(one, two):
+    async with cluster(one, two, url=engine.url):
         assert await one.request("double", 21) == 42
         with pytest.raises(RequestError) as caught:
             await one.request("slow", 3)
@@ -131,7 +134,7 @@ async def test_a_node_says_that_it_has_a_request_only_where_its_handler_waits(
         route(sender, operation, block)  # type: ignore[arg-type]
 
     route = engine.route
-    async with nodes(one, two):
+    async with cluster(one, two, url=engine.url):
         monkeypatch.setattr(engine, "route", count)
         assert [await reply for reply in [one.request("double", n) for n in range(100)]] == [2 * n for n in range(100)]
         now = "later"
@@ -152,7 +155,7 @@ async def test_streams_and_channels_lead_from_node_to_node(engine: NatsEngine) -
         async for item in channel:
             await channel.send(item + 1)
 
-    async with nodes(one, two):
+    async with cluster(one, two, url=engine.url):
         async with one.stream("count", 500) as items:
             assert [item async for item in items] == list(range(500))
         async with one.channel("echo") as channel:
@@ -178,7 +181,7 @@ async def test_a_cancelled_request_stops_the_handler_at_the_other_node(engine: N
         finally:
             stopped.set()
 
-    async with nodes(one, two):
+    async with cluster(one, two, url=engine.url):
         reply = one.request("wait")
         with anyio.fail_after(5):
             await begun.wait()
@@ -200,7 +203,7 @@ async def test_each_publication_to_a_group_is_for_one_member_of_all_nodes(engine
     for index, bus in enumerate(buses):
         work_at(index, bus)
 
-    async with nodes(*buses):
+    async with cluster(*buses, url=engine.url):
         for n in range(90):
             await buses[n % 3].publish("jobs.one", n)
         await eventually(lambda: sum(got.values()) == 90)
@@ -228,7 +231,7 @@ async def test_a_user_is_asked_told_and_found_at_any_node(engine: NatsEngine) ->
     async def done(n: int) -> None:
         told.append(n)
 
-    async with nodes(one, two), two.serve("ubre+memory://one-bus-users"):
+    async with cluster(one, two, url=engine.url), two.serve("ubre+memory://one-bus-users"):
         ann = one.user("ann")
         assert not await ann.online()
         with pytest.raises(Disconnected) as caught:
@@ -276,7 +279,7 @@ async def test_what_a_client_asks_goes_on_to_the_cluster_where_the_bus_forwards_
         return 1
 
     gateway.forward("jobs.>")
-    async with nodes(gateway, worker), gateway.serve("ubre+memory://one-bus-gate"):
+    async with cluster(gateway, worker, url=engine.url), gateway.serve("ubre+memory://one-bus-gate"):
         async with connect("ubre+memory://one-bus-gate") as client:
             assert await client.request("jobs.who") == "ann"
             with pytest.raises(Forbidden):

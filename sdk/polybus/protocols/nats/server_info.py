@@ -9,6 +9,8 @@ from attrs import frozen
 
 _MOST: Final = 64
 """Addresses of other servers that are remembered."""
+_VERSION: Final = 40
+"""Characters that are kept of a version."""
 _PAYLOAD: Final = 1024 * 1024
 """Largest payload that servers take by default, in bytes."""
 
@@ -19,6 +21,7 @@ class ServerInfo:
 
     Attributes:
         id: Of the server; None before the first INFO.
+        version: Of the server.
         max_payload: Bytes of headers and payload together that it takes.
         headers: It carries headers.
         nonce: What a client with a key is to sign.
@@ -27,6 +30,7 @@ class ServerInfo:
     """
 
     id: str | None = None
+    version: str = ""
     max_payload: int = _PAYLOAD
     headers: bool = True
     tls_required: bool = False
@@ -47,6 +51,7 @@ class ServerInfo:
         others = before.others if urls is None else tuple(url for url in urls if type(url) is str)[:_MOST]
         return cls(
             id=member("server_id", str, before.id or ""),
+            version=member("version", str, before.version)[:_VERSION],
             max_payload=size if size > 0 else before.max_payload,
             headers=member("headers", bool, before.headers if before.id is not None else False),
             tls_required=member("tls_required", bool, before.tls_required),

@@ -33,6 +33,8 @@ _NATIVE: Final = Capabilities(patterns=True, extensions=False, handlers=True, gr
 _CLUSTER: Final = evolve(_NATIVE, extensions=True, built_in=True, numbers=True)
 _HANDSHAKE: Final = 0
 """The key of the PING whose PONG lets us in."""
+_RETIRED: Final = -1
+"""The key of the PING whose PONG says that no group has this side any more."""
 _NO_HEADERS: Final = "this NATS server carries no headers, which a cluster needs: take nats-server 2.2 or newer"
 _CLOSE_CODES: Final[Mapping[str, int]] = {
     "stale connection": 1006,
@@ -56,6 +58,7 @@ class NatsSession:
         "_pings",
         "_read",
         "_read_delivery",
+        "_retired",
         "_serial",
         "codec",
         "state",
@@ -73,6 +76,8 @@ class NatsSession:
         self._serial = _HANDSHAKE
         self._pings: deque[tuple[int | None, tuple[str, ...]]] = deque()
         """The PINGs without a PONG: the keys of those that somebody waits for, and the sids given up before them."""
+        self._retired: bool | None = None
+        """False while this side leaves its groups, True when it has: the server is about to end."""
         self._asked_at: float | None = None
         """Since when a sign of life is waited for."""
 
@@ -80,6 +85,11 @@ class NatsSession:
     def capabilities(self) -> Capabilities:
         """Abilities of this wire."""
         return self._connection.capabilities
+
+    @property
+    def server(self) -> ServerInfo:
+        """Facts that the server has told of itself."""
+        return self._connection.info
 
     @property
     def subscriptions(self) -> NatsSubscriptions:
@@ -110,6 +120,8 @@ class NatsSession:
         try:
             if self.state is NatsState.READY and (frame[:4] == b"MSG " or frame[:5] == b"HMSG "):
                 self._deliver(*self._read_delivery(frame))
+                if self._connection.info.leaving:
+                    self._leave_if_idle()
                 return
             operation = self._read(frame)
         except RemoteProtocolError as error:
@@ -170,9 +182,20 @@ class NatsSession:
     def _leave_if_idle(self) -> None:
         """Go elsewhere, when the server is about to end and nothing is under way; where there is nowhere else, stay."""
         info = self._connection.info
-        if info.leaving and info.others and self._dialect.idle:
+        if not (info.leaving and info.others and self._dialect.idle):
+            return
+        if self._retired is None:
+            self._retire()
+        elif self._retired:
             why = "the NATS server is about to end (lame duck): going to another"
             self._end(NatsEvent.CLOSED, CloseWanted(1012, why))
+
+    def _retire(self) -> None:
+        """Leave the groups; what the server has given to this side until it knows is still taken, and answered."""
+        self._retired = False
+        for pattern, queue in self._connection.subscriptions.groups():
+            self._connection.unsubscribe(pattern, queue)
+        self._ping(_RETIRED)
 
     def _connect_members(self, info: ServerInfo) -> dict[str, Any]:
         """May raise `LocalProtocolError`: credentials that this server cannot check."""
@@ -205,6 +228,9 @@ class NatsSession:
         self._connection.subscriptions.left(left)
         if key == _HANDSHAKE:
             self._dialect.ready()
+        elif key == _RETIRED:
+            self._retired = True
+            self._leave_if_idle()
         elif key is not None:
             self._connection.events.append(Confirmed(key, tuple(self._connection.subscriptions.refused)))
 

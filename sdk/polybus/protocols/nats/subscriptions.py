@@ -78,6 +78,10 @@ class NatsSubscriptions:
                     self.left((next(iter(self._leaving)),))
         return sid
 
+    def groups(self) -> list[tuple[str, str]]:
+        """Patterns and groups of the subscriptions that are in one."""
+        return [(pattern, queue) for pattern, queue in self._sids if queue is not None]
+
     def leaving(self) -> tuple[str, ...]:
         """The sids that were given up, and of which messages may still be on their way."""
         return tuple(self._leaving)

@@ -12,7 +12,20 @@ from polybus.body import JSON
 from polybus.errors import Code, LocalProtocolError
 from polybus.limits import Limits
 from polybus.message import Kind, Message
-from polybus.plugins import Due, Lost, NodeJoined, NodeLeft, Ready, Refused, ToAll, ToClient, ToGroup, ToNode, ToUser
+from polybus.plugins import (
+    CloseWanted,
+    Due,
+    Lost,
+    NodeJoined,
+    NodeLeft,
+    Ready,
+    Refused,
+    ToAll,
+    ToClient,
+    ToGroup,
+    ToNode,
+    ToUser,
+)
 from polybus.protocols.nats import Nats
 from polybus.protocols.nats.cluster.subjects import escape_subject, escape_token, unescape_subject, unescape_token
 from polybus.protocols.nats.session import NatsSession
@@ -162,6 +175,7 @@ def test_nobody_there_is_an_error_for_handlers_and_a_loss_for_users() -> None:
 
 def test_a_cancel_waits_until_it_is_known_who_has_the_request() -> None:
     session, node = ready()
+    told(session, msg("shop.a", "2", HELLO))
     token = asked(session)
     session.forget(token, 2.0)
     session.frames_to_send()
@@ -208,6 +222,187 @@ def test_whatever_a_member_sends_a_node_it_is_read_or_counted(rest: str, headers
     for reply in ("", "shop.n.other1.a.t1", "shop.n", "shop.n.", "x"):
         events = told(session, msg(f"shop.n.{node}.{rest}", "1", b"{", reply, *headers))
         assert all(isinstance(event, Message | Refused | Due | Lost) for event in events)
+
+
+@pytest.mark.parametrize("status", [" 102", " 102 ", " 102 a b", " 102 a.b", " 102 *", " 102 \u00e9", " 102 " + 65 * "x"])
+def test_a_request_is_not_taken_by_what_is_no_node(status: str) -> None:
+    session, node = ready()
+    token = asked(session)
+    session.frames_to_send()
+    *_, refused = told(session, msg(f"shop.n.{node}.a.{token}", "1", b"", "", status=status))
+    assert isinstance(refused, Refused)
+    session.send(Message(Kind.CANCEL, "", token), 2.0)
+    session.tick(9.0)
+    assert session.frames_to_send() == []
+    *_, answer = told(session, msg(f"shop.n.{node}.a.{token}", "1", b"8"), 9.0)
+    assert (answer.kind, answer.body) == (Kind.RESPONSE, 8)
+
+
+@pytest.mark.parametrize("name", ["\u00e9\u00e9", "\u00b2", 65 * "x", "a b", ""])
+def test_a_node_is_no_name_that_this_wire_cannot_carry(name: str) -> None:
+    session, node = ready()
+    hello = json.dumps({"hello": name}).encode()
+    assert isinstance(told(session, msg("shop.a", "2", hello, "shop.n.x.h"))[0], Refused)
+    assert session.frames_to_send() == []
+    # What one with such a name asks is answered to where it says, and it is no node that could be asked whether it lives.
+    if name and " " not in name:
+        sent(session, Message(Kind.SUBSCRIBE, "user.get", attributes={"handler": True}))
+        told(session, msg("shop.r.user.get", "3", b"7", f"shop.n.{name}.a.t1"))
+        for now in (2.0, 4.0, 9.0):
+            session.tick(now)
+        assert session.frames_to_send() == []
+
+
+def test_facts_of_a_node_that_are_no_text_are_none() -> None:
+    session, _ = ready()
+    hello = json.dumps({"hello": "other1", "bus": ["b2"], "name": {"a": 1}}).encode()
+    assert told(session, msg("shop.a", "2", hello)) == [NodeJoined("other1", {"bus": None, "name": None})]
+    hello = json.dumps({"hello": "other2", "bus": 500 * "b", "name": 500 * "n"}).encode()
+    assert told(session, msg("shop.a", "2", hello)) == [NodeJoined("other2", {"bus": 200 * "b", "name": 200 * "n"})]
+
+
+def silent_node() -> tuple[NatsSession, str, str]:
+    """A session that has taken a node for gone; the name of its own node, and the token of what it has asked the other."""
+    session, node = ready()
+    told(session, msg("shop.a", "2", HELLO))
+    token = asked(session)
+    told(session, msg(f"shop.n.{node}.a.{token}", "1", status=" 102 other1"))
+    gone: list[Any] = []
+    for now in range(3, 40):
+        session.receive(b"PING\r\n", float(now))
+        session.tick(float(now))
+        gone += [event for event in session.events() if isinstance(event, NodeLeft | Lost)]
+    assert [type(event) for event in gone] == [Lost, NodeLeft]
+    [probe] = [frame.split() for frame in session.frames_to_send() if frame.startswith(b"PUB shop.n.other1.y ")][:1]
+    return session, node, probe[2].decode()
+
+
+def test_a_node_that_was_silent_and_is_there_again_is_greeted_and_known() -> None:
+    session, node, reply = silent_node()
+    assert told(session, msg(reply, "1", status=" 102 other1"), 41.0) == []
+    [hello] = session.frames_to_send()
+    assert hello.startswith(f"PUB shop.n.other1.h shop.n.{node}.h ".encode())
+    [joined] = told(session, msg(f"shop.n.{node}.h", "1", HELLO), 41.0)
+    assert joined == NodeJoined("other1", {"bus": "b2", "name": "host:1"})
+    assert told(session, msg(reply, "1", status=" 102 other1"), 42.0) == []
+    assert session.frames_to_send() == []
+
+
+def test_a_node_that_is_greeted_alone_answers_so() -> None:
+    session, node = ready()
+    [joined] = told(session, msg(f"shop.n.{node}.h", "1", HELLO, "shop.n.other1.h"))
+    assert isinstance(joined, NodeJoined)
+    [answer] = session.frames_to_send()
+    assert answer.startswith(b"PUB shop.n.other1.h ")
+    assert answer.split(b"\r\n")[0].count(b" ") == 2
+
+
+def test_a_node_that_cannot_be_asked_is_known_no_more() -> None:
+    session, node = ready()
+    told(session, msg("shop.a", "2", HELLO))
+    token = asked(session, ToNode("other1"))
+    lost, left = told(session, msg(f"shop.n.{node}.a.{token}", "1", status=" 503"))[-2:]
+    assert (lost.ids, lost.sent) == ((token,), False)
+    assert left == NodeLeft("other1")
+
+
+def test_a_bus_that_has_come_back_under_another_name_is_asked_for_by_the_old_one() -> None:
+    session, node = ready()
+    told(session, msg("shop.a", "2", HELLO))
+    session.frames_to_send()
+    told(session, msg("shop.a", "2", HELLO.replace(b"other1", b"other2")))
+    [probe] = [frame.split() for frame in session.frames_to_send()]
+    assert probe[1] == b"shop.n.other1.y"
+    assert told(session, msg(probe[2].decode(), "1", status=" 503")) == [NodeLeft("other1")]
+
+
+def test_where_too_many_nodes_are_known_those_that_are_gone_make_room() -> None:
+    session, node = ready()
+    for number in range(4096):
+        told(session, msg("shop.a", "2", json.dumps({"hello": f"n{number}"}).encode()))
+    assert session.frames_to_send() == []
+    assert told(session, msg("shop.a", "2", HELLO)) == []
+    probes = [frame.split() for frame in session.frames_to_send()]
+    assert len(probes) == 4096
+    assert told(session, msg(probes[7][2].decode(), "1", status=" 503")) == [NodeLeft("n7")]
+    [joined] = told(session, msg("shop.a", "2", HELLO))
+    assert isinstance(joined, NodeJoined)
+
+
+def test_a_node_that_dies_with_the_question_whether_it_lives_is_asked_again() -> None:
+    session, node = ready()
+    told(session, msg("shop.a", "2", HELLO))
+    token = asked(session)
+    told(session, msg(f"shop.n.{node}.a.{token}", "1", status=" 102 other1"))
+    probes: list[bytes] = []
+    for now in (3.5, 4.6):
+        session.frames_to_send()
+        session.tick(now)
+        probes += [frame for frame in session.frames_to_send() if frame.startswith(b"PUB shop.n.other1.y ")]
+    assert len(probes) == 2  # the first was delivered to the node, which was killed before it answered
+    events = told(session, msg(probes[1].split()[2].decode(), "1", status=" 503"), 4.7)
+    assert [type(event) for event in events if not isinstance(event, Due)] == [Lost, NodeLeft]
+
+
+def test_a_node_whose_server_is_about_to_end_leaves_its_groups_first_and_then_as_soon_as_it_is_idle() -> None:
+    session, node = ready()
+    sent(session, Message(Kind.SUBSCRIBE, "user.get", attributes={"handler": True}))
+    sent(session, Message(Kind.SUBSCRIBE, "news"))
+    token = asked(session)
+    session.frames_to_send()
+    leaving = INFO.replace(b'"headers"', b'"ldm":true,"connect_urls":["127.0.0.1:1"],"headers"')
+    told(session, leaving)
+    session.tick(2.1)
+    assert session.frames_to_send() == []  # something is under way: until it is over all stays as it is
+    told(session, msg(f"shop.n.{node}.a.{token}", "1", b"8"), 2.2)
+    assert session.frames_to_send() == [b"UNSUB 3\r\n", b"PING\r\n"]
+    # What the engine had given to this node before it heard of that is still taken, and answered.
+    *_, late = told(session, msg("shop.r.user.get", "3", b"7", "shop.n.other1.a.t1"), 2.3)
+    assert (late.kind, late.body) == (Kind.REQUEST, 7)
+    session.tick(2.3)
+    session.frames_to_send()
+    assert not [event for event in told(session, b"PONG\r\n", 2.4) if isinstance(event, CloseWanted)]
+    assert len(sent(session, Message(Kind.RESPONSE, "", late.id, b"8", JSON), 2.5)) == 1
+    session.tick(2.6)
+    [wanted] = session.events()
+    assert (type(wanted), wanted.code) == (CloseWanted, 1012)
+
+
+def test_a_node_that_was_away_itself_gives_the_others_time_to_answer() -> None:
+    session, node = ready()
+    told(session, msg("shop.a", "2", HELLO))
+    token = asked(session)
+    told(session, msg(f"shop.n.{node}.a.{token}", "1", status=" 102 other1"))
+    session.tick(3.5)
+    [probe] = [frame.split() for frame in session.frames_to_send() if frame.startswith(b"PUB shop.n.other1.y ")]
+    # It was stopped, or the machine slept: the answer has come, and is read after this.
+    session.receive(b"PING\r\n", 300.0)
+    session.tick(300.0)
+    assert not [event for event in session.events() if isinstance(event, Lost | NodeLeft)]
+    told(session, msg(probe[2].decode(), "1", status=" 102 other1"), 300.0)
+    for now in range(301, 310):
+        session.receive(b"PING\r\n", float(now))
+        session.tick(float(now))
+        for frame in session.frames_to_send():
+            if frame.startswith(b"PUB shop.n.other1.y "):
+                told(session, msg(frame.split()[2].decode(), "1", status=" 102 other1"), float(now))
+    assert not [event for event in session.events() if isinstance(event, Lost | NodeLeft)]
+
+
+@pytest.mark.parametrize(
+    ("rest", "kind"), [("r.user.get", "open2 a"), ("zz", ""), ("d.x", ""), ("d.id7.%ix", ""), ("r.user.get", "open stream x 1")]
+)
+def test_what_a_newer_node_asks_and_this_one_does_not_know_is_answered(rest: str, kind: str) -> None:
+    session, node = ready()
+    headers = [f"Polybus-Kind: {kind}"] if kind else []
+    [refused] = told(session, msg(f"shop.n.{node}.{rest}", "1", b"7", "shop.n.other1.a.t1", *headers))
+    assert isinstance(refused, Refused)
+    [answer] = session.frames_to_send()
+    assert answer.startswith(b"HPUB shop.n.other1.a.t1 ")
+    assert b"Nats-Service-Error-Code: " in answer
+    # An answer has none, or two that do not understand each other would never end.
+    told(session, msg(f"shop.n.{node}.a.zz", "1", b"7", "shop.n.other1.a.t1"))
+    assert session.frames_to_send() == []
 
 
 @given(st.binary(max_size=300), st.sampled_from(["MSG", "HMSG", "INFO", "-ERR", ""]))

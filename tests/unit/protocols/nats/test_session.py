@@ -500,8 +500,10 @@ def test_other_servers_are_told_and_a_lame_duck_is_left_when_nothing_is_under_wa
     session.tick(4.0)
     assert session.events() == []
     session.send(Message(Kind.RESPONSE, "", request.id, b"8", JSON), 4.0)
+    session.frames_to_send()
     session.tick(5.0)
-    closed = only(session)
+    assert (session.events(), session.frames_to_send()) == ([], [b"UNSUB 2\r\n", b"PING\r\n"])
+    [closed] = told(session, b"PONG\r\n")
     assert (closed.code, "lame duck" in closed.reason) == (1012, True)
     alone = ready()
     assert told(alone, info(ldm=True)) == [OtherServers((), leaving=True)]

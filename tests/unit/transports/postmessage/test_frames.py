@@ -424,6 +424,10 @@ async def test_a_window_that_is_no_frame_has_no_host() -> None:
 # -- schedules -----------------------------------------------------------------------------------------------------------
 
 
+SETTLED = 30
+"""Turns of the loop after which the end of a page has been told: messages are shuffled within twelve."""
+
+
 @define
 class Story:
     """What became of the requests of one schedule."""
@@ -473,9 +477,10 @@ async def play(seed: int) -> tuple[Page, Story, int]:
                             frame.reload()
                         case _:
                             pass
-            loaded = anyio.Event()
-            running_loop().call_soon(loaded.set)  # behind the last reload
-            await loaded.wait()
+            for _ in range(SETTLED):  # behind the last reload, and behind the end of the page before it
+                turn = anyio.Event()
+                running_loop().call_soon(turn.set)
+                await turn.wait()
             # It has calmed down: from here on nothing may be lost.
             await eventually(lambda: page.shown and bus.peers and bus.peers[0].connected)
             shown = page.shown

@@ -288,7 +288,7 @@ class ValueReading:
         try:
             how.fill(made, arguments)
         except Exception as error:  # whatever the application's own checks make of what a peer has sent
-            raise BadRequest(f"{how.java}: {misfit(error)}") from error
+            raise BadRequest(f"{how.java}: {misfit(error)[0]}") from error
         return made
 
     def _opaque(self, node: dict[str, Any], id: str | None, known: bool = False) -> JavaObject:
@@ -351,7 +351,7 @@ def _check_alike(count: int) -> None:
 
 def _unhashable(error: Exception, what: str) -> BadRequest:
     """An object of the application's that has no hash yet, because it is within itself, or by a hash of its own that fails."""
-    return error if isinstance(error, BadRequest) else BadRequest(f"{what} has no hash: {misfit(error)}")
+    return error if isinstance(error, BadRequest) else BadRequest(f"{what} has no hash: {misfit(error)[0]}")
 
 
 def _named(package: str, names: str) -> list[str]:

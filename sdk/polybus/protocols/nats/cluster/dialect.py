@@ -29,7 +29,7 @@ from ..operations import write_publication
 from ..subscriptions import INBOX_SID, NatsSubscription
 from ..tokens import Tokens
 from .liveness import PACE, Liveness
-from .subjects import HANDLERS, ClusterSubjects, escape_token, split_key
+from .subjects import HANDLERS, ClusterSubjects, escape_token, is_node, split_key
 
 _ALPHABET: Final = string.ascii_lowercase + string.digits
 _NODE_LENGTH: Final = 12
@@ -41,6 +41,8 @@ _ELSEWHERE: Final = 2
 """Times that a request is asked again which no handler has seen."""
 _HAVE_IT: Final = 102
 """The status with which a node says that it has a request."""
+_LONGEST_FACT: Final = 200
+"""Characters that are kept of what a node says of itself."""
 _UNDELIVERED: Final = "undelivered"
 _GONE: Final = "gone"
 """The reason of a node that has not got the client which is asked any more."""
@@ -83,6 +85,7 @@ class ClusterDialect:
         "_due",
         "_fill",
         "_fresh",
+        "_greeted",
         "_held",
         "_liveness",
         "_nodes",
@@ -112,7 +115,10 @@ class ClusterDialect:
         self._serial = 0
         limits = connection.limits
         self._liveness = Liveness(limits.ping_interval + limits.ping_timeout)
-        self._nodes: dict[str, None] = {}
+        self._nodes: dict[str, str | None] = {}
+        """The nodes that are known, and the bus that each is."""
+        self._greeted: set[str] = set()
+        """Nodes that are not known, have spoken since the last look, and were told that this one is there."""
         self._due = math.inf
 
     @property
@@ -157,6 +163,8 @@ class ClusterDialect:
             subscription.tag(self, subscription, subject, reply, headers, payload)
         except RemoteProtocolError as error:
             self._connection.events.append(Refused(error))
+            if reply is not None and subscription.tag in _QUESTIONS:
+                self._connection.answer_malformed(error, reply)
 
     def _published(
         self, subscription: NatsSubscription, subject: str, reply: str | None, headers: HeaderBlock | None, payload: bytes
@@ -205,12 +213,12 @@ class ClusterDialect:
         except (ValueError, RecursionError):
             facts = {}
         hello, bye = facts.get("hello"), facts.get("bye")
-        if isinstance(hello, str) and hello and hello.isalnum():
+        if is_node(hello):
             if hello != self.node:
                 self._joined(hello, facts)
                 if reply is not None:
                     self._say(reply, "hello")
-        elif isinstance(bye, str) and bye:
+        elif is_node(bye):
             if bye in self._nodes:
                 del self._nodes[bye]
                 self._connection.events.append(NodeLeft(bye, orderly=True))
@@ -218,9 +226,24 @@ class ClusterDialect:
             raise refuse("neither hello nor goodbye of a node", "malformed")
 
     def _joined(self, node: str, facts: dict[str, Any]) -> None:
-        if node not in self._nodes and len(self._nodes) < _NODES:
-            self._nodes[node] = None
-            self._connection.events.append(NodeJoined(node, {name: facts.get(name) for name in ("bus", "name")}))
+        if node in self._nodes:
+            return
+        now, told = self._connection.heard, {name: _fact(facts.get(name)) for name in ("bus", "name")}
+        bus = told["bus"]
+        full = len(self._nodes) >= _NODES
+        for other, its_bus in self._nodes.items():
+            # Of a bus that has come back the earlier name is gone, as are others by and by, which nobody has asked for since.
+            if full or (its_bus is not None and its_bus == bus):
+                self._probe(other, now)
+        if not full:
+            self._nodes[node] = bus
+            self._connection.events.append(NodeJoined(node, told))
+
+    def _greet(self, node: str) -> None:
+        """Say hello to a node that is there and is not known: it was taken for gone, or its hello was lost."""
+        if node not in self._nodes and node != self.node and node not in self._greeted and len(self._greeted) < _NODES:
+            self._greeted.add(node)
+            self._say(self._subjects.of_node(node, "h"), "hello", reply=f"{self._subjects.mine}h")
 
     # -- in: what is for this node alone ------------------------------------------------------------------------------------
 
@@ -244,15 +267,17 @@ class ClusterDialect:
                 if reply is not None:
                     self._connection.frames.append(self._have_it(reply))
             elif what == "h":
-                self._announced_here(payload)
+                self._announced_here(reply, payload)
             elif what != "p":  # there comes only that nobody wanted a publication
                 raise refuse(f"{rest[:60]!r} is nothing that a node is told", "invalid_subject")
         except RemoteProtocolError as error:
             self._connection.events.append(Refused(error))
+            if reply is not None and what not in _NOT_ANSWERED:
+                self._connection.answer_malformed(error, reply)
 
-    def _announced_here(self, payload: bytes) -> None:
+    def _announced_here(self, reply: str | None, payload: bytes) -> None:
         if payload:  # otherwise it is said that nobody else is there
-            self._announced(_NOBODY, "", None, None, payload)
+            self._announced(_NOBODY, "", reply, None, payload)
 
     def _question(self, rest: str, to: Any, reply: str | None, headers: HeaderBlock | None, payload: bytes) -> None:
         """Make a request, an open, or where no answer is wanted a notification."""
@@ -380,19 +405,22 @@ class ClusterDialect:
             self._connection.events.append(error)
         else:
             self._connection.events.append(Lost((token,), _not_there(asked.to), sent=False))
+            if not isinstance(asked.to, ToUser):
+                self._gone(asked.to.node)
         return True
 
     def _taken(self, token: str, asked: Asked | None, node: str) -> None:
-        """A node has said that it has a request, or that it is there."""
-        if asked is None:
-            over = self._over.get(token)
-            if over is not None:
-                self._found(over, token, node)
-            else:
-                self._liveness.answered(token)
-            return
-        self._found(asked, token, node)
-        self._look_at(self._connection.heard + PACE)
+        """A node has said that it has a request, or that it is there. May raise `RemoteProtocolError`: that is no node."""
+        if not is_node(node):
+            raise refuse(f"{node[:60]!r} is no node, and has no request", "malformed")
+        if asked is not None:
+            self._found(asked, token, node)
+            self._look_at(self._connection.heard + PACE)
+        elif (over := self._over.get(token)) is not None:
+            self._found(over, token, node)
+        else:
+            self._liveness.answered(token)
+        self._greet(node)
 
     def _found(self, asked: Asked, token: str, node: str) -> None:
         asked.node, asked.frame = node, None
@@ -599,6 +627,7 @@ class ClusterDialect:
 
     def _look(self, now: float) -> None:
         """Ask the nodes that have something of this one, or of which it has something, whether they are there."""
+        self._greeted.clear()
         nodes = dict.fromkeys((*(asked.node for asked in self._asked.values()), *self._held.values()))
         untaken = [token for token, asked in self._asked.items() if not asked.node and asked.at <= now - PACE]
         if untaken:
@@ -620,11 +649,12 @@ class ClusterDialect:
             self._look_at(now + PACE)
 
     def _probe(self, node: str, now: float) -> None:
-        token = self._tokens.next()
-        if self._liveness.ask(node, token, now):
+        fresh = self._tokens.next()
+        token = self._liveness.ask(node, fresh, now)
+        if token == fresh:
             self._tokens.given()
-            subject = self._subjects.of_node(node, "y")
-            self._connection.frames.append(write_publication(subject, self._subjects.answers + token, b"", b""))
+        subject = self._subjects.of_node(node, "y")
+        self._connection.frames.append(write_publication(subject, self._subjects.answers + token, b"", b""))
 
     def _gone(self, node: str) -> None:
         """End what a node had, and what it has asked: it is gone."""
@@ -643,6 +673,9 @@ class ClusterDialect:
             events.append(NodeLeft(node))
 
 
+_QUESTIONS: Final = (ClusterDialect._asked_of_handlers, ClusterDialect._asked_of_user)
+_NOT_ANSWERED: Final = frozenset(("a", "c", "h", "p"))
+"""The first token of what a node is told, and has no answer even where it is not understood."""
 _NOBODY: Final = NatsSubscription(0, "", None)
 _CONTROLS: Final = {"cancel": Kind.CANCEL, "item": Kind.ITEM, "credit": Kind.CREDIT, "end": Kind.END}
 _WORDS: Final = {kind: word for word, kind in _CONTROLS.items()}
@@ -653,6 +686,10 @@ def _unsubscribing(connection: NatsConnection) -> Callable[..., None]:
         connection.unsubscribe(subject, queue)
 
     return change
+
+
+def _fact(value: Any) -> str | None:
+    return value[:_LONGEST_FACT] if isinstance(value, str) else None
 
 
 def _is_number(text: str) -> bool:

@@ -20,16 +20,19 @@ class Liveness:
     """Token of the question and its time, by node."""
     _nodes: dict[str, str] = field(factory=dict)
     """Nodes by the token of the question."""
+    _looked: float = float("-inf")
+    """The time of the last look."""
     last_gone: float = float("-inf")
     """The time at which a node was last found to be gone."""
 
-    def ask(self, node: str, token: str, now: float) -> bool:
-        """Note a question. False where one is out already."""
-        if node in self._asked:
-            return False
+    def ask(self, node: str, token: str, now: float) -> str:
+        """Note a question. Its token: that of the one which is out already, where the node may have died with it."""
+        out = self._asked.get(node)
+        if out is not None:
+            return out[0]
         self._asked[node] = token, now
         self._nodes[token] = node
-        return True
+        return token
 
     def answered(self, token: str) -> str | None:
         """The node that a question with this token was asked; it is not out any more."""
@@ -45,5 +48,12 @@ class Liveness:
             del self._nodes[asked[0]]
 
     def silent(self, now: float) -> list[str]:
-        """The nodes that have not answered for too long."""
+        """The nodes that have not answered for too long.
+
+        After a time in which this node itself was away (stopped, or its machine asleep) they have that long once more: what
+        they have said meanwhile is still to be read.
+        """
+        away, self._looked = now - self._looked > 2 * PACE, now
+        if away:
+            self._asked.update({node: (token, now) for node, (token, _) in self._asked.items()})
         return [node for node, (_, since) in self._asked.items() if now - since > self._patience]

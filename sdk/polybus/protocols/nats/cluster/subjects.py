@@ -18,7 +18,7 @@ in URLs, a number as ``%i65537``, a URI as ``%u`` and its segments.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final, TypeGuard
 from urllib.parse import quote, unquote
 
 from attrs import define, field
@@ -30,6 +30,7 @@ from ..checks import refuse
 HANDLERS: Final = "h"
 """The queue group of handlers, and of the nodes that a user is connected to."""
 _KNOWN: Final = 4096
+_LONGEST_NODE: Final = 64
 _READABLE: Final = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) != "%")
 _IN_A_TOKEN: Final = "".join(character for character in _READABLE if character not in ".*>")
 _NUMBER: Final = "%i"
@@ -157,11 +158,19 @@ class ClusterSubjects:
     def asker(self, reply: str) -> str:
         """The node that an answer goes to; empty where it is none of ours."""
         head = f"{self.cluster}.n."
-        return reply[len(head) :].partition(".")[0] if reply.startswith(head) else ""
+        if not reply.startswith(head):
+            return ""
+        node = reply[len(head) :].partition(".")[0]
+        return node if is_node(node) else ""
 
     def of_node(self, node: str, rest: str) -> str:
         """A subject of one node."""
         return f"{self.cluster}.n.{node}.{rest}"
+
+
+def is_node(name: Any) -> TypeGuard[str]:
+    """True for the name of a node: one short token, that can stand in any subject."""
+    return isinstance(name, str) and len(name) <= _LONGEST_NODE and name.isascii() and name.isalnum()
 
 
 def split_key(rest: str) -> tuple[str, str]:

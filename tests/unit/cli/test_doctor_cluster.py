@@ -1,0 +1,181 @@
+"""polybus doctor at a cluster, in front of an engine that is what each test makes of it."""
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from typing import Any
+
+import pytest
+from anyio.from_thread import start_blocking_portal
+
+from polybus import Bus, connect
+from polybus.cli.app import run
+from polybus.testing import NatsEngine
+from tests.support import free_port
+from tests.unit.cluster.in_a_thread import TOKEN, RunningCluster, running_cluster
+
+pytestmark = pytest.mark.native
+JETSTREAM_OFF = (
+    "polybus: jetstream: off: Store and durable= need it, all else does not; start nats-server with -js, or with "
+    "jetstream { store_dir: ... }; of an account, enable it there\n"
+)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RunningCluster]:
+    with running_cluster() as running:
+        yield running
+
+
+class ToldEngine(NatsEngine):
+    """A server that tells of itself what the test wants."""
+
+    told: dict[str, Any] = {}
+
+    @property
+    def info(self) -> dict[str, Any]:
+        return {**super().info, **self.told}
+
+
+@contextmanager
+def engine(jetstream: Any = None, **told: Any) -> Iterator[str]:
+    """The URL of the cluster ``shop``, in which one worker runs, at such a server; and what its JetStream answers."""
+    account = Bus()
+
+    @account.handle("$JS.API.INFO")
+    async def answer() -> Any:
+        return jetstream
+
+    @asynccontextmanager
+    async def running() -> AsyncIterator[str]:
+        server = ToldEngine("tcp://127.0.0.1:0")
+        server.told = told
+        async with server, AsyncExitStack() as stack:
+            if told.get("headers", True):
+                await stack.enter_async_context(Bus(cluster=server.url + "/shop"))
+            if jetstream is not None:
+                await stack.enter_async_context(connect(server.url, bus=account))
+            yield server.url + "/shop"
+
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(running()) as url:
+        yield url
+
+
+def examined(capsys: pytest.CaptureFixture[str], url: str, *options: str) -> tuple[int, dict[str, dict[str, Any]], str]:
+    """Status, steps by name, and what is said on stderr."""
+    status = run(["doctor", url, "--json", *options])
+    out, err = capsys.readouterr()
+    return status, {step["name"]: step for step in json.loads(out)["steps"]}, err
+
+
+def test_every_step_of_a_cluster_that_is_well(capsys: pytest.CaptureFixture[str]) -> None:
+    with engine(jetstream={"streams": 2, "consumers": 3}) as url:
+        status, steps, err = examined(capsys, url)
+    assert (status, err) == (0, "")
+    assert list(steps) == ["resolve", "connect", "open", "handshake", "server", "jetstream", "nodes", "request"]
+    assert {step["outcome"] for step in steps.values()} == {"ok"}
+    assert steps["server"]["detail"] == "nats-server 2.9.10, messages up to 1048576 bytes"
+    assert steps["jetstream"]["detail"] == "2 streams, 3 consumers"
+    assert steps["nodes"]["detail"].startswith("1: ")
+    assert "nobody handles it, as expected" in steps["request"]["detail"]
+
+
+def test_nodes_and_a_handler_at_one_of_them(cluster: RunningCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    status, steps, err = examined(capsys, cluster.url, "--subject", "thumbnail.make", "--body", '"cat"')
+    assert (status, err) == (0, JETSTREAM_OFF)
+    assert steps["nodes"]["detail"].startswith("2: ")
+    assert steps["nodes"]["detail"].count("1 client") == 2
+    assert steps["request"]["detail"].startswith("thumbnail.make: answered with 'cat.small'")
+    assert run(["doctor", cluster.url, "--subject", "nobody.does"]) == 1
+    assert "nobody handles this in the cluster" in capsys.readouterr().err
+
+
+def test_without_jetstream_it_is_said_what_needs_it_and_how_to_have_it(capsys: pytest.CaptureFixture[str]) -> None:
+    refusal = {"error": {"code": 503, "err_code": 10039, "description": "jetstream not enabled for account"}}
+    with engine(jetstream=refusal) as url:
+        status, steps, err = examined(capsys, url)
+    assert status == 0
+    assert steps["jetstream"]["outcome"] == "doubtful"
+    assert steps["jetstream"]["detail"].startswith("off (jetstream not enabled for account): Store and durable= need it")
+    assert "start nats-server with -js" in err
+
+
+def test_a_token_that_is_wrong_is_said_where_it_belongs(cluster: RunningCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    status, steps, err = examined(capsys, cluster.url.replace(TOKEN, "guessed"))
+    assert status == 1
+    assert (steps["handshake"]["outcome"], steps["server"]["outcome"]) == ("failed", "not reached")
+    assert "Authorization Violation" in err
+    assert "TOKEN@ or USER:PASSWORD@ before the host" in err
+
+
+def test_no_secret_of_a_url_is_shown(cluster: RunningCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["doctor", cluster.url, "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["url"].startswith("nats+tcp://***@127.0.0.1:")
+    assert TOKEN not in out + err
+
+
+@pytest.mark.parametrize(
+    ("told", "status", "outcome", "says"),
+    [
+        (
+            {"version": "2.1.9", "headers": False},
+            1,
+            "failed",
+            "nats-server 2.1.9, without headers: a cluster needs 2.2 or newer",
+        ),
+        ({"version": "2.9.9"}, 0, "doubtful", "nats-server 2.9.9: polybus is tested with 2.9.10 and newer"),
+        ({"version": "2.10.0-beta.1"}, 0, "ok", "nats-server 2.10.0-beta.1, messages up to 1048576 bytes"),
+        ({"version": "next"}, 0, "ok", "nats-server next, messages up to 1048576 bytes"),
+        ({"version": 7}, 0, "ok", "nats-server of an unknown version, messages up to 1048576 bytes"),
+    ],
+)
+def test_a_version_that_is_too_old_is_named_with_the_one_that_will_do(
+    told: dict[str, Any], status: int, outcome: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with engine(**told) as url:
+        ended, steps, err = examined(capsys, url)
+    assert ended == status
+    assert (steps["server"]["outcome"], steps["server"]["detail"]) == (outcome, says)
+    assert ("apt install nats-server" in err) is (outcome != "ok")
+
+
+def test_another_name_is_another_cluster(cluster: RunningCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    status, steps, err = examined(capsys, cluster.url + "ping")
+    assert (status, steps["nodes"]["outcome"]) == (0, "doubtful")
+    assert "nobody else is in the cluster 'shopping'" in err
+    assert "another name another cluster" in err
+
+
+def test_auto_is_the_cluster_of_the_environment(
+    cluster: RunningCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POLYBUS_CLUSTER", cluster.url)
+    status, steps, _ = examined(capsys, "auto")
+    assert (status, steps["nodes"]["outcome"]) == (0, "ok")
+
+
+def test_an_address_where_no_engine_is_says_so_at_its_step(capsys: pytest.CaptureFixture[str]) -> None:
+    status, steps, err = examined(capsys, f"nats+tcp://127.0.0.1:{free_port()}/shop")
+    assert (status, steps["connect"]["outcome"]) == (1, "failed")
+    assert "start the server, or correct host and port" in err
+    status, steps, err = examined(capsys, "nats+tcp://no-such-host.invalid/shop")
+    assert (status, steps["resolve"]["outcome"]) == (1, "failed")
+
+
+def test_a_server_of_another_kind_is_taken_for_a_wrong_port(capsys: pytest.CaptureFixture[str]) -> None:
+    @asynccontextmanager
+    async def other() -> AsyncIterator[str]:
+        async with Bus().serve("ubre+tcp://127.0.0.1:0") as listener:
+            yield listener.url
+
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(other()) as url:
+        status, steps, err = examined(capsys, url.replace("ubre", "nats") + "/shop", "--timeout", "0.5")
+    assert (status, steps["handshake"]["outcome"]) == (1, "failed")
+    assert "is this the port for clients, by default 4222" in err
+
+
+def test_options_that_a_cluster_cannot_use_are_status_2(cluster: RunningCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["doctor", cluster.url, "--header", "a: b"]) == 2
+    assert run(["doctor", "nats+tcp://127.0.0.1/no good"]) == 2
+    assert "letters, digits" in capsys.readouterr().err

@@ -1,0 +1,116 @@
+"""What the sender of a body that does not fit is told: a short text, and of each fault its place."""
+
+from typing import Any
+
+import anyio
+import attrs
+import msgspec
+import pytest
+
+from polybus import BadRequest, Bus, NotFound, RemoteError
+from polybus.testing import pair
+
+pytestmark = pytest.mark.anyio
+
+
+@attrs.frozen
+class Line:
+    count: int
+
+
+@attrs.frozen
+class Order:
+    id: int
+    lines: list[Line]
+
+
+class Point(msgspec.Struct):
+    x: int = msgspec.field(default=0)
+
+
+def positive(_: object, attribute: Any, value: int) -> None:
+    if value < 1:
+        raise ValueError(f"{attribute.name} is at least 1")
+
+
+@attrs.frozen
+class Checked:
+    count: int = attrs.field(validator=positive)
+
+
+async def told(kind: Any, body: Any) -> BadRequest:
+    bus = Bus()
+
+    async def take(body: Any) -> None: ...
+
+    take.__annotations__["body"] = kind
+    bus.handle("take")(take)
+    async with pair(bus) as client:
+        with pytest.raises(BadRequest) as caught:
+            await client.request("take", body)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "path", "type_"),
+    [
+        (Order, {"id": 1, "lines": [{"count": 1}, {"count": "two"}]}, "$.lines[1].count", "wrong_type"),
+        (Order, {"id": 1}, "$.lines", "missing"),
+        (Order, {"id": 1, "lines": [{}]}, "$.lines[0].count", "missing"),
+        (int, "x", "$", "wrong_type"),
+        (Point, {"x": 1.5}, "$.x", "wrong_type"),
+        (Checked, {"count": 0}, "$", "invalid"),
+    ],
+)
+async def test_a_fault_has_its_path_a_text_and_a_type(kind: Any, body: Any, path: str, type_: str) -> None:
+    error = await told(kind, body)
+    (fault,) = error.detail
+    assert (fault["path"], fault["type"]) == (path, type_)
+    assert fault["text"] in error.text
+    assert error.text.startswith("the body does not fit: ")
+
+
+@pytest.mark.native
+async def test_faults_of_pydantic_have_the_same_form_without_input_and_addresses() -> None:
+    pydantic = pytest.importorskip("pydantic")
+    ticket = pydantic.create_model(
+        "Ticket", title=(str, pydantic.Field(min_length=3)), n=(int, ...), tags=(list[int], []), a=(int, ...), b=(int, ...)
+    )
+    error = await told(ticket, {"title": "%!", "tags": [1, "x"]})
+    assert [(fault["path"], fault["type"]) for fault in error.detail] == [
+        ("$.title", "string_too_short"),
+        ("$.n", "missing"),
+        ("$.tags[1]", "int_parsing"),
+        ("$.a", "missing"),
+        ("$.b", "missing"),
+    ]
+    assert error.text.endswith("; and 2 more")
+    assert "http" not in error.text
+    assert "%!" not in f"{error.text} {error.detail}"
+
+
+async def test_an_error_that_is_alone_in_a_group_is_the_answer() -> None:
+    bus = Bus()
+
+    async def fails(error: Exception) -> None:
+        raise error
+
+    @bus.handle("one")
+    async def one() -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(fails, NotFound("no such user"))
+
+    @bus.handle("two")
+    async def two() -> None:
+        raise ExceptionGroup("several", [NotFound("a"), NotFound("b")])
+
+    @bus.handle("other")
+    async def other() -> None:
+        raise ExceptionGroup("one", [ExceptionGroup("within", [ValueError("secret")])])
+
+    async with pair(bus) as client:
+        with pytest.raises(NotFound, match="no such user"):
+            await client.request("one")
+        for subject in ("two", "other"):
+            with pytest.raises(RemoteError, match="internal error"):
+                await client.request(subject)

@@ -1,0 +1,95 @@
+"""The usual mistakes with what is awaited, entered and iterated over, each answered in words."""
+
+import gc
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from polybus import Bus, Channel, connect
+from polybus.testing import pair
+
+pytestmark = pytest.mark.anyio
+ENTER = "this is an async context manager, enter it: `async with "
+
+
+@pytest.mark.parametrize(
+    ("make", "example"),
+    [
+        (lambda: connect("ubre+memory://nowhere"), "connect(url) as bus"),
+        (lambda: Bus().connect("ubre+memory://nowhere"), "connect(url) as bus"),
+        (lambda: Bus().serve("ubre+memory://mistakes"), "bus.serve(url) as listener"),
+        (lambda: Bus().stream("x"), "bus.stream(subject) as items"),
+    ],
+)
+async def test_what_is_to_be_entered_says_so(make: Callable[[], Any], example: str) -> None:
+    with pytest.raises(TypeError, match="enter it") as caught:
+        await make()
+    assert str(caught.value) == f"{ENTER}{example}:`"
+    with pytest.raises(TypeError, match="enter it"):
+        async for _ in make():
+            pass
+    with pytest.raises(TypeError, match="enter it"), make():
+        pass
+    with pytest.raises(AttributeError, match="'request' is a name of what it gives: .*enter it"):
+        make().request("x")
+    assert not hasattr(make(), "_polybus_nothing")
+
+
+async def test_streams_and_channels_are_read_item_by_item_with_a_time() -> None:
+    bus = Bus()
+
+    @bus.handle("count")
+    async def count(n: int) -> AsyncIterator[int]:
+        for i in range(n):
+            yield i
+
+    @bus.handle("echo")
+    async def echo(channel: Channel[int, int]) -> None:
+        while True:
+            try:
+                await channel.send(await channel.receive() + 1)
+            except EOFError:
+                return
+
+    async with pair(bus) as client:
+        async with client.stream("count", 2, returns=int) as items:
+            assert [await items.receive(), await items.receive(timeout=5)] == [0, 1]
+            with pytest.raises(EOFError):
+                await items.receive()
+        async with client.channel("echo", sends=int, receives=int) as channel:
+            await channel.send(1)
+            assert await channel.receive() == 2
+            with pytest.raises(TimeoutError, match=r"nothing came within 0.01 s"):
+                await channel.receive(timeout=0.01)
+            await channel.send_eof()
+            with pytest.raises(EOFError):
+                await channel.receive()
+
+
+async def test_the_failure_of_a_request_that_nobody_awaits_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    bus = Bus()
+
+    @bus.handle("fine")
+    async def fine() -> int:
+        return 1
+
+    with caplog.at_level(logging.ERROR, "polybus"):
+        async with pair(bus) as client:
+            _ = client.request("nope")
+            _ = client.request("fine")
+            cancelled = client.request("nope")
+            cancelled.cancel()
+            awaited = client.request("nope")
+            with pytest.raises(Exception, match="nobody handles"):
+                await awaited
+            _ = bus.request("local.nope")
+            del _
+            assert await client.request("fine") == 1
+            del cancelled, awaited
+        gc.collect()
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 2
+    assert all("was never awaited, and failed: NoHandler" in text for text in said)
+    assert {text.split("'")[1] for text in said} == {"nope", "local.nope"}

@@ -1,0 +1,116 @@
+"""polybus.sync.cluster: a script is a node of a cluster."""
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import pytest
+
+import polybus
+from polybus import Bus, Cluster, ConnectFailed, Disconnected, LocalProtocolError, NoHandler, Unauthorized, sync
+from polybus.sync import BlockingPeer, BlockingRemotePeer
+from polybus.testing import pair
+from tests.support import BOUND, free_port, until
+from tests.unit.cluster.in_a_thread import TOKEN, RunningCluster, running_cluster
+
+pytestmark = pytest.mark.native
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[RunningCluster]:
+    with running_cluster() as running:
+        yield running
+
+
+def heard(running: RunningCluster, count: int) -> list[tuple[str, str, Any]]:
+    """So much of what the clients have heard, in any order."""
+    return sorted(running.heard.get(timeout=BOUND) for _ in range(count))
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_script_reaches_the_clients_of_all_workers_and_any_worker(
+    running: RunningCluster, backend: Literal["asyncio", "trio"]
+) -> None:
+    with sync.cluster(running.url, backend=backend) as bus:
+        bus.publish("news.today", {"title": "Night build"})
+        assert heard(running, 2) == [(key, "news.today", {"title": "Night build"}) for key in ("ann", "bob")]
+        assert bus.request("thumbnail.make", "cat", returns=str) == "cat.small"
+        assert [bus.request(f"name.{name}") for name in ("one", "two")] == ["one", "two"]
+        with pytest.raises(NoHandler, match="in the cluster"):
+            bus.request("nobody.does")
+
+
+def test_what_is_published_last_has_left_when_the_script_ends(running: RunningCluster) -> None:
+    with sync.cluster(running.url) as bus:
+        for n in range(200):
+            bus.publish("news.today", n)
+    assert [body for key, _, body in heard(running, 400) if key == "ann"] == list(range(200))
+
+
+def test_a_user_is_told_asked_and_found_at_whatever_worker(running: RunningCluster) -> None:
+    with sync.cluster(Cluster(running.url)) as bus:
+        bob = bus.user("bob")
+        bob.publish("build.done", {"ok": True})
+        assert heard(running, 1) == [("bob", "build.done", {"ok": True})]
+        assert bob.request("payment.confirm", {"sum": 12}, returns=dict[str, Any]) == {"by": "bob", "ok": True}
+        with bob.stream("pages") as pages:
+            assert list(pages) == ["bob", "again"]
+        assert (bob.key, bob.online(), bus.user("cid").online()) == ("bob", True, False)
+        (peer,) = bob.peers()
+        assert isinstance(peer, BlockingRemotePeer)
+        assert peer.identity_key == "bob"
+        assert peer.request("payment.confirm", {"sum": 200}) == {"by": "bob", "ok": False}
+        anybody: Any = peer
+        assert bus.request("payment.confirm", {"sum": 1}, to=anybody)["by"] == "bob"
+        peer.publish("build.done", 1)
+        assert heard(running, 1) == [("bob", "build.done", 1)]
+        present = bus.present("news.*")
+        assert present.complete
+        assert sorted(str(peer.identity_key) for peer in present) == ["ann", "bob"]
+        with pytest.raises(Disconnected) as caught:
+            bus.user("cid").request("payment.confirm", {"sum": 12})
+        assert not caught.value.sent
+        until(lambda: len(bus.nodes()) == 3)
+
+
+def test_a_user_of_a_bus_that_is_alone_is_one_of_its_own_clients() -> None:
+    server = Bus()
+    with sync.Bus(server) as bus, bus.serve("ubre+memory://alone") as listener:
+        assert listener.peers == []
+        assert list(bus.user("ann").peers()) == []
+        assert [node.here for node in bus.nodes()] == [True]
+
+
+@pytest.mark.anyio
+async def test_a_plain_handler_reaches_users_too() -> None:
+    server, page = Bus(), Bus()
+
+    @server.handle("pay")
+    def pay(amount: int, ctx: sync.Context) -> Any:
+        (peer,) = ctx.bus.user("ann").peers()
+        assert isinstance(peer, BlockingPeer)
+        return ctx.bus.user("ann").request("payment.confirm", amount)
+
+    @page.handle("payment.confirm")
+    async def confirm(amount: int) -> str:
+        return f"yes, {amount}"
+
+    async with pair(server, identity=polybus.Identity("Ann", key="ann"), client=page):
+        assert await page.request("pay", 3) == "yes, 3"
+
+
+def test_without_a_cluster_to_join_a_script_is_told_so(monkeypatch: pytest.MonkeyPatch, running: RunningCluster) -> None:
+    monkeypatch.delenv("POLYBUS_CLUSTER", raising=False)
+    with pytest.raises(LocalProtocolError, match="POLYBUS_CLUSTER is not set"):
+        sync.cluster()
+    monkeypatch.setenv("POLYBUS_CLUSTER", running.url)
+    with sync.cluster() as bus:
+        assert bus.request("thumbnail.make", "dog") == "dog.small"
+
+
+def test_an_engine_that_is_not_there_or_does_not_know_us_is_an_error_at_once(running: RunningCluster) -> None:
+    with pytest.raises(ConnectFailed):
+        sync.cluster(Cluster(f"nats+tcp://127.0.0.1:{free_port()}/shop", wait=0))
+    with pytest.raises(Unauthorized):
+        sync.cluster(running.url.replace(TOKEN, "guessed"))
+    with pytest.raises(ValueError, match="the URL of a NATS server"):
+        sync.cluster("ubre+tcp://127.0.0.1:1")
