@@ -221,7 +221,7 @@ class UnawaitedFailure:
         if not self.told:
             error = self.error
             logger.error(
-                "polybus: the request %r was never awaited, and failed: %s: %s", self.subject, type(error).__name__, error
+                "the request %r was never awaited, and failed: %s: %s", self.subject, type(error).__name__, error
             )
 
 

@@ -25,7 +25,7 @@ _FOR_EVER: Final = 1e9
 """Seconds."""
 
 _CONTROLS = re.compile(r"[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-"""What JSON may have in texts as it is, and is nothing for a terminal; the others it has escaped."""
+"""Characters that JSON may have in texts as they are, and that are nothing for a terminal; the others it has escaped."""
 
 _FAREWELL = 0.3
 """Seconds for a peer to answer the goodbye: a command ends by its deadline, also where nobody answers at all."""
