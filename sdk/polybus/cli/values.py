@@ -74,7 +74,7 @@ def connecting(
 def check_for_cluster(header: list[str] | None, ca: Path | None) -> None:
     """Raise UsageError for options that a node of a cluster has no use for."""
     if header:
-        raise UsageError("--header: a cluster reads none; a token stands before the host, nats+tcp://TOKEN@host/name")
+        raise UsageError("--header: a cluster reads none; a token stands before the host of its URL, as TOKEN@host")
     if ca is not None:
         raise UsageError("--ca: of a cluster set SSL_CERT_FILE in the environment, as for its workers")
 
