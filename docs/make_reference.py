@@ -24,8 +24,8 @@ FOLDER = Path(__file__).parent / "reference"
 
 COMMAND_LINE = """# Command line
 
-For a shell: every command and its options. `pip install 'polybus[cli]'` brings the command `polybus`; `python -m polybus` is the
-same. Without arguments it shows what there is.
+For a shell: every command and its options. `pip install 'polybus[cli]'` brings the command `polybus`; `python -m polybus` is
+the same. Without arguments it shows what there is.
 
 | exit status | meaning |
 | --- | --- |

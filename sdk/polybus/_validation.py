@@ -109,6 +109,11 @@ def shown(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
+def counted(count: int, thing: str) -> str:
+    """So many things: one of them is no several."""
+    return f"{count} {thing}{'' if count == 1 else 's'}"
+
+
 def without_password(text: str) -> str:
     """A text for people: in each URL ``user:***@`` stands for user and password, ``***`` for other secrets in one of NATS."""
     text = _PASSWORD.sub(r"\1:***@", text)

@@ -98,7 +98,7 @@ class _ByCode(type):
 
 
 _TEXT: Final = re.compile(r"[^\n\t]+")
-"""What of a text is shown as one line each: it may have several, and tabs."""
+"""Part of a text that is shown as one line: it may have several, and tabs."""
 
 
 def _shown(text: Any, most: int) -> str:

@@ -24,7 +24,7 @@ from .._rpc.channel import Channel, ChannelContext
 from .._rpc.reply import Reply
 from .._tunnel.endpoint import Entrance
 from .._util.event_loop import wrong_event_loop
-from .._validation import check_callable, check_type, seconds, shown
+from .._validation import check_callable, check_type, counted, seconds, shown
 from ..backoff import Backoff
 from ..errors import Disconnected, Forbidden, LocalProtocolError, NoHandler, Unauthorized
 from ..events import BusEvent
@@ -114,10 +114,11 @@ class Bus(Router):
 
     def __repr__(self) -> str:
         runtime = self._services.runtime
+        handlers = counted(len(self._lookup.handlers), "handler")
         if runtime is None:
-            return "<Bus not entered>"
-        state = "draining" if self._services.leaving else "running" if self._services.ready else "starting"
-        return f"<Bus {state}, {len(runtime.links)} link{'' if len(runtime.links) == 1 else 's'}>"
+            return f"<Bus not entered, {handlers}>"
+        state = "leaving" if self._services.leaving else "ready" if self._services.ready else "starting"
+        return f"<Bus {state}, {counted(len(runtime.links), 'link')}, {handlers}>"
 
     @property
     def limits(self) -> Limits:

@@ -94,7 +94,7 @@ class Connecting:
                 sibling._recorder = self._recorder
         self._records = record is not None
         self._link: Link | None = None
-        self._log: LinkLog
+        self._log = LinkLog(f"{self._adapter.name}+{self._connector.url}", self._time)
         self._runtime: Runtime | None = None
         self._gives_bus = gives_bus
         self._backbone = backbone
@@ -108,6 +108,9 @@ class Connecting:
         """Attempts in a row that did not give a link that lasted."""
         self._up_since = 0.0
 
+    def _time(self) -> float:
+        return self._services.running.time()
+
     async def __aenter__(self) -> Any:
         if self._recorder is not None and self._records:
             self._recorder.claim()
@@ -117,10 +120,9 @@ class Connecting:
             return await self._connected()
         except BaseException as error:
             await self._recorded()
-            if isinstance(
-                error, BusError
-            ):  # what failed below is in its text: of a program that ends with it, the caller's line counts
-                raise error.with_traceback(None) from None
+            if isinstance(error, BusError):  # its text says what failed below; what the application raised is its cause
+                below = isinstance(error.__cause__, (OSError, EOFError))
+                raise error.with_traceback(None) from (None if below else error.__cause__)
             raise
 
     async def _connected(self) -> Any:
@@ -131,7 +133,6 @@ class Connecting:
             link = self._link = Link(
                 links, self._services, self._adapter, url, dialer=self, serves=self._serves, backbone=self._backbone
             )
-            self._log = LinkLog(url, runtime.time)
             link.renews = callable(self._headers) or bool(self._files)
             link.recorder = self._recorder
             if within(runtime):

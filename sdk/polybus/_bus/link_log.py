@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from .._validation import in_one_line, without_password
+from .._validation import counted, in_one_line, without_password
 
 logger: logging.Logger = logging.getLogger("polybus.link")
 
@@ -49,7 +49,7 @@ class LinkLog:
         """Tell that the link is up again."""
         if not self._quiet:
             text = "the link to %s is back, after %s and %.0f s"
-            logger.info(text, self.url, _counted(attempts), self._clock() - self._since)
+            logger.info(text, self.url, counted(attempts, "attempt"), self._clock() - self._since)
 
     def gone(self, reason: str) -> None:
         """Tell that the link is lost, and cannot be dialled again."""
@@ -57,13 +57,9 @@ class LinkLog:
 
     def given_up(self, reason: str, attempts: int | None = None) -> None:
         """Tell that the link will not come back: after so many attempts, or since it was refused."""
-        after = "" if attempts is None else f" after {_counted(attempts)}"
+        after = "" if attempts is None else f" after {counted(attempts, 'attempt')}"
         logger.warning("the link to %s is given up%s: %s", self.url, after, in_one_line(reason))
 
 
 def _is_told(attempt: int) -> bool:
     return attempt & (attempt - 1) == 0
-
-
-def _counted(attempts: int) -> str:
-    return f"{attempts} attempt{'' if attempts == 1 else 's'}"

@@ -44,7 +44,7 @@ class AccessControl:
         self.authenticate: Authenticate | None = authenticate
         self.authorize: Authorize | None = authorize
         self.warnings: Warnings = Warnings()
-        """Those of the runtime, while there is one."""
+        """The warnings of the runtime, while there is one."""
         self._wants_message = authorize is not None and _has_parameter(authorize, "message")
 
     async def admit(self, handshake: Handshake) -> Admission | BusError:

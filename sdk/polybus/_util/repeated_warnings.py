@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Any, Final
 
-from attrs import define
+from attrs import define, field
 
 from .._validation import in_one_line
 
@@ -35,6 +35,7 @@ class _Kind:
     """Arguments of the last one that was not written."""
 
 
+@define(eq=False)
 class Warnings:
     """Warnings that a peer can cause: one that connects again and again must not fill the log with them.
 
@@ -44,12 +45,9 @@ class Warnings:
             warning of its kind.
     """
 
-    def __init__(
-        self, clock: Callable[[], float] = time.monotonic, watch: Callable[[Warnings, float], None] | None = None
-    ) -> None:
-        self._clock = clock
-        self._watch = watch
-        self._kinds: dict[tuple[str, Hashable], _Kind] = {}
+    _clock: Callable[[], float] = time.monotonic
+    _watch: Callable[[Warnings, float], None] | None = None
+    _kinds: dict[tuple[str, Hashable], _Kind] = field(factory=dict, init=False)
 
     def warn(
         self,

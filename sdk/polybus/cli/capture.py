@@ -12,9 +12,9 @@ from attrs import asdict
 from rich.console import Console
 
 from .. import capture
+from .._validation import counted
 from .options import Folder, Json, argument
 from .problems import PeerError
-from .show import counted
 from .values import json_line
 
 commands: typer.Typer = typer.Typer(

@@ -41,7 +41,7 @@ def python_files(folder: Path) -> Iterator[str]:
 
 
 def look(folder: Path) -> dict[str, tuple[int, int]]:
-    """When each Python file was written, and its size."""
+    """Time and size of each Python file."""
     seen: dict[str, tuple[int, int]] = {}
     for path in python_files(folder):
         try:

@@ -10,11 +10,6 @@ from rich.text import Text
 from .._validation import in_one_line
 
 
-def counted(count: int, thing: str) -> str:
-    """So many things: one of them is no several."""
-    return f"{count} {thing}{'' if count == 1 else 's'}"
-
-
 class Printer:
     """Writes to stdout; colours follow the terminal and NO_COLOR."""
 

@@ -25,7 +25,7 @@ _FOR_EVER: Final = 1e9
 """Seconds."""
 
 _CONTROLS = re.compile(r"[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-"""What JSON may have in texts as it is, and is nothing for a terminal; the others it has escaped."""
+"""Characters that JSON may have in texts as they are, and that are nothing for a terminal; the others it has escaped."""
 
 _FAREWELL = 0.3
 """Seconds for a peer to answer the goodbye: a command ends by its deadline, also where nobody answers at all."""
@@ -74,7 +74,7 @@ def connecting(
 def check_for_cluster(header: list[str] | None, ca: Path | None) -> None:
     """Raise UsageError for options that a node of a cluster has no use for."""
     if header:
-        raise UsageError("--header: a cluster reads none; a token stands before the host, nats+tcp://TOKEN@host/name")
+        raise UsageError("--header: a cluster reads none; a token stands before the host of its URL, as TOKEN@host")
     if ca is not None:
         raise UsageError("--ca: of a cluster set SSL_CERT_FILE in the environment, as for its workers")
 

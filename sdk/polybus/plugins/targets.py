@@ -23,7 +23,7 @@ def resolve_target(
     """
     if isinstance(target, str):
         adapter, transport, address = resolve_url(target, protocol)
-        if slips := mistyped_options(target, protocol):
+        if "?" in target and (slips := mistyped_options(target, protocol)):
             logger.warning("%s?, in %s; it is no option, and goes to the server as it is", slips, without_password(target))
         return adapter, transport.connector(address)
     check_transport(target, verb)

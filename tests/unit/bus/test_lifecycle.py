@@ -1163,5 +1163,5 @@ async def test_who_asks_a_bus_that_is_being_left_is_told_so_and_not_that_nobody_
 async def test_a_bus_says_in_a_word_what_it_is() -> None:
     assert repr(Bus()) == "<Bus not entered, 0 handlers>"
     async with pair(Bus()) as client:
-        assert repr(client).startswith("<Bus ready, 1 links, ")
+        assert repr(client).startswith("<Bus ready, 1 link, ")
     assert repr(client).startswith("<Bus not entered, ")

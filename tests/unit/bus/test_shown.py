@@ -18,14 +18,14 @@ pytestmark = pytest.mark.anyio
 @bounded
 async def test_the_repr_of_a_bus_says_whether_it_runs_and_how_many_links_it_has() -> None:
     bus = Bus()
-    assert repr(bus) == "<Bus not entered>"
+    assert repr(bus) == "<Bus not entered, 0 handlers>"
     async with bus:
-        assert repr(bus) == "<Bus running, 0 links>"
+        assert repr(bus) == "<Bus ready, 0 links, 0 handlers>"
         async with pair(bus):
-            assert repr(bus) == "<Bus running, 1 link>"
+            assert repr(bus) == "<Bus ready, 1 link, 0 handlers>"
         await bus.drain()
-        assert repr(bus).startswith("<Bus draining, ")
-    assert repr(bus) == "<Bus not entered>"
+        assert repr(bus).startswith("<Bus leaving, ")
+    assert repr(bus) == "<Bus not entered, 0 handlers>"
 
 
 @pytest.mark.native

@@ -132,8 +132,9 @@ def test_it_ends_when_a_side_will_have_it_no_more(tmp_path: Path) -> None:
                     welcome = False
                     await server.peers[0].aclose("who are you?")
                     _, told = await anyio.to_thread.run_sync(lambda: process.communicate(timeout=60))
-                    assert (process.returncode, len(told.splitlines())) == (1, 1)
-                    assert "identify yourself" in told
+                    *logged, last = told.splitlines()
+                    assert process.returncode == 1 and "identify yourself" in last
+                    assert "is lost: who are you?" in logged[0] and all("polybus.link" in line for line in logged)
                 finally:
                     process.kill()
                     process.communicate()

@@ -89,8 +89,8 @@ def test_every_example_is_in_the_index() -> None:
 
 
 @contextmanager
-def server(name: str, *urls: str, **environment: str) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
-    """A serving example in a process of its own; the URL that it prints, and the process."""
+def server(name: str, *urls: str, logs: bool = False, **environment: str) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
+    """A serving example in a process of its own; the URL that it prints, or logs, and the process."""
     path = EXAMPLES / name
     process = subprocess.Popen(
         [sys.executable, "-u", str(path), *urls],
@@ -101,8 +101,9 @@ def server(name: str, *urls: str, **environment: str) -> Iterator[tuple[str, "su
         text=True,
     )
     try:
-        assert process.stdout is not None
-        url = next(line.split()[1] for line in process.stdout if line.startswith("serving "))
+        said = process.stderr if logs else process.stdout
+        assert said is not None
+        url = next(line.rpartition("serving ")[2].strip() for line in said if "serving " in line)
         yield url, process
     finally:
         process.kill()
@@ -164,10 +165,11 @@ def test_two_services_with_one_contract() -> None:
 
 
 def test_the_service_answers_what_runs_when_it_is_told_to_end() -> None:
-    with server("service/service.py", "ubre+tcp://127.0.0.1:0", SECONDS_OF_WORK="0.5") as (url, process):
+    with server("service/service.py", "ubre+tcp://127.0.0.1:0", logs=True, SECONDS_OF_WORK="0.5") as (url, process):
         command = [sys.executable, "-m", "polybus.cli", "request", url, "report", '"Monday"']
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as client:
             assert process.stdout is not None
+            assert process.stdout.readline() == "opening the archive\n"
             assert process.stdout.readline() == "a report is asked for\n"
             process.send_signal(signal.SIGTERM)
             answer = client.communicate(timeout=60)[0]

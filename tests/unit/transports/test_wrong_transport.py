@@ -22,9 +22,11 @@ def authority() -> trustme.CA:
     return trustme.CA()
 
 
-def server_tls(authority: trustme.CA, name: str = "127.0.0.1", **more: datetime) -> ssl.SSLContext:
+def server_tls(
+    authority: trustme.CA, name: str = "127.0.0.1", begin: datetime | None = None, end: datetime | None = None
+) -> ssl.SSLContext:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    authority.issue_cert(name, **more).configure_cert(context)
+    authority.issue_cert(name, not_before=begin, not_after=end).configure_cert(context)
     return context
 
 
@@ -109,8 +111,7 @@ async def test_a_certificate_that_is_not_right_is_told_by_its_cause(
     name: str, expires: int, says: str, authority: trustme.CA
 ) -> None:
     bus, end = Bus(), datetime.now(UTC) + timedelta(days=expires)
-    begin = end - timedelta(days=60)
-    context = server_tls(authority, name, not_before=begin, not_after=end)
+    context = server_tls(authority, name, end - timedelta(days=60), end)
     async with bus.serve("ubre+tls://127.0.0.1:0", tls=context) as server:
         with pytest.raises(ConnectFailed, match=says) as failed:
             async with connect(server.url, tls=client_tls(authority)):
