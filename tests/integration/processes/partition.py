@@ -3,8 +3,8 @@
 * ``node``: a node from the engine
 * ``engine``: an engine, with its nodes, from the other
 
-It is run in a namespace in which it may do anything (``unshare --user --map-root-user --net``), makes another one, and joins them
-by two cables: one that is cut, and one by which it looks at the other side.
+It is run in a namespace in which it may do anything (``unshare --user --map-root-user --net``), makes another one, and joins
+them by two cables: one that is cut, and one by which it looks at the other side.
 """
 
 from __future__ import annotations

@@ -365,7 +365,8 @@ def test_a_node_whose_server_is_about_to_end_leaves_its_groups_first_and_then_as
     assert len(sent(session, Message(Kind.RESPONSE, "", late.id, b"8", JSON), 2.5)) == 1
     session.tick(2.6)
     [wanted] = session.events()
-    assert (type(wanted), wanted.code) == (CloseWanted, 1012)
+    assert isinstance(wanted, CloseWanted)
+    assert wanted.code == 1012
 
 
 def test_all_are_greeted_again_when_servers_have_found_each_other() -> None:
