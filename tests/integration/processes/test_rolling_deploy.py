@@ -128,8 +128,8 @@ async def test_workers_are_replaced_under_load_and_no_request_fails_and_nothing_
         # The node stays, and hears everything; clients miss what comes while they are away.
         await eventually(lambda: Counter(node.got) == Counter(load.published))
         lost = [len(load.published) - len(client.got) for client in clients]
-        done = f"{load.good} requests, {len(load.published)} publications"
-        print(f"{done}, {load.refused} refused and {load.unread} not read; lost: {lost}")
+        print(f"{load.good} requests, {load.refused} refused and {load.unread} not read, which were asked again")
+        print(f"{len(load.published)} publications, missed by clients: {lost}")
         for client in clients:
             assert Counter(client.got) <= Counter(load.published)
             async with client.bus.subscribe("barrier"):
