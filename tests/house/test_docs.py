@@ -28,6 +28,8 @@ LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT 
 FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<text>.*?)^```[ ]*$(?:\s*^```text\n(?P<prints>.*?)^```[ ]*$)?", re.M | re.S)
 FILE_NAME = re.compile(r"# ([\w-]+\.py)$")
 NOT_RUN = "no-run"
+# What the log says on stderr of a link that a program cuts, or of a client that it lets be refused.
+PROVOKED = re.compile(r"the link to \S+ is (lost|back)\b|refused \S+ \(\S+\): ")
 COLUMNS = 96
 
 
