@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 """Characters that begin a line, write over others or turn their direction around (CWE-117, CWE-150, Trojan Source)."""
 _PASSWORD = re.compile(r"(://[^\s/?#:@]*):[^\s/?#]*@")
-_TOKEN = re.compile(r"(\bnats\+\w+://)[^\s/?#:@]+@")
+_TOKEN = re.compile(r"(\bnats\+\w+://)(?!TOKEN@)[^\s/?#:@]+@")  # but in advice, where it stands for one
 _SECRET = re.compile(r"(\bnats\+\w+://\S*[?&](?:token|password|nkey|creds)=)[^\s&#]+")
 
 

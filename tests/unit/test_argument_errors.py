@@ -548,6 +548,7 @@ def test_an_option_that_a_server_does_not_have_is_named(url: str, name: str) -> 
         ("nats+ws://host/?queue=q&token=s3cret&client=me", "nats+ws://host/?queue=q&token=***&client=me"),
         ("nats+tcp://host?nkey=SUs3cret", "nats+tcp://host?nkey=***"),
         ("nats+tcp://host:4222/shop", "nats+tcp://host:4222/shop"),
+        ("write nats+tcp://TOKEN@HOST:4222/NAME", "write nats+tcp://TOKEN@HOST:4222/NAME"),
         ("mail ann@host about nats+tcp", "mail ann@host about nats+tcp"),
     ],
 )

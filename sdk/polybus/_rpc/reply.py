@@ -220,9 +220,7 @@ class UnawaitedFailure:
     def __del__(self) -> None:
         if not self.told:
             error = self.error
-            logger.error(
-                "polybus: the request %r was never awaited, and failed: %s: %s", self.subject, type(error).__name__, error
-            )
+            logger.error("the request %r was never awaited, and failed: %s: %s", self.subject, type(error).__name__, error)
 
 
 def error_of(message: Message, subject: str | int, elapsed: float) -> BusError:

@@ -54,7 +54,7 @@ class Backbone:
     """Buses that were nodes before the engine was lost, and are not back."""
     _down_since: float | None = field(default=None, init=False)
     _outages: int = field(default=0, init=False)
-    """How often the engine was lost."""
+    """Number of times that the engine was lost."""
     _queries: Queries = field(init=False)
 
     def __attrs_post_init__(self) -> None:

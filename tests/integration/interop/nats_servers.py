@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -20,7 +20,7 @@ import pytest
 __all__ = ["VERSIONS", "NatsServer", "binary_of", "nats_server"]
 
 VERSIONS = ["debian", "wheel"]
-_CLIENTS = re.compile(rb"Listening for client connections on 127\.0\.0\.1:(\d+)")
+_CLIENTS = re.compile(rb"Listening for client connections on [\d.]+:(\d+)")
 _WEBSOCKETS = re.compile(rb"Listening for websocket clients on wss?://127\.0\.0\.1:(\d+)")
 
 
@@ -54,8 +54,12 @@ def binary_of(version: str) -> str:
 class NatsServer:
     """A server that runs."""
 
-    def __init__(self, binary: str, config: str = "", *, port: int = -1) -> None:
+    def __init__(
+        self, binary: str, config: str = "", *, port: int = -1, host: str = "127.0.0.1", prefix: Sequence[str] = ()
+    ) -> None:
         self.binary = binary
+        self.host = host
+        self._prefix = prefix
         self.config = config
         self.port = port
         self.websocket_port = 0
@@ -65,7 +69,7 @@ class NatsServer:
 
     @property
     def url(self) -> str:
-        return f"nats+tcp://127.0.0.1:{self.port}"
+        return f"nats+tcp://{self.host}:{self.port}"
 
     @property
     def address(self) -> str:
@@ -79,8 +83,9 @@ class NatsServer:
     def start(self) -> None:
         """Start, and return when it takes clients; again on the same port after `kill`."""
         path = Path(self._folder.name) / "server.conf"
-        path.write_text(f'listen: "127.0.0.1:{self.port}"\nmax_control_line: 4096\n{self.config}\n')
-        self._process = subprocess.Popen([self.binary, "-c", str(path)], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        path.write_text(f'listen: "{self.host}:{self.port}"\nmax_control_line: 4096\n{self.config}\n')
+        command = [*self._prefix, self.binary, "-c", str(path)]
+        self._process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
         assert self._process.stderr is not None
         self._log = self._process.stderr
         seen = b""

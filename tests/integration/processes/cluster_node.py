@@ -3,6 +3,7 @@
 * ``cluster``: the URL of the engine
 * ``ledger``: a file; each message that a handler has taken is a line of it, written before anything is done
 * ``limits``: fields of `Limits`
+* ``url``: where it serves, if not at a free port of loopback
 * ``run``: arguments of `polybus.run`
 """
 
@@ -58,7 +59,7 @@ class Node:
             authenticate=by_header,
             lifespan=self._closing,
         )
-        for name in ("work", "hold", "control", "present"):
+        for name in ("work", "hold", "control", "present", "publish"):
             bus.handle(name)(getattr(self, name))
         bus.on("jobs.*", group="g")(self.job)
         bus.on("news.*", queue=100_000)(self.news)
@@ -97,6 +98,9 @@ class Node:
         """How many clients of this node have subscribed."""
         return sum(pattern in peer.patterns for peer in self.bus.peers)
 
+    async def publish(self, query: dict[str, Any]) -> None:
+        await self.bus.publish(query["subject"], query["body"])
+
     async def control(self, subject: str) -> dict[str, Any]:
         """The counters of this node, whom it knows, and what it has heard of a subject."""
         nodes = await self.bus.nodes()
@@ -111,4 +115,4 @@ class Node:
 
 if __name__ == "__main__":
     given = json.loads(sys.argv[1])
-    polybus.run(Node(given).bus, "ubre+tcp://127.0.0.1:0", **given["run"])
+    polybus.run(Node(given).bus, given.get("url", "ubre+tcp://127.0.0.1:0"), **given["run"])

@@ -101,12 +101,14 @@ class World:
         """An engine that lives."""
         return f"{self.rng.choice([server for server in self.servers if server not in self.down]).url}/shop"
 
-    async def start(self, url: str | None = None, **run: Any) -> Member:
-        """Start a node."""
+    async def start(self, url: str | None = None, *, at: str | None = None, prefix: Sequence[str] = ()) -> Member:
+        """Start a node of that engine; `at` is where it serves, `prefix` a command that starts it elsewhere."""
         ledger = self.folder / str(self.number())
         backend: dict[str, Any] = self.rng.choice([{}, {"uvloop": True}, {"backend": "trio"}])
-        options = {"cluster": url or self.engine(), "ledger": str(ledger), "limits": SILENCE, "run": {**backend, **run}}
-        process = await anyio.to_thread.run_sync(Process, "cluster_node", options)
+        options = {"cluster": url or self.engine(), "ledger": str(ledger), "limits": SILENCE, "run": backend}
+        if at is not None:
+            options["url"] = at
+        process = await anyio.to_thread.run_sync(Process, "cluster_node", options, prefix)
         member = Member(ledger, process)
         await self.group.start(self._live, member)
         return member

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -33,10 +33,10 @@ _ROOT = Path(__file__).parents[3]
 class Process:
     """A program of this package in a process of its own."""
 
-    def __init__(self, module: str, options: dict[str, Any]) -> None:
+    def __init__(self, module: str, options: dict[str, Any], prefix: Sequence[str] = ()) -> None:
         self._log: IO[bytes] = tempfile.TemporaryFile()  # closed in `stop`
         self._process = subprocess.Popen(
-            [sys.executable, "-X", "faulthandler", "-m", _full(module), json.dumps(options)],
+            [*prefix, sys.executable, "-X", "faulthandler", "-m", _full(module), json.dumps(options)],
             cwd=_ROOT,
             stdout=subprocess.PIPE,
             stderr=self._log,

@@ -117,6 +117,9 @@ class NatsDialect(Protocol):
     def tick(self, now: float) -> None:
         """Time has passed."""
 
+    def servers_joined(self) -> None:
+        """Take note that the server has found others."""
+
     def leave(self) -> None:
         """Say goodbye to others than the server, where there is a word for it."""
 

@@ -193,6 +193,9 @@ class NativeDialect:
     def tick(self, now: float) -> None:
         """Nothing is due."""
 
+    def servers_joined(self) -> None:
+        """Do nothing: there is nobody to greet."""
+
     def leave(self) -> None:
         """The protocol has no goodbye: the end of the connection is the end of its subscriptions."""
 

@@ -164,6 +164,8 @@ class NatsSession:
         if info.others != before.others or info.leaving != before.leaving:
             self._connection.events.append(OtherServers(info.others, info.leaving))
         if before.id is not None:
+            if self.state is NatsState.READY and not {*before.others}.issuperset(info.others):
+                self._dialect.servers_joined()
             self._leave_if_idle()
             return
         if not info.headers and connection.options.cluster:

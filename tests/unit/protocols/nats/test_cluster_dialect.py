@@ -365,7 +365,26 @@ def test_a_node_whose_server_is_about_to_end_leaves_its_groups_first_and_then_as
     assert len(sent(session, Message(Kind.RESPONSE, "", late.id, b"8", JSON), 2.5)) == 1
     session.tick(2.6)
     [wanted] = session.events()
-    assert (type(wanted), wanted.code) == (CloseWanted, 1012)
+    assert isinstance(wanted, CloseWanted)
+    assert wanted.code == 1012
+
+
+def test_all_are_greeted_again_when_servers_have_found_each_other() -> None:
+    session, node = ready()
+    asked(session)  # a look at what is under way is due sooner, and stays due
+    session.frames_to_send()
+    *_, due = told(session, INFO.replace(b'"headers"', b'"connect_urls":["127.0.0.1:1"],"headers"'), 2.5)
+    assert due == Due(3.5)
+    session.tick(3.0)
+    assert Due(3.5) in session.events()
+    session.frames_to_send()
+    session.tick(3.5)
+    hello = [frame for frame in session.frames_to_send() if frame.startswith(f"PUB shop.a shop.n.{node}.h ".encode())]
+    assert len(hello) == 1
+    # One that is gone has nobody to greet.
+    told(session, INFO, 4.0)
+    session.tick(6.0)
+    assert not [frame for frame in session.frames_to_send() if frame.startswith(b"PUB shop.a ")]
 
 
 def test_a_node_that_was_away_itself_gives_the_others_time_to_answer() -> None:

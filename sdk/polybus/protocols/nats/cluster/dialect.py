@@ -86,6 +86,7 @@ class ClusterDialect:
         "_fill",
         "_fresh",
         "_greeted",
+        "_hello_at",
         "_held",
         "_liveness",
         "_nodes",
@@ -120,6 +121,7 @@ class ClusterDialect:
         self._greeted: set[str] = set()
         """Nodes that are not known, have spoken since the last look, and were told that this one is there."""
         self._due = math.inf
+        self._hello_at = math.inf
 
     @property
     def idle(self) -> bool:
@@ -137,6 +139,11 @@ class ClusterDialect:
         options = self._connection.options
         payload = _encode({word: self.node, "bus": options.member, "name": options.client})
         self._connection.frames.append(write_publication(subject, reply, b"", payload))
+
+    def servers_joined(self) -> None:
+        """Say hello again, in a moment: a network that was cut in two may be one again, and its halves know nothing of it."""
+        self._hello_at = self._connection.heard + PACE
+        self._connection.events.append(Due(self._hello_at))
 
     def leave(self) -> None:
         """Say goodbye to the others."""
@@ -621,9 +628,17 @@ class ClusterDialect:
             fresh, self._fresh = self._fresh, {}
             for id, asker in fresh.items():
                 self._hold(id, asker)
+        if now < self._due and now < self._hello_at:
+            return
         if now >= self._due:
             self._due = math.inf
             self._look(now)
+        if now >= self._hello_at:
+            self._hello_at = math.inf
+            self._say(f"{self._subjects.cluster}.a", "hello", reply=f"{self._subjects.mine}h")
+        due = min(self._due, self._hello_at)
+        if due < math.inf:  # who calls remembers the nearest time alone
+            self._connection.events.append(Due(due))
 
     def _look(self, now: float) -> None:
         """Ask the nodes that have something of this one, or of which it has something, whether they are there."""
