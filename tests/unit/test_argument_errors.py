@@ -505,7 +505,9 @@ def test_a_subscription_to_what_is_no_type_is_refused_where_it_is_made(returns: 
 
 
 @bounded
-async def test_a_subscription_says_in_the_log_what_it_skips_once_a_minute_and_how_often(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_subscription_says_in_the_log_what_it_skips_once_a_minute_and_how_often(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     bus = Bus()
     async with pair(bus) as client, client.subscribe("news.*", returns=int) as news:
         for body in ("one", "two", "three"):
