@@ -18,6 +18,7 @@ import anyio
 
 import polybus
 from polybus import Bus
+from tests.integration.processes.serving_lines import print_urls
 
 
 def make_bus(kind: str | None) -> Bus:
@@ -47,6 +48,7 @@ def make_bus(kind: str | None) -> Bus:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO)
+    print_urls()
     options = json.loads(sys.argv[1])
     backend = {"backend": options["backend"], "uvloop": options["uvloop"]}
     polybus.run(make_bus(options.get("lifespan")), "ubre+tcp://127.0.0.1:0", **backend, **options.get("run", {}))

@@ -27,6 +27,7 @@ import attrs
 import polybus
 from polybus import Bus, BusError, Context, Forbidden, Identity, Limits, NotFound, RequestError
 from polybus.events import FrameRefused
+from tests.integration.processes.serving_lines import print_urls
 
 
 @attrs.frozen
@@ -193,6 +194,7 @@ def main() -> None:
     server = Server(options)
     backend, uvloop = options.get("backend", "asyncio"), bool(options.get("uvloop"))
     if options.get("run") is not None:
+        print_urls()
         polybus.run(server.bus, "ubre+tcp://127.0.0.1:0", backend=backend, uvloop=uvloop, **options["run"])
         return
     backend_options = {"use_uvloop": True} if uvloop else {}
