@@ -70,13 +70,13 @@ def misfit(error: Exception) -> tuple[str, list[dict[str, str]]]:
     found: Any = getattr(error, "errors", None)
     if callable(found) and hasattr(error, "error_count"):
         said_by_pydantic: Any = found(include_url=False, include_context=False, include_input=False)
-        faults = [_fault_of_pydantic(one) for one in said_by_pydantic[:_MOST]]
+        faults, count = [_fault_of_pydantic(one) for one in said_by_pydantic[:_MOST]], len(said_by_pydantic)
     elif isinstance(error, (ValueError, TypeError, BadRequest)):
-        faults = [_fault_of_text(error)]
+        faults, count = [_fault_of_text(error)], 1
     else:
         return f"a check of it ended in {type(error).__name__}", []
     said = [f"{fault['text']} (at {fault['path']})" if fault["path"] != "$" else fault["text"] for fault in faults[:_TOLD]]
-    more = f"; and {len(faults) - _TOLD} more" if len(faults) > _TOLD else ""
+    more = f"; and {count - _TOLD} more" if count > _TOLD else ""
     return "; ".join(said) + more, faults
 
 
@@ -84,13 +84,15 @@ _MOST: Final = 32
 """Faults of one body that its sender is told of."""
 _TOLD: Final = 3
 """Faults that stand in the text."""
+_LONGEST: Final = 500
+"""Characters of a path or a text: names in them are the sender's own."""
 _PLACE: Final = re.compile(r"(?P<text>.*) - at `(?P<path>[^`]*)`", re.DOTALL)
 _MISSING: Final = re.compile(r"Object missing required field `(?P<name>[^`]*)`")
 
 
 def _fault_of_pydantic(found: Any) -> dict[str, str]:
     path = "$" + "".join(f"[{place}]" if isinstance(place, int) else f".{place}" for place in found["loc"])
-    return {"path": path, "text": str(found["msg"]), "type": str(found["type"])}
+    return _fault(path, str(found["msg"]), str(found["type"]))
 
 
 def _fault_of_text(error: Exception) -> dict[str, str]:
@@ -99,14 +101,15 @@ def _fault_of_text(error: Exception) -> dict[str, str]:
     if place := _PLACE.fullmatch(text):
         text, path = place["text"], place["path"].removeprefix("key in ")
     if missing := _MISSING.fullmatch(text):
-        return {"path": f"{path}.{missing['name']}", "text": "Field required", "type": "missing"}
+        return _fault(f"{path}.{missing['name']}", "Field required", "missing")
     if not isinstance(error, msgspec.ValidationError):
-        return {"path": path, "text": text, "type": "value_error"}
-    return {
-        "path": path,
-        "text": text,
-        "type": "wrong_type" if text.startswith("Expected `") and ", got `" in text else "invalid",
-    }
+        return _fault(path, text, "value_error")
+    return _fault(path, text, "wrong_type" if text.startswith("Expected `") and ", got `" in text else "invalid")
+
+
+def _fault(path: str, text: str, kind: str) -> dict[str, str]:
+    shorter = [part if len(part) <= _LONGEST else f"{part[:_LONGEST]}..." for part in (path, text)]
+    return {"path": shorter[0], "text": shorter[1], "type": kind}
 
 
 def convert_text(text: str, target: Any) -> Any:

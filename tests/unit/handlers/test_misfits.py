@@ -114,3 +114,14 @@ async def test_an_error_that_is_alone_in_a_group_is_the_answer() -> None:
         for subject in ("two", "other"):
             with pytest.raises(RemoteError, match="internal error"):
                 await client.request(subject)
+
+
+@pytest.mark.native
+async def test_a_sender_cannot_have_its_own_words_back_many_times() -> None:
+    pydantic = pytest.importorskip("pydantic")
+    point: Any = pydantic.create_model("Point", x=(int, ...))
+    error = await told(dict[str, point], {f"{number}{'k' * 20_000}": {} for number in range(40)})
+    assert len(error.detail) == 32
+    assert error.text.endswith("; and 37 more")
+    assert len(error.text) + len(str(error.detail)) < 40_000
+    assert {fault["type"] for fault in error.detail} == {"missing"}
