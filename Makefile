@@ -17,26 +17,31 @@ WHEELS := tests/integration/pyodide/wheels
 WHEELS_READY := $(WHEELS)/.ready
 SPARK_CLASSES := $(VENV)/spark-classes.jsa
 # The parts of `make lint`; `make -j` runs them side by side.
-LINTS := lint-style lint-floors lint-mypy lint-pyright
+LINTS := lint-style lint-floors lint-mypy lint-pyright lint-pages
 PIP_INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: help demo test test-all durations bench gate fuzz lint $(LINTS) ready format docs peers web clean FORCE
+.PHONY: help demo demo-all test test-all durations bench bench-peers gate fuzz lint $(LINTS) ready format docs peers web clean FORCE
 
 help:
-	@echo "make demo    a small plant in several processes, over every protocol and transport"
+	@echo "make demo    two programs in a story of twenty seconds"
+	@echo "make demo-all  a small plant in several processes, over every protocol and transport: a minute or two"
 	@echo "make test    the test suite"
 	@echo "make test-all  the same on every event loop: before a release"
 	@echo "make durations  the test suite, and the table of how long its files take"
 	@echo "make bench   throughput and latency beside raw limits and a WebSocket library"
+	@echo "make bench-peers  other libraries beside it, by processor time and by rate"
 	@echo "make gate    the short run of it that CI holds us to"
 	@echo "make fuzz    a decoder under coverage guidance: make fuzz TARGET=csb SECONDS=600"
-	@echo "make lint    ruff, the blocking twin, the floors, mypy, pyright and the completeness of the public types"
+	@echo "make lint    ruff, the blocking twin, the floors, mypy, pyright, also of the programs in docs/, and the completeness of the public types"
 	@echo "make docs    the documentation, into site/"
 	@echo "make format  let ruff rewrite what make lint would complain about"
 	@echo "make clean   remove everything that the other targets made"
 
 demo: $(READY)
 	$(BIN)/polybus demo $(ARGS)
+
+demo-all: $(READY)
+	$(BIN)/polybus demo --all $(ARGS)
 
 # A worker that finds the tests compiled begins in a third of the time, a program that finds the package, too.
 test: export PYTHONDONTWRITEBYTECODE :=
@@ -54,6 +59,10 @@ durations: test
 
 bench: $(READY)
 	$(BIN)/python -m bench $(ARGS)
+
+bench-peers: $(READY) peers
+	@$(PIP_INSTALL) -e '.[bench]' -c constraints.txt
+	$(BIN)/python -m bench --peers $(ARGS)
 
 gate: $(READY)
 	$(BIN)/python -m bench --gate
@@ -80,6 +89,11 @@ lint-pyright: $(READY)
 	$(BIN)/python -m pyright
 	@# --verifytypes heeds neither the configuration nor --pythonpath: it asks the first python on the path.
 	PATH="$(CURDIR)/$(BIN):$$PATH" python -m pyright --verifytypes polybus --ignoreexternal
+
+# What mypy and pyright say of the programs in README and docs/: `make test` leaves these tests to it.
+lint-pages: $(READY)
+	@scripts/debian-packages.sh node
+	POLYBUS_FULL=1 $(BIN)/python -m pytest -q -n 0 tests/house/test_docs.py -k "are_typed or pyright"
 
 # What `make lint docs` needs: an environment that changes under its readers would be none.
 ready: $(READY) $(DOCS_READY)
@@ -125,7 +139,7 @@ $(DOCS_READY): pyproject.toml constraints.txt
 
 # The real peers. Where they cannot be had, the tests that need them are skipped; under .ci/run that is a failure.
 peers: $(READY)
-	@scripts/debian-packages.sh node nats
+	@scripts/debian-packages.sh node nats prometheus
 	@$(MAKE) --silent --no-print-directory $(WHEELS_READY) || { \
 		echo "the wheels for Pyodide cannot be had: without them the tests inside it cannot run" >&2; \
 		test -z "$$POLYBUS_CI"; \

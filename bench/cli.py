@@ -16,9 +16,10 @@ from attrs import asdict
 from . import report
 from .gate import run_gate
 from .machine import describe
+from .peers import PEER_WORKLOADS, ROUNDS, peer_lines
 from .results import Row
 from .runner import Plan, run_workload
-from .systems import MAIN, REFERENCE, SYSTEMS
+from .systems import MAIN, PEERS, REFERENCE, SYSTEMS
 from .systems._base import System
 from .workloads import WORKLOADS, Workload
 
@@ -32,29 +33,47 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     if arguments.gate:
         return run_gate()
-    plan = _plan(arguments)
+    if arguments.peers:
+        _mean_peers(arguments)
+    plan, chosen = _plan(arguments), _systems(arguments)
     if plan.profile:
         Path(plan.profile).mkdir(parents=True, exist_ok=True)
-    machine, started = describe(), datetime.now(UTC)
+    machine, started = describe(chosen), datetime.now(UTC)
     print("\n".join([f"{started:%Y-%m-%d %H:%M} UTC", *report.machine_lines(machine)]), flush=True)
     rows: list[Row] = []
     for workload in _workloads(arguments):
-        systems = [system for system in _systems(arguments) if _takes_part(system, workload)]
-        found = run_workload(workload, systems, plan, _tell)
+        found = run_workload(workload, [system for system in chosen if _takes_part(system, workload)], plan, _tell)
         rows += found
         _tell("")
         print("\n".join(report.workload_lines(workload, found)), flush=True)
     floors, good = report.floor_lines(rows)
-    print("\n".join([*floors, *report.better_rows(rows), "", f"load average at the end {_load()}"]))
+    if arguments.peers:
+        # Floors and targets are of the runs that are made for them.
+        print("\n".join(peer_lines(rows, machine, os.getloadavg(), f"{started:%Y-%m-%d}")))
+        good = True
+    else:
+        print(
+            "\n".join(
+                [*floors, *report.target_lines(rows), *report.better_rows(rows), "", f"load average at the end {_load()}"]
+            )
+        )
     if arguments.json:
         _write(arguments.json, {"at": started.isoformat(), "machine": machine, "plan": asdict(plan)}, rows)
     return 0 if good and not any(row.error for row in rows) else 1
+
+
+def _mean_peers(arguments: argparse.Namespace) -> None:
+    """What --peers stands for, where nothing else is said."""
+    arguments.systems = arguments.systems or list(PEERS)
+    arguments.only = arguments.only or list(PEER_WORKLOADS)
+    arguments.rounds = arguments.rounds or ROUNDS
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description="polybus beside the limits of this machine")
     parser.add_argument("--quick", action="store_true", help="plain asyncio only, short runs")
     parser.add_argument("--full", action="store_true", help="also 5,000 idle connections, and five rounds")
+    parser.add_argument("--peers", action="store_true", help="other libraries by processor time and by rate, five rounds")
     parser.add_argument("--gate", action="store_true", help="the CI gate: exit status 1 when polybus got dear")
     parser.add_argument("--only", type=_names, default=[], metavar="W2_64,...", help="these workloads")
     parser.add_argument("--systems", type=_names, default=[], metavar="ubre-*,...", help="these systems; * is allowed")

@@ -9,7 +9,7 @@ from attrs import frozen
 from .results import Row
 from .systems import CEILING, MAIN
 
-__all__ = ["FLOORS", "GATE", "GOALS", "Floor", "floor_of", "goal_of"]
+__all__ = ["FLOORS", "GATE", "GOALS", "TARGETS", "Floor", "floor_of", "goal_of"]
 
 
 @frozen(kw_only=True)
@@ -83,6 +83,20 @@ GOALS: Mapping[tuple[str, str], float] = {
     ("W6", _BINARY): 2.5,
 }
 """Ratios to R, and KiB for W5: further than the floors, and nothing fails for them."""
+
+_NATS = "nats-json@asyncio"
+
+TARGETS = tuple(
+    target
+    for system in ("nats-cluster@asyncio", "nats-native@asyncio")
+    for target in (
+        Floor(workload="W2_64", system=system, figure="ends_us", at_most=1.15, beside=MAIN),
+        Floor(workload="W2_64", system=system, figure="ends_us", at_most=0.85, beside=_NATS),
+        Floor(workload="W1", system=system, figure="p50_us", at_most=0.75, beside=_NATS),
+        Floor(workload="W3_64", system=system, figure="ends_us", at_most=1.0, beside=_NATS),
+    )
+)
+"""What is wanted of NATS beside a direct connection, and beside nats-py: time of the two ends, without the server's."""
 
 # Processor time per message is what other load on the machine changes least: one of a hundred CI runs must not fail by chance.
 # `cpu_ratio` is that of R divided by ours, so smaller is worse. One-way, R itself costs from 3 to 9 us, as its peer keeps up

@@ -14,6 +14,7 @@ __all__ = ["fan_out", "open_idle"]
 
 _TIMEOUT = 60.0
 _ONE_BY_ONE = 0.3
+_QUIET = 1.5
 
 
 def open_idle(wire: LightWire, url: str, connections: int) -> list[socket.socket]:
@@ -90,6 +91,14 @@ class FanOut:
         """Asks for `count` publications and returns when every connection has all of them."""
         self._forget()
         self.burst(count)
+        self.receive(count)
+
+    def drain(self) -> None:
+        """Throws away what comes until nothing does for a while."""
+        self._receive(until_quiet=_QUIET)
+
+    def receive(self, count: int) -> None:
+        """Returns when every connection has `count` publications more."""
         expected = count * self.frame_size * self.connections
         total = self._receive(until_quiet=_TIMEOUT, expected=expected)
         if total != expected:

@@ -75,10 +75,9 @@ class Child:
         return answer
 
     def last_words(self) -> str:
-        """The last line that it wrote to stderr."""
+        """The end of what it wrote to stderr: of several exceptions each is there, whatever comes last."""
         self._errors.seek(0)
-        lines = self._errors.read().decode(errors="replace").strip().splitlines()
-        return lines[-1][:300] if lines else ""
+        return self._errors.read().decode(errors="replace").strip()[-1500:]
 
     def tell(self, word: str) -> None:
         assert self.process.stdin is not None
@@ -132,8 +131,9 @@ def cpu_seconds(pid: int) -> float:
     if sys.platform == "linux":
         # clock_getcpuclockid(3), which Python has for threads only: the complement of the id, and 2 for "scheduler time".
         return time.clock_gettime((~pid << 3) | 2)
-    times = psutil.Process(pid).cpu_times()
-    return times.user + times.system
+    else:
+        times = psutil.Process(pid).cpu_times()
+        return times.user + times.system
 
 
 def machine_seconds() -> float:

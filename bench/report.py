@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from .floors import FLOORS, floor_of, goal_of
+from .floors import FLOORS, TARGETS, floor_of, goal_of
 from .results import Row
 from .systems import CEILING, MAIN, REFERENCE
 from .workloads import WORKLOADS, Workload
 
-__all__ = ["better_rows", "floor_lines", "machine_lines", "workload_lines"]
+__all__ = ["better_rows", "floor_lines", "machine_lines", "target_lines", "workload_lines"]
 
 Column = tuple[str, Callable[[Row], str]]
 
@@ -59,6 +59,8 @@ def _columns(workload: Workload, rows: Sequence[Row]) -> list[Column]:
         ("CPU us client", lambda row: _number(row.median("client_us"))),
         ("server", lambda row: _number(row.median("server_us"))),
     ]
+    if any(row.median("between_us") for row in rows):
+        columns.append(("between", lambda row: _number(row.median("between_us"))))
     if workload.in_flight == 1 and workload.kind == "request":
         columns += [
             ("p50 us", lambda row: _number(row.median("p50_us"), 0)),
@@ -82,7 +84,8 @@ def workload_lines(workload: Workload, rows: Sequence[Row]) -> list[str]:
     samples = [sample for row in rows for sample in row.samples]
     if disturbed := sum(sample.disturbed for sample in samples):
         lines.append(f"  disturbed by other processes: {disturbed} of {len(samples)} samples")
-    return lines + [f"  {row.system} failed: {row.error}" for row in rows if row.error]
+    lines += [f"  {row.system} failed: {row.error}" for row in rows if row.error]
+    return lines + [f"  {row.system}: not installed: {row.missing}" for row in rows if row.missing]
 
 
 def _verdict(row: Row, rows: Sequence[Row]) -> str:
@@ -118,6 +121,17 @@ def floor_lines(rows: Sequence[Row]) -> tuple[list[str], bool]:
     return (["", "Floors:", *lines] if lines else []), good
 
 
+def target_lines(rows: Sequence[Row]) -> list[str]:
+    """Every target beside another system that was measured: nothing fails for them."""
+    lines = []
+    for target in TARGETS:
+        value = target.value(rows)
+        if value is not None:
+            word = "reached" if target.holds(value) else "MISSED "
+            lines.append(f"  {word} {target.workload:9}{target.system:22}{target.figure:8}{target!s:>20}   is {value:.2f}")
+    return ["", "Targets:", *lines] if lines else []
+
+
 def better_rows(rows: Sequence[Row]) -> list[str]:
     """Where a limit or a peer is ahead of polybus on plain asyncio: said as plainly as the rest."""
     lines = []
@@ -144,6 +158,7 @@ def machine_lines(machine: dict[str, Any]) -> list[str]:
         f"{machine['python']}, {machine['system']}, {machine['cores']} cores, {machine['processor']}",
         f"{packages}; load average {load}",
         f"x R: rate as a multiple of {REFERENCE} right before and after; x F: median rate as a multiple of {CEILING}'s.",
+        "between: processor time of a broker or an engine between the two ends, for a message.",
         "x CPU of R: processor time per message of R as a multiple of this one's, so more is better.",
         "Rates are of this machine at this load: only the ratios travel.",
     ]

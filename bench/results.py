@@ -17,17 +17,22 @@ _QUIET = 0.15
 class Sample:
     """One run of one system in one round.
 
-    `ratio` and `cpu_ratio` compare it with the raw peer right before and after it. `others` is how many cores were busy with
-    something else during these runs: where that is much, rates say little.
+    `between_us` is what a broker or an engine takes that stands between the two ends: `cpu_us` is with it, `ends_us` without.
+    `ratio` and `cpu_ratio` compare it with the raw peer right before and after it; `ends_of_r` and `between_of_r` say the same
+    the other way round, as multiples of what that one takes. `others` is how many cores were busy with something else during
+    these runs: where that is much, rates say little.
     """
 
     rate: float = 0.0
     client_us: float = 0.0
     server_us: float = 0.0
+    between_us: float = 0.0
     p50_us: float = 0.0
     p99_us: float = 0.0
     ratio: float = 0.0
     cpu_ratio: float = 0.0
+    ends_of_r: float = 0.0
+    between_of_r: float = 0.0
     others: float = 0.0
 
     @property
@@ -36,6 +41,10 @@ class Sample:
 
     @property
     def cpu_us(self) -> float:
+        return self.ends_us + self.between_us
+
+    @property
+    def ends_us(self) -> float:
         return self.client_us + self.server_us
 
     @classmethod
@@ -46,6 +55,7 @@ class Sample:
             rate=count / run["seconds"],
             client_us=run["client_cpu"] / count * 1e6,
             server_us=run["server_cpu"] / count * 1e6,
+            between_us=run["between_cpu"] / count * 1e6,
             p50_us=run.get("p50", 0.0) * 1e6,
             p99_us=run.get("p99", 0.0) * 1e6,
             others=run["others"],
@@ -62,6 +72,8 @@ class Row:
     values: dict[str, float] = field(factory=dict)
     """Figures of the workloads that have no rate: memory and start-up."""
     error: str = ""
+    missing: str = ""
+    """What is not installed, so that nothing was measured."""
 
     def median(self, name: str) -> float:
         """Of the samples that nothing disturbed, if there are such."""
@@ -70,12 +82,17 @@ class Row:
         quiet = [sample for sample in self.samples if not sample.disturbed]
         return _median(getattr(sample, name) for sample in quiet or self.samples)
 
+    def of_all(self, name: str) -> list[float]:
+        """One figure of every sample, from the lowest up."""
+        return sorted(getattr(sample, name) for sample in self.samples)
+
     @property
     def measured(self) -> bool:
         return bool(self.samples or self.values)
 
     def as_dict(self) -> dict[str, Any]:
-        names = ["rate", "ratio", "cpu_ratio", "client_us", "server_us", "p50_us", "p99_us"]
+        names = ["rate", "ratio", "cpu_ratio", "ends_of_r", "between_of_r"]
+        names += ["client_us", "server_us", "between_us", "ends_us", "p50_us", "p99_us"]
         medians = {name: self.median(name) for name in names} if self.samples else dict(self.values)
         return {**asdict(self), "median": medians}
 

@@ -38,15 +38,18 @@ class Plan:
 
 
 def run_workload(workload: Workload, systems: Sequence[System], plan: Plan, tell: Callable[[str], None]) -> list[Row]:
-    """The rows of one workload, the reference first."""
+    """The rows of one workload, the reference first, and last those of the systems that are not installed."""
+    absent = {system.key: missing for system in systems if (missing := system.missing)}
+    systems = [system for system in systems if system.key not in absent]
     if workload.kind == "startup":
         return startup.measure(systems, tell)
+    rows = [Row(workload=workload.name, system=key, missing=missing) for key, missing in absent.items()]
     if workload.kind == "memory":
-        return [_memory_row(workload, system, tell) for system in systems]
+        return [_memory_row(workload, system, tell) for system in systems] + rows
     with ExitStack() as stack:
         if workload.awake:
             stack.enter_context(spinners())
-        return _interleaved(workload, systems, plan, tell)
+        return _interleaved(workload, systems, plan, tell) + rows
 
 
 def _interleaved(workload: Workload, systems: Sequence[System], plan: Plan, tell: Callable[[str], None]) -> list[Row]:
@@ -62,7 +65,7 @@ def _interleaved(workload: Workload, systems: Sequence[System], plan: Plan, tell
             if sample is not None and (near := [raw for raw in (before, after) if raw is not None]):
                 rows[system.key].samples[-1] = compared(sample, near)
             before = after
-    rows[REFERENCE].samples[:] = [evolve(raw, ratio=1.0, cpu_ratio=1.0) for raw in rows[REFERENCE].samples]
+    rows[REFERENCE].samples[:] = [evolve(raw, ratio=1.0, cpu_ratio=1.0, ends_of_r=1.0) for raw in rows[REFERENCE].samples]
     return list(rows.values())
 
 
@@ -71,7 +74,14 @@ def compared(sample: Sample, near: Sequence[Sample]) -> Sample:
     rate = sum(raw.rate for raw in near) / len(near)
     cpu_us = sum(raw.cpu_us for raw in near) / len(near)
     others = max(run.others for run in (sample, *near))
-    return evolve(sample, ratio=sample.rate / rate, cpu_ratio=cpu_us / sample.cpu_us, others=others)
+    return evolve(
+        sample,
+        ratio=sample.rate / rate,
+        cpu_ratio=cpu_us / sample.cpu_us,
+        ends_of_r=sample.ends_us / cpu_us,
+        between_of_r=sample.between_us / cpu_us,
+        others=others,
+    )
 
 
 def _sample(workload: Workload, system: System, plan: Plan, rows: dict[str, Row]) -> Sample | None:

@@ -158,6 +158,11 @@ ROWS: tuple[tuple[str, Cell, Cell], ...] = (
         lambda wire: "sent" if wire.headers and not wire.asks_before_headers else "–",
         _when(lambda wire: wire.headers),
     ),
+    (
+        "headers of the answer",
+        lambda wire: "sent" if wire.headers and wire.answer_headers and not wire.asks_before_headers else "–",
+        _when(lambda wire: wire.headers and wire.answer_headers),
+    ),
     ("numbers as subjects", _when(lambda wire: wire.numbers), _when(lambda wire: wire.numbers)),
     ("several peers on one connection", _when(lambda wire: wire.many_peers), _when(lambda wire: wire.many_peers)),
 )
@@ -175,8 +180,9 @@ def features() -> str:
         cells = " | ".join(_both(bare(wire), ours(wire)) for wire in wires.values())
         lines.append(f"| {title} | {cells} |")
     notes = (
-        '"polybus only": with a bare peer it is `Unsupported`. "sent": it is written, and a bare peer may ignore it. What the',
-        "verbs promise is the same for all: see [delivery promises](../explanation/delivery.md).",
+        '"polybus only": with a bare peer it is `Unsupported`. "sent": it is written, and a bare peer may ignore it. Headers',
+        "that a handler sets for its answer are left out where the wire has none. What the verbs promise is the same for all:",
+        "see [delivery promises](../explanation/delivery.md).",
     )
     return FEATURES + "\n".join((*lines, "", *notes, ""))
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# debian-packages.sh [python] [node] [web] [java] [nats]: installs what is missing of these, when run as root on a Debian;
+# debian-packages.sh [python] [node] [web] [java] [nats] [prometheus]: installs what is missing of these, when run as root on a Debian;
 # anywhere else it prints what is missing. Does nothing, and asks no network, when nothing is missing.
 set -eu
 
@@ -30,8 +30,11 @@ for part in "${@:-python}"; do
             [ -x /usr/sbin/nats-server ] || [ -x /usr/bin/nats-server ] || [ -x /usr/local/bin/nats-server ] ||
                 packages+=(nats-server)
             ;;
+        prometheus)
+            command -v prometheus >/dev/null || packages+=(prometheus)
+            ;;
         *)
-            echo "debian-packages.sh: unknown part '$part' (python, node, web, java, nats)" >&2
+            echo "debian-packages.sh: unknown part '$part' (python, node, web, java, nats, prometheus)" >&2
             exit 2
             ;;
     esac
@@ -48,7 +51,7 @@ fi
 
 echo "installing ${packages[*]}"
 export DEBIAN_FRONTEND=noninteractive
-# Installing nginx or nats-server would start it too, on every address; the tests start their own, on a loopback address.
+# Installing nginx, nats-server or prometheus would start it too, on every address; the tests start their own, on a loopback address.
 policy=/usr/sbin/policy-rc.d
 if [ ! -e "$policy" ]; then
     trap 'rm -f "$policy"' EXIT

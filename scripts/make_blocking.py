@@ -28,13 +28,14 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 # Registering handlers does not block: that is done on the `Bus`.
 BUS_VERBS = """
-request notify publish publish_nowait subscribe stream channel connect serve record tunnel peers peers_of user nodes present
+request as_ notify publish publish_nowait subscribe stream channel connect serve record tunnel peers peers_of user nodes present
 stats events drain wait_closed
 """
 PEER_VERBS = """
 id identity identity_key address protocol transport connected_at request publish subscribe notify stream channel tunnel aclose
 """
 REMOTE_PEER_VERBS = "id node identity_key protocol request notify publish stream channel"
+CALLER_VERBS = "identity request notify stream channel"
 USER_VERBS = "key request notify publish stream channel online peers"
 LISTENER_VERBS = "url peers"
 RENAMED = {"aclose": "close"}
@@ -45,6 +46,8 @@ class BlockingBus:
 
     A request gives its answer, not a `Reply`: for several at a time use several threads.
     """
+
+    __context_part__: ClassVar[ContextPart]
 
     def __init__(self, bus: Bus, run: Run) -> None:
         self._bus = bus
@@ -59,7 +62,7 @@ class BlockingBus:
 '''
 
 PEER = '''
-AnyPeer: TypeAlias = "Peer | BlockingPeer"
+AnyPeer: TypeAlias = "Peer | RemotePeer | BlockingPeer | BlockingRemotePeer"
 Recipient: TypeAlias = "AnyPeer | None"
 Texts: TypeAlias = "Mapping[str, str] | None"
 """Text to text: headers, or the parameters of a tunnel."""
@@ -76,6 +79,8 @@ def asynchronous(to: Any) -> Any:
 
 class BlockingPeer:
     """A `Peer` whose verbs block the calling thread."""
+
+    __context_part__: ClassVar[ContextPart]
 
     def __init__(self, peer: Peer, run: Run) -> None:
         self._peer = peer
@@ -122,6 +127,35 @@ class BlockingUser:
         return repr(self._user)
 '''
 
+CALLER = '''
+class BlockingCaller:
+    """A `Caller` whose verbs block the calling thread."""
+
+    def __init__(self, caller: Caller, run: Run) -> None:
+        self._caller = caller
+        self._run = run
+
+    def __repr__(self) -> str:
+        return repr(self._caller)
+'''
+
+CLIENT = '''
+    def client(self, contract: TypeForm[P], prefix: str = "") -> P:
+        """Make an object with the methods of a Protocol class, plain ones, each of which waits for its answer.
+
+        ``users = bus.client(Users, "user")``, and ``users.get(GetUser(7))`` asks for ``user.get``.
+
+        Args:
+            contract: A `typing.Protocol` with ``def`` methods of one body, which for streams return ``Iterator[T]``. One with
+                ``async def`` methods is for `Bus.client`: it would say to type checkers that its answers are to be awaited.
+            prefix: Subjects are this, a dot, and the name of the method.
+
+        Raises:
+            TypeError: It is no contract, or makes no subjects; the text names class and method, and what to write.
+        """
+        return blocking_client_of(self, contract, prefix)
+'''
+
 LISTENER = '''
 class BlockingListener:
     """A `Listener`, seen from a thread."""
@@ -137,22 +171,26 @@ MODULE = '''\
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar, overload
 
 from .._bus.cluster import Survey
 from .._bus.remote_peer import RemotePeer
+from .._handlers.signature import ContextPart
 from .._peer.peer import Peer
+from ..contracts.client import blocking_client_of
 
 from .items import BlockingBlock, BlockingChannel, BlockingItems, BlockingSubscription, BlockingTunnel, Run, awaited, called
 {imports}
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeForm
     {typing}
 
-__all__ = ["BlockingBus", "BlockingListener", "BlockingPeer", "BlockingRemotePeer", "BlockingUser"]
+__all__ = ["BlockingBus", "BlockingCaller", "BlockingListener", "BlockingPeer", "BlockingRemotePeer", "BlockingUser"]
 
 In = TypeVar("In")
 Out = TypeVar("Out")
+P = TypeVar("P")
 T = TypeVar("T")
 '''
 
@@ -166,6 +204,7 @@ RETURNS = {
     "Subscription": ("BlockingSubscription[{0}]", "BlockingSubscription({call}, self._run)"),
     "Connector": ("BlockingTunnel", "BlockingTunnel({call}, self._run)"),
     "Survey": ("Survey[{0}]", "surveyed(self._run, lambda: {call})"),
+    "Caller": ("BlockingCaller", "BlockingCaller({call}, self._run)"),
     "User": ("BlockingUser", "BlockingUser({call}, self._run)"),
     "bool": ("bool", "bool(self._run(lambda: {call}))"),
     "list": ("list[{0}]", "[{made} for made in self._run(called, lambda: {call})]"),
@@ -173,7 +212,7 @@ RETURNS = {
 """What the twin gives in place of what the verb gives: the annotation, and how it comes about."""
 
 ALIASES = (
-    (r"\bPeer \| None", "Recipient"),
+    (r"\b(Any)?Peer \| None", "Recipient"),
     (r"\bPeer\b", "AnyPeer"),
     (r"Mapping\[str, str\] \| None", "Texts"),
     (r"str \| int \| Subject\[Any, Any\]", "AnySubject"),
@@ -239,7 +278,7 @@ def source_of(cls: type) -> Source:
     for member in vars(cls).values():
         function = member.fget if isinstance(member, property) else member
         if inspect.isfunction(function):
-            return Source(Path(function.__code__.co_filename))
+            return Source(Path(inspect.unwrap(function).__code__.co_filename))
     raise LookupError(f"{cls.__name__} has no methods")
 
 
@@ -359,15 +398,16 @@ def module() -> str:
         PEER: Twin(polybus.Peer, PEER_VERBS),
         REMOTE_PEER: Twin(polybus.RemotePeer, REMOTE_PEER_VERBS),
         USER: Twin(polybus.User, USER_VERBS),
+        CALLER: Twin(polybus.Caller, CALLER_VERBS),
         LISTENER: Twin(polybus.Listener, LISTENER_VERBS),
         BUS: Twin(polybus.Bus, BUS_VERBS),
     }
-    named = set(re.findall(r"\w+", MODULE))
+    named = {*re.findall(r"\w+", MODULE), "AnyPeer"}
     defaults = set().union(*(twin.imports for twin in parts.values()))
     typing = set().union(*(twin.typing for twin in parts.values())) - defaults
     typed = "\n    ".join(line for line in typing if line.split()[-1] not in named)
     head = MODULE.format(imports="\n".join(defaults), typing=typed)
-    text = "\n".join((head, *(f"{frame}{twin.text}\n" for frame, twin in parts.items())))
+    text = "\n".join((head, *(f"{frame}{'' if frame is LISTENER else CLIENT}{twin.text}\n" for frame, twin in parts.items())))
     for command in (("check", "--fix", "--quiet", "--select", "I,F401"), ("format", "--quiet")):
         ruff = (sys.executable, "-m", "ruff", *command, "--stdin-filename", str(FOLDER / "verbs.py"), "-")
         text = subprocess.run(ruff, input=text, stdout=subprocess.PIPE, text=True, check=True, cwd=PACKAGE).stdout

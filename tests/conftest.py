@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.distribution import scope_of, seconds_by_file
+from tests.distribution import load, scope_of, seconds_by_file
 from tests.loops import ASYNCIO, FULL, LOOPS, PARAMS, TRIO, left_out
 
 # A machine with other work to do is no failure: hypothesis would else take 200 ms for one example as one. Where a change is
@@ -20,6 +20,7 @@ _USUAL = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], d
 settings.register_profile("polybus", _USUAL)
 settings.register_profile("long", _USUAL, max_examples=3000, derandomize=False)
 settings.load_profile("polybus")
+pytest.register_assert_rewrite("polybus.testing.contract")  # as it does itself, where it is not loaded before pytest
 
 
 @pytest.fixture(
@@ -32,11 +33,22 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     return backend
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """The workers that share the tests begin as such forks, too."""
+    if sys.platform == "linux" and config.getoption("numprocesses", None) and not FULL:
+        from tests.fork_server import may_fork
+
+        may_fork(True)
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_collection() -> Generator[None, Any, Any]:
+def pytest_collection(session: pytest.Session) -> Generator[None, Any, Any]:
     """Collect no garbage among a million objects that stay, neither meanwhile nor with each `gc.collect` of a test."""
     gc.disable()
     try:
+        if (worker := getattr(session.config, "workerinput", None)) is not None:
+            number, workers = int(worker["workerid"].removeprefix("gw")), worker["workercount"]
+            load([session.config.invocation_params.dir / name for name in session.config.args], number, workers)
         return (yield)
     finally:
         gc.enable()

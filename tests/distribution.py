@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import functools
+import importlib
+import os
 import re
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-__all__ = ["scheduler", "scope_of", "seconds_by_file"]
+import pytest
 
+__all__ = ["load", "scheduler", "scope_of", "seconds_by_file"]
+
+_ROOT = Path(__file__).parents[1]
 _TABLE = Path(__file__).with_name("durations.md")
 _ROW = re.compile(r"\| `(?P<file>tests/\S+\.py)` \| \d+ \| (?P<seconds>[\d.]+) \|")
 
 TOGETHER = {
-    "tests/integration/spark/": re.compile(r"/spark/(?!test_(killed|plots|session|storage|submit)\.py)"),
+    "tests/integration/spark/": re.compile(r"/spark/(?!test_(killed|plots|storage|submit)\.py)"),
     "tests/integration/browser/": re.compile(r"/browser/|/web/test_(browser|chat_page|nginx)\.py"),
 }
-"""Files that share what is expensive: a JVM, a browser. Others of these folders have none, or one of their own."""
+"""Files that share what is expensive: a JVM, a browser. Others of these folders have none, or one of their own. A second JVM
+would load and compile everything anew."""
 BY_CLASS = re.compile(r"contract/|contract\.py$|test_suite\.py$")
 """Files that share nothing, and whose classes are as long as other files."""
 
@@ -41,6 +50,24 @@ def seconds_by_file() -> dict[str, float]:
         for row in _ROW.finditer(_TABLE.read_text()):
             seconds[scope_of(row["file"])] += float(row["seconds"])
     return seconds
+
+
+def load(folders: Iterable[Path], number: int, workers: int) -> None:
+    """Import the modules of tests in these folders, each of the workers from another place on.
+
+    Where nothing is compiled as yet, as in a new checkout, each compiles a share of them, and finds the others compiled.
+    """
+    files = sorted(chain.from_iterable(map(_tests_in, folders)))
+    begin = len(files) * number // workers
+    for file in files[begin:] + files[:begin]:
+        with suppress(Exception, pytest.skip.Exception):  # pytest tries it again, and says it
+            importlib.import_module(".".join(file.relative_to(_ROOT).with_suffix("").parts))
+
+
+def _tests_in(folder: Path) -> Iterator[Path]:
+    for place, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".") and name != "node_modules"]
+        yield from (Path(place, name) for name in files if name.startswith("test_") and name.endswith(".py"))
 
 
 def scheduler(config: Any, log: Any) -> Any:

@@ -2,7 +2,8 @@
 
 Such a program is ready in 20 ms where an interpreter takes 0.3 to 0.6 s. It is a child of the process that asked, has the
 arguments, folder, environment and files that it was given, and ends as any interpreter does. What depends on how an interpreter
-begins (which modules are loaded, its memory) is marked `own_interpreter`; `make test-all` forks nothing.
+begins (which modules are loaded, its memory) is marked `own_interpreter`; `make test-all` forks nothing. A program that starts
+programs itself, as a process with workers does, has a server of its own: a fork of it that was made before it began.
 
 Imported, this file is the client; run, it is the server. Only Linux makes a grandchild a child: elsewhere nothing is forked.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import faulthandler
+import fcntl
 import gc
 import importlib
 import io
@@ -32,7 +34,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["may_fork"]
+__all__ = ["LOADED", "may_fork"]
 
 MODULES: Final = (
     "anyio._backends._asyncio anyio._backends._trio fastapi httpx msgspec numpy pyarrow.parquet rich.console typer uvicorn "
@@ -41,9 +43,15 @@ MODULES: Final = (
 ).split()
 """What programs need, so far as it is installed."""
 
+LOADED: Final = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"
+"""For pytest's option `-W`, where it need not rewrite what the fork server has loaded."""
+
 _PYTHON: Final = sys.executable
 _SUBREAPER: Final = 36
 _MOST: Final = 1 << 16
+_FILES: Final = 32
+_STARTERS: Final = ("workers", "demo", "--reload", "sys.stdin.readline")
+"""Words in the arguments of programs that start others; the last is of a worker of pytest-xdist."""
 _RESOURCES: Final = sorted({getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")})
 
 
@@ -63,17 +71,12 @@ def _read_at_start(environment: dict[str, str]) -> dict[str, str]:
 class _Server:
     """The process that forks, for the process that asks."""
 
-    def __init__(self) -> None:
+    def __init__(self, connection: socket.socket, process: subprocess.Popen[bytes] | None = None) -> None:
         self.owner = os.getpid()
         self.environment = _read_at_start(dict(os.environ))
         self.limits = _limits()
         self._prctl = ctypes.CDLL(None).prctl
-        self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            command = [_PYTHON, "-W", "error", __file__, str(theirs.fileno())]
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True
-            )
+        self._connection, self._process = connection, process  # which ends with the connection
 
     def start(self, program: bytes, files: Sequence[int]) -> int:
         """The number of the new process."""
@@ -87,6 +90,15 @@ class _Server:
         if not answer:
             raise RuntimeError("the fork server has ended")
         return int(answer)
+
+
+def _begun() -> _Server:
+    """A server that has just been started."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        command = [_PYTHON, "-W", "error", __file__, str(theirs.fileno())]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True)
+    return _Server(ours, process)
 
 
 _execute: Any = getattr(subprocess, "_fork_exec", None)
@@ -119,7 +131,10 @@ def _options(command: list[str]) -> dict[str, Any] | None:
     else:
         return None
     kind, what = found["kind"], found["what"]
-    about_imports = what == "pytest" if kind == "-m" else kind == "-c" and ("sys.modules" in what or "sys.meta_path" in what)
+    if kind == "-m":  # pytest warns of modules that were loaded before it, unless it is told not to
+        about_imports = what == "pytest" and LOADED not in found["arguments"]
+    else:
+        about_imports = kind == "-c" and ("sys.modules" in what or "sys.meta_path" in what)
     return None if about_imports else found
 
 
@@ -127,22 +142,27 @@ def _fork(*given: Any) -> int:
     """Take the place of `fork_exec` of `subprocess`: a fork of the server where that comes to the same."""
     global _server
     command, executables, _, keep, folder, environment = given[:6]
-    plain = executables == (os.fsencode(_PYTHON),) and set(keep) == {given[13]}
-    plain = plain and given[16:22] == (-1, None, None, None, -1, None)
+    plain = executables == (os.fsencode(_PYTHON),) and given[17:22] == (None, None, None, -1, None)
     options = _options([os.fsdecode(each) for each in command]) if plain else None
     ends = [end if end != -1 else standard for end, standard in zip((given[6], given[9], given[11]), range(3), strict=True)]
-    if options is None or not all(map(_is_open, ends)):
+    further = sorted({*keep} - {given[13]})
+    if options is None or not all(map(_is_open, ends)) or len(further) > _FILES - 3 or options["what"] == __file__:
         return int(_execute(*given))
     with _lock:
         if _server is None or _server.owner != os.getpid():
-            _server = _Server()
+            _server = _begun()
         pairs = dict(os.environ) if environment is None else dict(os.fsdecode(each).split("=", 1) for each in environment)
         folder = os.getcwd() if folder is None else os.fsdecode(folder)
-        program = json.dumps({**options, "folder": folder, "environment": pairs, "session": bool(given[15])}).encode()
+        place = {"folder": folder, "environment": pairs, "files": further, "session": bool(given[15]), "group": given[16]}
+        program = json.dumps({**options, **place, "starts": _starts_others(options)}).encode()
         same = _read_at_start(pairs) == _server.environment and _limits() == _server.limits
         if same and len(program) < _MOST and Path(folder).is_dir():
-            return _server.start(program, ends)
+            return _server.start(program, [*ends, *further])
     return int(_execute(*given))
+
+
+def _starts_others(options: dict[str, Any]) -> bool:
+    return any(word in each for word in _STARTERS for each in (options["what"], *options["arguments"]))
 
 
 def _is_open(file: int) -> bool:
@@ -159,7 +179,7 @@ def _is_open(file: int) -> bool:
 def _serve(connection: socket.socket) -> dict[str, Any]:
     """Fork for each program that is asked for; returns what to run, in the fork."""
     while True:
-        program, files, _, _ = socket.recv_fds(connection, _MOST, 3)
+        program, files, _, _ = socket.recv_fds(connection, _MOST, _FILES)
         if not program:
             os._exit(0)
         reading, writing = os.pipe()
@@ -175,15 +195,40 @@ def _serve(connection: socket.socket) -> dict[str, Any]:
             os.close(reading)
             os.close(writing)
             connection.close()
-            for standard, file in enumerate(files):
-                os.dup2(file, standard)
-            for file in set(files) - {0, 1, 2}:
-                os.close(file)
-            return dict(json.loads(program))
+            asked = dict(json.loads(program))
+            _take(files, [0, 1, 2, *asked["files"]])
+            return asked
         os.waitpid(between, 0)
         connection.send(os.read(reading, 100))
         for file in (*files, reading, writing):
             os.close(file)
+
+
+def _take(files: list[int], places: list[int]) -> None:
+    """Have these open files where they are expected."""
+    above = [fcntl.fcntl(file, fcntl.F_DUPFD, max(places) + 1) for file in files]
+    for file in files:
+        os.close(file)
+    for file, place in zip(above, places, strict=True):
+        os.dup2(file, place)
+        os.close(file)
+
+
+def _begin_server() -> dict[str, Any] | None:
+    """Give this program, which has not begun, a server of its own; in the forks of that one, returns what to run."""
+    global _server
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork() == 0:
+        os.setsid()
+        ours.close()
+        with open(os.devnull, "r+b", buffering=0) as nothing:
+            for standard in range(3):
+                os.dup2(nothing.fileno(), standard)
+        return _serve(theirs)
+    theirs.close()
+    _server = _Server(ours)
+    may_fork(True)
+    return None
 
 
 def _filter_warnings(options: list[str]) -> None:
@@ -202,6 +247,8 @@ def _begin(program: dict[str, Any], path: list[str]) -> None:
     """Become an interpreter that has just begun."""
     if program["session"]:
         os.setsid()
+    if program["group"] >= 0:
+        os.setpgid(0, program["group"])
     os.chdir(program["folder"])
     os.environ.clear()
     os.environ.update(program["environment"])
@@ -288,9 +335,16 @@ def main() -> None:
             importlib.import_module(module)
     gc.collect()
     gc.freeze()
-    program = _serve(connection)
-    _begin(program, path)
-    _end(_run(program))
+    program: dict[str, Any] | None = _serve(connection)
+    begun = program
+    while program is not None:
+        begun = program
+        program = _begin_server() if begun["starts"] else None
+    assert begun is not None
+    if begun["starts"]:
+        gc.unfreeze()  # a worker of the tests asks who refers to what, and freezes by itself
+    _begin(begun, path)
+    _end(_run(begun))
 
 
 if __name__ == "__main__":

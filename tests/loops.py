@@ -7,6 +7,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable
 from importlib.util import find_spec
+from inspect import iscoroutinefunction, signature
 from itertools import combinations
 from typing import Any
 from zlib import crc32
@@ -27,7 +28,7 @@ __all__ = [
 ]
 
 ASYNCIO, UVLOOP, TRIO = "asyncio", "asyncio+uvloop", "trio"
-LOOPS = (ASYNCIO, UVLOOP, TRIO)
+LOOPS: tuple[str, ...] = (ASYNCIO,) if sys.platform == "emscripten" else (ASYNCIO, UVLOOP, TRIO)
 
 FULL = bool(os.environ.get("POLYBUS_FULL"))
 """The tier of `make test-all`: everything on every loop."""
@@ -43,7 +44,7 @@ PARAMS: dict[str, Any] = {
 @pytest.fixture(
     scope="module",  # as in anyio itself, so that a module may share an asynchronous fixture
     name="anyio_backend",
-    params=list(PARAMS.values()),
+    params=[PARAMS[loop] for loop in LOOPS],
 )
 def every_loop(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     """Runs a test that is marked `anyio` on each event loop, in every tier: for tests of what depends on the loop.
@@ -57,7 +58,7 @@ def every_loop(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
 
 
 def _in_virtual_time(*others: Any) -> Any:
-    @pytest.fixture(scope="module", name="anyio_backend", params=[ASYNCIO, *others, TRIO])
+    @pytest.fixture(scope="module", name="anyio_backend", params=[ASYNCIO] if len(LOOPS) == 1 else [ASYNCIO, *others, TRIO])
     def backend(request: pytest.FixtureRequest) -> Any:
         if request.param == TRIO:
             from trio.testing import MockClock
@@ -87,7 +88,7 @@ every_loop_in_virtual_time = _in_virtual_time(PARAMS[UVLOOP])
 def on(loop: str, *rest: Any) -> Any:
     """A class of tests, given last, that runs on these loops alone, where `make test-all` has it run on all."""
     *more, suite = rest
-    assert {loop, *more} <= set(LOOPS)
+    assert {loop, *more} <= set(PARAMS)
     suite.loops = (loop, *more)
     if FULL:
         return suite
@@ -98,8 +99,11 @@ def left_out(items: Iterable[pytest.Item]) -> list[pytest.Item]:
     """Cases that `make test` leaves to `make test-all`.
 
     Each test keeps each of its cases, and each of its loops: that is all pairs of test and case, and of test and loop. Tests
-    with a single case are there in full; one that is `costly` is on one loop, another in each test. Of the cases of a test that
-    is `pairwise` there are as many as all pairs of its parameters' values need. Tests that are marked `full` are left out.
+    with a single case are there in full where the loop matters (`every_loop`, or the test asks which loop it is on); others are
+    on asyncio or on trio, the next test of the module on the other. One that is `costly` is on one loop, another in each test.
+    Of the cases of a test that is `pairwise` there are as many as all pairs of its parameters' values need, of one with
+    `each_value` as many as the values need; of the values of a parameter that is named by `in_turn` there is one, in the next
+    test another. Tests that are marked `full` are left out.
     """
     tests: defaultdict[str, defaultdict[str, list[pytest.Item]]] = defaultdict(lambda: defaultdict(list))
     out = []
@@ -115,24 +119,61 @@ def left_out(items: Iterable[pytest.Item]) -> list[pytest.Item]:
             continue
         first, costly = crc32(name.encode()), on_each[0][0].get_closest_marker("costly") is not None
         cases = [*range(len(on_each[0]))]
-        if on_each[0][0].get_closest_marker("pairwise") is not None:
-            cases = _pairs([getattr(item, "callspec").indices for item in on_each[0]])  # noqa: B009
+        values_of = _values(on_each[0])
+        if (in_turn := on_each[0][0].get_closest_marker("in_turn")) is not None:
+            for parameter in in_turn.args:
+                values = [*dict.fromkeys(case[parameter] for case in values_of)]
+                one = values[first // 8 % len(values)]
+                cases = [case for case in cases if values_of[case][parameter] == one]
+        for mark, together in (("each_value", 1), ("pairwise", 2)):
+            if on_each[0][0].get_closest_marker(mark) is not None:
+                cases = _met(values_of, together)
         turns = len(cases) if costly else max(len(cases), len(on_each))
         kept = {((first + turn) % len(on_each), cases[turn % len(cases)]) for turn in range(turns)}
-        if len(cases) == 1 and not costly:
-            kept = {(loop, case) for loop in range(len(on_each)) for case in cases}
+        if len(on_each[0]) == 1 and not costly:
+            usual = {loop for loop in loops if loop} == {str(PARAMS[loop].values[0]) for loop in (ASYNCIO, TRIO)}
+            first = _place(on_each[0][0]) % 2
+            kept = {(first, 0)} if usual and not _about_loops(on_each[0][0]) else {(loop, 0) for loop in range(len(on_each))}
         out += [item for loop, found in enumerate(on_each) for case, item in enumerate(found) if (loop, case) not in kept]
     return out
 
 
-def _pairs(cases: list[dict[str, int]]) -> list[int]:
-    """The numbers of some of these cases, in which each pair of values is met that all of them have."""
-    pairs = [{*case.items(), *combinations(sorted(case.items()), 2)} for case in cases]
-    chosen, missing = [], set().union(*pairs)
+def _about_loops(item: pytest.Item) -> bool:
+    """A test asks which loop it is on, or its class says which."""
+    asked = {"anyio_backend", "anyio_backend_name"} & set(signature(getattr(item, "function", _about_loops)).parameters)
+    return bool(asked) or hasattr(getattr(item, "cls", None), "loops")
+
+
+def _place(item: pytest.Item) -> int:
+    """The place of a test in its module or class: the same whatever else is run, and another than that of the next test."""
+    name = item.nodeid.partition("[")[0]
+    around = getattr(item, "cls", None) or getattr(item, "module", None)
+    names = [each for each in dir(around) if each.startswith("test_") and iscoroutinefunction(getattr(around, each))]
+    last = name.rpartition("::")[2]
+    return names.index(last) if last in names else crc32(name.encode())
+
+
+def _values(items: list[pytest.Item]) -> list[dict[str, int]]:
+    """What tells the values of each item's parameters apart. The indices of pytest do not: they number the cases."""
+    found = []
+    for item in items:
+        params = dict(getattr(item, "callspec").params)  # noqa: B009
+        if isinstance(params.get("anyio_backend"), tuple):  # one of the loops that these cases are repeated on
+            del params["anyio_backend"]
+        found.append({name: id(value) for name, value in params.items()})
+    return found
+
+
+def _met(cases: list[dict[str, int]], together: int) -> list[int]:
+    """The numbers of some of these cases, in which so many values are met together as in all of them."""
+    groups = [
+        {group for size in range(1, together + 1) for group in combinations(sorted(case.items()), size)} for case in cases
+    ]
+    chosen, missing = [], set().union(*groups)
     while missing:
-        best = max(range(len(cases)), key=lambda case: len(pairs[case] & missing))
+        best = max(range(len(cases)), key=lambda case: len(groups[case] & missing))
         chosen.append(best)
-        missing -= pairs[best]
+        missing -= groups[best]
     return sorted(chosen)
 
 

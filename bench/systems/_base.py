@@ -11,6 +11,8 @@ from typing import Any, Protocol, cast
 
 from attrs import Factory, field, frozen
 
+from ._needs import Need
+
 __all__ = ["Client", "Driver", "Laps", "LightDriver", "LightWire", "Publisher", "System", "json_text"]
 
 
@@ -134,7 +136,10 @@ class LightDriver(Driver, Protocol):
 
 @frozen(kw_only=True)
 class System:
-    """One row: a driver with its options on one event loop."""
+    """One row: a driver with its options on one event loop.
+
+    `beside` is the system of ours that goes the same kind of way: TCP, WebSocket, or an engine in between.
+    """
 
     name: str
     loop: str
@@ -142,10 +147,17 @@ class System:
     workloads: frozenset[str]
     options: dict[str, Any] = Factory(dict)
     note: str = ""
+    needs: tuple[Need, ...] = ()
+    beside: str = ""
 
     @property
     def key(self) -> str:
         return f"{self.name}@{self.loop}"
+
+    @property
+    def missing(self) -> str:
+        """What it needs and is not installed; empty where all is there."""
+        return ", ".join(need.name for need in self.needs if not need.version)
 
     def load(self) -> Driver:
         return cast(Driver, import_module(f"bench.systems.{self.driver}"))

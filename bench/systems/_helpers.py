@@ -46,8 +46,11 @@ def started_nats() -> Iterator[str]:
     """A NATS server of its own, on its way; its address."""
     path, port = nats_server(), free_port()
     assert path is not None
-    with start(path, "-a", "127.0.0.1", "-p", str(port)):
-        yield f"127.0.0.1:{port}"
+    with start(path, "-a", "127.0.0.1", "-p", str(port)) as process:
+        try:
+            yield f"127.0.0.1:{port}"
+        finally:
+            process.terminate()
 
 
 def has_nats() -> bool:

@@ -1,24 +1,31 @@
-"""The asyncio API of ``websockets``, without anything on top: an echo, a counter, and its own broadcast."""
+"""The asyncio API of ``websockets``, without anything on top: an echo, a counter, and its own broadcast.
+
+Or with what a program adds to it: JSON at both ends, and a future that each request waits for.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from time import perf_counter
 from typing import Any
 
+import msgspec
 from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.client import connect as open_connection
 from websockets.asyncio.server import ServerConnection, broadcast
 from websockets.asyncio.server import serve as open_server
 from websockets.exceptions import ConnectionClosed
 
+from ._answers import Answers
 from ._base import Client, Laps, LightWire, Publisher, json_text
 from ._frames import BACKLOG
 from ._websocket import WebSocketWire
 
 __all__ = ["connect", "light", "serve"]
 
+_SHORT = 32
 _subscribed: set[ServerConnection] = set()
 
 
@@ -30,7 +37,7 @@ async def _handle(connection: ServerConnection) -> None:
 async def _answer(connection: ServerConnection) -> None:
     count = 0
     async for message in connection:
-        if len(message) > 32:
+        if len(message) > _SHORT:
             if connection.request is not None and connection.request.path == "/count":
                 count += 1
             else:
@@ -43,6 +50,21 @@ async def _answer(connection: ServerConnection) -> None:
             text = json_text(64).decode()
             for _ in range(int(message[6:])):
                 broadcast(_subscribed, text)
+
+
+async def _handle_json(connection: ServerConnection) -> None:
+    count, counts = 0, connection.request is not None and connection.request.path == "/count"
+    with suppress(ConnectionClosed):
+        while True:
+            data = await connection.recv(decode=False)
+            if len(data) < _SHORT:
+                await connection.send(b"%d" % count, text=True)
+                continue
+            value = msgspec.json.decode(data)
+            if counts:
+                count += 1
+            else:
+                await connection.send(msgspec.json.encode(value), text=True)
 
 
 class WebSocketClient(Publisher):
@@ -82,9 +104,36 @@ class WebSocketClient(Publisher):
             raise RuntimeError(f"{total - count} of {total} messages were lost")
 
 
+class JsonClient(WebSocketClient):
+    """One task reads; answers come in the order of the requests."""
+
+    def __init__(self, connection: ClientConnection, counter: ClientConnection, size: int) -> None:
+        super().__init__(connection, counter, size)
+        self.value = msgspec.json.decode(self.body)
+        self.answers = Answers()
+
+    async def read(self) -> None:
+        receive, arrived = self.connection.recv, self.answers.arrived
+        with suppress(ConnectionClosed):
+            while True:
+                arrived(msgspec.json.decode(await receive(decode=False)))
+
+    async def request(self) -> object:
+        answer = self.answers.next()
+        await self.connection.send(msgspec.json.encode(self.value), text=True)
+        return await answer
+
+    async def requests(self, in_flight: int, seconds: float) -> Laps:
+        return await Client.requests(self, in_flight, seconds)
+
+    async def publish(self) -> None:
+        await self.counter.send(msgspec.json.encode(self.value), text=True)
+
+
 async def serve(options: dict[str, Any], ready: Callable[[str], None]) -> None:
+    handle = _handle_json if options.get("body") == "json" else _handle
     async with open_server(
-        _handle, "127.0.0.1", 0, compression=None, max_size=None, ping_interval=None, backlog=BACKLOG
+        handle, "127.0.0.1", 0, compression=None, max_size=None, ping_interval=None, backlog=BACKLOG
     ) as server:
         host, port = server.sockets[0].getsockname()[:2]
         ready(f"ws://{host}:{port}")
@@ -97,7 +146,16 @@ async def connect(options: dict[str, Any], url: str, size: int) -> AsyncIterator
         open_connection(url + "/echo", compression=None, max_size=None, ping_interval=None) as connection,
         open_connection(url + "/count", compression=None, max_size=None, ping_interval=None) as counter,
     ):
-        yield WebSocketClient(connection, counter, size)
+        if options.get("body") != "json":
+            yield WebSocketClient(connection, counter, size)
+            return
+        client = JsonClient(connection, counter, size)
+        reading = asyncio.create_task(client.read())
+        try:
+            yield client
+        finally:
+            reading.cancel()
+            await asyncio.wait([reading])
 
 
 class BareWire(WebSocketWire):

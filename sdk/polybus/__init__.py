@@ -16,16 +16,20 @@ from ._bus.remote_peer import RemotePeer, User
 from ._bus.runner import run
 from ._core.context import Context
 from ._core.executor import CallNext, HandlerExecutor, Middleware
+from ._core.outgoing import Outcome, OutgoingHook
+from ._handlers.providers import Dependencies
 from ._handlers.router import Router
 from ._peer.peer import Peer
 from ._pubsub.subscription import Subscription
 from ._rpc.channel import Channel
 from ._rpc.reply import Reply
 from .backoff import Backoff
+from .contracts import method, notify
 from .errors import *  # noqa: F403  # all of them
 from .limits import Limits
 from .message import Kind, Message
 from .plugins import Handshake, Identity
+from .retry import Retry
 from .stats import Stats
 from .subjects import Subject
 
@@ -41,6 +45,7 @@ __all__ = [
     "Channel",
     "Cluster",
     "Context",
+    "Dependencies",
     "Handshake",
     "Identity",
     "Kind",
@@ -49,9 +54,12 @@ __all__ = [
     "Message",
     "Middleware",
     "Node",
+    "Outcome",
+    "OutgoingHook",
     "Peer",
     "RemotePeer",
     "Reply",
+    "Retry",
     "Route",
     "Router",
     "Stats",
@@ -61,6 +69,8 @@ __all__ = [
     "User",
     "bridge",
     "connect",
+    "method",
+    "notify",
     "run",
 ]
 __all__ += errors.__all__
@@ -77,11 +87,11 @@ def _show_public_names() -> None:
 _show_public_names()
 
 
-def _context_in_a_thread(bus: Bus, message: Message, deadline: float | None) -> Context:
+def _context_in_a_thread(bus: Bus, message: Message, deadline: float | None, pattern: str | int) -> Context:
     """The context of a `def` handler, with the blocking twin: loaded when the first one runs."""
     from .sync import Context as BlockingContext
 
-    return BlockingContext(bus, message, deadline)
+    return BlockingContext(bus, message, deadline, pattern)
 
 
 def _cloudevents() -> Any:
@@ -95,11 +105,13 @@ HandlerExecutor.context_in_a_thread = staticmethod(_context_in_a_thread)
 Message.cloudevents = staticmethod(_cloudevents)
 
 
-def __getattr__(name: str) -> Any:
-    """Loads the broker when it is first asked for: few programs are one, and it would be an eighth of the import."""
-    if name != "Broker":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from .broker import Broker
+if not TYPE_CHECKING:  # for which a name that there is none of is an error
 
-    Broker.__module__ = "polybus"
-    return Broker
+    def __getattr__(name: str) -> Any:
+        """Loads the broker when it is first asked for: few programs are one, and it would be an eighth of the import."""
+        if name != "Broker":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from .broker import Broker
+
+        Broker.__module__ = "polybus"
+        return Broker

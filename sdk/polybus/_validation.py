@@ -5,14 +5,19 @@ A wrong type is a `TypeError`, a value that cannot be a `ValueError`, at the cal
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from attrs import fields
 
 if TYPE_CHECKING:
     from attrs import Attribute
+
+T = TypeVar("T")
 
 _CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 """Characters that begin a line, write over others or turn their direction around (CWE-117, CWE-150, Trojan Source)."""
@@ -37,6 +42,8 @@ def seconds(value: Any, name: str = "timeout", *, endless: bool = False) -> floa
         hint = (
             ": there is no request without a deadline; pass as many seconds as you can wait"
             if value is None and name == "timeout"
+            else "; its total_seconds() is one"
+            if hasattr(value, "total_seconds")
             else ""
         )
         raise TypeError(f"{name}={shown(value)}: a number of seconds, not {type(value).__name__}{hint}")
@@ -83,6 +90,31 @@ def check_callable(value: Any, name: str, form: str) -> None:
     """Raise TypeError where a value is neither None nor can be called."""
     if value is not None and not callable(value):
         raise TypeError(f"{name}={shown(value)}: a function, {form}, not {type(value).__name__}")
+
+
+def names_known(example: str) -> Callable[[type[T]], type[T]]:
+    """Let an attrs class name its nearest field in place of one that it does not have."""
+
+    def decorate(kind: type[T]) -> type[T]:
+        made: Any = kind
+        init = made.__init__
+        names = [attribute.alias for attribute in fields(made)]
+
+        @functools.wraps(init)
+        def checked(self: T, *args: Any, **given: Any) -> None:
+            for name in given:
+                if name not in names:
+                    from difflib import get_close_matches
+
+                    near = get_close_matches(name, names, 1)
+                    hint = f"did you mean {near[0]}=?" if near else f"there are {', '.join(names)}; for example {example}"
+                    raise TypeError(f"{kind.__name__} has no {name}=: {hint}")
+            init(self, *args, **given)
+
+        made.__init__ = checked
+        return kind
+
+    return decorate
 
 
 def texts(value: Any, name: str, example: str) -> tuple[str, ...]:

@@ -78,9 +78,9 @@ class JsonFormat:
         ) as error:  # msgspec: TypeError, OverflowError, UnicodeEncodeError, RecursionError, whatever a hook raises
             raise _explain(value, error) from error
         # Shorter than that it cannot be too deep; NaN and Infinity are written as null, which would lose them silently.
-        if len(data) > 2 * self._depth and data.count(b"[") + data.count(b"{") > self._depth:
+        if len(data) > 2 * self._depth and _has_many_brackets(data, self._depth):
             check_depth(data, self._depth)
-        if (len(data) < _SHORT or not _is_flat(value)) and b"null" in data:
+        if (len(data) < _SHORT or not _is_flat(value)) and b"null" in data and _has_nan(value):
             _refuse_nan(value, "$")
         return data
 
@@ -133,7 +133,7 @@ def check_json(frame: bytes, depth: int = 128) -> None:
     """
     if not frame.isascii():
         str(frame, "utf-8")  # UnicodeDecodeError is a ValueError
-    if len(frame) > 2 * depth and frame.count(b"[") + frame.count(b"{") > depth:
+    if len(frame) > 2 * depth and _has_many_brackets(frame, depth):
         check_depth(frame, depth)
 
 
@@ -155,19 +155,51 @@ def _plain(value: Any) -> Any:
         return dump(mode="json")
     if isinstance(value, (bytearray, memoryview)):
         return bytes(value)
-    raise TypeError(f"{type(value).__name__} has no JSON form")
+    raise TypeError(
+        f"{type(value).__name__} has no JSON form (plain values, attrs classes, dataclasses, msgspec.Structs, models have one)"
+    )
 
 
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_STEPS = bytes(1 if byte in b"[{" else 255 for byte in range(256))  # 255 is -1 in a signed byte
-_NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
+_OUTSIDE_OF_MARKS = bytes(byte for byte in range(256) if byte not in b'[]{}"')
+_MARKED_STRING = re.compile(rb'"[^"]*"')
+_ALIKE = bytes.maketrans(b"{}", b"[]")
+_STEPS = bytes(1 if byte == ord("[") else 255 for byte in range(256))  # 255 is -1 in a signed byte
+_PEELED = 8
+"""Levels that are taken off one by one: a pass over what is left costs less than a sum, and most bodies have no more."""
+_HOPS = 4096
+"""Bytes from which on it is cheaper to hop from bracket to bracket than to count them all."""
+
+
+def _has_many_brackets(data: bytes, most: int) -> bool:
+    """True if there are more opening brackets than `most`, those in strings included."""
+    if len(data) < _HOPS:
+        return data.count(b"[") + data.count(b"{") > most
+    count = 0
+    for bracket in (b"[", b"{"):
+        place = data.find(bracket)
+        while place >= 0:
+            count += 1
+            if count > most:
+                return True
+            place = data.find(bracket, place + 1)
+    return False
 
 
 def check_depth(data: bytes, limit: int) -> None:
-    """Exact depth, outside strings, without a loop in Python: a flat list of many objects is common and large."""
-    brackets = (_STRING.sub(b"", data) if b'"' in data else data).translate(None, _NOT_BRACKETS)
-    steps = array("b", brackets.translate(_STEPS))
-    if max(accumulate(steps), default=0) > limit:
+    """Check the exact depth, outside strings, without a loop in Python: a flat list of many objects is common and large.
+
+    Raises:
+        EncodeError: Nested deeper than `limit`.
+    """
+    if b"\\" in data:  # escaped backslashes first: only then is a backslash before a quote one that escapes it
+        data = data.replace(rb"\\", b"").replace(rb"\"", b"")
+    marks = data.translate(None, _OUTSIDE_OF_MARKS).replace(b'""', b"")  # strings without brackets are gone
+    if b'"' in marks:
+        marks = _MARKED_STRING.sub(b"", marks)
+    marks, depth = marks.translate(_ALIKE), 0
+    while marks and depth < _PEELED and len(peeled := marks.replace(b"[]", b"")) < len(marks):
+        marks, depth = peeled, depth + 1
+    if depth + max(accumulate(array("b", marks.translate(_STEPS)), initial=0)) > limit:
         raise EncodeError(f"nested deeper than {limit} levels (limit: depth)")
 
 
@@ -179,7 +211,26 @@ def items_of(value: Any, path: str) -> list[tuple[str, Any]]:
         return [(f"{path}[{index}]", item) for index, item in enumerate(value)]
     if attrs.has(type(value)):
         return [(f"{path}.{a.name}", getattr(value, a.name, None)) for a in attrs.fields(type(value))]
-    return [(f"{path}.{name}", getattr(value, name, None)) for name in getattr(value, "__dataclass_fields__", ())]
+    names: Any = getattr(value, "__dataclass_fields__", None) or getattr(value, "__struct_fields__", ())
+    return [(f"{path}.{name}", getattr(value, name, None)) for name in names]
+
+
+def _has_nan(value: Any) -> bool:
+    """Look for a number that JSON has not, level by level: most bodies with a ``null`` have none, and are large at times."""
+    level: list[Any] = [[value]]
+    while level:
+        below = []
+        for part in level:
+            kind = type(part)
+            items: Any = part.values() if kind is dict else part if kind is list else [item for _, item in items_of(part, "")]
+            for item in items:
+                if type(item) not in _WITHOUT_NAN:
+                    if not isinstance(item, float):
+                        below.append(item)
+                    elif not math.isfinite(item):
+                        return True
+        level = below
+    return False
 
 
 def _refuse_nan(value: Any, path: str, level: int = 0) -> None:

@@ -1,7 +1,4 @@
-"""Policies beyond one attempt: asking again while there is time, and telling of messages that could not be delivered.
-
-Both are objects of the application, and work over every protocol.
-"""
+"""Dead letters: telling of messages that could not be delivered, over every protocol."""
 
 from __future__ import annotations
 
@@ -9,90 +6,19 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import anyio
-from attrs import field, frozen
-
+from ._util.log_fields import log_fields
 from ._util.repeated_warnings import Warnings
-from ._validation import seconds
-from .backoff import Backoff
-from .errors import BusError, Code, DeadlineExceeded, Disconnected, RequestError
+from .errors import BusError
 from .events import DeadLettered
-from .subjects import Subject, resolve
 
 if TYPE_CHECKING:
     from ._bus.bus import Bus
-    from ._peer.peer import Peer
 
-__all__ = ["Retry", "publish_dead_letters"]
+__all__ = ["publish_dead_letters"]
 
 logger: logging.Logger = logging.getLogger("polybus")
 
 _SECRET = frozenset({"token", "hash"})
-
-
-@frozen(kw_only=True)
-class Retry:
-    """Asks again while the request has not expired: ``await Retry().request(bus, "door.open", 7, timeout=10)``.
-
-    What was asked may then be done more than once: only for requests that may. Each attempt travels with the time that is left.
-
-    Args:
-        codes: Answers after which it is asked again.
-        disconnected: Whether it is asked again when the link broke meanwhile.
-        attempts: How often at most; None for as often as there is time.
-        backoff: The pauses between.
-
-    Raises:
-        ValueError: There is to be no attempt.
-    """
-
-    codes: frozenset[Code] = field(default=frozenset({Code.UNAVAILABLE, Code.RESOURCE_EXHAUSTED}), converter=frozenset)
-    disconnected: bool = True
-    attempts: int | None = None
-    backoff: Backoff = field(factory=lambda: Backoff(initial=0.05, maximum=2.0))
-
-    def __attrs_post_init__(self) -> None:
-        if self.attempts is not None and self.attempts < 1:
-            raise ValueError(f"attempts={self.attempts}: at least 1")
-
-    async def request(
-        self,
-        bus: Bus | Peer,
-        subject: str | int | Subject[Any, Any],
-        body: Any = None,
-        *,
-        timeout: float = 30.0,
-        returns: Any = Any,
-        headers: Mapping[str, str] | None = None,
-    ) -> Any:
-        """Ask until there is an answer.
-
-        Raises:
-            RequestError: An answer after which it is not asked again, or the last one of all attempts.
-            Disconnected: Likewise.
-            DeadlineExceeded: The time has passed.
-            BusError, TypeError, ValueError: As `Bus.request`.
-        """
-        name, returns = resolve(subject, returns)
-        if isinstance(subject, Subject):
-            body = subject.given(body)
-        timeout = seconds(timeout)
-        started = anyio.current_time()
-        deadline = started + timeout
-        asked = 0
-        while True:
-            asked += 1
-            left = deadline - anyio.current_time()
-            try:
-                return await bus.request(name, body, timeout=left, returns=returns, headers=headers)
-            except (RequestError, Disconnected) as error:
-                again = self.disconnected if isinstance(error, Disconnected) else error.code in self.codes
-                if not again or asked == self.attempts:
-                    raise
-                pause = self.backoff.delay(asked - 1)
-                if anyio.current_time() + pause >= deadline:
-                    raise DeadlineExceeded(name, anyio.current_time() - started, "local") from error
-            await anyio.sleep(pause)
 
 
 async def publish_dead_letters(bus: Bus, topic: str = "dead.letters", *, bodies: bool = False) -> None:
@@ -125,7 +51,7 @@ async def publish_dead_letters(bus: Bus, topic: str = "dead.letters", *, bodies:
             await bus.publish(topic, letter, timeout=1.0)
         except BusError as error:
             text = "the dead letter of %r could not be published: %s"
-            warnings.warn(logger, text, event.subject, error)
+            warnings.warn(logger, text, event.subject, error, extra=log_fields(event.peer, subject=event.subject))
 
 
 def _told(attributes: Mapping[str, Any]) -> dict[str, Any]:

@@ -85,7 +85,21 @@ class Code(enum.IntEnum):
 
 
 class BusError(Exception):
-    """The root: `except BusError` catches whatever polybus itself raises."""
+    """The root: `except BusError` catches whatever polybus itself raises.
+
+    Attributes:
+        attempts: How often was asked: more than once only with ``retry=``.
+    """
+
+    attempts: int = 1
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}{self._asked}"
+
+    @property
+    def _asked(self) -> str:
+        """The end of the text where more than one attempt has failed."""
+        return f" (asked {self.attempts} times)" if self.attempts > 1 else ""
 
 
 class _ByCode(type):
@@ -165,7 +179,7 @@ class RequestError(BusError, metaclass=_ByCode):
         about = f" ({self.subject!r})" if self.subject is not None else ""
         reason = f" [{in_one_line(_shown(self.reason, 200))}]" if self.reason else ""
         text = f": {_shown_in_lines(self.text, 4000)}" if self.text else ""
-        return f"{self.code.name}{reason}{about}{text}"
+        return f"{self.code.name}{reason}{about}{text}{self._asked}"
 
     def __repr__(self) -> str:
         reason = None if self.reason is None else _shown(self.reason, 200)
@@ -325,7 +339,7 @@ class DeadlineExceeded(BusError, TimeoutError):
     def __str__(self) -> str:
         who = "the peer gave up" if self.where == "remote" else "no answer"
         said = self.text or "raise timeout= or look at the handler"
-        return f"{who} on {self.subject!r} after {self.elapsed:.3f} s: {in_one_line(said)}"
+        return f"{who} on {self.subject!r} after {self.elapsed:.3f} s: {in_one_line(said)}{self._asked}"
 
 
 class Disconnected(BusError, ConnectionError):
@@ -333,7 +347,7 @@ class Disconnected(BusError, ConnectionError):
 
     Attributes:
         reason: Why the link ended.
-        peer: Whom it led to, as text.
+        peer: Whom it led to, as text; empty where there was no link.
         sent: Whether the request may have run. If not, it is safe to ask again: it was not handed to the transport, or the peer
             has drained and had not read it.
     """
@@ -346,7 +360,10 @@ class Disconnected(BusError, ConnectionError):
 
     def __str__(self) -> str:
         state = "it may have run" if self.sent else "it was never sent, or not read"
-        return f"the link to {self.peer or 'the peer'} is down ({in_one_line(self.reason)}); {state}"
+        reason = in_one_line(self.reason)
+        if self.peer or not reason:
+            reason = f"the link to {self.peer or 'the peer'} is down" + f" ({reason})" * bool(reason)
+        return f"{reason}; {state}{self._asked}"
 
 
 class ConnectFailed(BusError, ConnectionError):
@@ -363,7 +380,7 @@ class ConnectFailed(BusError, ConnectionError):
         super().__init__(url, reason)
 
     def __str__(self) -> str:
-        return f"cannot connect to {without_password(self.url)}: {in_one_line(self.reason)}"
+        return f"cannot connect to {without_password(self.url)}: {in_one_line(self.reason)}{self._asked}"
 
 
 class ProtocolError(BusError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attrs import Factory, field, frozen
 
-from ._validation import at_least, more_than_no_time
+from ._validation import at_least, more_than_no_time, names_known
 
 __all__ = ["Limits"]
 
@@ -23,6 +23,7 @@ def _holds_a_message(limits: Limits, attribute: object, value: int) -> None:
         raise ValueError(f"payload={value} is less than message={limits.message}: a payload holds at least one message")
 
 
+@names_known("Limits(message=2**20)")
 @frozen(kw_only=True)
 class Limits:
     """Bounds of what a bus lets its peers, its links and itself use.

@@ -76,6 +76,8 @@ class Message(Generic[T_co]):
         extras: The same as it was set: None where there are none. Codecs set it.
         peer: Who sent it.
         decoded: The body as a value; `MISSING` while it exists only as `raw`. Codecs that have parsed it anyhow set it.
+        answer_headers: Of a request: the headers of its answer, which its handler sets by `Context.answer_headers`; None where
+            it has set none.
         expires: Of a publication: when it is worth nothing any more, on the clock of the bus; None for never.
     """
 
@@ -93,6 +95,7 @@ class Message(Generic[T_co]):
     decoded: Any = field(default=MISSING, alias="body")
     _shared: dict[Any, bytes] | None = field(default=None, init=False)
     expires: float | None = field(default=None, init=False)
+    answer_headers: dict[str, str] | None = field(default=None, init=False)
 
     # A function that loads `polybus.protocols.uprotocol`, a floor above: handed in by the package.
     cloudevents: ClassVar[Any]

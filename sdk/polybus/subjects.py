@@ -101,7 +101,8 @@ def check_subject(subject: str | int, limit: int = 1024) -> None:
     if isinstance(subject, str):
         _check_tokens(subject, "subject")
     if isinstance(subject, str) and is_pattern(subject):
-        raise LocalProtocolError(f"subject {subject!r} is a pattern: only subscriptions take wildcards")
+        text = "only subscriptions take wildcards; name one subject, and put what varies into the body"
+        raise LocalProtocolError(f"subject {subject!r} is a pattern: {text}")
 
 
 def check_pattern(pattern: str | int, limit: int = 1024, *, foreign: bool = False) -> None:
@@ -152,7 +153,7 @@ def literal_wildcards(pattern: str | int) -> str:
 def warn_of_literal_wildcards(pattern: str | int) -> None:
     """Log what the application probably did not mean: it is no mistake, and nothing would ever be heard."""
     if text := literal_wildcards(pattern):
-        logger.warning("%s", text)
+        logger.warning("%s", text, extra={"subject": pattern})
 
 
 def _check_text(subject: str | int, limit: int, what: str) -> None:

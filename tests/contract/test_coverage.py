@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+from collections import defaultdict
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from attrs import frozen
 
 from tests.loops import FULL, LOOPS, TRIO, on
+from tests.shares import classes_of, left_to, traits_of
 
 from . import test_csb, test_jrep, test_nats, test_protocols, test_tunnels
 
@@ -60,9 +62,30 @@ def test_every_form_of_a_protocol_on_every_transport_runs() -> None:
 
 
 def test_every_protocol_runs_on_every_loop() -> None:
-    # Each class has all tests of the suite: so each of these meets each protocol on each loop.
+    # Each test of the suite is in classes that have met each loop of the protocol, and in each class there are some of them.
     met = {(place.protocol, loop) for place in ON_TRANSPORTS for loop in place.loops}
     assert met == {*itertools.product(PROTOCOLS, LOOPS)}
+
+
+CORES = test_tunnels.CORES
+WHOLE = [classes_of(vars(module)) for module in (test_csb, test_jrep, test_protocols)]
+GROUPS = {
+    f"{protocol}{' in tunnels' if classes is CORES else ''}": group
+    for classes in (*WHOLE, CORES)
+    for protocol in sorted({cls.make().name for cls in classes.values()})
+    if (group := {name: cls for name, cls in classes.items() if cls.make().name == protocol})
+}
+
+
+@pytest.mark.parametrize("group", GROUPS.values(), ids=GROUPS)
+def test_each_test_meets_each_form_of_a_protocol_and_each_of_its_transports_and_loops(group: dict[str, Any]) -> None:
+    every = frozenset[Any]().union(*(traits_of(name, cls) for name, cls in group.items()))
+    met: defaultdict[str, set[Any]] = defaultdict(set)
+    for name, cls in group.items():
+        assert left_to(cls)  # so no pair of a form and a transport is left out by all tests
+        for test in left_to(cls):
+            met[test] |= traits_of(name, cls)
+    assert {test: every - traits for test, traits in met.items() if traits != every and test not in test_protocols.BASE64} == {}
 
 
 def test_every_transport_runs_on_every_loop() -> None:

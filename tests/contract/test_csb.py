@@ -13,6 +13,7 @@ from polybus import Backoff, Broker, Bus, Peer, connect
 from polybus.protocols import Csb
 from polybus.testing import protocol_suite
 from tests.loops import ASYNCIO, TRIO, UVLOOP, on
+from tests.shares import classes_of, share_out
 
 TestCsbOverMemory = on(ASYNCIO, protocol_suite(Csb))
 TestCsbOverTcp = on(UVLOOP, protocol_suite(Csb, transport="tcp"))
@@ -56,3 +57,5 @@ TestCsbThroughABroker = on(UVLOOP, through_a_broker("memory://NAME", "memory://N
 TestCsbThroughABrokerOverSockets = on(
     TRIO, through_a_broker("ws://127.0.0.1:0/game", "ws://127.0.0.1:0/servers", "&server=A&pool=2")
 )
+
+share_out(classes_of(globals()))

@@ -14,6 +14,7 @@ from polybus import Backoff, Bus, Limits, Peer, connect
 from polybus.protocols import Csb, Jrep, Ubre, UProtocol
 from polybus.testing import protocol_suite
 from tests.loops import ASYNCIO, LOOPS, TRIO, UVLOOP, on
+from tests.shares import share_out
 
 BACKOFF = Backoff(initial=0.001, maximum=0.02)
 WIDE = Limits(message=2**22)
@@ -88,8 +89,11 @@ def core_of(suite: type[Any]) -> type[Any]:
     return type("Core", (suite,), others)
 
 
+CORES: dict[str, Any] = {}
 # The places of the three in their tables, added up: so that each of them meets each loop.
 for place in itertools.product(range(len(PROTOCOLS)), range(len(PROTOCOLS)), range(len(OVER))):
     inside, outside, where = list(PROTOCOLS)[place[0]], list(PROTOCOLS)[place[1]], list(OVER)[place[2]]
     suite = core_of(tunnelled(PROTOCOLS[inside], PROTOCOLS[outside], OVER[where]))
-    globals()[f"Test{inside}In{outside}Over{where}"] = on(LOOPS[sum(place) % len(LOOPS)], suite)
+    CORES[f"Test{inside}In{outside}Over{where}"] = on(LOOPS[sum(place) % len(LOOPS)], suite)
+share_out(CORES)
+globals().update(CORES)

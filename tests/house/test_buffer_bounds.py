@@ -11,25 +11,45 @@ import polybus
 
 PACKAGE = Path(polybus.__file__).parent
 FOLDERS = """
-_bridge _bus _core _handlers _link _peer _pubsub _rpc _tunnel bindings broker
-protocols/csb protocols/nats protocols/ubre transports/_stream transports/_ws
+_bridge _bus _core _handlers _link _peer _pubsub _rpc _tunnel bindings broker cluster
+prometheus protocols/csb protocols/nats protocols/ubre transports/_stream transports/_ws
 """.split()
 MODULES = ("_util/broadcast", "_util/pattern_index", "_util/priority_queue")
 GROWING = {"Counter", "OrderedDict", "PriorityQueue", "bytearray", "defaultdict", "deque", "dict", "list", "set"}
 
 OURS = "grows with what this application does, not with what peers send"
 BOUNDS: dict[str, str] = {
+    "cluster.arrivals._clients": "Limits.peers",
+    "cluster.arrivals._coming": "4,096 nodes, and within them Limits.peers",
+    "cluster.arrivals._names": "Limits.peers",
+    "cluster.arrivals._newcomers": "Limits.peers",
+    "cluster.arrivals._splices": "one of each node that is known",
+    "cluster.arrivals.marked": "4,096 nodes",
+    "cluster.arrivals.replies": "one of each node that is known, or joins within two seconds",
+    "cluster.backbone._missing": "4,096 nodes",
+    "cluster.backbone.nodes_known": "4,096 nodes",
+    "cluster.children._running": OURS,
+    "cluster.departures._claims": "each has one client at least that was parked",
+    "cluster.departures._parked": "Limits.peers",
+    "cluster.departures._secrets": "Limits.peers",
+    "cluster.departures.cut": "4,096 nodes",
+    "cluster.workers._slots": OURS,
+    "cluster.workers._sockets": OURS,
+    "cluster.workers.urls": OURS,
+    "cluster.parking._waiting": "Limits.outbox and outbox_bytes; charged",
+    "cluster.parking.cut": "4,096 nodes",
     "transports._stream.framer.parts": "one frame: its framer refuses more than Limits.message",
     "_core.workers._told": OURS,
+    "_core.injection._entered": "the functions that one handler asks for",
+    "_core.services.overrides": OURS,
+    "prometheus.durations._recent": OURS,
+    "prometheus.durations._tallies": OURS,
+    "prometheus.durations.outcomes": "the codes",
     "_core.places._taken": "running= of the handler",
     "_core.places._waiting": "Limits.waiting of each peer, or Cluster.waiting; charged. Of the bus itself Limits.pending",
     "_link.confirmations._asked": OURS,
     "transports._stream.addresses._others": "64 addresses",
-    "protocols.nats.codec._subjects": "4,096 subjects, then it is emptied",
-    "protocols.nats.codec.headers": "Limits.headers, of one message",
     "protocols.nats.framing._parts": "one operation: a payload over Limits.message is not kept",
-    "protocols.nats.headers._known": "512 blocks of 512 bytes, then it is emptied",
-    "protocols.nats.operations._names": "4,096 subjects, then it is emptied",
     "_pubsub.announcer._interests": OURS,
     "_pubsub.announcer._behind": "Limits.subscriptions and one user, of each client",
     "_pubsub.group.members": OURS,
@@ -37,14 +57,13 @@ BOUNDS: dict[str, str] = {
     "_pubsub.publisher.client_routes": "4,096 subjects, then it is emptied",
     "protocols.nats.cluster.dialect._asked": "Limits.pending",
     "protocols.nats.cluster.dialect._fresh": "requests of one turn; what is over the limits is answered at once, and gone",
+    "protocols.nats.cluster.dialect._turns": "what one chunk holds, until the turn after it is over",
     "protocols.nats.cluster.dialect._greeted": "4096 nodes that are not known, until the next look",
     "protocols.nats.cluster.dialect._held": "Cluster.running and waiting, and Limits.channels",
     "protocols.nats.cluster.dialect._nodes": "4,096 nodes",
     "protocols.nats.cluster.dialect._over": "1,024 requests",
     "protocols.nats.cluster.liveness._asked": "one question a node of those that have something of this one",
     "protocols.nats.cluster.liveness._nodes": "the same",
-    "protocols.nats.cluster.subjects._read": "4,096 subjects, then it is emptied",
-    "protocols.nats.cluster.subjects._written": "4,096 subjects, then it is emptied",
     "protocols.nats.connection.events": "what one chunk holds: taken after each",
     "protocols.nats.connection.frames": "what one chunk is answered with: taken after each",
     "protocols.nats.native._waiting": "Limits.pending",
@@ -71,6 +90,12 @@ BOUNDS: dict[str, str] = {
     "protocols.csb.codec.chosen": OURS,
     "_handlers.lookup.entrances": OURS,
     "_handlers.lookup.sides": OURS,
+    "_core.context.answer_headers": "what a handler sets; Limits.headers when it is sent",
+    "_core.injection._made": "the same",
+    "_core.injection.makers": OURS,
+    "_core.injection.needs": OURS,
+    "_core.outgoing.headers": "one message",
+    "_core.services.outgoing": OURS,
     "_core.services.recorders": OURS,
     "_bus.lifecycle._guests": OURS,
     "_link.receiver._waiting": "one frame and 1 MiB behind it: then all is handled at once",

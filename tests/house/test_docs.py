@@ -8,6 +8,7 @@ why: ```` ```python no-run needs a broker ````. A block ```` ```text ```` right 
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from attrs import frozen
 import polybus
 import polybus.errors
 import polybus.sync
+from tests.fork_server import LOADED
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
@@ -31,6 +33,8 @@ NOT_RUN = "no-run"
 # Log lines on stderr of a link that a program cuts, or of a client that it lets be refused.
 PROVOKED = re.compile(r"the link to \S+ is (lost|back)\b|refused \S+ \(\S+\): ")
 COLUMNS = 96
+TYPES_KNOWN = ROOT / ".mypy_cache" / "pages"
+"""What mypy has found out about the packages that pages use."""
 
 
 @frozen
@@ -55,9 +59,14 @@ class Program:
         return self.is_python and NOT_RUN not in self.words
 
     @property
-    def file_name(self) -> str:
+    def name(self) -> str | None:
+        """The file that it asks to be kept in."""
         named = FILE_NAME.match(self.text.partition("\n")[0])
-        return named[1] if named else f"line_{self.line}.py"
+        return named[1] if named else None
+
+    @property
+    def file_name(self) -> str:
+        return self.name or f"line_{self.line}.py"
 
 
 def programs(page: str) -> list[Program]:
@@ -73,44 +82,128 @@ def with_programs() -> list[Path]:
 
 @pytest.mark.parametrize("page", with_programs(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_programs_of_a_page_run(page: Path, tmp_path: Path) -> None:
-    for program in programs(page.read_text()):
-        if program.runs:
-            run(program, tmp_path, f"{page.relative_to(ROOT)}:{program.line}")
+    found = [program for program in programs(page.read_text()) if program.runs]
+    tests = [program for program in found if program.file_name.startswith("test_")]
+    for program in found:
+        if program not in tests:
+            run([program], tmp_path, page)
+    assert len({program.file_name for program in tests}) == len(tests)
+    if tests:
+        run(tests, tmp_path, page)
 
 
-def run(program: Program, folder: Path, where: str) -> None:
-    (folder / program.file_name).write_text(program.text)
-    under_pytest = program.file_name.startswith("test_")
+def run(chosen: list[Program], folder: Path, page: Path) -> None:
+    """Run one program, or tests by one pytest."""
+    for program in chosen:
+        (folder / program.file_name).write_text(program.text)
+    first, where = chosen[0], f"{page.relative_to(ROOT)}:{chosen[0].line}"
+    under_pytest = first.file_name.startswith("test_")
     command = [
         sys.executable,
         "-W",
         "error",
-        *(["-m", "pytest", "-q", "-p", "no:asyncio"] if under_pytest else []),
-        program.file_name,
+        *(["-m", "pytest", "-q", "-p", "no:asyncio", "-p", "no:hypothesispytest", "-W", LOADED] if under_pytest else []),
+        *(program.file_name for program in chosen),
     ]
     ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 0, f"{where}\n{ended.stdout}{ended.stderr}"
     unexpected = [line for line in ended.stderr.splitlines() if not PROVOKED.match(line)]
     assert unexpected == [], where
-    if program.prints is not None:
-        assert ended.stdout == program.prints, where
+    if under_pytest:
+        assert all(program.prints is None for program in chosen), where
+    elif first.prints is not None:
+        assert ended.stdout == first.prints, where
+
+
+def in_folders(pages: dict[Path, list[Program]], folder: Path) -> list[dict[str, Path]]:
+    """Write the programs of many pages into as few folders as their names allow; of each, the page that a file comes from."""
+    folders: list[dict[str, Path]] = []
+    for page, found in pages.items():
+        alone = re.sub(r"\W", "_", str(page.relative_to(ROOT)))  # what has no name, nobody imports
+        texts = {program.name or f"{alone}_{program.file_name}": program.text for program in found}
+        if (files := next((files for files in folders if not files.keys() & texts), None)) is None:
+            folders.append(files := {})
+        place = folder / str(folders.index(files))
+        place.mkdir(exist_ok=True)
+        for name, text in texts.items():
+            (place / name).write_text(text)
+            files[name] = page
+    return folders
 
 
 @pytest.fixture(scope="module")
-def types_known(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What mypy has found out about the packages that pages use."""
-    return tmp_path_factory.mktemp("types")
+def complaints(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, list[str]]:
+    """What mypy has to say of the programs of each page: it reads the packages that they use once for all of them."""
+    folder = tmp_path_factory.mktemp("typed")
+    pages = {page: [program for program in programs(page.read_text()) if program.runs] for page in with_programs()}
+    found: dict[Path, list[str]] = {page: [] for page in pages}
+    for number, files in enumerate(in_folders(pages, folder)):
+        command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", f"--cache-dir={TYPES_KNOWN}", *files]
+        ended = subprocess.run(command, cwd=folder / str(number), capture_output=True, text=True, timeout=100, check=False)
+        said = ended.stdout.splitlines()
+        assert ended.stderr == ""
+        assert said[-1].startswith("Found" if ended.returncode else "Success: "), ended.stdout
+        assert f" {len(files)} source file" in said[-1], ended.stdout
+        for line in said[:-1]:
+            found[files[line.partition(":")[0]]].append(line)
+    return found
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("page", with_programs(), ids=lambda page: str(page.relative_to(ROOT)))
-def test_the_programs_of_a_page_are_typed(page: Path, tmp_path: Path, types_known: Path) -> None:
-    found = [program for program in programs(page.read_text()) if program.runs]
-    for program in found:
-        (tmp_path / program.file_name).write_text(program.text)
-    names = dict.fromkeys(program.file_name for program in found)
-    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", f"--cache-dir={types_known}", *names]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+def test_the_programs_of_a_page_are_typed(page: Path, complaints: dict[Path, list[str]]) -> None:
+    assert complaints[page] == []
+
+
+def test_programs_of_two_pages_by_one_name_are_read_apart(tmp_path: Path) -> None:
+    pages = {
+        ROOT / "docs/a.md": [Program("python", "# app.py\n", None, 1), Program("python", "import app\n", None, 7)],
+        ROOT / "docs/b.md": [Program("python", "# app.py\nx = 1\n", None, 1)],
+        ROOT / "docs/c.md": [Program("python", "y = 1\n", None, 7)],
+    }
+    first, second = in_folders(pages, tmp_path)
+    assert [(name, page.name) for name, page in first.items()] == [
+        ("app.py", "a.md"),
+        ("docs_a_md_line_7.py", "a.md"),
+        ("docs_c_md_line_7.py", "c.md"),
+    ]
+    assert [*second] == ["app.py"]
+    assert (tmp_path / "1" / "app.py").read_text() == "# app.py\nx = 1\n"
+
+
+WITHOUT_TYPES = re.compile(r"^(?:import|from) (nats|pyarrow|polybus\.capture)\b", re.M)
+"""Packages that have no types, and our own functions that give their objects: pages that use them know less."""
+UNKNOWN = ("reportUnknownMemberType", "reportUnknownVariableType", "reportUnknownArgumentType")
+
+
+@pytest.mark.full
+@pytest.mark.timeout(400)
+def test_pyright_takes_the_programs_of_all_pages(tmp_path: Path) -> None:
+    """In strict mode and in one process: each page is a folder of its own."""
+    folders: dict[str, Path] = {}
+    for page in with_programs():
+        folder = tmp_path / f"page_{len(folders)}"
+        folder.mkdir()
+        folders[folder.name] = page.relative_to(ROOT)
+        for program in programs(page.read_text()):
+            if program.runs:
+                (folder / program.file_name).write_text(program.text)
+    environments: list[dict[str, object]] = []
+    for name in folders:
+        untyped = any(WITHOUT_TYPES.search(path.read_text()) for path in (tmp_path / name).iterdir())
+        environments.append({"root": name, **dict.fromkeys(UNKNOWN if untyped else (), False)})
+    settings = {"typeCheckingMode": "strict", "executionEnvironments": environments}
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
+    command = [sys.executable, "-m", "pyright", "--outputjson", f"--pythonpath={sys.executable}"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=390, check=False)
+    found = json.loads(ended.stdout)
+    assert found["summary"]["filesAnalyzed"] > len(folders)
+    wrong = []
+    for error in found["generalDiagnostics"]:
+        path = Path(error["file"]).relative_to(tmp_path)
+        line = error["range"]["start"]["line"] + 1
+        wrong.append(f"{folders[path.parts[0]]}, {path.name}:{line}: {error['message']} ({error.get('rule')})")
+    assert wrong == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -5,6 +5,7 @@
 """
 
 import ast
+import functools
 import re
 from collections import Counter
 from pathlib import Path
@@ -16,6 +17,10 @@ TABLE = Path(__file__).with_name("private_access.txt")
 PRIVATE = re.compile(r"_[^_]")
 
 
+def is_itself(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id in ("self", "cls")
+
+
 def own_names(tree: ast.Module) -> set[str]:
     """Names that a module defines itself: functions, classes, variables, attributes of `self`, slots."""
     names: set[str] = set()
@@ -24,7 +29,7 @@ def own_names(tree: ast.Module) -> set[str]:
             names.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             names.add(node.id)
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) in ("self", "cls"):
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and is_itself(node.value):
             names.add(node.attr)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             names.add(node.value)
@@ -41,10 +46,12 @@ def foreign_reads(source: str) -> list[str]:
         if isinstance(node, ast.Attribute)
         and PRIVATE.match(node.attr)
         and node.attr not in own
-        and ast.unparse(node.value) not in ("self", "cls", "super()")
+        and not is_itself(node.value)
+        and ast.unparse(node.value) != "super()"
     ]
 
 
+@functools.cache
 def counted() -> Counter[str]:
     modules = (path for path in PACKAGE.rglob("*.py") if not path.name.endswith("_pb2.py"))
     counts = {str(path.relative_to(PACKAGE)): len(foreign_reads(path.read_text())) for path in modules}

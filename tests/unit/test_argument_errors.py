@@ -25,6 +25,7 @@ from polybus import (
     NotFound,
     ReservedSubject,
     Router,
+    Subject,
     TooManyRequests,
     Unsupported,
     connect,
@@ -265,16 +266,16 @@ async def test_headers_of_a_connection_are_a_mapping_of_text_to_text() -> None:
         (lambda: Bus(authenticate=5), "authenticate=5"),  # type: ignore[arg-type]
         (lambda: Bus(authorize="ann"), "authorize='ann'"),  # type: ignore[arg-type]
         (lambda: Bus(lifespan=5), "lifespan=5"),  # type: ignore[arg-type]
-        (lambda: Bus().use(None), "bus.use"),  # type: ignore[arg-type]
+        (lambda: Bus().use(None), "bus.use"),  # type: ignore[call-overload]
         (lambda: Bus().include(Bus), "router="),  # type: ignore[arg-type]
         (lambda: Bus().include(Router(), prefix=5), "prefix=5"),  # type: ignore[arg-type]
-        (lambda: Bus().handle(lambda: None), r"@bus.handle\('user.get'\)"),  # type: ignore[arg-type]
-        (lambda: Bus().on(print), r"@bus.on\('user.get'\)"),  # type: ignore[arg-type]
+        (lambda: Bus().handle(lambda: None), r"@bus.handle\('user.get'\)"),  # type: ignore[call-overload]
+        (lambda: Bus().on(print), r"@bus.on\('user.get'\)"),  # type: ignore[call-overload]
         (lambda: Bus().subscribe("x", queue=WRONG), "queue="),
         (lambda: Bus().subscribe("x", queue=True), "queue=True"),
-        (lambda: Bus().on("x", concurrency=1.5), "concurrency=1.5"),  # type: ignore[arg-type]
+        (lambda: Bus().on("x", concurrency=1.5), "concurrency=1.5"),  # type: ignore[call-overload]
         (lambda: Bus().subscribe("x", group=5), "group=5"),  # type: ignore[call-overload]
-        (lambda: Bus().on("x", group=b"billing"), "group=b'billing'"),  # type: ignore[arg-type]
+        (lambda: Bus().on("x", group=b"billing"), "group=b'billing'"),  # type: ignore[call-overload]
         (lambda: connect(None), "neither a URL"),  # type: ignore[arg-type]
         (lambda: connect(5, protocol="ubre"), "neither a URL"),  # type: ignore[arg-type]
         (lambda: connect("ubre+memory://x", limits=5), "limits=5"),  # type: ignore[arg-type]
@@ -439,6 +440,93 @@ def test_run_in_another_thread_says_what_to_use_there() -> None:
 def test_a_blocking_bus_is_made_of_a_bus() -> None:
     with pytest.raises(TypeError, match="bus=5"):
         polybus.sync.Bus(5)  # type: ignore[arg-type]
+
+
+bus_class: Any = Bus
+connector: Any = connect
+router_class: Any = Router
+blocking: Any = polybus.sync
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (
+            lambda: bus_class("ubre+ws://h:1/bus"),
+            r"Bus\(\) takes no URL: .*polybus\.connect\('ubre\+ws://h:1/bus'\).*bus\.serve\(",
+        ),
+        (lambda: bus_class(url="ubre+ws://h:1/bus"), r"Bus\(\) has no url=: a client is polybus\.connect"),
+        (lambda: connector("ubre+ws://h:1/bus", timeout=3), r"connect\(\) has no timeout=: wait= .*Limits\(connect_timeout="),
+        (lambda: connector(url="ubre+ws://h:1/bus"), r"the URL is the first argument"),
+        (
+            lambda: bus_class().connect("ubre+ws://h:1/bus", token="x"),
+            r"bus\.connect\(\) has no token=: headers=\{'authorization'",
+        ),
+        (lambda: bus_class().serve("ubre+ws://h", port=1), r"bus\.serve\(\) has no port=: the address is one URL"),
+        (lambda: bus_class().serve("ubre+ws://h:1/", authenticate=print), r"Bus\(authenticate=...\)"),
+        (lambda: blocking.connect("ubre+ws://h:1/bus", timeout=3), r"sync\.connect\(\) has no timeout=: wait="),
+        (lambda: blocking.Bus("ubre+ws://h:1/bus"), r"a client is polybus\.sync\.connect\('ubre\+ws"),
+        (
+            lambda: connector("ubre+tcp://127.0.0.1:99999"),
+            r"a port is a number from 0 to 65535, for example ubre\+tcp://127\.0\.0\.1:9000$",
+        ),
+        (
+            lambda: connect("ubre+tcp://127.0.0.1:http"),
+            r"a port is a number from 0 to 65535, for example ubre\+tcp://127\.0\.0\.1:9000$",
+        ),
+        (lambda: connect("ubre+unix://C:\\temp\\x.sock"), r"no path of a socket: .*on Windows take tcp://"),
+        (lambda: connect(["ubre+ws://h:1/"]), r"of several servers each has a link of its own, bus\.connect"),  # type: ignore[arg-type]
+        (lambda: connect(None), r"is a setting missing, from which it comes\?"),  # type: ignore[arg-type]
+        (lambda: Limits(mesage=1), r"^Limits has no mesage=: did you mean message=\?$"),  # type: ignore[call-arg]
+        (lambda: Limits(x=1), r"^Limits has no x=: there are message, payload, .*; for example Limits\(message="),  # type: ignore[call-arg]
+        (lambda: Bus().subscribe("x", returns="int"), r"the type itself, for example returns=dict, not its name in quotes"),
+        (lambda: Router(prefix="user"), r"^prefix='user': subjects would begin with 'userget'; write prefix='user\.'$"),
+        (lambda: router_class(prefix=7), r"^prefix=7: text, not int"),
+        (lambda: Bus().include(Router(), prefix="user"), r"write prefix='user\.'"),
+        (lambda: Router(prefix="user.").handle(7), r"^prefix='user\.' cannot be put before 7: "),
+    ],
+)
+def test_an_argument_that_users_try_is_answered_with_what_to_write_instead(call: Any, says: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=says):
+        call()
+
+
+async def test_a_router_with_a_prefix_puts_it_before_subjects_and_patterns_of_text_and_of_a_subject() -> None:
+    users, heard = Router(prefix="user."), list[str]()
+
+    @users.handle("get")
+    async def get(id: int) -> str:
+        return f"user {id}"
+
+    @users.handle(Subject("name", int, str))
+    async def name(id: int) -> str:
+        return "Ann"
+
+    @users.on("{what}.changed")
+    async def changed(what: str, id: int) -> None:
+        heard.append(f"{what} {id}")
+
+    with pytest.raises(TypeError, match="its Subject returns str"):
+        users.handle(Subject("age", int, str))(lambda_of(int))
+    bus = Bus()
+    bus.include(users)
+    bus.include(users, prefix="eu.")
+    async with pair(bus) as client:
+        assert await client.request("user.get", 7) == "user 7"
+        assert await client.request("eu.user.name", 7) == "Ann"
+        await client.publish("user.name.changed", 1)
+        await client.publish("eu.user.mail.changed", 2)
+        await eventually(lambda: sorted(heard) == ["mail 2", "name 1"])
+
+
+def lambda_of(result: type) -> Any:
+    """A function that returns such a value."""
+
+    def function(id: int) -> Any:
+        return result()
+
+    function.__annotations__["return"] = result
+    return function
 
 
 # -- limits --------------------------------------------------------------------------------------------------------------

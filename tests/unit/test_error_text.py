@@ -44,5 +44,12 @@ def test_what_a_peer_gives_as_its_reason_is_one_line_without_control_characters_
     assert r"bye\x1b]0;title\x07\nERROR: none" in str(error)
 
 
+def test_where_there_was_no_link_the_reason_stands_alone_and_no_link_is_said_to_be_down() -> None:
+    assert str(Disconnected("the user 'zoe' is not connected here")) == (
+        "the user 'zoe' is not connected here; it was never sent, or not read"
+    )
+    assert str(Disconnected()) == "the link to the peer is down; it was never sent, or not read"
+
+
 def test_marks_that_turn_the_direction_of_the_text_behind_them_are_shown_as_escapes() -> None:
     assert str(Forbidden("gpj.\u202egnp \u2066x\u2069")) == r"PERMISSION_DENIED: gpj.\u202egnp \u2066x\u2069"

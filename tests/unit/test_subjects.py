@@ -52,6 +52,11 @@ async def test_a_wildcard_or_a_control_character_in_a_published_subject_is_told(
                 await verb(text)
 
 
+def test_a_handler_of_a_pattern_is_told_where_to_put_what_varies() -> None:
+    with pytest.raises(LocalProtocolError, match="'tank.{id}' is a pattern.*put what varies into the body"):
+        Bus().handle("tank.{id}")
+
+
 @pytest.mark.parametrize("pattern", ["room.{room-id}", "{}", "{7}", "{a}.{a}", "a.{b c}.d", "a.>.b"])
 def test_a_name_in_braces_that_cannot_be_handed_over_is_told(pattern: str) -> None:
     for register in (Bus().on, Bus().subscribe):
@@ -141,7 +146,7 @@ async def test_an_item_that_does_not_fit_is_the_mistake_of_who_sent_it() -> None
 
     async with pair(bus) as client:
         for asker in (client, bus):
-            async with asker.channel("double", sends=Any, receives=int) as channel:
+            async with asker.channel("double", receives=int) as channel:
                 await channel.send(2)
                 assert await anext(channel) == 4
                 await channel.send("two")

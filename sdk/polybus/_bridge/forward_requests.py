@@ -30,12 +30,13 @@ class RequestForwarder:
     def __init__(self, side: RouteSide) -> None:
         self._side = side
         self.answers: AnswerSizes = AnswerSizes()
+        self.subject: str | int = side.route.source
 
     def call(self, origin: ResponseSink, peer: Peer | None, message: Message, deadline: float) -> Call:
         """Make the call of a request or notification that goes to the other bus."""
         return BridgedCall(self._side, origin, peer, message, deadline)
 
-    async def invoke(self, bus: Any, message: Message, deadline: float | None) -> Message | None:
+    async def invoke(self, services: Any, message: Message, deadline: float | None) -> Message | None:
         """Send a request or notification on, in place of a handler.
 
         Raises:
@@ -57,9 +58,11 @@ class RequestForwarder:
             answer = await self._answer(await self._onward(Kind.REQUEST, message), deadline)
         except (BusError, ConnectionError) as error:
             raise translated(error) from error
-        if side.route.reply is None:
-            return answer
-        return await side.converted(side.route.reply, answer, Kind.RESPONSE, answer.subject)
+        headers = side.headers(answer, None)
+        if side.route.reply is not None:
+            return await side.converted(side.route.reply, answer, Kind.RESPONSE, answer.subject, headers)
+        answer.headers = headers
+        return answer
 
     async def tell(self, message: Message) -> None:
         """Notify the other bus: no caller waits for what becomes of it."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any
 
 import anyio
+from attrs import field, frozen
 
-from .._handlers.handler import Handler, plan
+from .._core.answer_sizes import AnswerSizes
 from .._rpc.channel import Channel, ChannelContext
 from .._rpc.stream_call import ChannelCall
 from .._tunnel.endpoint import hops_of
@@ -20,6 +21,24 @@ if TYPE_CHECKING:
     from .route_side import RouteSide
 
 
+@frozen(eq=False)
+class CrossingHandler:
+    """A function of a bridge in place of a handler. Implements `_rpc.ports.LocalHandler`."""
+
+    subject: str | int
+    style: str
+    function: Callable[[Message, Channel[Any, Any]], Any]
+    answers: AnswerSizes = field(factory=AnswerSizes, init=False)
+    places: None = field(default=None, init=False)
+
+    @property
+    def name(self) -> str:
+        return self.function.__qualname__
+
+    def invoke(self, services: Any, message: Message, deadline: float | None, channel: Channel[Any, Any]) -> Any:
+        return self.function(message, channel)
+
+
 class StreamForwarder:
     """The handler of the streams and channels of a route: opens those of the other bus, one hop further on."""
 
@@ -28,7 +47,7 @@ class StreamForwarder:
 
     def call(self, peer: Peer, message: Message, deadline: float, channel: Channel[Any, Any]) -> ChannelCall:
         """Make the call of a stream or channel that goes to the other bus."""
-        handler = self.handler(message.subject, message.attributes.get("mode", "stream"))
+        handler = self.handler(message.attributes.get("mode", "stream"))
         calls, services = self._side.calls, self._side.here.services
         call = ChannelCall(
             services, peer.inbound, peer, handler, message, deadline, channel, lambda over: calls.pop(over, None)
@@ -36,9 +55,9 @@ class StreamForwarder:
         calls[call] = None
         return call
 
-    def handler(self, subject: str | int, mode: str) -> Handler:
+    def handler(self, mode: str) -> CrossingHandler:
         """Make what stands in place of a handler."""
-        return plan(subject, self._streamed if mode == "stream" else self._conversed)
+        return CrossingHandler(self._side.route.source, mode, self._streamed if mode == "stream" else self._conversed)
 
     def _opening(self, message: Message, mode: str, body: Any) -> ChannelContext[Any, Any]:
         """Open the stream or channel of the other bus.
@@ -49,17 +68,20 @@ class StreamForwarder:
         side = self._side
         there, target = side.there, side.target(message.subject)
         hops = side.hop(message.subject, hops_of(message.peer, message))
+        headers = side.headers(message, None)
 
         async def opened() -> Channel[Any, Any]:
             if (own := there.lookup.find(target)) is not None:
-                return there.loopback.open(own, body, mode, None, Any)
+                return there.loopback.open(own, body, mode, None, Any, headers=headers)
             if (further := there.lookup.side(target, mode, back_to=side.here)) is not None:
-                return there.loopback.converse(further.streams.handler(target, mode), target, body, None, hops)
-            return await there.links.choose(target).streams.open(target, body, mode, None, hops)
+                return there.loopback.converse(further.streams.handler(mode), target, body, None, hops, headers=headers)
+            peer = there.links.choose(target)
+            kept = headers if peer.link.carries_headers else None
+            return await peer.streams.open(target, body, mode, None, hops, headers=kept)
 
         return ChannelContext(opened, mode == "stream")
 
-    async def _streamed(self, message: Message) -> AsyncIterator[Any]:
+    async def _streamed(self, message: Message, near: Channel[Any, Any]) -> AsyncIterator[Any]:
         route = self._side.route
         try:
             on = await self._side.converted(route.request, message, Kind.OPEN, message.subject)

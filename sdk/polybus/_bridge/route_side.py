@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .._core.via import ViaHeader, too_far
 from .._rpc.stream_call import ChannelCall
+from .._util.log_fields import log_fields
 from .._util.violation_counter import ViolationCounter
 from ..errors import BusError, Code, RequestError
 from ..headers import VIA
@@ -156,4 +157,4 @@ class RouteSide:
         here.services.dead_letter(message.peer, message, translated(error).code, f"not bridged: {error}")
         if self._losses.add(monotonic()) == 1:
             text = "%r could not cross the bridge (%r to %r): %s"
-            logger.warning(text, message.subject, route.source, route.target, error)
+            logger.warning(text, message.subject, route.source, route.target, error, extra=log_fields(message=message))

@@ -2,36 +2,43 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, TypeVar, overload
 
 from attrs import asdict
 
 from .._core.access import Authenticate, Authorize
 from .._core.executor import Middleware
+from .._core.outgoing import OutgoingHook
 from .._core.services import Services
+from .._handlers.providers import Dependencies
 from .._handlers.router import Router
-from .._handlers.signature import injected_as
+from .._handlers.signature import ContextPart, injected_as
 from .._handlers.subscriber import WhenFull
 from .._peer.peer import Peer
 from .._pubsub.publisher import YIELD_AFTER, Targets, make_publication
 from .._pubsub.subscription import Subscription
 from .._rpc.channel import Channel, ChannelContext
 from .._rpc.reply import Reply
+from .._rpc.retried_reply import retried
 from .._tunnel.endpoint import Entrance
 from .._util.event_loop import wrong_event_loop
+from .._util.misuse import BUS, CONNECT, SERVE, explains
 from .._validation import check_callable, check_type, counted, seconds, shown
 from ..backoff import Backoff
+from ..contracts.verbs import client_of, handlers_of
 from ..errors import Disconnected, Forbidden, LocalProtocolError, NoHandler, Unauthorized
 from ..events import BusEvent
 from ..headers import check_headers
 from ..limits import Limits
 from ..message import Kind, Message
 from ..plugins.registry import find_protocol, make_recorder
+from ..retry import Retry
 from ..stats import Stats
 from ..subjects import AnySubject, Subject, check_pattern, check_subject, resolve, warn_of_literal_wildcards
 from .acceptor import WHEN_FULL, Listener, Serving
@@ -47,11 +54,17 @@ from .remote_peer import RemotePeer, User
 if TYPE_CHECKING:
     import ssl
 
+    from typing_extensions import TypeForm
+
     from ..plugins import Connector, ProtocolAdapter
 
 In = TypeVar("In")
 Out = TypeVar("Out")
+P = TypeVar("P")
 T = TypeVar("T")
+
+AnyPeer: TypeAlias = Peer | RemotePeer
+"""A peer as the verbs take it: one of this bus, or a client of another node of its cluster."""
 
 TIMEOUT = 30.0
 """Seconds by default: they need no check for each message."""
@@ -85,6 +98,15 @@ class Bus(Router):
         ValueError: The URL of `cluster` is none of NATS.
     """
 
+    __context_part__: ClassVar[ContextPart]
+
+    @explains(
+        "Bus",
+        BUS,
+        most=1,
+        positional="takes no URL: a client is `async with polybus.connect({0!r}) as bus:`, a server `async with "
+        "bus.serve({0!r}):` of a Bus() with handlers",
+    )
     def __init__(
         self,
         *,
@@ -106,6 +128,7 @@ class Bus(Router):
         # The hot path finds the parts here.
         self._services = services
         self._known_subjects = services.subjects.known
+        self._outgoing = services.outgoing
         self._pubsub = parts.pubsub
         self._publisher = parts.pubsub.publisher
         self._loopback = parts.loopback
@@ -134,9 +157,22 @@ class Bus(Router):
         body: In = ...,
         *,
         timeout: float = ...,
-        to: Peer | None = ...,
+        to: AnyPeer | None = ...,
         headers: Mapping[str, str] | None = ...,
+        retry: Retry | None = ...,
     ) -> Reply[Out]: ...
+    @overload
+    def request(
+        self,
+        subject: Subject[In, Any],
+        body: In = ...,
+        *,
+        timeout: float = ...,
+        returns: type[T],
+        to: AnyPeer | None = ...,
+        headers: Mapping[str, str] | None = ...,
+        retry: Retry | None = ...,
+    ) -> Reply[T]: ...
     @overload
     def request(
         self,
@@ -145,8 +181,9 @@ class Bus(Router):
         *,
         timeout: float = ...,
         returns: type[T],
-        to: Peer | None = ...,
+        to: AnyPeer | None = ...,
         headers: Mapping[str, str] | None = ...,
+        retry: Retry | None = ...,
     ) -> Reply[T]: ...
     @overload
     def request(
@@ -156,8 +193,9 @@ class Bus(Router):
         *,
         timeout: float = ...,
         returns: Any = ...,
-        to: Peer | None = ...,
+        to: AnyPeer | None = ...,
         headers: Mapping[str, str] | None = ...,
+        retry: Retry | None = ...,
     ) -> Reply[Any]: ...
     def request(
         self,
@@ -166,8 +204,9 @@ class Bus(Router):
         *,
         timeout: float = 30.0,
         returns: Any = Any,
-        to: Peer | None = None,
+        to: AnyPeer | None = None,
         headers: Mapping[str, str] | None = None,
+        retry: Retry | None = None,
     ) -> Reply[Any]:
         """Ask for something. Queues the request at once, never waits; await the `Reply`.
 
@@ -181,6 +220,7 @@ class Bus(Router):
             returns: The type that the answer is converted to.
             to: The peer to ask.
             headers: Text to text.
+            retry: Ask again after failures that may pass, within `timeout`; see `Retry`.
 
         Raises:
             EncodeError: The body cannot be written; the error names the path.
@@ -206,6 +246,15 @@ class Bus(Router):
         if timeout != TIMEOUT:
             timeout = seconds(timeout)
         checked = None if headers is None else check_headers(headers, self._services.limits.headers)
+        if retry is not None:
+            return retried(
+                self._services.running,
+                retry,
+                name,
+                timeout,
+                returns,
+                lambda left: self.request(name, body, timeout=left, to=to, headers=checked),
+            )
         if to is not None:
             self._links.check_peer(to)
         else:
@@ -223,8 +272,16 @@ class Bus(Router):
                 return failed
         return to.send_request(Kind.REQUEST, name, body, timeout, returns, checked)
 
+    @overload
     async def notify(
-        self, subject: AnySubject, body: Any = None, *, headers: Mapping[str, str] | None = None, to: Peer | None = None
+        self, subject: Subject[In, Any], body: In = ..., *, headers: Mapping[str, str] | None = ..., to: AnyPeer | None = ...
+    ) -> None: ...
+    @overload
+    async def notify(
+        self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ..., to: AnyPeer | None = ...
+    ) -> None: ...
+    async def notify(
+        self, subject: AnySubject, body: Any = None, *, headers: Mapping[str, str] | None = None, to: AnyPeer | None = None
     ) -> None:
         """Tell one handler, without an answer; routed like a request.
 
@@ -247,6 +304,9 @@ class Bus(Router):
         if to is not None:
             self._links.check_peer(to)
         peer = to if to is not None else self._links.choose(name)
+        if isinstance(peer, RemotePeer):
+            await peer.send_notify(name, body, checked)
+            return
         if peer.gone:
             raise has_gone(peer)
         link = peer.link
@@ -255,6 +315,36 @@ class Bus(Router):
             message.format = chosen = link.format_for(body, name)
             message.raw = chosen.encode(body)
         await peer.send_notification(message)
+
+    def client(self, contract: TypeForm[P], prefix: str = "") -> P:
+        """Make an object with the methods of a Protocol class, each of which asks by a verb of this bus.
+
+        ``users = bus.client(Users, "user")``, and ``await users.get(GetUser(7))`` asks for ``user.get``.
+
+        Args:
+            contract: A `typing.Protocol` with ``async def`` methods of one body, and for streams ``def`` methods that return
+                ``AsyncIterator[T]``; see `contracts.method` and `contracts.notify`.
+            prefix: Subjects are this, a dot, and the name of the method.
+
+        Raises:
+            TypeError: It is no contract, or makes no subjects; the text names class and method, and what to write.
+        """
+        return client_of(self, contract, prefix)
+
+    def implement(self, contract: TypeForm[P], implementation: P, prefix: str = "") -> None:
+        """Answer the methods of a Protocol class by those of an object: its methods are handlers from now on.
+
+        Args:
+            contract: As of `client`; of plain ``def`` methods too, which run in threads.
+            implementation: An object with all its methods, best of a class that is derived from it, which type checkers hold
+                to it: ``class UsersInDatabase(Users): ...``
+            prefix: As of `client`.
+
+        Raises:
+            TypeError: It is no contract, the object does not implement it, or a subject has a handler already; the text names
+                class and method, and what to write. Nothing is registered then.
+        """
+        self._lookup.add(*handlers_of(contract, implementation, prefix))
 
     def as_(self, identity: Any) -> Caller:
         """Ask this bus's own handlers in somebody's name, for example that of the user of an HTTP endpoint.
@@ -268,18 +358,24 @@ class Bus(Router):
 
     @overload
     def stream(
-        self, subject: Subject[In, Out], body: In = ..., *, timeout: float | None = ..., to: Peer | None = ...
+        self, subject: Subject[In, Out], body: In = ..., *, timeout: float | None = ..., to: AnyPeer | None = ...
     ) -> ChannelContext[Out, Any]: ...
     @overload
     def stream(
-        self, subject: str | int, body: Any = ..., *, returns: type[T], timeout: float | None = ..., to: Peer | None = ...
+        self, subject: str | int, body: Any = ..., *, returns: type[T], timeout: float | None = ..., to: AnyPeer | None = ...
     ) -> ChannelContext[T, Any]: ...
     @overload
     def stream(
-        self, subject: str | int, body: Any = ..., *, returns: Any = ..., timeout: float | None = ..., to: Peer | None = ...
+        self, subject: str | int, body: Any = ..., *, returns: Any = ..., timeout: float | None = ..., to: AnyPeer | None = ...
     ) -> ChannelContext[Any, Any]: ...
     def stream(
-        self, subject: AnySubject, body: Any = None, *, returns: Any = Any, timeout: float | None = None, to: Peer | None = None
+        self,
+        subject: AnySubject,
+        body: Any = None,
+        *,
+        returns: Any = Any,
+        timeout: float | None = None,
+        to: AnyPeer | None = None,
     ) -> ChannelContext[Any, Any]:
         """Ask for many answers: ``async with bus.stream("log.tail", {"n": 10}) as lines: async for line in lines: ...``
 
@@ -296,6 +392,8 @@ class Bus(Router):
             Disconnected: (by iterating) The link broke.
         """
         name, returns = resolve(subject, returns)
+        if isinstance(subject, Subject):
+            body = subject.given(body)
         self._check_opening(name, timeout, to)
         return ChannelContext(
             lambda: self._open(name, body, "stream", timeout, returns, to), half_closed=True, receives=returns
@@ -303,15 +401,35 @@ class Bus(Router):
 
     @overload
     def channel(
-        self, subject: Subject[In, Out], *, timeout: float | None = ..., to: Peer | None = ...
+        self, subject: Subject[In, Out], *, timeout: float | None = ..., to: AnyPeer | None = ...
     ) -> ChannelContext[Out, In]: ...
     @overload
     def channel(
-        self, subject: str | int, *, sends: Any = ..., receives: type[T], timeout: float | None = ..., to: Peer | None = ...
+        self,
+        subject: str | int,
+        *,
+        sends: type[In],
+        receives: type[T],
+        timeout: float | None = ...,
+        to: AnyPeer | None = ...,
+    ) -> ChannelContext[T, In]: ...
+    @overload
+    def channel(
+        self, subject: str | int, *, receives: type[T], timeout: float | None = ..., to: AnyPeer | None = ...
     ) -> ChannelContext[T, Any]: ...
     @overload
     def channel(
-        self, subject: str | int, *, sends: Any = ..., receives: Any = ..., timeout: float | None = ..., to: Peer | None = ...
+        self, subject: str | int, *, sends: type[In], timeout: float | None = ..., to: AnyPeer | None = ...
+    ) -> ChannelContext[Any, In]: ...
+    @overload
+    def channel(
+        self,
+        subject: str | int,
+        *,
+        sends: Any = ...,
+        receives: Any = ...,
+        timeout: float | None = ...,
+        to: AnyPeer | None = ...,
     ) -> ChannelContext[Any, Any]: ...
     def channel(
         self,
@@ -320,7 +438,7 @@ class Bus(Router):
         sends: Any = Any,
         receives: Any = Any,
         timeout: float | None = None,
-        to: Peer | None = None,
+        to: AnyPeer | None = None,
     ) -> ChannelContext[Any, Any]:
         """Open a conversation: ``async with bus.channel("chat") as ch: await ch.send(...); async for item in ch: ...``
 
@@ -333,7 +451,7 @@ class Bus(Router):
             lambda: self._open(name, None, "channel", timeout, receives, to), half_closed=False, receives=receives
         )
 
-    def _check_opening(self, subject: str | int, timeout: float | None, to: Peer | None) -> None:
+    def _check_opening(self, subject: str | int, timeout: float | None, to: AnyPeer | None) -> None:
         self._services.subjects.check(subject)
         if timeout is not None:
             seconds(timeout)
@@ -341,23 +459,43 @@ class Bus(Router):
             self._links.check_peer(to)
 
     async def _open(
-        self, subject: str | int, body: Any, mode: str, timeout: float | None, receives: Any, to: Peer | None
+        self, subject: str | int, body: Any, mode: str, timeout: float | None, receives: Any, to: AnyPeer | None
     ) -> Channel[Any, Any]:
         self._services.running.check_here()
         if to is None and (own := self._lookup.find(subject)) is not None:
             return self._loopback.open(own, body, mode, timeout, receives)
         peer = to if to is not None else self._links.choose(subject)
-        return (await peer.streams.open(subject, body, mode, timeout)).typed(receives)
+        return await peer.open_channel(subject, body, mode, timeout, receives)
 
     # -- publications ----------------------------------------------------------------------------------------------------
 
+    @overload
+    async def publish(
+        self,
+        subject: Subject[In, Any],
+        body: In = ...,
+        *,
+        headers: Mapping[str, str] | None = ...,
+        to: AnyPeer | Iterable[AnyPeer] | None = ...,
+        timeout: float = ...,
+    ) -> None: ...
+    @overload
+    async def publish(
+        self,
+        subject: str | int,
+        body: Any = ...,
+        *,
+        headers: Mapping[str, str] | None = ...,
+        to: AnyPeer | Iterable[AnyPeer] | None = ...,
+        timeout: float = ...,
+    ) -> None: ...
     async def publish(
         self,
         subject: AnySubject,
         body: Any = None,
         *,
         headers: Mapping[str, str] | None = None,
-        to: Peer | Iterable[Peer] | None = None,
+        to: AnyPeer | Iterable[AnyPeer] | None = None,
         timeout: float = 30.0,
     ) -> None:
         """Publish: every matching subscription gets it once, the bus's own and those of every linked peer.
@@ -387,21 +525,44 @@ class Bus(Router):
             route = publisher.routes.get(name) or publisher.route(name)
         except TypeError:  # not hashable: `route` says what it should be
             route = publisher.route(name)
-        peer = route.only_peer
+        peer = None if self._outgoing else route.only_peer
         if to is None and headers is None and body is not None and peer is not None and (link := peer.link).flowing:
             if get_ident() != link.runtime.thread:
                 raise wrong_event_loop()
             publisher.publish_to_only_peer(route, link, body)
             return
         self._services.running.check_thread()
-        peers, gone = (route.peers, None) if to is None else self._links.recipients(to)
+        peers, gone, remote = (route.peers, None, ()) if to is None else self._links.recipients(to)
         deadline = self._services.running.time() + timeout
         checked = None if headers is None else check_headers(headers, self._services.limits.headers)
         message = make_publication(route, name, body, checked, None if to is None else peers)
-        await publisher.publish(message, route if to is None else Targets(peers), deadline)
+        targets = route if to is None else Targets(peers)
+        await (publisher.publish_observed if self._outgoing else publisher.publish)(message, targets, deadline)
+        for client in remote:
+            await client.publish(name, body, headers=checked)
         if gone is not None:
             raise has_gone(gone)
 
+    @overload
+    def publish_nowait(
+        self,
+        subject: Subject[In, Any],
+        body: In = ...,
+        *,
+        headers: Mapping[str, str] | None = ...,
+        to: Peer | Iterable[Peer] | None = ...,
+        timeout: float = ...,
+    ) -> None: ...
+    @overload
+    def publish_nowait(
+        self,
+        subject: str | int,
+        body: Any = ...,
+        *,
+        headers: Mapping[str, str] | None = ...,
+        to: Peer | Iterable[Peer] | None = ...,
+        timeout: float = ...,
+    ) -> None: ...
     def publish_nowait(
         self,
         subject: AnySubject,
@@ -420,11 +581,14 @@ class Bus(Router):
         name = subject.name if isinstance(subject, Subject) else subject
         self._services.running.check_here()
         route = self._publisher.route_of(name)
-        peers, gone = (route.peers, None) if to is None else self._links.recipients(to)
+        peers, gone, remote = (route.peers, None, ()) if to is None else self._links.recipients(to)
+        if remote:
+            raise TypeError(f"to={shown(to)}: clients of other nodes are published to by `await bus.publish(...)` alone")
         deadline = self._services.running.time() + seconds(timeout)
         checked = None if headers is None else check_headers(headers, self._services.limits.headers)
         message = make_publication(route, name, body, checked, None if to is None else peers)
-        self._publisher.publish_nowait(message, route if to is None else Targets(peers), deadline)
+        publisher, targets = self._publisher, route if to is None else Targets(peers)
+        (publisher.publish_observed_nowait if self._outgoing else publisher.publish_nowait)(message, targets, deadline)
         if gone is not None:
             raise has_gone(gone)
 
@@ -506,6 +670,7 @@ class Bus(Router):
 
     # -- links -----------------------------------------------------------------------------------------------------------
 
+    @explains("bus.connect", CONNECT)
     def connect(
         self,
         target: str | Connector,
@@ -529,6 +694,7 @@ class Bus(Router):
         """
         return Connecting(self._parts, target, protocol, serves, headers, tls, backoff, wait, record)
 
+    @explains("bus.serve", SERVE)
     def serve(
         self,
         target: str | Any,
@@ -762,18 +928,37 @@ class Bus(Router):
 
     # -- running handlers ------------------------------------------------------------------------------------------------
 
-    def use(self, middleware: Middleware) -> Middleware:
+    @overload
+    def use(self, middleware: Middleware) -> Middleware: ...
+    @overload
+    def use(self, middleware: OutgoingHook, *, outgoing: Literal[True]) -> OutgoingHook: ...
+    def use(self, middleware: Any, *, outgoing: bool = False) -> Any:
         """Run around every handler: ``async def middleware(message, ctx, call_next): return await call_next(message)``.
 
         The first one used is the outermost. May be used as a decorator.
 
+        Args:
+            middleware: A middleware, or with `outgoing` an `OutgoingHook`, a plain function.
+            outgoing: Call it with everything that the application asks, publishes, notifies or opens on this bus, before it
+                leaves. It may add to ``message.headers``, which go to peers that read headers, and may return a function that
+                is called with the `Outcome`.
+
         Raises:
-            TypeError: It cannot be called.
+            TypeError: It cannot be called, or is a coroutine function where `outgoing` wants a plain one.
         """
         if not callable(middleware):
-            raise TypeError(f"bus.use({shown(middleware)}): a function, async def middleware(message, ctx, call_next)")
-        self._services.executor.middleware.append(middleware)
+            expected = "def hook(message)" if outgoing else "async def middleware(message, ctx, call_next)"
+            raise TypeError(f"bus.use({shown(middleware)}): a function, {expected}")
+        if outgoing and inspect.iscoroutinefunction(middleware):
+            raise TypeError(f"bus.use({shown(middleware)}, outgoing=True): a plain function, for request() does not wait")
+        hooks: list[Any] = self._services.outgoing if outgoing else self._services.executor.middleware
+        hooks.append(middleware)
         return middleware
+
+    @property
+    def dependencies(self) -> Dependencies:
+        """The functions that handlers ask for by ``Depends``; in tests `Dependencies.override` has another one stand in."""
+        return Dependencies(self._services.overrides)
 
     @property
     def debug(self) -> bool:

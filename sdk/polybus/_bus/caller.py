@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .._handlers.handler import Handler
-from .._rpc.channel import Channel, ChannelContext
-from .._rpc.reply import Reply
-from .._validation import seconds
+from .._rpc.asker import Asker
+from ..contracts.verbs import client_of
 from ..errors import NoHandler
-from ..headers import check_headers
-from ..subjects import AnySubject, Subject, check_subject, resolve
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeForm
+
+    from .._core.services import Services
+    from .._rpc.channel import Channel
+    from .._rpc.reply import Reply
+    from ..message import Kind
     from .parts import BusParts
 
-T = TypeVar("T")
-Out = TypeVar("Out")
+P = TypeVar("P")
 
 
-class Caller:
+class Caller(Asker):
     """The handlers of a bus, as a program in the same process asks them for a user: ``bus.as_(user).request(...)``
 
     They see the identity as `Context.identity`, as if the user had asked over a link; `Context.peer` is None, and `authorize`
@@ -39,101 +40,33 @@ class Caller:
     def __repr__(self) -> str:
         return f"<Caller {self.identity!r}>"
 
-    @overload
-    def request(
-        self,
-        subject: Subject[Any, Out],
-        body: Any = ...,
-        *,
-        timeout: float = ...,
-        headers: Mapping[str, str] | None = ...,
-    ) -> Reply[Out]: ...
-    @overload
-    def request(
-        self,
-        subject: str | int,
-        body: Any = ...,
-        *,
-        timeout: float = ...,
-        returns: type[T],
-        headers: Mapping[str, str] | None = ...,
-    ) -> Reply[T]: ...
-    @overload
-    def request(
-        self,
-        subject: str | int,
-        body: Any = ...,
-        *,
-        timeout: float = ...,
-        returns: Any = ...,
-        headers: Mapping[str, str] | None = ...,
-    ) -> Reply[Any]: ...
-    def request(
-        self,
-        subject: AnySubject,
-        body: Any = None,
-        *,
-        timeout: float = 30.0,
-        returns: Any = Any,
-        headers: Mapping[str, str] | None = None,
+    @property
+    def services(self) -> Services:
+        return self._parts.services
+
+    def send_request(
+        self, kind: Kind, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
     ) -> Reply[Any]:
-        """Ask one of the bus's own handlers. See `Bus.request`.
+        return self._parts.loopback.request(self._own(subject), subject, body, timeout, returns, headers, self._facts())
+
+    async def send_notify(self, subject: str | int, body: Any, headers: dict[str, str] | None) -> None:
+        self._parts.loopback.notify(self._own(subject), body, headers, self._facts())
+
+    def client(self, contract: TypeForm[P], prefix: str = "") -> P:
+        """Make an object with the methods of a Protocol class, each of which asks this bus's own handlers. See `Bus.client`.
 
         Raises:
-            NoHandler: This bus has no handler for the subject.
-            EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `Bus.request`.
-            BusError: (by awaiting) As `Reply` says.
+            TypeError: As `Bus.client`.
         """
-        name, returns = resolve(subject, returns)
-        body = subject.given(body) if isinstance(subject, Subject) else body
-        checked = None if headers is None else check_headers(headers, self._parts.services.limits.headers)
-        own = self._own(name)
-        return self._parts.loopback.request(own, name, body, seconds(timeout), returns, checked, self._facts())
+        return client_of(self, contract, prefix)
 
-    async def notify(self, subject: AnySubject, body: Any = None, *, headers: Mapping[str, str] | None = None) -> None:
-        """Tell one of the bus's own handlers, without an answer. See `Bus.notify`.
-
-        Raises:
-            NoHandler: This bus has no handler for the subject.
-            EncodeError, QueueFull, BadRequest, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `Bus.notify`.
-        """
-        name, _ = resolve(subject, Any)
-        body = subject.given(body) if isinstance(subject, Subject) else body
-        checked = None if headers is None else check_headers(headers, self._parts.services.limits.headers)
-        self._parts.loopback.notify(self._own(name), body, checked, self._facts())
-
-    def stream(
-        self, subject: AnySubject, body: Any = None, *, returns: Any = Any, timeout: float | None = None
-    ) -> ChannelContext[Any, Any]:
-        """Ask one of the bus's own handlers for a stream. See `Bus.stream`.
-
-        Raises:
-            NoHandler: (on entering) This bus has no handler for the subject.
-            BusError: (on entering, by iterating) As `Bus.stream`.
-        """
-        name, returns = resolve(subject, returns)
-        return ChannelContext(lambda: self._open(name, body, "stream", timeout, returns), half_closed=True, receives=returns)
-
-    def channel(
-        self, subject: AnySubject, *, sends: Any = Any, receives: Any = Any, timeout: float | None = None
-    ) -> ChannelContext[Any, Any]:
-        """Open a channel to one of the bus's own handlers. See `Bus.channel`.
-
-        Raises:
-            NoHandler: (on entering) This bus has no handler for the subject.
-            BusError: (on entering, by iterating) As `Bus.channel`.
-        """
-        name, receives = resolve(subject, receives)
-        return ChannelContext(
-            lambda: self._open(name, None, "channel", timeout, receives), half_closed=False, receives=receives
-        )
-
-    async def _open(self, subject: str | int, body: Any, mode: str, timeout: float | None, receives: Any) -> Channel[Any, Any]:
+    async def open_channel(
+        self, subject: str | int, body: Any, mode: str, timeout: float | None, receives: Any
+    ) -> Channel[Any, Any]:
         self._parts.services.running.check_here()
         return self._parts.loopback.open(self._own(subject), body, mode, timeout, receives, self._facts())
 
     def _own(self, subject: str | int) -> Handler:
-        check_subject(subject)
         own = self._parts.lookup.find(subject)
         if own is None:
             raise NoHandler(f"this bus has no handler for {subject!r}, and as_() asks its own alone")

@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from attrs import field, frozen
 
+from .._peer import ports as peer_ports
 from .._validation import at_least, check_type, seconds, shown
 
 if TYPE_CHECKING:
@@ -53,6 +54,9 @@ class Cluster:
             anew.
         settle: Seconds at the most for which requests and publications wait after the engine has come back until the nodes
             that were there before are back too.
+        handover: Seconds at the end of a drain for which publications are kept for the clients that were told to go: another
+            node to which such a client comes has them handed over. They begin anew with each client that comes back, and are
+            part of the drain's. 0 keeps none.
         running: Requests of the cluster that run here at once.
         waiting: Requests of the cluster that wait here for a place; one more is asked elsewhere.
 
@@ -65,6 +69,7 @@ class Cluster:
     wait: float = field(default=10.0, validator=_check_time, kw_only=True)
     gap: Literal["tell", "disconnect"] = field(default="tell", validator=_check_gap, kw_only=True)
     settle: float = field(default=1.5, validator=_check_time, kw_only=True)
+    handover: float = field(default=2.0, validator=_check_time, kw_only=True)
     running: int = field(default=64, validator=at_least(1), kw_only=True)
     waiting: int = field(default=64, validator=at_least(0), kw_only=True)
 
@@ -162,8 +167,28 @@ class Node:
     here: bool = False
 
 
+class HandoverPort(peer_ports.HandoverPort, Protocol):
+    """The handing over of clients from one node to another, as the life of a bus sees it too."""
+
+    @property
+    def busy(self) -> bool:
+        """Tells whether clients are about to be taken over here."""
+        ...
+
+    def park(self) -> None:
+        """Keep publications for the clients that are connected, for whom this is the last turn."""
+
+    async def handed_over(self, until: float) -> None:
+        """Wait until the clients have been taken over by other nodes, a bounded time, and keep nothing any more."""
+
+
 class ClusterPort(Protocol):
     """The room that makes a bus a node: `polybus.cluster`."""
+
+    @property
+    def handover(self) -> HandoverPort:
+        """The part that hands clients over."""
+        ...
 
     @property
     def peer(self) -> Peer | None:
@@ -199,4 +224,8 @@ class ClusterPort(Protocol):
 
     async def peers_of(self, key: str) -> Survey[Any]:
         """Ask all nodes which of their clients are a user."""
+        ...
+
+    async def metrics(self) -> tuple[str, dict[str, str | None]]:
+        """Give the name of this node, and the metrics of the others on this machine: texts by name, None of a silent one."""
         ...

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
+from .._util.misuse import CONNECT, explains
 from .._validation import check_type
 from ..backoff import Backoff
 from ..limits import Limits
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from ..plugins import Connector, ProtocolAdapter
 
 
+@explains("connect", CONNECT)
 def connect(
     target: str | Connector,
     *,

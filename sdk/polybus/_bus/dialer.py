@@ -140,6 +140,8 @@ class Connecting:
             await parts.pubsub.announcer.prepare_link()
             await self._first(link)
             await links.announced(link)
+            if self._services.outgoing and link.peer is not None and not link.peer.reads_headers and link.peer.may_be_ours:
+                await link.peer.extended()  # else the first request would leave without what the hooks add
             if (why := link.ends) is not None:  # refused while it was asked who it is
                 raise self._failure(link, why)
             for sibling in self._siblings:
@@ -299,7 +301,8 @@ class Connecting:
                 raise
             reason = f"headers() raised {type(error).__name__}: {error}".removesuffix(": ")
             if link.was_up and self._failures == 1:  # no caller is there to catch it; of later ones LinkLog tells
-                logger.warning("%s; an attempt to connect to %s follows", reason, self._log.url, exc_info=error)
+                text = "%s; an attempt to connect to %s follows"
+                logger.warning(text, reason, self._log.url, exc_info=error, extra=self._log.fields)
             raise ConnectFailed(link.url, reason) from error
         return check_handshake_headers(headers)
 
@@ -363,7 +366,7 @@ class Connecting:
             except Exception as error:
                 if self._failures == 1:
                     text = "an attempt to connect to %s failed on this side; it will be tried again: %r"
-                    logger.exception(text, self._log.url, error)
+                    logger.exception(text, self._log.url, error, extra=self._log.fields)
                 reason = repr(error)
                 continue
             self._services.counters.reconnects += 1

@@ -247,7 +247,8 @@ class Lifecycle:
         """
         until = runtime.notifier.until
         reason = _UNFINISHED
-        with anyio.move_on_after(timeout):
+        handover = self._links.handover
+        with anyio.move_on_after(timeout) as scope:
             self._services.takes_requests = True  # what is on its way to a member of a group is for no other one
             try:
                 await self._pubsub.announcer.withdraw()
@@ -265,8 +266,15 @@ class Lifecycle:
                 await entrance.drain(ALL_ANSWERED)
             await until(lambda: not self._pubsub.busy)
             await until(lambda: not any(link.outbox and link.stands for link in runtime.links))
+            if handover is not None:
+                await until(lambda: not handover.busy)
             reason = ALL_ANSWERED
+        if handover is None or reason is _UNFINISHED:
+            await self._links.close_all(runtime, reason)
+            return
+        handover.park()  # and in the same turn goodbye is said
         await self._links.close_all(runtime, reason)
+        await handover.handed_over(scope.deadline)
 
     def _serves(self, runtime: Runtime) -> bool:
         """Tell whether a handler runs whose answer a client waits for."""

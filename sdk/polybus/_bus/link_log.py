@@ -5,9 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from .._util.log_fields import log_fields
 from .._validation import counted, in_one_line, without_password
 
 logger: logging.Logger = logging.getLogger("polybus.link")
+
+_PATIENCE = 8
+"""The attempt at a first connect from which on it is no longer as expected that nobody is there."""
 
 
 class LinkLog:
@@ -18,6 +22,7 @@ class LinkLog:
     def __init__(self, url: str, clock: Callable[[], float]) -> None:
         self.url: str = in_one_line(without_password(url))
         """For people."""
+        self.fields: dict[str, object] = log_fields(address=self.url, protocol=url.partition("+")[0])
         self._clock = clock
         self._since = 0.0
         self._quiet = False
@@ -25,8 +30,13 @@ class LinkLog:
 
     def waiting(self, reason: str, attempt: int, delay: float) -> None:
         """Tell that there is no server yet, which `connect(wait=...)` waits for."""
-        if _is_told(attempt):
-            logger.info("no link to %s yet, attempt %d in %.1f s: %s", self.url, attempt, delay, in_one_line(reason))
+        if not _is_told(attempt):
+            return
+        text = "no link to %s yet, attempt %d in %.1f s: %s"
+        if attempt < _PATIENCE:
+            logger.info(text, self.url, attempt, delay, in_one_line(reason), extra=self.fields)
+        else:  # seen too where a program has not set up logging: it would seem to hang
+            logger.warning(text, self.url, attempt, delay, in_one_line(reason), extra=self.fields)
 
     def lost(self, reason: str, attempt: int, delay: float) -> None:
         """Tell that the link is lost; from the second attempt on it had only just come back."""
@@ -36,29 +46,33 @@ class LinkLog:
         if not self._quiet:
             what = "lost" if attempt == 1 else "lost again"
             reason = in_one_line(reason) or "no reason was given"
-            logger.warning("the link to %s is %s: %s; attempt %d in %.1f s", self.url, what, reason, attempt, delay)
+            logger.warning(
+                "the link to %s is %s: %s; attempt %d in %.1f s", self.url, what, reason, attempt, delay, extra=self.fields
+            )
 
     def retrying(self, reason: str, attempt: int, delay: float) -> None:
         """Tell that an attempt has failed."""
         if _is_told(attempt):
             self._quiet = False
             text = "the link to %s: attempt %d in %.1f s, it is down for %.0f s: %s"
-            logger.info(text, self.url, attempt, delay, self._clock() - self._since, in_one_line(reason))
+            logger.info(text, self.url, attempt, delay, self._clock() - self._since, in_one_line(reason), extra=self.fields)
 
     def back(self, attempts: int) -> None:
         """Tell that the link is up again."""
         if not self._quiet:
             text = "the link to %s is back, after %s and %.0f s"
-            logger.info(text, self.url, counted(attempts, "attempt"), self._clock() - self._since)
+            logger.info(text, self.url, counted(attempts, "attempt"), self._clock() - self._since, extra=self.fields)
 
     def gone(self, reason: str) -> None:
         """Tell that the link is lost, and cannot be dialled again."""
-        logger.warning("the link to %s is lost for good: %s", self.url, in_one_line(reason) or "no reason was given")
+        logger.warning(
+            "the link to %s is lost for good: %s", self.url, in_one_line(reason) or "no reason was given", extra=self.fields
+        )
 
     def given_up(self, reason: str, attempts: int | None = None) -> None:
         """Tell that the link will not come back: after so many attempts, or since it was refused."""
         after = "" if attempts is None else f" after {counted(attempts, 'attempt')}"
-        logger.warning("the link to %s is given up%s: %s", self.url, after, in_one_line(reason))
+        logger.warning("the link to %s is given up%s: %s", self.url, after, in_one_line(reason), extra=self.fields)
 
 
 def _is_told(attempt: int) -> bool:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .._pubsub.pubsub import PubSub
     from ..message import Message
     from ..plugins import ProtocolAdapter
-    from .cluster import ClusterPort
+    from .cluster import ClusterPort, HandoverPort
 
 
 class LinkRegistry:
@@ -59,6 +59,11 @@ class LinkRegistry:
     def cluster_peer(self) -> Peer | None:
         """The cluster, while this bus is a node of one."""
         return None if self.cluster is None else self.cluster.peer
+
+    @property
+    def handover(self) -> HandoverPort | None:
+        """The part that hands clients over from node to node, on a node of a cluster."""
+        return None if self.cluster is None else self.cluster.handover
 
     def choose_cluster(self) -> Peer:
         """Give the cluster.
@@ -119,8 +124,8 @@ class LinkRegistry:
         if to.host is not self:
             raise ValueError(f"to={to!r}: a peer of another bus; ask that bus, or the peer itself")
 
-    def recipients(self, to: Any) -> tuple[tuple[Peer, ...], Peer | None]:
-        """Give the peers that are there, each once, and one that is not.
+    def recipients(self, to: Any) -> tuple[tuple[Peer, ...], Peer | None, tuple[RemotePeer, ...]]:
+        """Give the peers that are there, each once, one that is not, and the clients of other nodes.
 
         Raises:
             TypeError, ValueError: As `check_peer`.
@@ -128,8 +133,10 @@ class LinkRegistry:
         given: list[Any] = [*to] if isinstance(to, Iterable) and not isinstance(to, (str, bytes)) else [to]
         for peer in given:
             self.check_peer(peer)
-        peers = dict.fromkeys(given)
-        return tuple(peer for peer in peers if not peer.gone), next((peer for peer in peers if peer.gone), None)
+        given = list(dict.fromkeys(given))
+        peers = [peer for peer in given if isinstance(peer, Peer)]
+        remote = tuple(peer for peer in given if isinstance(peer, RemotePeer))
+        return tuple(peer for peer in peers if not peer.gone), next((peer for peer in peers if peer.gone), None), remote
 
     def check_gone(self) -> None:
         """
@@ -204,9 +211,9 @@ class LinkRegistry:
                 self.opened.append(link)
             if link.peer is not None:
                 recipients.upstream = tuple(dict.fromkeys((*recipients.upstream, link.peer)))
-        elif self.cluster is not None and link.peer is not None:
-            self.cluster.client_up(link.peer)
         self.pubsub.announcer.restore(link, alone=not self.gates and len(link.runtime.links) < 2)
+        if not link.opened and self.cluster is not None and link.peer is not None:
+            self.cluster.client_up(link.peer)
 
     def peer_up(self, peer: Peer) -> None:
         """Take note of one of the many peers of a link."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from attrs import define
 
-from .._rpc.channel import Channel, ChannelContext
+from .._rpc.asker import Asker
 from .._rpc.reply import Reply
-from .._validation import seconds
+from ..contracts.verbs import client_of
 from ..errors import Disconnected
 from ..headers import check_headers
 from ..message import Kind, Message
@@ -18,17 +18,24 @@ from ..subjects import AnySubject, Subject, resolve
 from .cluster import Survey
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeForm
+
+    from .._core.services import Services
     from .._peer.peer import Peer
+    from .._rpc.channel import Channel
     from .cluster import ClusterPort
     from .links import LinkRegistry
     from .parts import BusParts
+
+In = TypeVar("In")
+P = TypeVar("P")
 
 _ONLINE = "_polybus.online"
 """The request that the node answers to which a user is connected."""
 
 
 @define(eq=False, repr=False)
-class RemotePeer:
+class RemotePeer(Asker):
     """A client that is connected to another node of the cluster. It has the verbs of a `Peer`.
 
     Attributes:
@@ -45,16 +52,6 @@ class RemotePeer:
     identity_key: str | None = None
     protocol: str = ""
 
-    def send_request(
-        self, kind: Kind, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
-    ) -> Reply[Any]:
-        """Send a request whose arguments have been checked: for `Bus.request(to=)`.
-
-        Raises:
-            EncodeError, LocalProtocolError, Disconnected: As `request`.
-        """
-        return self.links.choose_cluster().send_request(kind, subject, body, timeout, returns, headers, self._to)
-
     @property
     def _to(self) -> ToClient:
         return ToClient(self.node, self.id)
@@ -62,33 +59,27 @@ class RemotePeer:
     def __repr__(self) -> str:
         return f"<RemotePeer {self.id} at the node {self.node}>"
 
-    def request(
-        self,
-        subject: AnySubject,
-        body: Any = None,
-        *,
-        timeout: float = 30.0,
-        returns: Any = Any,
-        headers: Mapping[str, str] | None = None,
+    @property
+    def services(self) -> Services:
+        return self.links.services
+
+    def send_request(
+        self, kind: Kind, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
     ) -> Reply[Any]:
-        """Ask this client. See `Bus.request`.
+        return _ask(self.links, self._to, kind, subject, body, timeout, returns, headers)
 
-        Raises:
-            EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `Bus.request`.
-            Disconnected: (by awaiting) It is not there any more.
-        """
-        return _ask(self.links, self._to, subject, body, timeout, returns, headers)
-
-    async def notify(self, subject: AnySubject, body: Any = None, *, headers: Mapping[str, str] | None = None) -> None:
-        """Tell a handler of this client, without an answer. See `Bus.notify`.
-
-        Raises:
-            EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `Bus.notify`.
-            QueueFull: The outbox to the engine is full.
-            Disconnected: This bus is no node of a cluster any more.
-        """
+    async def send_notify(self, subject: str | int, body: Any, headers: dict[str, str] | None) -> None:
         await _tell(self.links, self._to, Kind.NOTIFY, subject, body, headers)
 
+    async def open_channel(
+        self, subject: str | int, body: Any, mode: str, timeout: float | None, receives: Any
+    ) -> Channel[Any, Any]:
+        return await _open(self.links, self._to, subject, body, mode, timeout, receives)
+
+    @overload
+    async def publish(self, subject: Subject[In, Any], body: In = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
+    @overload
+    async def publish(self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
     async def publish(self, subject: AnySubject, body: Any = None, *, headers: Mapping[str, str] | None = None) -> None:
         """Publish to this client alone. See `Bus.publish`.
 
@@ -97,36 +88,19 @@ class RemotePeer:
             QueueFull: The outbox to the engine is full.
             Disconnected: This bus is no node of a cluster any more.
         """
-        await _tell(self.links, self._to, Kind.PUBLISH, subject, body, headers)
+        name, body, checked = _publication(self.links, subject, body, headers)
+        await _tell(self.links, self._to, Kind.PUBLISH, name, body, checked)
 
-    def stream(
-        self, subject: AnySubject, body: Any = None, *, returns: Any = Any, timeout: float | None = None
-    ) -> ChannelContext[Any, Any]:
-        """Ask this client for a stream. See `Bus.stream`.
-
-        Raises:
-            BusError: (on entering, by iterating) As `Bus.stream`.
-        """
-        name, returns = resolve(subject, returns)
-        return ChannelContext(
-            lambda: _open(self.links, self._to, name, body, "stream", timeout, returns), half_closed=True, receives=returns
-        )
-
-    def channel(
-        self, subject: AnySubject, *, sends: Any = Any, receives: Any = Any, timeout: float | None = None
-    ) -> ChannelContext[Any, Any]:
-        """Open a channel to this client. See `Bus.channel`.
+    def client(self, contract: TypeForm[P], prefix: str = "") -> P:
+        """Make an object with the methods of a Protocol class, each of which asks this client. See `Bus.client`.
 
         Raises:
-            BusError: (on entering, by iterating) As `Bus.channel`.
+            TypeError: As `Bus.client`.
         """
-        name, receives = resolve(subject, receives)
-        return ChannelContext(
-            lambda: _open(self.links, self._to, name, None, "channel", timeout, receives), half_closed=False, receives=receives
-        )
+        return client_of(self, contract, prefix)
 
 
-class User:
+class User(Asker):
     """A user, on whatever connections: `Bus.user`.
 
     What is asked goes to one of them, here where the user is connected to this very bus; what is published goes to all.
@@ -151,42 +125,37 @@ class User:
     def _newest(self) -> Peer | None:
         return max(self._here(), key=lambda peer: peer.connected_at, default=None)
 
-    def request(
-        self,
-        subject: AnySubject,
-        body: Any = None,
-        *,
-        timeout: float = 30.0,
-        returns: Any = Any,
-        headers: Mapping[str, str] | None = None,
+    @property
+    def services(self) -> Services:
+        return self._parts.services
+
+    def send_request(
+        self, kind: Kind, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
     ) -> Reply[Any]:
-        """Ask one connection of the user, the newest where there are several. See `Bus.request`.
+        peer = self._newest()  # of several connections the newest is asked
+        if peer is not None:
+            return peer.send_request(kind, subject, body, timeout, returns, headers)
+        return _ask(self._links, ToUser(self.key), kind, subject, body, timeout, returns, headers)
 
-        Raises:
-            EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `Bus.request`.
-            Disconnected: (by awaiting) The user is not connected: then with ``sent=False``; or has gone meanwhile.
-        """
+    async def send_notify(self, subject: str | int, body: Any, headers: dict[str, str] | None) -> None:
         peer = self._newest()
         if peer is not None:
-            name, returns = resolve(subject, returns)
-            body = subject.given(body) if isinstance(subject, Subject) else body
-            return peer.request(name, body, timeout=timeout, returns=returns, headers=headers)
-        return _ask(self._links, ToUser(self.key), subject, body, timeout, returns, headers)
-
-    async def notify(self, subject: AnySubject, body: Any = None, *, headers: Mapping[str, str] | None = None) -> None:
-        """Tell one connection of the user, without an answer. See `Bus.notify`.
-
-        Raises:
-            EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `Bus.notify`.
-            QueueFull: An outbox is full.
-            Disconnected: The user is not connected here, and this bus is no node of a cluster.
-        """
-        peer = self._newest()
-        if peer is not None:
-            await peer.notify(subject, body, headers=headers)
+            await peer.send_notify(subject, body, headers)
         else:
             await _tell(self._links, ToUser(self.key), Kind.NOTIFY, subject, body, headers)
 
+    async def open_channel(
+        self, subject: str | int, body: Any, mode: str, timeout: float | None, receives: Any
+    ) -> Channel[Any, Any]:
+        peer = self._newest()
+        if peer is not None:
+            return await peer.open_channel(subject, body, mode, timeout, receives)
+        return await _open(self._links, ToUser(self.key), subject, body, mode, timeout, receives)
+
+    @overload
+    async def publish(self, subject: Subject[In, Any], body: In = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
+    @overload
+    async def publish(self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
     async def publish(self, subject: AnySubject, body: Any = None, *, headers: Mapping[str, str] | None = None) -> None:
         """Publish to all connections of the user, whatever they have subscribed to. See `Bus.publish`.
 
@@ -200,38 +169,16 @@ class User:
         if here or self._links.cluster_peer is None:
             await self._parts.services.bus.publish(subject, body, headers=headers, to=here)
         if self._links.cluster_peer is not None:
-            await _tell(self._links, ToUser(self.key), Kind.PUBLISH, subject, body, headers)
+            name, body, checked = _publication(self._links, subject, body, headers)
+            await _tell(self._links, ToUser(self.key), Kind.PUBLISH, name, body, checked)
 
-    def stream(
-        self, subject: AnySubject, body: Any = None, *, returns: Any = Any, timeout: float | None = None
-    ) -> ChannelContext[Any, Any]:
-        """Ask one connection of the user for a stream. See `Bus.stream`.
-
-        Raises:
-            BusError: (on entering, by iterating) As `Bus.stream`.
-        """
-        name, returns = resolve(subject, returns)
-        return ChannelContext(lambda: self._open(name, body, "stream", timeout, returns), half_closed=True, receives=returns)
-
-    def channel(
-        self, subject: AnySubject, *, sends: Any = Any, receives: Any = Any, timeout: float | None = None
-    ) -> ChannelContext[Any, Any]:
-        """Open a channel to one connection of the user. See `Bus.channel`.
+    def client(self, contract: TypeForm[P], prefix: str = "") -> P:
+        """Make an object with the methods of a Protocol class, each of which asks one connection of the user. See `Bus.client`.
 
         Raises:
-            BusError: (on entering, by iterating) As `Bus.channel`.
+            TypeError: As `Bus.client`.
         """
-        name, receives = resolve(subject, receives)
-        return ChannelContext(
-            lambda: self._open(name, None, "channel", timeout, receives), half_closed=False, receives=receives
-        )
-
-    async def _open(self, subject: str | int, body: Any, mode: str, timeout: float | None, receives: Any) -> Channel[Any, Any]:
-        peer = self._newest()
-        if peer is None:
-            return await _open(self._links, ToUser(self.key), subject, body, mode, timeout, receives)
-        self._parts.services.subjects.check(subject)
-        return (await peer.streams.open(subject, body, mode, timeout)).typed(receives)
+        return client_of(self, contract, prefix)
 
     async def online(self) -> bool:
         """Ask whether the user is connected, here or to another node; one round trip, and nothing is remembered.
@@ -267,51 +214,51 @@ class User:
 def _ask(
     links: LinkRegistry,
     to: ToUser | ToClient,
-    subject: AnySubject,
+    kind: Kind,
+    subject: str | int,
     body: Any,
     timeout: float,
     returns: Any,
-    headers: Mapping[str, str] | None,
+    headers: dict[str, str] | None,
 ) -> Reply[Any]:
-    name, returns = resolve(subject, returns)
-    if isinstance(subject, Subject):
-        body = subject.given(body)
-    timeout = seconds(timeout)
-    services = links.services
-    services.subjects.check(name)
-    checked = None if headers is None else check_headers(headers, services.limits.headers)
     cluster = links.cluster_peer
     if cluster is not None:
-        return cluster.send_request(Kind.REQUEST, name, body, timeout, returns, checked, to)
-    runtime = services.running
+        return cluster.send_request(kind, subject, body, timeout, returns, headers, to)
+    runtime = links.services.running
     now = runtime.time()
-    failed: Reply[Any] = Reply(runtime.loop, name, returns, now, now + timeout)
+    failed: Reply[Any] = Reply(runtime.loop, subject, returns, now, now + timeout)
     failed.fail(_nowhere(to))
     return failed
 
 
-async def _tell(
-    links: LinkRegistry,
-    to: ToUser | ToClient,
-    kind: Kind,
-    subject: AnySubject,
-    body: Any,
-    headers: Mapping[str, str] | None,
-) -> None:
+def _publication(
+    links: LinkRegistry, subject: AnySubject, body: Any, headers: Mapping[str, str] | None
+) -> tuple[str | int, Any, dict[str, str] | None]:
+    """Check the arguments of a publication."""
     name, _ = resolve(subject, Any)
     if isinstance(subject, Subject):
         body = subject.given(body)
     services = links.services
     services.subjects.check(name)
     services.running.check_here()
-    checked = None if headers is None else check_headers(headers, services.limits.headers)
+    return name, body, None if headers is None else check_headers(headers, services.limits.headers)
+
+
+async def _tell(
+    links: LinkRegistry,
+    to: ToUser | ToClient,
+    kind: Kind,
+    subject: str | int,
+    body: Any,
+    headers: dict[str, str] | None,
+) -> None:
     cluster = links.cluster_peer
     if cluster is None:
         raise _nowhere(to)
     link = cluster.link
-    message = Message(kind, name, None, None, link.format, checked, attributes={"to": to})
+    message = Message(kind, subject, None, None, link.format, headers, attributes={"to": to})
     if body is not None:
-        message.format = chosen = link.format_for(body, name)
+        message.format = chosen = link.format_for(body, subject)
         message.raw = chosen.encode(body)
     await cluster.send_notification(message)
 
@@ -325,7 +272,6 @@ async def _open(
     timeout: float | None,
     receives: Any,
 ) -> Channel[Any, Any]:
-    links.services.subjects.check(subject)
     cluster = links.cluster_peer
     if cluster is None:
         raise _nowhere(to)

@@ -15,11 +15,12 @@ from typing import Any
 import anyio
 
 from .._util.event_loop import running_loop
-from .._util.http_status import HttpStatus
+from .._util.http_status import HttpStatus, Page
+from .._util.log_fields import log_fields
 from .._validation import check_count, seconds, shown
 from ..errors import LocalProtocolError
 from ..plugins import ProtocolFeatures
-from ..plugins.registry import resolve_url, supervise
+from ..plugins.registry import metrics_maker, resolve_url, supervise
 from .bus import Bus, parts_of
 from .worker import Worker
 
@@ -38,6 +39,7 @@ def run(
     drain: float = 20.0,
     delay: float = 0.0,
     health: str | None = None,
+    metrics: bool = False,
     backend: str = "asyncio",
     uvloop: bool = False,
     workers: int = 1,
@@ -60,6 +62,8 @@ def run(
         delay: Seconds between the signal and the drain, while requests are still taken but ``/readyz`` says 503: load
             balancers need them to look elsewhere.
         health: ``http://127.0.0.1:8081`` answers ``/livez`` and ``/readyz`` there, from before the bus starts to its end.
+        metrics: Answer ``/metrics`` beside them, for Prometheus: what `polybus.prometheus.scrape` gives, with several workers
+            that of all of them. Who can reach that address can read it. Needs ``pip install 'polybus[prometheus]'``.
         backend: ``asyncio`` or ``trio``.
         uvloop: Use uvloop on asyncio.
         workers: Number of processes that serve (POSIX). For more than one the bus has a `cluster`, or each would be a bus of
@@ -68,13 +72,13 @@ def run(
 
     Raises:
         TypeError: `bus` is no bus, or an argument is of a wrong type.
-        ValueError: A URL or an option is wrong.
+        ValueError: A URL or an option is wrong, or `metrics` is asked for without `health`.
         LocalProtocolError: This is not the main thread, or an event loop runs in it already, or an address that other
             machines can reach accepts every connection,
             or there are several workers of a bus without `cluster`, or no NATS server is found for them.
         Unsupported: There are several workers, and an address that they cannot share.
         OSError: An address cannot be bound.
-        ImportError: `uvloop` or trio is not installed.
+        ImportError: `uvloop`, trio or, for `metrics`, prometheus-client is not installed.
         Exception: What the bus's lifespan raises.
         SystemExit: One of several workers has ended before it served, or was ended by force.
     """
@@ -84,6 +88,7 @@ def run(
         drain=drain,
         delay=delay,
         health=health,
+        metrics=metrics,
         backend=backend,
         uvloop=uvloop,
         workers=workers,
@@ -94,7 +99,7 @@ def run(
 
 def announce(url: str) -> None:
     """Say where it serves, once: in the log, or on stdout where no log shows it."""
-    logger.info("serving %s", url)
+    logger.info("serving %s", url, extra=log_fields(address=url))
     if not (logger.isEnabledFor(logging.INFO) and logger.hasHandlers()):
         print(f"serving {url}", flush=True)
 
@@ -105,6 +110,7 @@ def serve_until_signal(
     drain: float,
     delay: float,
     health: str | None,
+    metrics: bool,
     backend: str,
     uvloop: bool,
     workers: int,
@@ -129,18 +135,29 @@ def serve_until_signal(
     _check_loop(backend, uvloop)
     drain, delay = seconds(drain, "drain"), seconds(delay, "delay")
     check_count(workers, "workers")
+    if metrics:
+        if health is None:
+            raise ValueError("metrics=True: the page stands beside those of health, so give health='http://127.0.0.1:8081' too")
+        _ = metrics_maker("scrape", "run(metrics=True)")
     worker = Worker.here()
     if worker is None and workers > 1:
         addresses = _Addresses(bus, urls, options)
         # Two times `drain`: the lifespan has as many seconds for its end.
         if status := supervise(
-            count=workers, buses=[bus], bind=addresses.bind, patience=delay + 2 * drain + _AT_ONCE, health=health
+            count=workers,
+            buses=[bus],
+            bind=addresses.bind,
+            patience=delay + 2 * drain + _AT_ONCE,
+            health=health,
+            metrics=metrics,
         ):
             raise SystemExit(status)
         return
-    running = _Run(bus, drain, delay, None if worker is not None else health, worker, announce)
+    running = _Run(bus, drain, delay, None if worker is not None else health, worker, announce, metrics=metrics)
     backend_options = {"use_uvloop": True} if uvloop and backend == "asyncio" else {}
-    anyio.run(running.main, urls, options, backend=backend, backend_options=backend_options)
+    # Before the loop: what the URLs name is imported here.
+    addresses = _Addresses(bus, urls, options)
+    anyio.run(running.main, addresses, backend=backend, backend_options=backend_options)
     running.over()
 
 
@@ -184,21 +201,31 @@ class _Run:
     """One bus, from its start to the last signal."""
 
     def __init__(
-        self, bus: Bus, drain: float, delay: float, health: str | None, worker: Worker | None, announce: Callable[[str], None]
+        self,
+        bus: Bus,
+        drain: float,
+        delay: float,
+        health: str | None,
+        worker: Worker | None,
+        announce: Callable[[str], None],
+        *,
+        metrics: bool,
     ) -> None:
         self._bus = bus
         self._announce = announce
         self._worker = worker
         self._drain = drain
         self._delay = delay
-        pages = {"/livez": lambda: (200, "OK\n"), "/readyz": self._ready}
+        pages: dict[str, Page] = {"/livez": lambda: (200, "OK\n"), "/readyz": self._ready}
+        if metrics:
+            pages["/metrics"] = self._metrics_page
         self._health = None if health is None else HttpStatus("health", health, pages, "http://127.0.0.1:8081")
         self._serving = False
         self._signalled: anyio.Event
         self._scope: anyio.CancelScope
         self._force: threading.Timer | None = None
 
-    async def main(self, urls: tuple[str, ...], options: dict[str, Any]) -> None:
+    async def main(self, addresses: _Addresses) -> None:
         """Serve until told to stop; what goes wrong comes out as it is, not in a group."""
         failure: BaseException | None = None
         self._signalled, self._scope = anyio.Event(), anyio.CancelScope()
@@ -211,9 +238,9 @@ class _Run:
                         group.start_soon(self._health.serve)
                     if self._worker is not None:
                         self._worker.follow(self._delay + 2 * self._drain + _AT_ONCE)
-                        group.start_soon(self._worker.answer, self._takes_requests)
+                        group.start_soon(self._worker.answer, self._takes_requests, self._metrics)
                     with self._scope:
-                        await self._serve(urls, options)
+                        await self._serve(addresses)
                 except anyio.get_cancelled_exc_class():
                     raise
                 except BaseException as error:
@@ -222,10 +249,9 @@ class _Run:
         if failure is not None:
             raise failure
 
-    async def _serve(self, urls: tuple[str, ...], options: dict[str, Any]) -> None:
+    async def _serve(self, addresses: _Addresses) -> None:
         bus = self._bus
         async with bus, AsyncExitStack() as stack:
-            addresses = _Addresses(bus, urls, options)
             served: list[str] = []
             for name, url, serving in addresses.all:
                 if serving is None:  # who brings the clients may start later
@@ -238,12 +264,15 @@ class _Run:
                 if self._worker is None:
                     self._announce(served[-1])
                 else:  # who started the workers says it for all of them
-                    logger.info("serving %s", served[-1])
+                    logger.info("serving %s", served[-1], extra=log_fields(address=served[-1]))
             self._serving = True
             if self._worker is not None:
                 self._worker.tell_served(served)
             await self._signalled.wait()
             await anyio.sleep(self._delay)
+            if self._worker is not None:  # who comes to these addresses comes to the other workers from now on
+                for listening in list(parts_of(bus).links.gates.values()):
+                    await listening.aclose()
             await bus.drain(self._drain)
 
     async def _heed(self, signals: AsyncIterator[signal.Signals]) -> None:
@@ -263,6 +292,14 @@ class _Run:
     def _ready(self) -> tuple[int, str]:
         """Answer the question of a load balancer: may requests be sent here?"""
         return (200, "OK\n") if self._takes_requests() else (503, "it does not take requests\n")
+
+    async def _metrics_page(self) -> tuple[int, str]:
+        return 200, await self._metrics()
+
+    async def _metrics(self) -> str:
+        """Make what Prometheus asks for, or the supervisor in its name."""
+        text: str = await metrics_maker("scrape", "run(metrics=True)")(self._bus)
+        return text
 
     def _takes_requests(self) -> bool:
         return self._serving and not self._signalled.is_set() and self._bus.ready

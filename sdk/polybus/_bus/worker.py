@@ -13,12 +13,13 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, Self
 
 import anyio
 from attrs import frozen
 
+from .._util.log_fields import log_fields
 from ..errors import LocalProtocolError
 
 logger: logging.Logger = logging.getLogger("polybus")
@@ -26,7 +27,9 @@ logger: logging.Logger = logging.getLogger("polybus")
 VARIABLE: Final = "POLYBUS_WORKER"
 """The variable of the environment that makes a process a worker, together with what it inherits."""
 ASK: Final = b"?"
-"""The supervisor's only question: are you ready?"""
+"""A question of the supervisor: are you ready?"""
+ASK_METRICS: Final = b"m"
+"""Another one: what is the text of ``/metrics``?"""
 
 _GRACE: Final = 5.0
 """Seconds beyond those that an orderly end may take, before a worker whose supervisor is gone ends all the same."""
@@ -101,6 +104,8 @@ class Worker:
             os.set_inheritable(file, False)  # not for what this process starts itself
         self._reports = socket.socket(fileno=inherited.reports)
         self._reports.setblocking(False)
+        self._measuring = False
+        self._fields = log_fields(worker=inherited.number, pid=os.getpid())
 
     @classmethod
     def here(cls) -> Self | None:
@@ -132,7 +137,7 @@ class Worker:
     def _follow(self, seconds: float) -> None:
         while os.read(self._lifeline, 1):
             pass
-        logger.warning("worker %d: the process that started it has ended: ending too", self.number)
+        logger.warning("worker %d: the process that started it has ended: ending too", self.number, extra=self._fields)
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(seconds)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -141,23 +146,53 @@ class Worker:
         """Say that this worker serves, and where."""
         self._tell({"serves": list(urls)})
 
-    async def answer(self, ready: Callable[[], bool]) -> None:
+    async def answer(self, ready: Callable[[], bool], metrics: Callable[[], Awaitable[str]] | None = None) -> None:
         """Answer the questions of the supervisor: in this event loop, so that one that is stuck is seen to be."""
+        writing = anyio.Lock()
         with self._reports:
-            while True:
-                await anyio.wait_readable(self._reports)
+            async with anyio.create_task_group() as group:
+                while asked := await self._asked():
+                    if ASK_METRICS in asked and metrics is not None and not self._measuring:
+                        self._measuring = True
+                        group.start_soon(self._tell_metrics, metrics, writing)
+                    if ASK in asked:
+                        async with writing:
+                            self._tell({"ready": ready()})
+                group.cancel_scope.cancel()
+
+    async def _asked(self) -> bytes:
+        """Wait for questions; nothing where there will be no more."""
+        while True:
+            await anyio.wait_readable(self._reports)
+            try:
+                return self._reports.recv(64)
+            except BlockingIOError:
+                continue
+            except OSError:
+                return b""
+
+    async def _tell_metrics(self, metrics: Callable[[], Awaitable[str]], writing: anyio.Lock) -> None:
+        """Tell what ``/metrics`` says: in a task of its own, for other nodes are asked for it."""
+        try:
+            text: str | None = await metrics()
+        except Exception:
+            logger.exception("worker %d: the metrics cannot be told", self.number, extra=self._fields)
+            text = None
+        finally:
+            self._measuring = False
+        rest = memoryview(json.dumps({"metrics": text}).encode() + b"\n")
+        async with writing:
+            while rest:
                 try:
-                    asked = self._reports.recv(64)
+                    rest = rest[self._reports.send(rest) :]
                 except BlockingIOError:
-                    continue
-                except OSError:
+                    await anyio.wait_writable(self._reports)
+                except OSError as error:
+                    logger.debug("worker %d: not told: %s", self.number, error, extra=self._fields)
                     return
-                if not asked:
-                    return
-                self._tell({"ready": ready()})
 
     def _tell(self, fields: Mapping[str, object]) -> None:
         try:
             self._reports.send(json.dumps(fields).encode() + b"\n")
         except OSError as error:  # it has ended, or reads nothing
-            logger.debug("worker %d: not told: %s", self.number, error)
+            logger.debug("worker %d: not told: %s", self.number, error, extra=self._fields)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import anyio
 
 from .._util.event_loop import is_foreign_exception
+from .._util.log_fields import log_fields
 from .._util.repeated_warnings import Warnings
 from ..errors import BusError, Forbidden, RequestError, Unauthorized, Unavailable
 from ..plugins import Admission, Handshake, Identity
@@ -24,7 +25,7 @@ logger: logging.Logger = logging.getLogger("polybus.security")
 
 Authenticate: TypeAlias = Callable[[Handshake], Any]
 """``authenticate(handshake)`` gives any identity, or `Identity`; None refuses."""
-Authorize: TypeAlias = "Callable[..., bool | Awaitable[bool]]"
+Authorize: TypeAlias = "Callable[[Any, str, Any], bool | Awaitable[bool]] | Callable[..., bool | Awaitable[bool]]"
 """``authorize(peer, verb, subject)``; False refuses. With a parameter ``message`` it is given the message too, or None."""
 
 _REMEMBERED = 1024
@@ -53,13 +54,14 @@ class AccessControl:
             return Admission(Identity(), handshake)
         outcome = await self._asked(self.authenticate, handshake)
         if isinstance(outcome, (Unauthorized, Forbidden)):
-            way = f"{handshake.protocol}+{handshake.transport}"
-            self.turned_away(f"{handshake.address or 'a client'} ({way})", _refusal(outcome, handshake), "identity")
+            client = f"{handshake.address or 'a client'} ({handshake.protocol}+{handshake.transport})"
+            why, fields = _refusal(outcome, handshake), _of_handshake(handshake)
+            self.warnings.warn(logger, "refused %s: %s", client, why, about="identity", extra=fields)
         return outcome
 
     def turned_away(self, address: str, why: str, about: str) -> None:
         """Log that a client was not let in: a few of each kind, and the number of the others."""
-        self.warnings.warn(logger, "refused %s: %s", address, why, about=about)
+        self.warnings.warn(logger, "refused %s: %s", address, why, about=about, extra=log_fields(address=address))
 
     async def _asked(self, authenticate: Authenticate, handshake: Handshake) -> Admission | BusError:
         try:
@@ -68,18 +70,22 @@ class AccessControl:
                 with anyio.move_on_after(self._seconds) as scope:
                     identity = await identity
                 if scope.cancelled_caught:
-                    self.warnings.warn(logger, "authenticate took more than %g s (Limits.handshake_timeout)", self._seconds)
+                    text = "authenticate took more than %g s (Limits.handshake_timeout)"
+                    self.warnings.warn(logger, text, self._seconds, extra=_of_handshake(handshake))
                     return Unavailable("it took too long to find out who you are")
         except RequestError as error:
             return error if isinstance(error, (Unauthorized, Forbidden)) else Unauthorized("not authenticated")
         except BaseException as error:  # a new connection does not end the server
-            self._failed(error, "authenticate failed, which refuses the connection")
+            _raise_unless_foreign(error)
+            text = "authenticate failed, which refuses the connection"
+            self.warnings.warn(logger, text, error=error, extra=_of_handshake(handshake))
             return Unauthorized("not authenticated")
         if identity is None or identity is False:
             return Unauthorized("not authenticated")
         if isinstance(identity, Identity) and identity.expires_at is not None:
             if identity.expires_at.tzinfo is None:
-                self.warnings.warn(logger, "Identity(expires_at=...) must be an aware datetime; the connection is refused")
+                text = "Identity(expires_at=...) must be an aware datetime; the connection is refused"
+                self.warnings.warn(logger, text, extra=_of_handshake(handshake))
                 return Unauthorized("not authenticated")
             if identity.expires_at <= datetime.datetime.now(datetime.UTC):
                 return Unauthorized("the identity has expired: authenticate again")
@@ -96,10 +102,13 @@ class AccessControl:
             subject = canonical(subject)
         try:
             if self._wants_message:
-                return self.authorize(peer, verb, subject, message=message)
+                with_message: Callable[..., bool | Awaitable[bool]] = self.authorize
+                return with_message(peer, verb, subject, message=message)
             return self.authorize(peer, verb, subject)
         except BaseException as error:
-            self._failed(error, "authorize(%r, %r, %r) failed, which refuses", peer, verb, subject)
+            _raise_unless_foreign(error)
+            text, fields = "authorize(%r, %r, %r) failed, which refuses", log_fields(peer, subject=subject)
+            self.warnings.warn(logger, text, peer, verb, subject, error=error, extra=fields)
             return False
 
     async def answer(self, allowed: bool | Awaitable[bool]) -> bool:
@@ -109,7 +118,8 @@ class AccessControl:
         try:
             return bool(await allowed)
         except BaseException as error:
-            self._failed(error, "authorize failed, which refuses")
+            _raise_unless_foreign(error)
+            self.warnings.warn(logger, "authorize failed, which refuses", error=error)
             return False
 
     async def may(self, peer: RemotePeer, verb: str, subject: str | int, message: Message) -> bool:
@@ -133,12 +143,6 @@ class AccessControl:
 
     async def _remember_later(self, known: dict[str | int, bool], subject: str | int, answer: Awaitable[bool]) -> bool:
         return _remember(known, subject, await self.answer(answer))
-
-    def _failed(self, error: BaseException, text: str, *args: object) -> None:
-        """Log what a hook has raised; a cancellation of the task goes on."""
-        if not is_foreign_exception(error):
-            raise error
-        self.warnings.warn(logger, text, *args, error=error)
 
 
 def _refusal(error: RequestError, handshake: Handshake) -> str:
@@ -168,3 +172,13 @@ def _has_parameter(function: Callable[..., Any], name: str) -> bool:
         return name in inspect.signature(function).parameters
     except (TypeError, ValueError):  # written in C
         return False
+
+
+def _of_handshake(handshake: Handshake) -> dict[str, object]:
+    return log_fields(address=handshake.address, protocol=handshake.protocol)
+
+
+def _raise_unless_foreign(error: BaseException) -> None:
+    """Let a cancellation of the task go on: only what a hook has raised is for the log."""
+    if not is_foreign_exception(error):
+        raise error

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
 
+from .._util.log_fields import log_fields
 from .._util.sources import sources
 from ..events import HandlerFailed
 from ..message import Message
@@ -45,7 +46,7 @@ def described(error: BaseException | None) -> str:
 class HandlerExecutor:
     """Runs the handlers of one bus."""
 
-    context_in_a_thread: Callable[[Any, Message, float | None], Context] = Context
+    context_in_a_thread: Callable[[Any, Message, float | None, str | int], Context] = Context
     """Makes the `Context` of a `def` handler, whose bus blocks: handed in from floors above."""
 
     def __init__(self, services: Services) -> None:
@@ -67,36 +68,46 @@ class HandlerExecutor:
         """True while threads of an earlier run of the bus have not returned."""
         return self._threads is not None and any(not work.returned for work in self._threads.abandoned)
 
-    async def run(self, handler: RequestHandler, message: Message, deadline: float | None) -> Any:
+    def run(self, handler: RequestHandler, message: Message, deadline: float | None) -> Awaitable[Any]:
         """Run a handler through all middleware, and give its result.
 
         Raises:
-            Exception: As the handler or a middleware raises it.
+            Exception: (here or by awaiting) As the handler or a middleware raises it.
         """
         if not self.middleware:
-            return await self._call(handler, message, deadline)
-        return await self.around(message, deadline, lambda final: self._call(handler, final, deadline))
+            return self._call(handler, message, deadline)
+        if handler.style == "async":
+            services = self._services
+            return self.around(handler, message, deadline, lambda final: handler.invoke(services, final, deadline))
+        return self.around(handler, message, deadline, lambda final: self._call(handler, final, deadline))
 
-    async def around(self, message: Message, deadline: float | None, call: Callable[[Message], Awaitable[Any]]) -> Any:
-        """Run a call through all middleware, and give its result; of a stream or channel the call is all of its conversation.
+    def around(
+        self, handler: RequestHandler, message: Message, deadline: float | None, call: Callable[[Message], Awaitable[Any]]
+    ) -> Awaitable[Any]:
+        """Run the call of a handler through all middleware, and give its result; of a stream or channel the call is all of its
+        conversation.
 
         Raises:
-            Exception: As the call or a middleware raises it.
+            Exception: (here or by awaiting) As the call or a middleware raises it.
         """
+        middleware, bus, pattern = self.middleware, self._services.bus, handler.subject
+        if not middleware:
+            return call(message)
 
-        async def step(index: int, current: Message) -> Any:
-            if index == len(self.middleware):
-                return await call(current)
-            context = Context(self._services.bus, current, deadline)
-            return await self.middleware[index](current, context, lambda following: step(index + 1, following))
+        def step(index: int, current: Message) -> Awaitable[Any]:
+            if current is not message:  # the answer is one, whatever message goes further in
+                current.answer_headers = Context(None, message).answer_headers
+            if index == len(middleware):
+                return call(current)
+            return middleware[index](current, Context(bus, current, deadline, pattern), partial(step, index + 1))
 
-        return await step(0, message)
+        return step(0, message)
 
     async def _call(self, handler: RequestHandler, message: Message, deadline: float | None) -> Any:
         if handler.style == "async":
-            return await handler.invoke(self._services.bus, message, deadline)
+            return await handler.invoke(self._services, message, deadline)
         if handler.style == "inline" or _NO_THREADS:
-            result = handler.invoke(self._services.bus, message, deadline)
+            result = handler.invoke(self._services, message, deadline)
         else:
             result = await self._call_in_thread(handler, message, deadline)
         if inspect.isawaitable(result):  # a plain function around a coroutine function
@@ -105,9 +116,22 @@ class HandlerExecutor:
 
     async def _call_in_thread(self, handler: Any, message: Message, deadline: float | None) -> Any:
         """Call a `Handler`: no other part runs in threads."""
-        arguments = handler.arguments(partial(self.context_in_a_thread, self._services.bus, message, deadline), message)
+        if handler.injection is not None:
+            return await handler.invoke(self._services, message, deadline)
+        make_context = partial(self.context_in_a_thread, self._services.bus, message, deadline, handler.subject)
+        arguments = handler.arguments(make_context, message)
+        return await self.in_a_thread(partial(handler.function, **arguments))
+
+    async def in_a_thread(self, function: Callable[[], Any]) -> Any:
+        """Call a function in a thread of the bus, or in place where there are none.
+
+        Raises:
+            Exception: As the function raises it.
+        """
+        if _NO_THREADS:
+            return function()
         assert self._threads is not None
-        (result,) = await self._threads.run(lambda: (handler.function(**arguments),))  # trio takes no coroutine from a thread
+        (result,) = await self._threads.run(lambda: (function(),))  # trio takes no coroutine from a thread
         return result
 
     def is_own_cancellation(self, error: BaseException, scope: anyio.CancelScope | None) -> bool:
@@ -132,11 +156,13 @@ class HandlerExecutor:
     def publication_failed(self, message: Message, error: BaseException) -> None:
         """Log and count the failure of an `on` handler: no client waits for it."""
         error_id = sources.get().urandom(4).hex()
-        self.failed(HandlerFailed(peer=message.peer, subject=message.subject, error_id=error_id, error=error))
+        self.failed(HandlerFailed(peer=message.peer, subject=message.subject, error_id=error_id, error=error), message)
 
-    def failed(self, event: HandlerFailed) -> None:
+    def failed(self, event: HandlerFailed, message: Message) -> None:
         """Log, count and report a handler's failure."""
         self._services.counters.failed += 1
         text = described(event.error)
-        logger.error("handler of %.200r failed [%s]: %s", event.subject, event.error_id, text, exc_info=event.error)
+        fields = log_fields(event.peer, message=message, error_id=event.error_id)
+        failed = "handler of %.200r failed [%s]: %s"
+        logger.error(failed, event.subject, event.error_id, text, exc_info=event.error, extra=fields)
         self._services.emit(event)

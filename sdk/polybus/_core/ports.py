@@ -29,8 +29,13 @@ class RequestHandler(Protocol):
     @property
     def style(self) -> str: ...
     @property
+    def subject(self) -> str | int:
+        """The subject or pattern that it was registered for."""
+        ...
+
+    @property
     def invoke(self) -> Callable[..., Any]:
-        """Called with the bus, the message, the deadline and, of a stream or channel, that."""
+        """Called with the `Services`, the message, the deadline and, of a stream or channel, that."""
         ...
 
 

@@ -18,6 +18,8 @@ from .executor import HandlerExecutor
 if TYPE_CHECKING:
     from ..message import Message
     from ..plugins.recording import Recorder
+    from .injection import Provider
+    from .outgoing import OutgoingHook
     from .runtime import Runtime
 
 _KEPT: Final = 4096
@@ -69,6 +71,10 @@ class Services:
         self.access: AccessControl = AccessControl(authenticate, authorize, limits.handshake_timeout)
         self.authorize: Authorize | None = authorize
         self.executor: HandlerExecutor = HandlerExecutor(self)
+        self.overrides: dict[Callable[..., Any], Provider] = {}
+        """Functions that stand in for those of `Depends`, in tests."""
+        self.outgoing: list[OutgoingHook] = []
+        """Hooks for what leaves."""
         self.recorders: list[Recorder] = []
         """Recorders of every link."""
         self.subjects: CheckedSubjects = CheckedSubjects(limits.subject)

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import anyio
 from attrs import define
 
+from .._util.log_fields import log_fields
 from .._util.sources import sources
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ class StallWarnings:
             function,
             now - began,
             f" (and {unsaid} times more since this was last said)" if unsaid > 0 else "",
+            extra=log_fields(handler=function),
         )
 
 
@@ -193,7 +195,7 @@ class Workers:
                 finally:
                     job.scope = None
                 turn = began = clock()
-            if scope.cancel_called or context_changed(baseline):
+            if (suspended and scope.cancel_called) or context_changed(baseline):  # else nobody had the scope
                 if not suspended:
                     self._taken = False
                 return False
@@ -213,7 +215,8 @@ class Workers:
         self._look_at = now + _TURN
         if now - began > _LONG:
             self.stalls.ended(job, began)
-        if ready := self._ready:
+        ready = self._ready
+        if len({job.party for job in ready}) > 1:
             rest = in_turn(ready)
             ready.clear()
             ready.extend(rest)

@@ -3,32 +3,33 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, get_args
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, get_args, get_origin
 
 from attrs import define, field
 
 from .._core.answer_sizes import AnswerSizes
 from .._core.context import Context
+from .._core.injection import InjectedStream, Injection, Provider
 from .._core.places import Places
-from .._util.typed_body import convert_text, misfit, typed_body, unreadable
+from .._rpc.channel import Channel
+from .._util.typed_body import misfit, typed_body, unreadable
 from ..errors import BadRequest
-from ..message import Message
+from ..message import MISSING, Message
 from ..subjects import Subject, captures
-from .signature import ContextPart, Style, context_part, injected, name_of, read
+from .arguments import Misfit, capture_maker
+from .providers import asked_for, provider_of
+from .signature import ContextPart, Signature, Style, context_part, injected, items_of, name_of, read
 from .subject_types import check_body, check_result
 
+if TYPE_CHECKING:
+    from .._core.services import Services
+
 _NO_DEFAULT = inspect.Parameter.empty
-
-
-class Misfit(BadRequest):
-    """An argument that does not fit: told apart from a `BadRequest` that the function raises."""
-
-    @classmethod
-    def of(cls, error: BadRequest) -> Misfit:
-        """The same error, as one of an argument."""
-        return cls(error.text, reason=error.reason, detail=error.detail)
+_PLAIN_BODY: Final = attrgetter("body")
 
 
 @define(eq=False)
@@ -42,7 +43,15 @@ class Handler:
     places: Places | None = None
     """Present where only so many of its calls may run at once."""
     answers: AnswerSizes = field(factory=AnswerSizes, init=False)
+    signature: Signature | None = field(default=None, init=False)
+    """Of a function of the application."""
+    takes: Any = field(default=Any, init=False)
+    """The type of the body, of a channel that of the items that come in; None where there is none."""
+    returns: Any = field(default=Any, init=False)
+    """The type of the answer, or of the items that are sent."""
     body_name: str | None = field(default=None, init=False)
+    injection: Injection | None = field(default=None, init=False)
+    """Present where it asks for values by `Depends`."""
     _makers: list[tuple[str, Callable[..., Any]]] = field(factory=list, init=False)
     only_body: Callable[[Message], Any] | None = field(default=None, init=False)
     """Makes the body, where that is the function's one argument: the fast path."""
@@ -63,47 +72,81 @@ class Handler:
         except BadRequest as error:
             raise Misfit.of(error) from error.__cause__
 
-    def invoke(self, bus: Any, message: Message, deadline: float | None, channel: Any = None) -> Any:
+    def invoke(self, services: Services, message: Message, deadline: float | None, channel: Any = None) -> Any:
         """Call the function: gives the coroutine, the async iterator or, of a plain function, the result.
 
         Raises:
             Misfit: An argument does not fit.
         """
         if self.only_body is None:
-            return self.function(**self.arguments(partial(Context, bus, message, deadline), message, channel))
-        try:
-            body = self.only_body(message)
-        except BadRequest as error:
-            raise Misfit.of(error) from error.__cause__
+            if self.injection is not None:
+                if self.style == "stream":
+                    return InjectedStream(self._injected_stream(self.injection, services, message, deadline))
+                return self._injected(self.injection, services, message, deadline, channel)
+            context = partial(Context, services.bus, message, deadline, self.subject)
+            return self.function(**self.arguments(context, message, channel))
+        body = message.decoded
+        if body is MISSING or self.only_body is not _PLAIN_BODY:
+            try:
+                body = self.only_body(message)
+            except BadRequest as error:
+                raise Misfit.of(error) from error.__cause__
         return self.function(body)
+
+    async def _injected(
+        self, injection: Injection, services: Services, message: Message, deadline: float | None, channel: Any
+    ) -> Any:
+        """Call the function with the values that it asks for."""
+        facts = services.bus, message, deadline, self.subject
+        make_context = services.executor.context_in_a_thread if self.style == "thread" else Context
+        arguments = self.arguments(partial(make_context, *facts), message, channel)  # what does not fit opens nothing
+        async with injection.values(services, message, deadline, self.subject) as values:
+            function = partial(self.function, **arguments, **values)
+            result = await services.executor.in_a_thread(function) if self.style == "thread" else function()
+            return await result if inspect.isawaitable(result) else result
+
+    @asynccontextmanager
+    async def _injected_stream(
+        self, injection: Injection, services: Services, message: Message, deadline: float | None
+    ) -> AsyncIterator[Any]:
+        arguments = self.arguments(partial(Context, services.bus, message, deadline, self.subject), message)
+        async with injection.values(services, message, deadline, self.subject) as values:
+            items = self.function(**arguments, **values)
+            yield await items if inspect.isawaitable(items) else items
 
 
 def plan(
-    subject: str | int | Subject[Any, Any],
-    function: Callable[..., Any],
+    subject: str | int,
+    function: Callable[..., Any] | Signature,
+    typed: Subject[Any, Any] | None = None,
     *,
     inline: bool = False,
     publication: bool = False,
     running: int | None = None,
 ) -> Handler:
-    """Read a function's signature.
+    """Read the signature of a function that is registered for a subject, or a pattern; `typed` says what that takes.
 
     Raises:
         TypeError: Two parameters could be the body, an annotation does not resolve, a pattern's name has no parameter with
             a usable type, or the function takes what no handler can be given. The text names the function.
     """
-    signature = read(function, inline=inline)
+    signature = function if isinstance(function, Signature) else read(function, inline=inline)
     if publication and signature.style in ("stream", "channel"):
         raise TypeError(f"{signature.name}: a stream or channel answers requests (`handle`), publications have no answer")
-    typed = subject if isinstance(subject, Subject) else None
-    name = subject.name if isinstance(subject, Subject) else subject
     places = None if running is None else Places(running)
-    handler = Handler(name, signature.function, signature.style, places)
-    positions = captures(name)
+    handler = Handler(subject, signature.function, signature.style, places)
+    positions = captures(subject)
+    needs: list[tuple[str, Provider]] = []
+    names: set[str] = set()
     for parameter in signature.parameters:
         hint = signature.hints.get(parameter.name, Any)
+        if (wanted := asked_for(parameter, hint)) is not None:
+            needs.append((parameter.name, provider_of(wanted, signature.name, positions, names)))
+            continue
         handler._makers.append((parameter.name, _maker(handler, parameter, hint, positions, signature.name)))
-    names = {parameter.name for parameter in signature.parameters}
+    if needs:
+        handler.injection = Injection(signature.name, needs)
+    names |= {parameter.name for parameter in signature.parameters}
     if (missing := next((name for name in positions if name not in names), None)) is not None:
         raise TypeError(
             f"{signature.name} has no parameter for {{{missing}}} of the pattern {handler.subject!r}: name one so, or write *"
@@ -114,11 +157,28 @@ def plan(
             check_body(signature.name, handler.body_name, hint, typed.takes)
         if not publication and signature.style != "channel":
             check_result(signature.name, signature.hints.get("return", Any), typed.returns)
+    handler.signature = signature
+    handler.takes, handler.returns = _body_types(handler, signature, typed)
     if len(signature.parameters) == 1 and signature.parameters[0].name == handler.body_name:
         single = signature.parameters[0]
         if single.kind is not inspect.Parameter.KEYWORD_ONLY:
             handler.only_body = _body_reader(signature.hints.get(single.name, Any), single.default)
     return handler
+
+
+def _body_types(handler: Handler, signature: Signature, typed: Subject[Any, Any] | None) -> tuple[Any, Any]:
+    """Find the types of what is taken and given, by the annotations or else by the subject."""
+    hints = signature.hints
+    if signature.style == "channel":
+        of_channel = next(get_args(hint) for hint in map(injected, hints.values()) if (get_origin(hint) or hint) is Channel)
+        takes, returns = of_channel or (Any, Any)
+    else:
+        takes = None if handler.body_name is None else hints.get(handler.body_name, Any)
+        returns = items_of(hints.get("return", Any))
+    if typed is not None:
+        takes = typed.takes if takes is Any else takes
+        returns = typed.returns if returns is Any else returns
+    return takes, returns
 
 
 def _maker(
@@ -138,7 +198,7 @@ def _maker(
         receives = arguments[0] if len(arguments) == 2 else Any
         return lambda context, message, channel: channel.typed(receives)
     if parameter.name in positions:
-        return _capture_maker(positions[parameter.name], hint, parameter.name)
+        return capture_maker(positions[parameter.name], hint, parameter.name)
     if handler.body_name is not None:
         raise TypeError(
             f"{function}: both {handler.body_name!r} and {parameter.name!r} could be the body; "
@@ -162,19 +222,6 @@ def _part_maker(part: ContextPart, given: type, handler: Handler, name: str, fun
     return lambda context, message, channel: getattr(context(), part.name)
 
 
-def _capture_maker(position: int, hint: Any, name: str) -> Callable[..., Any]:
-    def make(context: Callable[[], Context], message: Message, channel: Any) -> Any:
-        text = str(message.subject).split(".")[position]
-        if hint is Any or hint is str:
-            return text
-        try:
-            return convert_text(text, hint)
-        except Exception as error:
-            raise BadRequest(f"{name} in the subject: {misfit(error)[0]}") from error
-
-    return make
-
-
 def _body_reader(hint: Any, default: Any) -> Callable[[Message], Any]:
     def reader(message: Message) -> Any:
         if default is not _NO_DEFAULT and not message.has_body:
@@ -187,8 +234,4 @@ def _body_reader(hint: Any, default: Any) -> Callable[[Message], Any]:
             text, faults = misfit(error)
             raise BadRequest(f"the body does not fit: {text}", detail=faults or None) from error
 
-    return _body if hint is Any and default is _NO_DEFAULT else reader
-
-
-def _body(message: Message) -> Any:
-    return message.body
+    return _PLAIN_BODY if hint is Any and default is _NO_DEFAULT else reader

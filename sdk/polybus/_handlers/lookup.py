@@ -31,24 +31,24 @@ class HandlerLookup:
     handler_added: Callable[[Handler], None] | None = None
     subscriber_added: Callable[[SubscriberSpec], None] | None = None
 
-    def add(self, handler: Handler) -> None:
-        """Register a handler.
+    def add(self, *handlers: Handler) -> None:
+        """Register handlers: all of them or none.
 
         Raises:
-            TypeError: Its subject has a handler already.
+            TypeError: A subject has a handler already.
         """
-        uri = canonical(handler.subject) if isinstance(handler.subject, str) and "/" in handler.subject else None
-        old = self.handlers.get(handler.subject) or (self.by_uri.get(uri) if uri else None)
-        if old is not None:
-            raise TypeError(
-                f"{handler.name}: {handler.subject!r} is already handled by {old.name}"
-                + (f" as {old.subject!r}" if old.subject != handler.subject else "")
-            )
-        self.handlers[handler.subject] = handler
-        if uri is not None:
-            self.by_uri[uri] = handler
-        if self.handler_added is not None:
-            self.handler_added(handler)
+        for handler in handlers:
+            if (old := self.find(handler.subject)) is not None:
+                raise TypeError(
+                    f"{handler.name}: {handler.subject!r} is already handled by {old.name}"
+                    + (f" as {old.subject!r}" if old.subject != handler.subject else "")
+                )
+        for handler in handlers:
+            self.handlers[handler.subject] = handler
+            if isinstance(handler.subject, str) and "/" in handler.subject:
+                self.by_uri[canonical(handler.subject)] = handler
+            if self.handler_added is not None:
+                self.handler_added(handler)
 
     def add_subscriber(self, spec: SubscriberSpec) -> None:
         """Register an `on` function."""

@@ -3,28 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from attrs import evolve
 
-from .._validation import check_count, check_type
-from ..subjects import Subject, check_pattern, check_subject, warn_of_literal_wildcards
+from .._validation import check_count, check_type, shown
+from ..subjects import AnySubject, Subject, check_pattern, check_subject, warn_of_literal_wildcards
 from .handler import Handler, plan
 from .lookup import HandlerLookup
 from .subscriber import SubscriberSpec, WhenFull, check_group, check_queue
 
+if TYPE_CHECKING:
+    from .subject_handlers import HandlerOf, SubscriberOf
+
 F = TypeVar("F", bound=Callable[..., Any])
+In = TypeVar("In")
+Out = TypeVar("Out")
 
 
 class Router:
-    """A group of handlers that a bus includes, perhaps under a prefix: `bus.include(router, prefix="user.")`."""
+    """A group of handlers that a bus includes, perhaps under a prefix: `bus.include(router, prefix="user.")`.
 
-    def __init__(self) -> None:
+    Args:
+        prefix: Stands before the subjects and patterns of all its handlers, as in ``Router(prefix="user.")``.
+
+    Raises:
+        TypeError: `prefix` is no text.
+        ValueError: `prefix` ends in the middle of a name.
+    """
+
+    def __init__(self, *, prefix: str = "") -> None:
+        _check_prefix(prefix)
+        self._prefix: str = prefix
         self._lookup: HandlerLookup = HandlerLookup()
 
-    def handle(
-        self, subject: str | int | Subject[Any, Any], *, inline: bool = False, running: int | None = None
-    ) -> Callable[[F], F]:
+    @overload
+    def handle(self, subject: Subject[In, Out], *, inline: bool = ..., running: int | None = ...) -> HandlerOf[In, Out]: ...
+    @overload
+    def handle(self, subject: str | int, *, inline: bool = ..., running: int | None = ...) -> Callable[[F], F]: ...
+    def handle(self, subject: AnySubject, *, inline: bool = False, running: int | None = None) -> Any:
         """Register a function that answers requests to a subject.
 
         A coroutine function is awaited; a plain function runs in a worker thread, or in place with ``inline=True``; an async
@@ -43,28 +60,50 @@ class Router:
             LocalProtocolError: The subject is not valid.
             ReservedSubject: The subject is ours.
         """
-        name = _name(subject, "handle")
+        name = _prefixed(self._prefix, _name(subject, "handle"))
         if name != "":
             check_subject(name)
         if running is not None:
             check_count(running, "running")
 
         def register(function: F) -> F:
-            self._lookup.add(plan(subject, function, inline=inline, running=running))
+            self._lookup.add(plan(name, function, _typed(subject), inline=inline, running=running))
             return function
 
         return register
 
+    @overload
     def on(
         self,
-        pattern: str | int | Subject[Any, Any],
+        pattern: Subject[In, Any],
+        *,
+        queue: int = ...,
+        when_full: WhenFull = ...,
+        concurrency: int = ...,
+        inline: bool = ...,
+        group: str | None = ...,
+    ) -> SubscriberOf[In]: ...
+    @overload
+    def on(
+        self,
+        pattern: str | int,
+        *,
+        queue: int = ...,
+        when_full: WhenFull = ...,
+        concurrency: int = ...,
+        inline: bool = ...,
+        group: str | None = ...,
+    ) -> Callable[[F], F]: ...
+    def on(
+        self,
+        pattern: AnySubject,
         *,
         queue: int = 1000,
         when_full: WhenFull = "drop_oldest",
         concurrency: int = 1,
         inline: bool = False,
         group: str | None = None,
-    ) -> Callable[[F], F]:
+    ) -> Any:
         """Register a function that receives the publications of a pattern, one at a time and in order.
 
         Args:
@@ -81,7 +120,7 @@ class Router:
             ValueError: A group that cannot be, a queue or concurrency below 1, or an unknown policy.
             LocalProtocolError: The pattern is not valid.
         """
-        name = _name(pattern, "on")
+        name = _prefixed(self._prefix, _name(pattern, "on"))
         check_pattern(name)
         warn_of_literal_wildcards(name)
         check_queue(queue, when_full)
@@ -89,9 +128,8 @@ class Router:
         check_group(group)
 
         def register(function: F) -> F:
-            self._lookup.add_subscriber(
-                SubscriberSpec(plan(pattern, function, inline=inline, publication=True), queue, when_full, concurrency, group)
-            )
+            handler = plan(name, function, _typed(pattern), inline=inline, publication=True)
+            self._lookup.add_subscriber(SubscriberSpec(handler, queue, when_full, concurrency, group))
             return function
 
         return register
@@ -101,10 +139,11 @@ class Router:
 
         Raises:
             TypeError: A subject has a handler already, a prefix would be put before an ``int``, or this is no router.
+            ValueError: The prefix ends in the middle of a name.
             LocalProtocolError: A subject with the prefix is not valid.
         """
         check_type(router, Router, "router", "bus.include(router, prefix='user.')")
-        check_type(prefix, str, "prefix", "prefix='user.'")
+        _check_prefix(prefix)
         for handler in list(router._lookup.handlers.values()):
             self._lookup.add(_moved(handler, prefix))
         for spec in list(router._lookup.subscribers):
@@ -116,6 +155,25 @@ def _name(subject: Any, verb: str) -> Any:
     if callable(subject):  # the decorator without its parentheses
         raise TypeError(f"@bus.{verb} needs its subject: @bus.{verb}('user.get')")
     return subject.name if isinstance(subject, Subject) else subject
+
+
+def _typed(subject: Any) -> Subject[Any, Any] | None:
+    return subject if isinstance(subject, Subject) else None
+
+
+def _check_prefix(prefix: Any) -> None:
+    if not isinstance(prefix, str):
+        raise TypeError(f"prefix={shown(prefix)}: text, not {type(prefix).__name__}; for example prefix='user.'")
+    if prefix and (prefix[-1].isalnum() or prefix[-1] == "_"):
+        raise ValueError(f"prefix={prefix!r}: subjects would begin with {prefix + 'get'!r}; write prefix={prefix + '.'!r}")
+
+
+def _prefixed(prefix: str, subject: Any) -> Any:
+    if not prefix:
+        return subject
+    if not isinstance(subject, str):
+        raise TypeError(f"prefix={prefix!r} cannot be put before {shown(subject)}: a router with a prefix has subjects of text")
+    return prefix + subject
 
 
 def _moved(handler: Handler, prefix: str, publication: bool = False) -> Handler:
@@ -130,4 +188,6 @@ def _moved(handler: Handler, prefix: str, publication: bool = False) -> Handler:
         check = check_pattern if publication else check_subject
         check(subject)
     # Another one also without a prefix: each bus has its own places.
-    return plan(subject, handler.function, inline=handler.style == "inline", publication=publication, running=running)
+    typed = Subject(subject, handler.takes, handler.returns)
+    assert handler.signature is not None  # it is a function of the application
+    return plan(subject, handler.signature, typed, publication=publication, running=running)

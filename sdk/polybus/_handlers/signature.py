@@ -7,13 +7,14 @@ import inspect
 import re
 import sys
 import typing
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable
 from types import UnionType
 from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, Union, get_args, get_origin
 
 from attrs import frozen
 
 from .._core.context import Context
+from .._core.injection import ProviderStyle
 from .._rpc.channel import Channel
 from ..message import Message
 
@@ -71,6 +72,16 @@ class Signature:
     parameters: list[inspect.Parameter]
     hints: dict[str, Any]
     style: Style
+    description: str = ""
+    """The words of a contract about it, where it has none itself."""
+
+    @property
+    def text(self) -> str:
+        """The docstring of the function, or that of the contract that it implements."""
+        function = _without_partial(self.function)
+        if not (inspect.isroutine(function) or inspect.isclass(function)):
+            function = type(function).__call__  # objects have that of their class otherwise
+        return inspect.getdoc(function) or self.description
 
 
 def name_of(function: object) -> str:
@@ -93,11 +104,34 @@ def read(function: Any, *, inline: bool = False) -> Signature:
     if not callable(function):
         raise TypeError(f"{name} is not callable: a handler is a function")
     parameters = _parameters(function, name)
-    hints = _hints(function, parameters, name)
+    hints = hints_of(function, parameters, name)
     if parameters and _is_unbound(function, parameters[0], hints):
         method = name.rpartition(".")[2]
         raise TypeError(f"{name} is a method without its object: register the bound one, bus.handle(...)(service.{method})")
     return Signature(name, function, parameters, hints, _style(function, name, parameters, hints, inline))
+
+
+def read_provider(function: Callable[..., Any], name: str) -> tuple[list[inspect.Parameter], dict[str, Any], ProviderStyle]:
+    """Read the signature of a function that makes a value for handlers: parameters, hints, and how it runs.
+
+    Raises:
+        TypeError: It cannot be read, or is a generator that a decorator hides; the text names it.
+    """
+    parameters = _parameters(function, name)
+    called = _called(function)
+    inner = _innermost(called)
+    style: ProviderStyle = "plain"
+    if inspect.isasyncgenfunction(called):
+        style = "async generator"
+    elif inspect.isgeneratorfunction(called):
+        style = "generator"
+    elif inspect.isasyncgenfunction(inner) or inspect.isgeneratorfunction(inner):
+        raise TypeError(
+            f"{name}: leave out @contextmanager or @asynccontextmanager, Depends() takes the generator function itself"
+        )
+    elif inspect.iscoroutinefunction(called) or inspect.iscoroutinefunction(inner):
+        style = "async"
+    return parameters, hints_of(function, parameters, name), style
 
 
 def injected(hint: Any) -> Any:
@@ -117,8 +151,9 @@ def injected(hint: Any) -> Any:
         return given[0] if given else None
     if get_origin(hint) is Message:
         raise TypeError(f"{hint}: a handler is given a plain Message; the body, converted, is a parameter of its own")
-    if isinstance(hint, type) and issubclass(hint, Context):  # that of threads too
-        return hint
+    kind = get_origin(hint) or hint
+    if isinstance(kind, type) and issubclass(kind, Context):  # that of threads too; of which state it is, says the application
+        return kind
     if context_part(hint) is not None:
         return hint
     return hint if hint in _GIVEN or get_origin(hint) is Channel else None
@@ -148,7 +183,12 @@ def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Paramet
     return parameters
 
 
-def _hints(function: Callable[..., Any], parameters: list[inspect.Parameter], name: str) -> dict[str, Any]:
+def hints_of(function: Callable[..., Any], parameters: Iterable[inspect.Parameter], name: str) -> dict[str, Any]:
+    """Resolve the annotations of a function; that of its result is left out where only type checkers know it.
+
+    Raises:
+        TypeError: The annotation of a parameter does not resolve; the text names it.
+    """
     target = _annotated(function)
     try:
         hints = typing.get_type_hints(target, include_extras=True)
@@ -162,13 +202,14 @@ def _hints(function: Callable[..., Any], parameters: list[inspect.Parameter], na
     return hints
 
 
-def _hints_one_by_one(target: Any, parameters: list[inspect.Parameter], name: str, error: NameError) -> dict[str, Any]:
+def _hints_one_by_one(target: Any, parameters: Iterable[inspect.Parameter], name: str, error: NameError) -> dict[str, Any]:
     """Resolve each hint for itself, where all together do not: the type of the result may be for type checkers only."""
     texts = _annotation_texts(target)
     wanted = {parameter.name for parameter in parameters}
+    values = {} if sys.version_info >= (3, 14) else target.__annotations__  # not all of them need be texts
     hints = {}
     for of, text in texts.items():
-        probe = type("Probe", (), {"__annotations__": {of: text}})()
+        probe = type("Probe", (), {"__annotations__": {of: values.get(of, text)}})()
         try:
             hints.update(typing.get_type_hints(probe, getattr(_innermost(target), "__globals__", {}), include_extras=True))
         except Exception as inner:
@@ -186,8 +227,8 @@ def _unresolved(target: Any, name: str, error: NameError, parameter: str | None 
         parameter = next((of for of, text in texts.items() if re.search(rf"\b{re.escape(missing)}\b", text)), None)
     where = f" of parameter {parameter!r}" if parameter not in (None, "return") else ""
     return TypeError(
-        f"{name}: the annotation{where} does not resolve, {missing!r} is not known when the handler is registered: import it "
-        "outside of `if TYPE_CHECKING:`, and define it at the top of its module, before the handler"
+        f"{name}: the annotation{where} does not resolve, {missing!r} is not known when it is registered: import it outside of "
+        "`if TYPE_CHECKING:`, and define it at the top of its module, before what uses it"
     )
 
 
@@ -229,7 +270,7 @@ def _style(function: Any, name: str, parameters: list[inspect.Parameter], hints:
         return "channel"
     if inspect.isgeneratorfunction(called) or inspect.isgeneratorfunction(inner):
         raise TypeError(f"{name} is a plain generator: make it `async def` with `yield` to answer bus.stream()")
-    if inspect.isasyncgenfunction(called) or inspect.isasyncgenfunction(inner) or _gives_many(hints.get("return")):
+    if inspect.isasyncgenfunction(called) or inspect.isasyncgenfunction(inner) or gives_many(hints.get("return")):
         return "stream"
     if inspect.iscoroutinefunction(called):
         return "async"
@@ -245,8 +286,14 @@ def _is_channel(hint: Any, name: str, parameter: inspect.Parameter) -> bool:
     return given is Channel or get_origin(given) is Channel
 
 
-def _gives_many(hint: Any) -> bool:
+def gives_many(hint: Any) -> bool:
+    """Tell whether a function with this result gives many items, one after the other."""
     return hint in _MANY or get_origin(hint) in _MANY
+
+
+def items_of(hint: Any) -> Any:
+    """The type of one item of a result that is many; another as it is."""
+    return next(iter(get_args(hint)), Any) if gives_many(hint) else hint
 
 
 def _called(function: Any) -> Any:

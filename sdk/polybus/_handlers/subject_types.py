@@ -2,40 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from .._validation import shown
+from .signature import items_of
 
-_MANY = (AsyncIterator, AsyncGenerator, AsyncIterable)
 
-
-def check_body(function: str, parameter: str, hint: Any, takes: Any) -> None:
+def check_body(function: str, parameter: str, hint: Any, takes: Any, of: str = "its Subject") -> None:
     """Check that what is asked under a subject is what its handler reads.
+
+    Args:
+        function: Its name.
+        parameter: The name of that which is the body.
+        hint: The annotation.
+        takes: The type that was promised.
+        of: Where it was promised: the subject, or the method of a contract.
 
     Raises:
         TypeError: It is not.
     """
     if not _accepts(hint, takes):
         raise TypeError(
-            f"{function} reads {parameter!r} as {_name(hint)}, and its Subject takes {_name(takes)}: annotate it so, or change "
-            "the Subject"
+            f"{function} reads {parameter!r} as {_name(hint)}, and {of} takes {_name(takes)}: annotate it so, or change "
+            f"{_promise(of)}"
         )
 
 
-def check_result(function: str, hint: Any, returns: Any) -> None:
-    """Check that a handler answers what its subject promises.
+def check_result(function: str, hint: Any, returns: Any, of: str = "its Subject") -> None:
+    """Check that a handler answers what its subject, or the method of a contract, promises.
 
     Raises:
         TypeError: It does not.
     """
-    if get_origin(hint) in _MANY:
-        hint = next(iter(get_args(hint)), Any)
+    hint = items_of(hint)
     if not _accepts(returns, hint):
         raise TypeError(
-            f"{function} returns {_name(hint)}, and its Subject returns {_name(returns)}: annotate it so, or change the Subject"
+            f"{function} returns {_name(hint)}, and {of} returns {_name(returns)}: annotate it so, or change {_promise(of)}"
         )
+
+
+def _promise(of: str) -> str:
+    return of.replace("its ", "the ")
 
 
 def _accepts(wanted: Any, given: Any) -> bool:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from attrs import define, field
 
 from .._core.memory import MemoryBudget, Share
+from .._util.log_fields import log_fields
 from .._util.sources import sources
 from .._util.violation_counter import ViolationCounter, too_many
 from ..errors import (
@@ -99,8 +100,12 @@ class Link:
     """The peers of a connection that carries many."""
     carries_headers: bool = field(default=True, init=False)
     """True where the wire has headers: known since the first session, also while the link is down."""
+    bare_headers: bool = field(default=False, init=False)
+    """True where a bare peer reads them too."""
     format: BodyFormat = field(init=False)
     format_for: Callable[[Any, str | int], BodyFormat] = field(init=False)
+    one_format: bool = field(init=False)
+    """True where `format_for` need not be asked: it always says `format`."""
     urgency: Callable[[Message], int] | None = field(init=False)
     """Tells the priority of a message, where the wire has priorities."""
     shared: Codec | None = field(default=None, init=False)
@@ -108,6 +113,7 @@ class Link:
     framing: tuple[Codec, type[Transport], str] | None = field(default=None, init=False)
     """The key of a publication's bytes, where they are the same on all links with that key: they are made once."""
     send_framed: Callable[[bytes, int], None] | None = field(default=None, init=False)
+    send_alone: Callable[[bytes], None] | None = field(default=None, init=False)
     """Writes bytes that `framed` has made."""
     outbox: SendQueue | None = field(default=None, init=False)
     paused: bool = field(default=False, init=False)
@@ -159,7 +165,8 @@ class Link:
         self.unwritten = MemoryBudget(runtime, share=self.share)
         self.bodies = MemoryBudget(runtime, share=self.share)
         self.format, self.format_for = codec.formats[0], codec.format_for
-        self.urgency = CodecFeatures.of(codec).urgency
+        features = CodecFeatures.of(codec)
+        self.one_format, self.urgency = features.one_format, features.urgency
         self.expires = None if self.admission is None else expiry(self.admission.identity, runtime)
         runtime.links[self] = None
 
@@ -311,7 +318,9 @@ class Link:
             try:
                 self.transport.abort(why)
             except Exception:  # of a plugin's transport: whoever cuts a link goes on with the others
-                logger.exception("the connection of %s could not be cut; it is given up", self.address)
+                logger.exception(
+                    "the connection of %s could not be cut; it is given up", self.address, extra=self._log_fields()
+                )
                 self._ended(why)
         else:
             self._ended(why)
@@ -348,7 +357,7 @@ class Link:
 
     def _call_when_due(self, due: float, now: float) -> None:
         if due <= now:  # when handlers have had their turn as well, which begins behind this one
-            self.runtime.call_soon(lambda: self.runtime.call_soon(self._tick_session))
+            self.runtime.call_soon(self.runtime.call_soon, self._tick_session)
         elif due < self._due:
             self._due = due
             self.runtime.watch(self, due)
@@ -390,9 +399,17 @@ class Link:
         for act in deferred:
             act()
 
+    def _log_fields(self, message: Message | None = None) -> dict[str, object]:
+        fields = log_fields(address=self.address, protocol=self.adapter.name)
+        if message is not None:
+            fields |= log_fields(subject=message.subject)
+        if self.peer is not None:
+            fields["peer"] = self.peer.id
+        return fields
+
     def broken(self) -> None:
         """Cut the link for a mistake of ours, or of a plugin, which must not cost the event loop or other links."""
-        logger.exception("what came from %s could not be handled; its link is cut", self.address)
+        logger.exception("what came from %s could not be handled; its link is cut", self.address, extra=self._log_fields())
         self.abort(Closed(1011, "an internal error"), comes_back=True)
 
     def _take_events(self, now: float) -> None:
@@ -435,6 +452,8 @@ class Link:
 
     def _session_event(self, event: Any, now: float) -> None:
         if isinstance(event, Ready):
+            if self.backbone is not None:
+                self.backbone.named(event.node)
             self._ready(event.bare)
         elif isinstance(event, Refused):
             self.refused(event.error.reason, str(event.error), now)
@@ -447,9 +466,8 @@ class Link:
             text = f"{event.reason}: {event.text}" if event.text else event.reason
             if event.code is Code.PERMISSION_DENIED:  # of a handler nobody else would hear
                 template = "%s refuses %s of %.100r: %.200s"
-                self.runtime.warnings.warn(
-                    logger, template, self.address, event.message.kind.value, event.message.subject, text
-                )
+                fields, kind = self._log_fields(event.message), event.message.kind.value
+                self.runtime.warnings.warn(logger, template, self.address, kind, event.message.subject, text, extra=fields)
             peer = self._peer_of(event.message.peer)
             self.services.dead_letter(peer, event.message, event.code, text)
             if peer is not None and event.message.kind in _ANSWERS:
@@ -499,7 +517,7 @@ class Link:
         count, limit = self._offences.add(now), self.runtime.limits.bad_messages
         if count == 1:
             template = "malformed message from %s dropped: %.200r"
-            self.runtime.warnings.warn(logger, template, self.address, text)
+            self.runtime.warnings.warn(logger, template, self.address, text, extra=self._log_fields())
         self.services.emit(FrameRefused(peer=self.peer, reason=reason, text=text))
         if count > limit and self._ending is None:
             self._break_off(Closed(1008, too_many(limit)))
@@ -523,12 +541,14 @@ class Link:
         Raises:
             EncodeError, Unsupported, LocalProtocolError, TooLarge, QueueFull: As `Session.send`.
         """
-        assert self.session is not None
+        session = self.session
+        assert session is not None
         if self.multiplexed is not None and (peer.gone or self.state is State.CLOSING):
             return None
         self.services.counters.sent += 1
-        key = self.session.send(message, self.runtime.time(), peer.key)
-        self.flush()
+        key = session.send(message, self.runtime.time(), peer.key)
+        for frame in session.frames_to_send():  # as `flush`, for speed
+            self.transport.send(frame)  # type: ignore[union-attr]  # a session stands on a transport
         return key
 
     def publish(self, message: Message, peer: PeerPort, deadline: float) -> bool:
@@ -577,13 +597,14 @@ class Link:
         session, transport = self.session, self.transport
         assert session is not None and transport is not None
         can = session.capabilities
-        self.carries_headers = can.headers
+        self.carries_headers, self.bare_headers = can.headers, can.bare_headers
         # Where publications are an extension, what a stranger asked for has a form that strangers read: see the session.
         known = self.opened or not can.asks_before_publishing or (self.peer is not None and self.peer.speaks_extensions)
         self.shared = session.codec if can.shared_publish and known else None
         features = TransportFeatures.of(transport)
         self.initiates = can.initiates and features.initiates
         self.send_framed = features.send_framed
+        self.send_alone = features.send_alone
         self.framing = None
         if self.shared is not None and self.send_framed is not None and transport.framed(b"") is not None:  # type: ignore[attr-defined]
             self.framing = self.shared, type(transport), session.codec.writes
@@ -621,7 +642,7 @@ class Link:
             return
         if not self.flowing:
             self.check_initiates(peer)
-            if self.state is State.CLOSED or self._ending is not None:
+            if not self._comes:
                 reply.fail(self.disconnected(sent=False))
             elif self._wait(message, peer, reply, reply.deadline, droppable=False):
                 peer.request_waits(reply)
@@ -630,7 +651,9 @@ class Link:
             return
         self.send_request(message, reply, peer, reply.started)
         try:
-            self.flush()
+            send = (len(peer.pending) == 1 and self.send_alone) or self.transport.send  # type: ignore[union-attr]
+            for frame in self.session.frames_to_send():  # type: ignore[union-attr]  # as `flush`, for speed; a flowing link has both
+                send(frame)
         except TooLarge as error:  # for a connection that takes less than the session does: a tunnel
             peer.pending.pop(reply.key, None)
             reply.fail(error)
@@ -650,9 +673,18 @@ class Link:
         reply.sent = True
         peer.pending[key] = reply
 
-    def answer(self, message: Message, peer: PeerPort) -> None:
-        """Send what must not be dropped: answers, items, control. A peer that does not read even these loses its link."""
-        if self.flowing or (self.takes_more and (not self.outbox or self.holds)):
+    def answer(self, message: Message, peer: PeerPort, *, alone: bool = False) -> None:
+        """Send what must not be dropped: answers, items, control. A peer that does not read even these loses its link.
+
+        `alone` is an answer behind which no other is expected in this turn of the event loop.
+        """
+        if self.flowing and self.multiplexed is None:  # as `write`, for speed
+            self.services.counters.sent += 1
+            self.session.send(message, self.runtime.time(), peer.key)  # type: ignore[union-attr]  # a flowing link has both
+            send = (alone and self.send_alone) or self.transport.send  # type: ignore[union-attr]
+            for frame in self.session.frames_to_send():  # type: ignore[union-attr]
+                send(frame)
+        elif self.flowing or (self.takes_more and (not self.outbox or self.holds)):
             self.write(message, peer)
         elif self.state is State.UP and not self._wait(message, peer, None, 0.0, droppable=False):
             self.too_slow(peer, "its outbox is full of answers")
@@ -720,17 +752,22 @@ class Link:
             self.services.emit(PeerSlow(peer=peer, policy=self.when_full, dropped=1))
 
     def _wait(self, message: Message, peer: PeerPort, reply: Reply[Any] | None, deadline: float, *, droppable: bool) -> bool:
-        ending = self._ending
-        if self.state is State.CLOSED or (ending is not None and (reply is not None or not ending.returns)):
+        if not self._comes:
             return True  # no peer will read it; the caller learns from the link's end
         if self.outbox is None:
             self.outbox = SendQueue(self)
         return self.outbox.wait(message, peer, reply, deadline, droppable=droppable)
 
     @property
+    def _comes(self) -> bool:
+        """True while a connection is there, or will be, for what begins to wait now."""
+        ending = self._ending
+        return self.state is not State.CLOSED and (ending is None or (self.opened and ending.returns))
+
+    @property
     def takes_more(self) -> bool:
-        """True while the connection is up and takes what waits."""
-        return not self.paused and self.stands
+        """True while the connection is up and takes what waits: not of one that is ended to make another."""
+        return not self.paused and self.stands and not (self.opened and self._ending is not None and self._ending.returns)
 
     def _update_flow(self) -> None:
         self.flowing = self.state is State.UP and not self.paused and not self.outbox and self.initiates and not self.holds
@@ -810,7 +847,7 @@ class Link:
         first = self._ending.why if self._ending is not None else why
         if why.code in _BROKEN and first is why and not self.opened:  # of one that is dialled again its dialer tells
             template = "the connection of %s has ended: %.200s"
-            self.runtime.warnings.warn(logger, template, self.address, why.reason)
+            self.runtime.warnings.warn(logger, template, self.address, why.reason, extra=self._log_fields())
         if why.error is None and (first.error is not None or why.code == 1006):
             why = first
         self._ended(why)

@@ -39,6 +39,9 @@ class LinkDialer(Protocol):
 class BackbonePort(Protocol):
     """The part of a bus that makes it a node of a cluster."""
 
+    def named(self, node: str) -> None:
+        """Take note of the name that this node has on its next connection."""
+
     def receive(self, message: Message, now: float) -> None:
         """Act on a message that says in `Message.peer` whom it is for."""
 

@@ -12,6 +12,7 @@ from attrs import define, field
 
 from .._core.memory import MemoryBudget, cost, trim
 from .._util.event_loop import Notifier
+from .._util.log_fields import log_fields
 from .._util.priority_queue import PriorityQueue
 from ..errors import BusError, Code
 from ..message import Message
@@ -283,7 +284,7 @@ class SendQueue:
 
     def _expire(self, now: float) -> float:
         """Drop what has expired, which makes room. The time at which more expires."""
-        if not self._room.awaited:
+        if not self._room.waiting:
             return math.inf
         if expired := self.drop_expired(now):
             self._link.services.counters.dropped += expired
@@ -323,5 +324,5 @@ class SendQueue:
             try:
                 link.write(message, peer)
             except BusError as error:
-                logger.warning("a waiting message could not be written: %s", error)
+                logger.warning("a waiting message could not be written: %s", error, extra=log_fields(peer, message=message))
         link.flush()

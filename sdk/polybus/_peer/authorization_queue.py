@@ -15,6 +15,7 @@ from .._core.memory import MemoryBudget
 from .._link.send_queue import SendQueue
 from .._util.event_loop import Notifier
 from .._util.hello import HELLO
+from .._util.log_fields import log_fields
 from ..errors import BusError, Code
 from ..message import Kind, Message
 from .responses import send_error
@@ -143,7 +144,8 @@ class InboundAuthorization:
             try:
                 _act(self._peer, message)
             except BusError:
-                logger.exception("%r from %r was dropped", message, self._peer)
+                fields = log_fields(self._peer, message=message)
+                logger.exception("%r from %r was dropped", message, self._peer, extra=fields)
         else:
             _refuse(self._peer, message)
 
@@ -161,7 +163,7 @@ class OutboundAuthorization:
     There is one for a peer as long as an answer is out, and one task with it.
     """
 
-    __slots__ = ("_box", "_changed", "_deciding", "_peer")
+    __slots__ = ("_box", "_changed", "_deciding", "_entry", "_peer")
 
     def __init__(self, peer: Peer) -> None:
         link = peer.link
@@ -169,13 +171,15 @@ class OutboundAuthorization:
         self._box = SendQueue(link)
         self._deciding = MemoryBudget(link.runtime, share=link.share)
         """The publication that is being decided about."""
+        self._entry: WaitingMessage | None = None
+        """The same, in the box."""
         self._changed = Notifier(link.runtime.loop)
         """Signalled when a publication has been sent or refused, or none will be."""
 
     def begin(self, message: Message, deadline: float, allowed: Awaitable[bool]) -> WaitingMessage:
         """Let the first publication wait, about which `authorize` has been asked."""
         peer = self._peer
-        entry = self._box.entry(message, peer, deadline)
+        entry = self._entry = self._box.entry(message, peer, deadline)
         peer.undelivered = self
         peer.spawn(self._run, entry, allowed)
         return entry
@@ -205,7 +209,7 @@ class OutboundAuthorization:
                     return  # the peer has gone meanwhile
                 self._decided(entry, granted)
                 self._deciding.release(entry.size)
-                entry = self._box.pop()
+                entry = self._entry = self._box.pop()
                 if entry is not None:
                     assert entry.message is not None
                     entry.waits = True  # for its publisher
@@ -228,6 +232,16 @@ class OutboundAuthorization:
             except BusError as error:
                 self._peer.host.pubsub.publisher.unsent(message, self._peer, "published", error)
         self._changed.signal()
+
+    def take(self) -> list[Message]:
+        """End, and give the publications that wait, which somebody else sends."""
+        first, self._entry = self._entry, None
+        waiting = [entry for entry in (first, *self._box.clear()) if entry is not None]
+        self._peer.undelivered = None
+        for entry in waiting:
+            entry.waits = False
+        self._changed.signal()
+        return [entry.message for entry in waiting if entry.message is not None]
 
     def lost(self) -> None:
         """End: the peer has gone, or no answer comes any more."""

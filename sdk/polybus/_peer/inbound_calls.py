@@ -181,7 +181,7 @@ class InboundCalls:
     def answer(self, call: Call, value: Any) -> None:
         if call.message.kind is Kind.REQUEST:
             link = self.link
-            link.answer(response_to(call.message, value, link, call), self.peer)
+            link.answer(response_to(call.message, value, link, call), self.peer, alone=len(self.calls) == 1)
 
     async def answer_later(self, call: Call, value: Any) -> None:
         """`answer`, when less waits for the peer. Until then it is charged, and keeps its place among those of this peer.
@@ -537,7 +537,8 @@ class InboundCalls:
             link.bodies.release(size)
         if self.waiting or runtime.backlogged:
             self._next_call()
-        runtime.notifier.signal()
+        if runtime.notifier.waiting:
+            runtime.notifier.signal()
 
 
 def _has_place(runtime: Runtime, link: Link, taken: int) -> bool:

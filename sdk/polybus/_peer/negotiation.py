@@ -17,10 +17,12 @@ from .subscriptions import canonical_pattern
 
 if TYPE_CHECKING:
     from .peer import Peer
-    from .ports import PeerPubSub
+    from .ports import HandoverPort, PeerPubSub
 
 _LATE: Final = 30
 """Unanswered hellos that are remembered: a peer that is asked once a second may answer this many seconds late."""
+_LONGEST_TOKEN: Final = 200
+"""Characters of a token that is kept."""
 _TURN: Final = 64
 """Hellos that are answered before others have a turn."""
 
@@ -44,6 +46,12 @@ class Negotiation:
     """Unanswered hellos, by their id."""
     _deferred: deque[Message] | None = None
     """Hellos of the peer that wait until it is known who else it is; while there are any."""
+    _token: str | None = None
+    """Token of a node of a cluster, by which another node has it hand over what comes after it has said goodbye."""
+    _resumes: str | None = None
+    """Such a token of an earlier connection, until a hello with it has been answered."""
+    _resuming: bool = False
+    """True from the hello with a token until the subscriptions have been told."""
 
     @property
     def _pubsub(self) -> PeerPubSub:
@@ -84,13 +92,17 @@ class Negotiation:
 
         With `again` it goes out on a new connection, whose other end knows nothing yet.
         """
-        peer, probe = self._peer, self.probe
-        link = peer.link
-        ahead = peer.connected and link.session is not None and link.initiates and not link.flowing
+        peer, probe, ahead = self._peer, self.probe, self._ahead
         if probe is None or probe.done() or (ahead and not probe.sent):
             to_tell = self._pubsub.announcer.to_tell(peer, again=again)
             probe = self.probe = self._send({"subscribes": to_tell} if to_tell else {}, ahead=ahead)
         return probe
+
+    @property
+    def _ahead(self) -> bool:
+        """True where a hello is to leave before all that waits."""
+        peer, link = self._peer, self._peer.link
+        return peer.connected and link.session is not None and link.initiates and not link.flowing
 
     async def confirm(self, patterns: list[str | int] | None = None) -> list[str | int]:
         """Send a hello, wait for its answer, and give those of the patterns that the peer refused.
@@ -105,18 +117,30 @@ class Negotiation:
         """Ask on a new connection before anything else is written there, where that tells the other end what it must know.
 
         Subscriptions to a peer that is not known to be a polybus peer are sent without headers, on some wires; and a bus that
-        passes publications on gets them with where they have been.
+        passes publications on gets them with where they have been. A node of a cluster has another one hand over what came
+        meanwhile, and begins to keep what it would send itself, before it hears of subscriptions.
         """
         session = self._peer.link.session
         if session is not None and self.speaks_extensions is not False:
-            if self._pubsub.passes_on or (self.speaks_extensions and session.capabilities.asks_before_publishing):
+            asks = self.speaks_extensions and session.capabilities.asks_before_publishing
+            if self._pubsub.passes_on or asks or self._resumes is not None:
                 _ = self.ask(again=True)
+            if self._resumes is not None:  # in this turn all subscriptions are told
+                self._peer.link.runtime.call_soon(self._restored)
+
+    def _restored(self) -> None:
+        """Say that all subscriptions have been told on a new connection: the other end waits for that."""
+        if self._resuming:
+            self._resuming = False
+            _ = self._send({"resumed": True}, ahead=self._ahead)
 
     def _send(self, facts: dict[str, Any], *, ahead: bool = False) -> ExtensionProbe:
         peer = self._peer
         link = peer.link
         if self._pubsub.passes_on:
             facts["passes"] = True
+        if self._resumes is not None and not self._resuming and peer.connected:
+            facts["resume_token"], self._resuming = self._resumes, True
         body = question_of(peer.id, **facts)
         runtime = link.runtime
         now = runtime.time()
@@ -146,6 +170,9 @@ class Negotiation:
         identities = self._peer.link.runtime.bus_identities
         if is_answer(answer):
             self.answers_only = answer.get("answers_only") is True
+            token = answer.get("resume_token")
+            self._token = token if isinstance(token, str) and len(token) <= _LONGEST_TOKEN else None
+            self._resumes = None
             identities.take_proof(self._peer, answer.get("proof"))
             self.is_ours(answer.get("subscribes"))
         else:
@@ -191,6 +218,7 @@ class Negotiation:
 
     def lost(self) -> None:
         """Forget unanswered hellos: the connection is gone, and comes back."""
+        self._resumes, self._token, self._resuming = self._token or self._resumes, None, False
         self.probe = self._late = None
         self.silent = False
 
@@ -199,6 +227,9 @@ class Negotiation:
     def asked(self, message: Message) -> None:
         """Answer a hello: the peer is a polybus peer (or pretends to be, which harms only itself)."""
         peer = self._peer
+        handover = peer.host.handover
+        if handover is not None and not peer.link.upstream:
+            self._resumed(message, handover)
         if not self._is_to_wait(message) or not peer.hold(message):  # who says so much at once has its answer before its time
             self._answer(message)
         elif self._deferred is None:
@@ -206,6 +237,14 @@ class Negotiation:
             peer.spawn(self._answer_later, self._deferred)
         else:
             self._deferred.append(message)
+
+    def _resumed(self, message: Message, handover: HandoverPort) -> None:
+        """Act at once on what a hello says of an earlier connection: what comes behind it, comes after it."""
+        body = message.body if isinstance(message.body, dict) else {}
+        token = body.get("resume_token")
+        handover.asked(self._peer, token if isinstance(token, str) else None)
+        if body.get("resumed") is True:
+            handover.returned(self._peer)
 
     def _is_to_wait(self, message: Message) -> bool:
         """Tell whether a hello is answered later: when it is known who else the peer is, and, where it has subscribed at a node
@@ -254,6 +293,10 @@ class Negotiation:
         if not link.initiates:
             answer["answers_only"] = True
         answer |= link.runtime.bus_identities.answer(body.get("nonce"))
+        handover = peer.host.handover
+        token = None if handover is None else handover.token(peer)
+        if token is not None:
+            answer["resume_token"] = token
         if to_tell := self._pubsub.announcer.to_tell(peer):
             answer["subscribes"] = to_tell
         self.is_ours(body.get("subscribes"), body.get("passes"))

@@ -5,23 +5,24 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, overload
 
 import anyio
 
 from .._core.farewell import ALL_ANSWERED
 from .._core.memory import MemoryBudget, cost
-from .._handlers.signature import injected_as
-from .._rpc.channel import ChannelContext
+from .._core.outgoing import Departure, depart
+from .._handlers.signature import ContextPart, injected_as
+from .._rpc.asker import Asker
 from .._rpc.internal_reply import InternalReply
-from .._rpc.reply import Reply
+from .._rpc.reply import ObservedReply, Reply
 from .._util.hello import HELLO
 from .._util.sources import sources
-from .._validation import seconds
+from ..contracts.verbs import client_of
 from ..errors import BadReply, BusError, Disconnected, QueueFull, RemoteProtocolError, another
-from ..headers import check_headers
 from ..message import Kind, Message
-from ..subjects import AnySubject, Subject, resolve
+from ..plugins.clusters import ToNode
+from ..subjects import RESERVED_PREFIX, AnySubject, Subject
 from . import authorization_queue
 from .extension_probe import ExtensionProbe
 from .inbound_calls import InboundCalls
@@ -30,6 +31,9 @@ from .streams import Streams
 from .subscriptions import Subscriptions
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeForm
+
+    from .._core.services import Services
     from .._handlers.subscriber import WhenFull
     from .._link.link import Link
     from .._pubsub.subscription import Subscription
@@ -40,7 +44,7 @@ if TYPE_CHECKING:
     from .ports import PeerHost
 
 In = TypeVar("In")
-Out = TypeVar("Out")
+P = TypeVar("P")
 T = TypeVar("T")
 
 REQUEST, RESPONSE, PUBLISH = Kind.REQUEST, Kind.RESPONSE, Kind.PUBLISH
@@ -48,7 +52,7 @@ _AUTHORIZED: Final = (Kind.PUBLISH, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE)
 
 
 @injected_as("peer")
-class Peer:
+class Peer(Asker):
     """One peer: a connection's other end, or one of many behind a broker.
 
     Attributes:
@@ -56,6 +60,7 @@ class Peer:
         connected_at: Time at which the link came up (aware, UTC).
     """
 
+    __context_part__: ClassVar[ContextPart]
     __slots__ = (
         "__weakref__",
         "_budget",
@@ -198,62 +203,15 @@ class Peer:
     # -- the verbs -------------------------------------------------------------------------------------------------------
 
     @overload
-    def request(
-        self, subject: Subject[In, Out], body: In = ..., *, timeout: float = ..., headers: Mapping[str, str] | None = ...
-    ) -> Reply[Out]: ...
-    @overload
-    def request(
-        self,
-        subject: str | int,
-        body: Any = ...,
-        *,
-        timeout: float = ...,
-        returns: type[T],
-        headers: Mapping[str, str] | None = ...,
-    ) -> Reply[T]: ...
-    @overload
-    def request(
-        self,
-        subject: str | int,
-        body: Any = ...,
-        *,
-        timeout: float = ...,
-        returns: Any = ...,
-        headers: Mapping[str, str] | None = ...,
-    ) -> Reply[Any]: ...
-    def request(
-        self,
-        subject: str | int | Subject[Any, Any],
-        body: Any = None,
-        *,
-        timeout: float = 30.0,
-        returns: Any = Any,
-        headers: Mapping[str, str] | None = None,
-    ) -> Reply[Any]:
-        """Ask this peer. See `Bus.request`.
-
-        Raises:
-            EncodeError: The body cannot be written; the error names the path.
-            Unsupported: The wire cannot carry this.
-            ReservedSubject, LocalProtocolError: The subject or a header is not the application's to use.
-            TypeError, ValueError: `timeout` or `headers` are of a wrong type, or cannot be.
-        """
-        name, returns = resolve(subject, returns)
-        if isinstance(subject, Subject):
-            body = subject.given(body)
-        timeout = seconds(timeout)
-        services = self.link.services
-        services.subjects.check(name)
-        checked = None if headers is None else check_headers(headers, services.limits.headers)
-        return self.send_request(Kind.REQUEST, name, body, timeout, returns, checked)
-
     async def publish(
-        self,
-        subject: str | int | Subject[Any, Any],
-        body: Any = None,
-        *,
-        headers: Mapping[str, str] | None = None,
-        timeout: float = 30.0,
+        self, subject: Subject[In, Any], body: In = ..., *, headers: Mapping[str, str] | None = ..., timeout: float = ...
+    ) -> None: ...
+    @overload
+    async def publish(
+        self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ..., timeout: float = ...
+    ) -> None: ...
+    async def publish(
+        self, subject: AnySubject, body: Any = None, *, headers: Mapping[str, str] | None = None, timeout: float = 30.0
     ) -> None:
         """Publish to this peer alone. See `Bus.publish`.
 
@@ -292,33 +250,13 @@ class Peer:
         made: Subscription[Any] = self.host.pubsub.subscription(pattern, returns, queue, when_full, peer=self)
         return made
 
-    async def notify(
-        self, subject: str | int | Subject[Any, Any], body: Any = None, *, headers: Mapping[str, str] | None = None
-    ) -> None:
-        """Tell this peer's handler, without an answer. See `Bus.notify`.
+    def client(self, contract: TypeForm[P], prefix: str = "") -> P:
+        """Make an object with the methods of a Protocol class, each of which asks this peer. See `Bus.client`.
 
         Raises:
-            EncodeError: The body cannot be written.
-            QueueFull: The outbox is full.
-            Disconnected: The peer has gone.
+            TypeError: As `Bus.client`.
         """
-        await self.link.services.bus.notify(subject, body, headers=headers, to=self)
-
-    def stream(
-        self, subject: str | int | Subject[Any, Any], body: Any = None, *, returns: Any = Any, timeout: float | None = None
-    ) -> ChannelContext[Any, Any]:
-        """Ask this peer for a stream. See `Bus.stream`."""
-        stream: Any = self.link.services.bus.stream
-        opening: ChannelContext[Any, Any] = stream(subject, body, returns=returns, timeout=timeout, to=self)
-        return opening
-
-    def channel(
-        self, subject: str | int | Subject[Any, Any], *, sends: Any = Any, receives: Any = Any, timeout: float | None = None
-    ) -> ChannelContext[Any, Any]:
-        """Open a channel to this peer. See `Bus.channel`."""
-        channel: Any = self.link.services.bus.channel
-        opening: ChannelContext[Any, Any] = channel(subject, sends=sends, receives=receives, timeout=timeout, to=self)
-        return opening
+        return client_of(self, contract, prefix)
 
     def tunnel(self, name: str, *, params: Mapping[str, str] | None = None) -> Connector:
         """A connection to this peer that runs inside its link. See `Bus.tunnel`.
@@ -447,18 +385,64 @@ class Peer:
         now = runtime.time()
         deadline = now + timeout
         ttl = runtime.ttl(now, deadline)
-        reply: Reply[Any] = Reply(runtime.loop, subject, returns, now, deadline)
+        hooks = link.services.outgoing
+        reply: Reply[Any] = (ObservedReply if hooks else Reply)(runtime.loop, subject, returns, now, deadline)
         message = Message(kind, subject, None, None, link.format, headers, ttl)
         if body is not None:
-            message.format = chosen = link.format_for(body, subject)
-            message.raw = chosen.encode(body)
+            if not link.one_format:
+                message.format = link.format_for(body, subject)
+            message.raw = message.format.encode(body)
         if to is not None:
             message.extras = {"to": to}
         reply.on_cancel = self.abandoned
-        link.request(message, reply, self)
+        if hooks:
+            self._request_observed(message, reply)
+        else:
+            link.request(message, reply, self)
         if deadline < self.due:
             self.watch(deadline)
         return reply
+
+    def _request_observed(self, message: Message, reply: Any) -> None:
+        departure = reply.departure = self.depart(message)
+        try:
+            self.link.request(message, reply, self)
+        except BaseException as error:
+            departure.end(error)
+            raise
+
+    def depart(self, message: Message) -> Departure:
+        """Call the bus's outgoing hooks for a message to this peer. Its own questions they are not told of.
+
+        Raises:
+            ReservedSubject, LocalProtocolError: What a hook has added is no header.
+        """
+        services, subject, facts = self.link.services, message.subject, message.extras
+        of_the_bus = isinstance(subject, str) and subject.startswith(RESERVED_PREFIX)
+        if of_the_bus or (facts is not None and isinstance(facts.get("to"), ToNode)):
+            return Departure([])
+        return depart(services.outgoing, message, self, services.limits.headers, reads_headers=self.reads_headers)
+
+    @property
+    def reads_headers(self) -> bool:
+        """True of a peer that reads headers, as far as that is known: by its wire's own specification, or as a polybus peer."""
+        link = self.link
+        if link.bare_headers or link.backbone is not None:
+            return link.carries_headers
+        return link.carries_headers and self.speaks_extensions is True
+
+    @property
+    def services(self) -> Services:
+        return self.link.services
+
+    async def send_notify(self, subject: str | int, body: Any, headers: dict[str, str] | None) -> None:
+        await self.link.services.bus.notify(subject, body, headers=headers, to=self)
+
+    async def open_channel(
+        self, subject: str | int, body: Any, mode: str, timeout: float | None, receives: Any
+    ) -> Channel[Any, Any]:
+        self.link.runtime.check_here()
+        return (await self.streams.open(subject, body, mode, timeout)).typed(receives)
 
     async def send_notification(self, message: Message) -> None:
         """Send a notification as soon as there is room.
@@ -469,6 +453,19 @@ class Peer:
         """
         link = self.link
         deadline = link.runtime.time() + 30.0
+        if link.services.outgoing:
+            departure = self.depart(message)
+            try:
+                await self._notify(message, deadline)
+            except BaseException as error:
+                departure.end(error)
+                raise
+            departure.end()
+        else:
+            await self._notify(message, deadline)
+
+    async def _notify(self, message: Message, deadline: float) -> None:
+        link = self.link
         while True:
             if link.flowing:
                 link.write(message, self)  # not `publish`: a notification has an id of its own, its frame is not shared
@@ -490,11 +487,19 @@ class Peer:
         reply = InternalReply(runtime.loop, message.subject, Any, now, now + timeout)
         message.ttl = runtime.ttl(now, reply.deadline)
         self.fit_body(message)
+        self.ask(message, reply)
+        return reply
+
+    def ask(self, message: Message, reply: Reply[Any]) -> None:
+        """Send a request that is encoded, for which the caller has made the reply.
+
+        Raises:
+            EncodeError, Unsupported, LocalProtocolError: The wire cannot carry it.
+        """
         reply.on_cancel = self.abandoned
-        link.request(message, reply, self)
+        self.link.request(message, reply, self)
         if reply.deadline < self.due:
             self.watch(reply.deadline)
-        return reply
 
     def fit_body(self, message: Message) -> None:
         """Encode the body of a message that came over a bridge, where it has not come as bytes.

@@ -54,6 +54,8 @@ class ReceiverPort(Protocol):
 class PeerPubSub(Protocol):
     """Publications and subscriptions of the bus: `_pubsub.pubsub`."""
 
+    local: SubjectIndex[Any]
+    """The subscriptions of this bus, and of peers whose publications wait."""
     remote: SubjectIndex[Peer]
     """The subscriptions of peers."""
     clustered: bool
@@ -74,10 +76,23 @@ class PeerPubSub(Protocol):
     ) -> Any: ...
 
 
+class HandoverPort(Protocol):
+    """The handing over of clients from one node of a cluster to another: `cluster.handover`."""
+
+    def token(self, peer: Peer) -> str | None: ...
+    def asked(self, peer: Peer, token: str | None) -> None: ...
+    def returned(self, peer: Peer) -> None: ...
+
+
 class PeerHost(Protocol):
     """The bus, as its peers see it: `_bus.links`."""
 
     lookup: HandlerLookup
+
+    @property
+    def handover(self) -> HandoverPort | None:
+        """Present on a node of a cluster."""
+        ...
 
     @property
     def pubsub(self) -> PeerPubSub: ...

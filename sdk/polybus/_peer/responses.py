@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._core.answer_sizes import LARGE
 from ..errors import BusError, Code
+from ..headers import check_headers
 from ..message import Kind, Message
 
 if TYPE_CHECKING:
@@ -18,15 +19,20 @@ def response_to(message: Message, value: Any, link: Link, call: Call | None = No
     """Make the response to a request, its body encoded; `call` has served it, where a handler did."""
     response = Message(Kind.RESPONSE, message.subject, message.id, None, link.format)
     response.reply_to = message.reply_to
+    if message.answer_headers and link.carries_headers:
+        response.headers = check_headers(message.answer_headers, link.runtime.limits.headers)
     if call is not None and call.forwards and isinstance(value, Message):
         # Over a bridge: as it came, where this wire can carry that.
+        if value.headers:
+            response.headers = {**value.headers, **(response.headers or {})}
         response.raw, response.format, response.decoded = value.raw, value.format, value.decoded
         if value.raw is None and value.has_body:
             response.format = chosen = link.format_for(value.body, message.subject)
             response.raw = chosen.encode(value.body)
     elif value is not None:
-        response.format = chosen = link.format_for(value, message.subject)
-        response.raw = chosen.encode(value)
+        if not link.one_format:
+            response.format = link.format_for(value, message.subject)
+        response.raw = response.format.encode(value)
     if call is not None:
         answers, raw = call.handler.answers, response.raw
         if answers.weight or (raw is not None and len(raw) > LARGE):

@@ -39,7 +39,15 @@ class Streams:
     # -- opened by this bus ----------------------------------------------------------------------------------------------
 
     async def open(
-        self, subject: str | int, body: Any, mode: str, timeout: float | None, hops: int = 0, *, to: Any = None
+        self,
+        subject: str | int,
+        body: Any,
+        mode: str,
+        timeout: float | None,
+        hops: int = 0,
+        *,
+        to: Any = None,
+        headers: dict[str, str] | None = None,
     ) -> Channel[Any, Any]:
         """Open a stream or channel at the peer; `to` is for whom behind the peer it is, in a cluster.
 
@@ -48,7 +56,7 @@ class Streams:
             TooManyRequests, EncodeError, Disconnected: As `open_channel`.
         """
         channel: Channel[Any, Any] = Channel(self.link.runtime.loop, self, subject, 0)
-        await self.open_channel(channel, body, mode, timeout, CREDIT, hops, to=to)
+        await self.open_channel(channel, body, mode, timeout, CREDIT, hops, to=to, headers=headers)
         return channel
 
     async def open_channel(
@@ -61,6 +69,7 @@ class Streams:
         hops: int = 0,
         *,
         to: Any = None,
+        headers: dict[str, str] | None = None,
     ) -> None:
         """Write an open that has come through so many bridges and tunnels before this link.
 
@@ -85,7 +94,7 @@ class Streams:
         if to is not None:
             facts["to"] = to
         ttl = link.runtime.ttl(now, now + timeout if timeout else math.inf)
-        message = Message(Kind.OPEN, subject, None, None, link.format, None, ttl)
+        message = Message(Kind.OPEN, subject, None, None, link.format, headers, ttl)
         message.extras = facts
         if body is not None:
             message.format = chosen = link.format_for(body, subject)
@@ -96,12 +105,23 @@ class Streams:
             raise Disconnected(f"a {mode} does not wait for it to come back", peer.address, False)
         link.check_initiates(peer)
         channel.started = now
-        channel.id = link.write(message, peer)
+        if link.services.outgoing and not hops:
+            self._write_observed(channel, message)
+        else:
+            channel.id = link.write(message, peer)
         self.channels[channel.id] = channel
         if timeout is not None:
             channel.deadline = now + timeout
             if channel.deadline < peer.due:
                 peer.watch(channel.deadline)
+
+    def _write_observed(self, channel: Channel[Any, Any], message: Message) -> None:
+        departure = channel.departure = self._peer.depart(message)
+        try:
+            channel.id = self.link.write(message, self._peer)
+        except BaseException as error:
+            departure.end(error)
+            raise
 
     # -- opened by the peer ----------------------------------------------------------------------------------------------
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
+from .._util.log_fields import log_fields
 from .._util.pattern_index import pattern_cost
 from ..subjects import canonical, check_pattern, wire_pattern
 
@@ -34,6 +35,8 @@ class Subscriptions:
     _warned: bool = False
     patterns: dict[str | int, int] = field(factory=dict)
     """Each with what it costs."""
+    _holder: Any = None
+    """The queue in which publications wait for now, in place of being sent to the peer."""
 
     def add(self, pattern: str | int) -> None:
         """Subscribe the peer to a pattern that `authorize` has allowed, as far as the limits go."""
@@ -55,7 +58,10 @@ class Subscriptions:
             return
         patterns[pattern] = size
         pubsub = peer.host.pubsub
-        pubsub.remote.add(pattern, peer)
+        if self._holder is None:
+            pubsub.remote.add(pattern, peer)
+        else:
+            pubsub.local.add(pattern, self._holder)
         if pubsub.clustered and not link.upstream:
             pubsub.announcer.add_behind(pattern)
 
@@ -65,9 +71,32 @@ class Subscriptions:
         if size is not None:
             self._peer.budget.release(size)
             pubsub = self._peer.host.pubsub
-            pubsub.remote.remove(pattern, self._peer)
+            if self._holder is None:
+                pubsub.remote.remove(pattern, self._peer)
+            else:
+                pubsub.local.remove(pattern, self._holder)
             if pubsub.clustered and not self._peer.link.upstream:
                 pubsub.announcer.remove_behind(pattern)
+
+    def hold(self, queue: Any) -> None:
+        """Have publications offered to a queue (a `_pubsub.ports.PublicationQueue`) until `release`, and none sent."""
+        self._move(queue)
+
+    def release(self) -> None:
+        """Have publications sent from now on."""
+        self._move(None)
+
+    def _move(self, holder: Any) -> None:
+        pubsub, before, self._holder = self._peer.host.pubsub, self._holder, holder
+        for pattern in self.patterns:
+            if before is None:
+                pubsub.remote.remove(pattern, self._peer)
+            else:
+                pubsub.local.remove(pattern, before)
+            if holder is None:
+                pubsub.remote.add(pattern, self._peer)
+            else:
+                pubsub.local.add(pattern, holder)
 
     def clear(self) -> None:
         """End all subscriptions: the peer has lost its connection."""
@@ -85,4 +114,4 @@ class Subscriptions:
         )
         limits, count = runtime.limits, len(self.patterns)
         facts = self._peer, count, limits.subscriptions, limits.total_bytes, pattern
-        runtime.warnings.warn(logger, text, *facts)
+        runtime.warnings.warn(logger, text, *facts, extra=log_fields(self._peer, subject=pattern))

@@ -12,6 +12,7 @@ import anyio
 from attrs import define, field, frozen
 
 from .._peer.extension_probe import HELLO_TIMEOUT
+from .._util.log_fields import log_fields
 from ..errors import BusError, Disconnected, Forbidden, LocalProtocolError, Unsupported
 from ..message import Kind, Message
 from ..plugins import ToUser
@@ -228,7 +229,7 @@ class SubscriptionAnnouncer:
         try:
             await self.announce(pattern)
         except BusError as error:
-            logger.warning("not all peers hear of %r: %s", pattern, error)
+            logger.warning("not all peers hear of %r: %s", pattern, error, extra=log_fields(subject=pattern))
 
     async def _announce_to(self, peer: Peer, interest: Interest, *, alone: bool = False) -> None:
         """Tell one peer, and wait until it knows. One that is asked alone must carry it too where it has dialled in."""
@@ -368,7 +369,8 @@ class SubscriptionAnnouncer:
         try:
             link.session.send(_announcement(verb, name, peer), link.runtime.time(), peer.key)
         except BusError as error:  # a subject that this wire keeps to itself
-            link.runtime.warnings.warn(logger, "%r does not hear of %r: %s", peer, name, error)
+            fields = log_fields(peer, subject=_pattern(name))
+            link.runtime.warnings.warn(logger, "%r does not hear of %r: %s", peer, name, error, extra=fields)
         else:
             link.services.counters.sent += 1
 
@@ -411,7 +413,7 @@ class SubscriptionAnnouncer:
                 names = ", ".join(map(repr, patterns))
                 what = "reads no subscriptions" if peer in self._recipients.unconfirmed else "matches exact subjects only"
                 why = peer.negotiation.unsupported(f"it {what}, and does not hear of {names}")
-                link.runtime.warnings.warn(logger, "%s", why)
+                link.runtime.warnings.warn(logger, "%s", why, extra=log_fields(peer))
         except BusError:
             return
         finally:
@@ -425,7 +427,7 @@ def _send(message: Message, peer: Peer) -> None:
     try:
         peer.link.answer(message, peer)
     except (LocalProtocolError, Unsupported) as error:
-        logger.debug("%r is not told of %r: %s", peer, message.subject, error)
+        logger.debug("%r is not told of %r: %s", peer, message.subject, error, extra=log_fields(peer, message=message))
 
 
 def _announcement(verb: str, interest: Interest, peer: Peer, kind: Kind = Kind.SUBSCRIBE) -> Message:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from .._core.workers import context_changed
-from .._handlers.handler import Misfit
+from .._handlers.arguments import Misfit
 from ..errors import BadRequest
 from .queue import SubscriptionQueue
 

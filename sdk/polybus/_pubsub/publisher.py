@@ -13,9 +13,11 @@ import anyio
 import anyio.lowlevel
 from attrs import define, field
 
+from .._core.outgoing import Departure, depart
 from .._core.via import ViaHeader
 from .._peer.authorization_queue import OutboundAuthorization
 from .._rpc.loopback import encode_local
+from .._util.log_fields import log_fields
 from .._util.pattern_index import SubjectIndex
 from .._util.violation_counter import ViolationCounter
 from ..body import JSON
@@ -171,7 +173,7 @@ class Publisher:
             EncodeError, Unsupported, TooLarge: The wire cannot carry it.
         """
         message = route.message if link.shared is not None else Message(Kind.PUBLISH, route.message.subject)
-        message.format = body_format = link.format_for(body, message.subject)
+        message.format = body_format = link.format if link.one_format else link.format_for(body, message.subject)
         message.raw = body_format.encode(body)
         link.publish_alone(message, route.peers[0])
 
@@ -234,6 +236,48 @@ class Publisher:
             await self._let_write(catching_up)
         if failed is not None:
             raise failed
+
+    async def publish_observed(self, message: Message, targets: Targets, deadline: float) -> None:
+        """`publish`, and tell the outgoing hooks. What they add goes to those who read headers.
+
+        Raises:
+            ReservedSubject, LocalProtocolError: What a hook has added is no header.
+            QueueFull, EncodeError, Unsupported, TooLarge: As `publish`.
+        """
+        copies, departure = self._departing(message, targets)
+        try:
+            await self._publish_each(copies, deadline)
+        except BaseException as error:
+            departure.end(error)
+            raise
+        departure.end()
+
+    def publish_observed_nowait(self, message: Message, targets: Targets, deadline: float) -> None:
+        """`publish_nowait`, and tell the outgoing hooks.
+
+        Raises:
+            BusError: As `publish_observed`.
+        """
+        copies, departure = self._departing(message, targets)
+        try:
+            self._publish_each_nowait(copies, deadline)
+        except BaseException as error:
+            departure.end(error)
+            raise
+        departure.end()
+
+    def _departing(self, message: Message, targets: Targets) -> tuple[list[tuple[Message, Targets]], Departure]:
+        """Call the outgoing hooks, and make a copy without what they add for peers that do not read headers."""
+        services, given = self._services, message.headers
+        departure = depart(services.outgoing, message, None, services.limits.headers, reads_headers=True)
+        strangers = tuple(peer for peer in targets.peers if not peer.reads_headers)
+        if not strangers or targets.two_ways or message.headers == given:
+            return [(message, targets)], departure
+        readers = tuple(peer for peer in targets.peers if peer.reads_headers)
+        return [
+            (message, Targets(readers, targets.queues)),
+            (message.with_headers(given), Targets(strangers)),
+        ], departure
 
     async def yield_to_loop(self) -> None:
         """Let others run; before anything is published, so that a caller cancelled here has published nothing."""
@@ -376,7 +420,7 @@ class Publisher:
         self._services.counters.dropped += 1
         if self._unsent.add(monotonic()) == 1:
             text = "%.200r could not be %s to %r, nor may others like it: %.300s"
-            logger.warning(text, message.subject, how, peer, error)
+            logger.warning(text, message.subject, how, peer, error, extra=log_fields(peer, subject=message.subject))
 
     # -- buses that are reached on several ways --------------------------------------------------------------------------
 
@@ -422,10 +466,13 @@ class Publisher:
             if self._numbering:  # another waits for room on some way, and has a lower number: this one goes without
                 message.shared[VIA] = str(self._deduplicator.via_of(message).in_stream("")).encode()
             copies = self._copies_with_number(message, targets)
+        self._publish_each_nowait(copies, deadline)
+
+    def _publish_each_nowait(self, copies: list[tuple[Message, Targets]], deadline: float) -> None:
         failed: BusError | None = None
-        for copy, its_targets in copies:
+        for copy, targets in copies:
             try:
-                self.publish_nowait(copy, its_targets, deadline)
+                self.publish_nowait(copy, targets, deadline)
             except BusError as error:  # each for itself
                 failed = failed or error
         if failed is not None:

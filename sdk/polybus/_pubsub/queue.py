@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from .._core.memory import OVERHEAD, MemoryBudget
+from .._util.log_fields import log_fields
 from .._util.violation_counter import ViolationCounter
 from ..errors import Code
 from ..events import SubscriptionSlow
@@ -310,13 +311,15 @@ class SubscriptionQueue(ABC):
         level = logging.INFO
         if (self.dropped or self._overflow) and self._lines.add(now) == 1:
             level = logging.WARNING
-        logger.log(level, text, self.pattern, unread, self.queue, self._most, self.when_full, self.dropped)
+        fields = log_fields(peer, subject=self.pattern)
+        logger.log(level, text, self.pattern, unread, self.queue, self._most, self.when_full, self.dropped, extra=fields)
 
     def _skipped(self, message: Message, what: str, why: str) -> None:
         """Log that a publication does not fit its reader: its sender must not fill the log, so others like it are counted."""
         text = "a publication of %.200r from %s does not fit %.200s and is skipped: %.300r"
         sender = message.peer or "this bus"
-        self._host.warnings.warn(logger, text, message.subject, sender, what, why, about=(self.pattern, what), lines=1)
+        fields, about = log_fields(message=message, handler=what), (self.pattern, what)
+        self._host.warnings.warn(logger, text, message.subject, sender, what, why, about=about, lines=1, extra=fields)
 
     def _expire(self, now: float) -> float:
         """Tell what was dropped meanwhile, when the pause is over, and when it is to be called next. Called by the runtime."""

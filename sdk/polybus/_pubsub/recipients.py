@@ -82,13 +82,17 @@ class Recipients:
         link, held_out = peer.link, False
         session = link.session
         if session is not None and not link.upstream and link.initiates and not session.capabilities.subscribe:
-            self.gets_all[peer] = 0
-            self._changed()
+            self.send_all(peer)
             held_out = self.bus_identities.wait_for(peer)
         if session is not None and session.capabilities.asks_before_publishing and not peer.speaks_extensions:
             self.unconfirmed[peer] = None
             self._changed()
         return held_out
+
+    def send_all(self, peer: Peer) -> None:
+        """Send a peer every publication until it has shown to be ours."""
+        self.gets_all[peer] = 0
+        self._changed()
 
     def confirm(self, peer: Peer, subscribes: Any) -> None:
         """Note that a peer has shown to be ours. Until it has told as many subscriptions as it says, it misses nothing."""

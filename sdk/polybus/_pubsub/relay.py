@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 
 from .._core.via import too_far
+from .._util.log_fields import log_fields
 from .._util.pattern_index import SubjectIndex
 from ..errors import BusError, Code
 from ..message import MISSING, Kind, Message
@@ -76,7 +77,7 @@ class Relay:
         self._services.dead_letter(message.peer, message, Code.FAILED_PRECONDITION, text)
         if subject not in self._stopped and len(self._stopped) < _HINTS:
             self._stopped.add(subject)
-            logger.warning("%.200s", text)
+            logger.warning("%.200s", text, extra=log_fields(message=message))
 
     def hint(self, subject: str | int, source: Peer) -> bool:
         """Warn once for each subject that a relay would pass publications on. False where that is known from before."""
@@ -89,5 +90,7 @@ class Relay:
                 "%r published %.100r, to which others subscribed (%d), and none of them hears of it: clients are isolated. "
                 "bus.relay(%.100r), or polybus serve --relay, passes it on"
             )
-            self._services.running.warnings.warn(logger, text, source, subject, len(others), subject)
+            self._services.running.warnings.warn(
+                logger, text, source, subject, len(others), subject, extra=log_fields(source, subject=subject)
+            )
         return True

@@ -12,6 +12,7 @@ from attrs import define, field, frozen
 
 from .._core.context import current_call
 from .._core.executor import described
+from .._core.outcomes import answer_of, kind_of, only_of
 from .._util.sources import sources
 from ..errors import Code, Forbidden, RequestError
 from ..events import HandlerFailed
@@ -91,7 +92,7 @@ class Call:
                 await self._authorized("notify" if message.kind is Kind.NOTIFY else "request")
             self.delivered = True
             if handler.style == "async" and not services.executor.middleware:
-                result = await handler.invoke(services.bus, message, deadline if timed else None)
+                result = await handler.invoke(services, message, deadline if timed else None)
             else:
                 result = await services.executor.run(handler, message, deadline if timed else None)
             if self.peer is not None and (outbox := self.peer.link.outbox) is not None and not outbox.takes_answers:
@@ -126,9 +127,9 @@ class Call:
             current_call.set(self)
         self.started = self.delivered = True
         try:
-            result = self.handler.invoke(self.services.bus, self.message, self.deadline if timed else None)
+            result = self.handler.invoke(self.services, self.message, self.deadline if timed else None)
             if inspect.isawaitable(result):
-                self.handler = AwaitableResult(result, self.handler.name, self.handler.answers)
+                self.handler = AwaitableResult(result, self.handler.name, self.handler.answers, self.handler.subject)
                 self.started = self.delivered = False
                 return False
             if not self.ended:
@@ -204,6 +205,7 @@ class AwaitableResult:
     outcome: Awaitable[Any]
     name: str
     answers: AnswerSizes
+    subject: str | int
     style: str = "async"
 
     def invoke(self, *_: Any) -> Awaitable[Any]:
@@ -228,9 +230,8 @@ class RefusedCall(Call):
 
     async def _run(self) -> None:
         try:
-            mode = self.message.attributes.get("mode", "stream") if self.message.kind is Kind.OPEN else "request"
             try:
-                await self._authorized(mode)
+                await self._authorized(kind_of(self.message))
             except Forbidden as error:
                 self._outcome = error
             else:
@@ -242,21 +243,14 @@ class RefusedCall(Call):
 
 
 def failure(error: BaseException, services: Services, message: Message) -> tuple[Code, str, str | None, Any]:
-    """Turn an exception into an answer: the words of a `RequestError`, also of one that is alone in the group of a task group;
-    else a fixed text and an id for the log."""
+    """Turn an exception into an answer: the words of the error that is one, else a fixed text and an id for the log."""
+    if (answer := answer_of(error, message.kind)) is not None:
+        return answer.code, answer.text, answer.reason, answer.detail
     error = only_of(error)
-    if isinstance(error, RequestError) and not error.received and message.kind is not Kind.NOTIFY:
-        return error.code, error.text, error.reason, error.detail
     error_id = sources.get().urandom(4).hex()
-    services.executor.failed(HandlerFailed(peer=message.peer, subject=message.subject, error_id=error_id, error=error))
+    event = HandlerFailed(peer=message.peer, subject=message.subject, error_id=error_id, error=error)
+    services.executor.failed(event, message)
     text = f"internal error {error_id}"
     if services.debug:
         text = f"{text}: {described(error)}"
     return Code.INTERNAL, text, None, None
-
-
-def only_of(error: BaseException) -> BaseException:
-    """Find the exception that a group holds, where it holds one alone."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error

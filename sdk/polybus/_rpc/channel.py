@@ -24,6 +24,7 @@ from ..message import Kind, Message
 from .reply import error_of, is_remote_deadline
 
 if TYPE_CHECKING:
+    from .._core.outgoing import Departure
     from .._util.event_loop import Loop
 
 Receives_co = TypeVar("Receives_co", covariant=True)
@@ -107,6 +108,12 @@ class Channel(Generic[Receives_co, Sends_contra]):
         self.started: float = 0.0
         self.deadline: float = math.inf
         """The time at which the opener's ``timeout=`` has passed, on the clock of the event loop."""
+        self.sent: int = 0
+        """Items that were sent."""
+        self.received: int = 0
+        """Items that were read."""
+        self.departure: Departure | None = None
+        """Tells the outgoing hooks of the end."""
         self.on_end: Callable[[], None] | None = None
         """Called when the other side aborts: the handler's scope is cancelled by it."""
 
@@ -137,6 +144,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
                 "this half of the channel has ended: no send after send_eof, or after the handler has returned"
             )
         size = self._port.channel_send(self, Kind.ITEM, item, None, {})
+        self.sent += 1
         self._credit -= 1
         self._ahead.append(size)
         self._ahead_bytes += size
@@ -226,6 +234,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
                     self._wake_one(self._readers)
                 raise
         message = self._items.popleft()
+        self.received += 1
         size = cost(message)
         self._unread -= size
         self._port.budget.release(size)
@@ -393,5 +402,7 @@ class ChannelContext(Generic[Receives_co, Sends_contra]):
         return channel
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if self._channel is not None:
-            self._channel.leave()
+        if (channel := self._channel) is not None:
+            channel.leave()
+            if (departure := channel.departure) is not None:
+                departure.end(error or channel.failed, sent=channel.sent, received=channel.received)

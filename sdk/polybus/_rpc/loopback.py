@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, field
 
 from .._core.memory import OVERHEAD, MemoryBudget, cost
+from .._core.outgoing import Departure, depart
 from ..body import JSON, OCTETS, BodyFormat
 from ..errors import Code, DeadlineExceeded, Disconnected, QueueFull, RequestError, TooManyRequests
+from ..headers import check_headers
 from ..message import Kind, Message
 from .call import Call
 from .channel import CREDIT, Channel
 from .internal_reply import InternalReply
-from .reply import Reply
+from .reply import ObservedReply, Reply
 from .stream_call import ChannelCall
 
 if TYPE_CHECKING:
@@ -48,13 +50,16 @@ class Loopback:
         runtime = self.services.running
         now = runtime.time()
         deadline = now + timeout
-        reply: Reply[Any] = Reply(runtime.loop, subject, returns, now, deadline)
+        hooks = self.services.outgoing
+        reply: Reply[Any] = (ObservedReply if hooks else Reply)(runtime.loop, subject, returns, now, deadline)
         raw, body_format = encode_local(body) if body is not None else (None, JSON)
         ttl = runtime.ttl(now, deadline)
         if ttl is not None:
             deadline = now + ttl  # what the enclosing scope and the handler that asks leave
         message = Message(Kind.REQUEST, handler.subject, reply, raw, body_format, headers, ttl)
         message.extras = facts
+        if isinstance(reply, ObservedReply):
+            reply.departure = self._depart(message)
         if (refusal := self._refusal(handler, subject)) is not None:
             reply.fail(refusal)
             return reply
@@ -80,7 +85,13 @@ class Loopback:
         raw, body_format = encode_local(body) if body is not None else (None, JSON)
         reply = InternalReply(runtime.loop, subject, Any, runtime.time(), math.inf)
         message = Message(Kind.NOTIFY, subject, reply, raw, body_format, headers, attributes=facts)
+        if self.services.outgoing:
+            self._depart(message).end()
         self._start(Call(self.services, LocalSink(self, reply), None, handler, message, math.inf), handler.places)
+
+    def _depart(self, message: Message) -> Departure:
+        services = self.services
+        return depart(services.outgoing, message, None, services.limits.headers, reads_headers=True)
 
     def _refusal(self, handler: LocalHandler, subject: str | int) -> RequestError | QueueFull | None:
         """Find the reason why a handler cannot be asked, or not now."""
@@ -134,10 +145,11 @@ class Loopback:
         timeout: float | None,
         receives: Any,
         facts: dict[str, Any] | None = None,
+        headers: dict[str, str] | None = None,
     ) -> Channel[Any, Any]:
         if handler.style != mode:
             raise RequestError(Code.INVALID_ARGUMENT, f"{handler.subject!r} does not answer {mode}")
-        return self.converse(handler, handler.subject, body, timeout, 0, facts).typed(receives)
+        return self.converse(handler, handler.subject, body, timeout, 0, facts, headers).typed(receives)
 
     def converse(
         self,
@@ -147,6 +159,7 @@ class Loopback:
         timeout: float | None,
         hops: int,
         facts: dict[str, Any] | None = None,
+        headers: dict[str, str] | None = None,
     ) -> Channel[Any, Any]:
         """Begin a stream or channel with a handler, after so many bridges and tunnels, and give the opener's end.
 
@@ -167,7 +180,10 @@ class Loopback:
         near.deadline = math.inf if timeout is None else now + timeout
         ttl = runtime.ttl(now, near.deadline)
         deadline = math.inf if ttl is None else now + ttl
-        message = Message(Kind.OPEN, subject, near, raw, body_format, None, ttl, attributes={"hops": hops, **(facts or {})})
+        attributes = {**(facts or {}), "mode": handler.style, "hops": hops}
+        message = Message(Kind.OPEN, subject, near, raw, body_format, headers, ttl, attributes=attributes)
+        if self.services.outgoing:
+            near.departure = self._depart(message)
         call = ChannelCall(self.services, LocalSink(self), None, handler, message, deadline, far)
         self._start(call, handler.places)
         return near
@@ -188,7 +204,10 @@ class LocalSink:
     def answer(self, call: Call, value: Any) -> None:
         raw, body_format = encode_local(value)
         if self._reply is not None:
-            self._reply.resolve(Message(Kind.RESPONSE, call.message.subject, None, raw, body_format))
+            headers = call.message.answer_headers
+            if headers:
+                headers = check_headers(headers, call.services.limits.headers)
+            self._reply.resolve(Message(Kind.RESPONSE, call.message.subject, None, raw, body_format, headers or None))
 
     async def answer_later(self, call: Call, value: Any) -> None:
         self.answer(call, value)

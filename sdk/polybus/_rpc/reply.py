@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from attrs import define
 
 from .._util.cancel_scopes import let_scope_fire
+from .._util.entering import awaited_first
 from .._util.event_loop import wrong_event_loop
-from .._util.typed_body import check_returns, typed_body
+from .._util.log_fields import log_fields
+from .._util.typed_body import body_of, check_returns, typed_body
 from ..errors import BadReply, BusError, Code, DeadlineExceeded, RequestCancelled, make_request_error
+from ..message import MISSING, Message
 
 if TYPE_CHECKING:
+    from .._core.outgoing import Departure
     from .._util.event_loop import Loop
-    from ..message import Message
 
 logger: logging.Logger = logging.getLogger("polybus")
 
@@ -24,10 +27,12 @@ T_co = TypeVar("T_co", covariant=True)
 _PENDING, _ANSWERED, _FAILED = 0, 1, 2
 
 
+@awaited_first
 class Reply(Generic[T_co]):
     """The answer to a request, as `Bus.request` returns it: await it, any number of times and from any task.
 
-    Awaiting gives the answer's body as the type that ``returns=`` asked for.
+    Awaiting gives the answer's body as the type that ``returns=`` asked for; with ``returns=Message`` or ``Message[User]`` the
+    whole answer, with its headers.
 
     Raises:
         RequestError: (by awaiting) The peer said no; the subclass tells why.
@@ -59,7 +64,7 @@ class Reply(Generic[T_co]):
 
     def __init__(self, loop: Loop, subject: str | int, returns: Any, started: float, deadline: float) -> None:
         if returns is not Any:
-            check_returns(returns)
+            check_returns(returns, whole=True)
         self._loop = loop
         self._returns = returns
         self._state = _PENDING
@@ -117,6 +122,8 @@ class Reply(Generic[T_co]):
                 if isinstance(error, RuntimeError) and not self._loop.is_here():
                     raise wrong_event_loop() from None
                 raise
+        if self._state == _ANSWERED and self._returns is Any:
+            return self._value  # type: ignore[no-any-return]
         if self._state == _FAILED and is_remote_deadline(self._error):
             yield from let_scope_fire().__await__()
         return self._result()
@@ -134,13 +141,18 @@ class Reply(Generic[T_co]):
         return self._converted(self.message)
 
     def _converted(self, message: Message) -> T_co:
+        returns = self._returns
+        whole = None if isinstance(returns, type) and returns is not Message else body_of(returns)
         try:
-            self._value = typed_body(message, self._returns)
+            value = self._value = typed_body(message, returns if whole is None else whole)
         except Exception as error:  # also what a check of the application's own raises
-            self._error = BadReply(f"the answer to {self.subject!r} is not a {_name(self._returns)}: {error}")
+            self._error = BadReply(f"the answer to {self.subject!r} is not a {_name(returns)}: {error}")
             self._state = _FAILED
             self._value = None
             raise self._error from error
+        if whole is not None:
+            message.decoded = value
+            self._value = message
         self._returns = Any
         return self._value  # type: ignore[no-any-return]
 
@@ -161,7 +173,7 @@ class Reply(Generic[T_co]):
             return
         self.message = message
         try:
-            self._value = message.body
+            self._value = message.body if message.decoded is MISSING else message.decoded
         except BusError as error:
             self._error = BadReply(f"the answer to {self.subject!r} does not decode: {error}")
             self._state = _FAILED
@@ -206,7 +218,22 @@ class Reply(Generic[T_co]):
 
     def __repr__(self) -> str:
         state = ("pending", "answered", "failed")[self._state]
-        return f"<Reply {self.subject!r} {state}>"
+        return f"<Reply {self.subject!r} {state}: await it; a task takes reply.wait()>"
+
+
+class ObservedReply(Reply[T_co]):
+    """A reply of whose end the outgoing hooks of the bus are told."""
+
+    __slots__ = ("departure",)
+
+    def __init__(self, loop: Loop, subject: str | int, returns: Any, started: float, deadline: float) -> None:
+        super().__init__(loop, subject, returns, started, deadline)
+        self.departure: Departure | None = None
+
+    def _wake(self) -> None:
+        super()._wake()
+        if self.departure is not None:
+            self.departure.end(self._error, received=int(self._state == _ANSWERED))
 
 
 @define(eq=False)
@@ -220,7 +247,8 @@ class UnawaitedFailure:
     def __del__(self) -> None:
         if not self.told:
             error = self.error
-            logger.error("the request %r was never awaited, and failed: %s: %s", self.subject, type(error).__name__, error)
+            text = "the request %r was never awaited, and failed: %s: %s"
+            logger.error(text, self.subject, type(error).__name__, error, extra=log_fields(subject=self.subject))
 
 
 def error_of(message: Message, subject: str | int, elapsed: float) -> BusError:

@@ -11,6 +11,8 @@ import anyio
 from attrs import define
 
 from .._core.context import current_call
+from .._core.injection import InjectedStream
+from .._core.outcomes import kind_of
 from ..errors import Code
 from ..message import Message
 from .call import Call, failure
@@ -36,8 +38,10 @@ class ChannelCall(Call):
         token = current_call.set(self)
         try:
             if services.authorize is not None and self.peer is not None:
-                await self._authorized(self.message.attributes.get("mode", "stream"))
-            await services.executor.around(self.message, deadline, lambda message: self._converse(message, deadline))
+                await self._authorized(kind_of(self.message))
+            await services.executor.around(
+                self.handler, self.message, deadline, lambda message: self._converse(message, deadline)
+            )
             channel.finish()
         except Exception as error:
             if not self.ended:  # then the client has gone, and what the handler ran into is mostly just that
@@ -52,7 +56,11 @@ class ChannelCall(Call):
             self.end()
 
     async def _converse(self, message: Message, deadline: float | None) -> None:
-        outcome = self.handler.invoke(self.services.bus, message, deadline, self.channel)
+        outcome = self.handler.invoke(self.services, message, deadline, self.channel)
+        if isinstance(outcome, InjectedStream):
+            async with outcome as items:
+                await self._stream(items, self.channel)
+            return
         if inspect.isawaitable(outcome):  # not of a generator function, which gives its items itself
             outcome = await outcome
         if self.handler.style == "stream":

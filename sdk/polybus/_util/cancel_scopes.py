@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import anyio
 import anyio.lowlevel
@@ -25,9 +26,10 @@ def effective_deadline(loop: Loop) -> Callable[[], float]:
     """
     if loop.backend == "asyncio":
         walk = _walk(asyncio.get_running_loop())
-        if walk is not None:
-            return walk
-    return anyio.current_effective_deadline
+        return anyio.current_effective_deadline if walk is None else walk
+    import trio
+
+    return trio.current_effective_deadline
 
 
 def _walk(loop: asyncio.AbstractEventLoop) -> Callable[[], float] | None:
@@ -36,10 +38,11 @@ def _walk(loop: asyncio.AbstractEventLoop) -> Callable[[], float] | None:
         from anyio._backends._asyncio import _task_states
     except ImportError:
         return None
-    return _walk_over(_task_states.get, loop) if _agrees(_task_states.get) else None
+    state_of = getattr(_task_states, "data", {}).get  # the function of the dictionary itself is one of Python around that
+    return _walk_over(state_of, loop) if _agrees(state_of) else None
 
 
-def _walk_over(state_of: Callable[[asyncio.Task[Any]], Any], loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
+def _walk_over(state_of: Callable[[ref[asyncio.Task[Any]]], Any], loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
     current_task, running = asyncio.current_task, asyncio.get_running_loop
 
     def deadline() -> float:
@@ -49,7 +52,7 @@ def _walk_over(state_of: Callable[[asyncio.Task[Any]], Any], loop: asyncio.Abstr
             if running() is not loop:  # raises where none runs
                 raise RuntimeError("the event loop does not run here")
             return math.inf
-        state = state_of(task)
+        state = state_of(ref(task))
         scope: Any = None if state is None else state.cancel_scope
         nearest = math.inf
         while scope is not None:
@@ -66,7 +69,7 @@ def _walk_over(state_of: Callable[[asyncio.Task[Any]], Any], loop: asyncio.Abstr
 
 
 @lru_cache(maxsize=1)  # as long as anyio is the same
-def _agrees(state_of: Callable[[asyncio.Task[Any]], Any]) -> bool:
+def _agrees(state_of: Callable[[ref[asyncio.Task[Any]]], Any]) -> bool:
     """Check our walk against anyio's: its insides may change, and then its own function is taken."""
     deadline, official = _walk_over(state_of, asyncio.get_running_loop()), anyio.current_effective_deadline
     soon, later = anyio.current_time() + 5000, anyio.current_time() + 7000

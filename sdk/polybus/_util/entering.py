@@ -1,4 +1,4 @@
-"""Words for the usual mistake with what is to be entered: to await it, to iterate over it, or to use it as it is."""
+"""Words for the usual mistakes with what is to be entered, or to be awaited: to use it as it is."""
 
 from __future__ import annotations
 
@@ -33,3 +33,20 @@ def entered_first(example: str) -> Callable[[type[T]], type[T]]:
         return kind
 
     return decorate
+
+
+def awaited_first(kind: type[T]) -> type[T]:
+    """Let a class of awaitables say so where one is used in place of what it gives."""
+    made: Any = kind
+    title = "await it for the answer; reply.wait() gives a coroutine, for tasks and task groups"
+
+    def refuse(*_: Any) -> NoReturn:
+        raise TypeError(f"this is a Reply: {title}")
+
+    def missing(_: Any, name: str) -> NoReturn:
+        if name.startswith("_"):
+            raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}")
+        raise AttributeError(f"a Reply has no {name!r}: {title}")
+
+    made.__getitem__, made.__iter__, made.__getattr__ = refuse, refuse, missing
+    return kind

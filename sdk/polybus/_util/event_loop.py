@@ -6,7 +6,9 @@ import asyncio
 import contextvars
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable, Generator
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from attrs import define, field
@@ -33,7 +35,8 @@ class AsyncioLoop:
         loop = self._loop = asyncio.get_running_loop()
         if sys.platform == "emscripten":
             accept_past_times(loop)
-        self.time = loop.time
+        # asyncio's own is a function around that.
+        self.time = time.monotonic if type(loop).time is asyncio.BaseEventLoop.time else loop.time
         self.call_soon = loop.call_soon
         self.call_from_thread = loop.call_soon_threadsafe
         self.waiter = loop.create_future
@@ -93,10 +96,10 @@ class TrioLoop:
 
         self._token = trio.lowlevel.current_trio_token()
         self.time = trio.lowlevel.current_clock().current_time  # `trio.current_time` finds the clock anew at every call
-        self.waiter = _TrioWaiter
+        self.waiter = partial(_TrioWaiter, trio.lowlevel)
 
-    def call_soon(self, function: Callable[[], None], /) -> None:
-        self._token.run_sync_soon(function)
+    def call_soon(self, function: Callable[..., Any], /, *args: Any) -> None:
+        self._token.run_sync_soon(function, *args)
 
     call_from_thread = call_soon
 
@@ -158,6 +161,8 @@ def _nothing() -> None:
 
 @define(eq=False, weakref_slot=False)
 class _TrioWaiter:
+    _trio: Any
+    """`trio.lowlevel`: an import here would be one for each message."""
     _task: Any = None
     _woken: bool = False
 
@@ -165,23 +170,18 @@ class _TrioWaiter:
         if not self._woken:
             self._woken = True
             if self._task is not None:
-                import trio
-
-                trio.lowlevel.reschedule(self._task)
+                self._trio.reschedule(self._task)
 
     def __await__(self) -> Generator[Any, Any, None]:
-        import trio
-
         if self._woken:
             return
-        self._task = trio.lowlevel.current_task()
-
-        def abort(_: Any) -> Any:
-            self._task = None
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        parked = trio.lowlevel.wait_task_rescheduled(abort)  # noqa: ASYNC105  # awaited in the next line, as a generator must
+        self._task = self._trio.current_task()
+        parked = self._trio.wait_task_rescheduled(self._abort)  # awaited in the next line, as a generator must
         yield from parked.__await__()
+
+    def _abort(self, _: Any) -> Any:
+        self._task = None
+        return self._trio.Abort.SUCCEEDED
 
 
 Loop: TypeAlias = AsyncioLoop | TrioLoop
@@ -192,29 +192,25 @@ class Notifier:
     """Wakes tasks that wait for a condition. Costs nothing while none waits."""
 
     _loop: Loop
-    _waiting: list[Any] = field(factory=list)
+    waiting: list[Any] = field(factory=list, init=False)
+    """The waiters of the tasks that wait. Where there are none, a signal is for nobody."""
 
     def signal(self) -> None:
         """Let the tasks that wait look at their conditions."""
-        if self._waiting:
-            waiting, self._waiting = self._waiting, []
+        if self.waiting:
+            waiting, self.waiting = self.waiting, []
             for waiter in waiting:
                 self._loop.wake(waiter)
-
-    @property
-    def awaited(self) -> bool:
-        """True while tasks wait."""
-        return len(self._waiting) > 0
 
     async def wait(self) -> None:
         """Wait for the next signal."""
         waiter = self._loop.waiter()
-        self._waiting.append(waiter)
+        self.waiting.append(waiter)
         try:
             await waiter
         finally:
-            if waiter in self._waiting:
-                self._waiting.remove(waiter)
+            if waiter in self.waiting:
+                self.waiting.remove(waiter)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait for a condition that can only come true together with a signal."""

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import anyio
 
 from .._validation import shown
+from .log_fields import log_fields
 
 logger: logging.Logger = logging.getLogger("polybus")
 
@@ -87,7 +88,7 @@ class HttpStatus:
                     try:
                         await self._listener.serve(self._answer)
                     except OSError as error:  # such as no file descriptors left: no reason to end what is being served
-                        logger.warning("%s pauses for a second: %s", self.url, error)
+                        logger.warning("%s pauses for a second: %s", self.url, error, extra=log_fields(address=self.url))
                         await anyio.sleep(1)
         finally:
             with anyio.CancelScope(shield=True):
@@ -113,13 +114,22 @@ class HttpStatus:
         import h11  # in browsers, where no server listens, it is not installed
 
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_LARGEST)
+        request: h11.Request | None = None
         try:
-            while not isinstance(request := connection.next_event(), h11.Request):
+            event = connection.next_event()
+            while not isinstance(event, h11.Request):
                 connection.receive_data(await receive())
+                event = connection.next_event()
+            request = event
             found = self._page(request.method, request.target)
             status, text = found if isinstance(found, tuple) else await found
         except h11.RemoteProtocolError as error:
             request, status, text = None, error.error_status_hint, f"{error}\n"
+        except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            raise
+        except Exception:  # of what a page asks for; the others are served all the same
+            logger.exception("%s: a page could not be made", self.url, extra=log_fields(address=self.url))
+            status, text = HTTPStatus.INTERNAL_SERVER_ERROR, "this page could not be made, see the log\n"
         body = text.encode()
         fields = [*_FIELDS, ("content-length", str(len(body)))]
         head = connection.send(h11.Response(status_code=status, reason=HTTPStatus(status).phrase, headers=fields)) or b""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Final
 
 from attrs import define, field
@@ -33,6 +33,8 @@ class _Kind:
     untold: int = 0
     last: tuple[object, ...] = ()
     """Arguments of the last one that was not written."""
+    fields: Mapping[str, object] | None = None
+    """Fields of that one."""
 
 
 @define(eq=False)
@@ -58,6 +60,7 @@ class Warnings:
         about: Hashable = None,
         lines: int = _LINES,
         level: int = logging.WARNING,
+        extra: Mapping[str, object] | None = None,
     ) -> None:
         """Write a line, or count it where there were enough of its kind in this minute.
 
@@ -69,18 +72,19 @@ class Warnings:
             about: Something by which kinds with the same template are told apart.
             lines: How many are written.
             level: Of the lines, where there is no `error`.
+            extra: Fields of the record, as `log_fields` makes them.
         """
         level = level if error is None else logging.ERROR
         kind = self._kind(logger, level, text, about)
         kind.count += 1
         if kind.count > lines:
-            kind.last, kind.untold = args, kind.untold + 1
+            kind.last, kind.fields, kind.untold = args, extra, kind.untold + 1
             if kind.untold == 1 and self._watch is not None:
                 self._watch(self, kind.since + _MINUTE)
             return
         if kind.count == lines > 1:
             text += _COUNTED
-        logger.log(level, text, *map(_escaped, args), exc_info=error)
+        logger.log(level, text, *map(_escaped, args), exc_info=error, extra=extra)
 
     def allows(self, text: str) -> bool:
         """Count a line that somebody else writes: False where there were enough of its kind in this minute."""
@@ -124,7 +128,8 @@ class Warnings:
 def _tell(kind: _Kind, now: float) -> None:
     if kind.untold and kind.logger is not None:
         text = f"%d more within %d s, the last of them: {kind.text}"
-        kind.logger.log(kind.level, text, kind.untold, math.ceil(now - kind.since), *map(_escaped, kind.last))
+        age = math.ceil(now - kind.since)
+        kind.logger.log(kind.level, text, kind.untold, age, *map(_escaped, kind.last), extra=kind.fields)
 
 
 def _escaped(argument: object) -> Any:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from operator import is_ as _is_same
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import Any, Final, get_args, get_origin
 
 import msgspec
 import msgspec.inspect
@@ -15,9 +15,7 @@ import msgspec.inspect
 from .._validation import shown
 from ..body import JSON
 from ..errors import BadRequest
-
-if TYPE_CHECKING:
-    from ..message import Message
+from ..message import Message
 
 
 def convert(value: Any, target: Any) -> Any:
@@ -133,8 +131,10 @@ def unreadable(target: Any) -> str | None:
 
 @lru_cache(1024)
 def _cached_fault(target: Any) -> str | None:
+    if target is Message or get_origin(target) is Message:
+        return "name the type of its body"
     _cached_reader(target)
-    if target is Any or _contains_model(target):
+    if target is Any or contains_model(target):
         return None
     made = next((kind for kind in _own_classes(msgspec.inspect.type_info(target)) if not _is_made(kind)), None)
     return None if made is None else f"no decoder makes a {made.__qualname__} (Any takes what an adapter of your own makes)"
@@ -164,26 +164,39 @@ _BODIES: Final[tuple[Any, ...]] = (None, True, 1, 1.0, "", b"", [], {})
 """A value of each type that a wire gives."""
 
 
-def check_returns(returns: Any, name: str = "returns") -> None:
-    """Check the type that a caller wants.
+def body_of(target: Any) -> Any:
+    """Find the type of the body where a whole message is wanted, ``Message`` or ``Message[User]``; else None."""
+    if target is Message:
+        return Any
+    return next(iter(get_args(target)), Any) if get_origin(target) is Message else None
+
+
+def check_returns(returns: Any, name: str = "returns", *, whole: bool = False) -> None:
+    """Check the type that a caller wants; with `whole` it may be a `Message`.
 
     Raises:
         TypeError: No body can be read as it.
     """
-    if (why := unreadable(returns)) is not None:
+    if isinstance(returns, str):
+        raise TypeError(f"{name}={shown(returns)}: the type itself, for example {name}=dict, not its name in quotes")
+    why = unreadable(returns)
+    if why is not None and whole and (body := body_of(returns)) is not None:
+        why = unreadable(body)
+    if why is not None:
         raise TypeError(f"{name}={shown(returns)}: a type, for example {name}=dict; {why}")
 
 
 def _pydantic(target: Any) -> Callable[[Any], Any] | None:
     """Find the function that makes a pydantic model, or a type that contains one; None where msgspec makes it."""
     validate: Callable[[Any], Any] | None = getattr(target, "model_validate", None)
-    if validate is None and get_args(target) and _contains_model(target):
+    if validate is None and get_args(target) and contains_model(target):
         validate = _adapter(target)
     return validate
 
 
-def _contains_model(target: Any) -> bool:
-    return hasattr(target, "model_validate") or any(map(_contains_model, get_args(target)))
+def contains_model(target: Any) -> bool:
+    """Tell whether pydantic reads a type: one of its models, or a type with one in it."""
+    return hasattr(target, "model_validate") or any(map(contains_model, get_args(target)))
 
 
 @lru_cache(256)
@@ -237,6 +250,6 @@ def _cached_reader(target: Any) -> tuple[type | None, Callable[[bytes], Any] | N
     for plain, kind in _PLAIN_TYPES:
         if target == plain:
             return kind, None
-    if _contains_model(target):
+    if contains_model(target):
         return None, None
     return None, msgspec.json.Decoder(target).decode

@@ -12,17 +12,17 @@ import anyio
 from .._core.access import AccessControl, Authenticate
 from .._core.runtime import Runtime
 from .._util.broadcast import EventHub
-from .._util.http_status import HttpStatus
+from .._util.http_status import HttpStatus, Page
 from ..errors import LocalProtocolError
 from ..limits import Limits
 from ..plugins import Closed, Listening, ListenOptions, Receiver, Transport
-from ..plugins.registry import make_recorder, resolve_url
+from ..plugins.registry import make_recorder, metrics_maker, resolve_url
 from ..transports._stream.sockets import is_loopback
 from .connections import BrokerGate, client_side, server_side
 from .events import BrokerEvent
 from .exchange import Exchange
 from .registry import ClientRegistry
-from .stats import BrokerStats, prometheus_text
+from .stats import BrokerStats
 
 if TYPE_CHECKING:
     import ssl
@@ -54,13 +54,14 @@ class Broker:
         origins: Web origins whose pages may connect as clients.
         hosts: Further Host values on a loopback address (behind a proxy).
         tls: For ``tls`` and ``wss``, on both sides.
-        metrics: ``http://127.0.0.1:9100`` answers ``/metrics`` there, for Prometheus.
+        metrics: ``http://127.0.0.1:9100`` answers ``/metrics`` there, for Prometheus. Needs ``pip install
+            'polybus[prometheus]'``.
         insecure: Let everybody in although other machines can reach an address.
         record: A folder: every frame to and from clients is written there, as by `Bus.record` with its defaults. Needs
             ``pip install 'polybus[capture]'``.
 
     Raises:
-        ImportError: `record` is given, and pyarrow is not installed.
+        ImportError: `record` is given, and pyarrow is not installed; or `metrics`, and prometheus-client is not.
         ValueError: A URL is wrong, or is not of CSB.
         LocalProtocolError: An address can be reached from other machines, and nobody is asked who they are.
     """
@@ -172,7 +173,8 @@ class Broker:
             await self._shut()
 
     def _metrics_server(self, url: str) -> HttpStatus:
-        pages = {"/metrics": lambda: (200, prometheus_text(self.stats()))}
+        text = metrics_maker("broker", "Broker(metrics=...)")
+        pages: dict[str, Page] = {"/metrics": lambda: (200, text(self.stats()))}
         server = HttpStatus("metrics", url, pages, "http://127.0.0.1:9100")
         if not is_loopback(server.host):
             raise LocalProtocolError(

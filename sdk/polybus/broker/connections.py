@@ -11,6 +11,7 @@ from attrs import frozen
 from .._core.access import AccessControl
 from .._core.admissions import Admissions
 from .._link.multiplexer import expiry
+from .._util.log_fields import log_fields
 from ..errors import BusError, Unavailable
 from ..plugins import Admission, Closed, Handshake, Receiver, Transport, TransportFeatures
 from .exchange import Exchange
@@ -127,7 +128,8 @@ class _Connection:
         try:
             self._side.take(self._participant, frames)
         except Exception:  # it costs this connection, and neither the event loop nor the others
-            logger.exception("what came from %s could not be handled; its connection is cut", self.address)
+            text = "what came from %s could not be handled; its connection is cut"
+            logger.exception(text, self.address, extra=log_fields(address=self.address, protocol="csb"))
             self.abort(Closed(1011, "an internal error"))
 
     def closed(self, why: Closed) -> None:
@@ -199,7 +201,8 @@ class BrokerGate:
             try:
                 end.tick(now)
             except Exception:
-                logger.exception("the connection of %s is cut after a mistake of ours", end.address)
+                fields = log_fields(address=end.address, protocol="csb")
+                logger.exception("the connection of %s is cut after a mistake of ours", end.address, extra=fields)
                 end.abort(Closed(1011, "an internal error"))
 
 

@@ -1,4 +1,4 @@
-"""Counters of a broker, their snapshot, and their text for Prometheus."""
+"""Counters of a broker, and their snapshot."""
 
 from __future__ import annotations
 
@@ -57,25 +57,3 @@ class BrokerStats:
     turned_away: int
     slow_clients: int
     dropped: Mapping[str, int]
-
-
-_GAUGES = ("sockets", "clients", "leaving", "resting", "held")
-_COUNTERS = ("to_servers", "to_clients", "clients_total", "servers_total", "turned_away", "slow_clients")
-
-
-def prometheus_text(stats: BrokerStats) -> str:
-    """The snapshot in the text format of Prometheus, version 0.0.4."""
-    lines: list[str] = []
-    for kind, names in (("gauge", _GAUGES), ("counter", _COUNTERS)):
-        for name in names:
-            shown = name if kind == "gauge" or name.endswith("_total") else f"{name}_total"
-            lines += [f"# TYPE polybus_broker_{shown} {kind}", f"polybus_broker_{shown} {getattr(stats, name)}"]
-    lines.append("# TYPE polybus_broker_server_clients gauge")
-    lines += [f'polybus_broker_server_clients{{server="{_label(name)}"}} {count}' for name, count in stats.servers.items()]
-    lines.append("# TYPE polybus_broker_dropped_total counter")
-    lines += [f'polybus_broker_dropped_total{{reason="{_label(name)}"}} {count}' for name, count in stats.dropped.items()]
-    return "\n".join(lines) + "\n"
-
-
-def _label(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.highlighter import JSONHighlighter
 from rich.text import Text
 
-from .. import Bus, Disconnected, Message, Unsupported
+from .. import BadRequest, Bus, Disconnected, Message, Unsupported
 from .._validation import in_one_line
 from ..events import BusEvent, LinkDown, LinkUp
 from ..subjects import literal_wildcards
@@ -46,14 +46,15 @@ def request(
 
     async def ask() -> Any:
         async with connecting(url, header, ca, wait, timeout) as bus:
-            if not user:
-                return await bus.request(name, value, timeout=timeout)
-            try:
-                return await bus.user(user).request(name, value, timeout=timeout)
-            except Disconnected as error:
-                if error.sent:
-                    raise
-                raise _not_there(user) from None
+            with _body_may_be_missing(body):
+                if not user:
+                    return await bus.request(name, value, timeout=timeout)
+                try:
+                    return await bus.user(user).request(name, value, timeout=timeout)
+                except Disconnected as error:
+                    if error.sent:
+                        raise
+                    raise _not_there(user) from None
 
     answer = anyio.run(ask)
     if sys.stdout.isatty() and not as_json:
@@ -80,17 +81,21 @@ def stream(
     async def read() -> None:
         async with connecting(url, header, ca, wait, timeout) as bus, anyio.create_task_group() as group:
             group.start_soon(_until_signal, group.cancel_scope)
-            async with bus.stream(name, value, timeout=timeout or None) as items:
-                left = count
-                async for item in items:
-                    if coloured:
-                        Console(soft_wrap=True).print(_coloured(json_line(item)))
-                    else:
-                        print(json_line(item), flush=True)
-                    left -= 1
-                    if left == 0:
-                        break
+            with _body_may_be_missing(body):
+                await print_items(bus)
             group.cancel_scope.cancel()
+
+    async def print_items(bus: Bus) -> None:
+        async with bus.stream(name, value, timeout=timeout or None) as items:
+            left = count
+            async for item in items:
+                if coloured:
+                    Console(soft_wrap=True).print(_coloured(json_line(item)))
+                else:
+                    print(json_line(item), flush=True)
+                left -= 1
+                if left == 0:
+                    break
 
     unwrapped(lambda: anyio.run(read))
 
@@ -165,6 +170,17 @@ def _check_user(url: str, user: str) -> None:
 
 def _not_there(user: str) -> PeerError:
     return PeerError(f"the user {user!r} is connected to no node of the cluster: is that the key which authenticate gave?")
+
+
+@contextmanager
+def _body_may_be_missing(body: str | None) -> Iterator[None]:
+    """Say of a refused body that none was given, where that is so (PeerError)."""
+    try:
+        yield
+    except BadRequest as error:
+        if body is not None or not (error.text or "").startswith("the body does not fit"):
+            raise
+        raise PeerError(f"{error}; no BODY was given, for example '{{\"id\": 7}}' or '\"Ann\"'") from None
 
 
 @contextmanager

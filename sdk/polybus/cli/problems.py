@@ -27,6 +27,8 @@ T = TypeVar("T")
 OF_NATS = "the NATS server says"
 NATS_CREDENTIALS = "they stand in the URL: TOKEN@ or USER:PASSWORD@ before the host, or ?creds=FILE or ?nkey=FILE behind it"
 _LOOK = "; polybus doctor URL looks at every step"
+_TOKENS = ("--auth", "--bearer", "--token")
+"""Options of other programs for what is a header here."""
 REFUSED = 1
 USAGE = 2
 
@@ -103,6 +105,9 @@ def _of_click(error: Exception) -> str:
     text: str = error.format_message()  # type: ignore[attr-defined]
     context = getattr(error, "ctx", None)
     command = "polybus" if context is None else context.command_path
+    option: str = getattr(error, "option_name", "")
+    if option in _TOKENS and context is not None and any(known.name == "header" for known in context.command.params):
+        text = f"No such option: {option}: write --header 'authorization: Bearer TOKEN'"
     return f"{text.removesuffix('.')}. See: {command} --help"
 
 
@@ -115,6 +120,8 @@ def _next_step(error: BusError) -> str:
         if any(error.reason.endswith(mark) for mark in "?!") or "in place of" in error.reason:
             return ""  # it has a next step of its own
         return "; is the server running? --wait S goes on trying" if _nobody_there(error.reason) else _LOOK
+    if isinstance(error, DeadlineExceeded) and error.where == "remote":  # it was told the time that was given here
+        return "; --timeout S gives it longer"
     if isinstance(error, (Disconnected, DeadlineExceeded, ProtocolError)):
         return _LOOK
     if isinstance(error, Unauthorized) and OF_NATS in str(error):

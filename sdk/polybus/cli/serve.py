@@ -37,6 +37,7 @@ def serve(
     cert: Cert = None,
     key: Key = None,
     health: Annotated[str | None, option("URL", "Answer /livez and /readyz there, for example http://127.0.0.1:8081")] = None,
+    metrics: Annotated[bool, flag("--metrics", "Answer /metrics beside them, for Prometheus.")] = False,
     drain: Annotated[float, duration("Seconds that running handlers get after SIGTERM.")] = 20.0,
     delay: Annotated[float, duration("Seconds before that, while /readyz says 503 and requests are still taken.")] = 0.0,
     workers: Annotated[int, option("N", "Processes that serve, of a bus with a cluster.", min=1)] = 1,
@@ -52,6 +53,8 @@ def serve(
         raise UsageError(f"--backend {backend!r}: one of {', '.join(_BACKENDS)}")
     if uvloop and backend != "asyncio":
         raise UsageError(f"--uvloop is an event loop of asyncio: leave out --backend {backend}")
+    if metrics and health is None:
+        raise UsageError("--metrics: the page stands beside those of --health, so give --health http://127.0.0.1:8081 too")
     if reload:
         if workers > 1:
             raise UsageError("--reload with --workers: workers are started again by themselves; while you develop, one will do")
@@ -72,6 +75,7 @@ def serve(
             drain=drain,
             delay=delay,
             health=health,
+            metrics=metrics,
             backend=backend,
             uvloop=uvloop,
             workers=workers,

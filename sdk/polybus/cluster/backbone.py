@@ -23,7 +23,8 @@ from ..events import ClusterGap, NodeGone
 from ..message import Kind, Message
 from ..plugins import NodeJoined, NodeLeft, ToAll, ToClient, ToGroup, ToNode, ToUser
 from ..plugins.registry import resolve_url
-from .forwarding import ClusterSide, PeerTarget
+from .forwarding import ClientSide, ClusterSide, PeerTarget
+from .handover import ClientHandover
 from .queries import Queries
 
 if TYPE_CHECKING:
@@ -49,15 +50,21 @@ class Backbone:
     """The link to the engine, from its first connection to the end of the bus."""
     nodes_known: dict[str, NodeJoined] = field(factory=dict, init=False)
     """The other nodes, by their names on the engine."""
-    _forwarded: list[ClusterSide] = field(factory=list, init=False)
+    host: str = field(default="", init=False)
+    """The machine that this bus runs on, as other nodes are told."""
+    title: str = field(default="", init=False)
+    """The name of this node, for people."""
     _missing: set[Any] = field(factory=set, init=False)
     """Buses that were nodes before the engine was lost, and are not back."""
     _down_since: float | None = field(default=None, init=False)
     _outages: int = field(default=0, init=False)
     """Number of times that the engine was lost."""
     _queries: Queries = field(init=False)
+    handover: ClientHandover = field(init=False)
+    """The part that hands clients over from node to node."""
 
     def __attrs_post_init__(self) -> None:
+        self.handover = ClientHandover(self._parts, self, self.options.handover)
         self._queries = Queries(self._parts, self)
 
     @property
@@ -65,6 +72,10 @@ class Backbone:
         """The cluster, as the peer of its link."""
         peer: Peer | None = None if self.link is None else self.link.peer
         return peer
+
+    def node_of(self, bus: str) -> str | None:
+        """Find the node that a bus is."""
+        return next((node for node, joined in self.nodes_known.items() if joined.facts.get("bus") == bus), None)
 
     # -- life ------------------------------------------------------------------------------------------------------------
 
@@ -89,17 +100,24 @@ class Backbone:
         adapter, transport, address = resolve_url(url)
         services = self._parts.services
         made: Any = adapter
-        title = f"{platform.node() or 'polybus'}:{os.getpid()}"[:200]
-        adapter = evolve(made, cluster=name, member=services.id, client=title if made.client == "polybus" else made.client)
+        host = platform.node() or "polybus"
+        title = f"{host}:{os.getpid()}"[:200] if made.client == "polybus" else made.client
+        adapter = evolve(made, cluster=name, member=services.id, client=title, host=host)
+        self.host, self.title = host, title
         connector = transport.connector(address)
         wait = self.options.wait
         return Connecting(self._parts, connector, adapter, (), None, None, _BACKOFF, wait, backbone=self)
 
     def _left(self) -> None:
+        self.handover.clear()
         self.link = None
         self.nodes_known.clear()
         self._missing.clear()
         self._down_since = None
+
+    def named(self, node: str) -> None:
+        """Take note of the name that this node has on its next connection."""
+        self.handover.sources.own = node
 
     def link_up(self, link: Link) -> None:
         """Take note that the link to the engine can be used; after an outage wait for those that were there before."""
@@ -137,6 +155,8 @@ class Backbone:
         link.runtime.notifier.signal()
         self._parts.pubsub.announcer.backbone = None
         self._missing.update(node.facts.get("bus") for node in self.nodes_known.values())
+        for node in self.nodes_known:  # those that come back have other names
+            self.handover.node_left(node)
         self.nodes_known.clear()
         if self._down_since is None:
             self._down_since = link.runtime.time()
@@ -148,7 +168,9 @@ class Backbone:
             self.nodes_known[event.node] = event
             self._missing.discard(event.facts.get("bus"))
             self.link.runtime.notifier.signal()
+            self.handover.node_joined(event.node)
             return
+        self.handover.node_left(event.node)
         known = self.nodes_known.pop(event.node, None)
         if known is not None:
             name = str(known.facts.get("name") or "")
@@ -160,11 +182,13 @@ class Backbone:
         """Tell the cluster whom this client is."""
         if peer.identity_key is not None:
             self._parts.pubsub.announcer.add_behind(ToUser(peer.identity_key))
+        self.handover.came(peer)
 
     def client_gone(self, peer: Peer) -> None:
         """Take that back."""
         if peer.identity_key is not None:
             self._parts.pubsub.announcer.remove_behind(ToUser(peer.identity_key))
+        self.handover.gone(peer)
 
     def _clients(self, to: ToUser | ToClient) -> list[Peer]:
         """Find clients of this node, the newest first."""
@@ -187,17 +211,19 @@ class Backbone:
         if message.kind is Kind.PUBLISH:
             self._published(message, to, now)
         elif isinstance(to, ToNode):
-            self._queries.answer(message, link.peer)
+            if not self.handover.answer(message, link.peer):
+                self._queries.answer(message, link.peer)
         else:
             self._asked(message, to, now)
 
     def _published(self, message: Message, to: Any, now: float) -> None:
         pubsub, peer = self._parts.pubsub, message.peer
         if isinstance(to, ToAll):
+            self.handover.sources.current = to.source
             pubsub.receiver.deliver_to_all(message, peer)
         elif isinstance(to, ToGroup):
             pubsub.deliver_to_group(message, to.group, to.pattern)
-        else:
+        elif not (isinstance(to, ToClient) and self.handover.handed(to.id, message)):
             for client in self._clients(to):
                 try:
                     pubsub.publisher.send_nowait(message, client, now + 30.0)
@@ -216,9 +242,7 @@ class Backbone:
         if message.subject == _ONLINE:
             peer.link.answer(response_to(message, True, peer.link), peer)
             return
-        side = ClusterSide(
-            Route(message.subject, message.subject), self._parts, PeerTarget(self._parts.services, lambda: client)
-        )
+        side = ClientSide(self._parts, client)
         if message.kind is Kind.OPEN:
             peer.streams.forward(message, now, side)
             return
@@ -252,6 +276,10 @@ class Backbone:
     async def peers_of(self, key: str) -> Survey[Any]:
         """Ask all nodes which of their clients are a user."""
         return await self._queries.peers_of(key)
+
+    async def metrics(self) -> tuple[str, dict[str, str | None]]:
+        """Give the name of this node, and the metrics of the others on this machine."""
+        return await self._queries.metrics()
 
 
 def _same(pattern: str | int) -> str | int:

@@ -6,10 +6,11 @@ Both are a route of a bridge, whose other side is one peer.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from attrs import define, field
 
+from .._bridge.route import Route
 from .._bridge.route_side import RouteSide
 from .._handlers.lookup import HandlerLookup
 from .._rpc.loopback import Loopback
@@ -17,11 +18,12 @@ from ..headers import VIA
 from ..message import Kind, Message
 
 if TYPE_CHECKING:
-    from .._bridge.route import Route
     from .._bus.parts import BusParts
     from .._core.services import Services
     from .._core.via import ViaHeader
     from .._peer.peer import Peer
+
+_ANY: Final = Route(">", "{rest}")
 
 
 @define(eq=False)
@@ -76,3 +78,13 @@ class ClusterSide(RouteSide):
         if key is not None and kind is not Kind.RESPONSE:
             on.attributes["user"] = key
         return on
+
+
+class ClientSide(ClusterSide):
+    """A route from the cluster to one client of this node: whatever it is asked, under its own name."""
+
+    def __init__(self, here: BusParts, client: Peer) -> None:
+        super().__init__(_ANY, here, PeerTarget(here.services, lambda: client))
+
+    def target(self, subject: str | int) -> str | int:
+        return subject

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+import logging
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 from attrs import define
@@ -11,28 +13,28 @@ from attrs import define
 from .._bus.cluster import Node, Survey
 from .._bus.remote_peer import RemotePeer
 from .._peer.responses import response_to, send_error
+from .._util.log_fields import log_fields
 from ..errors import BusError, Code, Disconnected
 from ..message import Kind, Message
-from ..plugins import NodeJoined, ToNode
+from ..plugins import ToNode
 from ..subjects import check_pattern, wire_pattern
 
 if TYPE_CHECKING:
     from .._bus.parts import BusParts
     from .._peer.peer import Peer
+    from .membership import Membership
+
+logger: logging.Logger = logging.getLogger("polybus.cluster")
 
 PATIENCE: Final = 2.0
 """Seconds for a node to answer."""
+_SCRAPE: Final = 1.0
+"""The same where a scrape waits for it."""
 _MOST: Final = 100_000
 """Clients that one node tells of."""
-
-
-class KnownNodes(Protocol):
-    """The part that knows the other nodes."""
-
-    @property
-    def nodes_known(self) -> dict[str, NodeJoined]: ...
-    @property
-    def peer(self) -> Peer | None: ...
+_TEXT: Final = 16 * 1024 * 1024
+"""Bytes of the metrics of a node."""
+_NAME: Final = 200
 
 
 @define(eq=False)
@@ -40,19 +42,19 @@ class Queries:
     """Asks all nodes, and answers for this one."""
 
     _parts: BusParts
-    _known: KnownNodes
+    _known: Membership
 
     # -- asking ----------------------------------------------------------------------------------------------------------
 
     async def nodes(self) -> Survey[Node]:
         """Ask all nodes for what they are."""
-        clients, complete = await self._all("clients", None, lambda node, answer: [(node, answer)])
+        clients, silent = await self._all("clients", None, lambda node, answer: [(node, answer)])
         services = self._parts.services
         found = [Node("", services.id, "", self._count_clients(), here=True)]
         for node, count in clients:
             facts = self._facts(node)
             found.append(Node(node, str(facts.get("bus") or ""), str(facts.get("name") or ""), count))
-        return Survey(tuple(found), complete)
+        return Survey(tuple(found), not silent)
 
     def _facts(self, node: str) -> Any:
         known = self._known.nodes_known.get(node)
@@ -66,13 +68,30 @@ class Queries:
         """
         check_pattern(pattern, self._parts.services.limits.subject)
         wire = wire_pattern(pattern)
-        there, complete = await self._all("present", wire, self._remote)
-        return Survey((*self._subscribed(wire), *there), complete)
+        there, silent = await self._all("present", wire, self._remote)
+        return Survey((*self._subscribed(wire), *there), not silent)
 
     async def peers_of(self, key: str) -> Survey[Any]:
         """Ask all nodes which of their clients are a user."""
-        there, complete = await self._all("peers", key, self._remote)
-        return Survey((*self._with_key(key), *there), complete)
+        there, silent = await self._all("peers", key, self._remote)
+        return Survey((*self._with_key(key), *there), not silent)
+
+    async def metrics(self) -> tuple[str, dict[str, str | None]]:
+        """Give the name of this node, and the metrics of the others on this machine: texts by name, None of a silent one.
+
+        Each is told the name that its lines shall bear: of several buses in one process, or of programs with the same name, the
+        later ones get a number.
+        """
+        known = self._known.nodes_known
+        names: dict[str, str] = {}
+        for node in sorted(known, key=lambda node: str(self._facts(node).get("bus"))):
+            facts = self._facts(node)
+            if facts.get("host") == self._known.host:
+                name = str(facts.get("name") or node)
+                same = sum(other.partition(" #")[0] == name for other in (self._known.title, *names.values()))
+                names[node] = f"{name} #{same + 1}" if same else name
+        texts, silent = await self._ask(names, "metrics", lambda node, answer: [(names[node], _unpacked(answer))], _SCRAPE)
+        return self._known.title, {**dict(texts), **{names[node]: None for node in silent}}
 
     def _remote(self, node: str, answer: Any) -> list[RemotePeer]:
         rows = answer if isinstance(answer, list) else []
@@ -82,17 +101,23 @@ class Queries:
             if isinstance(row, list) and len(row) == 3
         ]
 
-    async def _all(self, subject: str, body: Any, read: Callable[[str, Any], Sequence[Any]]) -> tuple[list[Any], bool]:
-        """Ask each node that is known. A node that is gone has nothing; one that is silent makes the answer incomplete."""
+    async def _all(self, subject: str, body: Any, read: Callable[[str, Any], Sequence[Any]]) -> tuple[list[Any], list[str]]:
+        """Ask each node that is known the same, as `_ask`."""
+        return await self._ask(dict.fromkeys(self._known.nodes_known, body), subject, read, PATIENCE)
+
+    async def _ask(
+        self, bodies: Mapping[str, Any], subject: str, read: Callable[[str, Any], Sequence[Any]], seconds: float
+    ) -> tuple[list[Any], list[str]]:
+        """Ask nodes, each with its body. A node that is gone has nothing; those that are silent are named."""
         found: dict[str, Sequence[Any]] = {}
-        nodes, cluster = list(self._known.nodes_known), self._known.peer
-        if cluster is None:
-            return [], True
+        cluster = self._known.peer
         silent: list[str] = []
+        if cluster is None:
+            return [], silent
 
         async def ask(node: str) -> None:
             try:
-                answer = await cluster.send_request(Kind.REQUEST, subject, body, PATIENCE, Any, None, ToNode(node))
+                answer = await cluster.send_request(Kind.REQUEST, subject, bodies[node], seconds, Any, None, ToNode(node))
                 found[node] = read(node, answer)
             except Disconnected:
                 if not cluster.connected:
@@ -101,9 +126,9 @@ class Queries:
                 silent.append(node)
 
         async with anyio.create_task_group() as group:
-            for node in nodes:
+            for node in bodies:
                 group.start_soon(ask, node)
-        return [one for node in nodes for one in found.get(node, ())], not silent
+        return [one for node in bodies for one in found.get(node, ())], silent
 
     # -- answering -------------------------------------------------------------------------------------------------------
 
@@ -124,10 +149,33 @@ class Queries:
             answer = [_row(peer) for peer in self._subscribed(body)]
         elif subject == "peers" and isinstance(body, str):
             answer = [_row(peer) for peer in self._with_key(body)]
+        elif subject == "metrics" and isinstance(body, str):
+            self._tell_metrics(message, cluster, body[:_NAME])
+            return
         else:
             send_error(cluster, message, Code.UNIMPLEMENTED, f"{subject!r} is nothing that this version answers as a node")
             return
         cluster.link.answer(response_to(message, answer, cluster.link), cluster)
+
+    def _tell_metrics(self, message: Message, cluster: Peer, name: str) -> None:
+        """Answer with the metrics of this node, compressed. Whatever goes wrong is the asker's to count, and costs no link."""
+        try:
+            from ..prometheus.scraping import node_text
+
+            text = zlib.compress(node_text(self._parts.services.bus, name).encode(), 1)
+            cluster.link.answer(response_to(message, text, cluster.link), cluster)
+        except ImportError:
+            send_error(cluster, message, Code.UNIMPLEMENTED, "prometheus-client is not installed at this node")
+        except Exception as error:  # also of a collector of the application's own
+            warnings = cluster.link.runtime.warnings
+            warnings.warn(
+                logger,
+                "the metrics of this node cannot be told to another one: %s",
+                str(error),
+                error=error,
+                extra=log_fields(cluster),
+            )
+            send_error(cluster, message, Code.INTERNAL, "the metrics of this node cannot be told")
 
     def _clients(self) -> list[Peer]:
         return [peer for peer in self._parts.links.peers if not peer.link.upstream and peer.connected]
@@ -140,6 +188,14 @@ class Queries:
 
     def _with_key(self, key: str) -> list[Peer]:
         return [peer for peer in self._clients() if peer.identity_key == key]
+
+
+def _unpacked(answer: Any) -> str | None:
+    """Read the metrics of another node; None where it is none."""
+    try:
+        return zlib.decompressobj().decompress(answer, _TEXT).decode()
+    except (TypeError, ValueError, zlib.error):
+        return None
 
 
 def _row(peer: Peer) -> list[Any]:

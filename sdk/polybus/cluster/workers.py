@@ -17,10 +17,12 @@ import anyio.abc
 
 from .._bus.bus import Bus
 from .._bus.cluster import VARIABLE
-from .._bus.worker import ASK, Inheritance
-from .._util.http_status import HttpStatus
+from .._bus.worker import ASK, ASK_METRICS, Inheritance
+from .._util.http_status import HttpStatus, Page
+from .._util.log_fields import log_fields
 from ..backoff import Backoff
 from ..errors import LocalProtocolError
+from ..plugins.registry import metrics_maker
 from ..transports._stream.sockets import unlink_if_ours
 from .children import Child, Children
 from .engine import Engine, find_server
@@ -39,7 +41,13 @@ _GRACE: Final = 2.0
 """Seconds beyond those that a worker gives itself."""
 _AT_ONCE: Final = 3.0
 """Seconds that a worker gives itself after the second signal, as in `polybus.run`."""
-_LINE: Final = 64 * 1024
+_METRICS: Final = 1.5
+"""Seconds in which a worker tells the metrics of all; it waits for other nodes for one."""
+_ASKED: Final = 2
+"""Workers that are asked for them, one after the other: a page is made within five seconds."""
+_READ: Final = 64 * 1024
+_LINE: Final = 16 * 1024 * 1024
+"""Bytes of what a worker tells at once."""
 
 
 def cluster_url(bus: Bus) -> str | None:
@@ -52,7 +60,14 @@ def _cluster_name(buses: Sequence[Bus]) -> str:
 
 
 def supervise(
-    *, count: int, buses: Sequence[Bus], bind: Bind, patience: float, health: str | None = None, unlink: bool = True
+    *,
+    count: int,
+    buses: Sequence[Bus],
+    bind: Bind,
+    patience: float,
+    health: str | None = None,
+    metrics: bool = False,
+    unlink: bool = True,
 ) -> int:
     """Run workers until they have ended; gives the exit status.
 
@@ -62,6 +77,7 @@ def supervise(
         bind: Gives the listening sockets, by the names that workers ask for.
         patience: Seconds in which a worker that was told to end does.
         health: URL of the health pages.
+        metrics: Answer ``/metrics`` there too.
         unlink: Remove the files of Unix sockets at the end.
 
     Raises:
@@ -79,7 +95,7 @@ def supervise(
             )
     wants_engine = not os.environ.get(VARIABLE) and any(cluster_url(bus) == AUTO for bus in buses)
     binary = find_server() if wants_engine else None
-    supervisor = Supervisor(count, this_program(), patience, health, binary, _cluster_name(buses))
+    supervisor = Supervisor(count, this_program(), patience, health, binary, _cluster_name(buses), metrics=metrics)
     return anyio.run(supervisor.main, bind, unlink)
 
 
@@ -109,6 +125,8 @@ class Slot:
         self._ready = False
         self._reports: socket.socket | None = None
         self._answered = anyio.Event()
+        self._metrics: str | None = None
+        self._measured = anyio.Event()
 
     @property
     def name(self) -> str:
@@ -131,7 +149,7 @@ class Slot:
         while True:
             await anyio.wait_readable(reports)
             try:
-                data = reports.recv(_LINE)
+                data = reports.recv(_READ)
             except BlockingIOError:
                 continue
             except OSError:  # it was killed, with a question unread
@@ -146,11 +164,18 @@ class Slot:
     def _heed(self, said: Mapping[str, Any]) -> None:
         if "serves" in said:
             self.urls, self.serves = said["serves"], True
+            if self.served.is_set() and self.child is not None:
+                fields = log_fields(worker=self.number, pid=self.child.pid)
+                logger.info("worker %d, pid %d, serves in its place", self.number, self.child.pid, extra=fields)
             self.served.set()
         elif "ready" in said:
             self._ready = said["ready"]
             self._answered.set()
             self._answered = anyio.Event()
+        elif "metrics" in said:
+            self._metrics = said["metrics"]
+            self._measured.set()
+            self._measured = anyio.Event()
 
     async def state(self) -> str:
         """``ready``, or why not, in a word or two."""
@@ -168,17 +193,42 @@ class Slot:
             return "ready" if self._ready else "not ready"
         return "silent"
 
+    async def metrics(self) -> str | None:
+        """Ask for the metrics of all nodes on this machine; None where it does not tell them."""
+        measured = self._measured
+        if self._reports is None:
+            return None
+        try:
+            self._reports.send(ASK_METRICS)
+        except OSError:
+            return None
+        with anyio.move_on_after(_METRICS):
+            await measured.wait()
+            return self._metrics
+        return None
+
 
 class Supervisor:
     """The process that binds, starts, watches and ends."""
 
     def __init__(
-        self, count: int, command: Sequence[str], patience: float, health: str | None, binary: str | None, cluster: str
+        self,
+        count: int,
+        command: Sequence[str],
+        patience: float,
+        health: str | None,
+        binary: str | None,
+        cluster: str,
+        *,
+        metrics: bool = False,
     ) -> None:
         self._count = count
         self._command = command
         self._patience = patience
-        pages = {"/livez": self._livez, "/readyz": self._readyz}
+        pages: dict[str, Page] = {"/livez": self._livez, "/readyz": self._readyz}
+        if metrics:
+            pages["/metrics"] = self._metrics
+        self._restarts = 0
         self._health = None if health is None else HttpStatus("health", health, pages, "http://127.0.0.1:8081")
         self._binary = binary
         self._cluster = cluster
@@ -249,7 +299,7 @@ class Supervisor:
                     await slot.served.wait()
                 group.cancel_scope.cancel()
             for url in self._slots[0].urls:
-                logger.info("%d workers serve %s", self._count, url)
+                logger.info("%d workers serve %s", self._count, url, extra=log_fields(address=url))
                 print(f"serving {url}", flush=True)
 
     async def _until_stopping(self, scope: anyio.CancelScope) -> None:
@@ -267,7 +317,13 @@ class Supervisor:
             except OSError as error:  # no process, no memory, no file is to be had now
                 if not slot.served.is_set():
                     raise
-                logger.error("worker %d cannot be started, in %g s again: %s", slot.number, _AGAIN.maximum, error)
+                logger.error(
+                    "worker %d cannot be started, in %g s again: %s",
+                    slot.number,
+                    _AGAIN.maximum,
+                    error,
+                    extra=log_fields(worker=slot.number),
+                )
                 with anyio.move_on_after(_AGAIN.maximum):
                     await self._stopping.wait()
                 continue
@@ -286,9 +342,14 @@ class Supervisor:
             steady = slot.served.is_set() and anyio.current_time() - began >= _STEADY
             attempt = 0 if steady else attempt + 1
             pause = _AGAIN.bound(attempt - 1) if attempt else 0.0
-            logger.warning("worker %d, pid %d, has ended (%s): another one in %g s", slot.number, child.pid, _how(child), pause)
+            text, fields = (
+                "worker %d, pid %d, has ended (%s): another one in %g s",
+                log_fields(worker=slot.number, pid=child.pid),
+            )
+            logger.warning(text, slot.number, child.pid, _how(child), pause, extra=fields)
             with anyio.move_on_after(pause):
                 await self._stopping.wait()
+            self._restarts += not self._stopping.is_set()
 
     def _start(self, slot: Slot) -> tuple[Child, socket.socket]:
         ours, theirs = socket.socketpair()
@@ -311,6 +372,7 @@ class Supervisor:
             slot.number,
             _how(child),
             "" if child.status else ": does the program come to run()?",
+            extra=log_fields(worker=slot.number, pid=child.pid),
         )
         self._status = self._status or child.status or 1
         if not self._stopping.is_set():
@@ -320,7 +382,8 @@ class Supervisor:
         # One that was still starting, or had come to its end already, knew nothing of signals.
         if child.status in (0, -signal.SIGTERM, -signal.SIGINT):
             return
-        logger.warning("worker %d, pid %d, has ended (%s)", slot.number, child.pid, _how(child))
+        fields = log_fields(worker=slot.number, pid=child.pid)
+        logger.warning("worker %d, pid %d, has ended (%s)", slot.number, child.pid, _how(child), extra=fields)
         own = child.status if child.status > 0 else 128 - child.status
         self._status = self._status or (own if self._forced is None else 128 + self._forced)
 
@@ -385,6 +448,17 @@ class Supervisor:
         """Ready when every worker is."""
         states = await self._states()
         return self._page(not self._stopping.is_set() and set(states.values()) == {"ready"}, states)
+
+    async def _metrics(self) -> tuple[int, str]:
+        """Answer for all nodes of the machine, with what a worker has asked them, and for this process."""
+        states = await self._states()
+        ready = [slot for slot in self._slots if states.get(slot.name) == "ready"]
+        text = None
+        for slot in ready[:_ASKED]:
+            text = await slot.metrics()
+            if text is not None:
+                break
+        return 200, metrics_maker("workers", "run(metrics=True)")(text or "", states, self._restarts)
 
     def _page(self, well: bool, states: Mapping[str, str]) -> tuple[int, str]:
         lines = [f"{name}: {state}" for name, state in states.items()]

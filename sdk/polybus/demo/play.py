@@ -74,6 +74,8 @@ class RowRun:
     """Why the whole row cannot be played on this machine."""
     trouble: str = ""
     """An error outside of the steps."""
+    ended_at: float | None = None
+    """On the clock of `time.perf_counter`; None while it waits or is played."""
     seconds: float = 0.0
     sent: int = 0
     received: int = 0
@@ -151,7 +153,8 @@ async def _play_row(run: RowRun, workshop: Workshop, limiter: anyio.CapacityLimi
         except Exception as error:
             run.trouble = f"{type(error).__name__}: {error}"
         finally:
-            run.seconds = perf_counter() - begin
+            run.ended_at = perf_counter()
+            run.seconds = run.ended_at - begin
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from ..transports._ws.policy import check_hosts, check_origins
 from ..transports.postmessage import script as javascript_module
 from ._attachment import AttachedRoute, Attachment
 from ._errors import answer_errors
+from ._surroundings import is_watched
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -43,6 +44,8 @@ def attach(
     when_full: str = "drop_oldest",
     insecure: bool = False,
     script: str | None = None,
+    docs: str | None = None,
+    try_it: bool = False,
 ) -> None:
     """Serve a bus in an application.
 
@@ -62,6 +65,10 @@ def attach(
             ``disconnect``.
         insecure: Let strangers in from other machines although the bus has no `authenticate`.
         script: Also serve the JavaScript module of `polybus.transports.postmessage.script` at this path, as ``/polybus.js``.
+        docs: Also serve a page of what the bus can be asked at this path, as ``/bus/docs``, and the AsyncAPI document of
+            it at the same path with ``.json``: to everybody, as FastAPI's own page.
+        try_it: Let that page send requests, over the bus as any client: with the visitor's cookies or token, where `authorize`
+            lets it.
 
     Raises:
         TypeError: This is no application and no router, or no bus, or an option is of a wrong type.
@@ -79,9 +86,16 @@ def attach(
     check_type(insecure, bool, "insecure", "insecure=True")
     if script is not None:
         _check_script(script)
+    check_type(try_it, bool, "try_it", "try_it=True")
+    if try_it and docs is None:
+        raise ValueError("try_it=True is for the page at docs=, for example docs='/bus/docs'")
     path = _full_path(router, path)
     adapter = find_protocol(protocol, {})
-    endpoint = find_web_endpoint(adapter, path) or AsgiWebSocket(path)
+    endpoint = find_web_endpoint(adapter, path) or AsgiWebSocket(path, is_watched)
+    if docs is not None:
+        from ._docs import add_docs
+
+        add_docs(app, router, bus, docs, path=path, adapter=adapter, try_it=try_it)
     serve = functools.partial(
         bus.serve,
         endpoint,

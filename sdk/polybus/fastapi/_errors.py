@@ -7,6 +7,7 @@ from typing import Any, Final
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse
 
+from .._core.outcomes import code_of
 from ..errors import BusError, Code, DeadlineExceeded, Disconnected, QueueFull, RequestError
 
 _STATUS: Final = {
@@ -39,22 +40,16 @@ def bus_error_response(connection: HTTPConnection, error: Exception) -> JSONResp
     status = status_of(error)
     if status is None or not isinstance(connection, Request):
         raise error
-    said: dict[str, Any] = {"detail": getattr(error, "text", "") or str(error)}
+    said: dict[str, Any] = {"detail": getattr(error, "text", "") or str(error), "code": code_of(error).name}
     if isinstance(error, RequestError):
-        said["code"] = error.code.name
         said |= {name: value for name, value in (("reason", error.reason), ("faults", error.detail)) if value is not None}
-    else:
-        said["code"] = Code.DEADLINE_EXCEEDED.name if isinstance(error, DeadlineExceeded) else Code.UNAVAILABLE.name
     return JSONResponse(said, status_code=status)
 
 
 def status_of(error: Exception) -> int | None:
     """Find the status of HTTP for an error; None for one that is no answer to a request."""
-    if isinstance(error, RequestError):
-        return _STATUS.get(error.code, 500)
-    if isinstance(error, DeadlineExceeded):
-        return 504
-    return 503 if isinstance(error, (Disconnected, QueueFull)) else None
+    answer = isinstance(error, (RequestError, DeadlineExceeded, Disconnected, QueueFull))
+    return _STATUS.get(code_of(error), 500) if answer else None
 
 
 def answer_errors(app: Any) -> None:

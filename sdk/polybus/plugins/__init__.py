@@ -12,7 +12,15 @@ A **transport** is one connection that carries whole frames, and calls its **rec
 from .admission import Admission, Gate, Handshake, Identity
 from .clusters import Due, Lost, NodeJoined, NodeLeft, ToAll, ToClient, ToGroup, ToNode, ToUser
 from .endpoints import Connector, DialOptions, Listening, ListenOptions, TransportAdapter
-from .features import CodecFeatures, EndpointFeatures, ProtocolFeatures, ReceiverFeatures, SessionFeatures, TransportFeatures
+from .features import (
+    CodecFeatures,
+    EndpointFeatures,
+    FramingFeatures,
+    ProtocolFeatures,
+    ReceiverFeatures,
+    SessionFeatures,
+    TransportFeatures,
+)
 from .framing import FrameCutter, Framing
 from .protocols import (
     Capabilities,
@@ -52,6 +60,7 @@ __all__ = [
     "FrameCutter",
     "FrameField",
     "Framing",
+    "FramingFeatures",
     "Gate",
     "Handshake",
     "Host",

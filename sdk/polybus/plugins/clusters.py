@@ -14,7 +14,13 @@ from attrs import field, frozen
 
 @frozen
 class ToAll:
-    """A publication for each node: its own subscriptions and those of its clients."""
+    """A publication for each node: its own subscriptions and those of its clients.
+
+    Attributes:
+        source: The node that has sent it; empty where it is no node of ours.
+    """
+
+    source: str = ""
 
 
 @frozen

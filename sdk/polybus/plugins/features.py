@@ -57,6 +57,9 @@ class TransportFeatures(_Features):
     send_framed: Callable[[bytes, int], None] | None = None
     """``send_framed(data, turn)`` takes such bytes; `turn` is a number of the current turn of the event loop, so that the
     first write of a turn can leave at once."""
+    send_alone: Callable[[bytes], None] | None = None
+    """`send` for a frame behind which no other is expected in this turn of the event loop: it need not wait for the end of
+    that."""
     keep_short: Callable[[], None] = _nothing
     """Called on wires with priorities before ``start``: from then on as little as possible waits in a queue of the system,
     where no urgent message can overtake it."""
@@ -83,7 +86,7 @@ class ReceiverFeatures(_Features):
 
 @frozen(kw_only=True)
 class EndpointFeatures(_Features):
-    """Optional abilities of a `Connector` and of a `TransportAdapter`."""
+    """Optional abilities of a `Connector`, of a `TransportAdapter`, and, as far as `load` goes, of an `HttpBinding`."""
 
     spent: bool = False
     """The connector is used up: ``connect(..., wait=)`` does not wait for another attempt."""
@@ -96,6 +99,17 @@ class EndpointFeatures(_Features):
     bind: Callable[[str], Awaitable[list[socket.socket]]] | None = None
     """``await bind(url)`` binds the address; `listen` takes what it gives in ``ListenOptions.sockets``. So several processes
     serve at sockets that one of them has bound. May raise `OSError`."""
+    load: Callable[[bool], None] = _nothing
+    """``load(serves)`` imports the modules that listeners need, or else connections. It is called when a URL names the
+    transport: before the event loop, where the program does so there, and then nothing is imported while others wait."""
+
+
+@frozen(kw_only=True)
+class FramingFeatures(_Features):
+    """Optional abilities of a `Framing`."""
+
+    gathers: bool = False
+    """The peer only passes on what it gets: what is made in a turn leaves together, and it is not woken for parts of it."""
 
 
 @frozen(kw_only=True)
@@ -106,6 +120,8 @@ class CodecFeatures(_Features):
     """Body formats of items (of streams, channels and tunnels) where they may have others than the rest. In a tunnel frames
     travel as `body.OCTETS` where those are among them, on a wire of text also as `body.JSON`, untouched; where neither is,
     as a value of the wire."""
+    one_format: bool = False
+    """True where each value is written in the first of `Codec.formats`, so that nobody need ask `Codec.format_for`."""
     urgency: Callable[[Message], int] | None = None
     """``urgency(message)`` says how urgent it is, on wires with priorities; more is sooner."""
 

@@ -53,7 +53,7 @@ class Framing(Protocol):
         """
         ...
 
-    def pack(self, frame: bytes) -> bytes:
+    def pack(self, frame: bytes, /) -> bytes:
         """The bytes of a frame in the stream."""
         ...
 

@@ -31,6 +31,11 @@ class Capabilities:
     numbers: bool = False
     """Subjects may be ``int``."""
     headers: bool = True
+    bare_headers: bool = True
+    """A bare peer reads headers: they are of the wire's own specification. Otherwise those that the bus adds by itself, and its
+    outgoing hooks, go to polybus peers alone."""
+    answer_headers: bool = True
+    """Answers carry headers too; otherwise those that a handler sets are left out."""
     deadlines: bool = True
     """A request carries how long its asker waits."""
     extensions: bool = True
@@ -115,9 +120,11 @@ class Ready:
 
     Attributes:
         bare: The handshake has shown that the peer is none of ours: it need not be asked for the extensions.
+        node: Of a wire between the nodes of a cluster: the name of this node on it.
     """
 
     bare: bool = False
+    node: str = ""
 
 
 @frozen

@@ -45,6 +45,11 @@ _BINDINGS = {
 _RECORDERS = {"capture": "polybus.capture:make_recorder"}
 _CLUSTERS = {"nats": "polybus.cluster.backbone:make_backbone"}
 _SUPERVISORS = {"workers": "polybus.cluster.workers:supervise"}
+_METRICS = {
+    "scrape": "polybus.prometheus.scraping:scrape",
+    "workers": "polybus.prometheus.scraping:with_workers",
+    "broker": "polybus.prometheus.broker:broker_text",
+}
 _KNOWN = {
     "protocols": _PROTOCOLS,
     "transports": _TRANSPORTS,
@@ -52,6 +57,7 @@ _KNOWN = {
     "recorders": _RECORDERS,
     "clusters": _CLUSTERS,
     "supervisors": _SUPERVISORS,
+    "metrics": _METRICS,
 }
 
 _OVER_HTTP = frozenset({"http", "https"})
@@ -100,8 +106,9 @@ def split_url(url: str, *, takes_user: bool = False) -> SplitUrl:
         raise ValueError(f"{shown}: a bus URL has no fragment (#{parts.fragment})")
     try:
         _ = parts.port if transport != "unix" else None
-    except ValueError as error:
-        raise ValueError(f"{shown}: {error}") from None
+    except ValueError:
+        form = f"{protocol}+{transport}://127.0.0.1:9000"
+        raise ValueError(f"{shown}: a port is a number from 0 to 65535, for example {form}") from None
     if parts.username is not None and transport in _WITH_HEADERS and not takes_user:
         raise ValueError(
             f"{shown}: the URL carries no user and no password; put a token into headers={{'authorization': 'Bearer TOKEN'}}"
@@ -146,6 +153,7 @@ def resolve_url(
         parts = _with_port(parts, port)
     if parts.transport in _OVER_HTTP:
         transport = _load("transports", parts.transport)(find_http_binding(adapter))
+    EndpointFeatures.of(transport).load(serves)
     return adapter, transport, f"{parts.address}?{urlencode(rest)}" if rest else parts.address
 
 
@@ -277,6 +285,23 @@ def make_backbone(parts: Any, options: Any) -> Any:
 def supervise(**options: Any) -> int:
     """Run several workers until they have ended; gives the exit status. `polybus.cluster.workers.supervise` has the options."""
     return cast("int", _load("supervisors", "workers")(**options))
+
+
+def metrics_maker(name: str, option: str) -> Callable[..., Any]:
+    """Find what makes the text of a page ``/metrics``.
+
+    Args:
+        name: ``scrape`` of a bus, ``workers`` of a process that has started several, ``broker``.
+        option: The argument that asks for it, for the text of the error.
+
+    Raises:
+        ImportError: prometheus-client is not installed.
+    """
+    try:
+        return cast("Callable[..., Any]", _load("metrics", name))
+    except ImportError:
+        needs = f"{option} needs prometheus-client: pip install 'polybus[prometheus]'"
+        raise ImportError(needs, name="prometheus_client") from None
 
 
 @cache

@@ -24,7 +24,12 @@ def resolve_target(
     if isinstance(target, str):
         adapter, transport, address = resolve_url(target, protocol)
         if "?" in target and (slips := mistyped_options(target, protocol)):
-            logger.warning("%s?, in %s; it is no option, and goes to the server as it is", slips, without_password(target))
+            logger.warning(
+                "%s?, in %s; it is no option, and goes to the server as it is",
+                slips,
+                without_password(target),
+                extra={"address": without_password(target)},
+            )
         return adapter, transport.connector(address)
     check_transport(target, verb)
     if protocol is None:
@@ -36,9 +41,14 @@ def resolve_target(
 def check_transport(target: object, verb: str) -> None:
     """Raise TypeError for what is neither a URL nor a transport object."""
     if not callable(getattr(target, verb, None)):
+        hint = ""
+        if isinstance(target, (list, tuple)):
+            hint = "; of several servers each has a link of its own, bus.connect(url, serves=[...])"
+        elif target is None:
+            hint = "; is a setting missing, from which it comes?"
         raise TypeError(
             f"{shown(target)} is neither a URL, such as 'ubre+ws://127.0.0.1:8000/bus', nor a transport object: "
-            f"it is {type(target).__name__}"
+            f"it is {type(target).__name__}{hint}"
         )
 
 

@@ -28,6 +28,6 @@ __getattr__: Callable[[str], Any] = lazy_names(
         ".stages.manifest": ("load",),
         ".stages.pipeline": ("Done", "Pipeline", "check"),
     },
-    ("pyspark", "pyarrow", "pandas", "matplotlib", "numpy"),
+    ("pyspark", "py4j", "pyarrow", "pandas", "matplotlib", "numpy"),
     "the pipeline needs {}: pip install 'polybus[spark]'",
 )

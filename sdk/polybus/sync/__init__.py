@@ -22,12 +22,14 @@ from .._bus.bus import parts_of
 from .._bus.cluster import VARIABLE, Cluster
 from .._bus.connect import connect as connect_async
 from .._core.context import Context as AsyncContext
+from .._core.context import State_co
 from .._handlers.signature import injected_as
+from .._util.misuse import CONNECT, explains
 from .._validation import check_type
 from ..errors import LocalProtocolError
 from .event_loop_thread import BorrowedLoop, HandlerLoop, OwnedBus, check_not_on_loop
 from .items import BlockingBlock, BlockingChannel, BlockingItems, BlockingSubscription, BlockingTunnel, Run
-from .verbs import BlockingBus, BlockingListener, BlockingPeer, BlockingRemotePeer, BlockingUser
+from .verbs import BlockingBus, BlockingCaller, BlockingListener, BlockingPeer, BlockingRemotePeer, BlockingUser
 
 if TYPE_CHECKING:
     import ssl
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BlockingBlock",
     "BlockingBus",
+    "BlockingCaller",
     "BlockingChannel",
     "BlockingItems",
     "BlockingListener",
@@ -60,13 +63,15 @@ for _kind, _name in ((BlockingBus, "bus"), (BlockingPeer, "peer")):
     injected_as(_name, in_thread=True)(_kind)
 
 
-class BlockingContext(AsyncContext):
-    """The `Context` of a `def` handler; annotate it as `polybus.sync.Context` to have its types."""
+class BlockingContext(AsyncContext[State_co]):
+    """The `Context` of a `def` handler; annotate it as `polybus.sync.Context`, or ``Context[Store]``, to have its types."""
 
     __slots__ = ("_run",)
 
-    def __init__(self, bus: AsyncBus, message: Message, deadline: float | None = None) -> None:
-        super().__init__(bus, message, deadline)
+    def __init__(
+        self, bus: AsyncBus, message: Message, deadline: float | None = None, pattern: str | int | None = None
+    ) -> None:
+        super().__init__(bus, message, deadline, pattern)
         self._run = HandlerLoop()
 
     @property
@@ -97,6 +102,10 @@ class Bus(BlockingBus):
     """
 
     def __init__(self, bus: AsyncBus | None = None, *, backend: Literal["asyncio", "trio"] = "asyncio") -> None:
+        if isinstance(bus, str):
+            raise TypeError(
+                f"sync.Bus() takes a polybus.Bus: a client is polybus.sync.connect({bus!r}), a server bus.serve({bus!r})"
+            )
         check_type(bus, AsyncBus, "bus", "bus=polybus.Bus()")
         self._bus = bus if bus is not None else AsyncBus()
         self._backend = backend
@@ -160,6 +169,7 @@ class Bus(BlockingBus):
             threading.Thread(target=life.end, name="polybus closing").start()
 
 
+@explains("sync.connect", CONNECT)
 def connect(
     target: str | Connector | BlockingTunnel,
     *,

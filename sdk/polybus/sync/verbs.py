@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar, overload
 
 from .._bus.cluster import Survey
 from .._bus.lifecycle import DRAIN
 from .._bus.remote_peer import RemotePeer
+from .._handlers.signature import ContextPart
 from .._peer.peer import Peer
+from ..contracts.client import blocking_client_of
 from .items import BlockingBlock, BlockingChannel, BlockingItems, BlockingSubscription, BlockingTunnel, Run, awaited, called
 
 if TYPE_CHECKING:
@@ -19,8 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Literal
 
+    from typing_extensions import TypeForm
+
     from .._bus.acceptor import Listener
     from .._bus.bus import Bus
+    from .._bus.caller import Caller
     from .._bus.cluster import Node
     from .._bus.dialer import Headers
     from .._bus.recording import Recording
@@ -29,17 +34,19 @@ if TYPE_CHECKING:
     from ..backoff import Backoff
     from ..events import BusEvent
     from ..plugins import Connector, ProtocolAdapter
+    from ..retry import Retry
     from ..stats import Stats
     from ..subjects import AnySubject, Subject
 
-__all__ = ["BlockingBus", "BlockingListener", "BlockingPeer", "BlockingRemotePeer", "BlockingUser"]
+__all__ = ["BlockingBus", "BlockingCaller", "BlockingListener", "BlockingPeer", "BlockingRemotePeer", "BlockingUser"]
 
 In = TypeVar("In")
 Out = TypeVar("Out")
+P = TypeVar("P")
 T = TypeVar("T")
 
 
-AnyPeer: TypeAlias = "Peer | BlockingPeer"
+AnyPeer: TypeAlias = "Peer | RemotePeer | BlockingPeer | BlockingRemotePeer"
 Recipient: TypeAlias = "AnyPeer | None"
 Texts: TypeAlias = "Mapping[str, str] | None"
 """Text to text: headers, or the parameters of a tunnel."""
@@ -57,6 +64,8 @@ def asynchronous(to: Any) -> Any:
 class BlockingPeer:
     """A `Peer` whose verbs block the calling thread."""
 
+    __context_part__: ClassVar[ContextPart]
+
     def __init__(self, peer: Peer, run: Run) -> None:
         self._peer = peer
         self._run = run
@@ -69,6 +78,21 @@ class BlockingPeer:
 
     def __repr__(self) -> str:
         return repr(self._peer)
+
+    def client(self, contract: TypeForm[P], prefix: str = "") -> P:
+        """Make an object with the methods of a Protocol class, plain ones, each of which waits for its answer.
+
+        ``users = bus.client(Users, "user")``, and ``users.get(GetUser(7))`` asks for ``user.get``.
+
+        Args:
+            contract: A `typing.Protocol` with ``def`` methods of one body, which for streams return ``Iterator[T]``. One with
+                ``async def`` methods is for `Bus.client`: it would say to type checkers that its answers are to be awaited.
+            prefix: Subjects are this, a dot, and the name of the method.
+
+        Raises:
+            TypeError: It is no contract, or makes no subjects; the text names class and method, and what to write.
+        """
+        return blocking_client_of(self, contract, prefix)
 
     @property
     def id(self) -> str:
@@ -106,29 +130,78 @@ class BlockingPeer:
         return self._peer.connected_at
 
     @overload
-    def request(self, subject: Subject[In, Out], body: In = ..., *, timeout: float = ..., headers: Texts = ...) -> Out: ...
+    def request(
+        self,
+        subject: Subject[In, Out],
+        body: In = ...,
+        *,
+        timeout: float = ...,
+        headers: Texts = ...,
+        retry: Retry | None = ...,
+    ) -> Out: ...
     @overload
     def request(
-        self, subject: str | int, body: Any = ..., *, timeout: float = ..., returns: type[T], headers: Texts = ...
+        self,
+        subject: Subject[In, Any],
+        body: In = ...,
+        *,
+        timeout: float = ...,
+        returns: type[T],
+        headers: Texts = ...,
+        retry: Retry | None = ...,
     ) -> T: ...
     @overload
     def request(
-        self, subject: str | int, body: Any = ..., *, timeout: float = ..., returns: Any = ..., headers: Texts = ...
+        self,
+        subject: str | int,
+        body: Any = ...,
+        *,
+        timeout: float = ...,
+        returns: type[T],
+        headers: Texts = ...,
+        retry: Retry | None = ...,
+    ) -> T: ...
+    @overload
+    def request(
+        self,
+        subject: str | int,
+        body: Any = ...,
+        *,
+        timeout: float = ...,
+        returns: Any = ...,
+        headers: Texts = ...,
+        retry: Retry | None = ...,
     ) -> Any: ...
     def request(
-        self, subject: AnySubject, body: Any = None, *, timeout: float = 30.0, returns: Any = Any, headers: Texts = None
+        self,
+        subject: AnySubject,
+        body: Any = None,
+        *,
+        timeout: float = 30.0,
+        returns: Any = Any,
+        headers: Texts = None,
+        retry: Retry | None = None,
     ) -> Any:
         """Ask, and wait for the answer. Ctrl-C cancels the request, at the other side too where the wire can say it.
 
         Raises:
             EncodeError: The body cannot be written; the error names the path.
             Unsupported: The wire cannot carry this.
+            NoHandler: Of `BlockingBus.as_`: this bus has no handler for the subject.
             ReservedSubject, LocalProtocolError: The subject or a header is not the application's to use.
-            TypeError, ValueError: `timeout` or `headers` are of a wrong type, or cannot be.
+            TypeError, ValueError: An argument is of a wrong type, or cannot be.
+            Disconnected: Whom it is for has gone, or is not connected: then with ``sent=False``.
+            BusError: As `Reply` says.
         """
         request: Any = self._peer.request
-        return self._run(awaited, lambda: request(subject, body, timeout=timeout, returns=returns, headers=headers))
+        return self._run(
+            awaited, lambda: request(subject, body, timeout=timeout, returns=returns, headers=headers, retry=retry)
+        )
 
+    @overload
+    def publish(self, subject: Subject[In, Any], body: In = ..., *, headers: Texts = ..., timeout: float = ...) -> None: ...
+    @overload
+    def publish(self, subject: str | int, body: Any = ..., *, headers: Texts = ..., timeout: float = ...) -> None: ...
     def publish(self, subject: AnySubject, body: Any = None, *, headers: Texts = None, timeout: float = 30.0) -> None:
         """Publish to this peer alone. See `BlockingBus.publish`.
 
@@ -137,7 +210,8 @@ class BlockingPeer:
             QueueFull: There was no room in the outbox for `timeout` seconds.
             Disconnected: The peer has gone.
         """
-        self._run(lambda: self._peer.publish(subject, body, headers=headers, timeout=timeout))
+        publish: Any = self._peer.publish
+        self._run(lambda: publish(subject, body, headers=headers, timeout=timeout))
 
     @overload
     def subscribe(
@@ -169,27 +243,72 @@ class BlockingPeer:
         subscribe: Any = self._peer.subscribe
         return BlockingSubscription(subscribe(pattern, returns=returns, queue=queue, when_full=when_full), self._run)
 
+    @overload
+    def notify(self, subject: Subject[In, Any], body: In = ..., *, headers: Texts = ...) -> None: ...
+    @overload
+    def notify(self, subject: str | int, body: Any = ..., *, headers: Texts = ...) -> None: ...
     def notify(self, subject: AnySubject, body: Any = None, *, headers: Texts = None) -> None:
-        """Tell this peer's handler, without an answer. See `BlockingBus.notify`.
+        """Tell one handler, without an answer. See `BlockingBus.notify`.
 
         Raises:
             EncodeError: The body cannot be written.
             QueueFull: The outbox is full.
-            Disconnected: The peer has gone.
+            Disconnected: Whom it is for has gone, or is not connected.
+            BadRequest, NoHandler: Of `BlockingBus.as_`: the handler answers a stream or channel, or there is none.
+            Unsupported, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `BlockingBus.notify`.
         """
-        self._run(lambda: self._peer.notify(subject, body, headers=headers))
+        notify: Any = self._peer.notify
+        self._run(lambda: notify(subject, body, headers=headers))
 
+    @overload
+    def stream(
+        self, subject: Subject[In, Out], body: In = ..., *, timeout: float | None = ...
+    ) -> BlockingChannel[Out, Any]: ...
+    @overload
+    def stream(
+        self, subject: str | int, body: Any = ..., *, returns: type[T], timeout: float | None = ...
+    ) -> BlockingChannel[T, Any]: ...
+    @overload
+    def stream(
+        self, subject: str | int, body: Any = ..., *, returns: Any = ..., timeout: float | None = ...
+    ) -> BlockingChannel[Any, Any]: ...
     def stream(
         self, subject: AnySubject, body: Any = None, *, returns: Any = Any, timeout: float | None = None
     ) -> BlockingChannel[Any, Any]:
-        """Ask this peer for a stream. See `BlockingBus.stream`."""
-        return BlockingChannel(self._peer.stream(subject, body, returns=returns, timeout=timeout), self._run)
+        """Ask for a stream. See `BlockingBus.stream`.
 
+        Raises:
+            ReservedSubject, LocalProtocolError, TypeError, ValueError: As `BlockingBus.stream`.
+            BusError: (on entering, by iterating) As `BlockingBus.stream`.
+        """
+        stream: Any = self._peer.stream
+        return BlockingChannel(stream(subject, body, returns=returns, timeout=timeout), self._run)
+
+    @overload
+    def channel(self, subject: Subject[In, Out], *, timeout: float | None = ...) -> BlockingChannel[Out, In]: ...
+    @overload
+    def channel(
+        self, subject: str | int, *, sends: type[In], receives: type[T], timeout: float | None = ...
+    ) -> BlockingChannel[T, In]: ...
+    @overload
+    def channel(self, subject: str | int, *, receives: type[T], timeout: float | None = ...) -> BlockingChannel[T, Any]: ...
+    @overload
+    def channel(self, subject: str | int, *, sends: type[In], timeout: float | None = ...) -> BlockingChannel[Any, In]: ...
+    @overload
+    def channel(
+        self, subject: str | int, *, sends: Any = ..., receives: Any = ..., timeout: float | None = ...
+    ) -> BlockingChannel[Any, Any]: ...
     def channel(
         self, subject: AnySubject, *, sends: Any = Any, receives: Any = Any, timeout: float | None = None
     ) -> BlockingChannel[Any, Any]:
-        """Open a channel to this peer. See `BlockingBus.channel`."""
-        return BlockingChannel(self._peer.channel(subject, sends=sends, receives=receives, timeout=timeout), self._run)
+        """Open a channel. See `BlockingBus.channel`.
+
+        Raises:
+            ReservedSubject, LocalProtocolError, TypeError, ValueError: As `BlockingBus.channel`.
+            BusError: (on entering, by iterating) As `BlockingBus.channel`.
+        """
+        channel: Any = self._peer.channel
+        return BlockingChannel(channel(subject, sends=sends, receives=receives, timeout=timeout), self._run)
 
     def tunnel(self, name: str, *, params: Texts = None) -> BlockingTunnel:
         """A connection to this peer that runs inside its link. See `BlockingBus.tunnel`.
@@ -228,6 +347,21 @@ class BlockingRemotePeer:
     def __repr__(self) -> str:
         return repr(self._remote_peer)
 
+    def client(self, contract: TypeForm[P], prefix: str = "") -> P:
+        """Make an object with the methods of a Protocol class, plain ones, each of which waits for its answer.
+
+        ``users = bus.client(Users, "user")``, and ``users.get(GetUser(7))`` asks for ``user.get``.
+
+        Args:
+            contract: A `typing.Protocol` with ``def`` methods of one body, which for streams return ``Iterator[T]``. One with
+                ``async def`` methods is for `Bus.client`: it would say to type checkers that its answers are to be awaited.
+            prefix: Subjects are this, a dot, and the name of the method.
+
+        Raises:
+            TypeError: It is no contract, or makes no subjects; the text names class and method, and what to write.
+        """
+        return blocking_client_of(self, contract, prefix)
+
     @property
     def id(self) -> str:
         """As its `Peer.id` there."""
@@ -248,29 +382,96 @@ class BlockingRemotePeer:
         """The name of its protocol."""
         return self._remote_peer.protocol
 
+    @overload
     def request(
-        self, subject: AnySubject, body: Any = None, *, timeout: float = 30.0, returns: Any = Any, headers: Texts = None
+        self,
+        subject: Subject[In, Out],
+        body: In = ...,
+        *,
+        timeout: float = ...,
+        headers: Texts = ...,
+        retry: Retry | None = ...,
+    ) -> Out: ...
+    @overload
+    def request(
+        self,
+        subject: Subject[In, Any],
+        body: In = ...,
+        *,
+        timeout: float = ...,
+        returns: type[T],
+        headers: Texts = ...,
+        retry: Retry | None = ...,
+    ) -> T: ...
+    @overload
+    def request(
+        self,
+        subject: str | int,
+        body: Any = ...,
+        *,
+        timeout: float = ...,
+        returns: type[T],
+        headers: Texts = ...,
+        retry: Retry | None = ...,
+    ) -> T: ...
+    @overload
+    def request(
+        self,
+        subject: str | int,
+        body: Any = ...,
+        *,
+        timeout: float = ...,
+        returns: Any = ...,
+        headers: Texts = ...,
+        retry: Retry | None = ...,
+    ) -> Any: ...
+    def request(
+        self,
+        subject: AnySubject,
+        body: Any = None,
+        *,
+        timeout: float = 30.0,
+        returns: Any = Any,
+        headers: Texts = None,
+        retry: Retry | None = None,
     ) -> Any:
         """Ask, and wait for the answer. Ctrl-C cancels the request, at the other side too where the wire can say it.
 
         Raises:
-            EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `BlockingBus.request`.
-            Disconnected: It is not there any more.
+            EncodeError: The body cannot be written; the error names the path.
+            Unsupported: The wire cannot carry this.
+            NoHandler: Of `BlockingBus.as_`: this bus has no handler for the subject.
+            ReservedSubject, LocalProtocolError: The subject or a header is not the application's to use.
+            TypeError, ValueError: An argument is of a wrong type, or cannot be.
+            Disconnected: Whom it is for has gone, or is not connected: then with ``sent=False``.
+            BusError: As `Reply` says.
         """
+        request: Any = self._remote_peer.request
         return self._run(
-            awaited, lambda: self._remote_peer.request(subject, body, timeout=timeout, returns=returns, headers=headers)
+            awaited, lambda: request(subject, body, timeout=timeout, returns=returns, headers=headers, retry=retry)
         )
 
+    @overload
+    def notify(self, subject: Subject[In, Any], body: In = ..., *, headers: Texts = ...) -> None: ...
+    @overload
+    def notify(self, subject: str | int, body: Any = ..., *, headers: Texts = ...) -> None: ...
     def notify(self, subject: AnySubject, body: Any = None, *, headers: Texts = None) -> None:
-        """Tell a handler of this client, without an answer. See `BlockingBus.notify`.
+        """Tell one handler, without an answer. See `BlockingBus.notify`.
 
         Raises:
-            EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `BlockingBus.notify`.
-            QueueFull: The outbox to the engine is full.
-            Disconnected: This bus is no node of a cluster any more.
+            EncodeError: The body cannot be written.
+            QueueFull: The outbox is full.
+            Disconnected: Whom it is for has gone, or is not connected.
+            BadRequest, NoHandler: Of `BlockingBus.as_`: the handler answers a stream or channel, or there is none.
+            Unsupported, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `BlockingBus.notify`.
         """
-        self._run(lambda: self._remote_peer.notify(subject, body, headers=headers))
+        notify: Any = self._remote_peer.notify
+        self._run(lambda: notify(subject, body, headers=headers))
 
+    @overload
+    def publish(self, subject: Subject[In, Any], body: In = ..., *, headers: Texts = ...) -> None: ...
+    @overload
+    def publish(self, subject: str | int, body: Any = ..., *, headers: Texts = ...) -> None: ...
     def publish(self, subject: AnySubject, body: Any = None, *, headers: Texts = None) -> None:
         """Publish to this client alone. See `BlockingBus.publish`.
 
@@ -279,27 +480,58 @@ class BlockingRemotePeer:
             QueueFull: The outbox to the engine is full.
             Disconnected: This bus is no node of a cluster any more.
         """
-        self._run(lambda: self._remote_peer.publish(subject, body, headers=headers))
+        publish: Any = self._remote_peer.publish
+        self._run(lambda: publish(subject, body, headers=headers))
 
+    @overload
+    def stream(
+        self, subject: Subject[In, Out], body: In = ..., *, timeout: float | None = ...
+    ) -> BlockingChannel[Out, Any]: ...
+    @overload
+    def stream(
+        self, subject: str | int, body: Any = ..., *, returns: type[T], timeout: float | None = ...
+    ) -> BlockingChannel[T, Any]: ...
+    @overload
+    def stream(
+        self, subject: str | int, body: Any = ..., *, returns: Any = ..., timeout: float | None = ...
+    ) -> BlockingChannel[Any, Any]: ...
     def stream(
         self, subject: AnySubject, body: Any = None, *, returns: Any = Any, timeout: float | None = None
     ) -> BlockingChannel[Any, Any]:
-        """Ask this client for a stream. See `BlockingBus.stream`.
+        """Ask for a stream. See `BlockingBus.stream`.
 
         Raises:
+            ReservedSubject, LocalProtocolError, TypeError, ValueError: As `BlockingBus.stream`.
             BusError: (on entering, by iterating) As `BlockingBus.stream`.
         """
-        return BlockingChannel(self._remote_peer.stream(subject, body, returns=returns, timeout=timeout), self._run)
+        stream: Any = self._remote_peer.stream
+        return BlockingChannel(stream(subject, body, returns=returns, timeout=timeout), self._run)
 
+    @overload
+    def channel(self, subject: Subject[In, Out], *, timeout: float | None = ...) -> BlockingChannel[Out, In]: ...
+    @overload
+    def channel(
+        self, subject: str | int, *, sends: type[In], receives: type[T], timeout: float | None = ...
+    ) -> BlockingChannel[T, In]: ...
+    @overload
+    def channel(self, subject: str | int, *, receives: type[T], timeout: float | None = ...) -> BlockingChannel[T, Any]: ...
+    @overload
+    def channel(self, subject: str | int, *, sends: type[In], timeout: float | None = ...) -> BlockingChannel[Any, In]: ...
+    @overload
+    def channel(
+        self, subject: str | int, *, sends: Any = ..., receives: Any = ..., timeout: float | None = ...
+    ) -> BlockingChannel[Any, Any]: ...
     def channel(
         self, subject: AnySubject, *, sends: Any = Any, receives: Any = Any, timeout: float | None = None
     ) -> BlockingChannel[Any, Any]:
-        """Open a channel to this client. See `BlockingBus.channel`.
+        """Open a channel. See `BlockingBus.channel`.
 
         Raises:
+            ReservedSubject, LocalProtocolError, TypeError, ValueError: As `BlockingBus.channel`.
             BusError: (on entering, by iterating) As `BlockingBus.channel`.
         """
-        return BlockingChannel(self._remote_peer.channel(subject, sends=sends, receives=receives, timeout=timeout), self._run)
+        channel: Any = self._remote_peer.channel
+        return BlockingChannel(channel(subject, sends=sends, receives=receives, timeout=timeout), self._run)
 
 
 class BlockingUser:
@@ -312,32 +544,116 @@ class BlockingUser:
     def __repr__(self) -> str:
         return repr(self._user)
 
+    def client(self, contract: TypeForm[P], prefix: str = "") -> P:
+        """Make an object with the methods of a Protocol class, plain ones, each of which waits for its answer.
+
+        ``users = bus.client(Users, "user")``, and ``users.get(GetUser(7))`` asks for ``user.get``.
+
+        Args:
+            contract: A `typing.Protocol` with ``def`` methods of one body, which for streams return ``Iterator[T]``. One with
+                ``async def`` methods is for `Bus.client`: it would say to type checkers that its answers are to be awaited.
+            prefix: Subjects are this, a dot, and the name of the method.
+
+        Raises:
+            TypeError: It is no contract, or makes no subjects; the text names class and method, and what to write.
+        """
+        return blocking_client_of(self, contract, prefix)
+
     @property
     def key(self) -> str:
         """The key of the identity that `authenticate` gave; see `plugins.Identity`."""
         return self._user.key
 
+    @overload
     def request(
-        self, subject: AnySubject, body: Any = None, *, timeout: float = 30.0, returns: Any = Any, headers: Texts = None
+        self,
+        subject: Subject[In, Out],
+        body: In = ...,
+        *,
+        timeout: float = ...,
+        headers: Texts = ...,
+        retry: Retry | None = ...,
+    ) -> Out: ...
+    @overload
+    def request(
+        self,
+        subject: Subject[In, Any],
+        body: In = ...,
+        *,
+        timeout: float = ...,
+        returns: type[T],
+        headers: Texts = ...,
+        retry: Retry | None = ...,
+    ) -> T: ...
+    @overload
+    def request(
+        self,
+        subject: str | int,
+        body: Any = ...,
+        *,
+        timeout: float = ...,
+        returns: type[T],
+        headers: Texts = ...,
+        retry: Retry | None = ...,
+    ) -> T: ...
+    @overload
+    def request(
+        self,
+        subject: str | int,
+        body: Any = ...,
+        *,
+        timeout: float = ...,
+        returns: Any = ...,
+        headers: Texts = ...,
+        retry: Retry | None = ...,
+    ) -> Any: ...
+    def request(
+        self,
+        subject: AnySubject,
+        body: Any = None,
+        *,
+        timeout: float = 30.0,
+        returns: Any = Any,
+        headers: Texts = None,
+        retry: Retry | None = None,
     ) -> Any:
         """Ask, and wait for the answer. Ctrl-C cancels the request, at the other side too where the wire can say it.
 
         Raises:
-            EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `BlockingBus.request`.
-            Disconnected: The user is not connected: then with ``sent=False``; or has gone meanwhile.
+            EncodeError: The body cannot be written; the error names the path.
+            Unsupported: The wire cannot carry this.
+            NoHandler: Of `BlockingBus.as_`: this bus has no handler for the subject.
+            ReservedSubject, LocalProtocolError: The subject or a header is not the application's to use.
+            TypeError, ValueError: An argument is of a wrong type, or cannot be.
+            Disconnected: Whom it is for has gone, or is not connected: then with ``sent=False``.
+            BusError: As `Reply` says.
         """
-        return self._run(awaited, lambda: self._user.request(subject, body, timeout=timeout, returns=returns, headers=headers))
+        request: Any = self._user.request
+        return self._run(
+            awaited, lambda: request(subject, body, timeout=timeout, returns=returns, headers=headers, retry=retry)
+        )
 
+    @overload
+    def notify(self, subject: Subject[In, Any], body: In = ..., *, headers: Texts = ...) -> None: ...
+    @overload
+    def notify(self, subject: str | int, body: Any = ..., *, headers: Texts = ...) -> None: ...
     def notify(self, subject: AnySubject, body: Any = None, *, headers: Texts = None) -> None:
-        """Tell one connection of the user, without an answer. See `BlockingBus.notify`.
+        """Tell one handler, without an answer. See `BlockingBus.notify`.
 
         Raises:
-            EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `BlockingBus.notify`.
-            QueueFull: An outbox is full.
-            Disconnected: The user is not connected here, and this bus is no node of a cluster.
+            EncodeError: The body cannot be written.
+            QueueFull: The outbox is full.
+            Disconnected: Whom it is for has gone, or is not connected.
+            BadRequest, NoHandler: Of `BlockingBus.as_`: the handler answers a stream or channel, or there is none.
+            Unsupported, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `BlockingBus.notify`.
         """
-        self._run(lambda: self._user.notify(subject, body, headers=headers))
+        notify: Any = self._user.notify
+        self._run(lambda: notify(subject, body, headers=headers))
 
+    @overload
+    def publish(self, subject: Subject[In, Any], body: In = ..., *, headers: Texts = ...) -> None: ...
+    @overload
+    def publish(self, subject: str | int, body: Any = ..., *, headers: Texts = ...) -> None: ...
     def publish(self, subject: AnySubject, body: Any = None, *, headers: Texts = None) -> None:
         """Publish to all connections of the user, whatever they have subscribed to. See `BlockingBus.publish`.
 
@@ -347,27 +663,58 @@ class BlockingUser:
             EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `BlockingBus.publish`.
             QueueFull: An outbox is full.
         """
-        self._run(lambda: self._user.publish(subject, body, headers=headers))
+        publish: Any = self._user.publish
+        self._run(lambda: publish(subject, body, headers=headers))
 
+    @overload
+    def stream(
+        self, subject: Subject[In, Out], body: In = ..., *, timeout: float | None = ...
+    ) -> BlockingChannel[Out, Any]: ...
+    @overload
+    def stream(
+        self, subject: str | int, body: Any = ..., *, returns: type[T], timeout: float | None = ...
+    ) -> BlockingChannel[T, Any]: ...
+    @overload
+    def stream(
+        self, subject: str | int, body: Any = ..., *, returns: Any = ..., timeout: float | None = ...
+    ) -> BlockingChannel[Any, Any]: ...
     def stream(
         self, subject: AnySubject, body: Any = None, *, returns: Any = Any, timeout: float | None = None
     ) -> BlockingChannel[Any, Any]:
-        """Ask one connection of the user for a stream. See `BlockingBus.stream`.
+        """Ask for a stream. See `BlockingBus.stream`.
 
         Raises:
+            ReservedSubject, LocalProtocolError, TypeError, ValueError: As `BlockingBus.stream`.
             BusError: (on entering, by iterating) As `BlockingBus.stream`.
         """
-        return BlockingChannel(self._user.stream(subject, body, returns=returns, timeout=timeout), self._run)
+        stream: Any = self._user.stream
+        return BlockingChannel(stream(subject, body, returns=returns, timeout=timeout), self._run)
 
+    @overload
+    def channel(self, subject: Subject[In, Out], *, timeout: float | None = ...) -> BlockingChannel[Out, In]: ...
+    @overload
+    def channel(
+        self, subject: str | int, *, sends: type[In], receives: type[T], timeout: float | None = ...
+    ) -> BlockingChannel[T, In]: ...
+    @overload
+    def channel(self, subject: str | int, *, receives: type[T], timeout: float | None = ...) -> BlockingChannel[T, Any]: ...
+    @overload
+    def channel(self, subject: str | int, *, sends: type[In], timeout: float | None = ...) -> BlockingChannel[Any, In]: ...
+    @overload
+    def channel(
+        self, subject: str | int, *, sends: Any = ..., receives: Any = ..., timeout: float | None = ...
+    ) -> BlockingChannel[Any, Any]: ...
     def channel(
         self, subject: AnySubject, *, sends: Any = Any, receives: Any = Any, timeout: float | None = None
     ) -> BlockingChannel[Any, Any]:
-        """Open a channel to one connection of the user. See `BlockingBus.channel`.
+        """Open a channel. See `BlockingBus.channel`.
 
         Raises:
+            ReservedSubject, LocalProtocolError, TypeError, ValueError: As `BlockingBus.channel`.
             BusError: (on entering, by iterating) As `BlockingBus.channel`.
         """
-        return BlockingChannel(self._user.channel(subject, sends=sends, receives=receives, timeout=timeout), self._run)
+        channel: Any = self._user.channel
+        return BlockingChannel(channel(subject, sends=sends, receives=receives, timeout=timeout), self._run)
 
     def online(self) -> bool:
         """Ask whether the user is connected, here or to another node; one round trip, and nothing is remembered.
@@ -385,6 +732,173 @@ class BlockingUser:
             Disconnected: The engine of the cluster is not there.
         """
         return surveyed(self._run, lambda: self._user.peers())
+
+
+class BlockingCaller:
+    """A `Caller` whose verbs block the calling thread."""
+
+    def __init__(self, caller: Caller, run: Run) -> None:
+        self._caller = caller
+        self._run = run
+
+    def __repr__(self) -> str:
+        return repr(self._caller)
+
+    def client(self, contract: TypeForm[P], prefix: str = "") -> P:
+        """Make an object with the methods of a Protocol class, plain ones, each of which waits for its answer.
+
+        ``users = bus.client(Users, "user")``, and ``users.get(GetUser(7))`` asks for ``user.get``.
+
+        Args:
+            contract: A `typing.Protocol` with ``def`` methods of one body, which for streams return ``Iterator[T]``. One with
+                ``async def`` methods is for `Bus.client`: it would say to type checkers that its answers are to be awaited.
+            prefix: Subjects are this, a dot, and the name of the method.
+
+        Raises:
+            TypeError: It is no contract, or makes no subjects; the text names class and method, and what to write.
+        """
+        return blocking_client_of(self, contract, prefix)
+
+    @property
+    def identity(self) -> Any:
+        """Whoever asks, as `authenticate` would have given it."""
+        return self._caller.identity
+
+    @overload
+    def request(
+        self,
+        subject: Subject[In, Out],
+        body: In = ...,
+        *,
+        timeout: float = ...,
+        headers: Texts = ...,
+        retry: Retry | None = ...,
+    ) -> Out: ...
+    @overload
+    def request(
+        self,
+        subject: Subject[In, Any],
+        body: In = ...,
+        *,
+        timeout: float = ...,
+        returns: type[T],
+        headers: Texts = ...,
+        retry: Retry | None = ...,
+    ) -> T: ...
+    @overload
+    def request(
+        self,
+        subject: str | int,
+        body: Any = ...,
+        *,
+        timeout: float = ...,
+        returns: type[T],
+        headers: Texts = ...,
+        retry: Retry | None = ...,
+    ) -> T: ...
+    @overload
+    def request(
+        self,
+        subject: str | int,
+        body: Any = ...,
+        *,
+        timeout: float = ...,
+        returns: Any = ...,
+        headers: Texts = ...,
+        retry: Retry | None = ...,
+    ) -> Any: ...
+    def request(
+        self,
+        subject: AnySubject,
+        body: Any = None,
+        *,
+        timeout: float = 30.0,
+        returns: Any = Any,
+        headers: Texts = None,
+        retry: Retry | None = None,
+    ) -> Any:
+        """Ask, and wait for the answer. Ctrl-C cancels the request, at the other side too where the wire can say it.
+
+        Raises:
+            EncodeError: The body cannot be written; the error names the path.
+            Unsupported: The wire cannot carry this.
+            NoHandler: Of `BlockingBus.as_`: this bus has no handler for the subject.
+            ReservedSubject, LocalProtocolError: The subject or a header is not the application's to use.
+            TypeError, ValueError: An argument is of a wrong type, or cannot be.
+            Disconnected: Whom it is for has gone, or is not connected: then with ``sent=False``.
+            BusError: As `Reply` says.
+        """
+        request: Any = self._caller.request
+        return self._run(
+            awaited, lambda: request(subject, body, timeout=timeout, returns=returns, headers=headers, retry=retry)
+        )
+
+    @overload
+    def notify(self, subject: Subject[In, Any], body: In = ..., *, headers: Texts = ...) -> None: ...
+    @overload
+    def notify(self, subject: str | int, body: Any = ..., *, headers: Texts = ...) -> None: ...
+    def notify(self, subject: AnySubject, body: Any = None, *, headers: Texts = None) -> None:
+        """Tell one handler, without an answer. See `BlockingBus.notify`.
+
+        Raises:
+            EncodeError: The body cannot be written.
+            QueueFull: The outbox is full.
+            Disconnected: Whom it is for has gone, or is not connected.
+            BadRequest, NoHandler: Of `BlockingBus.as_`: the handler answers a stream or channel, or there is none.
+            Unsupported, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `BlockingBus.notify`.
+        """
+        notify: Any = self._caller.notify
+        self._run(lambda: notify(subject, body, headers=headers))
+
+    @overload
+    def stream(
+        self, subject: Subject[In, Out], body: In = ..., *, timeout: float | None = ...
+    ) -> BlockingChannel[Out, Any]: ...
+    @overload
+    def stream(
+        self, subject: str | int, body: Any = ..., *, returns: type[T], timeout: float | None = ...
+    ) -> BlockingChannel[T, Any]: ...
+    @overload
+    def stream(
+        self, subject: str | int, body: Any = ..., *, returns: Any = ..., timeout: float | None = ...
+    ) -> BlockingChannel[Any, Any]: ...
+    def stream(
+        self, subject: AnySubject, body: Any = None, *, returns: Any = Any, timeout: float | None = None
+    ) -> BlockingChannel[Any, Any]:
+        """Ask for a stream. See `BlockingBus.stream`.
+
+        Raises:
+            ReservedSubject, LocalProtocolError, TypeError, ValueError: As `BlockingBus.stream`.
+            BusError: (on entering, by iterating) As `BlockingBus.stream`.
+        """
+        stream: Any = self._caller.stream
+        return BlockingChannel(stream(subject, body, returns=returns, timeout=timeout), self._run)
+
+    @overload
+    def channel(self, subject: Subject[In, Out], *, timeout: float | None = ...) -> BlockingChannel[Out, In]: ...
+    @overload
+    def channel(
+        self, subject: str | int, *, sends: type[In], receives: type[T], timeout: float | None = ...
+    ) -> BlockingChannel[T, In]: ...
+    @overload
+    def channel(self, subject: str | int, *, receives: type[T], timeout: float | None = ...) -> BlockingChannel[T, Any]: ...
+    @overload
+    def channel(self, subject: str | int, *, sends: type[In], timeout: float | None = ...) -> BlockingChannel[Any, In]: ...
+    @overload
+    def channel(
+        self, subject: str | int, *, sends: Any = ..., receives: Any = ..., timeout: float | None = ...
+    ) -> BlockingChannel[Any, Any]: ...
+    def channel(
+        self, subject: AnySubject, *, sends: Any = Any, receives: Any = Any, timeout: float | None = None
+    ) -> BlockingChannel[Any, Any]:
+        """Open a channel. See `BlockingBus.channel`.
+
+        Raises:
+            ReservedSubject, LocalProtocolError, TypeError, ValueError: As `BlockingBus.channel`.
+            BusError: (on entering, by iterating) As `BlockingBus.channel`.
+        """
+        channel: Any = self._caller.channel
+        return BlockingChannel(channel(subject, sends=sends, receives=receives, timeout=timeout), self._run)
 
 
 class BlockingListener:
@@ -411,6 +925,8 @@ class BlockingBus:
     A request gives its answer, not a `Reply`: for several at a time use several threads.
     """
 
+    __context_part__: ClassVar[ContextPart]
+
     def __init__(self, bus: Bus, run: Run) -> None:
         self._bus = bus
         self._runs = run
@@ -422,10 +938,44 @@ class BlockingBus:
     def __reduce__(self) -> Any:
         raise TypeError("a bus cannot be pickled, it lives in one process: open one in the function that runs in the other")
 
+    def client(self, contract: TypeForm[P], prefix: str = "") -> P:
+        """Make an object with the methods of a Protocol class, plain ones, each of which waits for its answer.
+
+        ``users = bus.client(Users, "user")``, and ``users.get(GetUser(7))`` asks for ``user.get``.
+
+        Args:
+            contract: A `typing.Protocol` with ``def`` methods of one body, which for streams return ``Iterator[T]``. One with
+                ``async def`` methods is for `Bus.client`: it would say to type checkers that its answers are to be awaited.
+            prefix: Subjects are this, a dot, and the name of the method.
+
+        Raises:
+            TypeError: It is no contract, or makes no subjects; the text names class and method, and what to write.
+        """
+        return blocking_client_of(self, contract, prefix)
+
     @overload
     def request(
-        self, subject: Subject[In, Out], body: In = ..., *, timeout: float = ..., to: Recipient = ..., headers: Texts = ...
+        self,
+        subject: Subject[In, Out],
+        body: In = ...,
+        *,
+        timeout: float = ...,
+        to: Recipient = ...,
+        headers: Texts = ...,
+        retry: Retry | None = ...,
     ) -> Out: ...
+    @overload
+    def request(
+        self,
+        subject: Subject[In, Any],
+        body: In = ...,
+        *,
+        timeout: float = ...,
+        returns: type[T],
+        to: Recipient = ...,
+        headers: Texts = ...,
+        retry: Retry | None = ...,
+    ) -> T: ...
     @overload
     def request(
         self,
@@ -436,6 +986,7 @@ class BlockingBus:
         returns: type[T],
         to: Recipient = ...,
         headers: Texts = ...,
+        retry: Retry | None = ...,
     ) -> T: ...
     @overload
     def request(
@@ -447,6 +998,7 @@ class BlockingBus:
         returns: Any = ...,
         to: Recipient = ...,
         headers: Texts = ...,
+        retry: Retry | None = ...,
     ) -> Any: ...
     def request(
         self,
@@ -457,6 +1009,7 @@ class BlockingBus:
         returns: Any = Any,
         to: Recipient = None,
         headers: Texts = None,
+        retry: Retry | None = None,
     ) -> Any:
         """Ask, and wait for the answer. Ctrl-C cancels the request, at the other side too where the wire can say it.
 
@@ -470,6 +1023,7 @@ class BlockingBus:
             returns: The type that the answer is converted to.
             to: The peer to ask.
             headers: Text to text.
+            retry: Ask again after failures that may pass, within `timeout`; see `Retry`.
 
         Raises:
             EncodeError: The body cannot be written; the error names the path.
@@ -483,9 +1037,22 @@ class BlockingBus:
         """
         request: Any = self._bus.request
         return self._run(
-            awaited, lambda: request(subject, body, timeout=timeout, returns=returns, to=asynchronous(to), headers=headers)
+            awaited,
+            lambda: request(subject, body, timeout=timeout, returns=returns, to=asynchronous(to), headers=headers, retry=retry),
         )
 
+    def as_(self, identity: Any) -> BlockingCaller:
+        """Ask this bus's own handlers in somebody's name, for example that of the user of an HTTP endpoint.
+
+        Args:
+            identity: The value that the handlers see as `Context.identity`.
+        """
+        return BlockingCaller(self._bus.as_(identity), self._run)
+
+    @overload
+    def notify(self, subject: Subject[In, Any], body: In = ..., *, headers: Texts = ..., to: Recipient = ...) -> None: ...
+    @overload
+    def notify(self, subject: str | int, body: Any = ..., *, headers: Texts = ..., to: Recipient = ...) -> None: ...
     def notify(self, subject: AnySubject, body: Any = None, *, headers: Texts = None, to: Recipient = None) -> None:
         """Tell one handler, without an answer; routed like a request.
 
@@ -496,8 +1063,29 @@ class BlockingBus:
             BadRequest: This bus's own handler answers a stream or channel.
             NoHandler, AmbiguousRoute, Unsupported, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `request`.
         """
-        self._run(lambda: self._bus.notify(subject, body, headers=headers, to=asynchronous(to)))
+        notify: Any = self._bus.notify
+        self._run(lambda: notify(subject, body, headers=headers, to=asynchronous(to)))
 
+    @overload
+    def publish(
+        self,
+        subject: Subject[In, Any],
+        body: In = ...,
+        *,
+        headers: Texts = ...,
+        to: AnyPeer | Iterable[AnyPeer] | None = ...,
+        timeout: float = ...,
+    ) -> None: ...
+    @overload
+    def publish(
+        self,
+        subject: str | int,
+        body: Any = ...,
+        *,
+        headers: Texts = ...,
+        to: AnyPeer | Iterable[AnyPeer] | None = ...,
+        timeout: float = ...,
+    ) -> None: ...
     def publish(
         self,
         subject: AnySubject,
@@ -523,8 +1111,29 @@ class BlockingBus:
             ReservedSubject, LocalProtocolError: The subject or a header is not the application's to use.
             TypeError, ValueError: `timeout`, `to` or `headers` are of a wrong type, or cannot be.
         """
-        self._run(lambda: self._bus.publish(subject, body, headers=headers, to=asynchronous(to), timeout=timeout))
+        publish: Any = self._bus.publish
+        self._run(lambda: publish(subject, body, headers=headers, to=asynchronous(to), timeout=timeout))
 
+    @overload
+    def publish_nowait(
+        self,
+        subject: Subject[In, Any],
+        body: In = ...,
+        *,
+        headers: Texts = ...,
+        to: AnyPeer | Iterable[AnyPeer] | None = ...,
+        timeout: float = ...,
+    ) -> None: ...
+    @overload
+    def publish_nowait(
+        self,
+        subject: str | int,
+        body: Any = ...,
+        *,
+        headers: Texts = ...,
+        to: AnyPeer | Iterable[AnyPeer] | None = ...,
+        timeout: float = ...,
+    ) -> None: ...
     def publish_nowait(
         self,
         subject: AnySubject,
@@ -540,9 +1149,8 @@ class BlockingBus:
             QueueFull: No room in some queue or outbox; the others got it.
             Disconnected, EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `publish`.
         """
-        self._run(
-            called, lambda: self._bus.publish_nowait(subject, body, headers=headers, to=asynchronous(to), timeout=timeout)
-        )
+        publish_nowait: Any = self._bus.publish_nowait
+        self._run(called, lambda: publish_nowait(subject, body, headers=headers, to=asynchronous(to), timeout=timeout))
 
     @overload
     def subscribe(
@@ -650,8 +1258,16 @@ class BlockingBus:
     ) -> BlockingChannel[Out, In]: ...
     @overload
     def channel(
-        self, subject: str | int, *, sends: Any = ..., receives: type[T], timeout: float | None = ..., to: Recipient = ...
+        self, subject: str | int, *, sends: type[In], receives: type[T], timeout: float | None = ..., to: Recipient = ...
+    ) -> BlockingChannel[T, In]: ...
+    @overload
+    def channel(
+        self, subject: str | int, *, receives: type[T], timeout: float | None = ..., to: Recipient = ...
     ) -> BlockingChannel[T, Any]: ...
+    @overload
+    def channel(
+        self, subject: str | int, *, sends: type[In], timeout: float | None = ..., to: Recipient = ...
+    ) -> BlockingChannel[Any, In]: ...
     @overload
     def channel(
         self, subject: str | int, *, sends: Any = ..., receives: Any = ..., timeout: float | None = ..., to: Recipient = ...

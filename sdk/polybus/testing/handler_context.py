@@ -11,7 +11,7 @@ from ..body import JSON
 from ..message import Kind, Message
 
 
-class HandlerContext(Context):
+class HandlerContext(Context[Any]):
     """A `Context` outside of any bus that runs; see `context`."""
 
     __slots__ = ("_state",)
@@ -35,7 +35,7 @@ def context(
     body: Any = None,
     headers: Mapping[str, str] | None = None,
     deadline: float | None = None,
-) -> Context:
+) -> Context[Any]:
     """Make the `Context` with which a test calls a handler: ``await get_user(7, context(identity="ann", state=store))``
 
     Args:

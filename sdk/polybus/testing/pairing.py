@@ -12,8 +12,10 @@ from attrs import evolve
 from .._bus.bus import Bus
 from .._bus.connect import connect
 from ..backoff import Backoff
-from ..errors import BusError
+from ..errors import BusError, LocalProtocolError
 from ..plugins import Admission, Gate, Handshake, Identity, Listening, ListenOptions, ProtocolAdapter
+from ..plugins.features import ProtocolFeatures
+from ..plugins.registry import find_protocol
 from ..transports.memory import Memory
 from .faults import Faults
 
@@ -33,7 +35,8 @@ async def pair(
 ) -> AsyncIterator[Bus]:
     """Join a client to a bus: ``async with pair(bus) as client: assert await client.request("user.get", 7) == ...``
 
-    Both are entered. The exceptions are those of the real transports.
+    Both are entered. The exceptions are those of the real transports. Where both ends of a protocol are clients of a server
+    (NATS), they are clients of a `NatsEngine`.
 
     Args:
         bus: The server's side, with the handlers under test.
@@ -44,9 +47,26 @@ async def pair(
         reconnect: Whether the link comes back after a loss.
 
     Raises:
+        LocalProtocolError: `identity` or `faults` of a protocol whose ends are both clients: its server says who may come in.
         ConnectFailed: (on entering) The faults did not let the connection stand.
         Unauthorized, Forbidden: (on entering) `authenticate` refuses.
     """
+    adapter = find_protocol(protocol, {})
+    if ProtocolFeatures.of(adapter).dials:
+        if identity is not None or faults is not None:
+            raise LocalProtocolError(
+                f"pair(protocol={adapter.name!r}): both are clients of a server, so identity= and faults= have "
+                "no place; connect both to a polybus.testing.NatsEngine, which can be cut, or take another protocol"
+            )
+        from .nats_engine import NatsEngine
+
+        async with (
+            NatsEngine() as engine,
+            bus.connect(engine.url, protocol=protocol, backoff=_BACKOFF),
+            connect(engine.url, protocol=protocol, bus=client, backoff=_BACKOFF) as joined,
+        ):
+            yield joined
+        return
     meeting = _Meeting(identity, reconnect)
     dialled = meeting if faults is None else faults.around(meeting)
     async with (

@@ -21,7 +21,7 @@ from ._stream.dial import dial_tcp, dial_unix, dial_with_preface
 from ._stream.framed import FramedTransport, PendingFramedConnection
 from ._stream.length_prefix import KEEP_ALIVE, LengthFramer, closing_frame, pack_length
 from ._stream.listen import PendingConnection, StreamListener
-from ._stream.sockets import bind_tcp, bind_unix
+from ._stream.sockets import bind_tcp, bind_unix, load_names
 from ._stream.tls import ClientTls, check_server_tls
 from ._stream.transport import StreamTransport, TransportState
 from ._stream.urls import bare_address, unix_path
@@ -214,6 +214,11 @@ class Tcp:
     """``tcp://host:port``"""
 
     name = "tcp"
+
+    @staticmethod
+    def load(serves: bool) -> None:
+        """Import what looking up a name needs; all else is here."""
+        load_names()
 
     def connector(self, url: str) -> Connector:
         """For an address without the protocol."""

@@ -1,13 +1,14 @@
 """WebSockets: ``ws://host/path`` and ``wss://host/path``.
 
-The library `websockets` is loaded when the first connection or listener is made. Compression is off: it costs memory for each
-connection, and a message of 1 KiB may stand for 1 MiB.
+The library `websockets` is loaded when a URL names a WebSocket, or with the first connection or listener. Compression is off:
+it costs memory for each connection, and a message of 1 KiB may stand for 1 MiB.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -16,7 +17,7 @@ from attrs import define, field
 from ..errors import ConnectFailed
 from ..plugins import Connector, DialOptions, Listening, ListenOptions, Transport
 from ._stream.addresses import ServerAddresses
-from ._stream.sockets import bind_tcp, is_loopback
+from ._stream.sockets import bind_tcp, is_loopback, load_names
 from ._stream.tls import ClientTls, check_server_tls
 from ._stream.urls import net_address
 
@@ -61,6 +62,13 @@ class WebSocket:
     """``ws://host:port/path``"""
 
     name = "ws"
+
+    @staticmethod
+    def load(serves: bool) -> None:
+        """Import the library, and our part of it for this side."""
+        for module in ("._stream.listen", "._ws.server") if serves else ("._ws.client",):
+            import_module(module, __package__)
+        load_names()
 
     def connector(self, url: str) -> Connector:
         """For an address without the protocol."""

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 from tests.contract.nats_network import Network, over_a_network
 from tests.loops import ASYNCIO, TRIO, on
+from tests.shares import classes_of, share_out
 
 from .nats_servers import nats_server
 
@@ -26,3 +27,5 @@ TestNatsOfDebianOverTcp = on(ASYNCIO, TRIO, over_a_network(server_of("debian"), 
 TestNatsOfDebianOverWebSocket = on(TRIO, over_a_network(server_of("debian", websocket=True), "ws"))
 TestNewestNatsOverTcp = on(TRIO, over_a_network(server_of("wheel"), "tcp"))
 TestNewestNatsOverWebSocket = on(ASYNCIO, over_a_network(server_of("wheel", websocket=True), "ws"))
+
+share_out(classes_of(globals()))

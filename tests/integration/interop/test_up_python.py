@@ -21,6 +21,7 @@ from polybus.protocols import UProtocol
 from polybus.protocols.uprotocol import id_time_ms
 from polybus.protocols.uprotocol.bodies import ANY
 from tests.support import BOUND
+from tests.unit.opentelemetry.spans import Traces
 
 FOLDER = Path(__file__).parent / "up_python"
 PYTHON = FOLDER / ".venv" / "bin" / "python"
@@ -143,7 +144,9 @@ async def test_up_python_asks_a_bus_over_tcp_and_reads_its_answers(theirs: UpPyt
 
 
 @asynccontextmanager
-async def joined(theirs: UpPython, format: Any, answers: Callable[[bytes], str], **options: Any) -> AsyncIterator[Bus]:
+async def joined(
+    theirs: UpPython, format: Any, answers: Callable[[bytes], str], joining: Bus | None = None, **options: Any
+) -> AsyncIterator[Bus]:
     """A bus that is connected to a service of up-python."""
 
     async def serve(stream: SocketStream) -> None:
@@ -170,7 +173,7 @@ async def joined(theirs: UpPython, format: Any, answers: Callable[[bytes], str],
         group.start_soon(listener.serve, serve)
         port = listener.extra(anyio.abc.SocketAttribute.local_port)
         with anyio.fail_after(BOUND):
-            async with connect(f"uprotocol+tcp://127.0.0.1:{port}", protocol=adapter) as bus:
+            async with connect(f"uprotocol+tcp://127.0.0.1:{port}", protocol=adapter, bus=joining) as bus:
                 yield bus
         group.cancel_scope.cancel()
 
@@ -191,6 +194,22 @@ async def test_a_bus_asks_a_service_of_up_python_over_tcp(theirs: UpPython, form
         with pytest.raises(Unavailable):
             await bus.request("SetCold", asked)
     assert tokens == 4
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("format", FORMATS)
+async def test_the_context_of_a_trace_is_an_attribute_of_the_event_that_up_python_takes(theirs: UpPython, format: Any) -> None:
+    traces, frames = Traces(), list[bytes]()
+
+    def answers(frame: bytes) -> str:
+        frames.append(frame)
+        return "capitals"
+
+    async with joined(theirs, format, answers, traces.bus()) as bus:
+        assert await bus.request("SetHeat", StringValue(value="warm")) == "WARM"
+    asked = traces.span("SetHeat", "CLIENT")
+    assert f"00-{asked.context.trace_id:032x}-{asked.context.span_id:016x}-".encode() in frames[0]
+    assert b"traceparent" in frames[0] and b"polybusheaders" not in frames[0]
 
 
 @pytest.mark.anyio

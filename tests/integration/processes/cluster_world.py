@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
@@ -84,6 +84,8 @@ class World:
     askers: list[Bus] = field(factory=list)
     down: set[NatsServer] = field(factory=set)
     outcomes: Counter[str] = field(factory=Counter)
+    told: deque[str] = field(factory=lambda: deque(maxlen=20))
+    """The last requests that were not answered, and why."""
     pulse: Pulse = field(factory=Pulse)
     figures: list[float] = field(factory=list)
     asked_by: dict[int, Bus] = field(factory=dict)
@@ -199,6 +201,7 @@ class World:
                     answer = await bus.request(subject, number, timeout=timeout)
                 except BusError as error:
                     name = type(error).__name__
+                    self.told.append(f"{number}: {error!r}")
                     self.outcomes[name if name in FINE else repr(error)] += 1
                 else:
                     self.outcomes["good" if answer == number else f"{number}: {answer}"] += 1
@@ -227,7 +230,7 @@ class World:
 
     def check(self, allowed: frozenset[str] = FINE) -> None:
         """Nothing else happened to a request than what may, and nothing was handled twice."""
-        assert set(self.outcomes) <= allowed, self.outcomes
+        assert set(self.outcomes) <= allowed, (self.outcomes, *self.told)
         for word in ("work", "hold", "job"):
             taken = Counter(number for member in (*self.members, *self.gone) for number in member.taken(word))
             assert [number for number, times in taken.items() if times > 1] == []

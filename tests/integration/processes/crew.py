@@ -2,6 +2,7 @@
 
 * ``urls``: where it serves
 * ``fails``: its lifespan raises, in workers
+* ``durations``: its handlers are timed
 * ``run``: arguments of `polybus.run`
 """
 
@@ -20,6 +21,7 @@ import anyio
 
 import polybus
 from polybus import Bus, Cluster, Handshake, Identity
+from polybus.prometheus import Durations
 from polybus.testing._waiting import eventually
 
 
@@ -37,9 +39,12 @@ async def failing(bus: Bus) -> AsyncIterator[None]:
     yield
 
 
-def make_bus(*, fails: bool = False) -> Bus:
+def make_bus(*, fails: bool = False, durations: bool = False) -> Bus:
     """A bus that tells of the process that it is in."""
     bus = Bus(cluster=Cluster(name="shop"), authenticate=by_header, lifespan=failing if fails else None)
+
+    if durations:
+        bus.use(Durations())
 
     @bus.handle("pid")
     async def pid() -> int:
@@ -56,8 +61,9 @@ def make_bus(*, fails: bool = False) -> Bus:
             return True
 
     @bus.handle("publish")
-    async def publish(query: dict[str, Any]) -> None:
+    async def publish(query: dict[str, Any]) -> int:
         await bus.publish(query["subject"], query["body"])
+        return os.getpid()
 
     @bus.handle("ask.user")
     async def ask_user(query: dict[str, Any]) -> Any:
@@ -85,4 +91,8 @@ def make_bus(*, fails: bool = False) -> Bus:
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO)
     options = json.loads(sys.argv[1])
-    polybus.run(make_bus(fails=options.get("fails", False)), *options["urls"], **options["run"])
+    polybus.run(
+        make_bus(fails=options.get("fails", False), durations=options.get("durations", False)),
+        *options["urls"],
+        **options["run"],
+    )

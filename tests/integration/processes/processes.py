@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,7 +23,7 @@ import psutil
 from polybus import Bus
 from tests.support import BOUND, eventually
 
-__all__ = ["BOUND", "MIB", "Process", "control", "eventually", "loop_of", "port_of", "running"]
+__all__ = ["BOUND", "MIB", "Process", "control", "eventually", "loop_of", "marked", "port_of", "running"]
 
 MIB = 1024 * 1024
 
@@ -148,3 +148,13 @@ async def control(bus: Bus) -> dict[str, Any]:
     answer: dict[str, Any] = await bus.request("control", timeout=BOUND)
     answer["counted"] = Counter(answer["counted"])
     return answer
+
+
+def marked(mark: str) -> list[psutil.Process]:
+    """The processes, also of other parents, that have this ``POLYBUS_MARK`` in their environment."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get("POLYBUS_MARK") == mark:
+                found.append(process)
+    return found

@@ -508,6 +508,7 @@ async def test_what_does_not_come_to_its_end_is_not_waited_for(anyio_backend: tu
             await _shake_hands_badly(server, id)
 
 
+@pytest.mark.costly
 def test_every_case_of_ours_has_an_effect(anyio_backend: Any) -> None:
     ours = {id for id in CASES if id.partition("-")[0] in ("ubre", "ubreb", "tcp", "ws")}
     tables = (MESSAGE_EFFECTS, FRAMING_EFFECTS, WEBSOCKET_EFFECTS, HANDSHAKE_EFFECTS)

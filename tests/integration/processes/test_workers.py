@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 import polybus
-from polybus import Backoff, Bus, BusError, Disconnected, LocalProtocolError, Reply, connect
+from polybus import Backoff, Bus, BusError, Disconnected, LocalProtocolError, Reply, Unavailable, connect
 from polybus._bus.worker import Inheritance
 from polybus.cluster.engine import find_server
 from tests.integration.interop.nats_servers import nats_server
@@ -61,7 +61,7 @@ class Crew:
 
     async def ask(self, path: str = "/readyz") -> int:
         """The status of a page, whose text is kept."""
-        async with httpx.AsyncClient() as http:
+        async with httpx.AsyncClient(verify=False) as http:  # it would read all certificates first
             answer = await http.get(f"http://127.0.0.1:{self._port}{path}", timeout=BOUND)
         self.page = answer.text
         return answer.status_code
@@ -125,6 +125,7 @@ async def pid_at(url: str) -> int:
 
 
 @pytest.mark.anyio
+@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 async def test_four_workers_answer_at_the_same_ports(backend: str) -> None:
     async with crew(ANY_PORT, "ubre+tcp://127.0.0.1:0", workers=4, backend=backend) as found:
@@ -159,6 +160,8 @@ async def test_a_worker_that_is_killed_has_a_successor_and_the_others_notice_not
         await found.ready_without(killed)
         assert found.workers[1] != killed
         assert f"worker 1, pid {killed}, has ended (SIGKILL)" in found.process.log()
+        assert f"worker 1, pid {found.workers[1]}, serves in its place" in found.process.log()
+        assert found.process.log().count("serves in its place") == 1
         for bus, pid in at.items():
             if pid != killed:
                 assert await bus.request("pid", timeout=BOUND) == pid
@@ -208,6 +211,7 @@ async def test_the_token_of_the_engine_is_seen_by_nobody() -> None:
 
 
 @pytest.mark.anyio
+@pytest.mark.each_value
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("to", ["supervisor", "all"])
 async def test_at_sigterm_running_requests_are_answered_while_the_engine_is_there(backend: str, to: str) -> None:
@@ -225,6 +229,29 @@ async def test_at_sigterm_running_requests_are_answered_while_the_engine_is_ther
         assert [await reply for reply in replies] == [True] * 8
         assert await found.process.ended() == 0
         await all_gone(processes)
+
+
+@pytest.mark.anyio
+async def test_who_comes_while_a_worker_drains_comes_to_another() -> None:
+    async with crew(ANY_PORT) as found, connect(found.process.url, backoff=NEVER) as client:
+        draining = await client.request("pid", timeout=BOUND)
+        held = client.request("never", timeout=600)
+        await client.request("pid", timeout=BOUND)  # so that it runs
+        os.kill(draining, signal.SIGTERM)
+
+        async def refused() -> bool:
+            try:
+                await client.request("pid", timeout=BOUND)
+            except Unavailable:
+                return True
+            return False
+
+        await eventually(refused, BOUND)
+        for _ in range(20):
+            async with connect(found.process.url) as newcomer:
+                assert await newcomer.request("pid", timeout=BOUND) != draining
+        assert not held.done()
+        held.cancel()
 
 
 @pytest.mark.anyio

@@ -1,9 +1,9 @@
-// Runs a Python program in Pyodide: node run.mjs PYODIDE_FOLDER REPOSITORY PROGRAM WHEEL... [-- ARGUMENT...]
+// Runs Python programs in one Pyodide: node run.mjs PYODIDE_FOLDER REPOSITORY PROGRAM,PROGRAM WHEEL... [-- ARGUMENT...]
 import { readFileSync } from "node:fs";
 import { basename, join } from "node:path";
 import { pathToFileURL } from "node:url";
 
-const [folder, repository, program, ...rest] = process.argv.slice(2);
+const [folder, repository, programs, ...rest] = process.argv.slice(2);
 const end = rest.includes("--") ? rest.indexOf("--") : rest.length;
 const wheels = rest.slice(0, end);
 const args = rest.slice(end + 1);
@@ -16,15 +16,21 @@ for (const wheel of wheels) {
 }
 python.FS.mkdir("/repository");
 python.mountNodeFS("/repository", repository);
-python.runPython(`import importlib, sys; importlib.invalidate_caches(); sys.argv = ["${basename(program)}", *${JSON.stringify(args)}]`);
-// The exit status is the program's last expression or, where it has a coroutine function `main`, what that gives on Pyodide's loop.
+python.runPython("import importlib; importlib.invalidate_caches()");
+// The exit status is a program's last expression or, where it has a coroutine function `main`, what that gives on Pyodide's loop.
+let status = 0;
 try {
-  let status = python.runPython(readFileSync(program, "utf8"), { filename: basename(program) });
-  if (python.globals.has("main")) {
-    status = await python.globals.get("main")();
+  for (const program of programs.split(",")) {
+    const globals = python.toPy({ __name__: "__main__" });
+    python.runPython(`import sys; sys.argv = ["${basename(program)}", *${JSON.stringify(args)}]`);
+    let ended = python.runPython(readFileSync(program, "utf8"), { filename: basename(program), globals });
+    if (globals.has("main")) {
+      ended = await globals.get("main")();
+    }
+    status ||= ended ?? 0;
   }
-  process.exit(status ?? 0); // Pyodide's loop leaves the timers of cancelled calls to the page: Node would wait for them
 } catch (error) {
   console.error(error.message);
-  process.exit(1);
+  status = 1;
 }
+process.exit(status); // Pyodide's loop leaves the timers of cancelled calls to the page: Node would wait for them

@@ -58,5 +58,9 @@ asyncio._set_running_loop(None)  # Pyodide's own always counts as running
 os.chdir("/repository")
 os.environ["POLYBUS_FULL"] = "1"  # of each class the one loop that is left here
 options = ["-p", "no:cacheprovider", "-c", "tests/integration/pyodide/inside.ini", "--rootdir", ".", "-m", "not native"]
+options += [
+    "-W",
+    "ignore:Module already imported:pytest.PytestAssertRewriteWarning",
+]  # by the page's program, which was here before
 left_out = "not trio and not uvloop and not OverTcp and not OverWebSocket and not OverUnix and not asyncio-thread"
 int(pytest.main([*options, "-k", left_out, *sys.argv[1:]]))

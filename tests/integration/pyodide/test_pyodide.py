@@ -20,6 +20,8 @@ WHEELS = HERE / "wheels"
 # Without sockets there is only memory. What has to do with the interpreter and its loop: tasks, turns, the ports of a page.
 SUITE = [
     "tests/unit/handlers/test_handlers.py",
+    "tests/unit/contracts/test_client.py",
+    "tests/unit/contracts/test_wrong_contracts.py",
     "tests/unit/bus/test_lifecycle.py",
     "tests/unit/pubsub/test_publications.py",
     "tests/unit/rpc/test_channels.py",
@@ -61,10 +63,13 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return wheel
 
 
-def run_inside(program: str, wheel: Path, *arguments: str) -> str:
-    """What a program prints in Pyodide."""
+@pytest.fixture(scope="module")
+def output(ours: Path) -> str:
+    """What the page's program prints in Pyodide, and then the tests."""
+    programs = ",".join(str(HERE / name) for name in ("page.py", "suite.py"))
     wheels = sorted(WHEELS.glob("*.whl"))
-    command: list[str | Path] = ["node", HERE / "run.mjs", PYODIDE, ROOT, HERE / program, wheel, *wheels, "--", *arguments]
+    tests = ["-q", *SUITE, *(MORE if FULL else [])]
+    command: list[str | Path] = ["node", HERE / "run.mjs", PYODIDE, ROOT, programs, ours, *wheels, "--", *tests]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900)
     output = done.stdout + done.stderr
     assert done.returncode == 0, "\n".join(line[:300] for line in output.splitlines()[-80:])
@@ -73,11 +78,16 @@ def run_inside(program: str, wheel: Path, *arguments: str) -> str:
 
 @pytest.mark.interop
 @pytest.mark.timeout(920)
-def test_the_unit_tests_of_the_core_pass_inside_pyodide(ours: Path) -> None:
-    output = run_inside("suite.py", ours, "-q", *SUITE, *(MORE if FULL else []))
+def test_the_unit_tests_of_the_core_pass_inside_pyodide(output: str) -> None:
     passed = re.search(r"(\d+) passed", output)
     assert passed is not None
     assert int(passed[1]) > (1000 if FULL else 380), output[-2000:]
+
+
+@pytest.mark.interop
+@pytest.mark.timeout(920)
+def test_a_program_on_the_loop_of_the_page_has_all_verbs(output: str) -> None:
+    assert "names of polybus in Pyodide" in output
 
 
 @pytest.mark.interop
@@ -85,9 +95,3 @@ def test_the_wheel_has_the_javascript_and_its_types(ours: Path) -> None:
     with zipfile.ZipFile(ours) as wheel:
         names = {name.rpartition("/")[2] for name in wheel.namelist()}
     assert {"polybus.js", "polybus.d.ts"} <= names
-
-
-@pytest.mark.interop
-@pytest.mark.timeout(920)
-def test_a_program_on_the_loop_of_the_page_has_all_verbs(ours: Path) -> None:
-    assert "names of polybus in Pyodide" in run_inside("page.py", ours)

@@ -10,6 +10,7 @@ from polybus.spark import BusDataSource
 from polybus.spark.session import start_session
 
 from .support import QUICK
+from .tutorial import Tutorial, play
 
 
 @pytest.fixture(scope="session")
@@ -19,6 +20,12 @@ def spark() -> Iterator[SparkSession]:
     session.dataSource.register(BusDataSource)
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def tutorial(tmp_path_factory: pytest.TempPathFactory) -> Tutorial:
+    """The one command that starts a JVM of its own."""
+    return play(tmp_path_factory.mktemp("tutorial"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -3,36 +3,22 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
-from polybus.cli.app import run
-from tests.house.test_docs import Program, programs
+from .tutorial import DOCS, Tutorial, programs_of
 
 pytestmark = pytest.mark.spark
 
-DOCS = Path(__file__).parents[3] / "docs"
 OURS = "run by tests/integration/spark"
 
 
-def _programs(page: str) -> list[Program]:
-    return programs((DOCS / page).read_text())
-
-
+@pytest.mark.usefixtures("spark")
 def test_the_programs_about_spark_run(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tutorial: Tutorial, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    tutorial = _programs("tutorial/what-happened.md")
-    recording = next(program for program in tutorial if program.file_name == "recorded.py")
-    Path("recorded.py").write_text(recording.text)
-    subprocess.run([sys.executable, "recorded.py"], check=True, timeout=60)
-    assert run(["analyse", "captures", "--out", "analysed"]) == 0
-    said = capsys.readouterr().out
+    monkeypatch.chdir(tutorial.folder)
+    said = tutorial.ended.stdout
     assert '"ok":13' in said
     assert '"frames":32' in said
     assert '"exchanges":15' in said
@@ -41,10 +27,10 @@ def test_the_programs_about_spark_run(
     assert "32 frames: 32 messages" in page
     assert "\n15 exchanges: 13 ok, 2 error\n" in page
     printed = []
-    for program in [*tutorial, *_programs("how-to/spark.md")]:
+    for program in [*programs_of("tutorial/what-happened.md"), *programs_of("how-to/spark.md")]:
         if program.info.endswith(OURS):
             # Workers stay in the folder in which the session was started.
-            text = program.text.replace('load("captures")', f"load({str(tmp_path / 'captures')!r})")
+            text = program.text.replace('load("captures")', f"load({str(tutorial.folder / 'captures')!r})")
             # Yesterday was today, for whoever asks tomorrow; and the day before, should it be midnight now.
             text = text.replace("timedelta(days=1)", "timedelta(days=2)")
             text = text.replace("datetime.now(UTC)", "(datetime.now(UTC) + timedelta(days=1))")
@@ -60,6 +46,6 @@ def test_the_programs_about_spark_run(
 
 
 def test_the_job_of_the_page_is_the_example() -> None:
-    [job] = [program for program in _programs("how-to/spark.md") if "spark-submit" in program.info]
+    [job] = [program for program in programs_of("how-to/spark.md") if "spark-submit" in program.info]
     example = (DOCS.parent / "examples" / "analyse_job.py").read_text()
     assert example.partition("\n\n")[2] == job.text

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shutil
 from collections import Counter
+from contextlib import redirect_stdout
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from polybus.capture import Capture, CaptureError
 from polybus.capture.decoding import decoder
 from polybus.capture.schema import EVENTS, EXCHANGES, FLAG_GAP_BEFORE, FRAMES, QUARANTINE
 from polybus.capture.store.segments import SegmentWriter, segment_name
+from polybus.cli.app import run
 from polybus.spark import Done, Pipeline, load, nanoseconds
 from polybus.spark.report.metric_tables import METRICS
 from polybus.spark.report.metrics import _dead_letters
@@ -32,7 +35,6 @@ from polybus.spark.stages import ingest
 from polybus.spark.stages.ingest import take
 from polybus.spark.stages.manifest import Output, RunCounts
 from polybus.spark.stages.matching import exchanges as matched
-from polybus.spark.stages.pipeline import _metrics_of
 from polybus.spark.stages.storage import Storage
 from tests.unit.capture import rows as frames
 from tests.unit.capture.generator import EXCHANGES as TRUTH
@@ -51,14 +53,20 @@ class Recorded:
     path: Path
     out: Path
     done: Done
+    tables: dict[str, pa.Table]
+    told: dict[str, Any]
+    """Printed by `polybus analyse`, which was that run."""
 
 
 @pytest.fixture(scope="module")
 def recorded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     folder = tmp_path_factory.mktemp("pipeline")
     made = traffic(12_000, ids=32)
-    path = made.write(folder / "capture", rows=200, segment_batches=9)
-    return Recorded(made, path, folder / "out", Pipeline(spark).run(path, folder / "out"))
+    path, out = made.write(folder / "capture", rows=200, segment_batches=9), folder / "out"
+    with redirect_stdout(io.StringIO()) as said:
+        assert run(["analyse", str(path), "--out", str(out), "--json"]) == 0
+    done = Pipeline(spark).run(path, out)  # which finds nothing new
+    return Recorded(made, path, out, done, {table: rows_of(spark, out, table) for table in TABLES}, json.loads(said.getvalue()))
 
 
 def rows_of(spark: SparkSession, out: Path, table: str) -> pa.Table:
@@ -66,13 +74,13 @@ def rows_of(spark: SparkSession, out: Path, table: str) -> pa.Table:
     return rows.sort_by([(name, "ascending") for name in TABLES[table]])
 
 
-def same_tables(spark: SparkSession, one: Path, other: Path) -> None:
+def same_tables(spark: SparkSession, recorded: Recorded, other: Path) -> None:
     for table in TABLES:
-        assert rows_of(spark, one, table).equals(rows_of(spark, other, table)), table
+        assert recorded.tables[table].equals(rows_of(spark, other, table)), table
 
 
-def test_every_pair_latency_and_outcome_is_the_true_one(spark: SparkSession, recorded: Recorded) -> None:
-    found = rows_of(spark, recorded.out, "exchanges")
+def test_every_pair_latency_and_outcome_is_the_true_one(recorded: Recorded) -> None:
+    found = recorded.tables["exchanges"]
     assert found.column_names == EXCHANGES.names
     truth = recorded.made.exchanges
     assert found.num_rows == truth.num_rows
@@ -91,16 +99,16 @@ def test_every_pair_latency_and_outcome_is_the_true_one(spark: SparkSession, rec
     assert +wrong == Counter()
 
 
-def test_every_event_orphan_and_frame_of_the_quarantine_is_there(spark: SparkSession, recorded: Recorded) -> None:
+def test_every_event_orphan_and_frame_of_the_quarantine_is_there(recorded: Recorded) -> None:
     made = recorded.made
-    events = rows_of(spark, recorded.out, "events")
+    events = recorded.tables["events"]
     assert events.column_names == EVENTS.names
     kinds = Counter(zip(events["protocol"].to_pylist(), events["kind"].to_pylist(), strict=True))
     assert dict(kinds) == made.events
-    quarantine = rows_of(spark, recorded.out, "quarantine")
+    quarantine = recorded.tables["quarantine"]
     assert quarantine.column_names == QUARANTINE.names
     assert dict(zip(quarantine["seq"].to_pylist(), quarantine["reason"].to_pylist(), strict=True)) == made.quarantine
-    assert set(rows_of(spark, recorded.out, "orphans")["seq"].to_pylist()) >= set(made.orphans)
+    assert set(recorded.tables["orphans"]["seq"].to_pylist()) >= set(made.orphans)
 
 
 def test_frames_in_are_rows_and_quarantine_and_empty_ones(recorded: Recorded) -> None:
@@ -110,48 +118,28 @@ def test_frames_in_are_rows_and_quarantine_and_empty_ones(recorded: Recorded) ->
     assert counts.exchanges == made.exchanges.num_rows
 
 
-def test_running_again_changes_nothing(spark: SparkSession, recorded: Recorded) -> None:
+def test_running_again_changes_nothing(spark: SparkSession, recorded: Recorded, capsys: pytest.CaptureFixture[str]) -> None:
     before = {path: path.read_bytes() for path in recorded.out.rglob("*.*")}
     stages: list[str] = []
     again = Pipeline(spark, progress=stages.append).run(recorded.path, recorded.out)
     assert again == attrs.evolve(recorded.done, added=RunCounts())
     assert stages == [], "nothing is asked of Spark"
+    assert run(["analyse", str(recorded.path), "--out", str(recorded.out), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["added"]["frames"] == 0
+    assert (told["total"], told["provisional"]) == (recorded.told["total"], recorded.told["provisional"])
     assert {path: path.read_bytes() for path in recorded.out.rglob("*.*")} == before
 
 
-def test_metrics_that_are_missing_or_not_of_the_last_run_are_made_anew(spark: SparkSession, tmp_path: Path) -> None:
-    made = traffic(300)
-    capture, out = made.write(tmp_path / "capture"), tmp_path / "out"
-    pipeline = Pipeline(spark)
-    pipeline.run(capture, out, report=False)
-    (out / "metrics.json").write_text('{"runs": 0}')
-    (out / "report.html").write_text("of another day")
-    again = pipeline.run(capture, out)
-    assert again.added == RunCounts()
-    assert again.metrics["counts"]["frames"] == made.frames
-    assert (out / "report.html").read_text().startswith("<!doctype html>")
-    assert _metrics_of(Output(Storage(out))) == again.metrics
-    (out / "metrics.json").write_text("{")
-    assert _metrics_of(Output(Storage(out))) is None
-
-
-def test_runs_over_what_is_new_give_the_tables_of_a_single_run(spark: SparkSession, recorded: Recorded, tmp_path: Path) -> None:
-    """The capture grows, also in the middle of a segment, and each run takes only what is new."""
-    capture, out = tmp_path / "capture", tmp_path / "out"
-    capture.mkdir()
-    segments = sorted(recorded.path.iterdir())
-    added = []
-    for count in (2, 5, len(segments)):
-        for segment in segments[:count]:
-            shutil.copy(segment, capture)
-            (capture / segment.with_suffix(".open").name).unlink(missing_ok=True)
-        if count < len(segments):  # the next one is half written, and torn
-            half = segments[count].read_bytes()
-            (capture / segments[count].with_suffix(".open").name).write_bytes(half[: len(half) // 2])
-        added.append(Pipeline(spark).run(capture, out, report=False).added.frames)
-    assert all(added)
-    assert sum(added) == recorded.made.frames
-    same_tables(spark, recorded.out, out)
+def test_the_command_that_analyses_a_capture_tells_what_it_has_found(spark: SparkSession, recorded: Recorded) -> None:
+    told, made = recorded.told, recorded.made
+    assert told["total"]["frames"] == told["added"]["frames"] == made.frames
+    assert sum(told["outcomes"].values()) == told["total"]["exchanges"] == made.exchanges.num_rows
+    assert told["added"]["exchanges"] + told["provisional"] == told["total"]["exchanges"]
+    assert told["provisional"] > 0, "the recording may go on"
+    assert Path(told["report"]).read_text().startswith("<!doctype html>")
+    # The session of others is left as it was.
+    assert spark.range(3).count() == 3
 
 
 def test_nothing_is_carried_of_a_recording_that_others_have_outlived(spark: SparkSession, tmp_path: Path) -> None:
@@ -181,9 +169,10 @@ def test_nothing_is_carried_of_a_recording_that_others_have_outlived(spark: Spar
         assert one.sort_by(order).equals(other.sort_by(order)), table
 
 
-def test_a_stream_and_runs_in_between_give_the_tables_of_a_single_run(
+def test_runs_over_what_is_new_and_a_stream_give_the_tables_of_a_single_run(
     spark: SparkSession, recorded: Recorded, tmp_path: Path
 ) -> None:
+    """The capture grows, also in the middle of a segment, and whoever comes next takes only what is new."""
     capture, out = tmp_path / "capture", tmp_path / "out [1]"  # no pattern of names
     capture.mkdir()
     segments = sorted(recorded.path.iterdir())
@@ -191,18 +180,29 @@ def test_a_stream_and_runs_in_between_give_the_tables_of_a_single_run(
     def grow(first: int, last: int) -> None:
         for segment in segments[first:last]:
             shutil.copy(segment, capture)
+            (capture / segment.with_suffix(".open").name).unlink(missing_ok=True)
+        if last < len(segments):  # the next one is half written, and torn
+            half = segments[last].read_bytes()
+            (capture / segments[last].with_suffix(".open").name).write_bytes(half[: len(half) // 2])
 
-    grow(0, 2)
     pipeline = Pipeline(spark)
-    query = pipeline.stream(capture, out, every="200 milliseconds", max_rows=4000)
+    grow(0, 1)
+    first = pipeline.run(capture, out, report=False).added.frames
+    query = pipeline.stream(capture, out, every="1 second", max_rows=2500)
+    grow(1, 3)
     query.processAllAvailable()
-    grow(2, 4)
-    pipeline.run(capture, out, report=False)
-    grow(4, len(segments))
+    streamed = Output(Storage(out)).counts.frames - first
+    grow(3, 4)
+    pipeline.run(capture, out, report=False)  # of which the stream may take something, or all
     query.processAllAvailable()
     query.stop()
     assert query.exception() is None
-    same_tables(spark, recorded.out, out)
+    grow(4, len(segments))
+    last = pipeline.run(capture, out, report=False).added.frames
+    counts = [manifest.counts.frames for manifest in Output(Storage(out)).manifests]
+    assert all((first, streamed, last, *counts))
+    assert (counts[0], counts[-1], sum(counts)) == (first, last, recorded.made.frames)
+    same_tables(spark, recorded, out)
     done = pipeline.report(capture, out)
     assert done.total == recorded.done.total
     assert done.metrics["totals"] == recorded.done.metrics["totals"]
@@ -221,7 +221,7 @@ def test_a_stream_of_events_goes_where_its_reader_wants(spark: SparkSession, rec
 
     assert follow() > 1
     assert follow() == 0, "what was read is not read again"
-    requests = rows_of(spark, recorded.out, "events").to_pylist()
+    requests = recorded.tables["events"].to_pylist()
     wanted = [(row["seq"], row["sub"], row["protocol"]) for row in requests if row["kind"] == "request"]
     found = spark.read.parquet(str(out)).select("seq", "sub", "protocol").collect()
     assert sorted(tuple(row) for row in found) == wanted
@@ -232,10 +232,10 @@ def test_the_data_source_reads_every_table(spark: SparkSession, recorded: Record
     def read(table: str, **options: Any) -> pa.Table:
         return spark.read.format("polybus").options(table=table, **options).load(str(recorded.path)).toArrow()
 
-    events = rows_of(spark, recorded.out, "events")
+    events = recorded.tables["events"]
     assert read("events", rowsPerPartition=4000).sort_by("seq").equals(events)
-    assert read("quarantine").sort_by("seq").equals(rows_of(spark, recorded.out, "quarantine"))
-    assert read("exchanges").sort_by("request_seq").equals(rows_of(spark, recorded.out, "exchanges"))
+    assert read("quarantine").sort_by("seq").equals(recorded.tables["quarantine"])
+    assert read("exchanges").sort_by("request_seq").equals(recorded.tables["exchanges"])
     assert read("raw").sort_by("seq")["frame"].to_pylist() == recorded.made.table["frame"].to_pylist()
     some = read("events", columns="kind, seq", connection="cafe-5")
     assert some.column_names == ["kind", "seq"]
@@ -250,12 +250,20 @@ def test_a_window_of_time_is_read(spark: SparkSession, recorded: Recorded, tmp_p
     wanted = sum(start <= time < end for time in times)
     read = spark.read.format("polybus").options(table="raw", start=str(start), end=str(end)).load(str(recorded.path))
     assert read.count() == wanted
-    done = Pipeline(spark).run(recorded.path, tmp_path / "out", start_ns=start, end_ns=end, report=False)
+    done = Pipeline(spark).run(recorded.path, tmp_path / "all", start_ns=start, end_ns=end, report=False)
     assert done.total.frames + done.total.gaps == wanted
+    # Of one connection there are fewer; gaps belong to all.
+    only: dict[str, Any] = {"start_ns": start, "end_ns": end, "connection": "cafe-2"}
+    done = Pipeline(spark).run(recorded.path, tmp_path / "out", **only, report=False)
+    within = [row for row in recorded.made.table.to_pylist() if start <= row["ts_ns"] < end]
+    gaps = [row for row in within if row["flags"] & FLAG_GAP_BEFORE]
+    assert done.total.gaps == len(gaps) > 0
+    assert done.total.frames == sum(row["conn_id"] == "cafe-2" for row in within if row not in gaps)
+    assert 0 < done.total.frames < wanted
 
 
 def test_filters_are_taken_where_spark_hands_them_down(spark: SparkSession, recorded: Recorded) -> None:
-    events = rows_of(spark, recorded.out, "events")
+    events = recorded.tables["events"]
     middle = events["time_ns"].to_pylist()[5000]
     wanted = sum(
         time >= middle and conn == "cafe-2"
@@ -267,9 +275,9 @@ def test_filters_are_taken_where_spark_hands_them_down(spark: SparkSession, reco
         assert spark.read.format("polybus").load(str(recorded.path)).where(query).count() == wanted > 0
 
 
-def test_one_event_after_the_other_gives_the_same_pairs(spark: SparkSession, recorded: Recorded) -> None:
+def test_one_event_after_the_other_gives_the_same_pairs(recorded: Recorded) -> None:
     made = pa.Table.from_batches(list(matched(Capture(recorded.path), ReadWindow(), 30.0)), schema=EXCHANGES)
-    assert made.sort_by("request_seq").equals(rows_of(spark, recorded.out, "exchanges").cast(EXCHANGES))
+    assert made.sort_by("request_seq").equals(recorded.tables["exchanges"].cast(EXCHANGES))
     begin, end = (recorded.made.table["ts_ns"][place].as_py() for place in (3000, 6000))
     narrow = pa.Table.from_batches(list(matched(Capture(recorded.path), ReadWindow(begin, end, "cafe-2"), 30.0)))
     asked = [row for row in made.to_pylist() if row["conn_id"] == "cafe-2" and begin <= row["request_time_ns"] < end]
@@ -404,32 +412,48 @@ def test_what_cannot_be_read_is_counted_or_with_strict_refused(spark: SparkSessi
     assert {path.name for path in tmp_path.iterdir()} == {"capture", "strict", "out"}
 
 
-def test_what_retention_removes_between_two_runs_is_counted_as_lost(spark: SparkSession, tmp_path: Path) -> None:
-    capture, out = tmp_path / "capture", tmp_path / "out"
+@attrs.frozen
+class Thinned:
+    """A capture of which retention has removed segments between two runs, and what came of the second one."""
+
+    capture: Path
+    out: Path
+    first: Done
+    refused: str
+    done: Done
+
+
+@pytest.fixture(scope="module")
+def thinned(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Thinned:
+    folder = tmp_path_factory.mktemp("thinned")
+    capture, out = folder / "capture", folder / "out"
     _write_segments(capture, "c", range(2))
-    assert Pipeline(spark).run(capture, out, report=False).total.frames == 4
+    first = Pipeline(spark).run(capture, out, report=False)
     _write_segments(capture, "c", range(2, 6))
     for number in range(4):  # two of them have been read
         (capture / segment_name(number, sealed=True)).unlink()
-    with pytest.raises(CaptureError, match="2 stretches cannot be read, the first in segment 2"):
+    with pytest.raises(CaptureError) as refused:
         Pipeline(spark, strict=True).run(capture, out, report=False)
-    done = Pipeline(spark).run(capture, out, report=False)
-    assert (done.added.frames, done.added.lost) == (4, 2)
-    last = Output(Storage(out)).last
+    return Thinned(capture, out, first, str(refused.value), Pipeline(spark).run(capture, out, report=False))
+
+
+def test_what_retention_removes_between_two_runs_is_counted_as_lost(thinned: Thinned) -> None:
+    assert thinned.first.total.frames == 4
+    assert "2 stretches cannot be read, the first in segment 2" in thinned.refused
+    assert (thinned.done.added.frames, thinned.done.added.lost) == (4, 2)
+    last = Output(Storage(thinned.out)).last
     assert last is not None
     assert [loss["segment"] for loss in last.losses] == [2, 3]
 
 
-def test_another_capture_in_the_place_of_the_first_is_not_taken_for_it(spark: SparkSession, tmp_path: Path) -> None:
-    capture, out = tmp_path / "capture", tmp_path / "out"
-    _write_segments(capture, "c", range(3))
-    Pipeline(spark).run(capture, out, report=False)
+def test_another_capture_in_the_place_of_the_first_is_not_taken_for_it(spark: SparkSession, thinned: Thinned) -> None:
+    capture, out = thinned.capture, thinned.out
     shutil.rmtree(capture)
     _write_segments(capture, "d", range(2))
-    with pytest.raises(CaptureError, match="ends with segment 1, and was read up to 2: it is not the same"):
+    with pytest.raises(CaptureError, match="ends with segment 1, and was read up to 5: it is not the same"):
         Pipeline(spark).run(capture, out, report=False)
-    _write_segments(capture, "d", range(2, 5))
-    with pytest.raises(CaptureError, match="its segment 2 is of the recording d, and was of c; analyse into a new folder"):
+    _write_segments(capture, "d", range(2, 7))
+    with pytest.raises(CaptureError, match="its segment 5 is of the recording d, and was of c; analyse into a new folder"):
         Pipeline(spark).run(capture, out, report=False)
 
 

@@ -132,6 +132,11 @@ class Tab:
         await self._browser.tell("Page.navigate", self._session, url=url)
         await self.until("document.readyState === 'complete' && !globalThis.left")
 
+    async def block(self, *urls: str) -> None:
+        """Fetch nothing of these, with `*` for anything, from now on."""
+        await self._browser.tell("Network.enable", self._session)
+        await self._browser.tell("Network.setBlockedURLs", self._session, urls=[*urls])
+
     async def run(self, script: str) -> Any:
         """The value of an expression, awaited where it is a promise.
 

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from .support import OverAsgi
+
 _without_uvloop = pytest.mark.skipif(find_spec("uvloop") is None, reason="uvloop is not installed")
 
 
@@ -19,3 +21,9 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     """Runs a test that is marked `anyio` once on each of them."""
     backend: tuple[str, dict[str, Any]] = request.param
     return backend
+
+
+@pytest.fixture(params=[pytest.param("auto", id="adopted"), pytest.param(OverAsgi, id="asgi")])
+def way(request: pytest.FixtureRequest) -> Any:
+    """``ws=`` of uvicorn: its own, whose connections are taken over, and one whose connections stay with it."""
+    return request.param

@@ -29,8 +29,8 @@ class Attached:
         return self._bus.peers
 
 
-def attached(make: Any, *, path: str = "/bus", transport: str = "ws") -> Any:
-    """By a bus that is attached to a FastAPI application."""
+def attached(make: Any, *, path: str = "/bus", transport: str = "ws", **how: Any) -> Any:
+    """By a bus that is attached to a FastAPI application, under uvicorn with these options."""
     suite = protocol_suite(make)
 
     class UnderUvicorn(suite):  # type: ignore[misc, valid-type]
@@ -38,7 +38,7 @@ def attached(make: Any, *, path: str = "/bus", transport: str = "ws") -> Any:
         async def serving(self, bus: Bus, **options: Any) -> AsyncIterator[Any]:
             app = FastAPI()
             attach(app, bus, path, protocol=self.adapter, **options)
-            async with running(app) as server:
+            async with running(app, **how) as server:
                 url = f"{self.adapter.name}+{transport}://127.0.0.1:{server.port}{path}"
                 yield Attached(bus, url), dialler(url, self.adapter)
 

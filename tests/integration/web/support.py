@@ -15,10 +15,15 @@ from typing import Any
 
 import anyio
 import uvicorn
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from tests.support import BOUND
 
-__all__ = ["BOUND", "Program", "Uvicorn", "running"]
+__all__ = ["BOUND", "OverAsgi", "Program", "Uvicorn", "running"]
+
+
+class OverAsgi(WebSocketsSansIOProtocol):
+    """uvicorn's own, derived: a class that may have plans of its own, so its connections are not adopted."""
 
 
 @asynccontextmanager

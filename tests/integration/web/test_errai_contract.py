@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from polybus.protocols import Jrep
+from tests.shares import take_turns
 
 from .contract import alone, attached
 
@@ -18,3 +19,5 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
 TestWebSocketInAnApplication = attached(Jrep, path="/", transport="http")
 TestEventsAlone = alone(Jrep, "?channel=events")
 TestPollsAlone = alone(Jrep, "?channel=poll")
+
+take_turns({"events": TestEventsAlone, "polls": TestPollsAlone})

@@ -6,6 +6,7 @@ import pytest
 
 from polybus.protocols import Csb, Jrep, UProtocol
 from tests.integration.web.contract import attached
+from tests.shares import classes_of, take_turns
 
 
 @pytest.fixture(scope="module")
@@ -17,3 +18,5 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
 TestCsb = attached(Csb)
 TestJrep = attached(Jrep)
 TestUProtocol = attached(lambda: UProtocol(format="protobuf"))
+
+take_turns(classes_of(globals()))

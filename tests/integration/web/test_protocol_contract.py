@@ -4,6 +4,9 @@ from polybus.protocols import Ubre
 from tests.loops import ASYNCIO, UVLOOP, on
 
 from .contract import attached
+from .support import OverAsgi
 
 TestUbreJson = on(ASYNCIO, attached(Ubre))
 TestUbreBinary = on(UVLOOP, attached(lambda: Ubre(format="binary")))
+TestUbreJsonOverAsgi = on(ASYNCIO, attached(Ubre, ws=OverAsgi))
+TestUbreBinaryOverAsgi = on(UVLOOP, attached(lambda: Ubre(format="binary"), ws=OverAsgi))

@@ -55,22 +55,28 @@ async def stopped_with_a_hundred_running(server: Process) -> Counter[str]:
     return outcomes
 
 
+@pytest.fixture(params=[{}, {"ws": "wsproto"}], ids=["adopted", "asgi"])
+def run(request: pytest.FixtureRequest) -> Any:
+    """Options for uvicorn: with the second one it keeps its connections."""
+    return request.param
+
+
 @pytest.mark.parametrize("mounted", [False, True], ids=["app", "mounted"])
-async def test_a_hundred_running_handlers_answer_before_the_server_goes(mounted: bool) -> None:
-    async with running("tests.integration.web.server", **{"with": "polybus", "mounted": mounted}) as server:
+async def test_a_hundred_running_handlers_answer_before_the_server_goes(run: Any, mounted: bool) -> None:
+    async with running("tests.integration.web.server", **{"with": "polybus", "mounted": mounted, "run": run}) as server:
         assert await stopped_with_a_hundred_running(server) == {"answered": 100}
         assert await server.ended() == 0
         assert server.log() == ""
 
 
-async def test_under_plain_uvicorn_all_of_them_are_lost_and_the_askers_are_told() -> None:
-    async with running("tests.integration.web.server", **{"with": "uvicorn"}) as server:
+async def test_under_plain_uvicorn_all_of_them_are_lost_and_the_askers_are_told(run: Any) -> None:
+    async with running("tests.integration.web.server", **{"with": "uvicorn", "run": run}) as server:
         assert await stopped_with_a_hundred_running(server) == {"lost": 100}
         assert await server.ended() == -signal.SIGTERM
 
 
-async def test_clients_are_told_to_go_elsewhere_and_new_ones_find_nobody() -> None:
-    async with running("tests.integration.web.server", **{"with": "polybus"}) as server:
+async def test_clients_are_told_to_go_elsewhere_and_new_ones_find_nobody(run: Any) -> None:
+    async with running("tests.integration.web.server", **{"with": "polybus", "run": run}) as server:
         url = server.url.removeprefix("ubre+")
         async with connect(server.url, headers=HEADERS, wait=30) as client:
             async with websockets.connect(url, additional_headers=HEADERS, proxy=None) as socket:
@@ -89,8 +95,8 @@ async def test_clients_are_told_to_go_elsewhere_and_new_ones_find_nobody() -> No
                 pass
 
 
-async def test_handlers_that_do_not_end_and_peers_that_do_not_read_hold_nobody_up_for_longer_than_the_drain() -> None:
-    options = {"with": "polybus", "run": {"drain": 0.3}, "limits": {"close_timeout": 0.2}}
+async def test_handlers_that_do_not_end_and_peers_that_do_not_read_hold_nobody_up_for_longer_than_the_drain(run: Any) -> None:
+    options = {"with": "polybus", "run": {"drain": 0.3, **run}, "limits": {"close_timeout": 0.2}}
     async with running("tests.integration.web.server", **options) as server, AsyncExitStack() as stack:
         client = await stack.enter_async_context(connect(server.url, headers=HEADERS, wait=30))
         http = await stack.enter_async_context(httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}"))
@@ -110,8 +116,8 @@ async def test_handlers_that_do_not_end_and_peers_that_do_not_read_hold_nobody_u
         assert await server.ended() == 0
 
 
-async def test_a_second_signal_ends_at_once() -> None:
-    async with running("tests.integration.web.server", **{"with": "polybus", "run": {"drain": 1000}}) as server:
+async def test_a_second_signal_ends_at_once(run: Any) -> None:
+    async with running("tests.integration.web.server", **{"with": "polybus", "run": {"drain": 1000, **run}}) as server:
         async with connect(server.url, headers=HEADERS, wait=30) as client:
             async with websockets.connect(server.url.removeprefix("ubre+"), additional_headers=HEADERS, proxy=None) as socket:
                 reply = client.request("never", timeout=100)

@@ -15,6 +15,8 @@ from attrs import frozen
 from polybus import (
     BadRequest,
     Bus,
+    CallNext,
+    Channel,
     Code,
     ConnectFailed,
     Context,
@@ -303,6 +305,38 @@ async def test_streams_and_channels_cross_where_the_route_says_so_and_end_on_bot
         await stopped.wait()
         with pytest.raises(NoHandler):
             await ground.asker.request("n.count", 1)
+
+
+@bounded
+async def test_middleware_sees_what_crosses_under_the_source_of_its_route() -> None:
+    server, seen = Bus(), set[tuple[str, str | int]]()
+
+    @server.handle("count")
+    async def count(body: int) -> AsyncIterator[int]:
+        yield body
+
+    @server.handle("echo")
+    async def echo(channel: Channel[int, int]) -> None:
+        await channel.send(await channel.receive())
+
+    @server.handle("double")
+    async def double(body: int) -> int:
+        return 2 * body
+
+    async def note(message: Message, ctx: Context, call_next: CallNext) -> Any:
+        seen.add((message.kind.value, ctx.pattern))
+        return await call_next(message)
+
+    kinds = {"request", "stream", "channel"}
+    async with bridged(Route("n.{what}", "{what}", kinds), server=server) as ground:
+        ground.left.use(note)
+        assert await ground.asker.request("n.double", 2) == 4
+        async with ground.asker.stream("n.count", 7) as numbers:
+            assert [number async for number in numbers] == [7]
+        async with ground.asker.channel("n.echo") as channel:
+            await channel.send(1)
+            assert await channel.receive() == 1
+    assert seen == {("request", "n.{what}"), ("open", "n.{what}")}
 
 
 @bounded

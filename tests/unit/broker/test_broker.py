@@ -319,7 +319,7 @@ async def test_what_happens_is_told_and_counted() -> None:
                         assert (await other.receive()).startswith(b"HTTP/1.1 404")
                     await stream.send(b"ics HTTP/1.1\r\nHost: x\r\n\r\n")
                     text = b""
-                    while b'clients{server="A"} 1' not in text:
+                    while b'clients{server="A"} 1.0' not in text:
                         text += await stream.receive()
                 assert text.startswith(b"HTTP/1.1 200 OK\r\ncontent-type: text/plain; version=0.0.4")
             await eventually(lambda: broker.stats().clients == 0)

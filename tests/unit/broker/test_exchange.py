@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from attrs import fields
+from prometheus_client.parser import text_string_to_metric_families
 
 from polybus.broker.client_states import Stage
 from polybus.broker.exchange import Exchange
 from polybus.broker.participants import Client, Server
 from polybus.broker.registry import REST
-from polybus.broker.stats import prometheus_text
+from polybus.broker.stats import BrokerStats
 from polybus.errors import TooLarge
+from polybus.prometheus.broker import broker_text
 
 from .test_table import Wire, made_exchange
 
@@ -408,14 +411,15 @@ def test_numbers_for_prometheus() -> None:
     _, client = entered(exchange)
     exchange.from_client(client, [REQUEST, b""])
     exchange.from_server(server, [b"xx"])
-    text = prometheus_text(exchange.registry.stats())
-    lines = text.splitlines()
-    assert "polybus_broker_clients 1" in lines
-    assert "polybus_broker_to_servers_total 1" in lines
-    assert 'polybus_broker_server_clients{server="a\\"b\\\\"} 1' in lines
-    assert 'polybus_broker_dropped_total{reason="truncated"} 2' in lines
-    names = [line.split()[2] for line in lines if line.startswith("# TYPE")]
-    assert len(names) == len(set(names))
+    found = {family.name: family for family in text_string_to_metric_families(broker_text(exchange.registry.stats()))}
+    samples = {sample.name: sample for family in found.values() for sample in family.samples}
+    assert samples["polybus_broker_clients"].value == 1
+    assert samples["polybus_broker_clients_accepted_total"].value == 1
+    assert samples["polybus_broker_to_servers_total"].value == 1
+    assert samples["polybus_broker_server_clients"][:3] == ("polybus_broker_server_clients", {"server": 'a"b\\'}, 1)
+    assert samples["polybus_broker_dropped_total"][:3] == ("polybus_broker_dropped_total", {"reason": "truncated"}, 2)
+    assert len(found) == len(fields(BrokerStats))
+    assert all(family.documentation.endswith(".") for family in found.values())
 
 
 def test_a_server_that_introduces_itself_learns_who_its_earlier_clients_are() -> None:

@@ -33,7 +33,7 @@ async def test_a_request_that_a_drained_bus_has_not_read_was_not_handled_and_say
                 answered.add(mine)
 
     for _ in range(20):
-        server = Bus()
+        server, connected = Bus(), set[Bus]()
 
         @server.handle("work")
         async def work(n: int) -> None:
@@ -42,16 +42,17 @@ async def test_a_request_that_a_drained_bus_has_not_read_was_not_handled_and_say
         async with server.serve(url) as listener, anyio.create_task_group() as group:
             buses = [Bus() for _ in range(4)]
             for bus in buses:
-                group.start_soon(live, bus, listener.url, ask)
+                group.start_soon(live, bus, listener.url, ask, connected)
             good = len(answered)
-            await eventually(lambda: len(answered) > good + 40)  # noqa: B023
+            await eventually(lambda: len(connected) == len(buses) and len(answered) > good + 40)  # noqa: B023
             await server.drain(timeout=20)
             group.cancel_scope.cancel()
     assert handled == answered
 
 
-async def live(bus: Bus, url: str, ask: object) -> None:
+async def live(bus: Bus, url: str, ask: object, connected: set[Bus]) -> None:
     async with connect(url, bus=bus, backoff=Backoff(attempts=0)), anyio.create_task_group() as group:
+        connected.add(bus)
         for _ in range(4):
             group.start_soon(ask, bus)  # type: ignore[arg-type]
 

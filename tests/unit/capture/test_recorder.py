@@ -580,6 +580,7 @@ def _is_there(process: int) -> bool:
     return b") Z " not in Path(f"/proc/{process}/stat").read_bytes()  # that nobody waits for
 
 
+@pytest.mark.each_value
 @pytest.mark.native
 @pytest.mark.parametrize("moment", range(KILLS))
 @pytest.mark.parametrize("where", ["between writes of a thread", "within a write of a thread", "beside a writer", "both"])
@@ -848,6 +849,18 @@ def test_what_the_writer_logs_is_logged_here(tmp_path: Path, caplog: pytest.LogC
     assert "was removed while it was written: 1 frames are lost" in caplog.text
     assert recorder.stats().dropped == 1
     assert _gaps(_rows(tmp_path)) == [{"gap": "disk", "frames": 1, "error": "the file was removed while it was written"}]
+
+
+def test_a_folder_that_was_removed_with_all_that_held_it_is_not_made_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with _opened(tmp_path / "held" / "captures", apart=True) as recorder:
+        until(lambda: (tmp_path / "held" / "captures").exists())
+        shutil.rmtree(tmp_path / "held")
+        recorder.take((_end(), 0, _frame(1), None))
+        until(lambda: recorder.stats().dropped == 1)
+    assert "No such file or directory" in caplog.text
+    assert not (tmp_path / "held").exists()
 
 
 def test_a_recorder_uses_a_process_unless_a_function_of_the_application_blanks(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from polybus.cli.app import run
 from tests.support import free_port
-from tests.unit.cli.support import COMMAND, one_line, serving
+from tests.unit.cli.support import APP, COMMAND, one_line, serving
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +51,20 @@ def test_a_peer_that_says_no_is_status_1_and_one_line(
     assert status == 1
     assert says in text
     assert "secret" not in text
+
+
+def test_where_the_body_was_left_out_the_refusal_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stream = """
+@bus.handle("count")
+async def count(to: int) -> AsyncIterator[int]:
+    yield to
+"""
+    with serving(tmp_path, app="from collections.abc import AsyncIterator\n" + APP + stream) as (real, _):
+        for command, subject in (("request", "greet"), ("stream", "count")):
+            status, said = one_line(capsys, command, real, subject)
+            assert status == 1 and "got `null`; no BODY was given, for example " in said
+            status, said = one_line(capsys, command, real, subject, "{}")
+            assert status == 1 and "does not fit" in said and "BODY" not in said
 
 
 def test_headers_on_a_wire_without_any_are_status_2(url: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,8 +11,9 @@ import anyio
 import pytest
 from rich.console import Console
 
+from polybus import spark
 from polybus.cli.app import run
-from polybus.cli.demo import _groups, _legend, _steps, _summary
+from polybus.cli.matrix import groups_of, legend, steps_of, summary
 from polybus.demo import backend, console, workers
 from polybus.demo.backend import SABOTAGE
 from polybus.demo.certificates import Certificate, with_openssl, with_trustme
@@ -100,8 +101,8 @@ def test_over_http_a_server_that_can_begin_something_plays_every_step(
 def test_the_table_of_all_rows_fits_a_terminal_and_names_every_step() -> None:
     runs = [RowRun.of(row) for row in all_rows()]
     paper = Console(width=80, file=io.StringIO(), record=True)
-    for group in _groups(runs):
-        paper.print(_summary(group), _legend(_steps(group)))
+    for group in groups_of(runs):
+        paper.print(summary(group), legend(steps_of(group)))
     shown = " ".join(paper.export_text().split())
     assert "…" not in shown
     for number, name in enumerate(STEPS, start=1):
@@ -114,6 +115,17 @@ def test_the_demo_for_people_ends_with_a_table_and_a_verdict(capsys: pytest.Capt
     out = capsys.readouterr().out
     assert "ubre json memory" in out
     assert f"{len(STEPS)} of {len(STEPS)} steps held over 1 wires" in out
+
+
+def test_without_spark_the_demo_says_what_to_install_with_the_extra_in_its_brackets(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing() -> None:
+        raise ImportError("the pipeline needs pyspark: pip install 'polybus[spark]'")
+
+    monkeypatch.setattr(spark, "check_java", missing)
+    assert run(["demo", "--only", "memory,json", "--report", str(tmp_path / "new")]) == 0
+    assert "no report of it: the pipeline needs pyspark: pip install 'polybus[spark]'" in capsys.readouterr().out
 
 
 def test_every_sabotage_is_known_here() -> None:
@@ -130,7 +142,7 @@ def test_a_back_end_that_misbehaves_is_seen_where_it_does(
     assert _failed(json.loads(capsys.readouterr().out)) == BROKEN_STEPS[sabotage]
 
 
-def test_a_process_that_misbehaves_is_status_1_and_is_told_in_the_summary() -> None:
+def test_a_process_that_misbehaves_is_status_1_and_is_told_in_thesummary() -> None:
     command = [*COMMAND, "demo", "--only", "tcp,json", "--sabotage", "lies"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 1

@@ -6,10 +6,13 @@ import json
 import signal
 import subprocess
 from collections.abc import Iterator
+from typing import Literal
 
 import pytest
 
+from polybus import DeadlineExceeded
 from polybus.cli.app import run
+from polybus.cli.problems import describe
 from tests.unit.cli.support import COMMAND, one_line, serving
 
 APP = """
@@ -74,6 +77,12 @@ def test_a_stream_that_takes_too_long_is_status_1(url: str, capsys: pytest.Captu
     assert run(["stream", url, "tick", "--timeout", "0.2"]) == 1
     out, err = capsys.readouterr()
     assert out == "1\n" and "--timeout" in err
+
+
+@pytest.mark.parametrize("where", ["local", "remote"])
+def test_whoever_says_first_that_the_time_is_over_the_option_is_named(where: Literal["local", "remote"]) -> None:
+    text, status = describe(DeadlineExceeded("tick", 0.2, where, "the deadline passed" if where == "remote" else ""))
+    assert status == 1 and "--timeout" in text
 
 
 def test_ctrl_c_is_the_orderly_end_of_a_stream(url: str) -> None:

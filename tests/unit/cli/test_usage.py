@@ -24,6 +24,8 @@ BAD_PEM = "no certificate"
         (f"request {URL}", "'SUBJECT'"),
         (f"request {URL} a 1 2", "polybus request --help"),
         (f"request {URL} a {{", "BODY is not JSON"),
+        (f"request {URL} a --token abc", "--header 'authorization: Bearer TOKEN'"),
+        (f"serve app:bus {URL} --token abc", "No such option: --token (Possible"),
         (f"request {URL} a Ann", "'\"like this\"'"),
         (f"request {URL} a --timeout soon", "--timeout"),
         (f"request {URL} a --timeout -1", "--timeout"),

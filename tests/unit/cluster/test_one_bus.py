@@ -3,11 +3,25 @@
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from typing import Any
 
 import anyio
 import pytest
 
-from polybus import Bus, Channel, Context, Disconnected, Forbidden, Identity, NoHandler, RequestError, User, connect
+from polybus import (
+    Bus,
+    CallNext,
+    Channel,
+    Context,
+    Disconnected,
+    Forbidden,
+    Identity,
+    Message,
+    NoHandler,
+    RequestError,
+    User,
+    connect,
+)
 from polybus.errors import Code
 from polybus.testing import NatsEngine, cluster
 from tests.support import BOUND, eventually
@@ -251,11 +265,46 @@ async def test_a_user_is_asked_told_and_found_at_any_node(engine: NatsEngine) ->
             assert await one.request("payment.confirm", {"sum": 1}, to=there) is True
             (listed,) = await one.present("build.done")
             assert listed.id == there.id
+            await one.publish("build.done", 3, to=listed)
+            await one.publish("build.done", 4, to=await one.present("build.done"))
+            await eventually(lambda: sorted(told) == [1, 2, 3, 4])
+            await one.notify("payment.confirm", {"sum": 1}, to=there)
+            async with one.stream("numbers", 3, to=there) as items:
+                assert [item async for item in items] == [0, 1, 2]
+            with pytest.raises(TypeError, match="await bus.publish"):
+                one.publish_nowait("build.done", 5, to=there)
             found = await one.nodes()
             assert found.complete
             assert sorted(node.clients for node in found) == [0, 1]
         await is_online(ann, False)
         assert len(await one.present("build.done")) == 0
+
+
+async def test_what_a_node_passes_on_to_its_clients_is_one_pattern_for_middleware(engine: NatsEngine) -> None:
+    one, two = Bus(cluster=engine.url), Bus(cluster=engine.url, authenticate=lambda handshake: "ann")
+    page, seen = Bus(), set[str | int]()
+
+    @page.handle("numbers")
+    async def numbers(n: int) -> AsyncIterator[int]:
+        yield n
+
+    @two.use
+    async def note(message: Message, ctx: Context, call_next: CallNext) -> Any:
+        seen.add(ctx.pattern)
+        return await call_next(message)
+
+    async with cluster(one, two, url=engine.url), two.serve("ubre+memory://one-bus-patterns"):
+        async with connect("ubre+memory://one-bus-patterns", bus=page):
+            ann = one.user("ann")
+            await is_online(ann)
+            for number in range(3):
+                with pytest.raises(NoHandler):
+                    await ann.request(f"page.{number}")
+            with pytest.raises(NoHandler):
+                await ann.request("//1/2/3")
+            async with ann.stream("numbers", 7) as items:
+                assert [item async for item in items] == [7]
+    assert seen == {">"}
 
 
 async def test_what_a_client_asks_goes_on_to_the_cluster_where_the_bus_forwards_it(engine: NatsEngine) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import re
 
 import pytest
 
 from polybus import Backoff, Bus, Unauthorized, connect
+from polybus._bus.bus import parts_of
 from polybus.plugins import Handshake
 from tests.support import bounded, eventually
 
@@ -15,6 +17,7 @@ MANY = 1000
 RECONNECTS = 10
 
 
+@pytest.mark.costly
 @bounded
 async def test_a_thousand_misfits_a_thousand_refused_tokens_and_ten_reconnects_are_forty_lines_each_useful(
     caplog: pytest.LogCaptureFixture,
@@ -35,6 +38,8 @@ async def test_a_thousand_misfits_a_thousand_refused_tokens_and_ten_reconnects_a
                 server.url, headers={"authorization": "Bearer good-token"}, backoff=Backoff(initial=0.001, maximum=0.002)
             ) as client,
         ):
+            for each in (bus, client):  # what is logged of a machine that has other work to do is another test's
+                parts_of(each).services.running.workers.stalls.clock = lambda: 0.0
             for number in range(MANY):
                 await client.publish(f"count.{number}", "no")
             await eventually(lambda: bus.stats().dropped == MANY)
@@ -51,12 +56,12 @@ async def test_a_thousand_misfits_a_thousand_refused_tokens_and_ten_reconnects_a
     links, refused, misfits = (
         [text for name, text in lines if name == wanted] for wanted in ("polybus.link", "polybus.security", "polybus")
     )
-    assert len(links) + len(refused) + len(misfits) == len(lines)
-    assert all("ubre+memory://bad-day" in text and ("maintenance" in text or "is back" in text) for text in links)
-    assert all("UNAUTHENTICATED: not authenticated; it brought authorization" in text for text in refused)
-    assert all(
-        "does not fit" in text and ".count and is skipped" in text and "expected `int`" in text.lower() for text in misfits
-    )
+    assert len(links) + len(refused) + len(misfits) == len(lines), lines
+    assert [text for text in links if not ("ubre+memory://bad-day" in text and re.search("maintenance|is back", text))] == []
+    assert [text for text in refused if "UNAUTHENTICATED: not authenticated; it brought authorization" not in text] == []
+    assert [
+        text for text in misfits if not re.search(r"does not fit.*\.count and is skipped.*expected `int`", text, re.I | re.S)
+    ] == []
     assert f"{MANY - 3} more" in refused[-1] and f"{MANY - 1} more" in misfits[-1]
     assert not any(record.exc_info for record in caplog.records)
     assert "-token" not in caplog.text

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.from_thread
@@ -33,6 +33,9 @@ from polybus import (
 )
 from polybus.testing import pair
 from tests.support import bounded, eventually, let_expire
+
+if TYPE_CHECKING:
+    from decimal import Decimal
 
 pytestmark = pytest.mark.anyio
 
@@ -638,3 +641,11 @@ async def test_a_check_of_the_applications_own_that_fails_is_a_body_that_does_no
             async with client.channel("sums") as channel:
                 await channel.send({"number": 1})
                 await anext(channel)
+
+
+def test_a_result_may_be_for_type_checkers_alone_where_the_other_annotations_are_no_texts() -> None:
+    async def priced(query: int) -> "Decimal": ...  # type: ignore[empty-body]
+
+    bus = Bus()
+    bus.handle("price")(priced)
+    assert repr(bus) == "<Bus not entered, 1 handler>"

@@ -316,7 +316,7 @@ def test_what_is_no_number_of_calls_is_refused_at_registration() -> None:
     with pytest.raises(ValueError, match="running=0: at least 1"):
         bus.handle("work", running=0)
     with pytest.raises(TypeError, match=r"running=2\.5: a whole number, not float"):
-        bus.handle("work", running=2.5)  # type: ignore[arg-type]
+        bus.handle("work", running=2.5)  # type: ignore[call-overload]
 
 
 @bounded

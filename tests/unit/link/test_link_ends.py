@@ -98,6 +98,26 @@ async def test_a_transport_that_reports_its_end_twice_and_late_does_not_end_the_
 
 
 @bounded
+@pytest.mark.parametrize("full", [False, True], ids=["", "with_a_full_connection"])
+async def test_what_is_asked_and_published_while_the_protocol_ends_a_connection_goes_to_the_next_one(full: bool) -> None:
+    server, connector, limits = answering(), Talkative("asked-meanwhile"), Limits(bad_messages=3)
+    async with server.serve("ubre+memory://asked-meanwhile"), server.subscribe("news") as news:
+        async with connect(connector, protocol="ubre", backoff=SOON, limits=limits) as bus:
+            await bus.peers[0].extended()
+            first = connector.receivers[0]
+            if full:
+                first.pause_writing()
+            first.frames_received([b"no frame of UBRE"] * 4)
+            reply = bus.request("echo", "meanwhile")
+            await bus.publish("news", "meanwhile")
+            if full:
+                first.resume_writing()
+            assert await reply == "meanwhile"
+            assert (await news.receive(BOUND)).body == "meanwhile"
+            assert bus.stats().reconnects == 1
+
+
+@bounded
 async def test_an_attempt_that_was_given_up_may_report_its_end_after_the_next_one_is_up() -> None:
     server, connector = answering(), Talkative("given-up")
     async with server.serve("ubre+memory://given-up"), connect(connector, protocol="ubre", backoff=SOON) as bus:
@@ -129,6 +149,7 @@ async def test_a_transport_that_cannot_be_cut_is_given_up_and_the_bus_keeps_hous
                 await reply
             assert await bus.request("echo", times) == times
             assert bus.stats().reconnects == times
+        await server.drain(timeout=0)  # what is endless there has not been told
     assert [record.message for record in caplog.records if "could not be cut" in record.message]
     assert not [record.message for record in caplog.records if "background task" in record.message]
 

@@ -75,6 +75,7 @@ async def test_the_failure_of_a_request_that_nobody_awaits_is_logged_once(caplog
     async def fine() -> int:
         return 1
 
+    gc.collect()  # what earlier tests have left is told before
     with caplog.at_level(logging.ERROR, "polybus"):
         async with pair(bus) as client:
             _ = client.request("nope")
@@ -93,3 +94,27 @@ async def test_the_failure_of_a_request_that_nobody_awaits_is_logged_once(caplog
     assert len(said) == 2
     assert all("was never awaited, and failed: NoHandler" in text for text in said)
     assert {text.split("'")[1] for text in said} == {"nope", "local.nope"}
+
+
+async def test_a_reply_that_is_used_as_the_answer_says_that_it_is_to_be_awaited() -> None:
+    bus = Bus()
+
+    @bus.handle("work")
+    async def work() -> dict[str, int]:
+        return {"id": 7}
+
+    says = r"await it for the answer; reply\.wait\(\) gives a coroutine"
+    async with pair(bus) as client:
+        reply: Any = client.request("work")
+        uses: list[Callable[[], Any]] = [
+            lambda: reply["id"],
+            lambda: list(reply),
+            lambda: reply.name,
+            lambda: reply.add_done_callback(print),
+        ]
+        for use in uses:
+            with pytest.raises((TypeError, AttributeError), match=says):
+                use()
+        assert repr(reply) == "<Reply 'work' pending: await it; a task takes reply.wait()>"
+        assert not hasattr(reply, "_polybus_nothing")
+        assert await reply == {"id": 7}

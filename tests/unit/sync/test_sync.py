@@ -122,7 +122,7 @@ def test_what_the_type_checkers_know(bus: sync.Bus) -> None:
     assert_type(bus.request("user.get", {"id": 7}, returns=User), User)
     assert_type(bus.request("user.get", {"id": 7}), Any)
     assert_type(bus.stream("count", 1, returns=int), BlockingChannel[int, Any])
-    assert_type(bus.channel("add", sends=int, receives=int), BlockingChannel[int, Any])
+    assert_type(bus.channel("add", sends=int, receives=int), BlockingChannel[int, int])
     assert_type(bus.peers[0].request(GET_USER, GetUser(7)), User)
     assert_type(bus.subscribe("news", returns=int), BlockingSubscription[int])
     assert_type(bus.peers[0].subscribe(GET_USER), BlockingSubscription[GetUser])
@@ -235,6 +235,7 @@ def test_the_twin_has_every_verb_that_is_documented_but_those_that_register_or_o
         "relay",
         "forward",
         "use",
+        "dependencies",
         "handle_tunnels",
         "cluster",
         "as_",
@@ -465,6 +466,7 @@ def test_an_error_of_the_block_is_not_held_up_by_a_drain(url: str) -> None:
     assert not thread.is_alive()
 
 
+@pytest.mark.costly
 def test_a_forgotten_bus_warns_and_is_closed_all_the_same(url: str) -> None:
     gc.collect()  # what others forgot
     with warnings.catch_warnings(record=True) as warned:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from polybus import Bus, BusError, Context, DeadlineExceeded, Disconnected, Identity, Unauthorized, connect
+from polybus import Bus, BusError, Context, DeadlineExceeded, Disconnected, Identity, LocalProtocolError, Unauthorized, connect
 from polybus.protocols import Ubre
 from polybus.testing import Faults, pair, protocol_suite, transport_suite
 from polybus.transports import Memory
@@ -33,6 +33,19 @@ async def test_pair_joins_a_client_through_the_real_codec() -> None:
         assert await client.request("echo", (1, 2)) == [[1, 2], None]
         assert client.peers[0].protocol == "ubre"
         assert client.peers[0].transport == "memory"
+
+
+@bounded
+async def test_both_ends_of_nats_are_clients_of_an_engine() -> None:
+    bus = echoing()
+    async with pair(bus, protocol="nats") as client, client.subscribe("news.>") as news:
+        assert await client.request("echo", 7) == [7, None]
+        await bus.publish("news.today", 1)
+        assert (await news.receive(BOUND)).body == 1
+        assert client.peers[0].protocol == "nats"
+    with pytest.raises(LocalProtocolError, match=r"identity= and faults= have no place.*NatsEngine"):
+        async with pair(bus, protocol="nats", identity="ann"):
+            pass
 
 
 @bounded

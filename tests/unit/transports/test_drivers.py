@@ -21,7 +21,7 @@ from polybus.transports._stream import listen
 from polybus.transports._stream.dial import open_wire
 from polybus.transports._stream.pump_wire import PumpWire
 from polybus.transports._stream.rations import LEAST, RATION, Rations
-from polybus.transports._stream.wire import BURST
+from polybus.transports._stream.wire import BURST, GATHERED
 from polybus.transports.tcp import TcpTransport
 from tests.support import BOUND
 
@@ -177,6 +177,22 @@ async def test_a_peer_that_cuts_its_connection_fills_no_log(anyio_backend: Any, 
         with anyio.fail_after(BOUND):
             await receiver.lost.wait()
     assert not [record for record in caplog.records if record.name == "asyncio"]
+
+
+async def test_what_is_made_in_a_turn_leaves_together_where_the_peer_only_passes_it_on(anyio_backend: Any) -> None:
+    left, right = tcp_pair()
+    async with running(anyio_backend) as host:
+        wire = await open_wire(left, "somewhere", host, None)
+        wire.burst = GATHERED
+        with right:
+            right.setblocking(False)
+            for _ in range(50):
+                wire.write(bytes(GATHERED // 64))
+            with pytest.raises(BlockingIOError):
+                right.recv(1)
+            await anyio.wait_readable(right)
+            assert len(right.recv(GATHERED)) == 50 * (GATHERED // 64)
+        wire.abort()
 
 
 class Lost:

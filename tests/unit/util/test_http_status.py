@@ -14,12 +14,13 @@ pytestmark = [pytest.mark.anyio, pytest.mark.native]
 
 
 @asynccontextmanager
-async def pages() -> AsyncIterator[HttpStatus]:
+async def pages(**more: Page) -> AsyncIterator[HttpStatus]:
     async def ready() -> tuple[int, str]:
         await anyio.lowlevel.checkpoint()  # it asks others
         return 503, "no\n"
 
     shown: dict[str, Page] = {"/livez": lambda: (200, "OK\n"), "/readyz": ready}
+    shown |= {f"/{name}": page for name, page in more.items()}
     server = HttpStatus("health", "http://127.0.0.1:0", shown, EXAMPLE)
     await server.listen()
     async with anyio.create_task_group() as group:
@@ -62,6 +63,21 @@ async def test_each_request_gets_one_answer(pieces: tuple[bytes, ...], status: b
         head, _, text = (await asked(server, *pieces)).partition(b"\r\n\r\n")
         assert head.splitlines()[0] == b"HTTP/1.1 " + status
         assert body is None or text == body
+
+
+async def test_a_page_that_cannot_be_made_is_an_error_of_its_own_and_the_others_are_served(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def broken() -> tuple[int, str]:
+        raise ZeroDivisionError("no number")
+
+    async with pages(metrics=broken) as server:
+        assert (await asked(server, b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")).startswith(
+            b"HTTP/1.1 500 Internal Server Error"
+        )
+        assert (await asked(server, b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n")).startswith(b"HTTP/1.1 200 OK")
+    assert "a page could not be made" in caplog.text
+    assert "no number" in caplog.text
 
 
 async def test_who_only_knocks_holds_up_nobody() -> None:

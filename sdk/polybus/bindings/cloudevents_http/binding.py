@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from typing import ClassVar, Self
 
 from ...plugins import DialOptions, Transport, WebEndpoint
@@ -16,6 +17,10 @@ class CloudEventsHttp:
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Self:
         return cls()
+
+    @staticmethod
+    def load(serves: bool) -> None:
+        import_module(".server" if serves else ".client", __package__)
 
     async def connect(self, url: str, options: DialOptions) -> Transport:
         from .client import EventsClient

@@ -15,6 +15,7 @@ import anyio
 import httpx
 from anyio.abc import TaskGroup
 
+from ..._util.log_fields import log_fields
 from ...errors import Code, ConnectFailed, RemoteProtocolError
 from ...message import Kind, Message
 from ...plugins import Closed, DialOptions
@@ -138,7 +139,8 @@ class EventsClient(HttpClient):
             raise ExchangeFailed(Closed(1006, f"the server answered {status}: {shown(body)}"))
         if status >= 300 and not self._warned:
             self._warned = True
-            logger.warning("%s: an event was refused with status %d: %s", self.address, status, shown(body))
+            fields = log_fields(address=self.address, protocol="uprotocol")
+            logger.warning("%s: an event was refused with status %d: %s", self.address, status, shown(body), extra=fields)
 
     async def _begin(self, group: TaskGroup, frame: bytes, attributes: Mapping[str, Any]) -> None:
         await self._room.acquire()

@@ -1,23 +1,28 @@
 """HTTP: ``jrep+http://host/path``, and ``uprotocol+http://host/path`` for CloudEvents.
 
-`httpx` is loaded by the first connection, uvicorn or hypercorn by the first listener.
+`httpx`, or uvicorn, is loaded when a URL names it, or at the latest with the first connection or listener; hypercorn then.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from attrs import field, frozen
 
 from ...errors import Unsupported
-from ...plugins import Connector, DialOptions, HttpBinding, Listening, ListenOptions, Transport
-from ...transports._stream.sockets import bind_tcp
+from ...plugins import Connector, DialOptions, EndpointFeatures, HttpBinding, Listening, ListenOptions, Transport
+from ...transports._stream.sockets import bind_tcp, load_names
 from ...transports._stream.tls import check_client_tls, check_server_tls
 from ...transports._stream.urls import net_address
 
 if TYPE_CHECKING:
     import socket
+
+_LATER: Final = ("certifi", "httpcore", "httpcore._backends.anyio", "httpcore._backends.auto")
+"""Modules that `httpx` imports by itself only when it makes a client, and when that connects."""
 
 
 @frozen
@@ -46,6 +51,19 @@ class Http:
 
     def __init__(self, binding: type[HttpBinding] | None = None) -> None:
         self._binding = binding
+
+    def load(self, serves: bool) -> None:
+        """Import what the form of the protocol needs, and to serve it uvicorn, where that is installed."""
+        if self._binding is not None:
+            EndpointFeatures.of(self._binding).load(serves)
+        if serves:
+            import_module(".listener", __package__)
+            with suppress(ImportError):  # told when it is needed
+                import_module(".uvicorn", __package__)
+        else:
+            for module in _LATER:
+                import_module(module)
+        load_names()
 
     def connector(self, url: str) -> Connector:
         net_address(url)

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 import anyio
 
+from ..._util.log_fields import log_fields
 from ...limits import Limits
 from ...plugins import Admission, Listening, ListenOptions, Reservation, Transport, WebRoute
 from ...transports._stream.pace import SLOWEST, Pace
@@ -265,7 +266,8 @@ class HttpEndpoint(ABC):
         except HandshakeRejected as turned:
             await turn_away(send, turned)
         except WriteStalled as stalled:
-            logger.debug("the connection of %s was cut: %s", client_of(scope), stalled)
+            address = client_of(scope)
+            logger.debug("the connection of %s was cut: %s", address, stalled, extra=log_fields(address=address))
 
     def knock(self, scope: Scope, receive: Receive) -> HttpRequest:
         """Look at a request before its body is read. May raise `HandshakeRejected`: 503 while no client is let in; what

@@ -134,6 +134,9 @@ class PatientWebSockets(WebSocketsSansIOProtocol):
     kept than has a size, and of the answers to pings no more than are read.
     """
 
+    adoptable = True
+    """`UvicornWebSocket` may take its connections over: what it does for those is done there too."""
+
     _ping = PingProgress(None, 0)
     _heard = False
     _read = b""

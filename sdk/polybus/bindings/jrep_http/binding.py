@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from typing import ClassVar, Final, Self
 
 from attrs import frozen
@@ -40,6 +41,11 @@ class JrepHttp:
         if frame is not None and not (frame.isascii() and frame.isdigit()):
             raise ValueError(f"http: frame={frame!r} is no number of bytes; 0 is no limit")
         return cls(set(_CHANNELS[channel]), None if frame is None else int(frame))
+
+    @staticmethod
+    def load(serves: bool) -> None:
+        for module in (".server",) if serves else (".client", ".upgrade", "...transports._ws.client"):
+            import_module(module, __package__)
 
     async def connect(self, url: str, options: DialOptions) -> Transport:
         """Make a connection. Nothing is sent yet: the first request is the protocol's handshake."""

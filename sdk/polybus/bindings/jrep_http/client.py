@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
+from ..._util.log_fields import log_fields
 from ...plugins import Closed, DialOptions
 from ...transports._stream.transport import TransportState
 from ..http.client import ExchangeFailed, HttpClient
@@ -224,7 +225,8 @@ class ErraiClient(HttpClient):
         """Try a WebSocket. True if it carries everything from now on, but what is too large for it."""
         self._upgrade = upgrade = WebSocketNegotiation(self.post, self, self._offer, self._requests, self._options)
         if not await upgrade.negotiate():
-            logger.info("%s: no WebSocket: %s", self.address, upgrade.reason)
+            fields = log_fields(address=self.address, protocol="jrep")
+            logger.info("%s: no WebSocket: %s", self.address, upgrade.reason, extra=fields)
             return False
         async with self._posting:  # all answers have been delivered
             if upgrade.socket is None or upgrade.over:

@@ -20,6 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from ..._util.log_fields import log_fields
 from ...errors import LocalProtocolError, Unsupported
 from ...plugins.recording import RecorderStats
 from ..errors import CaptureError
@@ -133,7 +134,12 @@ class CaptureRecorder:
                 process.open()
                 return process
             except OSError as error:
-                logger.warning("no process could be begun to write %s (%s): a thread does it", self.path, error)
+                logger.warning(
+                    "no process could be begun to write %s (%s): a thread does it",
+                    self.path,
+                    error,
+                    extra=log_fields(path=str(self.path)),
+                )
         from ..writer.thread import WriterThread
 
         thread = WriterThread(self._waiting, self._settings)
@@ -153,7 +159,12 @@ class CaptureRecorder:
         self._writer.stop()
         thread.join(_PATIENCE)
         if thread.is_alive():
-            logger.error("the disk below %s does not answer; %d frames are not written yet", self.path, self.stats().waiting)
+            logger.error(
+                "the disk below %s does not answer; %d frames are not written yet",
+                self.path,
+                self.stats().waiting,
+                extra=log_fields(path=str(self.path)),
+            )
 
 
 def make_recorder(

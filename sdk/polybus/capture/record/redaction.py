@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from ..._util.log_fields import log_fields
 from ..decoding.headers_only import headers_only
 from ..rows import RowHeader
 from ..schema import FLAG_REDACTED, FLAG_TRUNCATED
@@ -90,7 +91,11 @@ class Redaction:
             except Exception:
                 if not self._failed:
                     self._failed = True
-                    logger.exception("redaction has failed on a frame of %s; such frames are recorded empty", end.protocol)
+                    logger.exception(
+                        "redaction has failed on a frame of %s; such frames are recorded empty",
+                        end.protocol,
+                        extra=log_fields(protocol=end.protocol),
+                    )
                 changed = b""
             if changed != frame:
                 made[row] = bytes(changed)

@@ -133,6 +133,8 @@ class RecordedTransport:
 
     send_framed: None = None
     """A fan-out makes bytes for many connections at once, which would pass by."""
+    send_alone: None = None
+    """It would pass by too."""
 
     def __init__(self, inner: Any, send: Callable[[bytes], None]) -> None:
         self._inner = inner

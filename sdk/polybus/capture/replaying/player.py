@@ -22,6 +22,7 @@ from ..._bus.connect import connect
 from ..._link.link import Link
 from ..._pubsub.subscription import Subscription
 from ..._rpc.reply import Reply
+from ..._util.log_fields import log_fields
 from ...errors import BusError, Disconnected, Unsupported
 from ...message import Kind, Message
 from ..errors import CaptureError
@@ -247,7 +248,7 @@ class _Player:
         except BusError as error:
             if not self._report.connections:
                 raise
-            logger.warning("what was said over %s cannot be said again: %s", conn[0], error)
+            logger.warning("what was said over %s cannot be said again: %s", conn[0], error, extra=log_fields(address=conn[0]))
         there[conn[1]] = client
         return client
 
@@ -270,7 +271,9 @@ class _Player:
         try:
             said = client is not None and await self._say(client, recorded, message)
         except BusError as error:
-            logger.warning("%s of %r cannot be said again: %s", kind, message.subject, error)
+            logger.warning(
+                "%s of %r cannot be said again: %s", kind, message.subject, error, extra=log_fields(subject=message.subject)
+            )
         (self._report.said if said else self._report.skipped)[kind] += 1
 
     async def _say(self, client: _Client, recorded: RecordedMessage, message: Message) -> bool:

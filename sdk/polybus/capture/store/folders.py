@@ -12,6 +12,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from ..._util.log_fields import log_fields
 from ..errors import CaptureError
 from ..rows import FLAG_GAP_BEFORE, RETENTION, Gap, Missing
 from .arrow_messages import END_OF_STREAM
@@ -47,7 +48,9 @@ class Folder:
         for number, sealed, path in self._segments():
             self._next = number + 1
             if not sealed and (torn := seal_left_open(path)) is not None and torn:
-                logger.warning("%s was left in the middle of a batch: %d bytes are lost", path, torn)
+                logger.warning(
+                    "%s was left in the middle of a batch: %d bytes are lost", path, torn, extra=log_fields(path=str(path))
+                )
                 gaps.append(Gap("killed", 0, segment=number, bytes=torn))
         return gaps + self.trim(time.time())
 
@@ -70,9 +73,9 @@ class Folder:
                 return SegmentWriter(self.path, number, metadata)
             except FileExistsError:  # another recorder's
                 continue
-            except FileNotFoundError:  # the folder was removed
-                self.path.mkdir(mode=0o700, parents=True)
+            except FileNotFoundError:  # the folder was removed: with all that held it, it was not for being made again
                 self._next = number
+                self.path.mkdir(mode=0o700)
             except OSError:
                 self._next = number
                 raise
@@ -91,7 +94,7 @@ class Folder:
                 first, gone = _what_goes_with(path, number)
                 path.unlink()
             except OSError as error:
-                logger.error("%s is to be removed, and cannot be: %s", path, error)
+                logger.error("%s is to be removed, and cannot be: %s", path, error, extra=log_fields(path=str(path)))
                 break
             removed += (first, number)
             frames += gone

@@ -15,6 +15,7 @@ from typing import Final
 
 from attrs import astuple, evolve
 
+from ..._util.log_fields import log_fields
 from ..errors import CaptureError
 from ..record.packing import Packed, Packer
 from ..record.row_buffer import RowBuffer
@@ -107,7 +108,13 @@ class WriterProcess:
             self.counts = evolve(self.counts, done=self.given, refused=self.counts.refused + lost)
             self._waiting.rows.clear()
             path = self._settings.path
-            logger.error("the process that writes %s has ended (%s); %d frames are not written", path, how, lost)
+            logger.error(
+                "the process that writes %s has ended (%s); %d frames are not written",
+                path,
+                how,
+                lost,
+                extra=log_fields(path=str(path)),
+            )
 
     @property
     def _left(self) -> int:
@@ -126,7 +133,11 @@ class WriterProcess:
                 self._due = now + FLUSH_SECONDS
                 self._hand_over_all()
         except Exception:
-            logger.exception("the recorder of %s could not hand on what it has; it goes on", self._settings.path)
+            logger.exception(
+                "the recorder of %s could not hand on what it has; it goes on",
+                self._settings.path,
+                extra=log_fields(path=str(self._settings.path)),
+            )
             time.sleep(_AGAIN)  # as it may be so the next time, too
 
     def _hand_over_all(self) -> None:
@@ -164,7 +175,9 @@ class WriterProcess:
             ended, self._helper = self._helper, None
         if ended is not None:
             path, how = self._settings.path, ended.ended()
-            logger.error("the process that writes %s has ended (%s); another one goes on", path, how)
+            logger.error(
+                "the process that writes %s has ended (%s); another one goes on", path, how, extra=log_fields(path=str(path))
+            )
             self._seq, self._before = self.counts.seq, evolve(self.counts, seq=0)
             if time.monotonic() - self._begun < _OFTEN:
                 time.sleep(_AGAIN)
@@ -172,7 +185,12 @@ class WriterProcess:
         try:
             helper = Helper(evolve(self._settings, resume=self._seq), self._reported)
         except (OSError, CaptureError) as error:
-            logger.error("no process could be begun to write %s: %s", self._settings.path, error)
+            logger.error(
+                "no process could be begun to write %s: %s",
+                self._settings.path,
+                error,
+                extra=log_fields(path=str(self._settings.path)),
+            )
             time.sleep(_AGAIN)
             return
         with self._lock:

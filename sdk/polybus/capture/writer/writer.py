@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from ..._util.log_fields import log_fields
 from ..errors import CaptureError
 from ..record.packing import Packed, Packer, joined
 from ..record.redaction import Redaction
@@ -96,7 +97,9 @@ class CaptureWriter:
             self._failed(error)
             self._give_up(packed, ends)
         except Exception:  # a mistake of ours: it costs this batch, and neither the bus nor the rest of the recording
-            logger.exception("the recorder of %s has failed on a batch; it goes on", self.path)
+            logger.exception(
+                "the recorder of %s has failed on a batch; it goes on", self.path, extra=log_fields(path=str(self.path))
+            )
             self._lost_to, self._lost_because = "failed", "an internal error"
             self._give_up(packed, ends)
 
@@ -110,7 +113,11 @@ class CaptureWriter:
         except OSError as error:
             self._failed(error)
         except Exception:  # a mistake of ours
-            logger.exception("the recorder of %s could not take or seal what it has; it goes on", self.path)
+            logger.exception(
+                "the recorder of %s could not take or seal what it has; it goes on",
+                self.path,
+                extra=log_fields(path=str(self.path)),
+            )
 
     def finish(self, *, over: bool = True) -> None:
         """Write what is missing, and that the recording is over, unless another writer goes on with it; seal the segment."""
@@ -119,7 +126,7 @@ class CaptureWriter:
             if self._notes or self._lost:  # as sealing has shown
                 self._end(over)
         except Exception:
-            logger.exception("the recorder of %s could not write its end", self.path)
+            logger.exception("the recorder of %s could not write its end", self.path, extra=log_fields(path=str(self.path)))
         finally:
             if self._segment is not None:
                 self._segment.close()
@@ -175,14 +182,21 @@ class CaptureWriter:
             segment.seal()
             self._notes += self._folder.trim(time.time())
         except FileNotFoundError:
-            logger.error("%s was removed while it was written: %d frames are lost", segment.path, self._in_segment)
+            logger.error(
+                "%s was removed while it was written: %d frames are lost",
+                segment.path,
+                self._in_segment,
+                extra=log_fields(path=str(segment.path)),
+            )
             segment.close()
             self._lost += self._in_segment + self._said
             self._lost_to, self._lost_because = "disk", "the file was removed while it was written"
             self.counts.refused += self._in_segment
             self.counts.frames -= self._in_segment
         except OSError as error:
-            logger.error("%s could not be sealed: %s", segment.path, error.strerror or error)
+            logger.error(
+                "%s could not be sealed: %s", segment.path, error.strerror or error, extra=log_fields(path=str(segment.path))
+            )
             segment.close()
 
     # -- what is missing -------------------------------------------------------------------------------------------------
@@ -204,7 +218,7 @@ class CaptureWriter:
     def _failed(self, error: OSError) -> None:
         if not self._failing:
             what = "cannot record to %s: %s; traffic goes on and is not recorded until there is room"
-            logger.error(what, self.path, error.strerror or error)
+            logger.error(what, self.path, error.strerror or error, extra=log_fields(path=str(self.path)))
         self._failing = True
         self._lost_to, self._lost_because = "disk", error.strerror or str(error)
         self._not_before = time.monotonic() + RETRY

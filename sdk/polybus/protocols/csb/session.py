@@ -22,7 +22,13 @@ from .ids import Party
 from .reader import DEADLINE_WORD
 
 DIRECT: Final = Capabilities(
-    numbers=True, shared_publish=True, asks_before_publishing=True, asks_before_headers=True, scarce_ids=True
+    numbers=True,
+    bare_headers=False,
+    answer_headers=False,
+    shared_publish=True,
+    asks_before_publishing=True,
+    asks_before_headers=True,
+    scarce_ids=True,
 )
 _READY: Final = Ready()
 _REQUEST, _NOTIFY, _OPEN, _CANCEL = Kind.REQUEST, Kind.NOTIFY, Kind.OPEN, Kind.CANCEL

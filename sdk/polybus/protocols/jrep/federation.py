@@ -19,9 +19,9 @@ from .names import CLIENT_BUS, SERVER_BUS
 
 _ALPHABET: Final = string.ascii_letters + string.digits
 _TOKEN_LENGTH: Final = 12  # 62^12: 71 bits, so that where an answer goes cannot be guessed
-_TO_POLYBUS: Final = Capabilities(shared_publish=True, announce="client")
+_TO_POLYBUS: Final = Capabilities(bare_headers=False, shared_publish=True, announce="client")
 """Towards a bus of ours, and before it is known what the peer is."""
-_TO_BARE: Final = Capabilities(shared_publish=True, announce="both", handlers=True, extensions=False)
+_TO_BARE: Final = Capabilities(bare_headers=False, shared_publish=True, announce="both", handlers=True, extensions=False)
 """An Errai client sends only to subjects that it was told of, and to handlers as to any other."""
 
 

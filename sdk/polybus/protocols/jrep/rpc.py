@@ -58,7 +58,7 @@ class Method(Subject[Any, Any]):
 class HandlerRegistry(Protocol):
     """A bus, or a router that a bus includes."""
 
-    def handle(self, subject: Subject[Any, Any], /) -> Callable[[F], F]:
+    def handle(self, subject: Subject[Any, Any], /) -> Callable[..., Any]:
         """Register a function that answers requests to a subject."""
         ...
 

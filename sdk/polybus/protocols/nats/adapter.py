@@ -85,6 +85,8 @@ class Nats(UrlOptions):
     """The cluster that this bus is a node of: for `polybus.cluster`, and no option of a URL."""
     member: str = field(default="", repr=False)
     """The id of this bus, in a cluster."""
+    host: str = field(default="", repr=False)
+    """The machine that it runs on, in a cluster."""
     _credentials: Credentials = field(init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
@@ -151,6 +153,7 @@ class Nats(UrlOptions):
             renews=bool(self.creds),
             cluster=self.cluster,
             member=self.member,
+            host=self.host,
         )
         return NatsSession(self.codec(limits), limits, random.SystemRandom() if rng is None else rng, options)
 

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 import msgspec
 from attrs import field, frozen
 
+from ..._util.memo import Memo
 from ...body import JSON, OCTETS, BodyFormat, check_json
 from ...errors import BusError, Code, LocalProtocolError, RemoteProtocolError, Unsupported
 from ...limits import Limits
@@ -34,25 +35,15 @@ from .operations import (
 )
 
 _decode: Final = msgspec.json.Decoder().decode
-_KNOWN: Final = 4096
-DEADLINE: Final = f"NATS/1.0\r\n{TTL}: %d\r\n\r\n".encode()
+_DEADLINES: Final = 64
 INBOX: Final = "_INBOX."
 _BINARY: Final[frozenset[Literal["text", "binary"]]] = frozenset(("binary",))
 _JSON_BEGINS: Final = frozenset(b'{["-0123456789tfn \t\r\n')
 _WORDS: Final = {"PING": PING, "PONG": PONG, "OK": OK}
 
 
-def set_body(message: Message, payload: bytes, depth: int) -> None:
-    """Give a message the body that a payload is: JSON, or else bytes as they are."""
-    message.raw, message.format = payload, OCTETS
-    if payload[0] in _JSON_BEGINS:
-        try:
-            if len(payload) > 2 * depth:
-                check_json(payload, depth)
-            message.decoded = _decode(payload)
-        except (ValueError, RecursionError, BusError):  # msgspec's errors are ValueErrors
-            return
-        message.format = JSON
+def _deadline_block(ttl: float) -> bytes:
+    return b"NATS/1.0\r\n%b: %d\r\n\r\n" % (TTL.encode(), milliseconds(ttl))
 
 
 def looks_like_json(payload: bytes) -> bool:
@@ -74,21 +65,15 @@ class NatsCodec:
     formats: tuple[BodyFormat, ...] = (JSON, OCTETS)
     reads: frozenset[Literal["text", "binary"]] = _BINARY
     writes: Literal["text", "binary"] = "binary"
+    deadlines: Memo[float, bytes] = field(factory=lambda: Memo(_deadline_block, _DEADLINES), init=False)
+    """Blocks of headers by the seconds that an asker waits: nearly all wait for as long as their program always does."""
 
-    _subjects: dict[str | int, str] = field(factory=dict, init=False)
+    _subjects: Memo[str | int, str] = field(init=False)
     """Subjects that were sent to, and are as they should be."""
 
     def __attrs_post_init__(self) -> None:
         object.__setattr__(self, "reader", OperationReader(self.limits))
-
-    def _subject(self, name: str | int) -> str:
-        known = self._subjects.get(name)
-        if known is None:
-            known = local_subject(name, self.limits.subject)
-            if len(self._subjects) >= _KNOWN:
-                self._subjects.clear()
-            self._subjects[name] = known
-        return known
+        object.__setattr__(self, "_subjects", Memo(lambda name: local_subject(name, self.limits.subject)))
 
     def format_for(self, value: Any, subject: str | int) -> BodyFormat:
         """Bytes as they are, all else as JSON."""
@@ -125,25 +110,42 @@ class NatsCodec:
         if operation.subject.startswith(INBOX):
             if headers is not None and is_failure(headers):
                 return error_message(operation.subject, headers, payload)
-            message = Message(Kind.RESPONSE, "", operation.subject)
-        elif operation.reply is not None:
-            message = Message(Kind.REQUEST, operation.subject, operation.reply, reply_to=operation.reply, attributes=facts)
-        else:
-            message = Message(Kind.PUBLISH, operation.subject, attributes=facts)
-        self.fill(message, headers, payload)
+            return self.message(Kind.RESPONSE, "", operation.subject, headers, payload)
+        kind = Kind.PUBLISH if operation.reply is None else Kind.REQUEST
+        message = self.message(kind, operation.subject, operation.reply, headers, payload, operation.reply)
+        message.extras = facts
         return message
 
-    def fill(self, message: Message, headers: HeaderBlock | None, payload: bytes) -> None:
-        """Set body, headers and deadline of a message that came in."""
+    def message(
+        self,
+        kind: Kind,
+        subject: str | int,
+        id: Any,
+        headers: HeaderBlock | None,
+        payload: bytes,
+        reply_to: str | None = None,
+        peer: Any = None,
+    ) -> Message:
+        """Make a message that came in. Its body is JSON where it can be read so, or else bytes as they are."""
+        ttl = fields = None
+        octets = False
         if headers is not None:
-            message.ttl = headers.ttl
+            ttl, octets = headers.ttl, headers.octets
             if headers.fields is not None:
-                message.headers = dict(headers.fields)
-            if headers.octets:
-                message.raw, message.format = payload or None, OCTETS
-                return
-        if payload:
-            set_body(message, payload, self.limits.depth)
+                fields = dict(headers.fields)
+        if not payload:
+            format = OCTETS if octets else JSON
+            return Message(kind, subject, id, None, format, fields, ttl, None, reply_to, None, peer)
+        if not octets and payload[0] in _JSON_BEGINS:
+            try:
+                if len(payload) > 2 * self.limits.depth:
+                    check_json(payload, self.limits.depth)
+                value = _decode(payload)
+            except (ValueError, RecursionError, BusError):  # msgspec's errors are ValueErrors
+                pass
+            else:
+                return Message(kind, subject, id, payload, JSON, fields, ttl, None, reply_to, None, peer, value)
+        return Message(kind, subject, id, payload, OCTETS, fields, ttl, None, reply_to, None, peer)
 
     # -- writing ---------------------------------------------------------------------------------------------------------
 
@@ -172,10 +174,9 @@ class NatsCodec:
             raise Unsupported(
                 f"NATS has no form for {message.kind.value}: streams, channels and cancelling need a polybus protocol"
             )
-        subject = self._subject(message.subject)
         payload, own = self.payload(message)
         block = write_block(message.headers, own, self.limits.headers) if own or message.headers else b""
-        return write_publication(subject, None, block, payload)
+        return write_publication(self._subjects[message.subject], None, block, payload)
 
     def request(self, message: Message, inbox: str, *, headers: bool = True) -> bytes:
         """PUB or HPUB of a request. May raise as `encode`.
@@ -185,15 +186,14 @@ class NatsCodec:
             inbox: Where the answer is wanted.
             headers: Whether the server carries any.
         """
-        subject = self._subject(message.subject)
+        subject = self._subjects[message.subject]
         payload, own = self.payload(message)
         if not headers:
             own = []
         elif message.ttl is not None:
-            milliseconds_left = milliseconds(message.ttl)
             if not own and not message.headers:
-                return write_publication(subject, inbox, DEADLINE % milliseconds_left, payload)
-            own.append((TTL, str(milliseconds_left)))
+                return write_publication(subject, inbox, self.deadlines[message.ttl], payload)
+            own.append((TTL, str(milliseconds(message.ttl))))
         block = write_block(message.headers, own, self.limits.headers) if own or message.headers else b""
         return write_publication(subject, inbox, block, payload)
 
@@ -208,6 +208,9 @@ class NatsCodec:
 
     def payload(self, message: Message) -> tuple[bytes, list[tuple[str, str]]]:
         """The body of a message, and the fields that say what it is. May raise `EncodeError`."""
+        raw = message.raw
+        if raw is not None and message.format is JSON:
+            return raw, []
         raw = message.encoded(self.formats, self._format_of)
         if raw is None:
             return b"", []

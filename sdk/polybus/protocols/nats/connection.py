@@ -33,7 +33,9 @@ class SessionOptions:
     cluster: str = ""
     """The cluster that the bus is a node of; empty for a client of foreign services."""
     member: str = ""
-    """The name of this node for people, in a cluster."""
+    """The id of the bus, in a cluster."""
+    host: str = ""
+    """The machine of the bus, in a cluster."""
 
 
 @define(eq=False)
@@ -49,11 +51,25 @@ class NatsConnection:
     subscriptions: Final[NatsSubscriptions] = field(factory=NatsSubscriptions, init=False)
     events: list[Message | SessionEvent] = field(factory=list, init=False)
     frames: list[bytes] = field(factory=list, init=False)
+    turn: int = field(default=0, init=False)
+    """Number of times that the events were taken: what comes in between belongs to one turn."""
     heard: float = field(default=0.0, init=False)
     """Time at which something last came in."""
+    _surely: int = field(default=0, init=False)
+    """Bytes up to which the server takes any frame."""
+
+    def learn(self, info: ServerInfo) -> None:
+        """Take note of what the server says of itself."""
+        self.info = info
+        self._surely = min(self.limits.message, info.max_payload) if info.headers else 0
 
     def queue(self, frame: bytes) -> None:
         """Queue a frame with a payload. May raise `TooLarge`: for this side, or for the server; `Unsupported`."""
+        if len(frame) > self._surely:
+            self._check(frame)
+        self.frames.append(frame)
+
+    def _check(self, frame: bytes) -> None:
         if len(frame) > self.limits.message:
             raise TooLarge(f"a frame of {len(frame)} bytes is larger than {self.limits.message} (limit: message)")
         most = self.info.max_payload
@@ -61,7 +77,6 @@ class NatsConnection:
             raise TooLarge(f"a payload of {size} bytes, with its headers: the NATS server takes {most} (its max_payload)")
         if frame[:1] == b"H" and not self.info.headers:
             raise Unsupported("this NATS server carries no headers")
-        self.frames.append(frame)
 
     def subscribe(self, subject: str, queue: str | None = None, *, tag: Any = None, name: Any = None) -> None:
         """Subscribe, unless it is done already; `tag` tells the dialect what for, `name` is what the bus calls it."""
@@ -104,7 +119,7 @@ class NatsDialect(Protocol):
     def not_allowed(self, error: ServerError) -> None:
         """Take note that something is not allowed: a publication, or a subscription."""
 
-    def send(self, message: Message, now: float, peer_key: Any) -> str | None:
+    def send(self, message: Message, now: float, peer_key: Any = None) -> str | None:
         """Queue a message. As `plugins.Session.send`."""
         ...
 

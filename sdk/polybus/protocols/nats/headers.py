@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 from attrs import frozen
 
+from ..._util.memo import Memo
 from ...errors import LocalProtocolError, RemoteProtocolError
 from .._rules import LINE_BREAK, MAX_INT, fault_in_headers
 from .checks import refuse
@@ -26,6 +27,7 @@ USER: Final = "Polybus-User"
 ERROR: Final = "Nats-Service-Error"
 ERROR_CODE: Final = "Nats-Service-Error-Code"
 
+_DEADLINE: Final = VERSION + f"\r\n{TTL}: ".encode()
 _OWN: Final = frozenset(name.lower() for name in (TTL, REASON, TEXT, BODY, KIND, USER, ERROR, ERROR_CODE))
 _NAME: Final = re.compile(r"[!-9;-~]+")
 _STATUS: Final = re.compile(rb"NATS/1\.0(?:[ \t]+(\d{3})(?:[ \t]+([^\r\n]*))?)?[ \t]*")
@@ -65,32 +67,23 @@ class HeaderBlock:
 class HeaderReader:
     """Reads blocks, and remembers some."""
 
-    __slots__ = ("_known", "_limit")
+    __slots__ = ("_limit", "known")
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._known: dict[bytes, HeaderBlock] = {}
-
-    def __len__(self) -> int:
-        """Number of blocks that are remembered."""
-        return len(self._known)
-
-    def known(self, block: bytes) -> HeaderBlock | None:
-        """Give a block that was read before, if it is remembered."""
-        return self._known.get(block)
+        self.known: Final[Memo[bytes, HeaderBlock]] = Memo(self._parse, _CACHED)
+        """Blocks that were read, and are not long."""
 
     def read(self, block: bytes) -> HeaderBlock:
         """Read a block. May raise `RemoteProtocolError`: ``invalid_headers``."""
-        known = self._known.get(block)
-        if known is None:
-            known = self._parse(block)
-            if len(block) <= _CACHED:
-                if len(self._known) >= _CACHED:
-                    self._known.clear()
-                self._known[block] = known
-        return known
+        return self.known[block] if len(block) <= _CACHED else self._parse(block)
 
     def _parse(self, block: bytes) -> HeaderBlock:
+        # That of a request: what is left of a deadline is another number each time.
+        if block.startswith(_DEADLINE) and block.endswith(b"\r\n\r\n"):
+            digits = block[len(_DEADLINE) : -4]
+            if digits.isdigit() and len(digits) <= 16:
+                return HeaderBlock(ttl=min(int(digits), MAX_INT) / 1000)
         if len(block) > self._limit + _SLACK:
             raise _invalid(f"headers of {len(block)} bytes are larger than {self._limit} (limit: headers)")
         first, *lines = block.split(b"\r\n")

@@ -32,8 +32,8 @@ class NativeDialect:
     __slots__ = (
         "_answers_owed",
         "_connection",
-        "_fill",
         "_inbox",
+        "_message",
         "_no_inbox",
         "_serial",
         "_tokens",
@@ -44,7 +44,7 @@ class NativeDialect:
 
     def __init__(self, connection: NatsConnection) -> None:
         self._connection = connection
-        self._fill = connection.codec.fill
+        self._message = connection.codec.message
         self._inbox = f"{connection.options.inbox}.{''.join(connection.rng.choices(_ALPHABET, k=_PREFIX_LENGTH))}."
         self.inbox: str = f"{self._inbox}*"
         self._no_inbox = ""
@@ -65,33 +65,28 @@ class NativeDialect:
 
     def delivered(self, subject: str, sid: str, reply: str | None, headers: HeaderBlock | None, payload: bytes) -> None:
         """Take a message of the server."""
+        if sid == INBOX_SID:
+            self._answered(subject, headers, payload)
+            return
         subscriptions = self._connection.subscriptions
         subscription = subscriptions.by_sid.get(sid)
-        if subscription is None:  # or it was given up while this was on its way
-            if sid == INBOX_SID:
-                self._answered(subject, headers, payload)
+        if subscription is None:  # it was given up while this was on its way
             return
         if subscription.tag is _HANDLER:
-            message = self._question(subject, reply)
-        elif subscription.queue is not None or subscriptions.counts(subscription, subject):
-            message = Message(_PUBLISH, subject)
-            message.reply_to = reply
-            if subscription.queue is not None:
-                message.extras = {"group": subscription.queue, "pattern": subscription.pattern}
+            if reply is None:
+                message = self._message(_NOTIFY, subject, None, headers, payload)
+            else:
+                self._serial = serial = self._serial + 1
+                self._answers_owed += 1
+                message = self._message(_REQUEST, subject, (reply, serial), headers, payload, reply)
+        elif subscription.queue is not None:
+            message = self._message(_PUBLISH, subject, None, headers, payload, reply)
+            message.extras = {"group": subscription.queue, "pattern": subscription.pattern}
+        elif subscriptions.counts(subscription, subject):
+            message = self._message(_PUBLISH, subject, None, headers, payload, reply)
         else:
             return
-        self._fill(message, headers, payload)
         self._connection.events.append(message)
-
-    def _question(self, subject: str, reply: str | None) -> Message:
-        """Make the message for a handler: a request, or where no answer is wanted a notification."""
-        if reply is None:
-            return Message(_NOTIFY, subject)
-        self._serial = serial = self._serial + 1
-        self._answers_owed += 1
-        message = Message(_REQUEST, subject, (reply, serial))
-        message.reply_to = reply
-        return message
 
     def _answered(self, subject: str, headers: HeaderBlock | None, payload: bytes) -> None:
         token = subject.removeprefix(self._inbox)
@@ -102,9 +97,7 @@ class NativeDialect:
         if headers is not None and is_failure(headers):
             self._connection.events.append(error_message(token, headers, payload))
             return
-        message = Message(_RESPONSE, "", token)
-        self._fill(message, headers, payload)
-        self._connection.events.append(message)
+        self._connection.events.append(self._message(_RESPONSE, "", token, headers, payload))
 
     def malformed(self, error: RemoteProtocolError, subject: str, sid: str) -> None:
         """Note which request a malformed answer belongs to, and answer a malformed question."""
@@ -143,7 +136,7 @@ class NativeDialect:
 
     # -- out -------------------------------------------------------------------------------------------------------------
 
-    def send(self, message: Message, now: float, peer_key: Any) -> str | None:
+    def send(self, message: Message, now: float, peer_key: Any = None) -> str | None:
         """Queue a message. For a request: its token, under which the answer will come."""
         kind, connection = message.kind, self._connection
         if kind is _REQUEST:
@@ -162,7 +155,6 @@ class NativeDialect:
             raise Forbidden(self._no_inbox)
         connection, token = self._connection, self._tokens.next()
         connection.queue(connection.codec.request(message, self._inbox + token, headers=connection.info.headers))
-        self._tokens.given()
         self._waiting[token] = str(message.subject)
         return token
 

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 from attrs import define
 
+from ..._util.memo import Memo
 from ...errors import EncodeError, RemoteProtocolError
 from ...limits import Limits
 from .checks import fault_in_name, refuse
@@ -23,8 +24,6 @@ PING: Final = b"PING\r\n"
 PONG: Final = b"PONG\r\n"
 OK: Final = b"+OK\r\n"
 
-_KNOWN: Final = 4096
-"""Subjects that a reader remembers, so that each is checked and made text once."""
 _MAX_SID: Final = 20
 _DIGITS: Final = 10
 _INBOX_SID: Final = INBOX_SID.encode()
@@ -66,14 +65,16 @@ Delivery: TypeAlias = tuple[str, str, str | None, HeaderBlock | None, bytes]
 
 
 class OperationReader:
-    """Reads frames. It remembers subjects and blocks of headers, some of each."""
+    """Reads frames. It remembers subjects, sids and blocks of headers, some of each."""
 
-    __slots__ = ("_limit", "_names", "headers")
+    __slots__ = ("_known_blocks", "_limit", "_names", "_sids", "headers")
 
     def __init__(self, limits: Limits) -> None:
         self._limit = limits.subject
-        self._names: dict[bytes, str] = {}
+        self._names: Memo[bytes, str] = Memo(self._checked_name)
+        self._sids: Memo[bytes, str] = Memo(_sid)
         self.headers: Final = HeaderReader(limits.headers)
+        self._known_blocks = self.headers.known
 
     def read(self, frame: bytes) -> Operation:
         """The operation of a frame. May raise `RemoteProtocolError`, and nothing else."""
@@ -93,22 +94,31 @@ class OperationReader:
     def delivery(self, frame: bytes) -> Delivery:
         """The parts of MSG or HMSG. May raise `RemoteProtocolError`."""
         end = frame.find(CRLF)
-        verb, *tokens = frame[:end].split()
-        lengths = 1 if verb == b"MSG" else 2
-        if (lengths == 1 or verb == b"HMSG") and 1 < len(tokens) - lengths < 4:  # as nearly all are
-            name, sid, size, rest = self._names.get(tokens[0]), tokens[1], tokens[-1], frame[end + 2 : -2]
-            if name is None and sid == _INBOX_SID:  # of an answer: seen once
-                name = self._reply(tokens[0])
-            if name is not None and sid.isdigit() and size.isdigit() and len(rest) == int(size[:_DIGITS]):
-                if frame[-2:] == CRLF:
-                    reply = self._reply(tokens[2]) if len(tokens) - lengths == 3 else None
-                    if lengths == 1:
-                        return name, sid.decode(), reply, None, rest
-                    head = int(tokens[-2][:_DIGITS]) if tokens[-2].isdigit() else 0
-                    block = self.headers.known(rest[:head])
-                    if block is not None:
-                        return name, sid.decode(), reply, block, rest[head:]
-        return self._delivery(tokens, frame, end, *_DELIVERIES[verb.upper()])
+        parts, rest = frame[:end].split(), frame[end + 2 : -2]
+        # As nearly all are: exactly so long as they say, and known but for an answer's names. The others are looked at closely.
+        if parts[-1] == b"%d" % len(rest) and frame[-2:] == CRLF:
+            reply = head = None
+            if len(parts) == 4 and parts[0] == b"MSG":
+                _, name, sid, _ = parts
+            elif len(parts) == 6 and parts[0] == b"HMSG":
+                _, name, sid, reply, head, _ = parts
+            elif len(parts) == 5:
+                verb, name, sid, middle, _ = parts
+                reply, head = (middle, None) if verb == b"MSG" else (None, middle)
+            else:
+                return self._delivery(parts[1:], frame, end, *_DELIVERIES[parts[0].upper()])
+            limit, block = self._limit, None
+            if head is not None and head.isdigit() and len(head) < _DIGITS:
+                block = self._known_blocks.get(rest[: int(head)])
+                rest = rest[int(head) :]
+            if (head is None or block is not None) and len(name) <= limit and (reply is None or len(reply) <= limit):
+                number = self._sids[sid]
+                try:
+                    subject = name.decode() if number == INBOX_SID else self._names[name]  # an answer's is not seen again
+                    return subject, number, None if reply is None else reply.decode(), block, rest
+                except UnicodeDecodeError:
+                    pass  # said below
+        return self._delivery(parts[1:], frame, end, *_DELIVERIES[parts[0].upper()])
 
     def _delivery(self, tokens: list[bytes], frame: bytes, end: int, lengths: int, with_sid: bool) -> Delivery:
         """MSG, HMSG, PUB and HPUB: subject, of what a server sends a sid, perhaps where to answer, one or two lengths."""
@@ -117,7 +127,7 @@ class OperationReader:
         if not least <= len(names) <= least + 1:
             raise refuse(f"{frame[:end][:60]!r} has too few or too many parts")
         # An answer has a subject of its own, which is not seen again.
-        subject = self._reply(names[0]) if with_sid and names[1] == _INBOX_SID else self._name(names[0])
+        subject = self._reply(names[0]) if with_sid and names[1] == _INBOX_SID else self._names[names[0]]
         reply = self._reply(names[least]) if len(names) > least else None
         sid = _sid(names[1]) if with_sid else ""
         total, head = _length(tokens[-1]), _length(tokens[-2]) if lengths == 2 else 0
@@ -147,14 +157,14 @@ class OperationReader:
         try:
             return data.decode()
         except UnicodeDecodeError:
-            return self._name(data)
+            return self._checked_name(data)
 
     def _subscription(self, tokens: list[bytes], frame: bytes, end: int) -> Operation:
         _alone(frame, end)
         if not 2 <= len(tokens) <= 3:
             raise refuse(f"{frame[:end][:60]!r}: SUB has a subject, perhaps a queue, and a sid")
-        queue = self._name(tokens[1]) if len(tokens) == 3 else None
-        return Operation("SUB", self._name(tokens[0], pattern=True), _sid(tokens[-1]), queue=queue)
+        queue = self._names[tokens[1]] if len(tokens) == 3 else None
+        return Operation("SUB", self._checked_name(tokens[0], pattern=True), _sid(tokens[-1]), queue=queue)
 
     def _unsubscription(self, tokens: list[bytes], frame: bytes, end: int) -> Operation:
         _alone(frame, end)
@@ -192,11 +202,8 @@ class OperationReader:
         _alone(frame, end)
         return Operation("ERR", text=frame[:end].strip()[4:].decode("utf-8", "replace").strip().strip("'"))
 
-    def _name(self, data: bytes, *, pattern: bool = False) -> str:
+    def _checked_name(self, data: bytes, *, pattern: bool = False) -> str:
         """A subject as text. May raise `RemoteProtocolError`: ``invalid_subject``."""
-        known = self._names.get(data)
-        if known is not None:
-            return known
         try:
             name = data.decode()
         except UnicodeDecodeError as error:
@@ -204,9 +211,6 @@ class OperationReader:
         fault = fault_in_name(name, self._limit, pattern=pattern)
         if fault is not None:
             raise refuse(fault, "invalid_subject")
-        if len(self._names) >= _KNOWN:
-            self._names.clear()
-        self._names[data] = name
         return name
 
 
@@ -243,19 +247,22 @@ def _length(data: bytes) -> int:
 
 def write_publication(subject: str, reply: str | None, block: bytes, payload: bytes) -> bytes:
     """PUB or HPUB: `block` is empty where there are no headers."""
-    return _write(b"PUB", subject, reply, block, payload)
+    return write_named(f"{subject} {reply}" if reply else subject, block, payload)
+
+
+def write_named(names: str, block: bytes, payload: bytes) -> bytes:
+    """The same, with the subject, and behind a blank where an answer is wanted."""
+    if not block:
+        return b"PUB %b %d\r\n%b\r\n" % (names.encode(), len(payload), payload)
+    return b"HPUB %b %d %d\r\n%b%b\r\n" % (names.encode(), len(block), len(block) + len(payload), block, payload)
 
 
 def write_message(subject: str, sid: str, reply: str | None, block: bytes, payload: bytes) -> bytes:
     """MSG or HMSG, as a server sends it to a subscription."""
-    return _write(b"MSG", f"{subject} {sid}", reply, block, payload)
-
-
-def _write(verb: bytes, names: str, reply: str | None, block: bytes, payload: bytes) -> bytes:
-    to = f"{names} {reply}".encode() if reply else names.encode()
+    to = f"{subject} {sid} {reply}".encode() if reply else f"{subject} {sid}".encode()
     if not block:
-        return b"%b %b %d\r\n%b\r\n" % (verb, to, len(payload), payload)
-    return b"H%b %b %d %d\r\n%b%b\r\n" % (verb, to, len(block), len(block) + len(payload), block, payload)
+        return b"MSG %b %d\r\n%b\r\n" % (to, len(payload), payload)
+    return b"HMSG %b %d %d\r\n%b%b\r\n" % (to, len(block), len(block) + len(payload), block, payload)
 
 
 def write_subscription(subject: str, queue: str | None, sid: str) -> bytes:

@@ -31,6 +31,7 @@ from .subscriptions import INBOX_SID, NatsSubscriptions
 
 _NATIVE: Final = Capabilities(patterns=True, extensions=False, handlers=True, groups=True)
 _CLUSTER: Final = evolve(_NATIVE, extensions=True, built_in=True, numbers=True)
+_MESSAGES: Final = (b"MSG ", b"HMSG ")
 _HANDSHAKE: Final = 0
 """The key of the PING whose PONG lets us in."""
 _RETIRED: Final = -1
@@ -61,6 +62,7 @@ class NatsSession:
         "_retired",
         "_serial",
         "codec",
+        "send",
         "state",
     )
 
@@ -71,6 +73,8 @@ class NatsSession:
         self._connection = connection = NatsConnection(codec, limits, rng, options, _CLUSTER if options.cluster else _NATIVE)
         self._dialect: NatsDialect = ClusterDialect(connection) if options.cluster else NativeDialect(connection)
         self._deliver = self._dialect.delivered
+        self.send: Final[Callable[..., str | None]] = self._dialect.send
+        """Queues a message; of a request gives its token, under which the answer will come. As `plugins.Session.send`."""
         self._read = codec.reader.read
         self._read_delivery = codec.reader.delivery
         self._serial = _HANDSHAKE
@@ -104,6 +108,7 @@ class NatsSession:
         """Take away what has happened since the last call, in order."""
         connection = self._connection
         events, connection.events = connection.events, []
+        connection.turn += 1
         return events
 
     def frames_to_send(self) -> list[bytes]:
@@ -116,11 +121,12 @@ class NatsSession:
 
     def receive(self, frame: bytes, now: float) -> None:
         """One operation has come in. Never raises: a bad one becomes `Refused`, or ends the connection."""
-        self._connection.heard = now
+        connection = self._connection
+        connection.heard = now
         try:
-            if self.state is NatsState.READY and (frame[:4] == b"MSG " or frame[:5] == b"HMSG "):
+            if self.state is NatsState.READY and frame.startswith(_MESSAGES):
                 self._deliver(*self._read_delivery(frame))
-                if self._connection.info.leaving:
+                if connection.info.leaving:
                     self._leave_if_idle()
                 return
             operation = self._read(frame)
@@ -160,7 +166,8 @@ class NatsSession:
         """Learn about the server; the first time say who we are."""
         connection = self._connection
         before = connection.info
-        connection.info = info = ServerInfo.read(operation.info or {}, before)
+        info = ServerInfo.read(operation.info or {}, before)
+        connection.learn(info)
         if info.others != before.others or info.leaving != before.leaving:
             self._connection.events.append(OtherServers(info.others, info.leaving))
         if before.id is not None:
@@ -260,10 +267,6 @@ class NatsSession:
 
     # -- out -------------------------------------------------------------------------------------------------------------
 
-    def send(self, message: Message, now: float, peer_key: Any = None) -> str | None:
-        """Queue a message. For a request: its token, under which the answer will come."""
-        return self._dialect.send(message, now, peer_key)
-
     def confirm(self, now: float) -> int:
         """Ask with a PING whether all is handled that was queued before; `Confirmed` follows."""
         self._serial = key = self._serial + 1
@@ -291,7 +294,8 @@ class NatsSession:
         if self.state is not NatsState.READY:
             return
         self._dialect.tick(now)
-        self._leave_if_idle()
+        if self._connection.info.leaving:
+            self._leave_if_idle()
         if self._asked_at is not None and self._connection.heard > self._asked_at:
             self._asked_at = None
         if self._asked_at is None:

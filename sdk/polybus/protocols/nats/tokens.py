@@ -9,29 +9,28 @@ from attrs import define
 
 _SALT: Final = 8
 """Hexadecimal digits of a token that are random: who answers one request cannot answer another."""
+_AT_ONCE: Final = 64
+"""Tokens whose random digits are drawn together: the system is asked for each draw."""
 
 
 @define(eq=False)
 class Tokens:
-    """The tokens that were given on one connection. They are never given twice."""
+    """The tokens that were made on one connection. They are never made twice."""
 
     _rng: random.Random
     _count: int = 0
+    _salts: str = ""
 
     def next(self) -> str:
-        """The token that `given` makes known."""
-        return f"{self._count + 1:x}{self._rng.getrandbits(4 * _SALT):0{_SALT}x}"
-
-    def given(self) -> None:
-        """Take note that the next one has been used."""
+        """Make another one."""
+        at = self._count % _AT_ONCE * _SALT
+        if not at:
+            digits = _SALT * _AT_ONCE
+            self._salts = f"{self._rng.getrandbits(4 * digits):0{digits}x}"
         self._count += 1
+        return f"{self._count}{self._salts[at : at + _SALT]}"
 
     def was_given(self, token: str) -> bool:
         """True for a token that could be ours; whether it is, and still waited for, the link knows."""
         count = token[:-_SALT]
-        if len(token) <= _SALT or len(token) > 2 * _SALT or not token.isalnum():
-            return False
-        try:
-            return 0 < int(count, 16) <= self._count
-        except ValueError:
-            return False
+        return count.isascii() and count.isdigit() and len(count) < 20 and 0 < int(count) <= self._count

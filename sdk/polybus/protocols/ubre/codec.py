@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from attrs import frozen
 
@@ -29,6 +29,7 @@ class UbreCodec:
     reads: frozenset[Literal["text", "binary"]]
     writes: Literal["text", "binary"]
     formats: tuple[BodyFormat, ...] = (JSON, OCTETS)
+    one_format: ClassVar[bool] = True
 
     def format_for(self, value: Any, subject: str | int) -> BodyFormat:
         """The format in which a value is written to a subject: always the first."""

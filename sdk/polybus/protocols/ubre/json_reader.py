@@ -19,6 +19,7 @@ from ...body import OCTETS, check_json
 from ...errors import RemoteProtocolError
 from ...limits import Limits
 from ...message import Kind, Message
+from .._rules import MAX_INT
 from .checks import WIRE_RULES, check_id, check_subject, read_ttl, refuse, refuse_json
 from .members import ChannelMembers, credit, end, error, named_in_body, opening
 
@@ -134,8 +135,9 @@ class JsonReader:
         if type(subject) is not str or len(subject) > self._short_subject or not subject.isprintable():
             check_subject(subject, self._limits.subject, id, empty=True)
         message = Message(_REQUEST, subject, id)
-        if fields.ttl is not None:
-            message.ttl = read_ttl(fields.ttl, id)
+        ttl = fields.ttl
+        if ttl is not None:
+            message.ttl = ttl / 1000 if type(ttl) is int and 0 <= ttl <= MAX_INT else read_ttl(ttl, id)
         if fields.headers is not None:
             message.headers = WIRE_RULES.read_headers(fields.headers, self._limits.headers, id)
         raw = bytes(fields.body)

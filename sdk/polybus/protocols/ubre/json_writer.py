@@ -33,9 +33,10 @@ class JsonWriter:
             if kind is _REQUEST or kind is _NOTIFY:
                 return self._write_request(message, id)
             if kind is _RESPONSE:
-                return self._with_body((b'{"success":', _quoted_id(id)), message)
+                return self._with_body((b'{"success":', _encode(id) if type(id) is str else _quoted_id(id)), message)
             if kind is _PUBLISH:
-                return self._with_body((b'{"publish":', self._named(message)), message)
+                subject = message.subject
+                return self._with_body((b'{"publish":', self._quote(subject) if subject else self._named(message)), message)
             return self._write_rare(kind, message, id)
         except UnicodeEncodeError as error:
             raise unencodable(error) from error
@@ -43,7 +44,7 @@ class JsonWriter:
     def _write_request(self, message: Message, id: Any) -> bytes:
         if self._spec:
             return self._write_document(message, id)
-        start = (b'{"request":', self._quote(message.subject), b',"id":', _quoted_id(id))
+        start = (b'{"request":', self._quote(message.subject), b',"id":', _encode(id) if type(id) is str else _quoted_id(id))
         ttl = message.ttl
         if ttl is None or message.headers is not None or not 0.0 <= ttl < 1e12:
             return self._with_body(start, message)

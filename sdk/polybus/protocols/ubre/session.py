@@ -17,7 +17,7 @@ from .codec import UbreCodec
 _ALPHABET: Final = string.ascii_letters + string.digits
 _TOKEN_LENGTH: Final = 10  # 62^10: 59 bits, so that peers behind one relay never meet and ids cannot be guessed
 _PREFIX_LENGTH: Final = _TOKEN_LENGTH + 1
-_CAPABILITIES: Final = Capabilities(shared_publish=True, announce="client", answers_duplicates=True)
+_CAPABILITIES: Final = Capabilities(bare_headers=False, shared_publish=True, announce="client", answers_duplicates=True)
 _READY: Final = Ready()
 _REQUEST, _NOTIFY, _OPEN = Kind.REQUEST, Kind.NOTIFY, Kind.OPEN
 _RESPONSE, _ERROR = Kind.RESPONSE, Kind.ERROR

@@ -63,6 +63,7 @@ class EventMessage(Message):
     reply_to: str | None
     peer: Any
     expires: float | None
+    answer_headers: dict[str, str] | None
 
     def __init__(
         self,
@@ -82,7 +83,8 @@ class EventMessage(Message):
         self.format = format
         self.ttl = ttl
         self.event = event
-        self.headers = self.code = self.reply_to = self.extras = self.peer = self._shared = self.expires = None
+        self.headers = self.code = self.reply_to = self.extras = self.peer = None
+        self._shared = self.expires = self.answer_headers = None
         self.decoded = MISSING
 
     def __copy__(self) -> EventMessage:

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from pathlib import Path
-from typing import Any, ClassVar, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, TypeVar
 
 import anyio
 import pytest
@@ -93,8 +93,12 @@ class Contract:
     # Static methods of the class that `suite` makes.
     make: ClassVar[Any]
     ground: ClassVar[Any]
-    subject: ClassVar[Any]
-    """From a dotted subject, as the tests use them, to one of the protocol."""
+    if TYPE_CHECKING:  # a class attribute, of `suite`
+
+        def subject(self, name: str, /) -> str | int:
+            """From a dotted subject, as the tests use them, to one of the protocol."""
+            raise NotImplementedError
+
     requires: ClassVar[tuple[str, ...]] = ()
     """Of `Capabilities`: where the wire does not have these, all tests of the part are left out."""
     turns: ClassVar[int] = 300
@@ -127,7 +131,7 @@ class Contract:
             yield joined
 
     @asynccontextmanager
-    async def handling(self, handler: Callable[..., Any], bus: Bus | None = None) -> AsyncIterator[tuple[Bus, Bus, Any]]:
+    async def handling(self, handler: Callable[..., Any], bus: Bus | None = None) -> AsyncIterator[tuple[Bus, Bus, str | int]]:
         """A server with one handler, a client of it, and the handler's subject."""
         bus, subject = Bus() if bus is None else bus, self.subject(handler.__name__)
         bus.handle(subject)(handler)

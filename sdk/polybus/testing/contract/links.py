@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import anyio
 import pytest
 
@@ -12,7 +10,7 @@ from ...events import LinkDown, LinkUp
 from ._base import Contract, Endless, echo, eventually, needs, next_event
 
 
-def _named(name: str, subject: Any) -> Bus:
+def _named(name: str, subject: str | int) -> Bus:
     """A bus whose handler tells its name."""
     bus = Bus()
 

@@ -10,6 +10,7 @@ from ._base import Ground, ground_of, suite
 from .asked import AskedContract
 from .authority import AuthorityContract
 from .channels import ChannelContract
+from .clients import ClientContract
 from .deadlines import DeadlineContract
 from .failures import FailureContract
 from .links import LinkContract
@@ -23,6 +24,7 @@ _PARTS = (
     PublicationContract,
     AskedContract,
     ChannelContract,
+    ClientContract,
     AuthorityContract,
     LinkContract,
 )

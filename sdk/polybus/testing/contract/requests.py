@@ -12,7 +12,7 @@ import attrs
 import msgspec
 import pytest
 
-from ... import BadReply, BadRequest, Bus, Context, EncodeError, NoHandler, Reply, TooLarge
+from ... import BadReply, BadRequest, Bus, Context, EncodeError, Message, NoHandler, Reply, TooLarge
 from ._base import Contract, echo, needs
 
 _PLAIN: tuple[Any, ...] = (None, True, False, 0, -1, 2**53, 1.5, -1e-300, "", "text", [], {})
@@ -248,6 +248,23 @@ class RequestContract(Contract):
         async with self.handling(headers) as (_, client, subject):
             sent = {"x-trace": "äöü 1", "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
             assert await client.request(subject, headers=sent) == sent
+
+    async def test_headers_of_an_answer_arrive_where_the_wire_has_them_and_cost_no_other_the_answer(self) -> None:
+        async def tagged(body: int, ctx: Context) -> int:
+            if body:
+                ctx.answer_headers["x-version"] = str(body)
+            return body
+
+        can = self.adapter.session("client").capabilities
+        carried = can.headers and can.answer_headers
+        async with self.handling(tagged) as (_, client, subject):
+            whole = await client.request(subject, 7, returns=Message[int])
+            assert whole.body == 7
+            assert (whole.headers or {}) == ({"x-version": "7"} if carried else {})
+            reply = client.request(subject, 0)
+            assert await reply == 0
+            assert reply.message is not None
+            assert not reply.message.headers
 
     @needs("notifications")
     async def test_a_notification_reaches_the_handler_and_has_no_answer(self) -> None:

@@ -39,7 +39,7 @@ class AsyncioWire(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_buffer", "_corked", "_filled", "_handed", "_held_back", "_loop", "_lost", "_paused", "_pending", "_queued",
-        "_rations", "_read", "_stash", "_transport", "_turn", "_user", "address", "shut",
+        "_rations", "_read", "_stash", "_transport", "_turn", "_user", "address", "alone", "burst", "shut",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -57,6 +57,8 @@ class AsyncioWire(asyncio.BufferedProtocol):
         # The turn of the event loop in which bytes were last handed over at once.
         self._turn = -1
         self.shut: bool = False
+        self.alone: bool = False
+        self.burst: int = BURST
         # True while a chunk is handled: its end writes, so no call has to be scheduled.
         self._corked = False
         self._paused = True
@@ -165,7 +167,7 @@ class AsyncioWire(asyncio.BufferedProtocol):
 
     def write(self, data: bytes) -> None:
         if not self._pending:
-            if len(data) >= HIGH_WATER:
+            if self.alone or len(data) >= HIGH_WATER:
                 self._hand_over(data)
                 return
             if not self._corked:
@@ -174,7 +176,7 @@ class AsyncioWire(asyncio.BufferedProtocol):
         self._queued += len(data)
         # Not kept until the end of the turn: so the peer works on the first part of a burst while we make the rest, and the
         # transport sees it and can ask for a pause.
-        if self._queued >= BURST and (len(self._pending) >= BURST_PARTS or self._queued >= HIGH_WATER):
+        if self._queued >= self.burst and (len(self._pending) >= BURST_PARTS or self._queued >= HIGH_WATER):
             self._flush()
 
     def write_first(self, data: bytes, turn: int) -> None:

@@ -19,6 +19,8 @@ import anyio
 
 from ...errors import ConnectFailed, RemoteProtocolError
 from ...plugins import Host
+from .asyncio_wire import open_wire as open_asyncio
+from .pump_wire import open_wire as open_pump
 from .sockets import address_of
 from .wire import Wire, plain_reason
 
@@ -157,11 +159,7 @@ async def open_wire(
         OSError: The connection broke or the TLS handshake failed.
     """
     if host.backend == "asyncio":
-        from .asyncio_wire import open_wire as open_asyncio
-
         return await open_asyncio(sock, address, host, tls, server_name)
-    from .pump_wire import open_wire as open_pump
-
     return await open_pump(sock, address, host, tls, server_name)
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Final
 
 from ...errors import BusError
-from ...plugins import Admission, Closed, FrameCutter, Framing, Handshake, Host
+from ...plugins import Admission, Closed, FrameCutter, Framing, FramingFeatures, Handshake, Host
 from .framer import Framer
 from .listen import PendingConnection
 from .transport import StreamTransport, TransportState
-from .wire import Wire
+from .wire import GATHERED, Wire
 
 
 class ProtocolFramer(Framer):
@@ -38,8 +38,10 @@ class ProtocolFramer(Framer):
     def feed(self, data: bytes) -> list[bytes]:
         if self.broken is not None:
             return []
-        frames = list(self._cutter.feed(data))
-        self.broken = how_it_broke(self._cutter)
+        cutter = self._cutter
+        frames = list(cutter.feed(data))
+        if cutter.broken is not None:
+            self.broken = how_it_broke(cutter)
         return frames
 
     def goodbye(self, code: int, reason: str) -> list[bytes]:
@@ -63,6 +65,8 @@ class FramedTransport(StreamTransport[ProtocolFramer]):
 
     def __init__(self, name: str, wire: Wire, host: Host, framing: Framing) -> None:
         super().__init__(name, wire, host, ProtocolFramer(framing.cutter(host.limits, name), host.limits.message))
+        if FramingFeatures.of(framing).gathers:
+            wire.burst = GATHERED
         self._pack = framing.pack
 
     def send(self, frame: bytes) -> None:

@@ -18,6 +18,7 @@ import anyio
 import anyio.lowlevel
 from attrs import define, field
 
+from ..._util.log_fields import log_fields
 from ..._util.repeated_warnings import Warnings
 from ...errors import BusError, TooManyRequests
 from ...plugins import Admission, Handshake, ListenOptions
@@ -100,7 +101,8 @@ class StreamListener:
 
     def tell(self, address: str, why: str) -> None:
         """Log that there is no connection with a client, which may come as often as it likes."""
-        self._failures.warn(logger, "%s: no connection: %s", address, why, level=logging.INFO)
+        fields = log_fields(address=address)
+        self._failures.warn(logger, "%s: no connection: %s", address, why, level=logging.INFO, extra=fields)
 
     def _release(self) -> None:
         self._failures.tell()
@@ -117,7 +119,7 @@ class StreamListener:
                     # The client hung up before we came.
                     continue
                 if not told:
-                    logger.error("%s: accepting pauses: %s", self.url, plain_reason(error))
+                    logger.error("%s: accepting pauses: %s", self.url, plain_reason(error), extra=log_fields(address=self.url))
                     told = True
                 await anyio.sleep(_PAUSE)
                 continue

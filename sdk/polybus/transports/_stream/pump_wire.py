@@ -68,6 +68,8 @@ class PumpWire:
         self._error: Exception | None = None
         self._lost = False
         self.shut: bool = False
+        self.alone: bool = False
+        self.burst: int = BURST
         host.spawn(self._run)
 
     # -- the two tasks
@@ -210,9 +212,15 @@ class PumpWire:
     def write(self, data: bytes) -> None:
         if self._lost or self._hung_up or not data:
             return
+        if self.alone and self._socket is not None and not self._backlog:
+            taken = self._try(data)
+            if taken == len(data):
+                return
+            self._stuck = True
+            data = data[taken:]
         self._pending.append(data)
         self._backlog += len(data)
-        if self._backlog >= BURST and self._socket is not None and not self._sending and not self._stuck:
+        if self._backlog >= self.burst and self._socket is not None and not self._sending and not self._stuck:
             if len(self._pending) >= BURST_PARTS or self._backlog >= HIGH_WATER:
                 self._write_now()
                 if not self._backlog:

@@ -12,6 +12,7 @@ import stat
 import struct
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, Final, NamedTuple
 
 import anyio
@@ -23,9 +24,18 @@ BACKLOG: Final = 2048
 _PROBES: Final = 4
 """Of the kernel's keep-alive, within `Limits.ping_timeout`."""
 
+NAMES: Final = ("concurrent.futures.thread", "encodings.idna", "stringprep")
+"""Modules that looking up the name of a host imports by itself."""
+
 UNSENT = 128 * 1024
 """Bytes that the kernel takes, of a wire with priorities, beyond what the peer has room for. Linux alone takes 4 MiB: on a line
 with 1 MB a second nothing could overtake what was published in the last four seconds."""
+
+
+def load_names() -> None:
+    """Import `NAMES`."""
+    for name in NAMES:
+        import_module(name)
 
 
 def keep_short(sock: Any) -> None:
@@ -198,7 +208,7 @@ def _bind(family: int, address: Any, shown: str) -> socket.socket:
     except BaseException as error:
         sock.close()
         if isinstance(error, OSError):
-            raise OSError(error.errno, f"cannot listen on {shown}: {error.strerror or error}") from None
+            raise OSError(error.errno, f"cannot listen on {shown}: {error.strerror or error}{_remedy(error)}") from None
         raise
     return sock
 
@@ -231,3 +241,14 @@ def unlink_if_ours(path: str, inode: int) -> None:
     with contextlib.suppress(OSError):
         if os.stat(path).st_ino == inode:
             os.unlink(path)
+
+
+def _remedy(error: OSError) -> str:
+    """Say what to do about an address that cannot be bound."""
+    if error.errno == errno.EADDRINUSE:
+        return "; another program listens there: end it, or take another address (port 0 is a free one)"
+    if error.errno == errno.EACCES:
+        return "; ports below 1024 are the system's: take one above"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return "; this machine has no such address: 127.0.0.1 is for itself, 0.0.0.0 for all that it has"
+    return ""

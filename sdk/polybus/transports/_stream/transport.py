@@ -116,6 +116,19 @@ class StreamTransport(ABC, Generic[F]):
             if self._early is None:
                 self._wire.resume_reading()
 
+    def send_alone(self, frame: bytes) -> None:
+        """`send` for a frame that leaves at once, if nothing waits before it."""
+        wire = self._wire
+        wire.alone = True
+        try:
+            self.send(frame)
+        finally:
+            wire.alone = False
+
+    @abstractmethod
+    def send(self, frame: bytes) -> None:
+        """Send a frame, together with the others of this turn of the event loop."""
+
     @property
     def send_framed(self) -> Callable[[bytes, int], None]:
         """`send` for what `framed` gave, which many connections share: ``send_framed(data, turn)``."""

@@ -74,6 +74,10 @@ def unix_path(url: str) -> str:
     """The path of a Unix socket in a URL such as ``unix:///run/app.sock``. May raise `ValueError`: there is none, or a host
     stands before it."""
     parts = urlsplit(url)
+    if "\\" in url:
+        raise ValueError(
+            f"{url}: no path of a socket: write three slashes, for example unix:///run/app.sock; on Windows take tcp://127.0.0.1:9000"
+        )
     if parts.netloc or not parts.path:
         raise ValueError(f"{url}: the path of the socket is missing, write three slashes, for example unix:///run/app.sock")
     return unquote(parts.path)

@@ -25,6 +25,10 @@ BURST_PARTS: Final = 8
 """So many frames at least, if they are not large together: to write every frame of a few KiB alone, and wake the peer for each,
 costs three times the processor time where the peer keeps up."""
 
+GATHERED: Final = 16 * 1024
+"""The same where the peer only passes on what it gets: it has little to do, and to wake it for a part of a burst costs this
+process a third of what it does itself for small requests."""
+
 HIGH_WATER: Final = 32 * 1024
 """Bytes that wait to be written above which the user is asked to pause."""
 LOW_WATER: Final = 8 * 1024
@@ -74,6 +78,12 @@ class Wire(Protocol):
         `turn` is a number of the current turn of the event loop. To many connections in one turn, this costs less than a call
         back for each.
         """
+
+    alone: bool
+    """Set by the user while it writes what is all that there is to write in this turn: it leaves at once."""
+
+    burst: int
+    """`BURST`, or set by the user to `GATHERED`."""
 
     def backlog(self) -> int:
         """Bytes that the operating system has not taken."""

@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 import anyio
 
 from ..._util.event_loop import running_loop
+from ..._util.log_fields import log_fields
 from ...errors import TooLarge
 from ...plugins import Closed, Host, Receiver, ReceiverFeatures
 from .._stream.close_codes import closed_by_peer, cut_reason, sayable
@@ -235,7 +236,7 @@ class AsgiTransport:
                 await self._waiter
         except Exception as error:
             # The peer has gone; the reading half is told so too, and knows why.
-            logger.debug("%s: nothing more can be written: %r", self.address, error)
+            logger.debug("%s: nothing more can be written: %r", self.address, error, extra=log_fields(address=self.address))
             pending.clear()
 
     def _wake(self) -> None:

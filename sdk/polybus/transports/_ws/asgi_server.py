@@ -8,13 +8,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
 import anyio
+from attrs import evolve
 
 from ...errors import BusError, LocalProtocolError
 from ...plugins import Admission, Handshake, ListenOptions, WebRoute
 from .._stream.sockets import is_loopback, tune
 from .._stream.urls import host_port
+from .adoption import AdoptedWire, UvicornWebSocket
 from .asgi import AsgiTransport, Receive, Scope, Send, Socket, socket_of
+from .frames import WebSocketFramer
 from .policy import HandshakeRejected, OriginPolicy, UpgradeRequest, answer, check_origins, refused, tell
+from .transport import WebSocketTransport
 
 logger: logging.Logger = logging.getLogger("polybus.security")
 
@@ -28,12 +32,17 @@ class AsgiWebSocket:
     What is known of a client is what the ASGI server says: `scope`'s client, scheme and headers. Behind a proxy these are
     those of the proxy's own request, unless the server is told whose ``X-Forwarded-*`` it may believe.
 
+    A connection that uvicorn has accepted is taken over where that is possible (`UvicornWebSocket`).
+
     Args:
         path: For people: where the router has it.
+        watched: Tells of a scope and its `receive` if somebody around this application may wait for its end. Then the call
+            of a connection that is taken over lasts as long as that; else it returns at once, and all that it kept is freed.
     """
 
-    def __init__(self, path: str = "/") -> None:
+    def __init__(self, path: str = "/", watched: Callable[[Scope, Receive], bool] | None = None) -> None:
         self.path: str = path
+        self._watched = watched
         self._options: ListenOptions | None = None
         self._warned = False
 
@@ -67,6 +76,14 @@ class AsgiWebSocket:
 
     async def _knock(self, scope: Scope, receive: Receive, send: Send) -> None:
         """May raise `HandshakeRejected`: before the upgrade: the client is not let in."""
+        connection = await self._let_in(scope, receive, send)
+        if isinstance(connection, AsgiTransport):
+            await connection.run(receive)
+        elif connection is not None and (self._watched is None or self._watched(scope, receive)):
+            await connection.lost()
+
+    async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> AsgiTransport | AdoptedWire | None:
+        """Make the link of a client; None if it has gone. May raise `HandshakeRejected`."""
         options = self._options
         if options is None:
             raise HandshakeRejected(503, "this server is shutting down")
@@ -81,17 +98,42 @@ class AsgiWebSocket:
             name = "wss" if request.policy.tls else "ws"
             chosen, handshake = request.handshake(name)
             admission = await admit(options, handshake)
+            theirs = UvicornWebSocket.under(receive) if options.framing is None else None
+            if theirs is not None:
+                theirs.decline_extensions()
+            if not await accept(send, chosen) or self._options is not options:
+                return None
+            inside = True
+            if theirs is not None and theirs.untouched:
+                largest = min(options.host.limits.message, theirs.largest or options.host.limits.message)
+                wire = theirs.hand_over(address)
+                # The scope was for `authenticate`; it would be most of what an idle connection keeps.
+                freed = evolve(admission, handshake=evolve(admission.handshake, scope=None))
+                options.host.spawn(self._open, options, wire, name, largest, freed)
+                return wire
             transport = AsgiTransport(
                 name, address, options.host, send, request.socket, reads=options.reads, writes=options.writes
             )
-            if await accept(send, chosen) and self._options is options:
-                inside = True
-                options.gate.opened(transport, admission)
+            options.gate.opened(transport, admission)
+            return transport
         finally:
             if not inside:
                 options.gate.left(address)
-        if inside:
-            await transport.run(receive)
+
+    async def _open(self, options: ListenOptions, wire: AdoptedWire, name: str, largest: int, admission: Admission) -> None:
+        """Make the link of a connection that was taken over. A task of the bus, so that its context is the bus's."""
+        if self._options is not options:  # the bus is being left
+            options.gate.left(wire.address)
+            wire.abort()
+            return
+        framer = WebSocketFramer(server=True, limit=largest, reads=options.reads, writes=options.writes)
+        transport = WebSocketTransport(name, wire, options.host, framer)
+        wire.serve(transport, transport.close)
+        try:
+            options.gate.opened(transport, admission)
+        except BaseException:
+            wire.abort()
+            raise
 
     def check_private(self, request: AsgiRequest) -> None:
         """May raise `HandshakeRejected`: 403, other machines can reach a bus that lets everybody in."""

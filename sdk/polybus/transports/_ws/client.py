@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import ssl
+from collections.abc import Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -50,7 +51,7 @@ async def open_websocket(
         with bounded(url, options.host.limits.handshake_timeout, "waiting for the answer to the upgrade"):
             await answer.complete.wait()
         if not answer.accepted:
-            raise answer.failure(url)
+            raise answer.failure(url, options.headers)
     except BaseException:
         wire.abort()
         raise
@@ -144,10 +145,10 @@ class _Answer:
 
     resume_writing = pause_writing
 
-    def failure(self, url: str) -> BusError:
+    def failure(self, url: str, headers: Mapping[str, str]) -> BusError:
         response, error = self._response, self._core.handshake_exc
         if response is not None and response.status_code != 101:
-            return _refusal(url, response)
+            return _refusal(url, response, headers)
         if response is not None:
             return ConnectFailed(url, f"the server's answer to the upgrade is wrong: {error}")
         if self._first_line.startswith(b"HTTP/1.0 "):
@@ -159,17 +160,20 @@ class _Answer:
             return ConnectFailed(
                 url, "the server does not answer in HTTP: is it a WebSocket server, and ws:// not wss:// or tcp://?"
             )
-        hint = "; does it want TLS, wss://?" if url.startswith("ws:") else ""
+        hint = "; does it want TLS, wss://? or is it no WebSocket server, tcp://?" if url.startswith("ws:") else ""
         return ConnectFailed(url, f"the server closed the connection during the handshake{hint}")
 
 
-def _refusal(url: str, response: Response) -> BusError:
+def _refusal(url: str, response: Response, headers: Mapping[str, str]) -> BusError:
     text = bytes(response.body).decode("utf-8", "replace").strip()
     if text.startswith("<"):  # the page of a proxy, for browsers: it says no more than the status
         text = ""
     text = text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}..."
     if response.status_code == 401:
-        return Unauthorized(text)
+        brought = (
+            f"headers= brought {', '.join(headers)}" if headers else "no headers= were given, which carry a token or a cookie"
+        )
+        return Unauthorized(f"{text or 'the server answered 401'}; {brought}")
     if response.status_code == 403:
         if text.lower() in ("", "forbidden"):  # also what ASGI servers answer where no application is at the path
             at, path = without_password(url), urlsplit(url).path or "/"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from ...plugins import Closed, Framing, Host
+from ...plugins import Closed, Framing, FramingFeatures, Host
 from .._stream.framed import how_it_broke
 from .._stream.sockets import PingProgress
 from .._stream.transport import StreamTransport, TransportState
-from .._stream.wire import Wire
+from .._stream.wire import GATHERED, Wire
 from .frames import WebSocketFramer
 
 _LARGE: Final = 64 * 1024
@@ -112,6 +112,8 @@ class FramedWebSocketTransport(WebSocketTransport):
 
     def __init__(self, name: str, wire: Wire, host: Host, framer: WebSocketFramer, framing: Framing) -> None:
         super().__init__(name, wire, host, framer)
+        if FramingFeatures.of(framing).gathers:
+            wire.burst = GATHERED
         self._cutter = framing.cutter(host.limits, name)
         self._pack = framing.pack
 

@@ -7,6 +7,7 @@ from typing import Final
 
 import anyio
 
+from ..._util.log_fields import log_fields
 from ...errors import ConnectFailed, Forbidden, LocalProtocolError, Unauthorized
 from ...plugins import Closed, DialOptions, Listening, ListenOptions
 from ._connection import PortConnection
@@ -154,7 +155,9 @@ class PortTransport:
                     if not self._source.lasting:
                         return
                     if not isinstance(error, ConnectFailed):
-                        logger.exception("%s gave no port; it will be asked again", self.url)
+                        logger.exception(
+                            "%s gave no port; it will be asked again", self.url, extra=log_fields(address=self.url)
+                        )
                     await anyio.sleep(pause)
                     pause = min(2 * pause, _LONGEST_PAUSE)
                     continue

@@ -72,7 +72,7 @@ const commands = {
   },
   many: async ({ subject, body }) => {
     const found = []
-    for await (const message of await nc.requestMany(subject, JSON.stringify(body), { maxMessages: 2, maxWait: 20000 })) found.push(message.json())
+    for await (const message of await nc.requestMany(subject, JSON.stringify(body), { strategy: 'count', maxMessages: 2, maxWait: 20000 })) found.push(message.json())
     return found
   },
   publish: async ({ subject, body, hex, headers, count }) => {

@@ -31,7 +31,7 @@ from polybus.protocols.nats.cluster.subjects import escape_subject, escape_token
 from polybus.protocols.nats.session import NatsSession
 
 INFO = b'INFO {"server_id":"S","headers":true,"max_payload":1048576}\r\n'
-HELLO = json.dumps({"hello": "other1", "bus": "b2", "name": "host:1"}).encode()
+HELLO = json.dumps({"hello": "other1", "bus": "b2", "name": "host:1", "host": "host"}).encode()
 
 
 def ready(limits: Limits | None = None) -> tuple[NatsSession, str]:
@@ -40,9 +40,9 @@ def ready(limits: Limits | None = None) -> tuple[NatsSession, str]:
     session.start(0.0)
     session.receive(INFO, 1.0)
     session.receive(b"PONG\r\n", 1.0)
-    assert Ready(bare=True) in session.events()
     frames = session.frames_to_send()
     node = frames[1].split()[1].decode().removeprefix("shop.n.").removesuffix(".>")
+    assert Ready(bare=True, node=node) in session.events()
     assert frames[3] == b"SUB shop.a 2\r\n"
     assert frames[4].startswith(f"PUB shop.a shop.n.{node}.h ".encode())
     return session, node
@@ -90,6 +90,20 @@ def test_whom_a_request_is_for_is_its_subject(to: Any, subject: str) -> None:
     assert frame == f"PUB {subject} shop.n.{node}.a.{token} 1\r\n7\r\n".encode()
 
 
+@pytest.mark.parametrize(
+    "key", ["x" * 3840, 2000 * "\u00e4", "a\ud800b"], ids=["long", "long where it is escaped", "surrogate"]
+)
+def test_a_key_that_the_wire_cannot_carry_is_refused_here_and_the_server_hears_nothing_of_it(key: str) -> None:
+    session, _ = ready()
+    for to in (ToUser(key), ToClient("other1", key)):
+        for kind in (Kind.REQUEST, Kind.NOTIFY, Kind.PUBLISH):
+            with pytest.raises(LocalProtocolError, match="longer than 3840|lone surrogate"):
+                session.send(Message(kind, "user.get", None, b"7", JSON, attributes={"to": to}), 2.0)
+    with pytest.raises(LocalProtocolError, match="longer than 3840|lone surrogate"):
+        session.send(Message(Kind.SUBSCRIBE, "", attributes={"user": key}), 2.0)
+    assert session.frames_to_send() == []
+
+
 def test_a_publication_is_for_all_for_a_group_or_a_user() -> None:
     session, node = ready()
     assert sent(session, Message(Kind.SUBSCRIBE, "news.*")) == [b"SUB shop.p.news.* 3\r\n"]
@@ -101,7 +115,7 @@ def test_a_publication_is_for_all_for_a_group_or_a_user() -> None:
         b"SUB shop.k.ann.> h 6\r\n",
     ]
     for sid, subject, to in (
-        ("3", "shop.p.news.today", ToAll()),
+        ("3", "shop.p.news.today", ToAll("other1")),
         ("4", "shop.p.news.today", ToGroup("g", "news.*")),
         ("5", "shop.u.ann.news.today", ToUser("ann")),
     ):
@@ -110,6 +124,18 @@ def test_a_publication_is_for_all_for_a_group_or_a_user() -> None:
     # Its own come back to it: they have been delivered here already, but for those of groups.
     assert told(session, msg("shop.p.news.today", "3", b"1", f"shop.n.{node}.p")) == []
     assert len(told(session, msg("shop.p.news.today", "4", b"1", f"shop.n.{node}.p"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("reply", "source"),
+    [("shop.n.other1.p", "other1"), ("shop.n.other2.p", "other2"), ("", ""), ("_INBOX.a.b", ""), ("shop.n..p", "")],
+)
+def test_a_publication_says_which_node_it_is_from_where_it_is_from_one(reply: str, source: str) -> None:
+    session, _ = ready()
+    sent(session, Message(Kind.SUBSCRIBE, "news.*"))
+    for _ in range(2):
+        [message] = told(session, msg("shop.p.news.today", "3", b"1", reply))
+        assert message.peer == ToAll(source)
 
 
 def test_a_request_that_is_not_answered_in_its_turn_is_said_to_be_here() -> None:
@@ -131,6 +157,22 @@ def test_a_request_that_is_not_answered_in_its_turn_is_said_to_be_here() -> None
     told(session, msg("shop.r.user.get", "3", b"7", "_INBOX.them.1"))
     session.tick(2.0)
     assert session.frames_to_send() == []
+
+
+def test_the_end_of_a_turn_is_that_of_its_own_requests_and_not_of_those_which_came_meanwhile() -> None:
+    session, _ = ready()
+    sent(session, Message(Kind.SUBSCRIBE, "user.get", attributes={"handler": True}))
+    first, second = told(session, msg("shop.r.user.get", "3", b"7", "shop.n.other1.a.t1"))
+    assert first.at < 2.0
+    sent(session, Message(Kind.RESPONSE, "", second.id, b"8", JSON))
+    # Before the link comes to the end of that turn, the next one has begun: its handlers have not had their turn yet.
+    due, _ = told(session, msg("shop.r.user.get", "3", b"7", "shop.n.other1.a.t2"))
+    assert due.at < 2.0
+    session.tick(2.0)
+    assert session.frames_to_send() == []
+    session.tick(2.0)
+    [taken] = session.frames_to_send()
+    assert taken.startswith(b"HPUB shop.n.other1.a.t2 ")
 
 
 def test_a_node_that_has_a_request_and_is_gone_ends_it() -> None:
@@ -189,7 +231,7 @@ def test_a_cancel_waits_until_it_is_known_who_has_the_request() -> None:
 def test_nodes_say_hello_and_goodbye() -> None:
     session, node = ready()
     [joined] = told(session, msg("shop.a", "2", HELLO, "shop.n.other1.h"))
-    assert joined == NodeJoined("other1", {"bus": "b2", "name": "host:1"})
+    assert joined == NodeJoined("other1", {"bus": "b2", "name": "host:1", "host": "host"})
     [answer] = session.frames_to_send()
     assert answer.startswith(b"PUB shop.n.other1.h ")
     assert told(session, msg("shop.a", "2", HELLO, "shop.n.other1.h")) == []
@@ -256,9 +298,10 @@ def test_a_node_is_no_name_that_this_wire_cannot_carry(name: str) -> None:
 def test_facts_of_a_node_that_are_no_text_are_none() -> None:
     session, _ = ready()
     hello = json.dumps({"hello": "other1", "bus": ["b2"], "name": {"a": 1}}).encode()
-    assert told(session, msg("shop.a", "2", hello)) == [NodeJoined("other1", {"bus": None, "name": None})]
-    hello = json.dumps({"hello": "other2", "bus": 500 * "b", "name": 500 * "n"}).encode()
-    assert told(session, msg("shop.a", "2", hello)) == [NodeJoined("other2", {"bus": 200 * "b", "name": 200 * "n"})]
+    assert told(session, msg("shop.a", "2", hello)) == [NodeJoined("other1", {"bus": None, "name": None, "host": None})]
+    hello = json.dumps({"hello": "other2", "bus": 500 * "b", "name": 500 * "n", "host": 500 * "h"}).encode()
+    facts = {"bus": 200 * "b", "name": 200 * "n", "host": 200 * "h"}
+    assert told(session, msg("shop.a", "2", hello)) == [NodeJoined("other2", facts)]
 
 
 def silent_node() -> tuple[NatsSession, str, str]:
@@ -283,7 +326,7 @@ def test_a_node_that_was_silent_and_is_there_again_is_greeted_and_known() -> Non
     [hello] = session.frames_to_send()
     assert hello.startswith(f"PUB shop.n.other1.h shop.n.{node}.h ".encode())
     [joined] = told(session, msg(f"shop.n.{node}.h", "1", HELLO), 41.0)
-    assert joined == NodeJoined("other1", {"bus": "b2", "name": "host:1"})
+    assert joined == NodeJoined("other1", {"bus": "b2", "name": "host:1", "host": "host"})
     assert told(session, msg(reply, "1", status=" 102 other1"), 42.0) == []
     assert session.frames_to_send() == []
 

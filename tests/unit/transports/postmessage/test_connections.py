@@ -139,7 +139,8 @@ async def test_both_ways_requests_and_publications() -> None:
 async def test_other_protocols(protocol: str) -> None:
     here, there = ports()
     bus = Bus()
-    subject: Any = {"csb": 7, "jrep": "double", "uprotocol": "//VCU.VIN/body.access/1/rpc.Double"}[protocol]
+    names: dict[str, str | int] = {"csb": 7, "jrep": "double", "uprotocol": "//VCU.VIN/body.access/1/rpc.Double"}
+    subject = names[protocol]
 
     @bus.handle(subject)
     async def double(number: int) -> int:

@@ -272,6 +272,7 @@ async def other_process(target: Any) -> AsyncIterator[tuple[Any, Any]]:
             process.close()
 
 
+@pytest.mark.costly
 @pytest.mark.anyio
 @pytest.mark.native
 async def test_a_bus_in_another_process_over_a_pipe() -> None:
@@ -288,6 +289,7 @@ async def test_a_bus_in_another_process_over_a_pipe() -> None:
         assert ours.closed
 
 
+@pytest.mark.costly
 @pytest.mark.anyio
 @pytest.mark.native
 async def test_a_process_that_dies_fails_what_is_pending_on_its_pipe() -> None:

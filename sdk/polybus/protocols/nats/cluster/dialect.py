@@ -10,31 +10,35 @@ from __future__ import annotations
 
 import math
 import string
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
 from attrs import define
 
+from ...._util.memo import Memo
 from ....errors import Code, RemoteProtocolError
 from ....message import Kind, Message
 from ....plugins import Due, Lost, NodeJoined, NodeLeft, Ready, Refused, ToAll, ToClient, ToGroup, ToNode, ToUser, Undelivered
 from ..._rules import milliseconds
 from ..checks import refuse
-from ..codec import DEADLINE, failure
+from ..codec import failure
 from ..connection import NatsConnection
 from ..failures import NO_RESPONDERS, ServerError, error_message, is_failure
 from ..headers import KIND, TTL, USER, HeaderBlock, write_block
-from ..operations import write_publication
+from ..operations import write_named, write_publication
 from ..subscriptions import INBOX_SID, NatsSubscription
 from ..tokens import Tokens
 from .liveness import PACE, Liveness
-from .subjects import HANDLERS, ClusterSubjects, escape_token, is_node, split_key
+from .subjects import HANDLERS, ClusterSubjects, is_node, split_key
 
 _ALPHABET: Final = string.ascii_lowercase + string.digits
 _NODE_LENGTH: Final = 12
 _NODES: Final = 4096
 """Nodes that are known at the most."""
+_SOURCES: Final = 1024
+"""Reply subjects of publications that are remembered: a node has one, another program perhaps one for each."""
 _OVER: Final = 1024
 """Requests that are remembered after their end: a cancel may follow."""
 _ELSEWHERE: Final = 2
@@ -47,7 +51,6 @@ _UNDELIVERED: Final = "undelivered"
 _GONE: Final = "gone"
 """The reason of a node that has not got the client which is asked any more."""
 _PUBLISHED: Final = "publish"
-_ALL: Final = ToAll()
 _PUBLISH, _REQUEST, _NOTIFY, _RESPONSE, _ERROR = Kind.PUBLISH, Kind.REQUEST, Kind.NOTIFY, Kind.RESPONSE, Kind.ERROR
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 _encode: Final = msgspec.json.Encoder().encode
@@ -58,20 +61,20 @@ class Asked:
     """A request, or an open channel, of this node.
 
     Attributes:
-        subject: Where it was sent, on the wire.
+        names: Where it was sent, and where answers come, on the wire.
         to: Whom it is for, or None: any node that handles it.
         at: Time at which it was last sent.
+        frame: Its bytes, to be asked elsewhere, until somebody has it; None where it is for one alone.
         node: The node that has it, as soon as that is known.
-        frame: Its bytes, to be asked elsewhere, until somebody has it.
         again: Times that it was asked elsewhere.
         controls: Written for the node that has it, before that is known.
     """
 
-    subject: str
+    names: str
     to: Any
     at: float
+    frame: bytes | None
     node: str = ""
-    frame: bytes | None = None
     again: int = 0
     controls: list[tuple[str, bytes, bytes]] | None = None
 
@@ -80,20 +83,24 @@ class ClusterDialect:
     """One node on one connection. Implements `connection.NatsDialect`."""
 
     __slots__ = (
+        "_answers",
         "_asked",
         "_connection",
         "_due",
-        "_fill",
         "_fresh",
         "_greeted",
         "_hello_at",
         "_held",
         "_liveness",
+        "_message",
         "_nodes",
         "_over",
         "_serial",
+        "_sources",
         "_subjects",
         "_tokens",
+        "_turn",
+        "_turns",
         "echo",
         "inbox",
         "node",
@@ -101,16 +108,20 @@ class ClusterDialect:
 
     def __init__(self, connection: NatsConnection) -> None:
         self._connection = connection
-        self._fill = connection.codec.fill
+        self._message = connection.codec.message
         self.node: Final = "".join(connection.rng.choices(_ALPHABET, k=_NODE_LENGTH))
         self._subjects = ClusterSubjects(connection.options.cluster, self.node, connection.codec.limits.subject)
+        self._answers = self._subjects.answers
         self.inbox: str = f"{self._subjects.mine}>"
         self.echo: bool = True  # or the only member of a group would not hear its own node
         self._tokens = Tokens(connection.rng)
         self._asked: dict[str, Asked] = {}
         self._over: dict[str, Asked] = {}
         self._fresh: dict[Any, str] = {}
-        """Requests of this turn without an answer: the nodes that have asked, empty where it is none of ours."""
+        """Requests of the last turns without an answer: the nodes that have asked, empty where it is none of ours."""
+        self._turns: deque[list[Any]] = deque()
+        """The ids of what came in each of these turns. The end of a turn is told when the next one may have begun already."""
+        self._turn = -1
         self._held: dict[Any, str] = {}
         """Requests and channels of others that this node has."""
         self._serial = 0
@@ -120,6 +131,8 @@ class ClusterDialect:
         """The nodes that are known, and the bus that each is."""
         self._greeted: set[str] = set()
         """Nodes that are not known, have spoken since the last look, and were told that this one is there."""
+        self._sources: Memo[str | None, ToAll] = Memo(self._from, _SOURCES)
+        """Whom publications are from, by their reply subject."""
         self._due = math.inf
         self._hello_at = math.inf
 
@@ -131,13 +144,13 @@ class ClusterDialect:
     def ready(self) -> None:
         """Say hello to the others, who answer."""
         connection, subjects = self._connection, self._subjects
-        connection.events.append(Ready(bare=True))
+        connection.events.append(Ready(bare=True, node=self.node))
         connection.subscribe(f"{subjects.cluster}.a", tag=ClusterDialect._announced)
         self._say(f"{subjects.cluster}.a", "hello", reply=f"{subjects.mine}h")
 
     def _say(self, subject: str, word: str, reply: str | None = None) -> None:
         options = self._connection.options
-        payload = _encode({word: self.node, "bus": options.member, "name": options.client})
+        payload = _encode({word: self.node, "bus": options.member, "name": options.client, "host": options.host})
         self._connection.frames.append(write_publication(subject, reply, b"", payload))
 
     def servers_joined(self) -> None:
@@ -154,6 +167,7 @@ class ClusterDialect:
         self._asked.clear()
         self._over.clear()
         self._fresh.clear()
+        self._turns.clear()
         self._held.clear()
 
     # -- in: by what it was subscribed for ----------------------------------------------------------------------------------
@@ -161,6 +175,11 @@ class ClusterDialect:
     def delivered(self, subject: str, sid: str, reply: str | None, headers: HeaderBlock | None, payload: bytes) -> None:
         """Take a message of the server."""
         if sid == INBOX_SID:
+            if headers is None and subject.startswith(self._answers):
+                token = subject[len(self._answers) :]
+                if self._asked.pop(token, None) is not None:  # as nearly all are: what a handler has returned
+                    self._connection.events.append(self._message(_RESPONSE, "", token, None, payload))
+                    return
             self._for_this_node(subject[len(self._subjects.mine) :], reply, headers, payload)
             return
         subscription = self._connection.subscriptions.by_sid.get(sid)
@@ -178,7 +197,13 @@ class ClusterDialect:
     ) -> None:
         if reply == self._subjects.echo or not self._connection.subscriptions.counts(subscription, subject):
             return
-        self._publication(self._subjects.rest(subject), _ALL, headers, payload)
+        to = self._sources[reply]
+        message = self._message(_PUBLISH, self._subjects.named[subject], None, headers, payload, None, to)
+        self._connection.events.append(message)
+
+    def _from(self, reply: str | None) -> ToAll:
+        """Find out which node a publication is from, by its reply subject; none of another program's."""
+        return ToAll("" if reply is None else self._subjects.asker(reply))
 
     def _published_to_group(
         self, subscription: NatsSubscription, subject: str, reply: str | None, headers: HeaderBlock | None, payload: bytes
@@ -195,21 +220,19 @@ class ClusterDialect:
             self._publication(rest, ToUser(key), headers, payload)
 
     def _publication(self, rest: str, to: Any, headers: HeaderBlock | None, payload: bytes) -> None:
-        message = Message(_PUBLISH, self._subjects.read(rest))
-        message.peer = to
-        self._fill(message, headers, payload)
+        message = self._message(_PUBLISH, self._subjects.read[rest], None, headers, payload, None, to)
         self._connection.events.append(message)
 
     def _asked_of_handlers(
         self, subscription: NatsSubscription, subject: str, reply: str | None, headers: HeaderBlock | None, payload: bytes
     ) -> None:
-        self._question(self._subjects.rest(subject), None, reply, headers, payload)
+        self._question(self._subjects.named[subject], None, reply, headers, payload)
 
     def _asked_of_user(
         self, subscription: NatsSubscription, subject: str, reply: str | None, headers: HeaderBlock | None, payload: bytes
     ) -> None:
         key, rest = split_key(self._subjects.rest(subject))
-        self._question(rest, ToUser(key), reply, headers, payload)
+        self._question(self._subjects.read[rest], ToUser(key), reply, headers, payload)
 
     def _announced(
         self, subscription: NatsSubscription, subject: str, reply: str | None, headers: HeaderBlock | None, payload: bytes
@@ -235,7 +258,7 @@ class ClusterDialect:
     def _joined(self, node: str, facts: dict[str, Any]) -> None:
         if node in self._nodes:
             return
-        now, told = self._connection.heard, {name: _fact(facts.get(name)) for name in ("bus", "name")}
+        now, told = self._connection.heard, {name: _fact(facts.get(name)) for name in ("bus", "name", "host")}
         bus = told["bus"]
         full = len(self._nodes) >= _NODES
         for other, its_bus in self._nodes.items():
@@ -262,14 +285,14 @@ class ClusterDialect:
             elif what == "c":
                 self._controlled(tail, headers, payload)
             elif what == "r":
-                self._question(tail, ToNode(self.node), reply, headers, payload)
+                self._question(self._subjects.read[tail], ToNode(self.node), reply, headers, payload)
             elif what == "d":
                 key, subject = split_key(tail)
                 to = ToClient(self.node, key)
                 if headers is not None and headers.kind == _PUBLISHED:
                     self._publication(subject, to, headers, payload)
                 else:
-                    self._question(subject, to, reply, headers, payload)
+                    self._question(self._subjects.read[subject], to, reply, headers, payload)
             elif what == "y":
                 if reply is not None:
                     self._connection.frames.append(self._have_it(reply))
@@ -286,32 +309,29 @@ class ClusterDialect:
         if payload:  # otherwise it is said that nobody else is there
             self._announced(_NOBODY, "", reply, None, payload)
 
-    def _question(self, rest: str, to: Any, reply: str | None, headers: HeaderBlock | None, payload: bytes) -> None:
+    def _question(self, subject: str | int, to: Any, reply: str | None, headers: HeaderBlock | None, payload: bytes) -> None:
         """Make a request, an open, or where no answer is wanted a notification."""
-        events = self._connection.events
-        message = Message(_NOTIFY, self._subjects.read(rest))
-        message.peer = to
-        self._fill(message, headers, payload)
+        events, serial, asker = self._connection.events, 0, ""
+        if reply is None:
+            message = self._message(_NOTIFY, subject, None, headers, payload, None, to)
+        else:
+            asker = self._subjects.askers[reply.rpartition(".")[0]]
+            if not asker:  # others may ask again under the same reply subject
+                self._serial = serial = self._serial + 1
+            message = self._message(_REQUEST, subject, (reply, serial), headers, payload, reply, to)
         if headers is not None and headers.user is not None:
             message.attributes["user"] = headers.user
-        if reply is None:
-            events.append(message)
-            return
-        asker = self._subjects.asker(reply)
-        if asker:
-            message.id = (reply, 0)
-        else:
-            self._serial = serial = self._serial + 1
-            message.id = (reply, serial)
-        message.reply_to = reply
-        if headers is not None and headers.kind is not None:
-            self._open(message, headers.kind)
-            self._hold(message.id, asker)
-        else:
-            message.kind = _REQUEST
-            if not self._fresh:
-                events.append(Due(-math.inf))
-            self._fresh[message.id] = asker
+        if reply is not None:
+            if headers is not None and headers.kind is not None:
+                self._open(message, headers.kind)
+                self._hold(message.id, asker)
+            else:
+                self._fresh[message.id] = asker
+                if self._turn != self._connection.turn:
+                    self._turn = self._connection.turn
+                    self._turns.append([])
+                    events.append(Due(-math.inf))
+                self._turns[-1].append(message.id)
         events.append(message)
 
     def _open(self, message: Message, kind: str) -> None:
@@ -354,13 +374,13 @@ class ClusterDialect:
             message = error_message(id, headers, payload)
             message.kind = Kind.END
             return message
+        if kind is Kind.ITEM:
+            return self._message(kind, "", id, headers, payload)
         message = Message(kind, "", id)
         if kind is Kind.CREDIT:
             if not _is_number(argument):
                 raise refuse(f"a credit of {argument[:20]!r}", "malformed")
             message.attributes["credit"] = int(argument)
-        elif kind is Kind.ITEM:
-            self._fill(message, headers, payload)
         return message
 
     def _answered(self, token: str, headers: HeaderBlock | None, payload: bytes) -> None:
@@ -390,9 +410,7 @@ class ClusterDialect:
         if headers is not None and is_failure(headers):
             events.append(error_message(token, headers, payload))
             return
-        message = Message(_RESPONSE, "", token)
-        self._fill(message, headers, payload)
-        events.append(message)
+        events.append(self._message(_RESPONSE, "", token, headers, payload))
 
     def _refused(self, token: str, asked: Asked, headers: HeaderBlock) -> bool:
         """Ask elsewhere what no handler has seen, or say that nobody is there. False where that is to be told as it came."""
@@ -451,7 +469,7 @@ class ClusterDialect:
             connection.subscriptions.refuse(subject, error.queue)
             told = Message(Kind.SUBSCRIBE, subject)
         else:
-            token = next((token for token, asked in self._asked.items() if asked.subject == subject), None)
+            token = next((token for token, asked in self._asked.items() if asked.names.partition(" ")[0] == subject), None)
             if token is not None:
                 del self._asked[token]
                 facts: dict[str, Any] = {"text": text, "reason": None, "detail": None}
@@ -462,7 +480,7 @@ class ClusterDialect:
 
     # -- out -------------------------------------------------------------------------------------------------------------
 
-    def send(self, message: Message, now: float, peer_key: Any) -> str | None:
+    def send(self, message: Message, now: float, peer_key: Any = None) -> str | None:
         """Queue a message. For a request or an open: its token."""
         kind = message.kind
         if kind is _REQUEST or kind is Kind.OPEN:
@@ -474,69 +492,74 @@ class ClusterDialect:
         elif kind is Kind.SUBSCRIBE or kind is Kind.UNSUBSCRIBE:
             self._subscribe(message)
         elif kind is _NOTIFY:
-            self._connection.queue(self._frame(self._subject(message), None, message, None))
+            to = None if message.extras is None else message.extras.get("to")
+            self._connection.queue(self._frame(self._subject(message, to), message, None))
         else:
             self._send_control(message)
         return None
 
-    def _subject(self, message: Message) -> str:
+    def _subject(self, message: Message, to: Any) -> str:
         """The subject that a request, an open or a notification goes to."""
-        subjects, to = self._subjects, None if message.extras is None else message.extras.get("to")
-        name = subjects.write(message.subject)
+        subjects = self._subjects
         if to is None:
-            return f"{subjects.cluster}.r.{name}"
+            return subjects.handled[message.subject]
+        name = subjects.written[message.subject]
         if isinstance(to, ToUser):
-            return f"{subjects.cluster}.k.{escape_token(to.key)}.{name}"
+            return subjects.keyed("k", to.key, name)
         if isinstance(to, ToClient):
-            return subjects.of_node(to.node, f"d.{escape_token(to.id)}.{name}")
+            return subjects.keyed(f"n.{to.node}.d", to.id, name)
         return subjects.of_node(to.node, f"r.{name}")
 
-    def _frame(self, subject: str, reply: str | None, message: Message, kind: str | None) -> bytes:
+    def _frame(self, names: str, message: Message, kind: str | None) -> bytes:
+        """PUB or HPUB; `names` are the subject and, behind a blank, where an answer is wanted."""
         connection = self._connection
         payload, own = connection.codec.payload(message)
         extras = message.extras
         user = None if extras is None else extras.get("user")
         if kind is None and user is None and not own and not message.headers:
-            if message.ttl is None:
-                return write_publication(subject, reply, b"", payload)
-            return write_publication(subject, reply, DEADLINE % milliseconds(message.ttl), payload)
+            block = b"" if message.ttl is None else connection.codec.deadlines[message.ttl]
+            return write_named(names, block, payload)
         if message.ttl is not None:
             own.append((TTL, str(milliseconds(message.ttl))))
         if kind is not None:
             own.append((KIND, kind))
         if user is not None:
             own.append((USER, user))
-        return write_publication(subject, reply, write_block(message.headers, own, connection.limits.headers), payload)
+        return write_named(names, write_block(message.headers, own, connection.limits.headers), payload)
 
     def _ask(self, message: Message, now: float) -> str:
-        extras, kind = message.extras, None
-        to = None if extras is None else extras.get("to")
+        kind = to = None
+        if message.extras is not None:
+            to = message.extras.get("to")
+        if to is None:
+            names = self._subjects.asked[message.subject]
+        else:
+            names = f"{self._subject(message, to)} {self._answers}"
         if message.kind is Kind.OPEN:
             facts = message.attributes
             kind = f"open {facts.get('mode', 'stream')} {facts.get('credit', 0)} {facts.get('hops', 0)}"
-        token, subject = self._tokens.next(), self._subject(message)
-        frame = self._frame(subject, self._subjects.answers + token, message, kind)
+        token = self._tokens.next()
+        frame = self._frame(names + token, message, kind)
         self._connection.queue(frame)
-        self._tokens.given()
-        asked = self._asked[token] = Asked(subject, to, now)
         if to is None:
-            asked.frame = frame
-        elif not isinstance(to, ToUser):
-            asked.node = to.node
+            self._asked[token] = Asked(names, None, now, frame)
+        else:
+            self._asked[token] = Asked(names, to, now, None, "" if isinstance(to, ToUser) else to.node)
         if self._due == math.inf:
             self._look_at(now + PACE)
         return token
 
     def _publish(self, message: Message) -> None:
-        subjects, to = self._subjects, None if message.extras is None else message.extras.get("to")
-        name = subjects.write(message.subject)
+        subjects, extras = self._subjects, message.extras
+        to = None if extras is None else extras.get("to")
         if to is None:
-            frame = self._frame(f"{subjects.cluster}.p.{name}", subjects.echo, message, None)
+            frame = self._frame(subjects.published[message.subject], message, None)
         elif isinstance(to, ToUser):
-            frame = self._frame(f"{subjects.cluster}.u.{escape_token(to.key)}.{name}", subjects.echo, message, None)
+            subject = subjects.keyed("u", to.key, subjects.written[message.subject])
+            frame = self._frame(f"{subject} {subjects.echo}", message, None)
         else:
-            subject = subjects.of_node(to.node, f"d.{escape_token(to.id)}.{name}")
-            frame = self._frame(subject, None, message, _PUBLISHED)
+            subject = subjects.keyed(f"n.{to.node}.d", to.id, subjects.written[message.subject])
+            frame = self._frame(subject, message, _PUBLISHED)
         self._connection.queue(frame)
 
     def _answer(self, message: Message) -> None:
@@ -558,9 +581,9 @@ class ClusterDialect:
         if message.kind is Kind.UNSUBSCRIBE:
             change = _unsubscribing(connection)
         if "user" in extras:
-            key = escape_token(extras["user"])
-            change(f"{subjects.cluster}.u.{key}.>", tag=ClusterDialect._published_to_user)
-            change(f"{subjects.cluster}.k.{key}.>", HANDLERS, tag=ClusterDialect._asked_of_user)
+            key = extras["user"]
+            change(subjects.keyed("u", key, ">"), tag=ClusterDialect._published_to_user)
+            change(subjects.keyed("k", key, ">"), HANDLERS, tag=ClusterDialect._asked_of_user)
             return
         pattern = subjects.pattern(message.subject)
         if extras.get("handler"):
@@ -624,10 +647,11 @@ class ClusterDialect:
 
     def tick(self, now: float) -> None:
         """At the end of a turn: say which of its requests this node has. Once a second: look at what is under way."""
-        if self._fresh:
-            fresh, self._fresh = self._fresh, {}
-            for id, asker in fresh.items():
-                self._hold(id, asker)
+        if self._turns:
+            for id in self._turns.popleft():
+                asker = self._fresh.pop(id, None)
+                if asker is not None:
+                    self._hold(id, asker)
         if now < self._due and now < self._hello_at:
             return
         if now >= self._due:
@@ -664,10 +688,7 @@ class ClusterDialect:
             self._look_at(now + PACE)
 
     def _probe(self, node: str, now: float) -> None:
-        fresh = self._tokens.next()
-        token = self._liveness.ask(node, fresh, now)
-        if token == fresh:
-            self._tokens.given()
+        token = self._liveness.ask(node, self._tokens.next(), now)
         subject = self._subjects.of_node(node, "y")
         self._connection.frames.append(write_publication(subject, self._subjects.answers + token, b"", b""))
 

@@ -23,14 +23,16 @@ from urllib.parse import quote, unquote
 
 from attrs import define, field
 
+from ...._util.memo import Memo
 from ....errors import LocalProtocolError, RemoteProtocolError
 from ....subjects import has_empty_token, is_pattern, wire_pattern
 from ..checks import refuse
 
 HANDLERS: Final = "h"
 """The queue group of handlers, and of the nodes that a user is connected to."""
-_KNOWN: Final = 4096
 _LONGEST_NODE: Final = 64
+_BESIDE: Final = 256
+"""Bytes of a line beside its subject: where an answer is wanted, and two lengths. Servers cut who sends a longer line."""
 _READABLE: Final = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) != "%")
 _IN_A_TOKEN: Final = "".join(character for character in _READABLE if character not in ".*>")
 _NUMBER: Final = "%i"
@@ -39,8 +41,11 @@ _EMPTY: Final = "%0"
 
 
 def escape_token(text: str) -> str:
-    """Make one token of any text."""
-    return quote(text, safe=_IN_A_TOKEN).replace(".", "%2E") if text else _EMPTY  # which quote() leaves as it is
+    """Make one token of any text. May raise `LocalProtocolError`: a part of it is no text."""
+    try:
+        return quote(text, safe=_IN_A_TOKEN).replace(".", "%2E") if text else _EMPTY  # which quote() leaves as it is
+    except UnicodeEncodeError:
+        raise LocalProtocolError(f"lone surrogate in {text[:60]!a}", protocol="nats") from None
 
 
 def unescape_token(token: str) -> str:
@@ -110,57 +115,64 @@ class ClusterSubjects:
     """The beginning of where answers come, before the token."""
     echo: str = field(init=False)
     """A reply subject that publications of this node carry: by it the node knows its own."""
+    written: Memo[str | int, str] = field(init=False)
+    """A subject of the bus as a part of one on the wire. May raise `LocalProtocolError`."""
+    handled: Memo[str | int, str] = field(init=False)
+    """The subject on the wire of requests for any handler. May raise as `written`."""
+    asked: Memo[str | int, str] = field(init=False)
+    """The names of such a request, up to the token."""
+    published: Memo[str | int, str] = field(init=False)
+    """The names of a publication for all: subject and `echo`."""
+    read: Memo[str, str | int] = field(init=False)
+    """The subject of the bus, by what stands in one on the wire. May raise `RemoteProtocolError`."""
+    named: Memo[str, str | int] = field(init=False)
+    """The same, by the whole subject of a request or a publication."""
+    askers: Memo[str, str] = field(init=False)
+    """The node that an answer goes to, by the reply subject without its last token; empty where it is none of ours."""
     _skipped: int = field(init=False)
-    _read: dict[str, str | int] = field(factory=dict, init=False)
-    _written: dict[str | int, str] = field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.mine = f"{self.cluster}.n.{self.node}."
         self.answers = f"{self.mine}a."
         self.echo = f"{self.mine}p"
         self._skipped = len(self.cluster) + 3
+        self.written = Memo(lambda subject: self._checked(escape_subject(subject)))
+        self.handled = Memo(lambda subject: f"{self.cluster}.r.{self.written[subject]}")
+        self.asked = Memo(lambda subject: f"{self.handled[subject]} {self.answers}")
+        self.published = Memo(lambda subject: f"{self.cluster}.p.{self.written[subject]} {self.echo}")
+        self.read = Memo(unescape_subject)
+        self.named = Memo(lambda subject: unescape_subject(self.rest(subject)))
+        self.askers = Memo(self._asker)
 
     def rest(self, subject: str) -> str:
         """The part behind the letter that says what it is."""
         return subject[self._skipped :]
 
-    def read(self, text: str) -> str | int:
-        """The subject of the bus. May raise `RemoteProtocolError`."""
-        known = self._read.get(text)
-        if known is None:
-            known = unescape_subject(text)
-            if len(self._read) >= _KNOWN:
-                self._read.clear()
-            self._read[text] = known
-        return known
-
-    def write(self, subject: str | int) -> str:
-        """The subject on the wire. May raise `LocalProtocolError`."""
-        known = self._written.get(subject)
-        if known is None:
-            known = self._checked(escape_subject(subject))
-            if len(self._written) >= _KNOWN:
-                self._written.clear()
-            self._written[subject] = known
-        return known
-
     def pattern(self, pattern: str | int) -> str:
         """A pattern on the wire. May raise `LocalProtocolError`."""
         return self._checked(escape_pattern(pattern))
 
-    def _checked(self, text: str) -> str:
-        if len(text) > self.limit:
+    def keyed(self, what: str, key: str, rest: str) -> str:
+        """A subject of a user or of a client, by its key: `what` stands before that. May raise `LocalProtocolError`."""
+        return self._checked(f"{self.cluster}.{what}.{escape_token(key)}.{rest}", self.limit - _BESIDE)
+
+    def _checked(self, text: str, limit: int | None = None) -> str:
+        limit = self.limit if limit is None else limit
+        if len(text) > limit:
             raise LocalProtocolError(
-                f"a subject of {len(text)} bytes on this wire is longer than {self.limit} (limit: subject)", protocol="nats"
+                f"a subject of {len(text)} bytes on this wire is longer than {limit} (limit: subject)", protocol="nats"
             )
         return text
 
     def asker(self, reply: str) -> str:
         """The node that an answer goes to; empty where it is none of ours."""
+        return self.askers[reply.rpartition(".")[0]]
+
+    def _asker(self, beginning: str) -> str:
         head = f"{self.cluster}.n."
-        if not reply.startswith(head):
+        if not beginning.startswith(head):
             return ""
-        node = reply[len(head) :].partition(".")[0]
+        node = beginning[len(head) :].partition(".")[0]
         return node if is_node(node) else ""
 
     def of_node(self, node: str, rest: str) -> str:

@@ -1,0 +1,155 @@
+"""Functions that make values for handlers, which ask for them by `Depends`: of fast-depends, or of FastAPI.
+
+Both mark a parameter with an object that has the attributes ``dependency`` and ``use_cache``. It is told by these, so that
+neither is loaded here.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Annotated, Any, Final, TypeVar, get_args, get_origin
+
+from attrs import define, frozen
+
+from .._core.context import Context
+from .._core.injection import Maker, Provider
+from .._validation import shown
+from ..message import Message
+from .arguments import capture_maker
+from .signature import context_part, injected, name_of, read_provider
+
+T = TypeVar("T")
+
+_EMPTY: Final = inspect.Parameter.empty
+_WEB: Final = ("fastapi", "starlette")
+_WHAT: Final = "Context, Message, Bus, Peer, another Depends, or a name of the pattern"
+
+
+@frozen
+class Asked:
+    """A function that a parameter asks for."""
+
+    function: Callable[..., Any]
+    cached: bool
+
+
+def asked_for(parameter: inspect.Parameter, hint: Any) -> Asked | None:
+    """Find the function that a parameter asks for: in its ``Annotated``, or as its default."""
+    metadata: tuple[Any, ...] = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+    for found in (*metadata, parameter.default):
+        if found is not _EMPTY and hasattr(found, "use_cache") and hasattr(found, "dependency"):
+            function = found.dependency
+            if function is None:  # FastAPI's Depends(): the type itself
+                function = get_args(hint)[0] if metadata else hint
+            return Asked(function, bool(found.use_cache))
+    return None
+
+
+def provider_of(
+    asked: Asked, handler: str, positions: Mapping[str, int], names: set[str], within: tuple[Callable[..., Any], ...] = ()
+) -> Provider:
+    """Read the function that is asked for, and those that it asks for itself.
+
+    Args:
+        asked: The function.
+        handler: Name of the handler, or of what else asks, for the texts of errors.
+        positions: Names of the pattern, with their positions in the subject.
+        names: Takes up those that are used.
+        within: The functions that it is asked for by, from the handler inwards.
+
+    Raises:
+        TypeError: It needs what a call of a bus does not have, or itself. The text names it, and the handler.
+    """
+    function = asked.function
+    name = f"{handler}: {name_of(function)}, which it depends on,"
+    if not callable(function):
+        raise TypeError(f"{handler}: Depends({function!r:.100}): a function")
+    if function in within:
+        raise TypeError(f"{name} depends on itself, by {' and '.join(name_of(one) for one in within)}")
+    parameters, hints, style = read_provider(function, name)
+    in_thread = not style.startswith("async") and sys.platform != "emscripten"
+    provider = Provider(function, name_of(function), style, in_thread, cached=asked.cached)
+    for parameter in parameters:
+        hint = hints.get(parameter.name, Any)
+        if (wanted := asked_for(parameter, hint)) is not None:
+            needed = provider_of(wanted, handler, positions, names, (*within, function))
+            provider.needs.append((parameter.name, needed))
+        elif (make := _maker(provider, parameter, hint, positions, name)) is not None:
+            names.add(parameter.name)
+            provider.makers.append((parameter.name, make))
+    return provider
+
+
+def _maker(
+    provider: Provider, parameter: inspect.Parameter, hint: Any, positions: Mapping[str, int], name: str
+) -> Maker | None:
+    in_thread = provider.in_thread
+    given = injected(hint)
+    if isinstance(given, type) and issubclass(given, Context):
+        if given is not Context and not in_thread:
+            raise TypeError(f"{name} is no def function: {given.__name__} is for those, take polybus.Context")
+        return lambda context, message, channel: context()
+    if given is Message:
+        return lambda context, message, channel: message
+    if (part := context_part(given)) is not None:
+        if part.in_thread is not in_thread:
+            wanted = f"polybus.sync.Blocking{part.title}" if in_thread else f"polybus.{part.title}"
+            where = "runs in a thread" if in_thread else "runs on the event loop"
+            raise TypeError(f"{name} {where}: annotate {parameter.name!r} with {wanted}")
+        return lambda context, message, channel: getattr(context(), part.name)
+    if parameter.name in positions:
+        return capture_maker(positions[parameter.name], hint, parameter.name)
+    if (of_web := _of_the_web(parameter, hint)) is not None:
+        raise TypeError(
+            f"{name} wants {of_web} as {parameter.name!r}, and a call of a bus has no HTTP request: take {_WHAT}, or give the "
+            "handler another function"
+        )
+    if parameter.default is _EMPTY:
+        raise TypeError(
+            f"{name} wants {parameter.name!r}, which is nothing that it can be given: {_WHAT}; or give it a default"
+        )
+    return None
+
+
+def _of_the_web(parameter: inspect.Parameter, hint: Any) -> str | None:
+    """Name what only an HTTP request has: FastAPI's and Starlette's classes, and marks such as ``Header()``."""
+    metadata = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+    kind = get_args(hint)[0] if metadata else hint
+    for found in (kind, *(type(one) for one in (*metadata, parameter.default))):
+        if isinstance(found, type) and found.__module__.partition(".")[0] in _WEB:
+            return found.__name__
+    return None
+
+
+@define(eq=False)
+class Dependencies:
+    """The functions that the handlers of a bus ask for by ``Depends``: `Bus.dependencies`."""
+
+    _overrides: dict[Callable[..., Any], Provider]
+
+    @contextmanager
+    def override(self, original: Callable[..., Any], replacement: Callable[..., Any]) -> Iterator[None]:
+        """Have another function called in place of one that handlers depend on: ``with bus.dependencies.override(f, fake):``
+
+        In tests: for as long as the block lasts, and for calls that begin in it. The other function may have parameters as that
+        one may, and a clean-up; names of patterns it cannot ask for.
+
+        Raises:
+            TypeError: One of them cannot be called, or the other one wants what it cannot be given.
+        """
+        for name, function in (("original", original), ("replacement", replacement)):
+            if not callable(function):
+                raise TypeError(f"override({name}={shown(function)}): functions, override(session, fake_session)")
+        provider = provider_of(Asked(replacement, cached=True), "override()", {}, set(), (original,))
+        before = self._overrides.get(original)
+        self._overrides[original] = provider
+        try:
+            yield
+        finally:
+            if before is None:
+                self._overrides.pop(original, None)
+            else:
+                self._overrides[original] = before

@@ -1,0 +1,34 @@
+"""A bounded memory of what was made of keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+_MOST: Final = 4096
+
+
+class Memo(dict[K, V]):
+    """A table whose missing values are made; when it is full it is emptied. What is there costs no call.
+
+    Args:
+        make: Makes the value of a key. What it raises is raised by the look-up, and not remembered.
+        most: Keys that are remembered at the same time.
+    """
+
+    __slots__ = ("_make", "_most")
+
+    def __init__(self, make: Callable[[K], V], most: int = _MOST) -> None:
+        super().__init__()
+        self._make = make
+        self._most = most
+
+    def __missing__(self, key: K) -> V:
+        made = self._make(key)
+        if len(self) >= self._most:
+            self.clear()
+        self[key] = made
+        return made

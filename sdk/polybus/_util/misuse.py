@@ -1,0 +1,62 @@
+"""Words for arguments that a function does not have, and that its users try."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def explains(called: str, keywords: Mapping[str, str], *, most: int | None = None, positional: str = "") -> Callable[[F], F]:
+    """Let a function say what to write in place of arguments that it does not have.
+
+    Args:
+        called: The name of the function, for the text.
+        keywords: What to write in place of each keyword.
+        most: Positional arguments that it has, ``self`` included; None where one too many needs no words.
+        positional: What to write in place of one too many; ``{0!r}`` is the first of them.
+    """
+
+    def decorate(function: F) -> F:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            for keyword in kwargs:
+                if keyword in keywords:
+                    raise TypeError(f"{called}() has no {keyword}=: {keywords[keyword]}")
+            if most is not None and len(args) > most:
+                raise TypeError(f"{called}() {positional.format(*args[most:])}")
+            return function(*args, **kwargs)
+
+        made: Any = call
+        return made  # type: ignore[no-any-return]  # for type checkers it is the function
+
+    return decorate
+
+
+BUS: Final[Mapping[str, str]] = {
+    "url": "a client is polybus.connect(url), a server bus.serve(url)",
+    "name": "a bus has no name; Cluster(name=...) is that of a cluster",
+    "timeout": "each request has a timeout= of its own",
+    "middleware": "bus.use(middleware)",
+}
+"""For `Bus`."""
+CONNECT: Final[Mapping[str, str]] = {
+    "timeout": "wait= is how long the first connect is retried, limits=Limits(connect_timeout=...) how long one attempt takes; "
+    "each request has a timeout= of its own",
+    "url": "the URL is the first argument, connect('ubre+ws://127.0.0.1:8000/bus')",
+    "ssl": "tls= takes the ssl.SSLContext",
+    "token": "headers={'authorization': f'Bearer {token}'}, or a function that gives them before every attempt",
+    "reconnect": "links come back by themselves; backoff=Backoff(attempts=...) says how",
+    "retry": "wait= is how long the first connect is retried, backoff=Backoff(...) how a link comes back",
+}
+"""For `connect`, wherever it stands."""
+SERVE: Final[Mapping[str, str]] = {
+    "host": "the address is one URL, serve('ubre+ws://127.0.0.1:8000/bus')",
+    "port": "the address is one URL, serve('ubre+ws://127.0.0.1:8000/bus')",
+    "ssl": "tls= takes the ssl.SSLContext",
+    "authenticate": "it belongs to the bus, Bus(authenticate=...)",
+    "path": "the path is part of the URL, serve('ubre+ws://127.0.0.1:8000/bus')",
+}
+"""For `Bus.serve`."""

@@ -1,0 +1,323 @@
+"""The document: AsyncAPI 3.0 of what a bus, or an implementation of a contract, can be asked and told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from attrs import frozen
+
+from .._validation import check_type, texts
+from ..errors import Code, class_of
+from ..plugins.registry import find_protocol
+from ..subjects import captures, is_pattern, segments
+from . import bindings
+from .docstrings import Docstring
+from .keys import Keys
+from .operations import Described, Operation
+from .schemas import REFERENCE, Schema, Schemas, example
+
+_OCTETS: Final = "application/octet-stream"
+_BYTES: Final[Schema] = {"type": "string", "format": "binary"}
+_ALWAYS: Final[tuple[Code, ...]] = (Code.DEADLINE_EXCEEDED, Code.INTERNAL, Code.RESOURCE_EXHAUSTED, Code.UNAVAILABLE)
+"""Codes that every request may be answered with, whatever its handler does."""
+_SUMMARIES: Final = {
+    Code.CANCELLED: "the request was cancelled",
+    Code.UNKNOWN: "the peer said no more",
+    Code.INVALID_ARGUMENT: "the body does not fit; `detail` names each fault",
+    Code.DEADLINE_EXCEEDED: "there was no answer in time",
+    Code.NOT_FOUND: "there is no such thing",
+    Code.ALREADY_EXISTS: "it is there already",
+    Code.PERMISSION_DENIED: "the caller may not",
+    Code.RESOURCE_EXHAUSTED: "too many requests at once, or a body that is too large",
+    Code.FAILED_PRECONDITION: "not as things stand",
+    Code.ABORTED: "somebody else was faster",
+    Code.OUT_OF_RANGE: "beyond the end",
+    Code.UNIMPLEMENTED: "nobody handles it",
+    Code.INTERNAL: "the handler failed; the text has an id for its log",
+    Code.UNAVAILABLE: "the server is about to stop, or cannot now",
+    Code.DATA_LOSS: "data are lost",
+    Code.UNAUTHENTICATED: "the caller is not known",
+}
+_ERROR: Final[Schema] = {
+    "title": "Error",
+    "description": "A refusal, as clients of polybus see it; each protocol has its own form of it on the wire.",
+    "type": "object",
+    "properties": {
+        "code": {"type": "string", "enum": [code.name for code in Code if code is not Code.OK]},
+        "text": {"type": "string", "description": "For people."},
+        "reason": {"type": "string", "description": "For programs: a short word within the code."},
+        "detail": {"description": "Whatever belongs to it."},
+    },
+    "required": ["code"],
+}
+
+
+def document(
+    source: Any,
+    *,
+    title: str = "polybus",
+    version: str = "1.0.0",
+    description: str = "",
+    prefix: str = "",
+    servers: Mapping[str, str] | None = None,
+    protocol: str | None = None,
+) -> dict[str, Any]:
+    """Describe what a bus or a contract can be asked and told, as AsyncAPI 3.0.
+
+    The same source gives the same document, whatever the machine; `to_text` writes it.
+
+    Args:
+        source: A `Bus`, with the handlers that it has now, or a contract: a Protocol class.
+        title: Of the document.
+        version: Of what is described.
+        description: In Markdown; without it the docstring of a contract.
+        prefix: Of a contract, as for `Bus.implement`.
+        servers: URLs where it is served, by a name of each: ``{"production": "ubre+wss://example.org/bus"}``
+        protocol: A protocol whose bindings are shown although no server is named.
+
+    Raises:
+        TypeError: The source is neither, or an argument is of a wrong type.
+        ValueError: A URL of a server is none.
+    """
+    check_type(title, str, "title", "title='Orders'")
+    check_type(version, str, "version", "version='1.4.0'")
+    check_type(description, str, "description", "description='What the shop can be asked.'")
+    check_type(servers, Mapping, "servers", "servers={'production': 'ubre+wss://example.org/bus'}")
+    check_type(protocol, str, "protocol", "protocol='ubre'")
+    if protocol is not None:
+        find_protocol(protocol, {})
+    described = Described.of(source, prefix)
+    urls = dict(sorted((servers or {}).items()))
+    texts(list(urls.values()), "servers", "ubre+wss://example.org/bus")
+    info = {"title": title, "version": version}
+    if description or described.text:
+        info["description"] = description or described.text
+    made: dict[str, Any] = {"asyncapi": "3.0.0", "info": info, "defaultContentType": "application/json"}
+    if urls:
+        keys = Keys()
+        made["servers"] = {keys.free(str(name)): bindings.server(url) for name, url in urls.items()}
+    made |= _Builder(described, list(urls.values()), protocol).build()
+    return made
+
+
+def to_text(document: Mapping[str, Any]) -> str:
+    """Write a document as JSON, the same text for the same document."""
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def _reference(*path: str) -> dict[str, str]:
+    return {"$ref": "#/" + "/".join(path)}
+
+
+@frozen
+class _Address:
+    """A subject or pattern as AsyncAPI writes it: each wildcard is a parameter, which has a description."""
+
+    text: str
+    parameters: dict[str, str]
+
+    @classmethod
+    def of(cls, subject: str | int) -> _Address:
+        if isinstance(subject, int) or not is_pattern(subject):
+            return cls(str(subject), {})
+        uri = "/" in subject
+        named = {place: name for name, place in captures(subject).items()}
+        rest = "rest"
+        while rest in named.values():
+            rest += "_"
+        parameters: dict[str, str] = {}
+        tokens = []
+        stars = 0
+        for place, token in enumerate(segments(subject) if uri else subject.split(".")):
+            if place in named:
+                name = named[place]
+            elif token == ">":
+                name = rest
+            elif token == "*" or (uri and "*" in token):
+                stars += 1
+                name = str(stars)
+            else:
+                tokens.append(token)
+                continue
+            parameters[name] = "the rest" if token == ">" else "one token"
+            tokens.append(f"{{{name}}}")
+        return cls(("/" if uri else ".").join(tokens), parameters)
+
+
+class _Builder:
+    """The parts of a document that operations make."""
+
+    def __init__(self, described: Described, urls: list[str], protocol: str | None) -> None:
+        self._described = described
+        self._urls = urls
+        self._wires = bindings.wires(urls) or ([] if protocol is None else [(protocol, "")])
+        operations = described.operations
+        self._schemas = Schemas(kind for one in operations for kind in (one.takes, one.returns))
+        self._error = self._schemas.keys.free("Error")
+        self._channel_keys, self._operation_keys = Keys(), Keys()
+        self._channels: dict[str, dict[str, Any]] = {}
+        self._channel_of: dict[str | int, str] = {}
+        self._operations: dict[str, dict[str, Any]] = {}
+        self._messages: dict[str, dict[str, Any]] = {}
+        self._codes: set[Code] = set()
+
+    def build(self) -> dict[str, Any]:
+        """Make channels, operations and components."""
+        for operation in self._described.operations:
+            self._add(operation)
+        messages = dict(self._messages)
+        schemas = dict(self._schemas.components)
+        if self._codes:
+            schemas[self._error] = _ERROR
+            for code in self._codes:
+                messages[f"error.{code.name}"] = self._error_message(code)
+        components = {"messages": dict(sorted(messages.items())), "schemas": dict(sorted(schemas.items()))}
+        return {
+            "channels": dict(sorted(self._channels.items())),
+            "operations": dict(sorted(self._operations.items())),
+            "components": {name: part for name, part in components.items() if part},
+        }
+
+    def _add(self, operation: Operation) -> None:
+        words = Docstring.of(operation.text)
+        channel = self._channel(operation, words)
+        key = self._operation_keys.free(channel)
+        made: dict[str, Any] = {
+            "action": "receive",
+            "channel": _reference("channels", channel),
+            "title": str(operation.subject),
+        }
+        if words.summary:
+            made["summary"] = words.summary
+        if words.description:
+            made["description"] = words.description
+        if tag := _tag(operation.subject):
+            made["tags"] = [{"name": tag}]
+        if wire := bindings.of_operation(operation, self._wires):
+            made["bindings"] = wire
+        asked = {"publication": "publication", "channel": "item", "notification": "notification"}.get(
+            operation.style, "request"
+        )
+        made["messages"] = [self._message(channel, key, asked, operation.takes)]
+        if operation.style not in ("publication", "notification"):
+            made["reply"] = self._reply(operation, key, words)
+        made["x-polybus-style"] = operation.style
+        if operation.running is not None:
+            made["x-polybus-running"] = operation.running
+        if operation.group is not None:
+            made["x-polybus-group"] = operation.group
+        self._operations[key] = made
+
+    def _channel(self, operation: Operation, words: Docstring) -> str:
+        """The key of the channel of a subject."""
+        subject = operation.subject
+        known = self._channel_of.get(subject)
+        if known is not None:
+            return known
+        address = _Address.of(subject)
+        key = self._channel_keys.free(address.text.replace("{", "").replace("}", ""))
+        made: dict[str, Any] = {"address": address.text, "title": str(subject)}
+        if address.parameters:
+            made["parameters"] = {
+                name: {"description": words.parameters.get(name, description)}
+                for name, description in address.parameters.items()
+            }
+        made["messages"] = {}
+        if self._urls:
+            found: dict[str, Any] = {}
+            for url in self._urls:
+                found |= bindings.of_channel(url)
+            if found:
+                made["bindings"] = found
+        if isinstance(subject, int) or address.parameters:
+            made["x-polybus-subject"] = subject
+        self._channels[key] = made
+        self._channel_of[subject] = key
+        return key
+
+    def _message(self, channel: str, operation: str, name: str, kind: Any) -> dict[str, str]:
+        """Put a message into a channel; gives the reference to it there."""
+        key = f"{operation}.{name}"
+        schema = self._schemas.of(kind)
+        made: dict[str, Any] = {"name": key, "title": _title(schema)}
+        if kind is bytes:
+            made["title"], made["contentType"], schema = "bytes", _OCTETS, _BYTES
+        made["payload"] = schema
+        shown = None if kind in (None, type(None), bytes) else example(schema, self._schemas.components)
+        if shown is not None:
+            made["examples"] = [{"payload": shown}]
+        self._messages[key] = made
+        self._channels[channel]["messages"][key] = _reference("components", "messages", key)
+        return _reference("channels", channel, "messages", key)
+
+    def _reply(self, operation: Operation, key: str, words: Docstring) -> dict[str, Any]:
+        """The reply of an operation: its address is told with the request, in whatever way the wire has."""
+        channel = self._channel_keys.free(f"{key}.reply")
+        self._channels[channel] = {"address": None, "title": f"answers of {operation.subject}", "messages": {}}
+        name = "answer" if operation.style == "request" else "reply_item"
+        messages = [self._message(channel, key, name, operation.returns)]
+        codes = dict(words.raises)
+        implied: set[Code] = set(_ALWAYS)
+        if operation.takes not in (None, Any, object):
+            implied.add(Code.INVALID_ARGUMENT)
+        if self._described.guarded:
+            implied.add(Code.PERMISSION_DENIED)
+        for code in [*codes, *sorted(implied - codes.keys(), key=lambda code: code.name)]:
+            name = f"error.{code.name}"
+            self._channels[channel]["messages"][name] = _reference("components", "messages", name)
+            messages.append(_reference("channels", channel, "messages", name))
+            self._codes.add(code)
+        reply: dict[str, Any] = {"channel": _reference("channels", channel), "messages": messages}
+        if codes:
+            reply["x-polybus-errors"] = {code.name: text for code, text in codes.items()}
+        return reply
+
+    def _error_message(self, code: Code) -> dict[str, Any]:
+        return {
+            "name": code.name,
+            "title": "DeadlineExceeded" if code is Code.DEADLINE_EXCEEDED else class_of(code, None).__name__,
+            "summary": _SUMMARIES[code],
+            "payload": {
+                "allOf": [{"$ref": REFERENCE + self._error}, {"properties": {"code": {"const": code.name}}}],
+            },
+            "x-polybus-code": code.value,
+        }
+
+
+def _tag(subject: str | int) -> str:
+    """The first word of a subject, by which readers find what belongs together."""
+    if isinstance(subject, int):
+        return ""
+    parts: Sequence[str] = subject.strip("/").split("/") if "/" in subject else subject.split(".")
+    return parts[0] if len(parts) > 1 and not is_pattern(parts[0]) else ""
+
+
+def _title(schema: Schema) -> str:
+    """The name of a type, for people."""
+    if "$ref" in schema:
+        return str(schema["$ref"]).removeprefix(REFERENCE)
+    for key in ("anyOf", "oneOf", "allOf"):
+        if key in schema:
+            return " or ".join(map(_title, schema[key]))
+    if schema.get("type") == "array":
+        items = schema.get("items")
+        return f"list of {_title(items)}" if isinstance(items, dict) and items else "list"
+    if "enum" in schema:
+        return " or ".join(json.dumps(value) for value in schema["enum"])
+    kind = schema.get("type", "anything")
+    return " or ".join(kind) if isinstance(kind, list) else str(kind)
+
+
+def servers_of(urls: Iterable[str]) -> dict[str, str]:
+    """Name the servers of URLs: by protocol and transport, numbered where there are several."""
+    found: dict[str, str] = {}
+    for url in urls:
+        name = url.partition("://")[0].replace("+", "-")
+        number, free = 1, name
+        while free in found:
+            number += 1
+            free = f"{name}-{number}"
+        found[free] = url
+    return found

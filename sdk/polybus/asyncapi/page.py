@@ -1,0 +1,430 @@
+"""The page of a document: one HTML file that needs no network, with search, for desktop and phone, light and dark."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from html import escape
+from importlib.resources import files
+from typing import Any, Final
+
+from .._validation import check_type
+from ..errors import Code
+from .document import to_text
+from .schemas import REFERENCE, Schema
+
+Part = Mapping[str, Any]
+
+_STYLES: Final = {
+    "request": ("request", "is asked, and answers once"),
+    "stream": ("stream", "is asked, and gives items one after the other"),
+    "channel": ("channel", "a conversation: items in both directions"),
+    "notification": ("notify", "is told, and does not answer"),
+    "publication": ("listens", "receives what is published"),
+}
+_ALWAYS: Final = "Every request can also fail with"
+_CODE: Final = re.compile(r"``(.+?)``|`(.+?)`")
+_BULLET: Final = re.compile(r"^[*-] +")
+
+
+def page(document: Part, *, live: str | None = None) -> str:
+    """Write the page of a document, as `document` makes it.
+
+    Args:
+        document: What is shown.
+        live: The address of the bus, seen from that of the page, where it may send requests. The bus speaks UBRE in JSON on
+            a WebSocket there.
+
+    Raises:
+        TypeError: `live` is no text.
+    """
+    check_type(live, str, "live", "live='../bus'")
+    return _Page(document, live).write()
+
+
+def policy(page: str) -> str:
+    """The Content-Security-Policy of a page: its own style and script, and WebSockets of its own server where it is live."""
+    hashes = {
+        name: " ".join(f"'sha256-{_digest(text)}'" for text in re.findall(rf"<{name}>(.*?)</{name}>", page, re.S))
+        for name in ("style", "script")
+    }
+    connects = " connect-src 'self';" if " data-live=" in page else ""
+    own = f"style-src {hashes['style']}; script-src {hashes['script']};{connects}"
+    return f"default-src 'none'; {own} base-uri 'none'; form-action 'none'"
+
+
+def _digest(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _asset(name: str) -> str:
+    return files("polybus.asyncapi").joinpath(name).read_text(encoding="utf-8").strip()
+
+
+class _Page:
+    def __init__(self, document: Part, live: str | None) -> None:
+        self._document = document
+        self._live = live
+        components: Part = document.get("components", {})
+        self._schemas: dict[str, Schema] = dict(components.get("schemas", {}))
+        self._messages: Part = components.get("messages", {})
+        self._channels: Part = document["channels"]
+        self._operations: Part = document["operations"]
+
+    def write(self) -> str:
+        info = self._document["info"]
+        title = escape(info["title"])
+        attributes = ""
+        if self._live is not None:
+            codes = json.dumps({code.value: code.name for code in Code})
+            attributes = f' data-live="{escape(self._live)}" data-codes="{escape(codes)}"'
+        error = self._error_name()
+        schemas = [name for name in self._schemas if name != error]
+        data = to_text(self._document).replace("<", "\\u003c")
+        text = _PAGE.format(
+            title=title,
+            version=escape(info["version"]),
+            attributes=attributes,
+            style=_asset("page.css"),
+            script=_asset("page.js"),
+            intro=f'<div class="intro">{_prose(info["description"])}</div>' if info.get("description") else "",
+            servers=self._servers(),
+            access=_ACCESS if self._live is not None else "",
+            navigation=self._navigation(schemas),
+            operations="\n".join(map(self._group, self._groups().items())) or "<p>There is nothing to be asked or told.</p>",
+            schemas="".join(map(self._component, schemas)),
+            has_schemas="" if schemas else " hidden",
+            document=data,
+        )
+        return text.replace("POLICY", escape(policy(text)), 1)
+
+    def _error_name(self) -> str:
+        for message in self._messages.values():
+            if _is_error(message):
+                return str(message["payload"]["allOf"][0]["$ref"]).removeprefix(REFERENCE)
+        return ""
+
+    # -- the list ----------------------------------------------------------------------------------------------------------
+
+    def _groups(self) -> dict[str, list[str]]:
+        groups: dict[str, list[str]] = {}
+        for key, operation in self._operations.items():
+            tags = operation.get("tags", [])
+            groups.setdefault(tags[0]["name"] if tags else "", []).append(key)
+        return dict(sorted(groups.items()))
+
+    def _navigation(self, schemas: list[str]) -> str:
+        parts = []
+        for tag, keys in self._groups().items():
+            links = "".join(
+                f'<li><a href="#op-{escape(key)}"><span class="dot {self._style(key)}"></span>'
+                f'<span class="subject">{escape(self._operations[key]["title"])}</span></a></li>'
+                for key in keys
+            )
+            parts.append(f"<div data-group><h2>{escape(tag or 'Operations')}</h2><ul>{links}</ul></div>")
+        if schemas:
+            links = "".join(
+                f'<li><a href="#type-{escape(name)}"><span class="subject">{escape(name)}</span></a></li>' for name in schemas
+            )
+            parts.append(f"<div data-group><h2>Types</h2><ul>{links}</ul></div>")
+        return "".join(parts)
+
+    def _style(self, key: str) -> str:
+        return str(self._operations[key]["x-polybus-style"])
+
+    def _servers(self) -> str:
+        servers = self._document.get("servers", {})
+        if not servers:
+            return ""
+        rows = "".join(
+            f'<tr><td class="name">{escape(name)}</td><td><code>{escape(_url(server))}</code>'
+            f"{_note(server.get('description', ''))}</td></tr>"
+            for name, server in servers.items()
+        )
+        return f'<h2>Servers</h2><div class="scroll"><table>{rows}</table></div>'
+
+    # -- operations --------------------------------------------------------------------------------------------------------
+
+    def _group(self, group: tuple[str, list[str]]) -> str:
+        tag, keys = group
+        return f"<section data-group><h2>{escape(tag or 'Operations')}</h2>{''.join(map(self._operation, keys))}</section>"
+
+    def _operation(self, key: str) -> str:
+        operation, style = self._operations[key], self._style(key)
+        word, meaning = _STYLES[style]
+        subject = operation["title"]
+        summary = operation.get("summary", "")
+        facts = []
+        if "x-polybus-running" in operation:
+            facts.append(f"{operation['x-polybus-running']} at once")
+        if "x-polybus-group" in operation:
+            facts.append(f"one of the group {operation['x-polybus-group']}")
+        channel = self._channels[_last(operation["channel"])]
+        search = " ".join([subject, word, summary, operation.get("description", ""), *self._names_in(operation)]).lower()
+        parts = [
+            f'<article id="op-{escape(key)}" data-search="{escape(search)}"><header>'
+            f'<span class="badge {style}" title="{meaning}">{word}</span>'
+            f'<h3><a class="subject" href="#op-{escape(key)}">{escape(subject)}</a></h3>'
+            f'<span class="fact">{escape(", ".join(facts))}</span></header>',
+            f'<p class="summary">{_inline(summary)}</p>' if summary else "",
+            f'<div class="text">{_prose(operation["description"])}</div>' if operation.get("description") else "",
+            self._parameters(channel),
+            self._bodies(operation, style),
+            self._errors(operation),
+            self._wire(operation),
+            self._attempt(operation, channel, style),
+            "</article>",
+        ]
+        return "".join(parts)
+
+    def _names_in(self, operation: Part) -> Iterable[str]:
+        reply = operation.get("reply", {})
+        for reference in [*operation["messages"], *reply.get("messages", [])]:
+            message = self._messages[_last(reference)]
+            if not _is_error(message):
+                yield message["title"]
+        yield from reply.get("x-polybus-errors", {})
+
+    @staticmethod
+    def _parameters(channel: Part) -> str:
+        rows = "".join(
+            f'<tr><td class="name">{{{escape(name)}}}</td><td>{_inline(parameter["description"])}</td></tr>'
+            for name, parameter in channel.get("parameters", {}).items()
+        )
+        return f"<h4>In the subject</h4><table>{rows}</table>" if rows else ""
+
+    def _bodies(self, operation: Part, style: str) -> str:
+        asked = self._body(
+            {"channel": "Takes items of", "publication": "Receives"}.get(style, "Takes"), operation["messages"][0]
+        )
+        if "reply" not in operation:
+            return asked
+        given = self._body("Gives" if style == "request" else "Gives items of", operation["reply"]["messages"][0])
+        return f'<div class="columns"><div>{asked}</div><div>{given}</div></div>'
+
+    def _body(self, words: str, reference: Part) -> str:
+        message = self._messages[_last(reference)]
+        schema: Schema = message["payload"]
+        if schema == {"type": "null"}:
+            return f'<h4>{words}</h4><p class="none">nothing</p>'
+        fields = self._fields(self._schemas.get(_name_of(schema), {}))
+        return f'<h4>{words}</h4><div class="type">{self._type(schema)}</div>{fields}'
+
+    def _errors(self, operation: Part) -> str:
+        reply = operation.get("reply")
+        if reply is None:
+            return ""
+        named: Part = reply.get("x-polybus-errors", {})
+        messages = [self._messages[_last(one)] for one in reply["messages"]]
+        codes = [message["name"] for message in messages if _is_error(message)]
+        rows = [self._error(code, named[code]) for code in codes if code in named]
+        others = "".join(self._error(code, "") for code in codes if code not in named)
+        text = f'<h4>Refuses with</h4><table class="errors">{"".join(rows)}</table>' if rows else ""
+        return f'{text}<details><summary>{_ALWAYS}</summary><table class="errors">{others}</table></details>'
+
+    def _error(self, code: str, said: str) -> str:
+        message = self._messages[f"error.{code}"]
+        return f"<tr><td>{escape(message['title'])}{_note(code)}</td><td>{_inline(said or message['summary'])}</td></tr>"
+
+    @staticmethod
+    def _wire(operation: Part) -> str:
+        bindings: Part = operation.get("bindings", {})
+        rows = "".join(
+            f'<tr><td class="name">{escape(name.removeprefix("x-"))}</td><td>'
+            + ", ".join(
+                f"{escape(key)} <code>{escape(str(value))}</code>" for key, value in binding.items() if key != "bindingVersion"
+            )
+            + "</td></tr>"
+            for name, binding in bindings.items()
+            if set(binding) != {"bindingVersion"}
+        )
+        return f"<details><summary>On the wire</summary><table>{rows}</table></details>" if rows else ""
+
+    def _attempt(self, operation: Part, channel: Part, style: str) -> str:
+        if self._live is None or style == "channel" or not isinstance(channel.get("x-polybus-subject", ""), str):
+            return ""
+        address = channel["address"]
+        inputs = "".join(
+            f'<label>{{{escape(name)}}}<input name="in-{escape(name)}" required autocomplete="off"></label>'
+            for name in channel.get("parameters", {})
+        )
+        message = self._messages[_last(operation["messages"][0])]
+        body = ""
+        if message["payload"] != {"type": "null"}:
+            shown = json.dumps(message.get("examples", [{"payload": None}])[0]["payload"], indent=2, ensure_ascii=False)
+            rows = min(12, shown.count("\n") + 1)
+            label = f"the body for {escape(address)}, in JSON"
+            body = f'<textarea rows="{rows}" spellcheck="false" aria-label="{label}">{escape(shown)}</textarea>'
+        stop = '<button type="button" class="plain stop" hidden>Stop</button>' if style == "stream" else ""
+        verb = {"publication": "Publish", "notification": "Tell", "stream": "Open"}.get(style, "Ask")
+        return (
+            f'<form class="try" data-style="{style}" data-subject="{escape(address)}"><h4>Try it</h4>{inputs}{body}'
+            f'<button type="submit">{verb}</button>{stop}<output class="answer" aria-live="polite"></output></form>'
+        )
+
+    # -- types -------------------------------------------------------------------------------------------------------------
+
+    def _component(self, name: str) -> str:
+        schema = self._schemas[name]
+        search = " ".join([name, str(schema.get("description", "")), *schema.get("properties", {})]).lower()
+        said = f'<div class="text">{_prose(schema["description"])}</div>' if schema.get("description") else ""
+        fields = self._fields(schema) or f'<div class="type">{self._type({**schema, "title": ""})}</div>'
+        return (
+            f'<article id="type-{escape(name)}" data-search="{escape(search)}"><header><h3><a href="#type-{escape(name)}">'
+            f"{escape(name)}</a></h3></header>{said}{fields}</article>"
+        )
+
+    def _fields(self, schema: Part) -> str:
+        """The table of an object's members, or of the places of a tuple."""
+        items = schema.get("items")
+        if isinstance(items, list):
+            rows = "".join(
+                f'<tr><td class="name">[{place}]</td><td>{self._type(one)}</td></tr>' for place, one in enumerate(items)
+            )
+            return f"<table>{rows}</table>"
+        required = schema.get("required", [])
+        rows = "".join(
+            f'<tr><td class="name">{escape(name)}{"<sup title=required>*</sup>" if name in required else ""}</td>'
+            f"<td>{self._type(one)}{self._remarks(one)}</td></tr>"
+            for name, one in schema.get("properties", {}).items()
+        )
+        return f'<div class="scroll"><table>{rows}</table></div>' if rows else ""
+
+    @staticmethod
+    def _remarks(schema: Any) -> str:
+        if not isinstance(schema, dict):
+            return ""
+        remarks = []
+        if schema.get("description"):
+            remarks.append(_inline(schema["description"]))
+        if "default" in schema:
+            remarks.append(f"default <code>{escape(json.dumps(schema['default'], ensure_ascii=False))}</code>")
+        limits = [f"{words} {escape(str(schema[key]))}" for key, words in _LIMITS.items() if key in schema]
+        return "".join(f'<span class="note">{one}</span>' for one in (*remarks, *([", ".join(limits)] if limits else [])))
+
+    def _type(self, schema: Any) -> str:
+        """A type in words, with links to those that have a name."""
+        if not isinstance(schema, dict) or not schema:
+            return "anything"
+        if "$ref" in schema:
+            name = _name_of(schema)
+            return f'<a href="#type-{escape(name)}">{escape(name)}</a>'
+        for key in ("anyOf", "oneOf", "allOf"):
+            if key in schema:
+                return (" and " if key == "allOf" else " or ").join(map(self._type, schema[key]))
+        if "enum" in schema or "const" in schema:
+            values = schema.get("enum", [schema.get("const")])
+            return " or ".join(f"<code>{escape(json.dumps(value, ensure_ascii=False))}</code>" for value in values)
+        kind = schema.get("type")
+        if isinstance(kind, list):
+            return " or ".join(map(escape, kind))
+        if kind == "array":
+            items = schema.get("items")
+            if isinstance(items, list):
+                return f"[{', '.join(map(self._type, items))}]"
+            return f"list of {self._type(items)}" if items else "list"
+        if kind == "object" and isinstance(schema.get("additionalProperties"), dict):
+            return f"object with values of {self._type(schema['additionalProperties'])}"
+        if schema.get("contentEncoding") == "base64" or schema.get("format") == "binary":
+            return "bytes"
+        form = schema.get("format")
+        return escape(str(kind or schema.get("description", "anything"))) + (f", {escape(form)}" if form else "")
+
+
+_LIMITS: Final = {
+    "minimum": "at least",
+    "maximum": "at most",
+    "exclusiveMinimum": "more than",
+    "exclusiveMaximum": "less than",
+    "minLength": "characters at least",
+    "maxLength": "characters at most",
+    "minItems": "items at least",
+    "maxItems": "items at most",
+    "pattern": "like",
+}
+
+
+def _last(reference: Part) -> str:
+    return str(reference["$ref"]).rpartition("/")[2]
+
+
+def _is_error(message: Part) -> bool:
+    return "x-polybus-code" in message
+
+
+def _name_of(schema: Part) -> str:
+    return str(schema.get("$ref", "")).removeprefix(REFERENCE)
+
+
+def _url(server: Part) -> str:
+    scheme = f"{server['x-polybus-protocol']}+{server['x-polybus-transport']}"
+    return f"{scheme}://{server['host']}{server.get('pathname', '')}"
+
+
+def _note(text: str) -> str:
+    return f'<span class="note">{escape(text)}</span>' if text else ""
+
+
+def _inline(text: str) -> str:
+    """A line of prose, with code in it."""
+    parts = []
+    end = 0
+    for found in _CODE.finditer(text):
+        parts += [escape(text[end : found.start()]), f"<code>{escape(found[1] or found[2])}</code>"]
+        end = found.end()
+    return "".join((*parts, escape(text[end:])))
+
+
+def _prose(text: str) -> str:
+    """Paragraphs and lists."""
+    blocks = []
+    for block in re.split(r"\n\s*\n", text.strip()):
+        lines = block.splitlines()
+        if all(_BULLET.match(line) or line.startswith(" ") for line in lines) and _BULLET.match(lines[0]):
+            items = re.split(r"\n(?=[*-] )", block)
+            blocks.append(
+                "<ul>" + "".join(f"<li>{_inline(' '.join(_BULLET.sub('', one).split()))}</li>" for one in items) + "</ul>"
+            )
+        else:
+            blocks.append(f"<p>{_inline(' '.join(block.split()))}</p>")
+    return "".join(blocks)
+
+
+_ACCESS: Final = """<details class="access"><summary>Requests from this page</summary>
+<p class="fact">They go over the bus of this server, as from any other program: with your cookies, and only where you may.</p>
+<div class="try"><label>A token, where the server wants one; it is forgotten with the page
+<input id="token" type="password" autocomplete="off"></label></div></details>"""
+
+_PAGE: Final = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="referrer" content="no-referrer">
+<meta http-equiv="Content-Security-Policy" content="POLICY">
+<title>{title}</title>
+<style>{style}</style>
+</head>
+<body{attributes}>
+<a class="skip" href="#main">To the operations</a>
+<div class="side">
+<h1>{title}</h1>
+<p class="version">version {version} · <a id="save" href="#" download="asyncapi.json">AsyncAPI</a></p>
+<div class="search"><input type="search" placeholder="Search" aria-label="Search" autocomplete="off">
+<output></output></div>
+<nav aria-label="Contents"><details open><summary>Contents</summary>{navigation}</details></nav>
+</div>
+<main id="main">
+{intro}{access}{servers}
+{operations}
+<section data-group{has_schemas}><h2>Types</h2>{schemas}</section>
+<footer>Made by polybus from the code.</footer>
+</main>
+<script type="application/json" id="document">{document}</script>
+<script>{script}</script>
+</body>
+</html>
+"""

@@ -1,0 +1,176 @@
+"""JSON schemas of Python types, in the dialect of AsyncAPI 3 (draft 07): msgspec's, and of models pydantic's own."""
+
+from __future__ import annotations
+
+import math
+import typing
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Literal
+
+import msgspec
+
+from .._util.typed_body import contains_model
+from .._validation import shown
+from .keys import Keys
+
+Schema: typing.TypeAlias = "dict[str, Any]"
+
+REFERENCE: Final = "#/components/schemas/"
+
+
+class Schemas:
+    """The schemas of the types of one document, and what they refer to.
+
+    Args:
+        types: All of them.
+    """
+
+    def __init__(self, types: Iterable[Any]) -> None:
+        self.keys: Keys = Keys()
+        self.components: dict[str, Schema] = {}
+        self._of: dict[Any, Schema] = {}
+        wanted = list({_key(kind): kind for kind in types}.values())
+        self._add([kind for kind in wanted if not contains_model(kind)], _of_msgspec)
+        if models := [kind for kind in wanted if contains_model(kind)]:
+            self._add(models, _of_pydantic)
+        self.components = {name: self.components[name] for name in sorted(self.components)}
+
+    def of(self, kind: Any) -> Schema:
+        """The schema of one of the types."""
+        return self._of[_key(kind)]
+
+    def _add(self, kinds: list[Any], schemas_of: Callable[[list[Any]], tuple[Iterable[Schema], dict[str, Schema]]]) -> None:
+        readable = []
+        for kind in kinds:
+            try:
+                schemas_of([kind])
+                readable.append(kind)
+            except Exception:  # of another library, which an adapter makes: no schema can be had
+                self._of[_key(kind)] = {"description": f"{_name(kind)}, which JSON Schema cannot describe"}
+        try:
+            made = [(readable, *schemas_of(readable))]
+        except KeyError:  # msgspec, of two classes whose names differ only in letters that are none of ASCII
+            made = [([kind], *schemas_of([kind])) for kind in readable]
+        for group, schemas, components in made:
+            names = {name: self.keys.free(name) for name in components}
+            self.components |= {names[name]: _renamed(draft_07(schema), names) for name, schema in components.items()}
+            for kind, schema in zip(group, schemas, strict=True):
+                self._of[_key(kind)] = _renamed(draft_07(schema), names)
+
+
+def _key(kind: Any) -> Any:
+    """Find what a type is known by: itself, or its identity where it has no hash, as ``Annotated[int, {"unit": "m"}]``."""
+    try:
+        hash(kind)
+    except TypeError:
+        return id(kind)
+    return kind
+
+
+def _of_msgspec(kinds: list[Any]) -> tuple[Iterable[Schema], dict[str, Schema]]:
+    return msgspec.json.schema_components(kinds, ref_template=REFERENCE + "{name}")
+
+
+def _of_pydantic(kinds: list[Any]) -> tuple[Iterable[Schema], dict[str, Schema]]:
+    from pydantic import TypeAdapter  # it is there: the types contain its models
+
+    adapters: list[tuple[int, Literal["validation"], TypeAdapter[Any]]] = [
+        (place, "validation", TypeAdapter(kind)) for place, kind in enumerate(kinds)
+    ]
+    schemas, rest = TypeAdapter.json_schemas(adapters, ref_template=REFERENCE + "{model}")
+    return [schemas[place, "validation"] for place in range(len(kinds))], rest.get("$defs", {})
+
+
+def draft_07(schema: Any) -> Any:
+    """A schema of draft 2020-12 in the words of draft 07."""
+    if isinstance(schema, list):
+        return [draft_07(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {key: value if key in ("default", "enum", "const", "examples") else draft_07(value) for key, value in schema.items()}
+    if "$defs" in made:
+        made["definitions"] = made.pop("$defs")
+    if "prefixItems" in made:
+        rest = made.pop("items", True)
+        made["items"] = made.pop("prefixItems")
+        if rest is not True:
+            made["additionalItems"] = rest
+    if isinstance(made.get("description"), str) and _is_made_up(made):
+        del made["description"]
+    if isinstance(made.get("default"), float) and not math.isfinite(made["default"]):
+        del made["default"]  # JSON has no such number
+    if "$ref" in made and len(made) > 1:  # what stands beside a reference does not count
+        made["allOf"] = [{"$ref": made.pop("$ref")}]
+    return made
+
+
+def _is_made_up(schema: Schema) -> bool:
+    """Tell whether a docstring is that which Python itself gives a class: ``User(id, name)``."""
+    return bool(schema.get("title")) and schema["description"].startswith(f"{schema['title']}(")
+
+
+def _renamed(schema: Any, names: dict[str, str]) -> Any:
+    if isinstance(schema, list):
+        return [_renamed(one, names) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {key: _renamed(value, names) for key, value in schema.items()}
+    if isinstance(reference := made.get("$ref"), str) and reference.startswith(REFERENCE):
+        name = reference.removeprefix(REFERENCE)
+        made["$ref"] = REFERENCE + names.get(name, name)
+    return made
+
+
+def _name(kind: Any) -> str:
+    return kind.__name__ if isinstance(kind, type) else shown(kind)
+
+
+# -- examples ---------------------------------------------------------------------------------------------------------------
+
+_DEEP: Final = 6
+_TEXTS: Final = {
+    "date-time": "2027-01-31T12:00:00Z",
+    "date": "2027-01-31",
+    "time": "12:00:00Z",
+    "duration": "PT1H",
+    "uuid": "00000000-0000-0000-0000-000000000000",
+    "decimal": "1.5",
+    "email": "ann@example.org",
+    "uri": "https://example.org",
+}
+
+
+def example(schema: Any, components: dict[str, Schema], depth: int = 0) -> Any:
+    """Make a value that fits a schema, as far as its shape goes."""
+    if not isinstance(schema, dict) or depth > _DEEP:
+        return None
+    for key in ("default", "const"):
+        if key in schema:
+            return schema[key]
+    if schema.get("examples") or schema.get("enum"):
+        return (schema.get("examples") or schema["enum"])[0]
+    if "$ref" in schema:
+        return example(components.get(schema["$ref"].removeprefix(REFERENCE)), components, depth + 1)
+    for key in ("allOf", "anyOf", "oneOf"):
+        if schema.get(key):
+            return example(schema[key][0], components, depth + 1)
+    kind = schema.get("type")
+    kind = kind[0] if isinstance(kind, list) and kind else kind
+    if kind == "object" or "properties" in schema:
+        wanted = schema.get("required", [])
+        return {
+            name: example(one, components, depth + 1)
+            for name, one in schema.get("properties", {}).items()
+            if name in wanted or "default" not in one
+        }
+    if kind == "array":
+        items = schema.get("items", {})
+        if isinstance(items, list):
+            return [example(one, components, depth + 1) for one in items]
+        return [] if depth >= _DEEP or not isinstance(items, dict) or not items else [example(items, components, depth + 1)]
+    if kind in ("integer", "number"):
+        least = schema.get("minimum", schema.get("exclusiveMinimum", 0) + (1 if "exclusiveMinimum" in schema else 0))
+        return least or 1
+    if schema.get("contentEncoding") == "base64":
+        return "dGV4dA=="
+    return {"string": _TEXTS.get(schema.get("format", ""), "text"), "boolean": True}.get(str(kind))

@@ -1,0 +1,354 @@
+"""Clients that come back from a node which has told them goodbye: this one has it hand over what they would miss.
+
+What this node itself would send waits meanwhile. When the engine knows the client's subscriptions here, the client is claimed
+at the other node, and every node is asked for a *mark* in the stream of its publications, for both. Of each the other node
+hands over what came before its mark, and this one sends what comes behind it: an engine keeps the order of what one connection
+publishes, so nothing is missing and nothing comes twice.
+
+What is of no node, since another program has published it, has no mark: what comes between the end of the handing over and the
+news of it is lost. So is what a node publishes in that moment which has joined since the others were asked.
+
+One claim and one mark serve all clients that have come from the same node since the last ones were claimed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+from attrs import define, field
+
+from .._core.memory import Share
+from .._peer.extension_probe import HELLO_TIMEOUT
+from .._rpc.internal_reply import InternalReply
+from .._util.sources import sources
+from ..body import JSON
+from ..errors import BusError
+from ..message import Kind, Message
+from ..plugins import ToNode
+from .departures import AT_ONCE, HANDING
+from .parking import ParkedPublications, PublicationSources
+
+if TYPE_CHECKING:
+    from .._bus.parts import BusParts
+    from .._peer.peer import Peer
+    from .membership import Membership
+
+logger: logging.Logger = logging.getLogger("polybus.cluster")
+
+PATIENCE: Final = 2.0
+"""Seconds for a client to tell its subscriptions, and for a node to answer. One that does not give its mark in that time counts
+as if it had."""
+_EVERYTHING: Final = (">", "/>")
+"""Patterns of all subjects that a wire without subscriptions carries."""
+_LONGEST: Final = 64
+"""Characters of either part of a token."""
+
+
+class MarkReply(InternalReply):
+    """The reply to the question for a mark: where it comes among the publications of its node, there the mark is.
+
+    A node that is gone, or does not answer in time, counts as if it had given its mark then.
+    """
+
+    __slots__ = ("marked",)
+    marked: Callable[[], None]
+
+    def resolve(self, message: Message) -> None:
+        self.marked()
+        super().resolve(message)
+
+    def fail(self, error: BusError) -> None:
+        self.marked()
+        super().fail(error)
+
+
+@define(eq=False)
+class Returning:
+    """A client that has come back to this node."""
+
+    peer: Peer
+    name: str
+    """The name under which the other node hands over publications for it."""
+    secret: str
+    held: ParkedPublications
+    since: float
+    ready: bool = False
+    """True when it has told its subscriptions."""
+
+
+@define(eq=False)
+class Splice:
+    """The joining of what another node hands over and what this one holds, for clients that have come back together."""
+
+    mark: str
+    node: str
+    """The node where they were."""
+    clients: list[Returning]
+    marking: bool = False
+    """True while marks are asked for: of nodes that join, too."""
+    marked: set[str] = field(factory=set)
+    """Nodes that have given their mark, or count as if they had."""
+    replies: list[MarkReply] = field(factory=list)
+
+
+@define(eq=False)
+class Arrivals:
+    """The clients that have come back to this node, until they have what was kept for them."""
+
+    _parts: BusParts
+    _membership: Membership
+    _sources: PublicationSources
+    _newcomers: dict[Peer, ParkedPublications] = field(factory=dict, init=False)
+    """Clients that would be sent everything, on a wire without subscriptions, and have not said yet whether they come back."""
+    _clients: dict[Peer, Returning] = field(factory=dict, init=False)
+    _names: dict[str, Returning] = field(factory=dict, init=False)
+    _coming: dict[str, dict[Returning, None]] = field(factory=dict, init=False)
+    """Clients that wait for their turn, by the buses where they were."""
+    _splices: dict[str, Splice] = field(factory=dict, init=False)
+    """By their marks, under which the other node hands over what is for all clients of one."""
+
+    @property
+    def busy(self) -> bool:
+        """Tells whether there are any."""
+        return len(self._clients) > 0
+
+    # -- newcomers on wires without subscriptions --------------------------------------------------------------------------
+
+    def came(self, peer: Peer) -> None:
+        """Hold what a newcomer would be sent, which is everything: it may come back, and then be handed the same."""
+        recipients, link = self._parts.pubsub.recipients, peer.link
+        if peer not in recipients.gets_all or peer in recipients.bus_identities.held_out or link.multiplexed is not None:
+            return
+        recipients.remove(peer)
+        held = self._newcomers[peer] = ParkedPublications(self._parts, peer, self._sources, link.share or Share())
+        for pattern in _EVERYTHING:
+            self._parts.pubsub.local.add(pattern, held)
+        peer.spawn(self._wait_for_word, peer)
+
+    async def _wait_for_word(self, peer: Peer) -> None:
+        """Wait as long as any peer has to say who it is."""
+        await anyio.sleep(HELLO_TIMEOUT)
+        self.speaks(peer)
+
+    def speaks(self, peer: Peer) -> None:
+        """Send a newcomer what was held: it does not come back from another node."""
+        held = self._taken(peer)
+        if held is not None:
+            self._parts.pubsub.recipients.send_all(peer)
+            while (message := held.take()) is not None:
+                self._send(peer, message)
+
+    def _taken(self, peer: Peer) -> ParkedPublications | None:
+        held = self._newcomers.pop(peer, None)
+        if held is not None:
+            for pattern in _EVERYTHING:
+                self._parts.pubsub.local.remove(pattern, held)
+        return held
+
+    # -- what clients say --------------------------------------------------------------------------------------------------
+
+    def returns(self, peer: Peer, token: str) -> None:
+        """Hold what a client will subscribe to: it shows the token of a node where publications are kept for it."""
+        runtime, link = self._parts.services.running, peer.link
+        bus, _, secret = token.partition(".")
+        if not (0 < len(bus) <= _LONGEST and 0 < len(secret) <= _LONGEST):
+            runtime.warnings.warn(logger, "%r shows %.100r, which is no token of a node; it goes on without", peer, token)
+            return
+        if peer in self._clients or link.multiplexed is not None or self._membership.node_of(bus) is None:
+            return  # that node is gone, and with it what it kept
+        held = self._taken(peer)
+        if held is None:
+            held = ParkedPublications(self._parts, peer, self._sources, link.share or Share())
+        returning = Returning(peer, sources.get().urandom(8).hex(), secret, held, runtime.time())
+        self._clients[peer] = self._names[returning.name] = returning
+        peer.subscriptions.hold(held)
+        self._parts.pubsub.recipients.remove(peer)  # where it would get all until it has told what it wants
+        coming = self._coming.get(bus)
+        if coming is None:
+            coming = self._coming[bus] = {}
+            runtime.spawn(self._take_over, bus, coming)
+        coming[returning] = None
+
+    def returned(self, peer: Peer) -> None:
+        """Take note that a client has told all its subscriptions."""
+        returning = self._clients.get(peer)
+        if returning is not None:
+            returning.ready = True
+            self._parts.services.signal()
+
+    def forget(self, peer: Peer) -> None:
+        """Forget a client whose connection is gone."""
+        held = self._taken(peer)
+        if held is not None:
+            held.clear()
+        returning = self._clients.pop(peer, None)
+        if returning is not None:
+            del self._names[returning.name]
+            for coming in self._coming.values():
+                coming.pop(returning, None)
+            returning.held.clear()
+            self._parts.services.signal()
+
+    def clear(self) -> None:
+        """Forget all: the bus has been left."""
+        for peer in [*self._clients, *self._newcomers]:
+            self.forget(peer)
+
+    # -- taking over -------------------------------------------------------------------------------------------------------
+
+    async def _take_over(self, bus: str, coming: dict[Returning, None]) -> None:
+        """Take over the clients that come from one bus, as many at once as there are."""
+        try:
+            while coming:
+                ready = [returning for returning in coming if returning.ready][:AT_ONCE]
+                if ready:
+                    for returning in ready:
+                        del coming[returning]
+                    await self._join(bus, ready)
+                else:
+                    await self._wait(coming)
+        finally:
+            del self._coming[bus]
+            for returning in list(coming):
+                self._let_go(returning)
+
+    async def _wait(self, coming: dict[Returning, None]) -> None:
+        """Wait until one has told its subscriptions. Who does not do that is not waited for."""
+        oldest = next(iter(coming))
+        with anyio.move_on_at(oldest.since + PATIENCE) as scope:
+            await self._parts.services.running.notifier.until(lambda: not coming or any(one.ready for one in coming))
+        if scope.cancelled_caught and not oldest.ready:
+            coming.pop(oldest, None)
+            self._let_go(oldest)
+
+    async def _join(self, bus: str, clients: list[Returning]) -> None:
+        """Have the other node hand over what it has kept, up to the marks; then send what was held here."""
+        splice = Splice(sources.get().urandom(8).hex(), self._membership.node_of(bus) or "", clients)
+        self._splices[splice.mark] = splice
+        joined = False
+        try:
+            with anyio.move_on_after(PATIENCE):  # so that what follows the marks comes here
+                await self._parts.pubsub.announcer.known_to_cluster()
+            if await self._claim(splice):
+                await self._mark(splice)
+                joined = await self._ask(splice.node, "hand_over", splice.mark, HANDING) is True
+        except BusError as error:
+            logger.info("node %s hands over none of the %d clients that come from it: %s", splice.node, len(clients), error)
+        finally:
+            del self._splices[splice.mark]
+            for returning in splice.clients:
+                if joined:  # of others the other node has handed over what came until now
+                    returning.held.keep(splice.marked.__contains__)
+                self._let_go(returning)
+
+    async def _ask(self, node: str, what: str, body: Any, seconds: float = PATIENCE) -> Any:
+        """May raise `BusError`."""
+        cluster = self._parts.links.choose_cluster()
+        return await cluster.send_request(Kind.REQUEST, what, body, seconds, Any, None, ToNode(node))
+
+    async def _claim(self, splice: Splice) -> bool:
+        """Claim the clients. Those that the other node does not give have what was held for them. False if it gives none."""
+        # Named so that recordings leave it out.
+        clients = [{"token": one.secret, "user": one.peer.identity_key, "name": one.name} for one in splice.clients]
+        body = {"mark": splice.mark, "node": self._sources.own, "clients": clients}
+        given = await self._ask(splice.node, "claim", body)
+        names = {name for name in given if isinstance(name, str)} if isinstance(given, list) else set[str]()
+        for returning in splice.clients:
+            if returning.name not in names:
+                text = "%r shows a token for which node %s keeps nothing"
+                self._parts.services.running.warnings.warn(logger, text, returning.peer, splice.node, level=logging.INFO)
+                self._let_go(returning)
+        splice.clients = [returning for returning in splice.clients if returning.name in names]
+        return len(splice.clients) > 0
+
+    async def _mark(self, splice: Splice) -> None:
+        """Ask every node for its mark, and wait until all have given it, or are gone."""
+        splice.marking = True
+        cluster = self._parts.links.choose_cluster()
+        give_mark(splice.mark, splice.node, self._sources.own, cluster)
+        self._marked(splice, self._sources.own)
+        for node in list(self._membership.nodes_known):
+            self._ask_for_mark(splice, node, cluster)
+        for reply in splice.replies:  # more while this goes on, of nodes that join
+            with suppress(BusError):
+                await reply
+        splice.marking = False
+
+    def _ask_for_mark(self, splice: Splice, node: str, cluster: Peer) -> None:
+        link = cluster.link
+        now = link.runtime.time()
+        reply = MarkReply(link.runtime.loop, "mark", Any, now, now + PATIENCE)
+        reply.marked = partial(self._marked, splice, node)
+        splice.replies.append(reply)
+        body = JSON.encode({"mark": splice.mark, "for": splice.node})
+        message = Message(Kind.REQUEST, "mark", None, body, JSON, None, PATIENCE, attributes={"to": ToNode(node)})
+        cluster.ask(message, reply)
+
+    @staticmethod
+    def _marked(splice: Splice, node: str) -> None:
+        """Forget what has come from a node before its mark: the other node hands it over."""
+        if node not in splice.marked:
+            splice.marked.add(node)
+            for returning in splice.clients:
+                returning.held.keep(lambda source: source != node)
+
+    def node_joined(self, node: str) -> None:
+        """Ask a node that has come for its mark too, where others are being asked."""
+        for splice in self._splices.values():
+            if splice.marking:
+                self._ask_for_mark(splice, node, self._parts.links.choose_cluster())
+
+    def handed_over(self, name: str, message: Message) -> bool:
+        """Send a publication that another node has kept for a client, or for all of a splice; False where it is for none."""
+        splice, returning = self._splices.get(name), self._names.get(name)
+        if splice is not None:
+            clients = [client for client in splice.clients if client.name in self._names]
+        elif returning is not None:
+            clients = [returning]
+        else:
+            return False
+        if message.ttl is not None:
+            message.expires = self._parts.services.running.time() + message.ttl
+        wanted = set(self._parts.pubsub.local.match(message.subject))
+        for client in clients:
+            if client.held in wanted:
+                self._send(client.peer, message)
+            else:  # it was not allowed here what it was there
+                self._parts.services.counters.refused += 1
+        message.forget_shared()
+        return True
+
+    def _let_go(self, returning: Returning) -> None:
+        """Send what was held for a client; from now on publications are sent to it as to others."""
+        if self._clients.pop(returning.peer, None) is None:
+            return
+        del self._names[returning.name]
+        local = self._parts.pubsub.local
+        while (message := returning.held.take()) is not None:
+            if returning.held in local.match(message.subject):  # it was held before that was known, perhaps
+                self._send(returning.peer, message)
+        returning.peer.subscriptions.release()
+        if not self._clients:
+            self._sources.forget()
+        self._parts.services.signal()
+
+    def _send(self, peer: Peer, message: Message) -> None:
+        publisher = self._parts.pubsub.publisher
+        if message.extras:  # what only the wire knows on which it came
+            message, given = Message(Kind.PUBLISH, message.subject, None, message.raw, message.format, message.headers), message
+            message.peer, message.expires = given.peer, given.expires
+        try:
+            publisher.send_nowait(message, peer, self._parts.services.running.time() + 30.0)
+        except BusError as error:
+            publisher.unsent(message, peer, "published", error)
+
+
+def give_mark(mark: str, to: str, own: str, cluster: Peer) -> None:
+    """Say to the node that hands clients over: of this node only what it has published so far is its affair."""
+    body = JSON.encode({"mark": mark, "node": own})
+    cluster.link.answer(Message(Kind.NOTIFY, "marked", None, body, JSON, attributes={"to": ToNode(to)}), cluster)

@@ -1,0 +1,258 @@
+"""Clients of a node that drains: what is published after they were told goodbye is kept for where they come back."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
+
+import anyio
+import anyio.lowlevel
+from attrs import define, field
+
+from .._core.memory import Share
+from .._peer.responses import response_to, send_error
+from .._util.sources import sources
+from ..errors import BusError, Code
+from ..message import Kind, Message
+from ..plugins import ToClient
+from .parking import ParkedPublications, PublicationSources
+
+if TYPE_CHECKING:
+    from .._bus.parts import BusParts
+    from .._peer.peer import Peer
+    from .membership import Membership
+
+logger: logging.Logger = logging.getLogger("polybus.cluster")
+
+HANDING: Final = 20.0
+"""Seconds for what is kept to be handed over; that ends at once where either node is gone."""
+AT_ONCE: Final = 256
+"""Clients that are claimed at once, and publications that are handed over in one turn."""
+_SECRET: Final = 16
+"""Random bytes in a token."""
+
+
+@define(eq=False)
+class Parked:
+    """A client that was told goodbye, and the publications that are kept for it."""
+
+    secret: str
+    key: str | None
+    """The key of its identity: it comes back as the same user."""
+    patterns: tuple[str | int, ...]
+    publications: ParkedPublications
+    share: Share
+
+
+@define(eq=False)
+class Claim:
+    """Clients that have come back together to another node."""
+
+    node: str
+    clients: dict[str, Parked]
+    """By the names that the other node has given them."""
+    cut: set[str] = field(factory=set)
+    """Nodes that have given their mark: what they publish from then on is the affair of the other node."""
+
+
+@define(eq=False)
+class Departures:
+    """The clients that this node has told, or will tell, to go elsewhere."""
+
+    _parts: BusParts
+    _membership: Membership
+    _sources: PublicationSources
+    _seconds: float
+    """`Cluster.handover`."""
+    _secrets: dict[Peer, str] = field(factory=dict, init=False)
+    """Secrets of clients that are connected."""
+    _parked: dict[str, Parked] = field(factory=dict, init=False)
+    """Clients that have gone and nobody has claimed, by their secrets."""
+    _claims: dict[str, Claim] = field(factory=dict, init=False)
+    """By their marks."""
+
+    def knows(self, peer: Peer) -> bool:
+        """Tell whether a client was given a token on its present connection."""
+        return peer in self._secrets
+
+    def token(self, peer: Peer) -> str | None:
+        """Give the token that a client shows where it comes back; None where nothing will be kept for it."""
+        link = peer.link
+        if link.upstream or link.multiplexed is not None or not self._seconds or self._membership.peer is None:
+            return None
+        secret = self._secrets.get(peer)
+        if secret is None:
+            secret = self._secrets[peer] = sources.get().urandom(_SECRET).hex()
+        return f"{self._parts.services.id}.{secret}"
+
+    def forget(self, peer: Peer) -> None:
+        """Forget a client whose connection is gone; what is parked for it stays."""
+        self._secrets.pop(peer, None)
+
+    # -- the end of a drain ------------------------------------------------------------------------------------------------
+
+    def park(self) -> None:
+        """Keep publications from now on for the clients that have subscribed, in place of sending them."""
+        if not self._membership.nodes_known:
+            return
+        for peer, secret in list(self._secrets.items()):
+            if peer.patterns and peer.connected:
+                self._park(peer, secret)
+
+    def _park(self, peer: Peer, secret: str) -> None:
+        services, pubsub = self._parts.services, self._parts.pubsub
+        share = Share()
+        share.join(services.running.addresses, peer.address)
+        publications = ParkedPublications(self._parts, peer, self._sources, share)
+        patterns = tuple(peer.patterns)
+        self._parked[secret] = Parked(secret, peer.identity_key, patterns, publications, share)
+        for pattern in patterns:  # before they are taken from the client: the engine is to hear nothing of it
+            pubsub.announcer.add_behind(pattern)
+            pubsub.local.add(pattern, publications)
+        peer.subscriptions.clear()
+        if peer.undelivered is not None:
+            for message in peer.undelivered.take():
+                publications.add(self._sources.own, message)
+
+    async def handed_over(self, until: float) -> None:
+        """Wait until clients were claimed and handed over, or none was claimed for `Cluster.handover`; then keep nothing."""
+        signalled = self._parts.services.running.notifier.until
+        try:
+            while count := len(self._parked):
+                with anyio.move_on_at(min(until, anyio.current_time() + self._seconds)) as scope:
+                    await signalled(lambda: len(self._parked) < count)
+                if scope.cancelled_caught:
+                    break
+            for parked in list(self._parked.values()):
+                self._give_up(parked)
+            with anyio.move_on_at(min(until, anyio.current_time() + HANDING)):
+                await signalled(lambda: not self._claims)
+        finally:
+            self.clear()
+
+    def _give_up(self, parked: Parked) -> None:
+        """Keep nothing for a client any more."""
+        self._parked.pop(parked.secret, None)
+        pubsub = self._parts.pubsub
+        for pattern in parked.patterns:
+            pubsub.local.remove(pattern, parked.publications)
+            pubsub.announcer.remove_behind(pattern)
+        parked.publications.clear()
+        parked.share.leave(self._parts.services.running.addresses)
+
+    def clear(self) -> None:
+        """Keep nothing for anybody any more."""
+        for mark in list(self._claims):
+            self._end(mark)
+        for parked in list(self._parked.values()):
+            self._give_up(parked)
+        self._sources.forget()
+
+    # -- what the node asks to which they have come back -------------------------------------------------------------------
+
+    def claim(self, message: Message, body: Any, cluster: Peer) -> None:
+        """Answer which of the clients that a node claims are its own from now on."""
+        link = cluster.link
+        if not (_is_claim(body) and body["node"] in self._membership.nodes_known and body["mark"] not in self._claims):
+            why = "a claim is of a known node, and has a mark of its own and a name of its own for each client"
+            send_error(cluster, message, Code.INVALID_ARGUMENT, why)
+            return
+        claim = Claim(body["node"], {})
+        for client in body["clients"]:
+            parked = self._parked.get(client["token"])
+            if parked is None:
+                continue
+            if parked.key != client["user"]:
+                text = "node %s claims a client of this one for another user: %.100r, who is not %.100r"
+                link.runtime.warnings.warn(logger, text, claim.node, client["user"], parked.key)
+                continue
+            del self._parked[parked.secret]
+            parked.publications.cut = claim.cut
+            claim.clients[client["name"]] = parked
+        if claim.clients:
+            self._claims[body["mark"]] = claim
+            self._parts.services.signal()
+        link.answer(response_to(message, list(claim.clients), link), cluster)
+
+    def marked(self, mark: Any, node: Any) -> None:
+        """Take note of the mark in the publications of a node: what follows is not for clients of this claim."""
+        claim = self._claims.get(mark) if isinstance(mark, str) else None
+        if claim is not None and isinstance(node, str) and (node == self._sources.own or node in self._membership.nodes_known):
+            claim.cut.add(node)
+
+    def hand_over(self, message: Message, mark: Any, cluster: Peer) -> None:
+        """Send what was kept for the clients of a claim, then answer."""
+        claim = self._claims.get(mark) if isinstance(mark, str) else None
+        if claim is None:
+            send_error(cluster, message, Code.NOT_FOUND, "there is no claim with this mark")
+            return
+        cluster.link.runtime.spawn(self._hand_over, claim, mark, message, cluster)
+
+    async def _hand_over(self, claim: Claim, mark: str, message: Message, cluster: Peer) -> None:
+        link = cluster.link
+        count, deadline = 0, link.runtime.time() + HANDING
+        with anyio.move_on_after(HANDING):  # nobody waits for longer
+            while waiting := {name: one.publications for name, one in claim.clients.items() if len(one.publications)}:
+                first = min(queue.next for queue in waiting.values())
+                told = {name: queue.take() for name, queue in waiting.items() if queue.next == first}
+                if len(told) == len(claim.clients):  # most want the same, which is said once
+                    told = {mark: next(iter(told.values()))}
+                for name, publication in told.items():
+                    if publication is not None:
+                        await self._send(publication, ToClient(claim.node, name), cluster, deadline)
+                count += len(told)
+                if count >= AT_ONCE:
+                    count = 0
+                    await anyio.lowlevel.checkpoint()
+        self._end(mark)
+        link.answer(response_to(message, True, link), cluster)
+
+    async def _send(self, publication: Message, to: ToClient, cluster: Peer, deadline: float) -> None:
+        link = cluster.link
+        on = Message(Kind.PUBLISH, publication.subject, None, publication.raw, publication.format, publication.headers)
+        on.extras = {"to": to}
+        if publication.expires is not None:
+            on.ttl = publication.expires - link.runtime.time()
+            if on.ttl <= 0:
+                self._parts.services.counters.dropped += 1
+                return
+        try:
+            while not link.publish(on, cluster, deadline):
+                if not await link.room(deadline):
+                    self._parts.services.counters.dropped += 1
+                    return
+        except BusError as error:
+            self._parts.pubsub.publisher.unsent(publication, cluster, "handed over", error)
+
+    def _end(self, mark: str) -> None:
+        claim = self._claims.pop(mark, None)
+        if claim is not None:
+            for parked in claim.clients.values():
+                self._give_up(parked)
+            self._parts.services.signal()
+
+    def node_left(self, node: str) -> None:
+        """Take note of a node that is gone: what it has claimed is for nobody."""
+        for mark in [mark for mark, claim in self._claims.items() if claim.node == node]:
+            self._end(mark)
+
+
+def _is_claim(body: Any) -> TypeGuard[dict[str, Any]]:
+    return (
+        isinstance(body, dict)
+        and isinstance(body.get("mark"), str)
+        and isinstance(body.get("node"), str)
+        and isinstance(body.get("clients"), list)
+        and len(body["clients"]) <= AT_ONCE
+        and all(map(_is_client, body["clients"]))
+        and len({client["name"] for client in body["clients"]}) == len(body["clients"])
+    )
+
+
+def _is_client(client: Any) -> bool:
+    return (
+        isinstance(client, dict)
+        and isinstance(client.get("token"), str)
+        and isinstance(client.get("user", 0), (str, type(None)))
+        and isinstance(client.get("name"), str)
+    )

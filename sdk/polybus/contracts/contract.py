@@ -1,0 +1,337 @@
+"""A contract as it is read from a Protocol class: its methods, their types, and how each is asked."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
+from functools import lru_cache
+from typing import Any, Final, Literal, NoReturn, TypeAlias, TypeVar, get_args, get_origin
+
+from attrs import frozen
+
+from .._handlers.signature import gives_many, hints_of, injected
+from .._rpc.reply import Reply
+from .._util.typed_body import unreadable
+from .._validation import shown
+from ..errors import LocalProtocolError, ReservedSubject
+from ..subjects import check_subject
+from .marks import Marks
+
+Style: TypeAlias = Literal["request", "stream", "notification"]
+
+_MANY_BLOCKING: Final = (Iterator, Generator)
+_PROMISES: Final = (Awaitable, Coroutine, Reply)
+_WHERE = "import it outside of `if TYPE_CHECKING:`, and define it at the top of its module"
+
+
+@frozen
+class Method:
+    """One method of a contract.
+
+    Attributes:
+        name: Of the method, with that of its class.
+        attribute: Of the method alone.
+        signature: Without ``self``.
+        takes: The type of the body; None where it has none.
+        returns: The type of the answer, or of an item of a stream.
+        style: How it is asked.
+        tail: The part of the subject after the prefix; a number or a URI is a whole subject.
+        timeout: Seconds, where the contract says so.
+        text: The docstring.
+        function: As it stands in the class.
+    """
+
+    name: str
+    attribute: str
+    function: Callable[..., Any]
+    signature: inspect.Signature
+    takes: Any
+    returns: Any
+    style: Style
+    tail: str | int
+    timeout: float | None
+    text: str
+
+    @property
+    def parameter(self) -> inspect.Parameter | None:
+        """The parameter that is the body."""
+        return next(iter(self.signature.parameters.values()), None)
+
+    @property
+    def positional(self) -> bool:
+        """True where the body can be given without its name."""
+        return self.parameter is not None and self.parameter.kind is not self.parameter.KEYWORD_ONLY
+
+    def subject(self, prefix: str) -> str | int:
+        """The subject of the method under a prefix.
+
+        Raises:
+            TypeError: The two make none.
+        """
+        tail, whole = self.tail, isinstance(self.tail, int) or self.tail.startswith(("/", "up:/"))
+        if whole and prefix:
+            raise TypeError(
+                f"{self.name} has the subject {tail!r} of its own, before which the prefix {prefix!r} cannot stand: leave out "
+                "the prefix, and put methods with a number or a URI into a contract of their own"
+            )
+        subject = tail if whole or not prefix else f"{prefix}{'/' if '/' in prefix else '.'}{tail}"
+        try:
+            check_subject(subject)
+        except (LocalProtocolError, ReservedSubject) as error:
+            raise TypeError(f"{self.name} would have the subject {subject!r}, which cannot be: {error}") from None
+        return subject
+
+
+@frozen
+class Contract:
+    """A Protocol class with its methods.
+
+    Attributes:
+        name: Of the class.
+        blocking: Its methods are plain ones, for threads.
+        methods: In the order in which they are written.
+        text: The docstring.
+    """
+
+    name: str
+    blocking: bool
+    methods: tuple[Method, ...]
+    text: str
+
+    @classmethod
+    def of(cls, contract: Any) -> Contract:
+        """Read a Protocol class, once for each.
+
+        Raises:
+            TypeError: No contract can be made of it; the text names class and method, and what to write.
+        """
+        kind = get_origin(contract) or contract
+        if not (isinstance(kind, type) and getattr(kind, "_is_protocol", False)):
+            why = f"; derive {kind.__name__} from typing.Protocol itself" if isinstance(kind, type) else ""
+            example = "class Users(Protocol): async def get(self, id: int) -> User: ..."
+            raise TypeError(f"{shown(contract)} is no contract: a Protocol class is, as in `{example}`{why}")
+        return _read(contract)
+
+    def subjects(self, prefix: str) -> dict[str | int, Method]:
+        """The methods by their subjects.
+
+        Raises:
+            TypeError: The prefix is no text, makes no subject, or two methods have the same.
+        """
+        if not isinstance(prefix, str):
+            raise TypeError(
+                f"the prefix {shown(prefix)} of {self.name}: a text, for example 'user', not {type(prefix).__name__}"
+            )
+        if prefix.endswith("."):
+            raise TypeError(f"the prefix {prefix!r} of {self.name}: the dot comes by itself, write {prefix.rstrip('.')!r}")
+        found: dict[str | int, Method] = {}
+        for method in self.methods:
+            other = found.setdefault(method.subject(prefix), method)
+            if other is not method:
+                raise TypeError(f"{method.name} and {other.name} have the same subject {method.subject(prefix)!r}: rename one")
+        return found
+
+
+# -- the class ------------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(256)
+def _read(contract: Any) -> Contract:
+    kind = get_origin(contract) or contract
+    name = kind.__name__
+    types = _types_of(contract)
+    functions: dict[str, tuple[Any, dict[Any, Any]]] = {}
+    for base in reversed(kind.__mro__):
+        if getattr(base, "_is_protocol", False) and base.__module__ not in ("typing", "typing_extensions"):
+            functions |= {key: (function, types[base]) for key, function in _functions(base, name).items()}
+    if not functions:
+        raise TypeError(f"{name} has no methods: write `async def get(self, id: int) -> User: ...`")
+    blocking = not any(_is_asynchronous(function, f"{name}.{key}") for key, (function, _) in functions.items())
+    methods = tuple(_Reader(f"{name}.{key}", *found, blocking).read() for key, found in functions.items())
+    return Contract(name, blocking, methods, inspect.getdoc(kind) or "" if "__doc__" in vars(kind) else "")
+
+
+def _functions(base: type, name: str) -> dict[str, Any]:
+    """The methods that a class has itself."""
+    for attribute in _annotations(base):
+        if not attribute.startswith("_"):
+            raise TypeError(
+                f"{name}.{attribute} is an attribute, which no wire has: write `async def {attribute}(self) -> ...`"
+            )
+    found = {}
+    for attribute, value in vars(base).items():
+        if attribute.startswith("__") or (attribute.startswith("_") and not inspect.isfunction(value)):
+            continue
+        if attribute.startswith("_"):
+            raise TypeError(f"{name}.{attribute} is private: a method of a contract is public, put helpers elsewhere")
+        if not inspect.isfunction(value):
+            kind = {property: "a property", staticmethod: "a staticmethod", classmethod: "a classmethod"}.get(
+                type(value), "no method"
+            )
+            raise TypeError(f"{name}.{attribute} is {kind}: a contract has methods alone, `async def {attribute}(self) -> ...`")
+        if value.__name__ == "_overload_dummy":  # what typing.overload leaves of each
+            raise TypeError(f"{name}.{attribute} is overloaded, and a subject takes one type: write a union, or two methods")
+        found[attribute] = value
+    return found
+
+
+def _annotations(base: type) -> Iterable[str]:
+    if sys.version_info >= (3, 14):
+        import annotationlib
+
+        return annotationlib.get_annotations(base, format=annotationlib.Format.STRING)
+    annotations: dict[str, Any] = vars(base).get("__annotations__", {})
+    return annotations
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    if sys.version_info >= (3, 14):  # names that only type checkers know would be looked up
+        import annotationlib
+
+        return inspect.signature(function, annotation_format=annotationlib.Format.FORWARDREF)
+    return inspect.signature(function)
+
+
+def _types_of(contract: Any) -> dict[Any, dict[Any, Any]]:
+    """Find what the type variables of a contract and of each of its bases stand for: one may stand for several types there."""
+    found: dict[Any, dict[Any, Any]] = {}
+    waiting: list[tuple[Any, dict[Any, Any]]] = [(contract, {})]
+    while waiting:
+        hint, outer = waiting.pop()
+        kind = get_origin(hint) or hint
+        given = [_substituted(argument, outer) for argument in get_args(hint)]
+        found[kind] = types = dict(zip(getattr(kind, "__parameters__", ()), given, strict=False))
+        waiting += ((base, types) for base in vars(kind).get("__orig_bases__", kind.__bases__))
+    return found
+
+
+def _substituted(hint: Any, types: dict[Any, Any]) -> Any:
+    if isinstance(hint, TypeVar):
+        return types.get(hint, hint)
+    parameters = _parameters(hint)
+    return hint if not parameters else hint[tuple(types.get(parameter, parameter) for parameter in parameters)]
+
+
+def _type_variable(hint: Any) -> Any:
+    return hint if isinstance(hint, TypeVar) else next(iter(_parameters(hint)), None)
+
+
+def _parameters(hint: Any) -> tuple[Any, ...]:
+    """The type variables that a hint leaves open; those of a class without its arguments stand for anything."""
+    given: tuple[Any, ...] = getattr(hint, "__parameters__", ())
+    return () if isinstance(hint, type) and not get_args(hint) else given
+
+
+def _is_asynchronous(function: Callable[..., Any], name: str) -> bool:
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        return True
+    return gives_many(hints_of(function, _signature(function).parameters.values(), name).get("return"))
+
+
+# -- one method -----------------------------------------------------------------------------------------------------------
+
+
+@frozen
+class _Reader:
+    name: str
+    function: Callable[..., Any]
+    types: dict[Any, Any]
+    blocking: bool
+
+    def read(self) -> Method:
+        function, name = self.function, self.name
+        attribute = name.rpartition(".")[2]
+        signature = _signature(function)
+        first, parameters = next(iter(signature.parameters.values()), None), list(signature.parameters.values())[1:]
+        if first is None or first.kind not in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD):
+            self._wrong("has no self: write it as the first parameter")
+        for parameter in parameters:
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                self._wrong(f"takes {shown(str(parameter))}, and a message has one body: write one parameter with its type")
+        if len(parameters) > 1:
+            names = " and ".join(f"{parameter.name!r}" for parameter in parameters)
+            self._wrong(
+                f"takes {names}, and a message has one body: put them into one class (attrs, dataclass, TypedDict, ...), "
+                f"`{attribute}(self, query: {attribute.title().replace('_', '')})`"
+            )
+        hints = hints_of(function, parameters, name)
+        style, returns = self._result(hints)
+        takes = None
+        for parameter in parameters:
+            takes = self._body(parameter, hints)
+        marks = Marks.of(function)
+        if style == "notification" and marks.timeout is not None:
+            self._wrong("is a notification, for whose answer nobody waits: leave out timeout=")
+        return Method(
+            name,
+            attribute,
+            function,
+            signature.replace(parameters=parameters),
+            takes,
+            returns,
+            style,
+            attribute if marks.name is None else marks.name,
+            marks.timeout,
+            inspect.getdoc(function) or "",
+        )
+
+    def _body(self, parameter: inspect.Parameter, hints: dict[str, Any]) -> Any:
+        if parameter.annotation is parameter.empty:
+            self._wrong(f"says no type of {parameter.name!r}: write `{parameter.name}: GetUser`, or Any for whatever comes")
+        hint = _substituted(hints[parameter.name], self.types)
+        try:
+            given = injected(hint)
+        except TypeError:
+            given = hint
+        if given is not None:
+            self._wrong(
+                f"takes {parameter.name!r}, {_shown(hint)}, which handlers are given and callers do not have: leave it out; "
+                "an implementation takes it as `ctx: Context | None = None`, and a channel is opened by bus.channel()"
+            )
+        self._check_readable(hint, f"the type of {parameter.name!r}")
+        return hint
+
+    def _result(self, hints: dict[str, Any]) -> tuple[Style, Any]:
+        function, marks = self.function, Marks.of(self.function)
+        written = _signature(function).return_annotation
+        if written is inspect.Signature.empty:
+            self._wrong("says not what it returns: write `-> User`, or `-> None`")
+        if "return" not in hints:
+            self._wrong(f"returns {written}, which does not resolve: {_WHERE}")
+        hint = _substituted(hints["return"], self.types)
+        origin = get_origin(hint) or hint
+        short = self.name.rpartition(".")[2]
+        coroutine, many, blocks = inspect.iscoroutinefunction(function), gives_many(hint), origin in _MANY_BLOCKING
+        stream = f"a stream is written `def {short}(self, ...) -> AsyncIterator[T]`"
+        if coroutine and (many or blocks):
+            self._wrong(f"is `async def` and returns {_shown(hint)}: {stream}")
+        if origin in _PROMISES:
+            self._wrong(f"returns {_shown(hint)}: write `async def {short}(self, ...) -> T`, which is the same for its caller")
+        if not (coroutine or many or self.blocking):
+            if blocks:
+                self._wrong(f"returns {_shown(hint)}, which blocks: {stream}")
+            self._wrong(
+                f"is a plain `def` among others that are async: write `async def {short}(self, ...)`, for {stream}; "
+                "a contract for threads has plain methods alone"
+            )
+        many = many or (self.blocking and blocks)
+        returns = next(iter(get_args(hint)), Any) if many else hint
+        if marks.notification and hint is not type(None):
+            self._wrong(f"is a notification and returns {_shown(hint)}: it has no answer, write `-> None` or leave out @notify")
+        self._check_readable(returns, "what it returns")
+        return ("stream" if many else "notification" if marks.notification else "request"), returns
+
+    def _check_readable(self, hint: Any, what: str) -> None:
+        if (variable := _type_variable(hint)) is not None:
+            of = self.name.partition(".")[0]
+            self._wrong(f"leaves open what {variable} stands for: name it where the contract is used, as in {of}[User]")
+        if (problem := unreadable(hint)) is not None:
+            self._wrong(f"cannot be carried, {what} is {_shown(hint)}: {problem}")
+
+    def _wrong(self, text: str) -> NoReturn:
+        raise TypeError(f"{self.name} {text}")
+
+
+def _shown(hint: Any) -> str:
+    return hint.__name__ if isinstance(hint, type) and not get_args(hint) else shown(hint)

@@ -1,0 +1,84 @@
+"""Implementations of a contract: their methods become handlers, once they are seen to fit."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from attrs import evolve
+
+from .._handlers.handler import Handler, plan
+from .._handlers.signature import Signature, read
+from .._handlers.subject_types import check_body, check_result
+from .._validation import shown
+from .contract import Contract, Method
+
+
+def handlers_of(contract: Any, implementation: object, prefix: str) -> list[Handler]:
+    """Make the handlers of a contract's methods.
+
+    Raises:
+        TypeError: It is no contract, or the implementation is none of it; the text names class and method, and what to write.
+    """
+    read_contract = Contract.of(contract)
+    if isinstance(implementation, type):
+        name = implementation.__name__
+        raise TypeError(f"{name} is a class, and its objects answer: bus.implement({read_contract.name}, {name}(), ...)")
+    return [
+        _handler(read_contract, method, subject, implementation) for subject, method in read_contract.subjects(prefix).items()
+    ]
+
+
+def _handler(contract: Contract, method: Method, subject: str | int, implementation: object) -> Handler:
+    name = f"{type(implementation).__name__}.{method.attribute}"
+    function = getattr(implementation, method.attribute, None)
+    written = "def" if contract.blocking or method.style == "stream" else "async def"
+    wanted = f"`{written} {method.attribute}{_with_self(method)}`"
+    if function is None:
+        raise TypeError(
+            f"{type(implementation).__name__} has no method {method.attribute!r}, as {contract.name} has: write {wanted}"
+        )
+    if not callable(function):
+        raise TypeError(f"{name} is {shown(function)}, and {method.name} is a method: write {wanted}")
+    if getattr(function, "__func__", None) is method.function:
+        raise TypeError(f"{name} is inherited from the contract, where it does nothing: write {wanted}")
+    signature = read(function)
+    _check_style(method, signature, contract.blocking, wanted)
+    hints = dict(signature.hints)
+    named = plan(subject, signature).body_name
+    parameter = method.parameter
+    if parameter is None and named is not None:
+        own = next(one for one in signature.parameters if one.name == named)
+        if own.default is own.empty:
+            raise TypeError(
+                f"{signature.name} takes {named!r}, and {method.name} takes nothing: leave it out, or give it a default"
+            )
+    if parameter is not None:
+        if named is None:
+            raise TypeError(f"{signature.name} takes no body, and {method.name} takes {parameter.name!r}: write {wanted}")
+        own = next(one for one in signature.parameters if one.name == named)
+        if parameter.default is not parameter.empty and own.default is own.empty:
+            raise TypeError(f"{signature.name}: {named!r} has no default, as it has in {method.name}: write {wanted}")
+        check_body(signature.name, named, hints.setdefault(named, method.takes), method.takes, method.name)
+    check_result(signature.name, hints.setdefault("return", method.returns), method.returns, method.name)
+    return plan(subject, evolve(signature, hints=hints, description=method.text))
+
+
+def _check_style(method: Method, signature: Signature, blocking: bool, wanted: str) -> None:
+    found, name = signature.style, signature.name
+    if found == "channel":
+        raise TypeError(f"{name} takes a Channel, and {method.name} has none: write {wanted}")
+    if method.style == "stream":
+        if found != "stream":
+            raise TypeError(f"{name} gives one answer, and {method.name} is a stream: write {wanted} with `yield`")
+    elif found == "stream":
+        raise TypeError(f"{name} is a stream, and {method.name} gives one answer: write {wanted}")
+    elif blocking and found == "async":
+        raise TypeError(f"{name} is async, and {method.name} is a plain `def`: write {wanted}, it runs in a thread")
+    elif not blocking and found != "async" and not inspect.iscoroutinefunction(inspect.unwrap(signature.function)):
+        raise TypeError(f"{name} is a plain `def`, and {method.name} is async: write {wanted}")
+
+
+def _with_self(method: Method) -> str:
+    inner = str(method.signature.replace(return_annotation=method.signature.empty))[1:-1]
+    return f"(self{', ' if inner else ''}{inner})"

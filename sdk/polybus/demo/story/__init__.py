@@ -1,0 +1,5 @@
+"""The story of `polybus demo`: two programs, played by real processes.
+
+`plant` is the server, `desk` the client: files to be read. `scenes` is the story, step by step, and `cast` the processes;
+`programs` finds the lines that each step shows. Drawing it is the business of `polybus.cli`.
+"""

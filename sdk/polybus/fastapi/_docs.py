@@ -1,0 +1,88 @@
+"""The documentation of an attached bus: a page, and the AsyncAPI document that it is made of."""
+
+from __future__ import annotations
+
+import posixpath
+from typing import TYPE_CHECKING, Any
+
+from starlette.responses import Response
+
+from .._bus.bus import parts_of
+from .._validation import check_type, shown
+from ..asyncapi import document, page, to_text
+from ..asyncapi.page import policy
+
+if TYPE_CHECKING:
+    from .._bus.bus import Bus
+    from ..plugins import ProtocolAdapter
+
+_HEADERS = {"cache-control": "no-cache", "referrer-policy": "no-referrer", "x-content-type-options": "nosniff"}
+
+
+def add_docs(app: Any, router: Any, bus: Bus, docs: str, *, path: str, adapter: ProtocolAdapter, try_it: bool) -> None:
+    """Serve the page at a path of the application, and the document beside it, with ``.json``.
+
+    Raises:
+        TypeError, ValueError: The path is none, or taken, or the page could not speak with the bus.
+    """
+    check_type(docs, str, "docs", "docs='/bus/docs'")
+    if not docs.startswith("/") or "?" in docs or "#" in docs or "{" in docs:
+        raise ValueError(f"docs={shown(docs)}: a path of its own, as '/bus/docs' is")
+    here = f"{getattr(router, 'prefix', '')}{docs}"
+    taken = {path, *(getattr(route, "path", None) for route in router.routes)}
+    if found := taken & {here, f"{here}.json"}:
+        raise ValueError(f"docs={docs!r}: there is something at {min(map(str, found))} already: give the page another path")
+    if try_it:
+        _check_live(adapter, path)
+    made = _Documents(
+        bus,
+        _live_address(here, path) if try_it else None,
+        title=getattr(app, "title", "") or "polybus",
+        version=getattr(app, "version", "") or "1.0.0",
+        protocol=adapter.name,
+    )
+
+    async def show(request: Any) -> Response:
+        html = made.current()[1]
+        headers = {**_HEADERS, "content-security-policy": f"{policy(html)}; frame-ancestors 'none'"}
+        return Response(html, media_type="text/html", headers=headers)
+
+    async def give(request: Any) -> Response:
+        return Response(made.current()[0], media_type="application/json", headers=_HEADERS)
+
+    router.add_route(here, show, methods=["GET"], name="polybus-docs", include_in_schema=False)
+    router.add_route(f"{here}.json", give, methods=["GET"], name="polybus-document", include_in_schema=False)
+
+
+def _check_live(adapter: ProtocolAdapter, path: str) -> None:
+    if adapter.name != "ubre" or getattr(adapter, "format", "json") == "binary":
+        raise ValueError(
+            f"try_it=True: the page speaks UBRE in JSON, and at {path} there is {adapter!r}: attach the bus there too"
+        )
+    if "{" in path:
+        raise ValueError(f"try_it=True: the page cannot know what stands for the braces of {path!r}: leave it out")
+
+
+def _live_address(docs: str, path: str) -> str:
+    """The address of the bus as the page sees it: whatever stands before both, of a proxy or a mounted application."""
+    return posixpath.join(posixpath.relpath(posixpath.dirname(path), posixpath.dirname(docs)), posixpath.basename(path))
+
+
+class _Documents:
+    """The document and the page, made anew when handlers have been registered since."""
+
+    def __init__(self, bus: Bus, live: str | None, **info: str) -> None:
+        self._lookup = parts_of(bus).lookup
+        self._bus = bus
+        self._live = live
+        self._info: dict[str, Any] = {**info}
+        self._count = -1
+        self._made = "", ""
+
+    def current(self) -> tuple[str, str]:
+        """The document as text, and the page."""
+        count = len(self._lookup.handlers) + len(self._lookup.subscribers)
+        if count != self._count:
+            made = document(self._bus, **self._info)
+            self._made, self._count = (to_text(made), page(made, live=self._live)), count
+        return self._made

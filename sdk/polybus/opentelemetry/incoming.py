@@ -1,0 +1,123 @@
+"""Spans of what a bus handles."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from attrs import define, field
+from opentelemetry import propagate, trace
+from opentelemetry.trace import SpanKind
+
+from .._core.outcomes import kind_of, told_code
+from ..message import Kind, Message
+from .instruments import SYSTEM, is_fault_of_server, record_outcome, type_of
+
+if TYPE_CHECKING:
+    from opentelemetry.util.types import AttributeValue
+
+    from .._core.context import Context
+    from .._core.executor import CallNext
+    from .instruments import Instruments, Spans
+
+
+@define(eq=False)
+class Handled:
+    """The facts of all spans of one handler, and of its measurements that end well."""
+
+    name: str
+    kind: SpanKind
+    facts: dict[str, AttributeValue]
+    measured: dict[str, AttributeValue]
+
+
+@define(eq=False)
+class IncomingSpans:
+    """A middleware: a span around each handler, the child of the one that its message names."""
+
+    _spans: Spans
+    _instruments: Instruments
+    _calls: dict[str | int, Handled] = field(factory=dict, init=False)
+    """By the pattern of the handler."""
+    _publications: dict[str | int, Handled] = field(factory=dict, init=False)
+
+    async def __call__(self, message: Message, ctx: Context, call_next: CallNext) -> Any:
+        handled = self._handled(message, ctx.pattern)
+        if not message.headers and not self._spans.kept:
+            began = perf_counter()
+            error: BaseException | None = None
+            try:
+                return await call_next(message)
+            except BaseException as raised:
+                error = raised
+                raise
+            finally:
+                self._measure(handled, message.kind, error, perf_counter() - began)
+        return await self._within_a_span(handled, message, call_next)
+
+    async def _within_a_span(self, handled: Handled, message: Message, call_next: CallNext) -> Any:
+        began = perf_counter()
+        context = propagate.extract(message.headers) if message.headers else None
+        span = self._spans.tracer.start_span(handled.name, context, handled.kind, handled.facts)
+        if span.is_recording():
+            span.set_attributes(_of_message(message))
+        error: BaseException | None = None
+        try:
+            with trace.use_span(span, record_exception=False, set_status_on_exception=False):
+                return await call_next(message)
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            measured = self._measure(handled, message.kind, error, perf_counter() - began)
+            if error is not None and "error.type" in measured and span.is_recording():
+                span.record_exception(error)
+            record_outcome(span, measured, error)
+            span.end()
+
+    def _measure(self, handled: Handled, kind: Kind, error: BaseException | None, seconds: float) -> dict[str, AttributeValue]:
+        measured = handled.measured
+        published = kind is Kind.PUBLISH
+        if error is not None:
+            code = told_code(error, kind)
+            measured = dict(measured) if published else {**measured, "rpc.response.status_code": code.name}
+            if is_fault_of_server(code) or (published and isinstance(error, Exception)):  # of which nobody is told
+                measured["error.type"] = type_of(error, code)
+        histogram = self._instruments.process if published else self._instruments.server_call
+        histogram.record(seconds, measured)
+        return measured
+
+    def _handled(self, message: Message, pattern: str | int) -> Handled:
+        known = self._publications if message.kind is Kind.PUBLISH else self._calls
+        if (handled := known.get(pattern)) is None:
+            make = _publication if message.kind is Kind.PUBLISH else _call
+            handled = known[pattern] = make(str(pattern))
+        return handled
+
+
+def _publication(pattern: str) -> Handled:
+    measured: dict[str, AttributeValue] = {
+        "messaging.system": SYSTEM,
+        "messaging.operation.name": "process",
+        "messaging.destination.template": pattern,
+    }
+    facts = {**measured, "messaging.operation.type": "process"}
+    return Handled(f"process {pattern}", SpanKind.CONSUMER, facts, measured)
+
+
+def _call(pattern: str) -> Handled:
+    facts: dict[str, AttributeValue] = {"rpc.system.name": SYSTEM, "rpc.method": pattern}
+    return Handled(pattern, SpanKind.SERVER, facts, {**facts, "rpc.response.status_code": "OK"})
+
+
+def _of_message(message: Message) -> dict[str, AttributeValue]:
+    found: dict[str, AttributeValue] = {}
+    if message.kind is Kind.PUBLISH:
+        found["messaging.destination.name"] = str(message.subject)
+    else:
+        found["polybus.kind"] = kind_of(message)
+        if message.peer is not None:
+            found["network.peer.address"] = message.peer.address
+    if message.peer is not None:
+        found["polybus.protocol"] = message.peer.protocol
+    return found

@@ -1,0 +1,54 @@
+"""Instrumentation of one bus: a middleware for what comes, and a hook for what leaves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .._bus.bus import Bus, parts_of
+from .._validation import check_type
+from ..errors import LocalProtocolError
+
+try:
+    from opentelemetry import metrics
+except ImportError:
+    raise ImportError("polybus.opentelemetry needs opentelemetry-api: pip install 'polybus[opentelemetry]'") from None
+
+from .incoming import IncomingSpans
+from .instruments import Instruments, Spans
+from .outgoing import OutgoingSpans
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.trace import TracerProvider
+
+_SCHEMA = "https://opentelemetry.io/schemas/1.44.0"
+_NAME = "polybus"
+
+
+def instrument(bus: Bus, *, tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None) -> None:
+    """Make spans and metrics of all that a bus asks, publishes and handles, and carry the context along.
+
+    Requests, notifications, streams and channels are CLIENT and SERVER spans (``rpc.*``), publications PRODUCER and CONSUMER
+    spans (``messaging.*``); the metrics are ``rpc.client.call.duration``, ``rpc.server.call.duration`` and
+    ``messaging.process.duration``, in seconds. The context goes in the headers ``traceparent`` and ``tracestate`` to peers that
+    read them: polybus peers, and any peer over uProtocol and NATS.
+
+    Call it before `Bus.use` of other middleware, which then runs within the span.
+
+    Args:
+        bus: The bus, before it is entered: a link asks its peer then whether it reads headers.
+        tracer_provider: The source of the tracer; the global one by default.
+        meter_provider: The source of the meter; the global one by default.
+
+    Raises:
+        ImportError: (on import) ``opentelemetry-api`` is not installed.
+        TypeError: `bus` is no bus.
+        LocalProtocolError: It is instrumented already.
+    """
+    check_type(bus, Bus, "bus", "instrument(bus)")
+    if any(isinstance(one, IncomingSpans) for one in parts_of(bus).services.executor.middleware):
+        raise LocalProtocolError("this bus is instrumented already: call instrument(bus) once")
+    spans = Spans(tracer_provider, _NAME, _SCHEMA)
+    instruments = Instruments(metrics.get_meter(_NAME, meter_provider=meter_provider, schema_url=_SCHEMA))
+    bus.use(IncomingSpans(spans, instruments))
+    bus.use(OutgoingSpans(spans, instruments), outgoing=True)

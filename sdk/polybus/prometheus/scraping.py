@@ -1,0 +1,114 @@
+"""The text of ``/metrics``: one for all nodes of a cluster that run on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from attrs import define
+from prometheus_client import REGISTRY, CollectorRegistry, Metric, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.samples import Sample
+
+from .._bus.bus import Bus, parts_of
+from .._validation import check_type
+from .bus_collector import BusCollector
+
+_NODE: Final = "node"
+_STATES: Final = ("ready", "not ready", "starts", "silent", "ended")
+_NODES: Final = "polybus_nodes", "Nodes of the cluster on this machine, by whether they are in this text."
+
+
+async def scrape(bus: Bus) -> str:
+    """Give the metrics of a bus, and of what the program has registered with `prometheus_client.REGISTRY`, as text.
+
+    Of a bus with a cluster: those of all its nodes on this machine, each with its name (host and process) in the label
+    ``node``. A node that does not answer within a second is left out, and counted in ``polybus_nodes``.
+
+    The text has the format 0.0.4 of Prometheus: ``text/plain; version=0.0.4``.
+
+    Raises:
+        TypeError: `bus` is no bus.
+        LocalProtocolError: It runs in another event loop.
+    """
+    check_type(bus, Bus, "bus", "scrape(bus)")
+    runtime, cluster = parts_of(bus).services.runtime, parts_of(bus).links.cluster
+    if runtime is None or cluster is None or cluster.peer is None:
+        return node_text(bus, None)
+    runtime.check_here()
+    name, others = await cluster.metrics()
+    texts = [node_text(bus, name), *(text for text in others.values() if text is not None)]
+    return joined([*texts, text_of([_nodes(len(texts), len(others) + 1 - len(texts))])])
+
+
+def node_text(bus: Bus, node: str | None) -> str:
+    """Give the metrics of this process, with the name of the node in each line if there is one."""
+    registry = CollectorRegistry()
+    registry.register(BusCollector(bus))
+    ours = list(registry.collect())
+    known = {family.name for family in ours}
+    # The program may have registered a collector of this very bus: a family stands in a text once.
+    rest = [family for family in REGISTRY.collect() if family.name not in known]
+    return text_of(_labelled([*ours, *rest], node))
+
+
+def _nodes(answered: int, silent: int) -> Metric:
+    family = GaugeMetricFamily(*_NODES, labels=("state",))
+    family.add_metric(["answered"], answered)
+    family.add_metric(["silent"], silent)
+    return family
+
+
+def with_workers(text: str, states: Mapping[str, str], restarts: int) -> str:
+    """Add the metrics of the process that starts workers: how many are in which state, and how many were started again."""
+    workers = GaugeMetricFamily("polybus_workers", "Workers of this program, by state.", labels=("state",))
+    for state in _STATES:
+        workers.add_metric([state], [*states.values()].count(state))
+    again = CounterMetricFamily("polybus_worker_restarts_total", "Workers that were started in place of one that had ended.")
+    again.add_metric([], restarts)
+    return joined([text, text_of([workers, again])])
+
+
+def joined(texts: Iterable[str]) -> str:
+    """Make one text of several: the lines of a family stand together, under the help of the first."""
+    blocks: dict[str, list[str]] = {}
+    for text in texts:
+        for block in text.split("# HELP ")[1:]:
+            head, kind, lines = [*block.split("\n", 2), "", ""][:3]
+            name = head.partition(" ")[0]
+            blocks.setdefault(name, [f"# HELP {head}\n{kind}\n"]).append(lines)
+    return "".join(line for lines in blocks.values() for line in lines)
+
+
+@define
+class _Families:
+    """Families that are there already, as a collector."""
+
+    _families: list[Metric]
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._families
+
+
+def text_of(families: list[Metric]) -> str:
+    """Write families as text."""
+    made: Any = _Families(families)
+    return generate_latest(made).decode()
+
+
+def _labelled(families: list[Metric], node: str | None) -> list[Metric]:
+    if node is None:
+        return families
+    marked = []
+    for family in families:
+        copy = Metric(family.name, family.documentation, family.type, family.unit)
+        copy.samples = [_marked(sample, node) for sample in family.samples]
+        marked.append(copy)
+    return marked
+
+
+def _marked(sample: Sample, node: str) -> Sample:
+    labels = {**sample.labels, _NODE: node}
+    if _NODE in sample.labels:  # as Prometheus itself does with a label of its own that a target has, too
+        labels[f"exported_{_NODE}"] = sample.labels[_NODE]
+    return Sample(sample.name, labels, sample.value, sample.timestamp, sample.exemplar)

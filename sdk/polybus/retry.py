@@ -1,0 +1,82 @@
+"""Asking again after a failure that may pass."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from attrs import field, frozen
+
+from ._validation import at_least, seconds, shown
+from .backoff import Backoff
+from .errors import BusError, Code, ConnectFailed, Disconnected, QueueFull, RequestError, TooLarge, as_code
+
+__all__ = ["Retry"]
+
+
+def _pauses(given: Any) -> Backoff | tuple[float, ...]:
+    if isinstance(given, Backoff):
+        return given
+    if isinstance(given, (int, float)):
+        given = (given,)
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise TypeError(f"backoff={shown(given)}: a Backoff, or the seconds of the pauses, for example backoff=(1, 5, 30)")
+    pauses = tuple(seconds(pause, "backoff") for pause in given)
+    if not pauses:
+        raise ValueError("backoff=(): at least one pause, for example backoff=(1, 5, 30); 0 is none")
+    return pauses
+
+
+def _codes(given: Any) -> frozenset[Code]:
+    if isinstance(given, (str, int)) or not isinstance(given, Iterable):
+        raise TypeError(f"codes={shown(given)}: several of polybus.Code, for example codes=[Code.UNAVAILABLE]")
+    return frozenset(as_code(code) for code in given)
+
+
+def _yes_or_no(_: Any, attribute: Any, given: Any) -> None:
+    if not isinstance(given, bool):
+        raise TypeError(f"{attribute.name}={shown(given)}: True or False, not {type(given).__name__}")
+
+
+@frozen
+class Retry:
+    """Ask again after a failure that may pass: ``bus.request("door.open", 7, timeout=10, retry=Retry())``.
+
+    All attempts share the one ``timeout``. Without more being said only what no handler has taken on is asked again: a request
+    that was never sent or not read (`Disconnected` with ``sent=False``, `ConnectFailed`, `QueueFull`), and one that was
+    answered `Unavailable` or `TooManyRequests`. The last error is raised; its `BusError.attempts` and its text say how often
+    was asked.
+
+    Args:
+        attempts: How often is asked at most, the first time included.
+        backoff: The pauses between: a `Backoff`, or seconds; the last of them is used again.
+        idempotent: To ask twice does no more than to ask once: then it is asked again, too, when the link broke after the
+            request was sent (`Disconnected` with ``sent=True``).
+        codes: Answers after which it is asked again.
+
+    Raises:
+        TypeError: An argument of a wrong type.
+        ValueError: There is to be no attempt or no pause, a pause is negative, or there is no such code.
+    """
+
+    attempts: int = field(default=5, validator=at_least(1))
+    backoff: Backoff | tuple[float, ...] = field(factory=lambda: Backoff(initial=0.1, maximum=5.0), converter=_pauses)
+    idempotent: bool = field(default=False, validator=_yes_or_no, kw_only=True)
+    codes: frozenset[Code] = field(
+        default=frozenset({Code.UNAVAILABLE, Code.RESOURCE_EXHAUSTED}), converter=_codes, kw_only=True
+    )
+
+    def pause(self, failed: int, rng: Callable[[], float] = random.random) -> float:
+        """Seconds to wait after so many attempts have failed (from 1)."""
+        if isinstance(self.backoff, Backoff):
+            return self.backoff.delay(failed - 1, rng)
+        return self.backoff[min(failed, len(self.backoff)) - 1]
+
+    def covers(self, error: BusError) -> bool:
+        """Tell whether it may be asked again after an error, were there attempts left."""
+        if isinstance(error, RequestError):
+            return error.code in self.codes and not isinstance(error, TooLarge)
+        if isinstance(error, Disconnected):
+            return self.idempotent or not error.sent
+        return isinstance(error, (ConnectFailed, QueueFull))

@@ -1,0 +1,59 @@
+"""The table of lines in docs/reference/logs.md is that of the source."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from .log_lines import LogLine, lines, lines_of
+
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "logs.md").read_text()
+ROW = re.compile(r"^\| `([\w.]+)` \| (DEBUG|INFO|WARNING|ERROR|as told) \| (.*?)(?: \*\(.*\)\*)? \| ([a-z_ ]+|—) \|$", re.M)
+
+
+def documented() -> list[LogLine]:
+    return [
+        LogLine(logger, level, text, () if fields == "—" else tuple(fields.split()))
+        for logger, level, text, fields in ROW.findall(PAGE.partition("## Every line")[2])
+    ]
+
+
+def test_each_line_of_the_source_is_in_the_table_and_no_other() -> None:
+    assert len(lines()) > 80
+    missing, gone = {*lines()} - {*documented()}, {*documented()} - {*lines()}
+    assert not missing, "add to docs/reference/logs.md:\n" + "\n".join(line.row for line in sorted(missing))
+    assert not gone, "take out of docs/reference/logs.md:\n" + "\n".join(line.row for line in sorted(gone))
+
+
+def test_fields_have_the_same_names_everywhere_and_are_explained() -> None:
+    table = PAGE.partition("## Fields")[2].partition("##")[0]
+    explained = {name for row in re.findall(r"^\| (`.+?) \|", table, re.M) for name in re.findall(r"`(\w+)`", row)}
+    assert {field for line in lines() for field in line.fields} == explained
+
+
+def test_each_logger_is_in_the_overview() -> None:
+    overview = PAGE.partition("## Fields")[0]
+    named = set(re.findall(r"^\| `(polybus[\w.]*)`", overview, re.M))
+    assert {line.logger for line in lines()} - named == {"uvicorn.error"}
+
+
+@pytest.mark.parametrize(
+    ("call", "level", "text", "fields"),
+    [
+        ('logger.info("%s is up", a)', "INFO", "… is up", ()),
+        (
+            'logger.exception("no", extra=log_fields(peer, subject=s))',
+            "ERROR",
+            "no",
+            ("address", "peer", "protocol", "subject"),
+        ),
+        ('warnings.warn(logger, "%.10s of %d", a, b, extra={"path": p})', "WARNING", "… of …", ("path",)),
+        ('text = "100 %%"\n    warnings.warn(logger, text, error=e)', "ERROR", "100 %", ()),
+        ('fields = log_fields(worker=1)\n    logger.log(level, "a", extra=fields)', "as told", "a", ("worker",)),
+    ],
+)
+def test_a_call_is_read(call: str, level: str, text: str, fields: tuple[str, ...]) -> None:
+    source = f'logger = logging.getLogger("polybus")\ndef function():\n    {call}\n'
+    assert [*lines_of(source)] == [LogLine("polybus", level, text, fields)]

@@ -1,0 +1,146 @@
+"""The parser of AsyncAPI itself (npm) takes the documents of every example, of the demo, and of everything that there is."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+import polybus
+import polybus.fastapi
+from polybus import Bus
+from polybus.asyncapi import document, to_text
+from polybus.asyncapi.document import servers_of
+from polybus.demo.backend import Backend
+from polybus.demo.crew import make_bus as make_crew
+from polybus.demo.sensors import Sensors
+from polybus.demo.vehicle import Vehicle
+from tests.unit.asyncapi.shop import Users, make_bus
+
+from .node_peer import require_node
+
+ROOT = Path(__file__).parents[3]
+EXAMPLES = sorted(
+    path for path in (ROOT / "examples").rglob("*.py") if "Bus(" in path.read_text() and "plugin" not in path.parts
+)
+MADE_BY: dict[str, tuple[str, tuple[str, ...]]] = {"lobby.py": ("Lobby", ("chess",)), "doors.py": ("Doors", ())}
+"""Examples whose bus is an object's: its class, and what that is given."""
+SERVERS = [
+    "ubre+wss://example.org/bus",
+    "csb+tls://example.org:9000",
+    "jrep+https://example.org/errai",
+    "nats+tls://example.org",
+    "uprotocol+ws://example.org/up",
+]
+INFORMATION = 2
+"""Severity of what is no error and no warning."""
+
+
+def parsed(*texts: str) -> list[dict[str, Any]]:
+    """What the parser says of documents."""
+    require_node("@asyncapi/parser")
+    ended = subprocess.run(
+        ["node", "asyncapi.mjs"],
+        cwd=Path(__file__).parent / "node",
+        input=json.dumps(texts),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    said: list[dict[str, Any]] = json.loads(ended.stdout)
+    return said
+
+
+def check(documents: dict[str, dict[str, Any]]) -> None:
+    """Check that each is taken without a warning, with all its operations."""
+    for (name, made), said in zip(documents.items(), parsed(*map(to_text, documents.values())), strict=True):
+        assert [problem for problem in said["problems"] if problem["severity"] < INFORMATION] == [], name
+        assert sorted(said["operations"]) == sorted(made["operations"]), name
+        assert sorted(said["replies"]) == sorted(key for key, one in made["operations"].items() if "reply" in one), name
+
+
+def handled(bus: Bus) -> set[str]:
+    """The subjects and patterns of a bus, as its handlers were registered."""
+    return {str(one["title"]) for one in document(bus)["operations"].values()}
+
+
+@pytest.fixture
+def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Examples can be loaded, and their programs do not begin."""
+    for module, name in ((anyio, "run"), (polybus, "run"), (polybus.fastapi, "run")):
+        monkeypatch.setattr(module, name, lambda *_, **__: None)
+    yield
+
+
+def buses_of(path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Bus]:
+    monkeypatch.syspath_prepend(str(path.parent))
+    monkeypatch.setattr(sys, "argv", [str(path)])
+    known = set(sys.modules)
+    try:
+        found = runpy.run_path(str(path))
+    finally:
+        for name in set(sys.modules) - known:  # a contract.py beside it is that of this example alone
+            if Path(getattr(sys.modules[name], "__file__", None) or "/").is_relative_to(path.parent):
+                del sys.modules[name]
+    if path.name in MADE_BY:
+        name, given = MADE_BY[path.name]
+        return {path.name: found[name](*given).bus}
+    return {f"{path.name}:{name}": bus for name, bus in found.items() if isinstance(bus, Bus)}
+
+
+@pytest.mark.usefixtures("nothing_runs")
+def test_the_documents_of_every_example_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    documents: dict[str, dict[str, Any]] = {}
+    for path in EXAMPLES:
+        buses = buses_of(path, monkeypatch)
+        assert buses, f"{path} has no bus that this test finds"
+        documents |= {f"{path.parent.name}/{name}": document(bus, title=name) for name, bus in buses.items()}
+    assert len(documents) >= len(EXAMPLES)
+    assert sum(bool(made["operations"]) for made in documents.values()) >= 10
+    check(documents)
+
+
+def test_the_documents_of_the_demo_are_taken_and_every_handler_is_in_them() -> None:
+    vehicle = Vehicle()
+    buses = {
+        "backend": Backend().bus,
+        "sensors": Sensors().bus,
+        "vehicle": vehicle.bus,
+        "diagnostics": vehicle.diagnostics,
+        "crew": make_crew(),
+    }
+    assert {"reading.{sensor}", "history.tail", "plant.announce", "sensors.calibrate"} <= handled(buses["backend"])
+    assert {"calibrate", "status", "flood.>"} <= handled(buses["sensors"])
+    assert "door.move" in handled(buses["vehicle"])
+    check({name: document(bus, title=name) for name, bus in buses.items()})
+
+
+def test_a_document_with_everything_is_taken() -> None:
+    servers = servers_of(SERVERS)
+    check(
+        {
+            "bus": document(make_bus(authorize=lambda peer, verb, subject: True)),
+            "servers": document(make_bus(), servers=servers),
+            "contract": document(Users, prefix="user", servers=servers),
+            "empty": document(Bus()),
+            **{protocol: document(make_bus(), protocol=protocol) for protocol in ("ubre", "csb", "jrep", "nats", "uprotocol")},
+        }
+    )
+
+
+def test_what_is_wrong_is_seen() -> None:
+    made = document(make_bus())
+    made["operations"]["user.get"]["channel"]["$ref"] = "#/channels/nowhere"
+    made["operations"]["user.get"]["action"] = "answer"
+    (said,) = parsed(to_text(made))
+    assert said["operations"] is None
+    assert {problem["severity"] for problem in said["problems"]} >= {0}

@@ -1,0 +1,222 @@
+"""``/metrics`` of `polybus.run` and `polybus serve`: of one process, of several workers, and as a real Prometheus reads it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import httpx
+import pytest
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+import polybus
+from polybus import Bus, LocalProtocolError, connect
+from polybus.cluster.engine import find_server
+from tests.support import free_port
+from tests.unit.prometheus.dashboard import dashboard, expressions
+
+from .processes import BOUND, Process, eventually, loop_of, running
+
+RECEIVED = "polybus_messages_received_total"
+
+
+@pytest.fixture(scope="module", params=[("asyncio", {"use_uvloop": False}), ("trio", {})], ids=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    backend: tuple[str, dict[str, Any]] = request.param
+    return backend
+
+
+def missing(text: str) -> None:
+    """Skip the test; in CI that is a failure."""
+    if os.environ.get("POLYBUS_CI"):
+        pytest.fail(text, pytrace=False)
+    pytest.skip(text)
+
+
+async def scraped(port: int) -> dict[str, Metric]:
+    """The families of ``/metrics``."""
+
+    def ask() -> httpx.Response:
+        return httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=BOUND)
+
+    answer = await anyio.to_thread.run_sync(ask)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    found = list(text_string_to_metric_families(answer.text))
+    assert len({family.name for family in found}) == len(found)
+    return {family.name: family for family in found}
+
+
+def values(families: dict[str, Metric], sample: str, label: str) -> dict[str | None, float]:
+    samples = [one for family in families.values() for one in family.samples if one.name == sample]
+    return {one.labels.get(label): one.value for one in samples}
+
+
+@pytest.mark.anyio
+async def test_a_process_shows_its_metrics_beside_its_health(anyio_backend: Any) -> None:
+    port = free_port()
+    run = {"health": f"http://127.0.0.1:{port}", "metrics": True}
+    async with running("runner", run=run, **loop_of(anyio_backend)) as server, connect(server.url) as bus:
+        for number in range(3):
+            await bus.request("echo", number)
+        found = await scraped(port)
+        assert values(found, RECEIVED, "node")[None] >= 3
+        assert values(found, "polybus_peers", "node") == {None: 1}
+        assert "process_cpu_seconds" in found  # of the program: the library's own
+
+
+@pytest.mark.anyio
+async def test_without_being_asked_for_they_are_not_there(anyio_backend: Any) -> None:
+    port = free_port()
+    async with running("runner", run={"health": f"http://127.0.0.1:{port}"}, **loop_of(anyio_backend)):
+        answer = await anyio.to_thread.run_sync(lambda: httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=BOUND))
+        assert (answer.status_code, answer.text) == (404, "see /livez and /readyz\n")
+
+
+@asynccontextmanager
+async def workers(port: int, anyio_backend: Any) -> AsyncIterator[Process]:
+    """A program with three, all of them ready."""
+    try:
+        find_server()
+    except LocalProtocolError as error:
+        missing(str(error))
+    run = {"workers": 3, "health": f"http://127.0.0.1:{port}", "metrics": True, "backend": anyio_backend[0]}
+    async with running("crew", urls=["ubre+tcp://127.0.0.1:0"], run=run, durations=True) as process:
+        yield process
+
+
+async def nodes(port: int, count: int) -> set[str | None]:
+    """Wait until a scrape has so many nodes; gives their names."""
+    found: set[str | None] = set()
+
+    async def there() -> bool:
+        found.clear()
+        found.update(values(await scraped(port), RECEIVED, "node"))
+        return len(found) == count
+
+    await eventually(there, BOUND)
+    return found
+
+
+@pytest.mark.anyio
+async def test_one_scrape_answers_for_all_workers(anyio_backend: Any) -> None:
+    port = free_port()
+    async with workers(port, anyio_backend) as process:
+        before = await nodes(port, 3)
+        async with connect(process.url) as bus:
+            pid = await bus.request("pid", timeout=BOUND)
+            families = await scraped(port)
+            by_node = values(families, "polybus_handler_duration_seconds_count", "node")
+            mine = next(name for name in before if name is not None and name.endswith(f":{pid}"))
+            assert by_node == {mine: 1}
+        assert values(families, "polybus_nodes", "state") == {"answered": 3, "silent": 0}
+        states = {"ready": 3, "not ready": 0, "starts": 0, "silent": 0, "ended": 0}
+        assert values(families, "polybus_workers", "state") == states
+        assert values(families, "polybus_worker_restarts_total", "state") == {None: 0}
+        os.kill(pid, signal.SIGKILL)
+
+        async def restarted() -> bool:
+            return values(await scraped(port), "polybus_worker_restarts_total", "state") == {None: 1}
+
+        await eventually(restarted, BOUND)
+        assert mine not in await nodes(port, 3)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", [("asyncio", {"use_uvloop": False})])
+async def test_a_real_prometheus_reads_all_of_it(anyio_backend: Any, tmp_path: Path) -> None:
+    program = shutil.which("prometheus")
+    if program is None:
+        missing("no prometheus: scripts/debian-packages.sh prometheus")
+        return
+    port, its_port = free_port(), free_port()
+    config = tmp_path / "prometheus.yml"
+    job = {"job_name": "polybus", "scrape_interval": "1s", "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}
+    config.write_text(json.dumps({"scrape_configs": [job]}))  # YAML, too
+    api = f"http://127.0.0.1:{its_port}/api/v1"
+    async with workers(port, anyio_backend) as process, connect(process.url) as bus:
+        await bus.request("pid", timeout=BOUND)
+        await nodes(port, 3)
+        command = [
+            program,
+            f"--config.file={config}",
+            f"--storage.tsdb.path={tmp_path / 'data'}",
+            f"--web.listen-address=127.0.0.1:{its_port}",
+        ]
+        with (tmp_path / "log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as prometheus:  # noqa: ASYNC220
+            try:
+
+                async def result(query: str) -> list[Any]:
+                    def ask() -> httpx.Response:
+                        return httpx.get(f"{api}/query", params={"query": query}, timeout=BOUND)
+
+                    try:
+                        answer = await anyio.to_thread.run_sync(ask)
+                    except httpx.TransportError:  # it starts
+                        return []
+                    return answer.json()["data"]["result"] if answer.status_code == 200 else []
+
+                async def all_there() -> bool:
+                    return len(await result(RECEIVED)) == 3
+
+                await eventually(all_there, BOUND)
+                assert [one["value"][1] for one in await result("up")] == ["1"]
+                handled = await result("polybus_handler_duration_seconds_count")
+                assert [(one["metric"]["subject"], one["value"][1]) for one in handled] == [("pid", "1")]
+                quantile = "histogram_quantile(0.5, sum by (le) (polybus_handler_duration_seconds_bucket))"
+                assert 0 < float((await result(quantile))[0]["value"][1]) < 10
+                for query in expressions(dashboard()):  # one that Prometheus does not understand never has a result
+                    for name, given in (("$__rate_interval", "1m"), ("$job", ".+"), ("$node", ".*"), (',code!="OK"', "")):
+                        query = query.replace(name, given)
+                    await eventually(partial(result, query), BOUND)
+            finally:
+                prometheus.terminate()
+
+
+def test_metrics_stand_beside_health() -> None:
+    with pytest.raises(ValueError, match="health='http://127.0.0.1:8081' too"):
+        polybus.run(Bus(), "ubre+tcp://127.0.0.1:0", metrics=True)
+
+
+def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = """
+import sys
+sys.modules["prometheus_client"] = None
+import polybus
+try:
+    polybus.run(polybus.Bus(), "ubre+tcp://127.0.0.1:0", health="http://127.0.0.1:0", metrics=True)
+except ImportError as error:
+    print(error)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stdout == "run(metrics=True) needs prometheus-client: pip install 'polybus[prometheus]'\n"
+
+
+def test_the_command_has_a_flag_for_it(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text("from polybus import Bus\nbus = Bus()\n")
+    command = [sys.executable, "-m", "polybus.cli", "serve", "app:bus", "ubre+tcp://127.0.0.1:0", "--metrics"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 2
+    assert "give --health http://127.0.0.1:8081 too" in ended.stderr
+    port = free_port()
+    with subprocess.Popen(
+        [*command, "--health", f"http://127.0.0.1:{port}"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith(b"serving ")
+            assert RECEIVED in httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=BOUND).text
+        finally:
+            process.terminate()

@@ -1,0 +1,489 @@
+"""Connections of uvicorn that are taken over after their upgrade: when, what is left of uvicorn, and what is not."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+import ssl
+from collections.abc import Callable, Generator, MutableMapping
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import anyio.abc
+import httpx
+import pytest
+import trustme
+import websockets
+from fastapi import APIRouter, FastAPI
+from starlette.applications import Starlette
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.routing import Mount
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.streams import StreamReader
+
+from polybus import Bus, Limits, connect
+from polybus.bindings.http.uvicorn import PatientWebSockets
+from polybus.events import LinkDown
+from polybus.fastapi import attach
+from polybus.plugins import Handshake
+from polybus.transports._ws import adoption
+from polybus.transports._ws.adoption import AdoptedWire
+from tests.integration.web.support import OverAsgi, running
+from tests.support import bounded, eventually
+
+pytestmark = pytest.mark.anyio
+
+UPGRADE: Final = (
+    b"GET /bus HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
+QUESTION: Final = b'{"request": "echo", "id": 7, "body": 1}'
+FRAME: Final = bytes((0x81, 0x80 | len(QUESTION))) + b"\0\0\0\0" + QUESTION  # masked with zeros
+ANSWER: Final = b'\x81\x16{"success":7,"body":1}'
+
+
+def served(**options: Any) -> tuple[FastAPI, Bus]:
+    app = FastAPI()
+    return app, attached(app, **options)
+
+
+def attached(app: Any, **options: Any) -> Bus:
+    bus = Bus(**options)
+
+    @bus.handle("echo")
+    async def echo(body: Any) -> Any:
+        return body
+
+    attach(app, bus)
+    return bus
+
+
+def at(server: Any) -> str:
+    return f"ubre+ws://127.0.0.1:{server.port}/bus"
+
+
+def kinds(server: Any) -> set[type]:
+    """Classes of the connections that uvicorn counts; those of a request last as long as the client keeps them."""
+    return {type(connection) for connection in server.server_state.connections}
+
+
+# -- what is left of uvicorn
+
+
+@pytest.mark.parametrize("implementation", ["auto", "websockets-sansio", PatientWebSockets])
+@pytest.mark.parametrize("parser", ["h11", "auto"])
+@bounded
+async def test_a_connection_of_this_uvicorn_is_adopted_and_nothing_of_uvicorn_is_left(implementation: Any, parser: Any) -> None:
+    app, bus = served()
+    async with running(app, ws=implementation, http=parser) as server, connect(at(server)) as client:
+        assert await client.request("echo", {"a": 1}) == {"a": 1}
+        assert kinds(server) == {AdoptedWire}
+        await eventually(lambda: not server.server_state.tasks)
+        gc.collect()
+        assert not [thing for thing in gc.get_objects() if isinstance(thing, WebSocketsSansIOProtocol)]
+    assert server.server_state.connections == set()
+
+
+@bounded
+async def test_over_tls_it_is_adopted_too(tmp_path: Path) -> None:
+    authority, pem = trustme.CA(), tmp_path / "server.pem"
+    authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(pem)
+    tls = ssl.create_default_context()
+    authority.configure_trust(tls)
+    app, _ = served()
+    async with running(app, ssl_certfile=pem, ssl_keyfile=pem) as server:
+        async with connect(f"ubre+wss://localhost:{server.port}/bus", tls=tls) as client:
+            assert await client.request("echo", "x" * 300_000) == "x" * 300_000
+            assert kinds(server) == {AdoptedWire}
+        await eventually(lambda: not server.server_state.connections)
+
+
+@bounded
+async def test_the_bus_asks_the_client_over_an_adopted_connection_and_the_client_is_told_of_by_the_name_that_a_proxy_gave() -> (
+    None
+):
+    app, bus = served()
+    client = Bus()
+
+    @client.handle("sum")
+    async def total(numbers: list[int]) -> int:
+        return sum(numbers)
+
+    async with running(app, forwarded_allow_ips="*") as server:
+        async with connect(at(server), bus=client, headers={"X-Forwarded-For": "203.0.113.7"}):
+            await eventually(lambda: bus.peers)
+            assert await bus.peers[0].request("sum", [1, 2, 3]) == 6
+            assert bus.peers[0].address.startswith("203.0.113.7")
+            assert kinds(server) == {AdoptedWire}
+
+
+@bounded
+async def test_compression_is_declined_where_a_connection_is_adopted_and_left_where_it_is_not(way: Any) -> None:
+    app, _ = served()
+    async with running(app, ws=way) as server:
+        async with websockets.connect(f"ws://127.0.0.1:{server.port}/bus", proxy=None, compression="deflate") as socket:
+            assert [extension.name for extension in socket.protocol.extensions] == (
+                [] if way == "auto" else ["permessage-deflate"]
+            )
+            await socket.send(QUESTION.decode())
+            assert await socket.recv() == '{"success":7,"body":1}'
+
+
+@bounded
+async def test_the_smaller_limit_of_a_message_counts_that_of_the_bus_or_that_of_uvicorn(way: Any) -> None:
+    app, _ = served(limits=Limits(message=100_000))
+    async with running(app, ws=way, ws_max_size=5_000) as server:
+        async with websockets.connect(f"ws://127.0.0.1:{server.port}/bus", proxy=None) as socket:
+            await socket.send('"' + "x" * 4_998 + '"')
+            await socket.send(QUESTION.decode())
+            assert await socket.recv() == '{"success":7,"body":1}'
+            await socket.send("x" * 5_001)
+            with pytest.raises(websockets.ConnectionClosed) as caught:
+                await socket.recv()
+            assert caught.value.rcvd is not None
+            assert caught.value.rcvd.code == 1009
+
+
+@bounded
+async def test_what_uvicorn_counts_it_goes_on_counting(way: Any) -> None:
+    app, bus = served()
+    async with running(app, ws=way, limit_concurrency=3) as server, connect(at(server)), connect(at(server)):
+        await eventually(lambda: len(bus.peers) == 2)
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}") as http:
+            assert (await http.get("/openapi.json")).status_code == 503
+
+
+@bounded
+async def test_at_a_unix_socket_it_is_adopted_too(tmp_path: Path) -> None:
+    app, _ = served()
+    async with running(app) as server:
+        protocol: Any = server.config.http_protocol_class
+        listening = await asyncio.get_running_loop().create_unix_server(
+            lambda: protocol(config=server.config, server_state=server.server_state, app_state=server.lifespan.state),
+            str(tmp_path / "here"),
+        )
+        async with websockets.unix_connect(str(tmp_path / "here"), "ws://localhost/bus") as socket:
+            await socket.send(QUESTION.decode())
+            assert await socket.recv() == '{"success":7,"body":1}'
+            assert kinds(server) == {AdoptedWire}
+        listening.close()
+
+
+# -- who sees frames, and who waits for the end
+
+
+class Watcher:
+    """A middleware that does something at the end of a connection."""
+
+    def __init__(self, app: ASGIApp, told: list[str]) -> None:
+        self._app = app
+        self._told = told
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "websocket":
+            await self._app(scope, receive, send)
+            return
+        self._told.append("in")
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._told.append("out")
+
+
+mood: contextvars.ContextVar[str] = contextvars.ContextVar("mood", default="the bus's own")
+
+
+class Moody(Watcher):
+    """A middleware that leaves a variable in the context of its call."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            mood.set("the call's")
+        await self._app(scope, receive, send)
+
+
+@bounded
+async def test_handlers_see_the_variables_of_the_bus_and_not_those_of_the_call(way: Any) -> None:
+    app, bus = served()
+
+    @bus.handle("mood")
+    async def see() -> str:
+        return mood.get()
+
+    app.add_middleware(Moody, told=[])
+    async with running(app, ws=way) as server, connect(at(server)) as client:
+        assert {await client.request("mood") for _ in range(20)} == {"the bus's own"}
+
+
+class Reader(Watcher):
+    """A middleware that looks at frames."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def looked_at() -> MutableMapping[str, Any]:
+            message = await receive()
+            self._told.append(message["type"])
+            return message
+
+        await self._app(scope, looked_at if scope["type"] == "websocket" else receive, send)
+
+
+@bounded
+async def test_a_middleware_is_left_when_the_connection_ends(way: Any) -> None:
+    app, bus = served()
+    told: list[str] = []
+    app.add_middleware(Watcher, told=told)
+    async with running(app, ws=way) as server:
+        async with connect(at(server)) as client:
+            assert await client.request("echo", 1) == 1
+            assert told == ["in"]
+            assert (kinds(server) == {AdoptedWire}) is (way == "auto")
+        await eventually(lambda: told == ["in", "out"])
+        await eventually(lambda: not server.server_state.tasks)
+        assert bus.peers == []
+
+
+@bounded
+async def test_a_middleware_that_wraps_receive_sees_every_frame() -> None:
+    app, _ = served()
+    told: list[str] = []
+    app.add_middleware(Reader, told=told)
+    async with running(app) as server:
+        async with websockets.connect(f"ws://127.0.0.1:{server.port}/bus", proxy=None) as socket:
+            await socket.send(QUESTION.decode())
+            assert await socket.recv() == '{"success":7,"body":1}'
+            assert kinds(server) == {WebSocketsSansIOProtocol}
+        await eventually(lambda: told == ["websocket.connect", "websocket.receive", "websocket.disconnect"])
+
+
+def in_an_application(told: list[str]) -> Any:
+    app = FastAPI()
+    attached(app)
+    app.add_middleware(CORSMiddleware, allow_origins=["*"])
+    app.add_middleware(GZipMiddleware)
+
+    @app.middleware("http")
+    async def timed(request: Any, call: Any) -> Any:
+        return await call(request)
+
+    return app
+
+
+def in_starlette(told: list[str]) -> Any:
+    app = Starlette()
+    attached(app)
+    return app
+
+
+def in_a_subclass(told: list[str]) -> Any:
+    class Deriving(BaseHTTPMiddleware):
+        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+            await super().__call__(scope, receive, send)
+
+    app = Starlette()
+    attached(app)
+    app.add_middleware(Deriving)
+    return app
+
+
+def mounted(told: list[str]) -> Any:
+    app, inner = FastAPI(), FastAPI()
+    attached(inner)
+    app.mount("/", inner)
+    return app
+
+
+def mounted_routes(told: list[str]) -> Any:
+    inner = Starlette()
+    attached(inner)
+    return Starlette(routes=[Mount("/", routes=inner.routes)])
+
+
+def included(told: list[str]) -> Any:
+    app, router = FastAPI(), APIRouter()
+    attached(router)
+    app.include_router(router)
+    return app
+
+
+def wrapped_whole(told: list[str]) -> Any:
+    app = FastAPI()
+    attached(app)
+    return Watcher(app, told)
+
+
+@pytest.mark.parametrize(
+    ("make", "returns"),
+    [
+        (in_an_application, True),
+        (in_starlette, True),
+        (in_a_subclass, False),
+        (mounted, False),
+        (mounted_routes, False),
+        (included, False),
+        (wrapped_whole, False),
+    ],
+)
+@bounded
+async def test_the_call_returns_where_only_known_things_are_around_it(make: Callable[[list[str]], Any], returns: bool) -> None:
+    async with running(make([])) as server:
+        async with connect(at(server)) as client:
+            assert await client.request("echo", 1) == 1
+            assert kinds(server) == {AdoptedWire}
+            # Its first answer is sent from the turn after the one in which the call would have returned.
+            assert await client.request("echo", 2) == 2
+            assert (not server.server_state.tasks) is returns
+        await eventually(lambda: not server.server_state.tasks)
+        await eventually(lambda: not server.server_state.connections)
+
+
+@bounded
+async def test_a_call_that_the_server_cancels_cuts_the_connection() -> None:
+    app, bus = served()
+    told: list[str] = []
+    app.add_middleware(Watcher, told=told)
+    async with running(app) as server:
+        async with websockets.connect(f"ws://127.0.0.1:{server.port}/bus", proxy=None) as socket:
+            await eventually(lambda: bus.peers)
+            for task in server.server_state.tasks:
+                task.cancel()
+            with pytest.raises(websockets.ConnectionClosed) as caught:
+                await socket.recv()
+            assert caught.value.rcvd is None
+        assert told == ["in", "out"]
+        await eventually(lambda: not bus.peers)
+
+
+# -- who is not adopted
+
+
+@pytest.mark.filterwarnings("ignore:The `websockets` implementation", "ignore:websockets.", "ignore:remove second")
+@pytest.mark.parametrize("implementation", ["wsproto", "websockets", OverAsgi])
+@bounded
+async def test_with_another_implementation_of_uvicorn_the_connection_stays_with_it(implementation: Any) -> None:
+    app, _ = served()
+    async with running(app, ws=implementation) as server, connect(at(server)) as client:
+        assert await client.request("echo", 1) == 1
+        assert AdoptedWire not in kinds(server)
+        assert server.server_state.tasks
+
+
+@pytest.mark.parametrize("names", ["_USED", "_STREAM"])
+@bounded
+async def test_with_a_uvicorn_or_a_loop_that_has_changed_the_connection_stays_with_it(
+    names: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adoption, names, ("of_another_version",))
+    app, _ = served()
+    async with running(app) as server, connect(at(server)) as client:
+        assert await client.request("echo", 1) == 1
+        assert kinds(server) == {WebSocketsSansIOProtocol}
+
+
+@bounded
+async def test_with_a_websockets_whose_parser_has_changed_the_connection_stays_with_uvicorn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    usual = StreamReader.at_eof
+
+    def at_eof(reader: StreamReader) -> Generator[None, None, bool]:
+        return (yield from usual(reader))
+
+    monkeypatch.setattr(StreamReader, "at_eof", at_eof)
+    app, _ = served()
+    async with running(app) as server, connect(at(server)) as client:
+        assert await client.request("echo", 1) == 1
+        assert kinds(server) == {WebSocketsSansIOProtocol}
+
+
+@pytest.mark.parametrize("early", [len(FRAME), 2, 6, 1, 20], ids=["whole", "length", "header", "byte", "part"])
+@bounded
+async def test_a_client_that_speaks_before_it_has_the_answer_is_served_and_stays_with_uvicorn(early: int) -> None:
+    asked, decide = anyio.Event(), anyio.Event()
+
+    async def authenticate(handshake: Handshake) -> str:
+        asked.set()
+        await decide.wait()
+        return "ann"
+
+    app, _ = served(authenticate=authenticate)
+    async with running(app) as server, await anyio.connect_tcp("127.0.0.1", server.port) as stream:
+        await stream.send(UPGRADE)
+        await asked.wait()
+        connections: set[Any] = set(server.server_state.connections)
+        heard = connections.pop().conn.reader
+        fed = heard.feed_data
+        arrived = anyio.Event()
+
+        def feed(data: bytes) -> None:
+            fed(data)
+            arrived.set()
+
+        heard.feed_data = feed
+        await stream.send(FRAME[:early])
+        await arrived.wait()
+        decide.set()
+        assert b" 101 " in await until(stream, b"\r\n\r\n")
+        await stream.send(FRAME[early:] or FRAME)
+        assert await until(stream, ANSWER)
+        assert kinds(server) == {WebSocketsSansIOProtocol}
+
+
+async def until(stream: anyio.abc.ByteStream, end: bytes) -> bytes:
+    received = b""
+    while not received.endswith(end):
+        received += await stream.receive()
+    return received
+
+
+# -- how it ends
+
+
+@bounded
+async def test_at_its_end_uvicorn_waits_for_the_answer_to_the_goodbye(way: Any) -> None:
+    app, bus = served(limits=Limits(close_timeout=60))
+    async with running(app, ws=way, lifespan="off") as server:
+        events = bus.events()
+        async with websockets.connect(f"ws://127.0.0.1:{server.port}/bus", proxy=None) as socket:
+            await eventually(lambda: bus.peers)
+            for connection in list(server.server_state.connections):
+                connection.shutdown()
+            with pytest.raises(websockets.ConnectionClosed) as caught:
+                await socket.recv()
+            assert caught.value.rcvd is not None
+            assert caught.value.rcvd.code == 1012
+        while not isinstance(event := await anext(events), LinkDown):
+            pass
+        assert event.code == 1012
+        await eventually(lambda: not server.server_state.connections)
+
+
+@bounded
+async def test_at_its_end_uvicorn_waits_no_longer_than_the_close_timeout_for_a_peer_that_says_nothing() -> None:
+    app, bus = served(limits=Limits(close_timeout=0.1))
+    async with running(app, lifespan="off") as server, await anyio.connect_tcp("127.0.0.1", server.port) as stream:
+        await stream.send(UPGRADE)
+        assert b" 101 " in await until(stream, b"\r\n\r\n")
+        await eventually(lambda: bus.peers)
+        for connection in list(server.server_state.connections):
+            connection.shutdown()
+        await eventually(lambda: not server.server_state.connections)
+        await eventually(lambda: not bus.peers)
+
+
+@bounded
+async def test_pings_are_those_of_the_limits_and_uvicorn_sends_none_any_more() -> None:
+    app, bus = served(limits=Limits(ping_interval=3600, ping_timeout=3600))
+    async with running(app, ws_ping_interval=0.01, ws_ping_timeout=0.01) as server:
+        async with await anyio.connect_tcp("127.0.0.1", server.port) as stream, connect(at(server)) as other:
+            await stream.send(UPGRADE)
+            assert b" 101 " in await until(stream, b"\r\n\r\n")
+            await eventually(lambda: len(bus.peers) == 2)
+            for number in range(200):
+                assert await other.request("echo", number) == number
+            await stream.send(FRAME)
+            assert await stream.receive() == ANSWER  # and no ping before it

@@ -1,0 +1,136 @@
+"""`attach(docs=)`: the page of a bus and its document, served beside it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fastapi import APIRouter, FastAPI
+from starlette.applications import Starlette
+from starlette.routing import Mount, Route
+from starlette.testclient import TestClient
+
+from polybus import Bus
+from polybus.asyncapi import document, page
+from polybus.asyncapi.page import policy
+from polybus.fastapi import attach
+from polybus.protocols import Csb, Ubre
+
+
+def shop(**options: Any) -> Bus:
+    bus = Bus(**options)
+
+    @bus.handle("user.get")
+    async def get_user(id: int) -> str:
+        """Find a user."""
+        return "Ann"
+
+    return bus
+
+
+def test_the_page_and_the_document_are_served() -> None:
+    app, bus = FastAPI(title="Shop", version="2.1.0"), shop()
+    attach(app, bus, docs="/bus/docs")
+    client = TestClient(app)
+    shown, given = client.get("/bus/docs"), client.get("/bus/docs.json")
+    assert given.json() == document(bus, title="Shop", version="2.1.0", protocol="ubre")
+    assert given.headers["content-type"] == "application/json"
+    assert shown.text == page(given.json())
+    assert shown.headers["content-type"] == "text/html; charset=utf-8"
+    assert shown.headers["content-security-policy"] == f"{policy(shown.text)}; frame-ancestors 'none'"
+    assert shown.headers["x-content-type-options"] == "nosniff"
+    assert "/bus/docs" not in client.get("/openapi.json").text
+
+
+def test_nothing_is_served_without_being_asked_for() -> None:
+    app = FastAPI()
+    attach(app, shop())
+    client = TestClient(app)
+    assert client.get("/bus/docs").status_code == 404
+
+
+def test_requests_can_be_sent_only_where_the_application_says_so() -> None:
+    app = FastAPI()
+    attach(app, shop(), path="/bus", docs="/bus/docs")
+    attach(app, shop(), path="/live", docs="/live/docs", try_it=True)
+    client = TestClient(app)
+    assert "<form" not in client.get("/bus/docs").text
+    assert "connect-src" not in client.get("/bus/docs").headers["content-security-policy"]
+    text = client.get("/live/docs").text
+    assert 'data-live="../live"' in text
+    assert '<form class="try" data-style="request" data-subject="user.get">' in text
+
+
+@pytest.mark.parametrize(
+    ("path", "docs", "live"),
+    [
+        ("/bus", "/docs/bus", "../bus"),
+        ("/bus", "/page", "./bus"),
+        ("/a/b/bus", "/a/docs", "b/bus"),
+        ("/bus", "/a/b/c", "../../bus"),
+    ],
+)
+def test_the_page_finds_its_bus_whatever_stands_before_both(path: str, docs: str, live: str) -> None:
+    app = Starlette()
+    attach(app, shop(), path=path, docs=docs, try_it=True)
+    client = TestClient(Starlette(routes=[Mount("/mounted", app)]))
+    assert f'data-live="{live}"' in client.get(f"/mounted{docs}").text
+
+
+def test_a_router_has_its_prefix_before_both() -> None:
+    app, router = FastAPI(), APIRouter(prefix="/api")
+    attach(router, shop(), docs="/docs", try_it=True)
+    app.include_router(router)
+    client = TestClient(app)
+    assert 'data-live="./bus"' in client.get("/api/docs").text
+
+
+def test_handlers_that_come_later_are_in_it() -> None:
+    app, bus = FastAPI(), shop()
+    attach(app, bus, docs="/bus/docs")
+    client = TestClient(app)
+    assert list(client.get("/bus/docs.json").json()["operations"]) == ["user.get"]
+    bus.handle("user.put")(lambda body: None)
+    bus.on("news.*")(lambda body: None)
+    assert list(client.get("/bus/docs.json").json()["operations"]) == ["news.1", "user.get", "user.put"]
+    assert "user.put" in client.get("/bus/docs").text
+
+
+def test_another_protocol_has_a_page_with_its_bindings() -> None:
+    app = Starlette()
+    attach(app, shop(), protocol=Csb(), docs="/bus/docs")
+    client = TestClient(app)
+    operations = client.get("/bus/docs.json").json()["operations"]
+    assert operations["user.get"]["bindings"] == {"x-csb": {"subject": "user.get"}}
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"docs": "docs"}, "docs='docs': a path of its own, as '/bus/docs' is"),
+        ({"docs": "/docs/{name}"}, "a path of its own"),
+        ({"docs": "/docs?x=1"}, "a path of its own"),
+        ({"docs": "/page"}, "docs='/page': there is something at /page already: give the page another path"),
+        ({"docs": "/bus"}, "there is something at /bus already"),
+        ({"try_it": True}, "try_it=True is for the page at docs=, for example docs='/bus/docs'"),
+        (
+            {"docs": "/d", "try_it": True, "protocol": "csb"},
+            "try_it=True: the page speaks UBRE in JSON, and at /bus there is Csb",
+        ),
+        ({"docs": "/d", "try_it": True, "protocol": Ubre(format="binary")}, "the page speaks UBRE in JSON"),
+        ({"docs": "/d", "try_it": True, "path": "/rooms/{room}"}, r"what stands for the braces of '/rooms/\{room\}'"),
+    ],
+)
+def test_what_cannot_be_is_an_error_and_nothing_is_attached(options: dict[str, Any], says: str) -> None:
+    app = Starlette(routes=[Route("/page", lambda request: None)])
+    before = list(app.router.routes)
+    with pytest.raises(ValueError, match=says):
+        attach(app, shop(), **options)
+    assert app.router.routes == before
+
+
+def test_a_path_and_a_choice_are_of_their_types() -> None:
+    with pytest.raises(TypeError, match="docs=7"):
+        attach(Starlette(), shop(), docs=7)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="try_it=1"):
+        attach(Starlette(), shop(), docs="/docs", try_it=1)  # type: ignore[arg-type]

@@ -1,0 +1,71 @@
+"""``/metrics`` in an application, which each of its workers answers for all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import pytest
+from fastapi import Depends, FastAPI, HTTPException
+from prometheus_client.parser import text_string_to_metric_families
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
+
+from polybus import Bus
+from polybus.fastapi import attach, metrics_endpoint
+from tests.integration.web.test_workers import server_is_there  # noqa: F401
+from tests.support import BOUND
+
+from .test_workers import said, serving
+
+RECEIVED = "polybus_messages_received_total"
+APP = """
+from fastapi import FastAPI
+from polybus.fastapi import attach, metrics_endpoint
+from tests.integration.processes.crew import make_bus
+
+app, bus = FastAPI(), make_bus()
+attach(app, bus)
+app.add_route("/metrics", metrics_endpoint(bus))
+"""
+
+
+@pytest.mark.parametrize("make", [FastAPI, Starlette])
+def test_an_application_shows_the_metrics_of_its_bus(make: type[Starlette]) -> None:
+    app, bus = make(), Bus()
+    attach(app, bus)
+    app.add_route("/metrics", metrics_endpoint(bus))
+    with TestClient(app) as client:
+        answer = client.get("/metrics")
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert RECEIVED.removesuffix("_total") in {family.name for family in text_string_to_metric_families(answer.text)}
+
+
+def test_who_may_ask_is_the_applications_matter() -> None:
+    def only_operators() -> None:
+        raise HTTPException(403)
+
+    app, bus = FastAPI(), Bus()
+    app.add_api_route("/metrics", metrics_endpoint(bus), dependencies=[Depends(only_operators)], response_model=None)
+    with TestClient(app) as client:
+        assert client.get("/metrics").status_code == 403
+
+
+def test_only_a_bus_has_metrics() -> None:
+    with pytest.raises(TypeError, match=r"metrics_endpoint\(bus\)"):
+        metrics_endpoint(FastAPI())  # type: ignore[arg-type]
+
+
+def test_of_several_workers_each_answers_for_all(tmp_path: Path) -> None:
+    def nodes(url: str) -> frozenset[str]:
+        answer = httpx.get(f"{url}/metrics", timeout=BOUND)
+        samples = [one for family in text_string_to_metric_families(answer.text) for one in family.samples]
+        return frozenset(one.labels["node"] for one in samples if one.name == RECEIVED)
+
+    with serving(tmp_path, "port=0", app=APP) as process:
+        url = said(process)
+        seen: list[frozenset[str]] = []
+        while len(seen) < 10:  # in a row; a worker may not have heard yet that the other one is there
+            found = nodes(url)
+            seen = [*seen, found] if len(found) == 2 else []
+        assert len({*seen}) == 1

@@ -1,0 +1,60 @@
+"""Programs that mypy and pyright refuse, with the error that each must give. What they must accept is in `test_inference`."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.native
+
+PROGRAMS = Path(__file__).with_name("wrong_programs.txt")
+EXPECTED = re.compile(r"# E: (-|[a-z-]+) \| (\w+)$")
+
+
+def expected(checker: int) -> dict[int, str]:
+    """The error of each line that has one."""
+    lines = enumerate(PROGRAMS.read_text().splitlines(), 1)
+    marked = {number: found[checker] for number, line in lines if (found := EXPECTED.search(line))}
+    return {number: code for number, code in marked.items() if code != "-"}
+
+
+def checked(command: list[str], folder: Path) -> Any:
+    (folder / "wrong.py").write_text(PROGRAMS.read_text())
+    ended = subprocess.run(
+        [sys.executable, "-m", *command], cwd=folder, capture_output=True, text=True, timeout=110, check=False
+    )
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    return ended.stdout
+
+
+def compare(wanted: dict[int, str], found: dict[int, set[str]]) -> None:
+    missed = {number: code for number, code in wanted.items() if code not in found.get(number, ())}
+    assert missed == {}, f"accepted, or refused for something else: {found}"
+    assert {number: codes for number, codes in found.items() if number not in wanted} == {}
+
+
+def test_mypy_refuses_wrong_programs(tmp_path: Path) -> None:
+    said = checked(["mypy", "--strict", "--config-file=", "--output=json", f"--cache-dir={tmp_path}", "wrong.py"], tmp_path)
+    found = defaultdict[int, set[str]](set)
+    for line in said.splitlines():
+        if line.startswith("{") and (error := json.loads(line))["severity"] == "error":
+            found[error["line"]].add(error["code"])
+    compare(expected(1), found)
+
+
+def test_pyright_refuses_wrong_programs(tmp_path: Path) -> None:
+    settings = {"typeCheckingMode": "strict", "pythonPlatform": "All", "reportUnusedExpression": False}
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
+    said = checked(["pyright", "--outputjson", f"--pythonpath={sys.executable}", "wrong.py"], tmp_path)
+    found = defaultdict[int, set[str]](set)
+    for error in json.loads(said)["generalDiagnostics"]:
+        if error["severity"] == "error":
+            found[error["range"]["start"]["line"] + 1].add(error["rule"])
+    compare(expected(2), found)

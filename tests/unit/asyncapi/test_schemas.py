@@ -1,0 +1,181 @@
+"""JSON schemas of types, by msgspec and pydantic, in the dialect of AsyncAPI."""
+
+import datetime
+import uuid
+from decimal import Decimal
+from typing import Annotated, Any, Literal, NamedTuple
+
+import attrs
+import msgspec
+import pydantic
+import pytest
+
+from polybus.asyncapi.schemas import Schemas, draft_07, example
+
+from .shop import Filter, Foreign, GetUser, Line, Order, Point, Receipt, State, User
+
+
+def test_types_of_all_libraries_have_schemas() -> None:
+    kinds = [User, Order, Filter, Point, Line, Receipt]
+    schemas = Schemas(kinds)
+    for kind in kinds:
+        assert schemas.of(kind) == {"$ref": f"#/components/schemas/{kind.__name__}"}
+    assert list(schemas.components) == sorted([*(kind.__name__ for kind in kinds), "State"])
+    assert schemas.components["Order"] == {
+        "title": "Order",
+        "description": "An order of one article.",
+        "type": "object",
+        "properties": {"article": {"type": "string"}, "amount": {"type": "integer", "minimum": 1, "maximum": 99, "default": 1}},
+        "required": ["article"],
+    }
+    assert schemas.components["Receipt"]["properties"]["text"]["description"] == "What was ordered."
+
+
+def test_a_tuple_has_its_places_as_draft_07_says_it() -> None:
+    assert Schemas([Point]).components["Point"] == {
+        "title": "Point",
+        "type": "array",
+        "minItems": 1,
+        "maxItems": 2,
+        "items": [{"type": "number"}, {"type": "number", "default": 0.0}],
+    }
+    assert Schemas([tuple[int, str]]).of(tuple[int, str]) == {
+        "type": "array",
+        "minItems": 2,
+        "maxItems": 2,
+        "items": [{"type": "integer"}, {"type": "string"}],
+        "additionalItems": False,
+    }
+
+
+def test_what_stands_beside_a_reference_counts() -> None:
+    assert draft_07({"$ref": "#/x", "description": "y"}) == {"description": "y", "allOf": [{"$ref": "#/x"}]}
+
+
+def test_models_in_lists_and_unions_are_models() -> None:
+    kind = list[Receipt] | None
+    schemas = Schemas([kind, Receipt])
+    assert schemas.of(kind) == {
+        "anyOf": [{"type": "array", "items": {"$ref": "#/components/schemas/Receipt"}}, {"type": "null"}]
+    }
+    assert list(schemas.components) == ["Receipt", "State"]
+
+
+def test_a_model_that_contains_itself_is_a_component() -> None:
+    class Tree(pydantic.BaseModel):
+        children: "list[Tree]" = []
+
+    Tree.model_rebuild(_types_namespace={"Tree": Tree})
+    schemas = Schemas([Tree])
+    assert schemas.of(Tree) == {"$ref": "#/components/schemas/Tree"}
+    assert schemas.components["Tree"]["properties"]["children"]["items"] == {"$ref": "#/components/schemas/Tree"}
+
+
+def test_two_types_of_one_name_are_two() -> None:
+    class Line(pydantic.BaseModel):  # that of the shop is a Struct
+        words: list[str]
+
+    from .shop import Line as Struct
+
+    schemas = Schemas([Struct, Line, list[Line]])
+    assert schemas.of(Struct) == {"$ref": "#/components/schemas/Line"}
+    assert schemas.of(Line) == {"$ref": "#/components/schemas/Line_2"}
+    assert schemas.of(list[Line]) == {"type": "array", "items": {"$ref": "#/components/schemas/Line_2"}}
+    assert set(schemas.components["Line"]["properties"]) == {"number", "text"}
+
+
+def test_a_model_that_refers_to_a_renamed_one_is_there_once() -> None:
+    class Line(pydantic.BaseModel):
+        words: list[str]
+
+    class Page(pydantic.BaseModel):
+        first: Line
+
+    from .shop import Line as Struct
+
+    schemas = Schemas([Struct, Page, list[Page], dict[str, Page]])
+    assert list(schemas.components) == ["Line", "Line_2", "Page"]
+    assert schemas.components["Page"]["properties"]["first"] == {"$ref": "#/components/schemas/Line_2"}
+
+
+def test_a_model_with_what_pydantic_cannot_describe_is_named_and_no_error() -> None:
+    class Strange(pydantic.BaseModel, arbitrary_types_allowed=True):
+        foreign: Foreign
+
+    schemas = Schemas([Strange, Receipt])
+    assert schemas.of(Strange) == {"description": "Strange, which JSON Schema cannot describe"}
+    assert schemas.of(Receipt) == {"$ref": "#/components/schemas/Receipt"}
+
+
+def test_a_class_whose_letters_no_key_can_have_has_a_key() -> None:
+    first, second = (attrs.make_class(name, {name: attrs.field(type=int)}) for name in ("\u65e5", "\u672c"))
+    schemas = Schemas([first, second])
+    assert list(schemas.components) == ["empty", "empty_2"]
+    assert schemas.of(second) == {"$ref": "#/components/schemas/empty_2"}
+
+
+def test_a_type_without_a_hash_has_its_schema() -> None:
+    metres = Annotated[int, {"unit": "m"}]
+    assert Schemas([metres]).of(metres) == {"type": "integer"}
+
+
+def test_a_type_of_another_library_is_named_and_no_error() -> None:
+    assert Schemas([Foreign, GetUser]).of(Foreign) == {"description": "Foreign, which JSON Schema cannot describe"}
+
+
+def test_docstrings_that_python_makes_up_are_no_descriptions() -> None:
+    class Place(NamedTuple):
+        x: int
+
+    assert "description" not in Schemas([Place]).components["Place"]
+
+
+@attrs.frozen
+class Everything:
+    whole: int
+    broken: float
+    yes: bool
+    when: Annotated[datetime.datetime, msgspec.Meta(tz=True)]
+    day: datetime.date
+    id: uuid.UUID
+    price: Decimal
+    state: State
+    one_of: Literal["a", "b"]
+    data: bytes
+    users: list[User]
+    pair: tuple[int, str]
+    names: dict[str, int]
+    perhaps: User | None
+    nothing: None
+
+
+def test_an_example_can_be_read_as_its_type() -> None:
+    for kind in (Everything, User, Order, Filter, Point, Line):
+        schemas = Schemas([kind])
+        made = example(schemas.of(kind), schemas.components)
+        assert isinstance(msgspec.convert(made, kind, strict=False), dict if kind is Filter else kind)
+    schemas = Schemas([Receipt])
+    Receipt.model_validate(example(schemas.of(Receipt), schemas.components))
+
+
+@pytest.mark.parametrize(
+    ("schema", "made"),
+    [
+        ({}, None),
+        ({"type": "integer", "minimum": 18}, 18),
+        ({"type": "integer", "exclusiveMinimum": 0}, 1),
+        ({"type": ["string", "null"]}, "text"),
+        ({"const": 7}, 7),
+        ({"enum": ["x"]}, "x"),
+        ({"examples": [3]}, 3),
+        ({"type": "array"}, []),
+        ({"$ref": "#/components/schemas/Nobody"}, None),
+    ],
+)
+def test_an_example_is_made_of_whatever_there_is(schema: dict[str, Any], made: Any) -> None:
+    assert example(schema, {}) == made
+
+
+def test_an_example_of_what_contains_itself_ends() -> None:
+    components = {"Tree": {"type": "object", "properties": {"of": {"$ref": "#/components/schemas/Tree"}}, "required": ["of"]}}
+    assert example({"$ref": "#/components/schemas/Tree"}, components)["of"] is not None

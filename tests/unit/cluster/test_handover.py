@@ -1,0 +1,766 @@
+"""Clients of a node that drains, which come back to another one, in virtual time: they hear everything once."""
+
+import random
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, suppress
+from typing import Any
+
+import anyio
+import anyio.abc
+import pytest
+from attrs import define, field
+
+from polybus import Backoff, Bus, Cluster, Handshake, Identity, Limits, Message, RequestError, connect
+from polybus._bus.bus import parts_of
+from polybus.events import PeerSlow
+from polybus.plugins import Closed, DialOptions, Transport
+from polybus.plugins.registry import resolve_url
+from polybus.testing import NatsEngine, cluster
+from tests.loops import virtual_time  # noqa: F401
+from tests.support import eventually
+
+pytestmark = [pytest.mark.anyio]
+
+SOON = Backoff(initial=0.02, maximum=0.1)
+
+
+@define(eq=False)
+class Roaming:
+    """A connector to whichever of several servers lets in, once it may."""
+
+    urls: list[str]
+    may: anyio.Event
+    reconnects: bool = True
+    attempts: int = 0
+
+    @property
+    def url(self) -> str:
+        return self.urls[0].partition("+")[2]
+
+    async def connect(self, options: DialOptions) -> Transport:
+        self.attempts += 1
+        await self.may.wait()
+        _, transport, address = resolve_url(self.urls[0])
+        connection: Transport = await transport.connector(address).connect(options)
+        return connection
+
+
+@define(eq=False)
+class Heard:
+    """A client, and what it has heard, by subject."""
+
+    bus: Bus
+    roaming: Roaming
+    got: dict[str, list[int]] = field(factory=dict)
+
+    async def take(self, message: Message) -> None:
+        self.got.setdefault(str(message.subject), []).append(message.body)
+
+
+@define(eq=False)
+class World:
+    """Nodes of a cluster that serve, and their clients."""
+
+    engine: NatsEngine
+    stack: AsyncExitStack
+    nodes: list[Bus]
+    urls: list[str] = field(factory=list)
+    published: dict[str, int] = field(factory=dict)
+
+    async def serve(self, protocol: str = "ubre") -> None:
+        for bus in self.nodes:
+            url = f"{protocol}+memory://handover-{id(bus)}"
+            await self.stack.enter_async_context(bus.serve(url))
+            self.urls.append(url)
+
+    async def client(self, at: int, pattern: str = "news.*", **options: Any) -> Heard:
+        """A client of one node, that has subscribed."""
+        bus = Bus()
+        may = anyio.Event()
+        may.set()
+        roaming = Roaming([self.urls[at]], may)
+        heard = Heard(bus, roaming)
+        protocol = self.urls[at].partition("+")[0]
+        bus.on(pattern, queue=100_000)(heard.take)
+        await self.stack.enter_async_context(connect(roaming, bus=bus, protocol=protocol, backoff=SOON, **options))
+        async with bus.subscribe("barrier"):
+            pass
+        return heard
+
+    async def publish(self, by: int, times: int = 1, subject: str = "") -> None:
+        """Have a node publish numbers, each once."""
+        subject = subject or f"news.{by}"
+        for _ in range(times):
+            number = self.published.get(subject, 0)
+            self.published[subject] = number + 1
+            await self.nodes[by].publish(subject, number)
+
+    async def all_heard(self, *clients: Heard) -> None:
+        """Each has heard all of each publisher once, in order."""
+        expected = {subject: list(range(count)) for subject, count in self.published.items()}
+        for client in clients:
+            await eventually(lambda: client.got == expected)  # noqa: B023
+
+    async def nothing_is_kept(self) -> None:
+        """Nothing is charged but the subscriptions of clients that are connected, and no queue is left."""
+        for bus in self.nodes:
+            parts = parts_of(bus)
+            runtime, handover = parts.services.running, parts.links.handover
+            assert handover is not None
+            await eventually(lambda: runtime.buffered == sum(peer.budget.held for peer in parts.links.peers))  # noqa: B023
+            assert not handover.busy
+            assert parts.pubsub.local.size == 0
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[NatsEngine]:
+    async with NatsEngine() as engine:
+        yield engine
+
+
+class Nodes:
+    """The world of a test, with so many nodes."""
+
+    def __init__(self, engine: NatsEngine, count: int = 3, protocol: str = "ubre", **options: Any) -> None:
+        self._made = [Bus(cluster=Cluster(engine.url), **options) for _ in range(count)]
+        self._engine = engine
+        self._protocol = protocol
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> World:
+        await self._stack.enter_async_context(cluster(*self._made, url=self._engine.url))
+        world = World(self._engine, self._stack, self._made)
+        await world.serve(self._protocol)
+        return world
+
+    async def __aexit__(self, *error: Any) -> None:
+        await self._stack.__aexit__(*error)
+
+
+async def away(heard: Heard) -> None:
+    """Wait until a client is between two connections."""
+    attempts = heard.roaming.attempts
+    await eventually(lambda: heard.roaming.attempts > attempts)
+
+
+@pytest.mark.parametrize("protocol", ["ubre", "csb", "jrep", "uprotocol"])
+async def test_a_client_hears_what_was_published_before_during_and_after_its_absence(engine: NatsEngine, protocol: str) -> None:
+    async with Nodes(engine, protocol=protocol) as world, anyio.create_task_group() as group:
+        client = await world.client(0)
+        for by in range(3):
+            await world.publish(by, 5)
+        client.roaming.may, client.roaming.urls = anyio.Event(), [world.urls[1]]
+        group.start_soon(world.nodes[0].drain, 20)
+        await away(client)
+        for by in range(3):
+            await world.publish(by, 5)
+        assert sum(map(len, client.got.values())) == 15
+        before = anyio.current_time()
+        client.roaming.may.set()
+        await world.all_heard(client)
+        assert anyio.current_time() - before < 1
+        for by in range(3):
+            await world.publish(by, 5)
+        await world.all_heard(client)
+        await world.nothing_is_kept()
+
+
+async def test_a_drain_ends_as_soon_as_all_have_come_back_and_after_two_seconds_where_nobody_does(engine: NatsEngine) -> None:
+    async with Nodes(engine) as world:
+        client = await world.client(0)
+        client.roaming.urls = [world.urls[1]]
+        before = anyio.current_time()
+        await world.nodes[0].drain(20)
+        assert anyio.current_time() - before < 1
+        client.roaming.may = anyio.Event()
+        before = anyio.current_time()
+        await world.nodes[1].drain(20)
+        assert 1.99 < anyio.current_time() - before < 2.5
+        await world.nothing_is_kept()
+        client.roaming.may.set()
+        client.roaming.urls = [world.urls[2]]
+        await eventually(lambda: client.bus.stats().reconnects == 2)
+        async with client.bus.subscribe("barrier"):
+            await world.publish(2)
+        await eventually(lambda: client.got == {"news.2": [0]})  # it goes on, without what it has missed
+        await world.nodes[2].drain(0)  # where there is no time, nobody is waited for
+        assert anyio.current_time() - before < 4
+
+
+async def test_the_two_seconds_begin_anew_with_each_client_that_comes_back(engine: NatsEngine) -> None:
+    async with Nodes(engine) as world, anyio.create_task_group() as group:
+        clients = [await world.client(0) for _ in range(4)]
+        for client in clients:
+            client.roaming.may, client.roaming.urls = anyio.Event(), [world.urls[1]]
+        group.start_soon(world.nodes[0].drain, 20)
+        for client in clients:
+            await anyio.sleep(1.5)
+            await world.publish(2)
+            client.roaming.may.set()
+            await world.all_heard(client)
+        await world.all_heard(*clients)
+        await world.nothing_is_kept()
+
+
+class SlowWay:
+    """One direction of a connection of the engine: in order, and each frame takes its time."""
+
+    def __init__(self, rng: random.Random, owner: Any, name: str) -> None:
+        self._rng, self._owner, self._name = rng, owner, name
+        self._act: Callable[[Any], None] = getattr(owner, name)
+        self._under_way: deque[Any] = deque()
+        setattr(owner, name, self._under_way.append)
+
+    async def carry(self) -> None:
+        try:
+            while True:
+                await anyio.sleep(self._rng.choice([0.0001, 0.001, 0.003, 0.01]))
+                while self._under_way and self._rng.random() < 0.8:
+                    self._act(self._under_way.popleft())
+        finally:
+            setattr(self._owner, self._name, self._act)
+            for one in self._under_way:
+                self._act(one)
+
+
+class Ending:
+    """A transport of the engine, whose methods can be replaced."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self.send = transport.send
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+def slow_down(engine: NatsEngine, rng: random.Random, group: anyio.abc.TaskGroup) -> None:
+    client: Any
+    for client in engine.clients:
+        client.transport = Ending(client.transport)
+        for owner, name in ((client, "frames_received"), (client.transport, "send")):
+            group.start_soon(SlowWay(rng, owner, name).carry)
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_nothing_is_missing_and_nothing_comes_twice_whatever_each_way_takes(engine: NatsEngine, seed: int) -> None:
+    rng = random.Random(seed)
+    async with Nodes(engine, 4) as world, anyio.create_task_group() as group:
+        clients = [await world.client(0) for _ in range(5)]
+        slow_down(engine, rng, group)
+        stop = False
+
+        async def publish(by: int) -> None:
+            while not stop:
+                await world.publish(by)
+                await anyio.sleep(rng.choice([0.001, 0.002, 0.004, 0.02]))
+
+        for by in range(4):
+            group.start_soon(publish, by)
+        await anyio.sleep(0.2)
+        for drained in (0, 1):  # who has come to the second is sent on to the third
+            for client in clients:
+                client.roaming.urls = [world.urls[drained + 1 if drained else rng.choice([1, 2])]]
+            await world.nodes[drained].drain(20)
+        await anyio.sleep(0.2)
+        stop = True
+        await world.all_heard(*clients)
+        assert all(client.bus.stats().reconnects > 0 for client in clients)
+        await world.nothing_is_kept()
+        group.cancel_scope.cancel()
+
+
+async def test_what_clients_publish_over_a_relay_is_handed_over_too_and_what_they_publish_otherwise_is_not(
+    engine: NatsEngine,
+) -> None:
+    async with Nodes(engine) as world, anyio.create_task_group() as group:
+        for bus in world.nodes:
+            bus.relay("news.relayed")
+        client = await world.client(0)
+        staying = await world.client(1, "nothing")
+        client.roaming.may, client.roaming.urls = anyio.Event(), [world.urls[1]]
+        group.start_soon(world.nodes[0].drain, 20)
+        await away(client)
+        await staying.bus.publish("news.relayed", 1)
+        await staying.bus.publish("news.other", 1)
+        client.roaming.may.set()
+        await eventually(lambda: world.nodes[1].stats().peers == 3)
+        await staying.bus.publish("news.relayed", 2)
+        await eventually(lambda: client.got == {"news.relayed": [1, 2]})
+        group.cancel_scope.cancel()
+
+
+def by_path(handshake: Handshake) -> Identity:
+    """Let everybody in, as the user that the header names."""
+    user = handshake.headers.get("x-user", "")
+    return Identity(user, key=user or None)
+
+
+@define(eq=False)
+class Absent:
+    """A client between two connections: the first node has told it goodbye."""
+
+    world: World
+    client: Heard
+    group: anyio.abc.TaskGroup
+
+    async def comes_back(self, to: int = 1) -> None:
+        reconnects = self.client.bus.stats().reconnects
+        self.client.roaming.urls = [self.world.urls[to]]
+        self.client.roaming.may.set()
+        await eventually(lambda: self.client.bus.stats().reconnects > reconnects)
+        async with self.client.bus.subscribe("barrier"):  # it is known there
+            pass
+
+
+async def leave(world: World, client: Heard, group: anyio.abc.TaskGroup) -> Absent:
+    client.roaming.may = anyio.Event()
+    group.start_soon(world.nodes[0].drain, 20)
+    await away(client)
+    return Absent(world, client, group)
+
+
+def token_of(bus: Bus) -> Any:
+    """Where a client keeps the token of its node."""
+    [peer] = parts_of(bus).links.peers
+    return peer.negotiation
+
+
+async def test_who_shows_the_token_of_another_user_hears_nothing_of_what_is_kept_and_that_one_hears_it(
+    engine: NatsEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Nodes(engine, authenticate=by_path) as world, anyio.create_task_group() as group:
+        ann = await world.client(0, headers={"x-user": "ann"})
+        stolen = token_of(ann.bus)._token
+        absent = await leave(world, ann, group)
+        await world.publish(2, 3)
+        bob = await world.client(2, headers={"x-user": "bob"})
+        token_of(bob.bus)._token = stolen
+        await world.nodes[2].peers_of("bob")[0].aclose()
+        await eventually(lambda: bob.bus.stats().reconnects == 1)
+        async with bob.bus.subscribe("barrier"):
+            await world.publish(2, 3)
+        await eventually(lambda: bob.got == {"news.2": [3, 4, 5]})
+        await absent.comes_back()
+        await world.all_heard(ann)
+        assert bob.got == {"news.2": [3, 4, 5]}
+        assert "for another user: 'bob', who is not 'ann'" in caplog.text
+        await world.nothing_is_kept()
+
+
+@pytest.mark.parametrize("token", ["", "nonsense", ".", "a.b", "x" * 199, "{bus}.", "{bus}." + 32 * "0", "{own}." + 32 * "0"])
+async def test_a_token_for_which_nothing_is_kept_changes_nothing(engine: NatsEngine, token: str) -> None:
+    async with Nodes(engine, 2) as world:
+        client = await world.client(0)
+        buses = {"bus": parts_of(world.nodes[1]).services.id, "own": parts_of(world.nodes[0]).services.id}
+        token_of(client.bus)._token = token.format(**buses)
+        [peer] = [peer for peer in world.nodes[0].peers if not peer.link.upstream]
+        await peer.aclose()
+        await eventually(lambda: client.bus.stats().reconnects == 1)
+        async with client.bus.subscribe("barrier"):
+            await world.publish(0, 2)
+            await world.publish(1, 2)
+        await world.all_heard(client)
+        await world.nothing_is_kept()
+
+
+async def test_a_token_works_once(engine: NatsEngine) -> None:
+    async with Nodes(engine) as world, anyio.create_task_group() as group:
+        client = await world.client(0)
+        token = token_of(client.bus)._token
+        absent = await leave(world, client, group)
+        await world.publish(2, 3)
+        await absent.comes_back()
+        await world.all_heard(client)
+        other = await world.client(2)
+        token_of(other.bus)._token = token
+        [peer] = [peer for peer in world.nodes[2].peers if not peer.link.upstream]
+        await peer.aclose()
+        await eventually(lambda: other.bus.stats().reconnects == 1)
+        async with other.bus.subscribe("barrier"):
+            await world.publish(2, 1)
+        await eventually(lambda: other.got == {"news.2": [3]})
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_what_the_other_node_does_not_authorize_is_not_handed_over_either(engine: NatsEngine, waits: bool) -> None:
+    strict = False
+
+    async def may_later(peer: Any, verb: str, subject: Any) -> bool:
+        await anyio.sleep(0.01)
+        return may(peer, verb, subject)
+
+    def may(peer: Any, verb: str, subject: Any) -> bool:
+        if strict and verb == "subscribe":
+            return bool(subject != "secret.*")
+        return not (strict and verb == "deliver" and subject == "news.1")
+
+    async with Nodes(engine, authorize=may_later if waits else may) as world, anyio.create_task_group() as group:
+        client = await world.client(0)
+        client.bus.on("secret.*")(client.take)
+        async with client.bus.subscribe("barrier"):
+            absent = await leave(world, client, group)
+        await world.publish(1, 2)
+        await world.publish(2, 2)
+        await world.publish(2, 2, "secret.2")
+        strict = True
+        await absent.comes_back()
+        await world.publish(1, 2)
+        await world.publish(2, 2)
+        await world.publish(2, 2, "secret.2")
+        await eventually(lambda: client.got == {"news.2": [0, 1, 2, 3]})
+        await world.nothing_is_kept()
+
+
+async def test_publications_that_wait_for_an_answer_of_authorize_when_their_client_is_told_goodbye_are_kept(
+    engine: NatsEngine,
+) -> None:
+    answer = anyio.Event()
+
+    async def may(peer: Any, verb: str, subject: Any) -> bool:
+        if verb == "deliver":
+            await answer.wait()
+        return True
+
+    async with Nodes(engine, authorize=may) as world, anyio.create_task_group() as group:
+        client = await world.client(0)
+        await world.publish(2, 3)
+        await eventually(lambda: world.nodes[0].stats().received >= 3)
+        absent = await leave(world, client, group)
+        await world.publish(2, 3)
+        answer.set()
+        await absent.comes_back()
+        await world.all_heard(client)
+        await world.nothing_is_kept()
+
+
+async def test_the_oldest_are_dropped_where_too_many_are_kept_and_that_is_counted_and_told(engine: NatsEngine) -> None:
+    async with Nodes(engine, limits=Limits(outbox=10)) as world, anyio.create_task_group() as group:
+        client = await world.client(0)
+        events = world.nodes[0].events()
+        before = world.nodes[0].stats().dropped
+        absent = await leave(world, client, group)
+        await world.publish(2, 25)
+        await eventually(lambda: world.nodes[0].stats().dropped - before == 15)
+        await absent.comes_back()
+        await eventually(lambda: client.got == {"news.2": list(range(15, 25))})
+        await world.publish(2)
+        await eventually(lambda: client.got == {"news.2": list(range(15, 26))})
+        slow = [event async for event in events_until(events, PeerSlow)]
+        assert [(event.policy, event.dropped) for event in slow] == [("drop_oldest", 1)]
+        await world.nothing_is_kept()
+
+
+async def events_until(events: AsyncIterator[Any], kind: type) -> AsyncIterator[Any]:
+    """The first event of a kind."""
+    async for event in events:
+        if isinstance(event, kind):
+            yield event
+            return
+
+
+async def test_bytes_that_are_kept_are_bounded_too(engine: NatsEngine) -> None:
+    limits = Limits(outbox_bytes=64 * 1024)
+    async with Nodes(engine, limits=limits) as world, anyio.create_task_group() as group:
+        client = await world.client(0, "big")
+        runtime = parts_of(world.nodes[0]).services.running
+        absent = await leave(world, client, group)
+        for number in range(20):
+            await world.nodes[2].publish("big", [number, "x" * 10_000])
+        await eventually(lambda: world.nodes[0].stats().received >= 20)
+        assert 50_000 < runtime.buffered <= 64 * 1024
+        await absent.comes_back()
+        await eventually(lambda: [body[0] for body in client.got.get("big", [])] == list(range(14, 20)))  # type: ignore[index]
+        await world.nothing_is_kept()
+
+
+async def test_a_client_goes_on_without_where_the_node_is_gone_that_kept_something(engine: NatsEngine) -> None:
+    async with Nodes(engine) as world, anyio.create_task_group() as group:
+        client = await world.client(0)
+        at_engine = [*engine.clients][0]
+        absent = await leave(world, client, group)
+        await world.publish(2, 3)
+        at_engine.transport.abort(Closed(1006, "killed"))
+        await absent.comes_back()
+        for by in (1, 2):
+            await world.publish(by, 3)
+        await eventually(lambda: client.got == {"news.1": [0, 1, 2], "news.2": [3, 4, 5]})
+        await eventually(lambda: not parts_of(world.nodes[1]).links.handover.busy)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("how", ["silent", "killed"])
+async def test_a_node_that_gives_no_mark_is_not_waited_for_longer_than_two_seconds(engine: NatsEngine, how: str) -> None:
+    async with Nodes(engine, 4) as world, anyio.create_task_group() as group:
+        client = await world.client(0)
+        third: Any = [*engine.clients][3]
+        absent = await leave(world, client, group)
+        received = world.nodes[0].stats().received
+        await world.publish(2, 3)
+        await world.publish(3, 3)
+        await eventually(lambda: world.nodes[0].stats().received == received + 6)
+        if how == "silent":
+            third.transport = Ending(third.transport)
+            kept: list[Any] = []
+            send, third.transport.send = third.transport.send, kept.append
+        else:
+            third.transport.abort(Closed(1006, "killed"))
+        before = anyio.current_time()
+        await absent.comes_back()
+        await world.all_heard(client)
+        assert anyio.current_time() - before < 2.2
+        for by in (1, 2):
+            await world.publish(by, 3)
+        if how == "silent":
+            third.transport.send = send
+            for one in kept:
+                send(one)
+        await world.publish(3, 3)
+        await world.all_heard(client)
+        await world.nothing_is_kept()
+
+
+async def test_a_client_whose_connection_breaks_while_it_is_taken_over_leaves_nothing_behind(engine: NatsEngine) -> None:
+    async with Nodes(engine) as world, anyio.create_task_group() as group:
+        client = await world.client(0)
+        absent = await leave(world, client, group)
+        await world.publish(2, 3)
+        second: Any = [*engine.clients][1]
+        second.transport = Ending(second.transport)
+        kept: list[Any] = []
+        send, second.transport.send = second.transport.send, kept.append  # it is not answered
+        handover = parts_of(world.nodes[1]).links.handover
+        assert handover is not None
+        client.roaming.urls = [world.urls[1]]
+        client.roaming.may.set()
+        await eventually(lambda: handover.busy)
+        client.roaming.may, client.roaming.urls = anyio.Event(), [world.urls[2]]
+        [peer] = [peer for peer in world.nodes[1].peers if not peer.link.upstream]
+        peer.link.abort(Closed(1006, "cut"))
+        await eventually(lambda: not handover.busy)
+        second.transport.send = send
+        for one in kept:
+            send(one)
+        client.roaming.may.set()
+        await eventually(lambda: client.bus.stats().reconnects == 2)
+        async with client.bus.subscribe("barrier"):
+            await world.publish(2)
+        await eventually(lambda: client.got.get("news.2", [])[-1:] == [3])
+        assert absent.client is client
+        await world.nothing_is_kept()
+
+
+async def test_what_another_program_publishes_comes_at_most_once(engine: NatsEngine) -> None:
+    async with Nodes(engine) as world, anyio.create_task_group() as group, connect(engine.url) as foreign:
+        client = await world.client(0)
+        absent = await leave(world, client, group)
+        for number in range(5):
+            await foreign.publish("polybus.p.news.foreign", number)
+        await eventually(lambda: world.nodes[1].stats().received >= 0)
+        await absent.comes_back()
+        await eventually(lambda: not parts_of(world.nodes[1]).links.handover.busy)  # type: ignore[union-attr]
+        for number in range(5, 10):
+            await foreign.publish("polybus.p.news.foreign", number)
+        await eventually(lambda: client.got == {"news.foreign": list(range(10))})
+
+
+@pytest.mark.parametrize("question", ["claim", "mark", "marked", "hand_over"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        None,
+        7,
+        "nonsense",
+        [],
+        {},
+        {"mark": 7, "for": 7, "node": 7, "clients": 7},
+        {"mark": "m", "for": "nobody here\r\nPUB x 0\r\n", "node": "nobody", "clients": []},
+        {"mark": "m", "for": "{own}", "node": "{other}", "clients": [{"token": 1}, "x", None]},
+        {"mark": "m", "for": "{own}", "node": "{other}", "clients": [{"token": "x", "user": None, "name": "y"}] * 5},
+        {"mark": "m", "for": "{own}", "node": "{other}", "clients": [{"token": "x", "user": None, "name": "y"}] * 5000},
+    ],
+    ids=str,
+)
+async def test_a_liar_among_the_nodes_gets_nothing_and_costs_no_client_anything(
+    engine: NatsEngine, question: str, body: Any
+) -> None:
+    async with Nodes(engine) as world, anyio.create_task_group() as group, connect(engine.url) as liar:
+        own, other = (parts_of(bus).links.handover.sources.own for bus in world.nodes[:2])  # type: ignore[union-attr]
+        if isinstance(body, dict):
+            body = {name: {"{own}": own, "{other}": other}.get(str(value), value) for name, value in body.items()}
+        client = await world.client(0)
+        absent = await leave(world, client, group)
+        await world.publish(2, 3)
+        subject = f"polybus.n.{own}.r.{question}"
+        if question == "marked":
+            await liar.publish(subject, body)
+        else:
+            with suppress(RequestError):
+                assert await liar.request(subject, body, timeout=5) in ([], True)
+        await liar.publish(subject, body)
+        await absent.comes_back()
+        await world.publish(2, 3)
+        await world.all_heard(client)
+        await world.nothing_is_kept()
+
+
+async def leave_together(world: World, clients: list[Heard], group: anyio.abc.TaskGroup) -> list[str]:
+    """Have the first node tell goodbye to its clients, and give their secrets."""
+    secrets = [token_of(client.bus)._token.partition(".")[2] for client in clients]
+    for client in clients:
+        client.roaming.may = anyio.Event()
+    group.start_soon(world.nodes[0].drain, 20)
+    await eventually(lambda: all(client.roaming.attempts == 2 for client in clients))
+    return secrets
+
+
+@pytest.mark.parametrize(
+    "names",
+    [["same", "same"], ["", "\r\nPUB x 0\r\n"], [">", "*"], ["a.b", "x" * 5000], ["x" * 4050, "y"]],
+    ids=lambda names: names[0][:9],
+)
+async def test_a_node_that_claims_clients_under_names_that_cannot_be_leaves_nothing_behind_at_the_other(
+    engine: NatsEngine, names: list[str]
+) -> None:
+    async with Nodes(engine) as world, anyio.create_task_group() as group, connect(engine.url) as liar:
+        own, other = (parts_of(bus).links.handover.sources.own for bus in world.nodes[:2])  # type: ignore[union-attr]
+        clients = [await world.client(0, pattern) for pattern in ("news.*", "other")]
+        secrets = await leave_together(world, clients, group)
+        received = world.nodes[0].stats().received
+        await world.publish(2, 3)
+        await world.publish(2, 3, "other")
+        await eventually(lambda: world.nodes[0].stats().received == received + 6)
+        claimed = [{"token": token, "user": None, "name": name} for token, name in zip(secrets, names, strict=True)]
+        subject = f"polybus.n.{own}.r."
+        with suppress(RequestError):
+            await liar.request(f"{subject}claim", {"mark": "m", "node": other, "clients": claimed}, timeout=5)
+        with suppress(RequestError):
+            await liar.request(f"{subject}hand_over", "m", timeout=5)
+        await world.nothing_is_kept()
+        assert world.nodes[0].stats().reconnects == 0  # the engine has taken all that was said
+
+
+def hold_back(engine: NatsEngine, at: int, what: bytes) -> None:
+    """Have the engine lose what it would tell a node of one subject."""
+    client: Any = [*engine.clients][at]
+    client.transport = Ending(client.transport)
+    send = client.transport.send
+    client.transport.send = lambda frame: None if what in frame else send(frame)
+
+
+@pytest.mark.parametrize("end", ["engine", "old", "new"])
+@pytest.mark.parametrize(("at", "what"), [(0, "claim"), (2, "mark"), (0, "hand_over")])
+async def test_nothing_is_kept_and_no_drain_waits_when_the_engine_or_a_node_is_gone_in_the_midst(
+    engine: NatsEngine, at: int, what: str, end: str
+) -> None:
+    async with Nodes(engine) as world, anyio.create_task_group() as group:
+        client = await world.client(0)
+        left = anyio.Event()
+
+        async def drain() -> None:
+            await world.nodes[0].drain(20)
+            left.set()
+
+        client.roaming.may = anyio.Event()
+        group.start_soon(drain)
+        await away(client)
+        await world.publish(2, 3)
+        hold_back(engine, at, f".r.{what} ".encode())
+        client.roaming.urls = [world.urls[1]]
+        client.roaming.may.set()
+        handover = parts_of(world.nodes[1]).links.handover
+        assert handover is not None
+        await eventually(lambda: handover.busy)
+        await anyio.sleep(0.1)  # it has come as far as that
+        assert handover.busy
+        before = anyio.current_time()
+        if end == "engine":
+            await engine.cut()
+        else:
+            await world.nodes[end == "new"].aclose()
+        await left.wait()
+        assert anyio.current_time() - before < 2  # nobody can claim anything any more, or does
+        await eventually(lambda: not handover.busy)
+        assert anyio.current_time() - before < 2
+        for bus in world.nodes:
+            assert parts_of(bus).pubsub.local.size == 0
+        running = [parts_of(bus) for bus in world.nodes if parts_of(bus).services.runtime is not None]
+        for parts in running:
+            held = sum(peer.budget.held for peer in parts.links.peers)
+            assert parts.services.running.buffered == held
+        group.cancel_scope.cancel()
+
+
+async def test_what_a_client_subscribes_to_again_while_it_is_taken_over_it_hears(engine: NatsEngine) -> None:
+    async with Nodes(engine) as world, anyio.create_task_group() as group:
+        client = await world.client(0)
+        async with client.bus.subscribe("extra"):
+            absent = await leave(world, client, group)
+            await world.publish(2, 1, "extra")
+        second: Any = [*engine.clients][1]
+        second.transport = Ending(second.transport)
+        send, answers, handed = second.transport.send, list[bytes](), 0
+
+        def hold_back_answers(frame: bytes) -> None:
+            nonlocal handed
+            handed += b".d." in frame
+            if handed and b".a." in frame.partition(b"\r\n")[0]:
+                answers.append(frame)
+            else:
+                send(frame)
+
+        second.transport.send = hold_back_answers
+        await absent.comes_back()
+        await eventually(lambda: len(answers) > 0)  # all was handed over, and the node does not know it
+        assert world.nodes[1].stats().refused == 1
+        async with client.bus.subscribe("extra") as extra:
+            await world.publish(2, 1, "extra")
+            for answer in answers:
+                send(answer)
+            second.transport.send = send
+            with anyio.fail_after(5):
+                assert (await anext(extra)).body == 1
+        await world.nothing_is_kept()
+
+
+async def test_a_bus_without_others_or_that_is_to_hand_nothing_over_ends_at_once(engine: NatsEngine) -> None:
+    for count, seconds in ((1, 2.0), (2, 0.0)):
+        buses = [Bus(cluster=Cluster(engine.url, handover=seconds)) for _ in range(count)]
+        async with cluster(*buses, url=engine.url), buses[0].serve(f"ubre+memory://alone-{count}") as listener:
+            heard = Bus()
+            async with connect(listener.url, bus=heard, backoff=SOON), heard.subscribe("news"):
+                before = anyio.current_time()
+                await buses[0].drain(20)
+                assert anyio.current_time() - before < 1
+
+
+async def test_who_never_says_who_it_is_hears_all_the_same_what_was_held_for_a_second(
+    engine: NatsEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Nodes(engine, 2, protocol="uprotocol") as world:
+        other = await world.client(0)  # for its sake the node hears of it
+        monkeypatch.setattr("polybus._peer.negotiation.Negotiation.asked", lambda negotiation, message: None)
+        bare, may = Bus(), anyio.Event()
+        may.set()
+        heard = Heard(bare, Roaming([world.urls[0]], may))
+        bare.on("news.*")(heard.take)
+        async with anyio.create_task_group() as group:
+
+            async def connected() -> None:
+                async with connect(heard.roaming, bus=bare, protocol="uprotocol"):
+                    await anyio.sleep_forever()
+
+            group.start_soon(connected)
+            await eventually(lambda: world.nodes[0].stats().peers == 3)
+            before = anyio.current_time()
+            for by in range(2):
+                await world.publish(by, 3)
+            await world.all_heard(other)
+            assert heard.got == {}
+            await world.all_heard(heard)
+            assert 0.5 < anyio.current_time() - before < 1.5
+            for by in range(2):
+                await world.publish(by, 3)
+            await world.all_heard(other, heard)
+            await world.nothing_is_kept()
+            group.cancel_scope.cancel()

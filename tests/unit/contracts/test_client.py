@@ -1,0 +1,459 @@
+"""Clients of a contract: its methods ask, tell and iterate as the verbs of a bus do."""
+
+import copy
+import dataclasses
+import inspect
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+from typing import Any, NamedTuple, Protocol, TypedDict, TypeVar, assert_type
+
+import anyio
+import attrs
+import pytest
+
+from polybus import BadReply, Bus, Context, DeadlineExceeded, Identity, NoHandler, NotFound, Peer, method, notify
+from polybus.contracts.contract import Contract
+from polybus.testing import pair
+from tests.support import eventually
+
+pytestmark = pytest.mark.anyio
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+@attrs.frozen
+class GetUser:
+    id: int
+
+
+@attrs.frozen
+class User:
+    id: int
+    name: str
+
+
+class Users(Protocol):
+    """Users of the shop."""
+
+    async def get(self, query: GetUser) -> User:
+        """Find a user."""
+        ...
+
+    async def count(self) -> int: ...
+
+    def watch(self, query: GetUser) -> AsyncIterator[User]: ...
+
+    @notify
+    async def touch(self, id: int) -> None: ...
+
+
+class UsersInMemory(Users):
+    def __init__(self) -> None:
+        self.touched: list[int] = []
+        self.watchers = 0
+
+    async def get(self, query: GetUser) -> User:
+        if query.id == 0:
+            raise NotFound("no user 0")
+        return User(query.id, "Ann")
+
+    async def count(self) -> int:
+        return 2
+
+    async def watch(self, query: GetUser) -> AsyncIterator[User]:
+        self.watchers += 1
+        try:
+            for number in range(query.id):
+                yield User(number, f"user {number}")
+        finally:
+            self.watchers -= 1
+
+    async def touch(self, id: int) -> None:
+        self.touched.append(id)
+
+
+async def test_a_client_asks_for_the_methods_of_its_contract() -> None:
+    bus = Bus()
+    bus.implement(Users, UsersInMemory(), "user")
+    async with pair(bus) as client:
+        users = client.client(Users, "user")
+        assert_type(users, Users)
+        assert await users.get(GetUser(7)) == User(7, "Ann")
+        assert await users.get(query=GetUser(8)) == User(8, "Ann")
+        assert await users.count() == 2
+        with pytest.raises(NotFound, match="no user 0"):
+            await users.get(GetUser(0))
+
+
+async def test_the_subjects_are_the_prefix_a_dot_and_the_name() -> None:
+    bus = Bus()
+    bus.implement(Users, UsersInMemory(), "user")
+    async with pair(bus) as client:
+        assert await client.request("user.get", {"id": 7}, returns=User) == User(7, "Ann")
+        assert await client.request("user.count") == 2
+        with pytest.raises(NoHandler):
+            await client.client(Users).get(GetUser(7))
+
+
+async def test_a_stream_ends_with_its_last_item() -> None:
+    bus, users = Bus(), UsersInMemory()
+    bus.implement(Users, users, "user")
+    async with pair(bus) as client:
+        watched = client.client(Users, "user").watch(GetUser(3))
+        assert [user.name async for user in watched] == ["user 0", "user 1", "user 2"]
+        with pytest.raises(StopAsyncIteration):
+            await anext(watched)
+        await eventually(lambda: users.watchers == 0)
+
+
+async def test_a_stream_that_is_left_early_stops_its_handler() -> None:
+    bus, users = Bus(), UsersInMemory()
+    bus.implement(Users, users, "user")
+    async with pair(bus) as client:
+        asked = client.client(Users, "user")
+        async for user in asked.watch(GetUser(1_000_000)):
+            assert users.watchers == 1
+            if user.id == 3:
+                break
+        del user
+        await eventually(lambda: users.watchers == 0)
+
+
+class Ticks(Protocol):
+    def ticks(self, first: int) -> AsyncGenerator[int, None]: ...
+
+
+class EndlessTicks:
+    def __init__(self) -> None:
+        self.running = 0
+        self.begun: list[int] = []
+
+    async def ticks(self, first: int) -> AsyncGenerator[int, None]:
+        self.running += 1
+        self.begun.append(first)
+        try:
+            while True:
+                yield first
+                first += 1
+        finally:
+            self.running -= 1
+
+
+async def test_a_generator_can_be_closed_at_once() -> None:
+    bus, endless = Bus(), EndlessTicks()
+    bus.implement(Ticks, endless, "clock")
+    async with pair(bus) as client:
+        clock = client.client(Ticks, "clock")
+        async with aclosing(clock.ticks(5)) as ticks:
+            assert [await anext(ticks), await anext(ticks)] == [5, 6]
+            assert await ticks.asend(None) == 7
+        with pytest.raises(StopAsyncIteration):
+            await anext(ticks)
+        await eventually(lambda: endless.running == 0)
+        thrown = clock.ticks(1)
+        await anext(thrown)
+        with pytest.raises(LookupError):
+            await thrown.athrow(LookupError("mine"))
+        await eventually(lambda: endless.running == 0)
+        with pytest.raises(TypeError, match="a stream takes nothing"):
+            await clock.ticks(1).asend(3)  # type: ignore[arg-type]
+
+
+async def test_a_stream_that_nobody_reads_is_not_opened() -> None:
+    bus, endless = Bus(), EndlessTicks()
+    bus.implement(Ticks, endless, "clock")
+    async with pair(bus) as client:
+        clock = client.client(Ticks, "clock")
+        left = clock.ticks(1)
+        await left.aclose()
+        with pytest.raises(StopAsyncIteration):
+            await anext(left)
+        async with aclosing(clock.ticks(5)) as ticks:
+            await anext(ticks)
+        assert endless.begun == [5]
+
+
+async def test_a_notification_has_no_answer() -> None:
+    bus, users = Bus(), UsersInMemory()
+    bus.implement(Users, users, "user")
+    async with pair(bus) as client:
+        assert await client.client(Users, "user").touch(7) is None  # type: ignore[func-returns-value]
+        await client.client(Users, "user").touch(id=8)
+        await eventually(lambda: users.touched == [7, 8])
+
+
+class Slow(Protocol):
+    @method("find.one", timeout=0.01)
+    async def get(self, id: int) -> int: ...
+
+    @method("stream.all", timeout=0.01)
+    def all(self) -> AsyncIterator[int]: ...
+
+
+class NeverAnswers:
+    async def get(self, id: int) -> int:
+        await anyio.sleep_forever()
+        return id
+
+    async def all(self) -> AsyncIterator[int]:
+        await anyio.sleep_forever()
+        yield 1
+
+
+async def test_a_method_has_the_name_and_the_time_that_its_contract_says() -> None:
+    bus = Bus()
+    bus.implement(Slow, NeverAnswers(), "user")
+    async with pair(bus) as client:
+        slow = client.client(Slow, "user")
+        with pytest.raises(DeadlineExceeded, match=r"user\.find\.one"):
+            await slow.get(7)
+        with pytest.raises(DeadlineExceeded):
+            await anext(slow.all())
+
+
+async def test_a_scope_around_the_call_is_its_deadline() -> None:
+    deadlines: list[float | None] = []
+
+    class Remembers(UsersInMemory):
+        async def get(self, query: GetUser, ctx: Context | None = None) -> User:
+            assert ctx is not None
+            deadlines.append(ctx.deadline)
+            return await super().get(query)
+
+    bus = Bus()
+    bus.implement(Users, Remembers(), "user")
+    async with pair(bus) as client:
+        users = client.client(Users, "user")
+        await users.get(GetUser(1))
+        with anyio.fail_after(5):
+            await users.get(GetUser(1))
+    long, short = deadlines
+    assert long is not None
+    assert short is not None
+    assert long - short > 20
+
+
+class Rows(Protocol[T_co]):
+    async def first(self) -> T_co: ...
+
+    def all(self) -> AsyncIterator[T_co]: ...
+
+
+class UserRows(Rows[User], Protocol):
+    async def second(self) -> User: ...
+
+
+class TwoUsers:
+    async def first(self) -> User:
+        return User(1, "Ann")
+
+    async def second(self) -> User:
+        return User(2, "Bob")
+
+    async def all(self) -> AsyncIterator[User]:
+        yield await self.first()
+        yield await self.second()
+
+
+async def test_a_contract_may_be_generic_and_may_inherit() -> None:
+    bus = Bus()
+    bus.implement(UserRows, TwoUsers(), "rows")
+    async with pair(bus) as client:
+        rows, users = client.client(Rows[User], "rows"), client.client(UserRows, "rows")
+        assert_type(await rows.first(), User)
+        assert [user async for user in rows.all()] == [await rows.first(), await users.second()]
+        assert await users.first() == User(1, "Ann")
+
+
+class Columns(Protocol[T_co]):
+    async def column(self) -> T_co: ...
+
+
+class Table(Rows[int], Columns[str], Protocol):
+    """Two bases, whose type variable is the same one and stands for two types."""
+
+
+class Groups(Rows[Sequence[T_co]], Protocol[T_co]):
+    async def one(self) -> T_co: ...
+
+
+class UserGroups(Groups[User], Protocol):
+    """A base whose base has a type of its own for the same type variable."""
+
+
+@pytest.mark.parametrize(
+    ("contract", "types"),
+    [
+        (Table, {"column": str, "first": int, "all": int}),
+        (Groups[int], {"first": Sequence[int], "all": Sequence[int], "one": int}),
+        (UserGroups, {"first": Sequence[User], "all": Sequence[User], "one": User}),
+    ],
+)
+def test_a_type_variable_stands_for_what_each_base_is_given(contract: Any, types: dict[str, Any]) -> None:
+    assert {method.attribute: method.returns for method in Contract.of(contract).methods} == types
+
+
+class TupleUser(NamedTuple):
+    id: int
+    name: str
+
+
+class DictUser(TypedDict):
+    id: int
+    name: str
+
+
+@dataclasses.dataclass(frozen=True)
+class DataUser:
+    id: int
+    name: str
+
+
+class Kinds(Protocol):
+    async def data(self, user: DataUser) -> DataUser: ...
+    async def record(self, user: TupleUser) -> TupleUser: ...
+    async def mapping(self, user: DictUser) -> DictUser: ...
+    async def several(self, users: list[User]) -> dict[str, User]: ...
+    async def perhaps(self, user: User | None) -> User | None: ...
+    async def anything(self, value: Any) -> Any: ...
+
+
+class Same:
+    async def data(self, user: DataUser) -> DataUser:
+        return user
+
+    async def record(self, user: TupleUser) -> TupleUser:
+        return user
+
+    async def mapping(self, user: DictUser) -> DictUser:
+        return user
+
+    async def several(self, users: list[User]) -> dict[str, User]:
+        return {user.name: user for user in users}
+
+    async def perhaps(self, user: User | None) -> User | None:
+        return user
+
+    async def anything(self, value: Any) -> Any:
+        return value
+
+
+async def test_bodies_are_objects_of_the_types_of_the_contract() -> None:
+    bus = Bus()
+    bus.implement(Kinds, Same())
+    async with pair(bus) as client:
+        kinds = client.client(Kinds)
+        assert await kinds.data(DataUser(1, "Ann")) == DataUser(1, "Ann")
+        assert await kinds.record(TupleUser(1, "Ann")) == TupleUser(1, "Ann")
+        assert await kinds.mapping({"id": 1, "name": "Ann"}) == {"id": 1, "name": "Ann"}
+        assert await kinds.several([User(1, "Ann")]) == {"Ann": User(1, "Ann")}
+        assert await kinds.perhaps(None) is None
+        assert await kinds.perhaps(User(1, "Ann")) == User(1, "Ann")
+        assert await kinds.anything([1, {"a": None}]) == [1, {"a": None}]
+
+
+async def test_an_answer_that_does_not_fit_the_contract_is_a_bad_reply() -> None:
+    bus = Bus()
+    bus.handle("user.get")(lambda: {"id": "seven"})
+    bus.handle("user.count")(lambda: "two")
+    async with pair(bus) as client:
+        users = client.client(Users, "user")
+        with pytest.raises(BadReply, match="id"):
+            await users.get(GetUser(7))
+        with pytest.raises(BadReply):
+            await users.count()
+
+
+class Defaults(Protocol):
+    async def greet(self, name: str = ...) -> str: ...
+
+
+class Greets:
+    async def greet(self, name: str = "nobody") -> str:
+        return f"Hello, {name}"
+
+
+async def test_a_default_is_that_of_the_implementation() -> None:
+    bus = Bus()
+    bus.implement(Defaults, Greets())
+    async with pair(bus) as client:
+        greeter = client.client(Defaults)
+        assert await greeter.greet() == "Hello, nobody"
+        assert await greeter.greet("Ann") == "Hello, Ann"
+        assert await greeter.greet(name="Ann") == "Hello, Ann"
+
+
+async def test_a_wrong_call_fails_as_that_of_a_function() -> None:
+    async with pair(Bus()) as client:
+        users: Any = client.client(Users, "user")
+        with pytest.raises(TypeError, match=r"Users\.get: missing a required argument: 'query'"):
+            await users.get()
+        with pytest.raises(TypeError, match=r"Users\.get: too many positional arguments"):
+            await users.get(1, 2)
+        with pytest.raises(TypeError, match=r"Users\.get: got an unexpected keyword argument 'id'"):
+            await users.get(1, id=1)
+        with pytest.raises(TypeError, match=r"Users\.count: too many positional arguments"):
+            await users.count(1)
+        with pytest.raises(TypeError, match=r"Users\.touch: missing"):
+            await users.touch()
+        with pytest.raises(TypeError, match=r"Users\.watch: missing"):
+            users.watch()
+        with pytest.raises(AttributeError, match="Users has no method 'gte'; it has get, count, watch, touch"):
+            users.gte  # noqa: B018
+
+
+async def test_a_client_shows_what_it_is() -> None:
+    async with pair(Bus()) as client:
+        users = client.client(Users, "user")
+        assert repr(users).startswith("<client of Users at 'user' by <Bus ready")
+        assert inspect.iscoroutinefunction(users.get)
+        assert list(inspect.signature(users.get).parameters) == ["query"]
+        assert users.get.__doc__ == "Find a user."
+        assert users.get.__name__ == "get"
+
+
+async def test_a_copy_of_a_client_asks_as_well() -> None:
+    bus = Bus()
+    bus.implement(Users, UsersInMemory(), "user")
+    async with pair(bus) as client:
+        for users in (copy.copy(client.client(Users, "user")), copy.deepcopy(bus.client(Users, "user"))):
+            assert await users.get(GetUser(1)) == User(1, "Ann")
+
+
+async def test_each_of_those_who_ask_makes_clients() -> None:
+    """A peer, a user, and a caller in somebody's name."""
+    page = Bus()
+    page.implement(Users, UsersInMemory(), "page")
+    peers: list[Peer] = []
+    asked_by: list[Any] = []
+
+    class Asked(UsersInMemory):
+        async def get(self, query: GetUser, ctx: Context | None = None) -> User:
+            assert ctx is not None
+            asked_by.append(ctx.identity)
+            if ctx.peer is not None:
+                peers.append(ctx.peer)
+            return await super().get(query)
+
+    bus = Bus(authenticate=lambda _: "ann")
+    bus.implement(Users, Asked(), "user")
+    async with pair(bus, client=page, identity=Identity("ann", key="ann")) as client:
+        await client.client(Users, "user").get(GetUser(1))
+        (peer,) = peers
+        assert await peer.client(Users, "page").get(GetUser(3)) == User(3, "Ann")
+        assert await bus.as_("bob").client(Users, "user").get(GetUser(4)) == User(4, "Ann")
+        assert await bus.user("ann").client(Users, "page").get(GetUser(5)) == User(5, "Ann")
+        assert asked_by == ["ann", "bob"]
+        assert [user.id async for user in bus.as_("bob").client(Users, "user").watch(GetUser(2))] == [0, 1]
+        assert [user.id async for user in peer.client(Users, "page").watch(GetUser(2))] == [0, 1]
+
+
+async def test_the_methods_of_a_contract_are_asked_at_the_own_bus_too() -> None:
+    bus, users = Bus(), UsersInMemory()
+    bus.implement(Users, users, "user")
+    async with bus:
+        own = bus.client(Users, "user")
+        assert await own.get(GetUser(7)) == User(7, "Ann")
+        assert [user.id async for user in own.watch(GetUser(2))] == [0, 1]
+        await own.touch(3)
+        await eventually(lambda: users.touched == [3])

@@ -1,0 +1,672 @@
+"""Values that handlers ask for by `Depends`: in every style, once a call, cleaned up before the answer leaves."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from fast_depends import Depends
+from fastapi import Depends as FastapiDepends
+from fastapi import Header, Request
+
+from polybus import Bus, Channel, Context, DeadlineExceeded, Forbidden, Message, NotFound, Peer, RequestError, Router
+from polybus._bus.bus import parts_of
+from polybus._core import injection
+from polybus.sync import BlockingBus, BlockingPeer
+from polybus.sync import Context as BlockingContext
+from polybus.testing import pair
+from tests.support import eventually
+
+pytestmark = [pytest.mark.anyio, pytest.mark.native]
+
+
+class Diary:
+    """What has happened, in order."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def write(self, line: str) -> None:
+        self.lines.append(line)
+
+    def generator(self, name: str) -> Callable[[], Iterator[str]]:
+        def plain() -> Iterator[str]:
+            self.write(f"{name} opened")
+            try:
+                yield name
+            except BaseException as error:
+                self.write(f"{name} saw {type(error).__name__}")
+                raise
+            finally:
+                self.write(f"{name} closed")
+
+        return plain
+
+    def async_generator(self, name: str) -> Callable[[], AsyncIterator[str]]:
+        async def of_the_loop() -> AsyncIterator[str]:
+            self.write(f"{name} opened")
+            try:
+                yield name
+            except Exception as error:
+                self.write(f"{name} saw {type(error).__name__}")
+                raise
+            finally:
+                await anyio.lowlevel.checkpoint()  # a clean-up that awaits
+                self.write(f"{name} closed")
+
+        return of_the_loop
+
+
+def with_diary() -> tuple[Bus, Diary, Any, Any]:
+    """A bus, and two functions that open and close something."""
+    diary = Diary()
+    return Bus(), diary, Depends(diary.async_generator("session")), Depends(diary.generator("file"))
+
+
+USUAL = ["session opened", "file opened", "handled", "file closed", "session closed"]
+
+
+async def test_a_coroutine_function_has_its_values_which_are_closed_before_the_answer_leaves() -> None:
+    bus, diary, session, file = with_diary()
+
+    async def get(key: str, one: Annotated[str, session], two: Annotated[str, file]) -> str:
+        diary.write("handled")
+        return f"{key} of {one} and {two}"
+
+    get.__annotations__ = {"key": str, "one": Annotated[str, session], "two": Annotated[str, file], "return": str}
+    bus.handle("get")(get)
+    async with pair(bus) as client:
+        assert await client.request("get", "x") == "x of session and file"
+        assert diary.lines == USUAL
+
+
+def registered(bus: Bus, subject: str, function: Any, session: Any, file: Any, **options: Any) -> None:
+    """Register a function whose parameters `one` and `two` ask for these: annotations of a test's own objects."""
+    function.__annotations__ |= {"one": Annotated[str, session], "two": Annotated[str, file]}
+    verb = bus.on if options.pop("publication", False) else bus.handle
+    verb(subject, **options)(function)
+
+
+@pytest.mark.parametrize("inline", [False, True])
+async def test_so_has_a_plain_function_in_a_thread_and_in_place(inline: bool) -> None:
+    bus, diary, session, file = with_diary()
+    seen: list[threading.Thread] = []
+
+    def get(key: str, one, two) -> str:  # type: ignore[no-untyped-def]
+        seen.append(threading.current_thread())
+        diary.write("handled")
+        return f"{key} of {one} and {two}"
+
+    get.__annotations__ |= {"key": str}
+    registered(bus, "get", get, session, file, inline=inline)
+    async with pair(bus) as client:
+        assert await client.request("get", "x") == "x of session and file"
+        assert diary.lines == USUAL
+    assert (seen == [threading.current_thread()]) is inline
+
+
+async def test_so_has_a_stream_to_its_end() -> None:
+    bus, diary, session, file = with_diary()
+
+    async def items(count: int, one, two) -> AsyncIterator[str]:  # type: ignore[no-untyped-def]
+        for number in range(count):
+            yield f"{one} {number}"
+        diary.write("handled")
+
+    items.__annotations__ |= {"count": int}
+    registered(bus, "items", items, session, file)
+    async with pair(bus) as client:
+        async with client.stream("items", 2) as stream:
+            assert [item async for item in stream] == ["session 0", "session 1"]
+        assert diary.lines == USUAL
+
+
+async def test_so_has_a_channel() -> None:
+    bus, diary, session, file = with_diary()
+
+    async def talk(channel, one, two) -> None:  # type: ignore[no-untyped-def]
+        async for item in channel:
+            await channel.send(f"{one} {item}")
+        diary.write("handled")
+
+    talk.__annotations__ |= {"channel": Channel[int, str]}
+    registered(bus, "talk", talk, session, file)
+    async with pair(bus) as client, client.channel("talk") as channel:
+        await channel.send(1)
+        assert await anext(channel) == "session 1"
+        await channel.send_eof()
+        assert [item async for item in channel] == []
+        assert diary.lines == USUAL
+
+
+async def test_so_have_a_publication_and_a_notification() -> None:
+    bus, diary, session, file = with_diary()
+
+    async def handled(body: Any, one, two) -> None:  # type: ignore[no-untyped-def]
+        diary.write("handled")
+
+    registered(bus, "news.*", handled, session, file, publication=True)
+    registered(bus, "tell", handled, session, file)
+    async with pair(bus) as client:
+        await client.publish("news.today", 1)
+        await eventually(lambda: diary.lines == USUAL)
+        diary.lines.clear()
+        await client.notify("tell", 1)
+        await eventually(lambda: diary.lines == USUAL)
+    async with bus:
+        diary.lines.clear()
+        assert await bus.request("tell", 1) is None  # of the bus itself
+        assert diary.lines == USUAL
+
+
+@pytest.mark.parametrize("thread", [False, True])
+async def test_an_error_is_seen_by_each_of_them_and_is_the_answer(thread: bool) -> None:
+    bus, diary, session, file = with_diary()
+
+    async def fail(one, two) -> None:  # type: ignore[no-untyped-def]
+        raise NotFound("nowhere")
+
+    def fail_in_a_thread(one, two) -> None:  # type: ignore[no-untyped-def]
+        raise NotFound("nowhere")
+
+    registered(bus, "fail", fail_in_a_thread if thread else fail, session, file)
+    async with pair(bus) as client:
+        with pytest.raises(NotFound, match="nowhere"):
+            await client.request("fail")
+    assert diary.lines[2:] == ["file saw NotFound", "file closed", "session saw NotFound", "session closed"]
+
+
+async def test_a_clean_up_may_choose_another_answer_but_not_swallow_the_error() -> None:
+    bus = Bus()
+
+    async def forbids() -> AsyncIterator[int]:
+        try:
+            yield 1
+        except ZeroDivisionError:
+            raise Forbidden("not today") from None
+
+    async def swallows() -> AsyncIterator[int]:
+        try:
+            yield 1
+        except NotFound:
+            pass
+
+    def swallows_in_a_thread() -> Iterator[int]:
+        try:
+            yield 1
+        except NotFound:
+            pass
+
+    @bus.handle("divide")
+    async def divide(by: Annotated[int, Depends(forbids)]) -> int:
+        return by // 0
+
+    @bus.handle("find")
+    async def find(one: Annotated[int, Depends(swallows)], two: Annotated[int, Depends(swallows_in_a_thread)]) -> int:
+        raise NotFound("nowhere")
+
+    async with pair(bus) as client:
+        with pytest.raises(Forbidden, match="not today"):
+            await client.request("divide")
+        with pytest.raises(NotFound, match="nowhere"):
+            await client.request("find")
+
+
+async def test_a_clean_up_that_fails_after_the_handler_fails_the_request() -> None:
+    bus = Bus()
+
+    async def commits() -> AsyncIterator[int]:
+        yield 1
+        raise ZeroDivisionError("the commit failed")
+
+    @bus.handle("save")
+    async def save(session: Annotated[int, Depends(commits)]) -> int:
+        return 1
+
+    async with pair(bus) as client:
+        with pytest.raises(RequestError, match="internal error"):
+            await client.request("save")
+        assert bus.stats().failed == 1
+
+
+@pytest.mark.parametrize("how", ["cancel", "deadline", "gone"])
+@pytest.mark.parametrize("thread", [False, True])
+async def test_they_are_closed_when_the_call_is_stopped(how: str, thread: bool) -> None:
+    bus, diary, session, file = with_diary()
+    begun, release = threading.Event(), threading.Event()
+
+    async def wait(one, two) -> None:  # type: ignore[no-untyped-def]
+        begun.set()
+        await anyio.sleep_forever()
+
+    def wait_in_a_thread(one, two) -> None:  # type: ignore[no-untyped-def]
+        begun.set()
+        release.wait(30)
+
+    registered(bus, "wait", wait_in_a_thread if thread else wait, session, file)
+    async with pair(bus) as client:
+        reply = client.request("wait", timeout=0.05 if how == "deadline" else 30)
+        await eventually(begun.is_set)
+        if how == "cancel":
+            reply.cancel()
+        elif how == "deadline":
+            with pytest.raises(DeadlineExceeded):
+                await reply
+        else:
+            for peer in bus.peers:
+                await peer.aclose("gone")
+        if thread:
+            await eventually(lambda: parts_of(bus).services.running.stopping == 1)
+            assert diary.lines == ["session opened", "file opened"]  # the thread has them still
+            release.set()
+        await eventually(lambda: "session closed" in diary.lines)
+    assert [line for line in diary.lines[2:] if "saw" not in line] == ["file closed", "session closed"]
+
+
+async def test_what_a_thread_opens_while_the_call_is_cancelled_is_closed_too() -> None:
+    bus, diary = Bus(), Diary()
+    begun, release = threading.Event(), threading.Event()
+
+    def opens_slowly() -> Iterator[int]:
+        begun.set()
+        release.wait(30)
+        diary.write("opened")
+        try:
+            yield 1
+        finally:
+            diary.write("closed")
+
+    @bus.handle("get")
+    async def get(one: Annotated[int, Depends(opens_slowly)]) -> None:
+        diary.write("handled")
+
+    async with pair(bus) as client:
+        reply = client.request("get")
+        await eventually(begun.is_set)
+        before = bus.stats().received
+        reply.cancel()
+        await eventually(lambda: bus.stats().received > before)
+        release.set()
+        await eventually(lambda: diary.lines == ["opened", "closed"])
+
+
+async def test_they_are_closed_after_the_generator_when_a_stream_is_left_early() -> None:
+    bus, diary, session, file = with_diary()
+
+    async def items(one, two) -> AsyncIterator[int]:  # type: ignore[no-untyped-def]
+        try:
+            while True:
+                yield 1
+        finally:
+            await anyio.lowlevel.checkpoint()
+            diary.write("handled")
+
+    registered(bus, "items", items, session, file)
+    async with pair(bus) as client:
+        async with client.stream("items") as stream:
+            assert await anext(stream) == 1
+        await eventually(lambda: "session closed" in diary.lines)
+    assert [line for line in diary.lines if "saw" not in line] == USUAL
+
+
+async def test_a_task_group_may_be_a_value() -> None:
+    bus = Bus()
+    ran: list[int] = []
+
+    async def group() -> AsyncIterator[anyio.abc.TaskGroup]:
+        async with anyio.create_task_group() as tasks:
+            yield tasks
+
+    async def work(number: int) -> None:
+        await anyio.lowlevel.checkpoint()
+        ran.append(number)
+
+    @bus.handle("start")
+    async def start(number: int, tasks: Annotated[Any, Depends(group)]) -> None:
+        tasks.start_soon(work, number)
+
+    @bus.handle("items")
+    async def items(tasks: Annotated[Any, Depends(group)]) -> AsyncIterator[int]:
+        tasks.start_soon(work, 0)
+        while True:
+            yield 1
+
+    async with pair(bus) as client:
+        await client.request("start", 7)
+        assert ran == [7]
+        async with client.stream("items") as stream:
+            assert await anext(stream) == 1
+        await eventually(lambda: ran == [7, 0])
+    assert bus.stats().failed == 0
+
+
+async def test_a_clean_up_after_a_cancelled_call_has_some_seconds(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(injection, "_CLEAN_UP", 0.02)
+    bus, begun = Bus(), anyio.Event()
+
+    async def never_closes() -> AsyncIterator[int]:
+        try:
+            yield 1
+        finally:
+            await anyio.sleep_forever()
+
+    @bus.handle("wait")
+    async def wait(one: Annotated[int, Depends(never_closes)]) -> None:
+        begun.set()
+        await anyio.sleep_forever()
+
+    async with pair(bus) as client:
+        reply = client.request("wait")
+        await begun.wait()
+        reply.cancel()
+        await eventually(lambda: "took more than 0.02 s" in caplog.text)
+        assert bus.stats().running == 0
+    assert "wait" in caplog.text
+
+
+async def test_a_value_is_made_once_a_call_unless_it_says_otherwise() -> None:
+    bus = Bus()
+    made: list[str] = []
+
+    def counted(name: str) -> Callable[[], Awaitable[int]]:
+        async def make() -> int:
+            made.append(name)
+            return len(made)
+
+        return make
+
+    once, each = counted("once"), counted("each")
+
+    async def needs(one: int, other: int) -> tuple[int, int]:
+        return one, other
+
+    needs.__annotations__ |= {
+        "one": Annotated[int, Depends(once)],
+        "other": Annotated[int, Depends(each, use_cache=False)],
+    }
+
+    async def get(one, two, three) -> list[Any]:  # type: ignore[no-untyped-def]
+        return [one, two, three]
+
+    get.__annotations__ |= {
+        "one": Annotated[int, Depends(once)],
+        "two": Annotated[Any, Depends(needs)],
+        "three": Annotated[int, Depends(each, use_cache=False)],
+    }
+    bus.handle("get")(get)
+    async with pair(bus) as client:
+        assert await client.request("get") == [1, [1, 2], 3]
+        assert await client.request("get") == [4, [4, 5], 6]
+    assert made == ["once", "each", "each"] * 2
+
+
+async def of_the_loop(ctx: Context, message: Message, bus: Bus, peer: Peer | None, id: int) -> list[Any]:
+    assert ctx.bus is bus
+    assert ctx.peer is peer
+    assert type(ctx) is Context
+    return [message.subject, ctx.pattern, id]
+
+
+def in_a_thread(ctx: BlockingContext, plain: Context, message: Message, bus: BlockingBus, peer: BlockingPeer | None) -> str:
+    assert isinstance(plain, BlockingContext)
+    assert isinstance(bus, BlockingBus)
+    assert peer is None or isinstance(peer, BlockingPeer)
+    answer: str = ctx.bus.request("whoami")
+    return f"{answer} {message.subject}"
+
+
+async def test_dependencies_are_given_what_handlers_are() -> None:
+    bus = Bus()
+
+    @bus.handle("whoami")
+    async def whoami() -> str:
+        return "me"
+
+    @bus.on("order.{id}")
+    async def on_order(
+        body: Any, one: Annotated[list[Any], Depends(of_the_loop)], two: Annotated[str, Depends(in_a_thread)]
+    ) -> None:
+        seen.append((body, one, two))
+
+    seen: list[Any] = []
+    async with pair(bus) as client:
+        await client.publish("order.7", "soup")
+        await eventually(lambda: seen == [("soup", ["order.7", "order.{id}", 7], "me order.7")])
+        await client.publish("order.seven", "soup")  # fits no int: skipped, as of a parameter of the handler
+        await eventually(lambda: bus.stats().dropped == 1)
+
+
+async def test_a_body_that_does_not_fit_opens_nothing() -> None:
+    bus, diary, session, file = with_diary()
+
+    async def get(number, one, two) -> None: ...  # type: ignore[no-untyped-def]
+
+    get.__annotations__ |= {"number": int}
+    registered(bus, "get", get, session, file)
+    async with pair(bus) as client:
+        with pytest.raises(RequestError, match="does not fit"):
+            await client.request("get", "seven")
+    assert diary.lines == []
+
+
+async def test_what_was_opened_is_closed_when_the_next_one_cannot_be_made() -> None:
+    bus, diary, session, _ = with_diary()
+
+    def fails() -> int:
+        raise NotFound("no such tenant")
+
+    async def get(one, two) -> None: ...  # type: ignore[no-untyped-def]
+
+    registered(bus, "get", get, session, Depends(fails))
+    async with pair(bus) as client:
+        with pytest.raises(NotFound, match="no such tenant"):
+            await client.request("get")
+    assert diary.lines == ["session opened", "session saw NotFound", "session closed"]
+
+
+async def real() -> str:
+    return "real"
+
+
+async def outer(inner: Annotated[str, Depends(real)]) -> str:
+    return f"outer of {inner}"
+
+
+def fake() -> Iterator[str]:
+    yield "fake"
+
+
+async def test_tests_put_others_in_their_place() -> None:
+    bus = Bus()
+
+    @bus.handle("get")
+    async def get(one: Annotated[str, Depends(real)], two: Annotated[str, Depends(outer)]) -> list[str]:
+        return [one, two]
+
+    async with pair(bus) as client:
+        with bus.dependencies.override(real, fake):
+            assert await client.request("get") == ["fake", "outer of fake"]
+            with bus.dependencies.override(outer, lambda: "none"):
+                assert await client.request("get") == ["fake", "none"]
+            assert await client.request("get") == ["fake", "outer of fake"]
+        with pytest.raises(ZeroDivisionError), bus.dependencies.override(real, fake):
+            raise ZeroDivisionError
+        assert await client.request("get") == ["real", "outer of real"]
+
+
+async def test_another_bus_keeps_its_own() -> None:
+    router = Router()
+
+    @router.handle("get")
+    async def get(one: Annotated[str, Depends(real)]) -> str:
+        return one
+
+    first, second = Bus(), Bus()
+    first.include(router)
+    second.include(router, prefix="v2.")
+    with first.dependencies.override(real, fake):
+        async with pair(first) as client, pair(second) as other:
+            assert await client.request("get") == "fake"
+            assert await other.request("v2.get") == "real"
+
+
+@pytest.mark.parametrize(
+    ("replacement", "text"),
+    [("fake", "functions"), (outer, "depends on itself"), (lambda id: id, "wants 'id'")],
+    ids=["no function", "itself", "unknown"],
+)
+def test_what_cannot_stand_in_is_refused(replacement: Any, text: str) -> None:
+    with pytest.raises(TypeError, match=text), Bus().dependencies.override(real, replacement):
+        raise AssertionError
+
+
+class Page:
+    """A class is a function that makes its objects."""
+
+    def __init__(self, message: Message) -> None:
+        self.subject = message.subject
+
+
+async def test_marks_of_fastapi_are_taken_too() -> None:
+    bus = Bus()
+
+    @bus.handle("get")
+    async def get(one: Annotated[str, FastapiDepends(outer)], page: Annotated[Page, FastapiDepends()]) -> list[Any]:
+        return [one, page.subject]
+
+    @bus.handle("old")
+    async def old(one: str = FastapiDepends(outer), page: Page = FastapiDepends(Page)) -> list[Any]:  # noqa: B008
+        return [one, page.subject]
+
+    async with pair(bus) as client:
+        assert await client.request("get") == ["outer of real", "get"]
+        assert await client.request("old") == ["outer of real", "old"]
+
+
+def wants_request(request: Request) -> str:
+    return str(request.url)
+
+
+def wants_header(agent: Annotated[str, Header()]) -> str:
+    return agent
+
+
+def wants_header_by_default(agent: str = Header()) -> str:
+    return agent
+
+
+def wants_body(body: dict[str, Any]) -> str:
+    return str(body)
+
+
+def wants_what_wants_request(url: Annotated[str, Depends(wants_request)]) -> str:
+    return url
+
+
+async def wants_a_blocking_bus(bus: BlockingBus) -> str:
+    return repr(bus)
+
+
+def wants_a_bus_of_the_loop(bus: Bus) -> str:
+    return repr(bus)
+
+
+async def wants_a_context_of_a_thread(ctx: BlockingContext) -> str:
+    return repr(ctx)
+
+
+async def one_of_two(other: Annotated[str, Depends(lambda: None)]) -> str:
+    return other
+
+
+async def other_of_two(one: Annotated[str, Depends(one_of_two)]) -> str:
+    return one
+
+
+one_of_two.__annotations__["other"] = Annotated[str, Depends(other_of_two)]
+
+
+@asynccontextmanager
+async def decorated() -> AsyncIterator[str]:
+    yield "x"
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (wants_request, "handler: wants_request, which it depends on, wants Request as 'request', .*no HTTP request"),
+        (wants_header, "wants Header as 'agent'"),
+        (wants_header_by_default, "wants Header as 'agent'"),
+        (wants_what_wants_request, "wants_request, which it depends on, wants Request"),
+        (wants_body, "wants 'body', which is nothing that it can be given: Context, Message"),
+        (wants_a_blocking_bus, "runs on the event loop: annotate 'bus' with polybus.Bus"),
+        (wants_a_bus_of_the_loop, "runs in a thread: annotate 'bus' with polybus.sync.BlockingBus"),
+        (wants_a_context_of_a_thread, "take polybus.Context"),
+        (one_of_two, "depends on itself, by one_of_two and other_of_two"),
+        (decorated, "leave out @contextmanager or @asynccontextmanager"),
+        ("session", "a function"),
+    ],
+)
+def test_what_a_call_does_not_have_is_told_at_registration(function: Any, text: str) -> None:
+    async def handler(one) -> None: ...  # type: ignore[no-untyped-def]
+
+    handler.__annotations__["one"] = Annotated[str, Depends(function)]
+    handler.__qualname__ = "handler"
+    with pytest.raises(TypeError, match=text):
+        Bus().handle("get")(handler)
+
+
+async def test_a_parameter_with_a_default_is_left_to_it() -> None:
+    bus = Bus()
+
+    async def limit(most: int = 10) -> int:
+        return most
+
+    async def get(most) -> int:  # type: ignore[no-untyped-def]
+        return int(most)
+
+    get.__annotations__["most"] = Annotated[int, Depends(limit)]
+    bus.handle("get")(get)
+    async with pair(bus) as client:
+        assert await client.request("get") == 10
+
+
+async def test_middleware_runs_around_all_of_it() -> None:
+    bus, diary, session, file = with_diary()
+
+    async def get(one, two) -> None:  # type: ignore[no-untyped-def]
+        diary.write("handled")
+
+    @bus.use
+    async def around(message: Message, ctx: Context, call_next: Any) -> Any:
+        diary.write("begin")
+        try:
+            return await call_next(message)
+        finally:
+            diary.write("end")
+
+    registered(bus, "get", get, session, file)
+    async with pair(bus) as client:
+        await client.request("get")
+    assert diary.lines == ["begin", *USUAL, "end"]
+
+
+def test_nothing_of_it_is_loaded_for_other_handlers() -> None:
+    code = """
+import sys
+from polybus import Bus
+bus = Bus()
+@bus.handle("get")
+async def get(body: int) -> int:
+    return body
+print(sorted({"fast_depends", "fastapi", "pydantic"} & {*sys.modules}))
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stdout == "[]\n"

@@ -1,0 +1,329 @@
+"""Spans and measurements of requests, notifications, streams and channels."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import anyio
+import pytest
+from opentelemetry.trace import StatusCode
+
+from polybus import (
+    BadRequest,
+    Bus,
+    Channel,
+    Context,
+    DeadlineExceeded,
+    Disconnected,
+    NoHandler,
+    NotFound,
+    RemoteError,
+    RequestError,
+    Retry,
+    Unavailable,
+    connect,
+)
+from polybus.errors import LocalProtocolError
+from polybus.opentelemetry import instrument
+from polybus.testing import pair
+from tests.support import eventually
+from tests.unit.opentelemetry.spans import Traces
+
+pytestmark = [pytest.mark.anyio]
+
+PROTOCOLS = ["ubre", "csb", "jrep", "uprotocol"]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_a_request_is_one_trace_over_every_protocol(protocol: str) -> None:
+    traces = Traces()
+    server, client = traces.bus(), traces.bus()
+
+    @server.handle("user.get")
+    async def get(n: int) -> int:
+        return await server.request("user.load", n, returns=int)
+
+    @server.handle("user.load")
+    async def load(n: int) -> int:
+        return n
+
+    async with pair(server, protocol=protocol, client=client):
+        assert await client.request("user.get", 7) == 7
+    assert traces.path() == [
+        ("user.get", "CLIENT"),
+        ("user.get", "SERVER"),
+        ("user.load", "CLIENT"),
+        ("user.load", "SERVER"),
+    ]
+    assert len({span.context.trace_id for span in traces.spans}) == 1
+    asked = traces.spans[-1]
+    assert asked.attributes is not None
+    assert dict(asked.attributes) == {
+        "rpc.system.name": "polybus",
+        "rpc.method": "user.get",
+        "rpc.response.status_code": "OK",
+        "polybus.kind": "request",
+        "polybus.protocol": protocol,
+        "server.address": asked.attributes["server.address"],
+    }
+    assert ({"rpc.system.name": "polybus", "rpc.method": "user.get", "rpc.response.status_code": "OK"}, 1) in traces.measured(
+        "rpc.server.call.duration"
+    )
+
+
+@pytest.mark.parametrize("style", ["thread", "inline"])
+async def test_what_a_plain_handler_asks_is_a_child_of_its_span(style: str) -> None:
+    traces = Traces()
+    server, client = traces.bus(), traces.bus()
+
+    @server.handle("outer", inline=style == "inline")
+    def outer(ctx: Context) -> int:
+        reply = ctx.bus.request("inner", 1)
+        return int(reply) if style == "thread" else 1
+
+    @server.handle("inner")
+    async def inner(n: int) -> int:
+        return n
+
+    async with pair(server, client=client):
+        assert await client.request("outer") == 1
+        await eventually(lambda: len(traces.spans) == 4)
+    assert traces.path() == [("outer", "CLIENT"), ("outer", "SERVER"), ("inner", "CLIENT"), ("inner", "SERVER")]
+
+
+async def test_a_refusal_is_an_error_of_the_client_and_a_failure_is_one_of_both() -> None:
+    traces = Traces()
+    server, client = traces.bus(), traces.bus()
+
+    @server.handle("refuse")
+    async def refuse() -> None:
+        raise NotFound("no such user")
+
+    @server.handle("fail")
+    async def fail() -> None:
+        raise ValueError("secret")
+
+    async with pair(server, client=client):
+        with pytest.raises(NotFound):
+            await client.request("refuse")
+        with pytest.raises(RemoteError):
+            await client.request("fail")
+        with pytest.raises(NoHandler):
+            await client.request("nothing")
+    for name, kind, status, code in [
+        ("refuse", "SERVER", StatusCode.UNSET, "NOT_FOUND"),
+        ("refuse", "CLIENT", StatusCode.ERROR, "NOT_FOUND"),
+        ("fail", "SERVER", StatusCode.ERROR, "INTERNAL"),
+        ("fail", "CLIENT", StatusCode.ERROR, "INTERNAL"),
+        ("nothing", "CLIENT", StatusCode.ERROR, "UNIMPLEMENTED"),
+    ]:
+        span = traces.span(name, kind)
+        assert span.attributes is not None
+        assert (span.status.status_code, span.attributes["rpc.response.status_code"]) == (status, code), (name, kind)
+    failed = traces.span("fail", "SERVER")
+    assert failed.attributes is not None
+    assert failed.attributes["error.type"] == "ValueError"
+    assert [event.name for event in failed.events] == ["exception"]
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "fault"),
+    [
+        (ExceptionGroup("of a task group", [NotFound("no such user")]), "NOT_FOUND", None),
+        (DeadlineExceeded("elsewhere"), "INTERNAL", "DeadlineExceeded"),
+        (Disconnected("elsewhere"), "INTERNAL", "Disconnected"),
+        (Unavailable("not yet"), "UNAVAILABLE", "UNAVAILABLE"),
+        (None, "INTERNAL", "INTERNAL"),
+    ],
+)
+async def test_a_server_span_has_the_code_that_the_asker_is_told(
+    raised: Exception | None, code: str, fault: str | None
+) -> None:
+    traces = Traces()
+    server, client = traces.bus(), traces.bus()
+
+    @server.handle("fail")
+    async def fail() -> None:
+        if raised is not None:
+            raise raised
+        await server.peers[0].request("nothing")  # its NoHandler falls through
+
+    async with pair(server, client=client):
+        with pytest.raises(RequestError) as caught:
+            await client.request("fail")
+    assert caught.value.code.name == code
+    asked, handled = traces.span("fail", "CLIENT"), traces.span("fail", "SERVER")
+    for span, error_type in ((asked, code), (handled, fault)):
+        assert span.attributes is not None
+        assert (span.attributes["rpc.response.status_code"], span.attributes.get("error.type")) == (code, error_type)
+        assert span.status.status_code is (StatusCode.UNSET if error_type is None else StatusCode.ERROR)
+    measured = [facts for facts, _ in traces.measured("rpc.server.call.duration")]
+    assert [(facts["rpc.response.status_code"], facts.get("error.type")) for facts in measured] == [(code, fault)]
+
+
+async def test_requests_that_are_not_answered_end_their_spans(anyio_backend: object) -> None:
+    traces = Traces()
+    server, client = Bus(), traces.bus()
+    begun = anyio.Event()
+
+    @server.handle("wait")
+    async def wait() -> None:
+        begun.set()
+        await anyio.sleep_forever()
+
+    async with pair(server, client=client):
+        with pytest.raises(DeadlineExceeded):
+            await client.request("wait", timeout=0.01)
+        with anyio.CancelScope() as scope:
+            reply = client.request("wait")
+            scope.cancel()
+            await reply
+        lost = client.request("wait")
+        await begun.wait()
+        await server.aclose()
+        with pytest.raises(Disconnected):
+            await lost
+    codes = [span.attributes["rpc.response.status_code"] for span in traces.spans if span.attributes is not None]
+    assert codes == ["DEADLINE_EXCEEDED", "CANCELLED", "UNAVAILABLE"]
+
+
+async def test_a_request_that_cannot_be_sent_has_a_span_that_says_so() -> None:
+    traces = Traces()
+    client = traces.bus()
+    async with pair(Bus(), client=client):
+        peer = client.peers[0]
+        await peer.aclose()
+        with pytest.raises(Disconnected):
+            await peer.request("user.get")
+    span = traces.span("user.get")
+    assert span.attributes is not None
+    assert span.attributes["error.type"] == "Disconnected"
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_a_stream_is_one_span_with_its_counts(protocol: str) -> None:
+    traces = Traces()
+    server, client = traces.bus(), traces.bus()
+
+    @server.handle("count")
+    async def count(most: int) -> AsyncIterator[int]:
+        for number in range(most):
+            yield number
+
+    async with pair(server, protocol=protocol, client=client), client.stream("count", 3) as numbers:
+        assert [number async for number in numbers] == [0, 1, 2]
+    assert traces.path() == [("count", "CLIENT"), ("count", "SERVER")]
+    span = traces.span("count", "CLIENT")
+    assert span.attributes is not None
+    assert span.attributes["polybus.kind"] == "stream"
+    assert (span.attributes["polybus.items.sent"], span.attributes["polybus.items.received"]) == (0, 3)
+
+
+@pytest.mark.parametrize("own", [False, True])
+async def test_a_channel_is_one_span_with_its_counts_to_oneself_too(own: bool) -> None:
+    traces = Traces()
+    server, client = traces.bus(), traces.bus()
+
+    @server.handle("echo")
+    async def echo(channel: Channel[int, int]) -> None:
+        async for number in channel:
+            await channel.send(number)
+
+    async with pair(server, client=client), (server if own else client).channel("echo") as channel:
+        await channel.send(1)
+        assert await channel.receive() == 1
+        await channel.send_eof()
+    assert traces.path() == [("echo", "CLIENT"), ("echo", "SERVER")]
+    span = traces.span("echo", "CLIENT")
+    assert span.attributes is not None
+    assert span.attributes["polybus.kind"] == "channel"
+    assert (span.attributes["polybus.items.sent"], span.attributes["polybus.items.received"]) == (1, 1)
+
+
+async def test_a_notification_is_a_client_and_a_server_span() -> None:
+    traces = Traces()
+    server, client = traces.bus(), traces.bus()
+    told: list[int] = []
+
+    @server.handle("tell")
+    async def tell(n: int) -> None:
+        told.append(n)
+
+    async with pair(server, client=client):
+        await client.notify("tell", 1)
+        await server.notify("tell", 2)
+        await eventually(lambda: len(told) == 2)
+    await eventually(lambda: len(traces.spans) == 4)
+    assert sorted((span.name, span.kind.name) for span in traces.spans) == [("tell", "CLIENT")] * 2 + [("tell", "SERVER")] * 2
+
+
+async def test_a_method_is_the_registered_pattern_and_of_a_client_one_of_a_thousand() -> None:
+    traces = Traces()
+    client = traces.bus()
+    async with pair(Bus(), client=client):
+        for number in range(1010):
+            with pytest.raises(NoHandler):
+                await client.request(f"user.{number}")
+    methods = {attributes["rpc.method"] for attributes, _ in traces.measured("rpc.client.call.duration")}
+    assert len(methods) == 1001 and "_OTHER" in methods
+    assert [span.name for span in traces.spans].count("polybus") == 10
+
+
+async def test_each_attempt_of_a_retried_request_is_a_child_of_the_span_around_the_call() -> None:
+    traces = Traces()
+    server, client = traces.bus(), traces.bus()
+    asked: list[int] = []
+
+    @server.handle("work")
+    async def work() -> int:
+        asked.append(1)
+        if len(asked) < 3:
+            raise Unavailable("not yet")
+        return len(asked)
+
+    async with pair(server, client=client):
+        with traces.tracers.get_tracer("test").start_as_current_span("around") as around:
+            assert await client.request("work", retry=Retry(backoff=0)) == 3
+    attempts = [span for span in traces.spans if span.kind.name == "CLIENT"]
+    assert [span.parent.span_id if span.parent is not None else None for span in attempts] == [
+        around.get_span_context().span_id
+    ] * 3
+
+
+async def test_a_bus_is_instrumented_once() -> None:
+    traces = Traces()
+    with pytest.raises(LocalProtocolError, match="already"):
+        instrument(traces.bus())
+    with pytest.raises(TypeError, match="bus="):
+        instrument("bus")  # type: ignore[arg-type]
+
+
+async def test_a_misfit_is_the_clients_mistake() -> None:
+    traces = Traces()
+    server, client = traces.bus(), traces.bus()
+
+    @server.handle("double")
+    async def double(n: int) -> int:
+        return 2 * n
+
+    async with pair(server, client=client):
+        with pytest.raises(BadRequest):
+            await client.request("double", "two")
+    assert traces.span("double", "SERVER").status.status_code is StatusCode.UNSET
+
+
+async def test_the_first_request_over_a_real_connection_carries_the_context() -> None:
+    traces = Traces()
+    server, client = traces.bus(), traces.bus()
+
+    @server.handle("ping")
+    async def ping() -> str:
+        return "pong"
+
+    async with server.serve("ubre+tcp://127.0.0.1:0") as listener, connect(listener.url, bus=client):
+        assert await client.request("ping") == "pong"
+        port = int(listener.url.rpartition(":")[2])
+    assert traces.path() == [("ping", "CLIENT"), ("ping", "SERVER")]
+    span = traces.span("ping", "CLIENT")
+    assert span.attributes is not None
+    assert (span.attributes["server.address"], span.attributes["server.port"]) == ("127.0.0.1", port)

@@ -1,0 +1,118 @@
+"""What a program has named before its event loop runs is loaded by then: nothing is imported while others wait."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import BOUND, free_port
+
+pytestmark = pytest.mark.own_interpreter
+
+ENTITY = "entity=//plant.example/tanks/1"
+WIRES = [
+    *(f"{protocol}+{transport}://" for protocol in ("ubre", "csb", "jrep") for transport in ("tcp", "ws", "unix", "memory")),
+    *(f"uprotocol+{transport}://?{ENTITY}" for transport in ("tcp", "ws", "unix", "memory")),
+    f"uprotocol+tcp://?{ENTITY}&format=protobuf",
+    "ubre+tcp://?format=binary",
+    "jrep+http://?channel=poll",
+    "jrep+http://?channel=events",
+    "jrep+http://?channel=websocket",
+    f"uprotocol+http://?{ENTITY}",
+]
+PROGRAM = """
+import json
+import sys
+
+import anyio
+
+from polybus import Bus, connect
+
+server_url, client_url, backend = sys.argv[1:]
+subject = 0x00010001 if server_url.startswith("csb") else "echo"
+bus = Bus()
+
+
+@bus.handle(subject)
+async def echo(body: object) -> object:
+    return body
+
+
+async def main() -> None:
+    await anyio.sleep(0)
+    before = set(sys.modules)
+    async with server:
+        async with client as peer:
+            assert await peer.request(subject, "x", timeout=30) == "x"
+    print(json.dumps(sorted(set(sys.modules) - before)))
+
+
+server, client = bus.serve(server_url), connect(client_url)
+anyio.run(main, backend=backend)
+"""
+
+
+def urls_of(wire: str, folder: Path) -> tuple[str, str]:
+    """Of a server and its client."""
+    scheme, _, query = wire.partition("://")
+    transport = scheme.partition("+")[2]
+    if transport == "unix":
+        address = str(folder / "s.sock")
+    elif transport == "memory":
+        address = "plant"
+    else:
+        address = f"127.0.0.1:{free_port()}{'' if transport == 'tcp' else '/bus'}"
+    served = "" if "channel=" in query else query
+    return f"{scheme}://{address}{served}", f"{scheme}://{address}{query}"
+
+
+# hypercorn, which serves HTTP on trio, is loaded by the listener: before it, nobody knows on which loop it will be.
+CASES = [(wire, backend) for wire in WIRES for backend in ("asyncio", "trio") if (backend, "+http" in wire) != ("trio", True)]
+
+
+@pytest.mark.parametrize(("wire", "backend"), CASES)
+def test_the_first_connection_of_a_wire_that_was_named_imports_nothing(wire: str, backend: str, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    done = subprocess.run(
+        [sys.executable, str(program), *urls_of(wire, tmp_path), backend],
+        capture_output=True, text=True, timeout=BOUND, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == []
+
+
+SERVED = """
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+
+import polybus
+
+
+@asynccontextmanager
+async def lifespan(bus: polybus.Bus) -> AsyncIterator[None]:
+    print("polybus.transports.websocket" in sys.modules, "polybus.transports._stream.listen" in sys.modules)
+    yield
+
+
+polybus.run(polybus.Bus(lifespan=lifespan), *sys.argv[1:])
+"""
+
+
+def test_run_loads_what_its_urls_name_before_the_bus_starts(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(SERVED)
+    command = [sys.executable, str(program), "ubre+ws://127.0.0.1:0/bus"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == "True True\n"
+        finally:
+            process.kill()

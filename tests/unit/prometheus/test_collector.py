@@ -1,0 +1,298 @@
+"""The collector of a bus, read by the library's own parser."""
+
+import random
+import string
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+import anyio.from_thread
+import anyio.to_thread
+import pytest
+from attrs import fields
+from prometheus_client import CollectorRegistry, Metric, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from polybus import Bus, Channel, Context, LocalProtocolError, Message, NotFound, RequestError
+from polybus.prometheus import Durations, collector
+from polybus.prometheus.families import help_texts
+from polybus.stats import Stats
+from polybus.testing import pair
+from tests.support import eventually
+
+pytestmark = [pytest.mark.anyio, pytest.mark.native]
+
+BY_SUBJECT = "polybus_handler_duration_seconds"
+OUTCOMES = "polybus_handler_outcomes"
+
+
+def registry_of(bus: Bus) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    registry.register(collector(bus))
+    return registry
+
+
+def families_of(bus: Bus) -> dict[str, Metric]:
+    """What a scrape of a bus reads."""
+    text = generate_latest(registry_of(bus)).decode()
+    found = list(text_string_to_metric_families(text))
+    assert len({family.name for family in found}) == len(found)
+    return {family.name: family for family in found}
+
+
+def value(bus: Bus, name: str, **labels: str) -> float | None:
+    return registry_of(bus).get_sample_value(name, labels)
+
+
+def test_each_count_of_the_stats_is_a_metric_with_the_text_of_its_docstring() -> None:
+    bus = Bus()
+    found = families_of(bus)
+    texts = help_texts(Stats)
+    assert set(texts) == {field.name for field in fields(Stats)}
+    documentation = [family.documentation for family in found.values()]
+    assert [text for text in texts.values() if text not in documentation] == []
+    gauges = {name for name, family in found.items() if family.type == "gauge"}
+    assert gauges == {
+        "polybus_links",
+        "polybus_peers",
+        "polybus_requests_pending",
+        "polybus_requests_running",
+        "polybus_requests_waiting",
+        "polybus_messages_queued",
+        "polybus_publications_unread",
+    }
+    counters = [sample.name for family in found.values() if family.type == "counter" for sample in family.samples]
+    assert counters
+    assert all(name.endswith("_total") for name in counters)
+
+
+async def test_a_scrape_shows_what_the_bus_has_counted() -> None:
+    bus = Bus()
+
+    @bus.handle("add")
+    async def add(pair: list[int]) -> int:
+        return sum(pair)
+
+    @bus.handle("fail")
+    async def fail(body: Any) -> None:
+        raise ZeroDivisionError
+
+    async with pair(bus) as client:
+        for _ in range(3):
+            await client.request("add", [1, 2])
+        with pytest.raises(RequestError):
+            await client.request("fail")
+        stats = bus.stats()
+        assert value(bus, "polybus_messages_received_total") == stats.received > 3
+        assert value(bus, "polybus_messages_sent_total") == stats.sent > 3
+        assert value(bus, "polybus_handlers_failed_total") == 1
+        assert value(bus, "polybus_peers") == 1
+    assert value(bus, "polybus_peers") == 0
+
+
+async def test_handlers_are_not_timed_unless_the_bus_is_told_to() -> None:
+    bus = Bus()
+
+    @bus.handle("add")
+    async def add(pair: list[int]) -> int:
+        return sum(pair)
+
+    async with pair(bus) as client:
+        await client.request("add", [1, 2])
+    assert not any(BY_SUBJECT in name for name in families_of(bus))
+
+
+def counts_of(bus: Bus) -> dict[tuple[str, str], float]:
+    """Calls of handlers that have ended, by kind and subject."""
+    samples = families_of(bus)[BY_SUBJECT].samples
+    return {(s.labels["kind"], s.labels["subject"]): s.value for s in samples if s.name.endswith("_count")}
+
+
+def timed_bus() -> Bus:
+    bus = Bus()
+    bus.use(Durations((0.5, 60)))
+
+    @bus.handle("async")
+    async def an_async_one(body: Any) -> int:
+        return 1
+
+    @bus.handle("thread")
+    def one_in_a_thread(body: Any) -> int:
+        return 1
+
+    @bus.handle("inline", inline=True)
+    def an_inline_one(body: Any) -> int:
+        return 1
+
+    @bus.handle("stream")
+    async def a_stream(body: Any) -> AsyncIterator[int]:
+        yield 1
+        yield 2
+
+    @bus.handle("channel")
+    async def a_channel(channel: Channel[int, int]) -> None:
+        async for number in channel:
+            await channel.send(number)
+
+    @bus.on("news.{day}")
+    async def on_news(day: str, body: Any) -> None:
+        if body == "bad":
+            raise ZeroDivisionError
+
+    @bus.handle("refuse")
+    async def refuse(body: str) -> None:
+        if body == "not found":
+            raise NotFound("nowhere")
+        if body == "in a group":
+            raise ExceptionGroup("of a task group", [NotFound("nowhere")])
+        if body == "of another":
+            await bus.peers[0].request("nothing")
+        raise ZeroDivisionError
+
+    @bus.handle("endless")
+    async def endless(body: Any) -> AsyncIterator[int]:
+        while True:
+            yield 1
+
+    return bus
+
+
+async def test_each_style_of_handler_is_timed_under_its_registered_subject() -> None:
+    bus = timed_bus()
+    async with pair(bus) as client:
+        for subject in ("async", "thread", "inline"):
+            await client.request(subject, 1)
+        await client.notify("async", 1)
+        async with client.stream("stream", 1) as items:
+            assert [item async for item in items] == [1, 2]
+        async with client.channel("channel") as channel:
+            await channel.send(1)
+            assert await anext(channel) == 1
+            await channel.send_eof()
+            assert [item async for item in channel] == []
+        await client.publish("news.monday", "good")
+        expected = {
+            ("request", "async"): 2,  # UBRE has no notifications: they come as requests
+            ("request", "thread"): 1,
+            ("request", "inline"): 1,
+            ("stream", "stream"): 1,
+            ("channel", "channel"): 1,
+            ("publish", "news.{day}"): 1,
+        }
+        await eventually(lambda: counts_of(bus) == expected)
+        for kind, subject in expected:
+            assert value(bus, f"{BY_SUBJECT}_bucket", kind=kind, subject=subject, le="+Inf") == expected[kind, subject]
+            assert value(bus, f"{BY_SUBJECT}_bucket", kind=kind, subject=subject, le="60.0") == expected[kind, subject]
+            seconds = value(bus, f"{BY_SUBJECT}_sum", kind=kind, subject=subject)
+            assert seconds is not None
+            assert 0 < seconds < 60
+
+
+async def test_a_channel_of_a_bus_to_itself_is_a_channel() -> None:
+    bus = timed_bus()
+    async with bus, bus.channel("channel") as channel:
+        await channel.send_eof()
+        assert [item async for item in channel] == []
+    assert counts_of(bus) == {("channel", "channel"): 1}
+
+
+async def test_outcomes_are_counted_by_the_code_that_the_asker_is_told() -> None:
+    bus = timed_bus()
+    async with pair(bus) as client:
+        await client.request("async", 1)
+        told = []
+        for body in ("not found", "in a group", "of another", "other", 5):
+            with pytest.raises(RequestError) as caught:
+                await client.request("refuse", body)
+            told.append(caught.value.code.name)
+        assert told == ["NOT_FOUND", "NOT_FOUND", "INTERNAL", "INTERNAL", "INVALID_ARGUMENT"]
+        await client.publish("news.monday", "bad")
+        await eventually(lambda: bus.stats().failed == 3)
+        async with client.stream("endless", 1) as items:
+            await anext(items)
+        await eventually(lambda: counts_of(bus).get(("stream", "endless")))
+    found = {(s.labels["subject"], s.labels["code"]): s.value for s in families_of(bus)[OUTCOMES].samples}
+    assert found["async", "OK"] == 1
+    assert found["endless", "CANCELLED"] == 1
+    assert found["refuse", "NOT_FOUND"] == 2
+    assert found["refuse", "INTERNAL"] == 2
+    assert found["refuse", "INVALID_ARGUMENT"] == 1  # what does not fit never reaches the function
+    assert found["news.{day}", "INTERNAL"] == 1
+
+
+async def test_random_subjects_make_no_more_series() -> None:
+    bus = timed_bus()
+    chance = random.Random(19)
+    async with pair(bus) as client:
+        await client.publish("news.monday", "good")
+        await eventually(lambda: value(bus, f"{BY_SUBJECT}_count", kind="publish", subject="news.{day}") == 1)
+        before = sum(len(family.samples) for family in families_of(bus).values())
+        for _ in range(300):
+            word = "".join(chance.choices(string.ascii_letters, k=12))
+            await client.publish(f"news.{word}", "good")
+            with pytest.raises(RequestError):
+                await client.request(f"{word}.get", 1)
+        await eventually(lambda: value(bus, f"{BY_SUBJECT}_count", kind="publish", subject="news.{day}") == 301)
+        assert sum(len(family.samples) for family in families_of(bus).values()) == before
+
+
+async def test_a_middleware_is_told_the_pattern_of_its_handler() -> None:
+    bus, seen = Bus(), []
+
+    @bus.use
+    async def note(message: Message, ctx: Context, call_next: Any) -> Any:
+        seen.append((message.subject, ctx.pattern))
+        return await call_next(message)
+
+    @bus.on("news.*")
+    async def on_news(body: Any, ctx: Context) -> None:
+        seen.append((ctx.message.subject, ctx.pattern))
+
+    async with pair(bus) as client:
+        await client.publish("news.today", 1)
+        await eventually(lambda: len(seen) == 2)
+    assert seen == [("news.today", "news.*")] * 2
+
+
+@pytest.mark.parametrize("buckets", [(), (1, 1), (2, 1), (float("nan"),)])
+def test_buckets_that_do_not_rise_are_refused(buckets: Any) -> None:
+    with pytest.raises(ValueError, match="that rise"):
+        Durations(buckets)
+
+
+def test_buckets_are_numbers() -> None:
+    with pytest.raises(TypeError, match="seconds"):
+        Durations(["fast"])  # type: ignore[list-item]
+
+
+def test_only_a_bus_has_a_collector() -> None:
+    with pytest.raises(TypeError, match=r"collector\(bus\)"):
+        collector("bus")  # type: ignore[arg-type]
+
+
+async def test_another_thread_may_ask_while_the_bus_runs() -> None:
+    bus = timed_bus()
+    async with pair(bus) as client:
+        await client.request("async", 1)
+        text = await anyio.to_thread.run_sync(lambda: generate_latest(registry_of(bus)).decode())
+    assert "polybus_peers 1.0" in text
+
+
+async def test_another_thread_is_told_when_the_event_loop_is_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polybus.prometheus.bus_collector._PATIENCE", 0.02)
+    failures: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            list(collector(bus).collect())
+        except BaseException as error:
+            failures.append(error)
+
+    bus = Bus()
+    async with bus:
+        thread = threading.Thread(target=ask)
+        thread.start()
+        thread.join(10)  # in the event loop
+    assert isinstance(failures[0], LocalProtocolError)
+    assert "something blocks it" in str(failures[0])

@@ -1,0 +1,99 @@
+"""The dashboard of `examples/grafana`: by the schema of Grafana's own SDK, and by what a scrape really has."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import combinations
+from typing import Any
+
+import pytest
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.dashboard import Dashboard
+from prometheus_client.parser import text_string_to_metric_families
+
+from polybus import Bus
+from polybus.prometheus import Durations
+from polybus.prometheus.scraping import node_text, with_workers
+from polybus.testing import pair
+
+from .dashboard import FILE, dashboard, expressions, panels_of
+
+pytestmark = pytest.mark.native
+
+NAME = re.compile(r"\b(?:polybus|process)_\w+")
+
+
+def lost(given: Any, kept: Any, path: str = "") -> list[str]:
+    """What of a document is not, or not so, in another one."""
+    if isinstance(given, dict) and isinstance(kept, dict):
+        return [found for key in given for found in lost(given[key], kept.get(key, "nothing"), f"{path}/{key}")]
+    if isinstance(given, list) and isinstance(kept, list) and len(given) == len(kept):
+        return [found for index, one in enumerate(given) for found in lost(one, kept[index], f"{path}/{index}")]
+    return [] if given == kept else [path]
+
+
+def understood(document: Any) -> Any:
+    """The same as Grafana's schema has it: a member that it does not know is not there."""
+    return json.loads(JSONEncoder().encode(Dashboard.from_json(document)))
+
+
+def test_each_member_is_one_that_grafana_knows() -> None:
+    assert lost(dashboard(), understood(dashboard())) == []
+
+
+@pytest.mark.parametrize("part", ["title", "gridPos", "fieldConfig", "targets"])
+def test_a_member_with_another_name_is_found(part: str) -> None:
+    document = dashboard()
+    panel = next(panel for panel in document["panels"] if panel["type"] == "timeseries")
+    panel[f"{part}s"] = panel.pop(part)
+    assert lost(document, understood(document)) != []
+
+
+def test_panels_do_not_overlap_and_stay_within_the_page() -> None:
+    places = {panel["id"]: panel["gridPos"] for panel in panels_of(dashboard())}
+    assert len(places) == len(panels_of(dashboard())) > 15
+    assert all(0 <= place["x"] and place["x"] + place["w"] <= 24 and place["h"] > 0 for place in places.values())
+    for one, other in combinations(places.values(), 2):
+        beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
+        below = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
+        assert beside or below, (one, other)
+
+
+def test_each_panel_says_what_it_shows() -> None:
+    shown = [panel for panel in panels_of(dashboard()) if panel["type"] != "row"]
+    assert all(panel["title"] and panel["description"].endswith(".") for panel in shown)
+    assert len({panel["title"] for panel in shown}) == len(shown)
+
+
+@pytest.mark.anyio
+async def test_each_query_names_metrics_that_a_scrape_has() -> None:
+    bus = Bus()
+    bus.use(Durations())
+
+    @bus.handle("echo")
+    async def echo(body: Any) -> Any:
+        return body
+
+    async with pair(bus) as client:
+        await client.request("echo", 1)
+        text = with_workers(node_text(bus, "here:1"), {"worker 1": "ready"}, 0)
+    known = {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
+    used = {name for query in expressions(dashboard()) for name in NAME.findall(query)}
+    assert used - known - {"polybus_nodes"} == set()
+    assert {name for name in known if name.startswith("polybus_")} - used == {
+        "polybus_handler_duration_seconds_count",
+        "polybus_handler_duration_seconds_sum",
+    }
+
+
+def test_rates_are_of_counters_and_sums_of_gauges() -> None:
+    for query in expressions(dashboard()):
+        for name in re.findall(r"(?:rate|increase)\((\w+)", query):
+            assert name.endswith(("_total", "_bucket")), query
+        for name in re.findall(r"sum(?: by \([^)]*\) )?\(((?:polybus|process)_\w+)", query):
+            assert not name.endswith(("_total", "_bucket")), query
+
+
+def test_it_is_written_as_json_writes_it() -> None:
+    assert FILE.read_text() == json.dumps(dashboard(), indent=2) + "\n"

@@ -1,0 +1,113 @@
+"""Checks of JSON bodies that are made on bytes: how deep they are nested, and numbers that JSON has not."""
+
+import dataclasses
+import json
+import math
+from typing import Any
+
+import attrs
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polybus import EncodeError
+from polybus.body import JSON, JsonFormat, check_depth, check_json
+
+_TEXTS = st.text(st.sampled_from('[]{}"\\,:\nnullé'), max_size=6)
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | _TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_TEXTS, inner, max_size=3),
+    max_leaves=20,
+)
+
+
+def depth_of(value: Any) -> int:
+    if isinstance(value, dict):
+        value = list(value.values())
+    return 1 + max(map(depth_of, value), default=0) if isinstance(value, list) else 0
+
+
+@given(_VALUES, st.integers(0, 20), st.booleans(), st.booleans())
+def test_a_body_is_too_deep_from_one_level_more_than_the_limit_on(
+    value: Any, around: int, ascii_only: bool, spaced: bool
+) -> None:
+    for level in range(around):
+        value = {"]": value} if level % 3 == 0 else ["[", value]
+    text = json.dumps(value, ensure_ascii=ascii_only, indent=1 if spaced else None).encode()
+    depth = depth_of(value)
+    check_depth(text, depth)
+    check_json(text, depth)
+    if depth:
+        with pytest.raises(EncodeError, match=f"deeper than {depth - 1} levels"):
+            check_depth(text, depth - 1)
+
+
+@given(st.binary(max_size=60) | st.lists(st.sampled_from([b"[", b"]", b"{", b"}", b'"', b"\\", b"x"])).map(b"".join))
+def test_the_depth_of_what_is_no_json_is_no_failure_of_ours(data: bytes) -> None:
+    check_depth(data, len(data))
+    try:
+        check_json(data, 0)
+    except (ValueError, EncodeError):
+        pass
+
+
+@pytest.mark.parametrize("size", [100, 10_000], ids=["short", "long"])
+@pytest.mark.parametrize("brackets", ["[]", '{"a":}'], ids=["arrays", "objects"])
+def test_many_brackets_beside_each_other_are_not_deep(size: int, brackets: str) -> None:
+    flat = ("[" + ",".join(["[]"] * size) + "]").encode()
+    check_json(flat, 2)
+    with pytest.raises(EncodeError):
+        check_json(flat, 1)
+    opening, closing = brackets[:-1], brackets[-1]
+    deep = (opening * size + "1" + closing * size).encode()
+    check_json(deep, size)
+    with pytest.raises(EncodeError):
+        check_json(deep, size - 1)
+
+
+@attrs.define
+class Attrs:
+    price: float
+
+
+@dataclasses.dataclass
+class Data:
+    price: float
+
+
+class Struct(msgspec.Struct):
+    price: float
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize(
+    ("make", "path"),
+    [
+        (lambda number: number, "$"),
+        (lambda number: [None, number], "$[1]"),
+        (lambda number: (None, [number]), "$[1][0]"),
+        (lambda number: {"a": None, "b": {"c": [1.5, number]}}, "$.b.c[1]"),
+        (lambda number: [Attrs(1.0), Attrs(number)], "$[1].price"),
+        (lambda number: [Data(1.0), Data(number)], "$[1].price"),
+        (lambda number: [Struct(1.0), Struct(number)], "$[1].price"),
+        (
+            lambda number: {"text": "x" * 1000, "rows": [{"id": 1, "price": None}] * 300 + [{"id": 2, "price": number}]},
+            "$.rows[300].price",
+        ),
+    ],
+)
+def test_a_number_that_json_has_not_is_refused_with_its_path(make: Any, path: str, number: float) -> None:
+    with pytest.raises(EncodeError) as refused:
+        JSON.encode(make(number))
+    assert refused.value.path == path
+    assert JSON.decode(JSON.encode(make(2.5))) is not None
+
+
+def test_a_body_that_is_too_deep_is_not_written() -> None:
+    value: Any = []
+    for _ in range(9):
+        value = [value] * 2
+    JsonFormat(10).encode(value)
+    with pytest.raises(EncodeError, match="deeper than 9 levels"):
+        JsonFormat(9).encode(value)

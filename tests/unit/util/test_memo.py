@@ -1,0 +1,32 @@
+"""A bounded memory of what was made of keys."""
+
+import pytest
+
+from polybus._util.memo import Memo
+
+
+def test_a_value_is_made_once_as_long_as_it_is_remembered() -> None:
+    made: list[str] = []
+
+    def upper(key: str) -> str:
+        made.append(key)
+        return key.upper()
+
+    memo = Memo(upper)
+    assert [memo["a"], memo["b"], memo["a"]] == ["A", "B", "A"]
+    assert made == ["a", "b"]
+
+
+def test_a_full_memory_is_emptied() -> None:
+    memo = Memo(str, 3)
+    for key in range(100):
+        assert memo[key] == str(key)
+        assert len(memo) <= 3
+
+
+def test_what_cannot_be_made_is_raised_and_not_remembered() -> None:
+    memo = Memo(int)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="invalid literal"):
+            memo["no number"]
+    assert not memo
