@@ -39,7 +39,7 @@ def test_the_programs_about_spark_run(
     by_outcome, slow, errors, counted = printed
     assert by_outcome.count("tank.get") == 2
     latencies = [float(found) for found in re.findall(r"\|tank\.get\|\s*([0-9.]+)", slow)]
-    assert sum(latency >= 200 for latency in latencies) == 3, "those that waited for 200 ms; a busy machine adds to them"
+    assert latencies[2] >= 200, "three have waited for 200 ms; a busy machine adds to them, and to the others"
     assert latencies == sorted(latencies, reverse=True)
     assert errors.count("NOT_FOUND") == 2
     assert "32 frames, 0 late" in counted
