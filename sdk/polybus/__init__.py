@@ -14,6 +14,7 @@ from ._bus.cluster import Cluster, Node, Survey
 from ._bus.connect import connect
 from ._bus.remote_peer import RemotePeer, User
 from ._bus.runner import run
+from ._bus.store import Store
 from ._core.context import Context
 from ._core.executor import CallNext, HandlerExecutor, Middleware
 from ._core.outgoing import Outcome, OutgoingHook
@@ -63,6 +64,7 @@ __all__ = [
     "Route",
     "Router",
     "Stats",
+    "Store",
     "Subject",
     "Subscription",
     "Survey",

@@ -50,6 +50,7 @@ from .links import has_gone
 from .parts import BusParts
 from .recording import Recording
 from .remote_peer import RemotePeer, User
+from .store import check_publication_id
 
 if TYPE_CHECKING:
     import ssl
@@ -478,6 +479,7 @@ class Bus(Router):
         headers: Mapping[str, str] | None = ...,
         to: AnyPeer | Iterable[AnyPeer] | None = ...,
         timeout: float = ...,
+        id: str | None = ...,
     ) -> None: ...
     @overload
     async def publish(
@@ -488,6 +490,7 @@ class Bus(Router):
         headers: Mapping[str, str] | None = ...,
         to: AnyPeer | Iterable[AnyPeer] | None = ...,
         timeout: float = ...,
+        id: str | None = ...,
     ) -> None: ...
     async def publish(
         self,
@@ -497,19 +500,22 @@ class Bus(Router):
         headers: Mapping[str, str] | None = None,
         to: AnyPeer | Iterable[AnyPeer] | None = None,
         timeout: float = 30.0,
+        id: str | None = None,
     ) -> None:
         """Publish: every matching subscription gets it once, the bus's own and those of every linked peer.
 
         On links that this bus opened it is always sent. When this returns, it has been handed to the transports or waits in an
-        outbox: that is no receipt.
+        outbox: that is no receipt. What a `Store` of the cluster keeps is stored when this returns.
 
         Args:
-            to: One peer or several: only they get it; an empty list is none.
-            timeout: Seconds to wait for room, and to live in the outbox of a link that is down.
+            to: One peer or several: only they get it, and no store keeps it; an empty list is none.
+            timeout: Seconds to wait for room, to live in the outbox of a link that is down, and until it is stored.
+            id: Of a publication that a `Store` keeps: it is stored once, however often it is published under this id.
 
         Raises:
             EncodeError: The body cannot be written.
-            QueueFull: No room in time, in some queue or outbox; the others got it.
+            QueueFull: No room in time, in some queue or outbox, or in the store; the others got it.
+            DeadlineExceeded: The engine has not said in time that it is stored: it may be, and may not.
             Disconnected: A peer of `to` has gone; the others got it.
             ReservedSubject, LocalProtocolError: The subject or a header is not the application's to use.
             TypeError, ValueError: `timeout`, `to` or `headers` are of a wrong type, or cannot be.
@@ -526,7 +532,8 @@ class Bus(Router):
         except TypeError:  # not hashable: `route` says what it should be
             route = publisher.route(name)
         peer = None if self._outgoing else route.only_peer
-        if to is None and headers is None and body is not None and peer is not None and (link := peer.link).flowing:
+        plain = to is None and headers is None and id is None
+        if plain and body is not None and peer is not None and (link := peer.link).flowing:
             if get_ident() != link.runtime.thread:
                 raise wrong_event_loop()
             publisher.publish_to_only_peer(route, link, body)
@@ -535,7 +542,12 @@ class Bus(Router):
         peers, gone, remote = (route.peers, None, ()) if to is None else self._links.recipients(to)
         deadline = self._services.running.time() + timeout
         checked = None if headers is None else check_headers(headers, self._services.limits.headers)
+        if id is not None:
+            check_publication_id(id)
         message = make_publication(route, name, body, checked, None if to is None else peers)
+        if id is not None or (route.stored and to is None):
+            await publisher.publish_stored(message, route, None if to is None else peers, id, deadline)
+            return
         targets = route if to is None else Targets(peers)
         await (publisher.publish_observed if self._outgoing else publisher.publish)(message, targets, deadline)
         for client in remote:
@@ -576,11 +588,14 @@ class Bus(Router):
 
         Raises:
             QueueFull: No room in some queue or outbox; the others got it.
+            LocalProtocolError: Also where a `Store` keeps the subject: that is waited for.
             Disconnected, EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `publish`.
         """
         name = subject.name if isinstance(subject, Subject) else subject
         self._services.running.check_here()
         route = self._publisher.route_of(name)
+        if route.stored and to is None:
+            raise LocalProtocolError(f"{name!r} is kept by a store, which is waited for: await bus.publish({name!r}, ...)")
         peers, gone, remote = (route.peers, None, ()) if to is None else self._links.recipients(to)
         if remote:
             raise TypeError(f"to={shown(to)}: clients of other nodes are published to by `await bus.publish(...)` alone")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeVar, overload
 from urllib.parse import unquote, urlsplit, urlunsplit
 
@@ -11,6 +11,7 @@ from attrs import field, frozen
 
 from .._peer import ports as peer_ports
 from .._validation import at_least, check_type, seconds, shown
+from .store import Store
 
 if TYPE_CHECKING:
     from .._link.link import Link
@@ -40,6 +41,17 @@ def _check_gap(cluster: Any, attribute: Any, value: object) -> None:
         raise ValueError(f"Cluster(gap={value!r:.60}): 'tell' or 'disconnect'")
 
 
+def _stores(given: Any) -> tuple[Store, ...]:
+    if isinstance(given, (str, Store)) or not isinstance(given, Iterable):
+        raise TypeError(f"Cluster(stores={shown(given)}): several stores, for example stores=[Store('orders', 'orders.>')]")
+    stores = tuple(given)
+    for store in stores:
+        check_type(store, Store, "stores", "stores=[Store('orders', 'orders.>')]")
+        if store is None or sum(other.name == store.name for other in stores) > 1:
+            raise ValueError(f"Cluster(stores={shown(given)}): one Store for each name")
+    return stores
+
+
 @frozen
 class Cluster:
     """The cluster that a bus is a node of: ``Bus(cluster=Cluster("nats+tls://nats.internal/shop"))``.
@@ -59,6 +71,8 @@ class Cluster:
             part of the drain's. 0 keeps none.
         running: Requests of the cluster that run here at once.
         waiting: Requests of the cluster that wait here for a place; one more is asked elsewhere.
+        stores: `Store`\ s of this application, which the engine makes when the bus is entered: what is published to their
+            subjects is kept. The engine needs JetStream.
 
     Raises:
         TypeError, ValueError: An argument is not what it should be.
@@ -72,6 +86,7 @@ class Cluster:
     handover: float = field(default=2.0, validator=_check_time, kw_only=True)
     running: int = field(default=64, validator=at_least(1), kw_only=True)
     waiting: int = field(default=64, validator=at_least(0), kw_only=True)
+    stores: Sequence[Store] = field(default=(), converter=_stores, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.url, str):

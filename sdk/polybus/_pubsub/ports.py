@@ -27,6 +27,17 @@ class PublicationQueue(Protocol):
     def offer(self, message: Message) -> None: ...
 
 
+class StorePort(Protocol):
+    """The stores of a cluster, as the publisher sees them: `cluster.durable.publishing`."""
+
+    def keeps(self, subject: str | int) -> bool:
+        """Tell whether publications of a subject are stored."""
+        ...
+
+    async def publish(self, message: Message, id: str | None, deadline: float) -> None:
+        """Return when the engine has stored a publication."""
+
+
 class HandlerQueue(PublicationQueue, Protocol):
     """The queue of a handler, which lasts as long as the bus runs."""
 

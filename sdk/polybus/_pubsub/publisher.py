@@ -21,7 +21,7 @@ from .._util.log_fields import log_fields
 from .._util.pattern_index import SubjectIndex
 from .._util.violation_counter import ViolationCounter
 from ..body import JSON
-from ..errors import BusError, QueueFull
+from ..errors import BusError, LocalProtocolError, QueueFull
 from ..headers import VIA
 from ..message import Kind, Message
 from .recipients import bare_peer
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .._link.send_queue import WaitingMessage
     from .._peer.peer import Peer
     from ..body import BodyFormat
-    from .ports import PublicationQueue
+    from .ports import PublicationQueue, StorePort
     from .recipients import Recipients
 
 logger: logging.Logger = logging.getLogger("polybus")
@@ -68,14 +68,21 @@ class Targets:
 class PublicationRoute(Targets):
     """The targets of the publications of one subject, and their form; remembered until a subscription changes."""
 
-    __slots__ = ("choose", "message", "only_peer")
+    __slots__ = ("choose", "message", "only_peer", "stored")
 
     def __init__(
-        self, subject: str | int, queues: tuple[PublicationQueue, ...], peers: tuple[Peer, ...], confirmed: bool
+        self,
+        subject: str | int,
+        queues: tuple[PublicationQueue, ...],
+        peers: tuple[Peer, ...],
+        confirmed: bool,
+        stored: bool = False,
     ) -> None:
         super().__init__(peers, queues)
+        self.stored: bool = stored
+        """True where the engine of the cluster says when it has stored them."""
         # The commonest case has a short way: one link, opened by this bus, whose peer reads publications, and no queue here.
-        short = confirmed and len(peers) == 1 and not queues and peers[0].link.upstream
+        short = confirmed and len(peers) == 1 and not queues and peers[0].link.upstream and not stored
         self.only_peer: Peer | None = peers[0] if short else None
         # On the short way a codec writes the message at once and nothing keeps it: one object serves for all.
         self.message: Message = Message(Kind.PUBLISH, subject)
@@ -117,6 +124,8 @@ class Publisher:
     """The clients that recent publications of other nodes of the cluster went to."""
     since_yield: int = field(default=0, init=False)
     """Publications, and copies of them, since the last `yield_to_loop`."""
+    store: StorePort | None = field(default=None, init=False)
+    """Present on a node of a cluster with stores."""
     _numbering: bool = field(default=False, init=False)
     """True while a publication is on its two ways, and may wait there."""
     _turns: deque[anyio.Event] = field(factory=deque, init=False)
@@ -138,7 +147,11 @@ class Publisher:
         recipients = self._recipients
         peers, upstream = recipients.of(subject), recipients.upstream
         route = PublicationRoute(
-            subject, self._local.match(subject), peers, confirmed=recipients.unconfirmed.keys().isdisjoint(peers)
+            subject,
+            self._local.match(subject),
+            peers,
+            confirmed=recipients.unconfirmed.keys().isdisjoint(peers),
+            stored=self.store is not None and self.store.keeps(subject),
         )
         leading = len(upstream) + sum(peer.passes_on for peer in peers if peer not in upstream)
         several = len(peers) > 1 and (self._relays.size > 0 or leading > 1)
@@ -278,6 +291,36 @@ class Publisher:
             (message, Targets(readers, targets.queues)),
             (message.with_headers(given), Targets(strangers)),
         ], departure
+
+    async def publish_stored(
+        self, message: Message, route: PublicationRoute, peers: tuple[Peer, ...] | None, id: str | None, deadline: float
+    ) -> None:
+        """Publish here and to clients at once, and return when the engine of the cluster has stored it.
+
+        Raises:
+            LocalProtocolError: No store keeps it, or it goes to some `peers` alone.
+            BusError: As `publish` and `StorePort.publish`.
+        """
+        if self.store is None or not route.stored or peers is not None:
+            raise LocalProtocolError(
+                f"publish({message.subject!r}, id={id!r}): an id is for what a store keeps, so that it is stored once; "
+                + ("leave out to=" if route.stored else "name the subject in Cluster(stores=[Store(...)])")
+            )
+        departure = depart(self._services.outgoing, message, None, self._services.limits.headers, reads_headers=True)
+        others = Targets(tuple(peer for peer in route.peers if peer.link.backbone is None), route.queues)
+        try:
+            failed: BusError | None = None
+            try:
+                await self.publish(message, others, deadline)
+            except BusError as error:  # each for itself
+                failed = error
+            await self.store.publish(message, id, deadline)
+            if failed is not None:
+                raise failed
+        except BaseException as error:
+            departure.end(error)
+            raise
+        departure.end()
 
     async def yield_to_loop(self) -> None:
         """Let others run; before anything is published, so that a caller cancelled here has published nothing."""

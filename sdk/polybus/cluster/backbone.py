@@ -14,15 +14,19 @@ import anyio
 from attrs import define, evolve, field
 
 from .._bridge.route import Route
-from .._bus.cluster import Cluster, Node, Survey
+from .._bus.cluster import VARIABLE, Cluster, Node, Survey
 from .._bus.dialer import Connecting
 from .._peer.responses import response_to, send_error
 from ..backoff import Backoff
-from ..errors import BusError, Code
+from ..errors import BusError, Code, LocalProtocolError
 from ..events import ClusterGap, NodeGone
 from ..message import Kind, Message
 from ..plugins import NodeJoined, NodeLeft, ToAll, ToClient, ToGroup, ToNode, ToUser
 from ..plugins.registry import resolve_url
+from ..protocols.nats.cluster.subjects import publication_pattern
+from .durable.jetstream import JetStream
+from .durable.publishing import StoredPublishing
+from .durable.stores import Stores, stream_members
 from .forwarding import ClientSide, ClusterSide, PeerTarget
 from .handover import ClientHandover
 from .queries import Queries
@@ -37,6 +41,10 @@ logger: logging.Logger = logging.getLogger("polybus.cluster")
 
 _BACKOFF: Final = Backoff(initial=0.05, maximum=1.0)
 _ONLINE: Final = "_polybus.online"
+_NO_ENGINE: Final = (
+    f"Cluster(stores=...): the engine of the cluster keeps them, and none is named: set {VARIABLE}, start the program with "
+    "polybus.run(bus, workers=...), or in tests enter the bus by polybus.testing.cluster(bus)"
+)
 _CUT_OFF: Final = "the cluster was cut off: read anew what may have been missed"
 
 
@@ -88,6 +96,9 @@ class Backbone:
                 found = self.options.resolved()
                 if found is not None:
                     await stack.enter_async_context(self._connecting(*found))
+                    await self._keeping(stack, found[1])
+                elif self.options.stores:
+                    raise LocalProtocolError(_NO_ENGINE)
                 try:
                     yield None if lifespan is None else await stack.enter_async_context(lifespan(bus))
                 finally:
@@ -107,6 +118,23 @@ class Backbone:
         connector = transport.connector(address)
         wait = self.options.wait
         return Connecting(self._parts, connector, adapter, (), None, None, _BACKOFF, wait, backbone=self)
+
+    async def _keeping(self, stack: AsyncExitStack, cluster: str) -> None:
+        """Have the engine make the stores, and publish to them.
+
+        Raises:
+            BusError: As `Stores.prepare`.
+        """
+        if not self.options.stores:
+            return
+        stores, publishing = Stores(JetStream(self)), StoredPublishing(self._parts.services, self)
+        for store in self.options.stores:
+            await stores.prepare(store, stream_members(store, cluster, publication_pattern(cluster)))
+            publishing.add(store)
+        publisher = self._parts.pubsub.publisher
+        publisher.store = publishing
+        publisher.routes.clear()
+        stack.callback(setattr, publisher, "store", None)
 
     def _left(self) -> None:
         self.handover.clear()

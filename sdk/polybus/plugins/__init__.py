@@ -10,7 +10,7 @@ A **transport** is one connection that carries whole frames, and calls its **rec
 """
 
 from .admission import Admission, Gate, Handshake, Identity
-from .clusters import Due, Lost, NodeJoined, NodeLeft, ToAll, ToClient, ToGroup, ToNode, ToUser
+from .clusters import Due, Lost, NodeJoined, NodeLeft, ToAll, ToClient, ToEngine, ToGroup, ToNode, ToStore, ToUser
 from .endpoints import Connector, DialOptions, Listening, ListenOptions, TransportAdapter
 from .features import (
     CodecFeatures,
@@ -87,8 +87,10 @@ __all__ = [
     "SessionFeatures",
     "ToAll",
     "ToClient",
+    "ToEngine",
     "ToGroup",
     "ToNode",
+    "ToStore",
     "ToUser",
     "Transport",
     "TransportAdapter",

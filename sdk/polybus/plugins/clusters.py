@@ -59,6 +59,22 @@ class ToClient:
 
 
 @frozen
+class ToEngine:
+    """A question to the engine itself: its subject is one of the wire."""
+
+
+@frozen
+class ToStore:
+    """A publication that the engine answers when it has stored it.
+
+    Attributes:
+        id: Of the publication: one that comes again under the same id is stored once.
+    """
+
+    id: str
+
+
+@frozen
 class NodeJoined:
     """A node is there: it has said so, or answered when this one did.
 

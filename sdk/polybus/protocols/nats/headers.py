@@ -24,6 +24,8 @@ TEXT: Final = "Polybus-Text"
 BODY: Final = "Polybus-Body"
 KIND: Final = "Polybus-Kind"
 USER: Final = "Polybus-User"
+MESSAGE_ID: Final = "Nats-Msg-Id"
+"""By it a stream stores once what comes twice (NATS documentation, JetStream, "Message Deduplication")."""
 ERROR: Final = "Nats-Service-Error"
 ERROR_CODE: Final = "Nats-Service-Error-Code"
 

@@ -20,13 +20,28 @@ from attrs import define
 from ...._util.memo import Memo
 from ....errors import Code, RemoteProtocolError
 from ....message import Kind, Message
-from ....plugins import Due, Lost, NodeJoined, NodeLeft, Ready, Refused, ToAll, ToClient, ToGroup, ToNode, ToUser, Undelivered
+from ....plugins import (
+    Due,
+    Lost,
+    NodeJoined,
+    NodeLeft,
+    Ready,
+    Refused,
+    ToAll,
+    ToClient,
+    ToEngine,
+    ToGroup,
+    ToNode,
+    ToStore,
+    ToUser,
+    Undelivered,
+)
 from ..._rules import milliseconds
 from ..checks import refuse
 from ..codec import failure
 from ..connection import NatsConnection
 from ..failures import NO_RESPONDERS, ServerError, error_message, is_failure
-from ..headers import KIND, TTL, USER, HeaderBlock, write_block
+from ..headers import KIND, MESSAGE_ID, TTL, USER, HeaderBlock, write_block
 from ..operations import write_named, write_publication
 from ..subscriptions import INBOX_SID, NatsSubscription
 from ..tokens import Tokens
@@ -38,7 +53,7 @@ _NODE_LENGTH: Final = 12
 _NODES: Final = 4096
 """Nodes that are known at the most."""
 _SOURCES: Final = 1024
-"""Reply subjects of publications that are remembered: a node has one, another program perhaps one for each."""
+"""Beginnings of reply subjects of publications that are remembered: a node has two, another program perhaps one for each."""
 _OVER: Final = 1024
 """Requests that are remembered after their end: a cancel may follow."""
 _ELSEWHERE: Final = 2
@@ -131,8 +146,8 @@ class ClusterDialect:
         """The nodes that are known, and the bus that each is."""
         self._greeted: set[str] = set()
         """Nodes that are not known, have spoken since the last look, and were told that this one is there."""
-        self._sources: Memo[str | None, ToAll] = Memo(self._from, _SOURCES)
-        """Whom publications are from, by their reply subject."""
+        self._sources: Memo[str, ToAll] = Memo(lambda beginning: ToAll(self._subjects.askers[beginning]), _SOURCES)
+        """Whom publications are from, by their reply subject without its last token."""
         self._due = math.inf
         self._hello_at = math.inf
 
@@ -195,15 +210,13 @@ class ClusterDialect:
     def _published(
         self, subscription: NatsSubscription, subject: str, reply: str | None, headers: HeaderBlock | None, payload: bytes
     ) -> None:
-        if reply == self._subjects.echo or not self._connection.subscriptions.counts(subscription, subject):
+        if reply is not None and reply.startswith(self._subjects.mine):  # its echo, or where it is told what was stored
             return
-        to = self._sources[reply]
+        if not self._connection.subscriptions.counts(subscription, subject):
+            return
+        to = _NO_SOURCE if reply is None else self._sources[reply.rpartition(".")[0]]
         message = self._message(_PUBLISH, self._subjects.named[subject], None, headers, payload, None, to)
         self._connection.events.append(message)
-
-    def _from(self, reply: str | None) -> ToAll:
-        """Find out which node a publication is from, by its reply subject; none of another program's."""
-        return ToAll("" if reply is None else self._subjects.asker(reply))
 
     def _published_to_group(
         self, subscription: NatsSubscription, subject: str, reply: str | None, headers: HeaderBlock | None, payload: bytes
@@ -421,7 +434,7 @@ class ClusterDialect:
             asked.at = self._connection.heard
             self._connection.frames.append(asked.frame)
             return True
-        if headers.error is not None:
+        if headers.error is not None or isinstance(asked.to, (ToEngine, ToStore)):
             return False
         del self._asked[token]
         if asked.to is None:
@@ -503,9 +516,13 @@ class ClusterDialect:
         subjects = self._subjects
         if to is None:
             return subjects.handled[message.subject]
+        if isinstance(to, ToEngine):
+            return str(message.subject)
         name = subjects.written[message.subject]
         if isinstance(to, ToUser):
             return subjects.keyed("k", to.key, name)
+        if isinstance(to, ToStore):
+            return f"{subjects.cluster}.p.{name}"
         if isinstance(to, ToClient):
             return subjects.keyed(f"n.{to.node}.d", to.id, name)
         return subjects.of_node(to.node, f"r.{name}")
@@ -516,6 +533,8 @@ class ClusterDialect:
         payload, own = connection.codec.payload(message)
         extras = message.extras
         user = None if extras is None else extras.get("user")
+        if extras is not None and isinstance(to := extras.get("to"), (ToEngine, ToStore)):
+            return self._to_engine(names, to, message, payload, own)
         if kind is None and user is None and not own and not message.headers:
             block = b"" if message.ttl is None else connection.codec.deadlines[message.ttl]
             return write_named(names, block, payload)
@@ -526,6 +545,15 @@ class ClusterDialect:
         if user is not None:
             own.append((USER, user))
         return write_named(names, write_block(message.headers, own, connection.limits.headers), payload)
+
+    def _to_engine(
+        self, names: str, to: ToEngine | ToStore, message: Message, payload: bytes, own: list[tuple[str, str]]
+    ) -> bytes:
+        """PUB or HPUB for what the engine itself answers: no deadline, which would be stored with a publication."""
+        if isinstance(to, ToStore):
+            own.append((MESSAGE_ID, to.id))
+        block = write_block(message.headers, own, self._connection.limits.headers) if own or message.headers else b""
+        return write_named(names, block, payload)
 
     def _ask(self, message: Message, now: float) -> str:
         kind = to = None
@@ -544,10 +572,16 @@ class ClusterDialect:
         if to is None:
             self._asked[token] = Asked(names, None, now, frame)
         else:
-            self._asked[token] = Asked(names, to, now, None, "" if isinstance(to, ToUser) else to.node)
+            self._asked[token] = Asked(names, to, now, None, self._holder(to))
         if self._due == math.inf:
             self._look_at(now + PACE)
         return token
+
+    def _holder(self, to: Any) -> str:
+        """The node that has what is asked, as far as that is known; of the engine this one, which need not ask for its life."""
+        if isinstance(to, ToUser):
+            return ""
+        return self.node if isinstance(to, (ToEngine, ToStore)) else str(to.node)
 
     def _publish(self, message: Message) -> None:
         subjects, extras = self._subjects, message.extras
@@ -612,7 +646,7 @@ class ClusterDialect:
             connection.queue(write_publication(id[0], None, block, payload))
             return
         asked = self._asked.get(id) or self._over.pop(id, None)
-        if asked is None:
+        if asked is None or isinstance(asked.to, (ToEngine, ToStore)):  # which knows no such words
             return
         if asked.node:
             self._write_control(asked.node, id, word, block, payload)
@@ -712,6 +746,7 @@ class ClusterDialect:
 _QUESTIONS: Final = (ClusterDialect._asked_of_handlers, ClusterDialect._asked_of_user)
 _NOT_ANSWERED: Final = frozenset(("a", "c", "h", "p"))
 """The first token of what a node is told, and has no answer even where it is not understood."""
+_NO_SOURCE: Final = ToAll()
 _NOBODY: Final = NatsSubscription(0, "", None)
 _CONTROLS: Final = {"cancel": Kind.CANCEL, "item": Kind.ITEM, "credit": Kind.CREDIT, "end": Kind.END}
 _WORDS: Final = {kind: word for word, kind in _CONTROLS.items()}

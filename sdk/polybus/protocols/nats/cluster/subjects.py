@@ -18,6 +18,7 @@ in URLs, a number as ``%i65537``, a URI as ``%u`` and its segments.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final, TypeGuard
 from urllib.parse import quote, unquote
 
@@ -79,6 +80,14 @@ def escape_pattern(pattern: str | int) -> str:
     if isinstance(made, str) and "/" in made and is_pattern(made):
         return f"{_URI}.>"
     return escape_subject(made)
+
+
+def publication_pattern(cluster: str) -> Callable[[str | int], str]:
+    """Make what writes a pattern of publications of a cluster, as nodes subscribe to it, and streams keep it.
+
+    That may raise `LocalProtocolError`, as `escape_pattern`.
+    """
+    return lambda pattern: f"{cluster}.p.{escape_pattern(pattern)}"
 
 
 def unescape_subject(text: str) -> str | int:

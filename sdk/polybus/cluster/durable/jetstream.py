@@ -1,0 +1,88 @@
+"""The engine's own API for what it keeps (NATS documentation, "JetStream wire API Reference"): questions and answers in JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from attrs import define
+
+from ...errors import LocalProtocolError, NoHandler
+from ...message import Kind, Message
+from ...plugins import ToEngine
+
+if TYPE_CHECKING:
+    from ..membership import Membership
+
+PATIENCE: Final = 5.0
+"""Seconds for an answer."""
+NOT_FOUND: Final = 10059
+"""The number of an error: there is no such stream."""
+KEEPS_NOTHING: Final = (
+    "the NATS server of the cluster keeps nothing: start it with JetStream (nats-server -js -sd FOLDER); that of run(workers=...) "
+    "keeps stores in the folder that POLYBUS_STORE names"
+)
+_DISABLED: Final = frozenset((10035, 10039, 10076))
+"""JetStream is not enabled: in the server, in the account, in the system."""
+
+
+class JetStreamError(Exception):
+    """An answer that is an error.
+
+    Attributes:
+        number: The engine's number of it (``err_code``).
+        text: Its description.
+    """
+
+    def __init__(self, number: int, text: str) -> None:
+        super().__init__(f"{text} ({number})")
+        self.number = number
+        self.text = text
+
+
+def read_answer(answer: Any) -> dict[str, Any]:
+    """Take the members of an answer.
+
+    Raises:
+        JetStreamError: It says that something is wrong, or is no answer.
+        LocalProtocolError: The engine keeps nothing.
+    """
+    if not isinstance(answer, dict):
+        raise JetStreamError(0, f"the engine has answered {answer!r:.100}, which is no object")
+    error = answer.get("error")
+    if not isinstance(error, dict):
+        return answer
+    number = error.get("err_code")
+    text = str(error.get("description") or error)[:500]
+    if number in _DISABLED:
+        raise LocalProtocolError(f"{KEEPS_NOTHING} (it says: {text})")
+    raise JetStreamError(number if isinstance(number, int) else 0, text)
+
+
+@define(eq=False)
+class JetStream:
+    """Asks the engine of the cluster about streams."""
+
+    _known: Membership
+
+    async def ask(self, word: str, members: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Ask ``$JS.API.<word>``.
+
+        Raises:
+            JetStreamError: The engine refuses.
+            LocalProtocolError: It keeps nothing.
+            Disconnected, Forbidden, DeadlineExceeded: It is not there, does not let this bus, or does not answer.
+        """
+        peer = self._known.peer
+        assert peer is not None  # asked for while there is a link
+        try:
+            answer = await peer.pass_on(_question(word, members), PATIENCE)
+        except NoHandler:
+            raise LocalProtocolError(KEEPS_NOTHING) from None
+        return read_answer(answer)
+
+
+def _question(word: str, members: dict[str, Any] | None) -> Message:
+    asked = Message(Kind.REQUEST, f"$JS.API.{word}", attributes={"to": ToEngine()})
+    if members is not None:
+        asked.decoded = members
+    return asked

@@ -1,0 +1,97 @@
+"""Publications to a store: sent until the engine has said that it has them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+from attrs import define, field
+
+from ..._util.sources import sources
+from ...errors import DeadlineExceeded, Disconnected, LocalProtocolError, NoHandler, QueueFull
+from ..._util.pattern_index import SubjectIndex
+from ...message import Kind, Message
+from ...plugins import ToStore
+from .jetstream import JetStreamError, read_answer
+
+if TYPE_CHECKING:
+    from ..._bus.store import Store
+    from ..._core.services import Services
+    from ...errors import BusError
+    from ..membership import Membership
+
+_AGAIN: Final = 2.0
+"""Seconds without a word of the engine, after which a publication is sent again."""
+_PAUSE: Final = 0.25
+"""Seconds until one is sent again which the engine could not take."""
+_FULL: Final = frozenset((10077, 10047, 10023, 10002, 10122))
+"""Numbers of errors: no room in the stream, the account or the server."""
+
+
+_UNKNOWN: Final = (
+    "the engine has not said that it is stored, and it may be: published again under the same id=, it is stored once"
+)
+
+
+@define(eq=False)
+class StoredPublishing:
+    """Publishes to stores."""
+
+    _services: Services
+    _known: Membership
+    _kept: SubjectIndex[str] = field(factory=SubjectIndex)
+    """The names of stores by what they keep."""
+
+    def add(self, store: Store) -> None:
+        """Take note of what a store keeps."""
+        for pattern in store.subjects:
+            self._kept.add(pattern, store.name)
+
+    def keeps(self, subject: str | int) -> bool:
+        """Tell whether publications of a subject are stored."""
+        return bool(self._kept.match(subject))
+
+    async def publish(self, message: Message, id: str | None, deadline: float) -> None:
+        """Return when the engine has stored a publication; sent again under its id as long as it does not say so.
+
+        Raises:
+            QueueFull: The store is full, or waits for room to this engine.
+            LocalProtocolError: The engine stores no such subject any more.
+            DeadlineExceeded: It has not said so in time: it may be stored, and may not.
+            Disconnected, EncodeError, TooLarge, Forbidden: As a request.
+        """
+        runtime, subject = self._services.running, message.subject
+        began, to = runtime.time(), ToStore(sources.get().urandom(12).hex() if id is None else id)
+        last: BusError | None = None
+        while (left := deadline - runtime.time()) > 0:
+            peer = self._known.peer
+            if peer is None:
+                break
+            try:
+                self._stored(subject, await peer.pass_on(_question(message, to), min(left, _AGAIN)))
+                return
+            except DeadlineExceeded as error:
+                last = error
+            except (Disconnected, NoHandler) as error:  # the engine is about to come back, or has not got its streams yet
+                if peer.gone:
+                    raise
+                last = error
+                await anyio.sleep(min(_PAUSE, max(deadline - runtime.time(), 0)))
+        elapsed = runtime.time() - began
+        raise DeadlineExceeded(subject, elapsed, "local", _UNKNOWN) from last
+
+    def _stored(self, subject: str | int, answer: Any) -> None:
+        try:
+            read_answer(answer)
+        except JetStreamError as error:
+            said = f"{subject!r} is not stored: the NATS server says: {error.text}"
+            if error.number in _FULL:
+                raise QueueFull(f"{said}; the store is full (max_bytes=), or what the server or its account may keep") from None
+            raise LocalProtocolError(said) from None
+
+
+def _question(message: Message, to: ToStore) -> Message:
+    """The publication as something that is answered; anew for each time that it is sent."""
+    asked = Message(Kind.REQUEST, message.subject, None, message.raw, message.format, message.headers, attributes={"to": to})
+    asked.decoded = message.decoded
+    return asked

@@ -1,0 +1,125 @@
+"""The stores of an application, as streams of the engine: made where there are none, and never changed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from attrs import define
+
+from ..._bus.store import as_seconds
+from ..._validation import shown
+from ...errors import LocalProtocolError
+from .jetstream import NOT_FOUND, JetStream, JetStreamError
+
+if TYPE_CHECKING:
+    from ..._bus.store import Store
+
+logger: logging.Logger = logging.getLogger("polybus.cluster")
+
+_NANOSECONDS: Final = 1_000_000_000
+
+
+def stream_name(cluster: str, store: str) -> str:
+    """The name of a store's stream."""
+    return f"{cluster}-{store}"
+
+
+def stream_members(store: Store, cluster: str, published: Callable[[str | int], str]) -> dict[str, Any]:
+    """The configuration of a store's stream; `published` gives the subject on the wire of a pattern."""
+    age = 0.0 if store.max_age is None else as_seconds(store.max_age, "max_age")
+    window = as_seconds(store.dedup, "dedup")
+    return {
+        "name": stream_name(cluster, store.name),
+        "subjects": [published(pattern) for pattern in store.subjects],
+        "retention": "workqueue" if store.work else "limits",
+        "storage": "file",
+        "discard": "new",
+        "max_age": round(age * _NANOSECONDS),
+        "max_bytes": -1 if store.max_bytes is None else store.max_bytes,
+        "num_replicas": store.replicas,
+        "duplicate_window": round((min(window, age) if age else window) * _NANOSECONDS),
+    }
+
+
+_ARGUMENTS: Final = {
+    "subjects": "subjects",
+    "retention": "work",
+    "max_age": "max_age",
+    "max_bytes": "max_bytes",
+    "num_replicas": "replicas",
+    "duplicate_window": "dedup",
+}
+"""The members that say what a store is, and the arguments of `Store` that they come from."""
+
+
+@define(eq=False)
+class Stores:
+    """Makes the stores of an application, or finds them as they should be."""
+
+    _jetstream: JetStream
+
+    async def prepare(self, store: Store, members: dict[str, Any]) -> None:
+        """Make the stream of a store where there is none.
+
+        Raises:
+            LocalProtocolError: It cannot be made, or is there and differs; the text names the argument.
+            Disconnected, Forbidden, DeadlineExceeded: As `JetStream.ask`.
+        """
+        try:
+            there = await self._find(members["name"])
+            if there is None:
+                there = await self._make(members)
+        except JetStreamError as error:
+            raise LocalProtocolError(f"the store {store.name!r} cannot be made: the NATS server says: {error.text}") from None
+        _compare(store, members, there)
+
+    async def _find(self, stream: str) -> dict[str, Any] | None:
+        try:
+            return _config(await self._jetstream.ask(f"STREAM.INFO.{stream}"))
+        except JetStreamError as error:
+            if error.number == NOT_FOUND:
+                return None
+            raise
+
+    async def _make(self, members: dict[str, Any]) -> dict[str, Any]:
+        stream = members["name"]
+        try:
+            made = _config(await self._jetstream.ask(f"STREAM.CREATE.{stream}", members))
+        except JetStreamError:
+            there = await self._find(stream)  # another node may have made it meanwhile, and differently
+            if there is None:
+                raise
+            return there
+        logger.info("the store %s has been made", stream)
+        return made
+
+
+def _config(answer: dict[str, Any]) -> dict[str, Any]:
+    config = answer.get("config")
+    return config if isinstance(config, dict) else {}
+
+
+def _compare(store: Store, wanted: dict[str, Any], there: dict[str, Any]) -> None:
+    for member, argument in _ARGUMENTS.items():
+        want, have = wanted[member], there.get(member)
+        if member == "subjects":
+            want, have = sorted(want), sorted(map(str, have)) if isinstance(have, list) else have
+        if want != have:
+            raise LocalProtocolError(
+                f"the store {store.name!r} is there already and has another {argument}: {_readable(member, have)}, not "
+                f"{_readable(member, want)}. Stores are never changed: say the same, take another name, or change the stream "
+                f"{wanted['name']!r} of the NATS server"
+            )
+
+
+def _readable(member: str, value: Any) -> str:
+    if member in ("max_age", "duplicate_window") and isinstance(value, int):
+        return "none" if value <= 0 else str(timedelta(seconds=value / _NANOSECONDS))
+    if member == "retention":
+        return str(value == "workqueue")
+    if member == "max_bytes" and value == -1:
+        return "none"
+    return shown(value)
