@@ -197,8 +197,28 @@ class HandoverPort(peer_ports.HandoverPort, Protocol):
         """Wait until the clients have been taken over by other nodes, a bounded time, and keep nothing any more."""
 
 
+class DurablePort(Protocol):
+    """The durable handlers of a bus, as its life sees them: `cluster.durable.readers`."""
+
+    @property
+    def busy(self) -> bool:
+        """Tells whether stored publications are being handled."""
+        ...
+
+    def begin(self) -> None:
+        """Begin to take what is stored."""
+
+    def withdraw(self) -> None:
+        """Take nothing more."""
+
+
 class ClusterPort(Protocol):
     """The room that makes a bus a node: `polybus.cluster`."""
+
+    @property
+    def durable(self) -> DurablePort | None:
+        """The durable handlers; None while the bus has none, or is not in the cluster."""
+        ...
 
     @property
     def handover(self) -> HandoverPort:

@@ -18,7 +18,7 @@ from .._core.runtime import Runtime, inside
 from .._rpc.call import Call
 from .._rpc.stream_call import ChannelCall
 from .._validation import seconds
-from ..errors import Code
+from ..errors import Code, LocalProtocolError
 from ..plugins import Closed
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ DRAIN: Final = 20.0
 """Seconds for a drain by default."""
 STREAMS_SHARE: Final = 0.25
 """The part of a drain's time that streams and channels get: most have no end of their own to wait for."""
+_NOT_CLUSTERED: Final = "%s: durable=%r needs a cluster, whose engine stores: make the bus with Bus(cluster='auto')"
+_TOO_LATE: Final = "%s: durable=%r is registered before the bus is entered, so that its store is looked for then"
 _UNFINISHED: Final = "the bus is leaving, and what still ran was cut"
 
 
@@ -102,8 +104,7 @@ class Lifecycle:
             await self._start()
         elif self._phase is Phase.DRAINED and not self.is_inside():
             self._move(Phase.RUNNING)
-            if self._pubsub.clustered:
-                await self._pubsub.announcer.begin()
+            await self._begin()
         self._entered += 1
         return self._services.running
 
@@ -134,7 +135,10 @@ class Lifecycle:
                 self._services.executor.start(runtime)
                 self._pubsub.recipients.start(runtime.bus_identities)
                 for spec in self._lookup.subscribers:
-                    self._pubsub.subscribe_handler(spec)
+                    if spec.durable is None:
+                        self._pubsub.subscribe_handler(spec)
+                    elif self._links.cluster is None:
+                        raise LocalProtocolError(_NOT_CLUSTERED % (spec.handler.name, spec.durable.name))
                 if self._lifespan is not None:
                     task = self._lifespan_task = LifespanTask(self._services.bus, runtime, self._lifespan, self.aclose)
                     self.state = await task.start()
@@ -144,8 +148,14 @@ class Lifecycle:
                     await self._shut(runtime)
                 raise
             self._move(Phase.RUNNING)
-            if self._pubsub.clustered:
-                await self._pubsub.announcer.begin()
+            await self._begin()
+
+    async def _begin(self) -> None:
+        """Take requests of the cluster, and what is stored there."""
+        if self._pubsub.clustered:
+            await self._pubsub.announcer.begin()
+        if (durable := self._links.durable) is not None:
+            durable.begin()
 
     async def take_in(self, guest: Lifecycle) -> None:
         """Enter another bus, until this one ends."""
@@ -247,7 +257,9 @@ class Lifecycle:
         """
         until = runtime.notifier.until
         reason = _UNFINISHED
-        handover = self._links.handover
+        handover, durable = self._links.handover, self._links.durable
+        if durable is not None:
+            durable.withdraw()
         with anyio.move_on_after(timeout) as scope:
             self._services.takes_requests = True  # what is on its way to a member of a group is for no other one
             try:
@@ -264,7 +276,7 @@ class Lifecycle:
                 await guest.drain(timeout)
             for entrance in self._lookup.entrances:  # and where others run the bus inside
                 await entrance.drain(ALL_ANSWERED)
-            await until(lambda: not self._pubsub.busy)
+            await until(lambda: not self._pubsub.busy and not (durable is not None and durable.busy))
             await until(lambda: not any(link.outbox and link.stands for link in runtime.links))
             if handover is not None:
                 await until(lambda: not handover.busy)
@@ -399,6 +411,8 @@ class Lifecycle:
 
     def _subscriber_added(self, spec: SubscriberSpec) -> None:
         if self._services.runtime is not None:
+            if spec.durable is not None:
+                raise LocalProtocolError(_TOO_LATE % (spec.handler.name, spec.durable.name))
             queue = self._pubsub.subscribe_handler(spec)
             self._pubsub.announcer.announce_later(queue.pattern)
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .._pubsub.pubsub import PubSub
     from ..message import Message
     from ..plugins import ProtocolAdapter
-    from .cluster import ClusterPort, HandoverPort
+    from .cluster import ClusterPort, DurablePort, HandoverPort
 
 
 class LinkRegistry:
@@ -64,6 +64,11 @@ class LinkRegistry:
     def handover(self) -> HandoverPort | None:
         """The part that hands clients over from node to node, on a node of a cluster."""
         return None if self.cluster is None else self.cluster.handover
+
+    @property
+    def durable(self) -> DurablePort | None:
+        """The durable handlers, on a node of a cluster that has some."""
+        return None if self.cluster is None else self.cluster.durable
 
     def choose_cluster(self) -> Peer:
         """Give the cluster.

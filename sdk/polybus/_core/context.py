@@ -72,6 +72,12 @@ class Context(Generic[State_co]):
         return None if peer is None else peer.identity
 
     @property
+    def attempt(self) -> int:
+        """How often this publication has been given to a durable handler, this time included; 1 for all else."""
+        extras = self.message.extras
+        return 1 if extras is None else int(extras.get("attempt", 1))
+
+    @property
     def answer_headers(self) -> dict[str, str]:
         """Headers of the answer, text to text, for a handler or a middleware to set: ``ctx.answer_headers["etag"] = "7"``.
 

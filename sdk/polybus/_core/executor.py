@@ -153,10 +153,11 @@ class HandlerExecutor:
         task = asyncio.current_task()  # the application cancelled the worker's own task
         return task is not None and task.cancelling() > 0
 
-    def publication_failed(self, message: Message, error: BaseException) -> None:
-        """Log and count the failure of an `on` handler: no client waits for it."""
+    def publication_failed(self, message: Message, error: BaseException) -> str:
+        """Log and count the failure of an `on` handler: no client waits for it. Gives the id of the error."""
         error_id = sources.get().urandom(4).hex()
         self.failed(HandlerFailed(peer=message.peer, subject=message.subject, error_id=error_id, error=error), message)
+        return error_id
 
     def failed(self, event: HandlerFailed, message: Message) -> None:
         """Log, count and report a handler's failure."""

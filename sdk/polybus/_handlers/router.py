@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from attrs import evolve
 
 from .._validation import check_count, check_type, shown
+from ..retry import Retry
 from ..subjects import AnySubject, Subject, check_pattern, check_subject, warn_of_literal_wildcards
+from .durable import Start, durable_spec
 from .handler import Handler, plan
 from .lookup import HandlerLookup
 from .subscriber import SubscriberSpec, WhenFull, check_group, check_queue
@@ -82,6 +84,11 @@ class Router:
         concurrency: int = ...,
         inline: bool = ...,
         group: str | None = ...,
+        durable: str | None = ...,
+        retry: Retry | None = ...,
+        ack_wait: float | None = ...,
+        start: Start | None = ...,
+        ordered: bool = ...,
     ) -> SubscriberOf[In]: ...
     @overload
     def on(
@@ -93,6 +100,11 @@ class Router:
         concurrency: int = ...,
         inline: bool = ...,
         group: str | None = ...,
+        durable: str | None = ...,
+        retry: Retry | None = ...,
+        ack_wait: float | None = ...,
+        start: Start | None = ...,
+        ordered: bool = ...,
     ) -> Callable[[F], F]: ...
     def on(
         self,
@@ -103,8 +115,17 @@ class Router:
         concurrency: int = 1,
         inline: bool = False,
         group: str | None = None,
+        durable: str | None = None,
+        retry: Retry | None = None,
+        ack_wait: float | None = None,
+        start: Start | None = None,
+        ordered: bool = False,
     ) -> Any:
         """Register a function that receives the publications of a pattern, one at a time and in order.
+
+        With ``durable="billing"`` it is given what a `Store` of the cluster keeps: each publication to one worker of those that
+        name the same, and again until the function has returned, also after a crash. It may run twice for one publication:
+        ``ctx.message.id`` is the same then.
 
         Args:
             pattern: ``*`` one token, ``>`` the rest, ``{name}`` one token handed over by that name.
@@ -114,11 +135,21 @@ class Router:
             inline: Call a plain function on the event loop.
             group: Each publication is for one subscription of those that name the same group and pattern: in this bus, in all
                 nodes of its cluster, and in other programs where the wire has groups (NATS).
+            durable: The name of a durable handler, of letters, digits, ``-`` and ``_``.
+            retry: Of a durable handler: `Retry.attempts` and `Retry.backoff` of a publication for which the function raises.
+                What does not fit its annotation is never tried again. After the last attempt it is a dead letter. Five
+                attempts by default.
+            ack_wait: Of a durable handler: seconds after which a publication comes again whose worker is not heard of any
+                more; 30 by default. A function may run longer.
+            start: Of a durable handler that is new: ``"all"`` that is stored (by default), ``"new"``, what is not older than a
+                `timedelta`, or from the publication of that number.
+            ordered: Of a durable handler: one publication at a time in the whole cluster, in the order of the store.
 
         Raises:
-            TypeError: The signature cannot be filled.
-            ValueError: A group that cannot be, a queue or concurrency below 1, or an unknown policy.
-            LocalProtocolError: The pattern is not valid.
+            TypeError: The signature cannot be filled, or an argument is of a wrong type.
+            ValueError: A group that cannot be, a queue or concurrency below 1, an unknown policy, or an argument that goes with
+                `durable` alone, or not with it.
+            LocalProtocolError: The pattern is not valid; or `durable`, and the bus is entered.
         """
         name = _prefixed(self._prefix, _name(pattern, "on"))
         check_pattern(name)
@@ -126,10 +157,11 @@ class Router:
         check_queue(queue, when_full)
         check_count(concurrency, "concurrency")
         check_group(group)
+        lasting = durable_spec(durable, retry, ack_wait, start, ordered, group=group, concurrency=concurrency)
 
         def register(function: F) -> F:
             handler = plan(name, function, _typed(pattern), inline=inline, publication=True)
-            self._lookup.add_subscriber(SubscriberSpec(handler, queue, when_full, concurrency, group))
+            self._lookup.add_subscriber(SubscriberSpec(handler, queue, when_full, concurrency, group, lasting))
             return function
 
         return register

@@ -8,6 +8,7 @@ from typing import Final, Literal, TypeAlias, get_args
 from attrs import frozen
 
 from .._validation import check_count, shown
+from .durable import DurableSpec
 from .handler import Handler
 
 WhenFull: TypeAlias = Literal["block", "drop_oldest", "drop_newest", "latest"]
@@ -31,6 +32,7 @@ class SubscriberSpec:
     when_full: WhenFull
     concurrency: int
     group: str | None = None
+    durable: DurableSpec | None = None
 
 
 def check_group(group: object) -> None:

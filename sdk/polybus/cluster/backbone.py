@@ -21,11 +21,14 @@ from ..backoff import Backoff
 from ..errors import BusError, Code, LocalProtocolError
 from ..events import ClusterGap, NodeGone
 from ..message import Kind, Message
-from ..plugins import NodeJoined, NodeLeft, ToAll, ToClient, ToGroup, ToNode, ToUser
+from ..plugins import NodeJoined, NodeLeft, ToAll, ToClient, ToGroup, ToNode, ToReader, ToUser
 from ..plugins.registry import resolve_url
 from ..protocols.nats.cluster.subjects import publication_pattern
+from .durable.consumers import Consumers
+from .durable.dead_letters import DeadLetters
 from .durable.jetstream import JetStream
 from .durable.publishing import StoredPublishing
+from .durable.readers import DurableReaders
 from .durable.stores import Stores, stream_members
 from .forwarding import ClientSide, ClusterSide, PeerTarget
 from .handover import ClientHandover
@@ -42,7 +45,7 @@ logger: logging.Logger = logging.getLogger("polybus.cluster")
 _BACKOFF: Final = Backoff(initial=0.05, maximum=1.0)
 _ONLINE: Final = "_polybus.online"
 _NO_ENGINE: Final = (
-    f"Cluster(stores=...): the engine of the cluster keeps them, and none is named: set {VARIABLE}, start the program with "
+    f"stores= and durable= need the engine of a cluster, which keeps, and none is named: set {VARIABLE}, start the program with "
     "polybus.run(bus, workers=...), or in tests enter the bus by polybus.testing.cluster(bus)"
 )
 _CUT_OFF: Final = "the cluster was cut off: read anew what may have been missed"
@@ -68,6 +71,8 @@ class Backbone:
     _outages: int = field(default=0, init=False)
     """Number of times that the engine was lost."""
     _queries: Queries = field(init=False)
+    durable: DurableReaders | None = field(default=None, init=False)
+    """The durable handlers of this bus, while it is in the cluster."""
     handover: ClientHandover = field(init=False)
     """The part that hands clients over from node to node."""
 
@@ -97,7 +102,7 @@ class Backbone:
                 if found is not None:
                     await stack.enter_async_context(self._connecting(*found))
                     await self._keeping(stack, found[1])
-                elif self.options.stores:
+                elif self._keeps:
                     raise LocalProtocolError(_NO_ENGINE)
                 try:
                     yield None if lifespan is None else await stack.enter_async_context(lifespan(bus))
@@ -125,16 +130,28 @@ class Backbone:
         Raises:
             BusError: As `Stores.prepare`.
         """
-        if not self.options.stores:
+        if not self._keeps:
             return
-        stores, publishing = Stores(JetStream(self)), StoredPublishing(self._parts.services, self)
+        services, jetstream, published = self._parts.services, JetStream(self), publication_pattern(cluster)
+        stores, publishing = Stores(jetstream), StoredPublishing(services, self)
         for store in self.options.stores:
-            await stores.prepare(store, stream_members(store, cluster, publication_pattern(cluster)))
+            await stores.prepare(store, stream_members(store, cluster, published))
             publishing.add(store)
         publisher = self._parts.pubsub.publisher
         publisher.store = publishing
         publisher.routes.clear()
         stack.callback(setattr, publisher, "store", None)
+        replicas = max((store.replicas for store in self.options.stores), default=1)
+        letters = DeadLetters(cluster, publishing, stores, replicas)
+        readers = DurableReaders(services, published, Consumers(jetstream), letters, self._parts.links.choose_cluster)
+        await readers.prepare(self._parts.lookup.subscribers)
+        self.durable = readers
+        stack.callback(setattr, self, "durable", None)
+
+    @property
+    def _keeps(self) -> bool:
+        """Tells whether the engine is to keep something for this bus."""
+        return bool(self.options.stores) or any(spec.durable is not None for spec in self._parts.lookup.subscribers)
 
     def _left(self) -> None:
         self.handover.clear()
@@ -152,6 +169,8 @@ class Backbone:
         self.link = link
         link.most_running, link.most_waiting = self.options.running, self.options.waiting
         self._parts.pubsub.announcer.backbone = link.peer
+        if self.durable is not None:
+            self.durable.up()
         since, self._down_since = self._down_since, None
         if since is None:
             return
@@ -180,6 +199,8 @@ class Backbone:
         if link is None:
             return
         self._outages += 1
+        if self.durable is not None:
+            self.durable.down()
         link.runtime.notifier.signal()
         self._parts.pubsub.announcer.backbone = None
         self._missing.update(node.facts.get("bus") for node in self.nodes_known.values())
@@ -236,7 +257,10 @@ class Backbone:
         to: Any = message.peer
         message.peer = link.peer
         self._parts.services.counters.received += 1
-        if message.kind is Kind.PUBLISH:
+        if isinstance(to, ToReader):
+            if self.durable is not None:
+                self.durable.receive(message, to)
+        elif message.kind is Kind.PUBLISH:
             self._published(message, to, now)
         elif isinstance(to, ToNode):
             if not self.handover.answer(message, link.peer):

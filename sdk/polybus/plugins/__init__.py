@@ -10,7 +10,7 @@ A **transport** is one connection that carries whole frames, and calls its **rec
 """
 
 from .admission import Admission, Gate, Handshake, Identity
-from .clusters import Due, Lost, NodeJoined, NodeLeft, ToAll, ToClient, ToEngine, ToGroup, ToNode, ToStore, ToUser
+from .clusters import Due, Lost, NodeJoined, NodeLeft, ToAll, ToClient, ToEngine, ToGroup, ToNode, ToReader, ToStore, ToUser
 from .endpoints import Connector, DialOptions, Listening, ListenOptions, TransportAdapter
 from .features import (
     CodecFeatures,
@@ -90,6 +90,7 @@ __all__ = [
     "ToEngine",
     "ToGroup",
     "ToNode",
+    "ToReader",
     "ToStore",
     "ToUser",
     "Transport",

@@ -69,9 +69,34 @@ class ToStore:
 
     Attributes:
         id: Of the publication: one that comes again under the same id is stored once.
+        at: Its subject on the wire, where that is not the one of a publication.
     """
 
     id: str
+    at: str = ""
+
+
+@frozen
+class ToReader:
+    """A stored publication for a reader of its store, or a word of the engine to that reader.
+
+    Attributes:
+        reader: The number that the reader was subscribed by.
+        ack: Where it says what has become of the publication; empty for a word of the engine.
+        attempt: How often it has been given to a reader, this time included.
+        number: Of the publication in its store.
+        status: Of a word of the engine; 0 for a publication.
+        text: Beside the status.
+        left: Publications that were asked for and do not come any more, where a word says so.
+    """
+
+    reader: int
+    ack: str = ""
+    attempt: int = 1
+    number: int = 0
+    status: int = 0
+    text: str = ""
+    left: int | None = None
 
 
 @frozen

@@ -52,6 +52,14 @@ class StoredPublishing:
         return bool(self._kept.match(subject))
 
     async def publish(self, message: Message, id: str | None, deadline: float) -> None:
+        """Return when the engine has stored a publication of a store's subject.
+
+        Raises:
+            BusError: As `store`.
+        """
+        await self.store(message, sources.get().urandom(12).hex() if id is None else id, deadline)
+
+    async def store(self, message: Message, id: str, deadline: float, at: str = "") -> None:
         """Return when the engine has stored a publication; sent again under its id as long as it does not say so.
 
         Raises:
@@ -61,7 +69,7 @@ class StoredPublishing:
             Disconnected, EncodeError, TooLarge, Forbidden: As a request.
         """
         runtime, subject = self._services.running, message.subject
-        began, to = runtime.time(), ToStore(sources.get().urandom(12).hex() if id is None else id)
+        began, to = runtime.time(), ToStore(id, at)
         last: BusError | None = None
         while (left := deadline - runtime.time()) > 0:
             peer = self._known.peer

@@ -68,13 +68,21 @@ class Stores:
             LocalProtocolError: It cannot be made, or is there and differs; the text names the argument.
             Disconnected, Forbidden, DeadlineExceeded: As `JetStream.ask`.
         """
+        _compare(store, members, await self.make_if_absent(members))
+
+    async def make_if_absent(self, members: dict[str, Any]) -> dict[str, Any]:
+        """Make a stream, or find it as it is.
+
+        Raises:
+            LocalProtocolError: It cannot be made.
+            Disconnected, Forbidden, DeadlineExceeded: As `JetStream.ask`.
+        """
         try:
             there = await self._find(members["name"])
-            if there is None:
-                there = await self._make(members)
+            return await self._make(members) if there is None else there
         except JetStreamError as error:
-            raise LocalProtocolError(f"the store {store.name!r} cannot be made: the NATS server says: {error.text}") from None
-        _compare(store, members, there)
+            text = f"the store {members['name']!r} cannot be made: the NATS server says: {error.text}"
+            raise LocalProtocolError(text) from None
 
     async def _find(self, stream: str) -> dict[str, Any] | None:
         try:

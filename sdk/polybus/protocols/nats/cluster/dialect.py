@@ -32,6 +32,7 @@ from ....plugins import (
     ToEngine,
     ToGroup,
     ToNode,
+    ToReader,
     ToStore,
     ToUser,
     Undelivered,
@@ -46,7 +47,7 @@ from ..operations import write_named, write_publication
 from ..subscriptions import INBOX_SID, NatsSubscription
 from ..tokens import Tokens
 from .liveness import PACE, Liveness
-from .subjects import HANDLERS, ClusterSubjects, is_node, split_key
+from .subjects import HANDLERS, ClusterSubjects, is_node, read_ack, split_key
 
 _ALPHABET: Final = string.ascii_lowercase + string.digits
 _NODE_LENGTH: Final = 12
@@ -234,6 +235,23 @@ class ClusterDialect:
 
     def _publication(self, rest: str, to: Any, headers: HeaderBlock | None, payload: bytes) -> None:
         message = self._message(_PUBLISH, self._subjects.read[rest], None, headers, payload, None, to)
+        self._connection.events.append(message)
+
+    def _stored(
+        self, subscription: NatsSubscription, subject: str, reply: str | None, headers: HeaderBlock | None, payload: bytes
+    ) -> None:
+        """A stored publication that a reader of this node has asked for, or a word of the engine to it."""
+        if headers is not None and headers.status is not None:
+            fields = headers.fields or {}
+            left = fields.get("Nats-Pending-Messages", "")
+            pending = int(left) if _is_number(left) else None
+            told = ToReader(subscription.name, status=headers.status, text=headers.text, left=pending)
+            self._connection.events.append(Message(Kind.CONTROL, peer=told))
+            return
+        attempt, number = read_ack(reply)
+        assert reply is not None
+        to = ToReader(subscription.name, reply, attempt, number)
+        message = self._message(_PUBLISH, self._subjects.named[subject], None, headers, payload, None, to)
         self._connection.events.append(message)
 
     def _asked_of_handlers(
@@ -506,7 +524,10 @@ class ClusterDialect:
             self._subscribe(message)
         elif kind is _NOTIFY:
             to = None if message.extras is None else message.extras.get("to")
-            self._connection.queue(self._frame(self._subject(message, to), message, None))
+            names = self._subject(message, to)
+            if message.extras is not None and "reader" in message.extras:
+                names = f"{names} {self._subjects.of_reader(message.extras['reader'])}"
+            self._connection.queue(self._frame(names, message, None))
         else:
             self._send_control(message)
         return None
@@ -522,7 +543,7 @@ class ClusterDialect:
         if isinstance(to, ToUser):
             return subjects.keyed("k", to.key, name)
         if isinstance(to, ToStore):
-            return f"{subjects.cluster}.p.{name}"
+            return to.at or f"{subjects.cluster}.p.{name}"
         if isinstance(to, ToClient):
             return subjects.keyed(f"n.{to.node}.d", to.id, name)
         return subjects.of_node(to.node, f"r.{name}")
@@ -550,7 +571,9 @@ class ClusterDialect:
         self, names: str, to: ToEngine | ToStore, message: Message, payload: bytes, own: list[tuple[str, str]]
     ) -> bytes:
         """PUB or HPUB for what the engine itself answers: no deadline, which would be stored with a publication."""
-        if isinstance(to, ToStore):
+        if isinstance(to, ToEngine):
+            own = []  # it reads what it is written as
+        else:
             own.append((MESSAGE_ID, to.id))
         block = write_block(message.headers, own, self._connection.limits.headers) if own or message.headers else b""
         return write_named(names, block, payload)
@@ -614,6 +637,10 @@ class ClusterDialect:
         change: Callable[..., None] = connection.subscribe
         if message.kind is Kind.UNSUBSCRIBE:
             change = _unsubscribing(connection)
+        if "reader" in extras:
+            key = extras["reader"]
+            change(self._subjects.of_reader(key), tag=ClusterDialect._stored, name=key)
+            return
         if "user" in extras:
             key = extras["user"]
             change(subjects.keyed("u", key, ">"), tag=ClusterDialect._published_to_user)

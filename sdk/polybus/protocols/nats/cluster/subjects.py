@@ -9,6 +9,8 @@ Of a cluster named ``shop``:
 ``shop.u.<key>.<...>``    nodes that have the user     publications for all connections of a user
 ``shop.k.<key>.<...>``    one of these nodes           what one connection of a user is asked
 ``shop.n.<node>.<...>``   the node                     answers, items, what is for it or a client of it alone
+``shop.j.<node>.<...>``   the node                     stored publications that it has asked for
+``shop.dead.<...>``       a store                      publications that no handler could deal with
 ``shop.a``                every node                   hello and goodbye
 ========================  ===========================  =======================================================
 
@@ -184,9 +186,29 @@ class ClusterSubjects:
         node = beginning[len(head) :].partition(".")[0]
         return node if is_node(node) else ""
 
+    def of_reader(self, reader: int) -> str:
+        """The subject at which a reader of this node is given stored publications."""
+        return f"{self.cluster}.j.{self.node}.{reader}"
+
     def of_node(self, node: str, rest: str) -> str:
         """A subject of one node."""
         return f"{self.cluster}.n.{node}.{rest}"
+
+
+def read_ack(reply: str | None) -> tuple[int, int]:
+    """Attempt and number of a stored publication, by the subject where it is acknowledged.
+
+    That is ``$JS.ACK.<stream>.<consumer>.<attempt>.<number>.<...>``, of newer servers with a domain and an account before the
+    stream (NATS documentation, "NATS JetStream wire API", ADR-15). May raise `RemoteProtocolError`: it is another one.
+    """
+    tokens = (reply or "").split(".")
+    place = 4 if len(tokens) == 9 else 6
+    if tokens[:2] != ["$JS", "ACK"] or len(tokens) < 9:
+        raise refuse(f"{(reply or '')[:60]!r} is not where a stored publication is acknowledged", "malformed")
+    attempt, number = tokens[place : place + 2]
+    if not (attempt.isascii() and attempt.isdigit() and number.isascii() and number.isdigit() and len(attempt + number) < 30):
+        raise refuse(f"{(reply or '')[:60]!r} has no number of a publication", "malformed")
+    return int(attempt), int(number)
 
 
 def is_node(name: Any) -> TypeGuard[str]:

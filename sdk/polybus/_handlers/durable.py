@@ -1,0 +1,88 @@
+"""Durable handlers: what `on` is told of one that goes on where it was after a crash."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Any, Final, Literal, TypeAlias
+
+from attrs import frozen
+
+from .._validation import check_count, check_type, seconds, shown
+from ..backoff import Backoff
+from ..retry import Retry
+
+Start: TypeAlias = Literal["all", "new"] | timedelta | int
+"""Where a durable handler begins that is new: with all that is stored, with what is stored from now on, with what is not older
+than that, or with the publication of that number."""
+
+RETRY: Final = Retry(attempts=5, backoff=Backoff(initial=1.0, maximum=60.0))
+"""Attempts and pauses where nothing is said."""
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
+_SHORTEST: Final = 1.0
+_LONGEST: Final = 86_400.0
+"""Seconds that a publication may be with a worker of which nothing is heard."""
+
+
+@frozen
+class DurableSpec:
+    """A durable handler.
+
+    Attributes:
+        name: Workers that name the same share the publications, and the engine remembers how far they are.
+        retry: How often, and after which pauses, a publication comes again.
+        ack_wait: Seconds after which a publication comes again whose worker is not heard of any more.
+        start: Where it begins when it is new.
+        ordered: One publication at a time in the whole cluster.
+    """
+
+    name: str
+    retry: Retry = RETRY
+    ack_wait: float = 30.0
+    start: Start = "all"
+    ordered: bool = False
+
+
+def durable_spec(
+    durable: Any, retry: Any, ack_wait: Any, start: Any, ordered: Any, *, group: Any, concurrency: int
+) -> DurableSpec | None:
+    """Check what `on` was given for a durable handler; None where it is none.
+
+    Raises:
+        TypeError, ValueError: An argument is not what it should be, or goes with a durable handler alone, or not with one.
+    """
+    if durable is None:
+        for name, value in (("retry", retry), ("ack_wait", ack_wait), ("start", start), ("ordered", ordered or None)):
+            if value is not None:
+                raise ValueError(f"{name}={shown(value)} is of durable handlers: say durable='billing', too")
+        return None
+    if not isinstance(durable, str):
+        raise TypeError(f"durable={shown(durable)}: a name, for example durable='billing', not {type(durable).__name__}")
+    if not _NAME.fullmatch(durable):
+        raise ValueError(f"durable={durable!r:.60}: 1 to 100 letters, digits, '-' and '_'")
+    if group is not None:
+        raise ValueError(f"durable={durable!r} and group={group!r}: all workers of one durable= share its work; leave out group=")
+    check_type(retry, Retry, "retry", "retry=Retry(attempts=5, backoff=(1, 5, 30))")
+    wait = 30.0 if ack_wait is None else seconds(ack_wait, "ack_wait")
+    if not _SHORTEST <= wait <= _LONGEST:
+        raise ValueError(f"ack_wait={shown(ack_wait)}: {_SHORTEST:g} to {_LONGEST:g} seconds")
+    if not isinstance(ordered, bool):
+        raise TypeError(f"ordered={shown(ordered)}: True or False, not {type(ordered).__name__}")
+    if ordered and concurrency > 1:
+        raise ValueError(f"ordered=True is one at a time: not with concurrency={concurrency}")
+    return DurableSpec(durable, RETRY if retry is None else retry, wait, _start(start), ordered)
+
+
+def _start(start: Any) -> Start:
+    if start is None:
+        return "all"
+    if isinstance(start, timedelta):
+        if start <= timedelta():
+            raise ValueError(f"start={shown(start)}: longer than no time")
+        return start
+    if isinstance(start, int) and not isinstance(start, bool):
+        check_count(start, "start")
+        return start
+    if start not in ("all", "new"):
+        raise ValueError(f"start={shown(start)}: 'all', 'new', a timedelta, or the number of a publication")
+    return "all" if start == "all" else "new"
