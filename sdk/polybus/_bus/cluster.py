@@ -54,7 +54,7 @@ def _stores(given: Any) -> tuple[Store, ...]:
 
 @frozen
 class Cluster:
-    """The cluster that a bus is a node of: ``Bus(cluster=Cluster("nats+tls://nats.internal/shop"))``.
+    r"""The cluster that a bus is a node of: ``Bus(cluster=Cluster("nats+tls://nats.internal/shop"))``.
 
     Args:
         url: The engine, ``nats+tcp://host`` (or ``tls``, ``ws``, ``wss``); of ``tcp`` and ``tls`` the path is the name of the

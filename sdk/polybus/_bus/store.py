@@ -101,10 +101,10 @@ class Store:
     ) -> None:
         _check_name(name)
         if not subjects:
-            raise ValueError(f"Store({name!r}): at least one pattern of what is stored, for example Store({name!r}, '{name}.>')")
+            raise ValueError(f"Store({name!r}): a pattern of what is stored, for example Store({name!r}, '{name}.>')")
         for subject in subjects:
             check_pattern(subject)
-        self.__attrs_init__(name, subjects, max_age, max_bytes, replicas, dedup, work)  # type: ignore[attr-defined]  # attrs makes it
+        self.__attrs_init__(name, subjects, max_age, max_bytes, replicas, dedup, work)
 
 
 def _check_name(name: object) -> None:

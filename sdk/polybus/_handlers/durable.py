@@ -61,7 +61,7 @@ def durable_spec(
     if not _NAME.fullmatch(durable):
         raise ValueError(f"durable={durable!r:.60}: 1 to 100 letters, digits, '-' and '_'")
     if group is not None:
-        raise ValueError(f"durable={durable!r} and group={group!r}: all workers of one durable= share its work; leave out group=")
+        raise ValueError(f"durable={durable!r} and group={group!r}: workers of one durable= share its work; leave out group=")
     check_type(retry, Retry, "retry", "retry=Retry(attempts=5, backoff=(1, 5, 30))")
     wait = 30.0 if ack_wait is None else seconds(ack_wait, "ack_wait")
     if not _SHORTEST <= wait <= _LONGEST:

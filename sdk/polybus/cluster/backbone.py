@@ -45,8 +45,8 @@ logger: logging.Logger = logging.getLogger("polybus.cluster")
 _BACKOFF: Final = Backoff(initial=0.05, maximum=1.0)
 _ONLINE: Final = "_polybus.online"
 _NO_ENGINE: Final = (
-    f"stores= and durable= need the engine of a cluster, which keeps, and none is named: set {VARIABLE}, start the program with "
-    "polybus.run(bus, workers=...), or in tests enter the bus by polybus.testing.cluster(bus)"
+    f"stores= and durable= need the engine of a cluster, which keeps, and none is named: set {VARIABLE}, start the "
+    "program with polybus.run(bus, workers=...), or in tests enter the bus by polybus.testing.cluster(bus)"
 )
 _CUT_OFF: Final = "the cluster was cut off: read anew what may have been missed"
 

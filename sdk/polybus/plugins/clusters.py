@@ -70,10 +70,12 @@ class ToStore:
     Attributes:
         id: Of the publication: one that comes again under the same id is stored once.
         at: Its subject on the wire, where that is not the one of a publication.
+        only: The one durable handler that it is for, where that is not all.
     """
 
     id: str
     at: str = ""
+    only: str = ""
 
 
 @frozen
@@ -88,6 +90,7 @@ class ToReader:
         status: Of a word of the engine; 0 for a publication.
         text: Beside the status.
         left: Publications that were asked for and do not come any more, where a word says so.
+        only: The one durable handler that it is for; None where it is for all.
     """
 
     reader: int
@@ -97,6 +100,7 @@ class ToReader:
     status: int = 0
     text: str = ""
     left: int | None = None
+    only: str | None = None
 
 
 @frozen

@@ -53,8 +53,8 @@ class Consumers:
         for member, argument in _ARGUMENTS.items():
             if there.get(member) != wanted[member]:
                 raise LocalProtocolError(
-                    f"durable={spec.name!r} is there already and has another {argument}: {_readable(member, there.get(member))}, "
-                    f"not {_readable(member, wanted[member])}. It is never changed: say the same, take another name, or remove "
+                    f"durable={spec.name!r} is there already and has another {argument}: "
+                    f"{_readable(member, there.get(member))}, not {_readable(member, wanted[member])}. It is never changed: say the same, take another name, or remove "
                     f"the consumer of the stream {stream!r}"
                 )
         return stream

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from attrs import define, field, frozen
 
-from ...errors import BusError
 from ...message import Message
 from ...protocols.nats.cluster.subjects import escape_subject
 from .stores import stream_name
 
 if TYPE_CHECKING:
-    from .jetstream import JetStream
     from .publishing import StoredPublishing
     from .stores import Stores
 

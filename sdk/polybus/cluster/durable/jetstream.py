@@ -1,4 +1,4 @@
-"""The engine's own API for what it keeps (NATS documentation, "JetStream wire API Reference"): questions and answers in JSON."""
+"""The engine's own API for what it keeps (NATS documentation, "JetStream wire API Reference"): questions in JSON."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ PATIENCE: Final = 5.0
 NOT_FOUND: Final = 10059
 """The number of an error: there is no such stream."""
 KEEPS_NOTHING: Final = (
-    "the NATS server of the cluster keeps nothing: start it with JetStream (nats-server -js -sd FOLDER); that of run(workers=...) "
-    "keeps stores in the folder that POLYBUS_STORE names"
+    "the NATS server of the cluster keeps nothing: start it with JetStream (nats-server -js -sd FOLDER); that of "
+    "run(workers=...) keeps stores in the folder that POLYBUS_STORE names"
 )
 _DISABLED: Final = frozenset((10035, 10039, 10076))
 """JetStream is not enabled: in the server, in the account, in the system."""

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 from attrs import define, field
 
+from ..._util.pattern_index import SubjectIndex
 from ..._util.sources import sources
 from ...errors import DeadlineExceeded, Disconnected, LocalProtocolError, NoHandler, QueueFull
-from ..._util.pattern_index import SubjectIndex
 from ...message import Kind, Message
 from ...plugins import ToStore
 from .jetstream import JetStreamError, read_answer
@@ -59,8 +59,15 @@ class StoredPublishing:
         """
         await self.store(message, sources.get().urandom(12).hex() if id is None else id, deadline)
 
-    async def store(self, message: Message, id: str, deadline: float, at: str = "") -> None:
+    async def store(self, message: Message, id: str, deadline: float, at: str = "", only: str = "") -> None:
         """Return when the engine has stored a publication; sent again under its id as long as it does not say so.
+
+        Args:
+            message: The publication.
+            id: Under which it is stored once.
+            deadline: Time until which it is tried.
+            at: Its subject on the wire, where that is another one than of a publication.
+            only: The one durable handler that it is for, where that is not all.
 
         Raises:
             QueueFull: The store is full, or waits for room to this engine.
@@ -69,7 +76,7 @@ class StoredPublishing:
             Disconnected, EncodeError, TooLarge, Forbidden: As a request.
         """
         runtime, subject = self._services.running, message.subject
-        began, to = runtime.time(), ToStore(id, at)
+        began, to = runtime.time(), ToStore(id, at, only)
         last: BusError | None = None
         while (left := deadline - runtime.time()) > 0:
             peer = self._known.peer

@@ -1,4 +1,4 @@
-"""The pulling of a durable handler, without I/O: how many publications are asked for, and what becomes of that (ADR-37 of NATS).
+"""The pulling of a durable handler, without I/O: how many publications are asked for, and what becomes of it (ADR-37 of NATS).
 
 A worker asks for as many as it has free places. What it has asked for may come, may not come in time (408), and may be
 forgotten with a server: then the heartbeats end that the engine sends while it waits. An answer that says anything else than

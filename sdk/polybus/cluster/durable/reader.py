@@ -169,7 +169,10 @@ class DurableReader:
         delivery = _Delivery(self, message, to)
         message.attributes["attempt"] = to.attempt
         message.id = (message.headers or {}).get(_MESSAGE_ID) or f"{self.stream}.{to.number}"
-        if self._stopping:
+        if to.only is not None and to.only != self.spec.name:  # it was dealt with here when it came first
+            self._say(delivery, "+ACK")
+            self._ask(now)
+        elif self._stopping:
             self._say(delivery, "-NAK")
         elif len(self._running) < self.pull.places:
             self._begin(delivery, now)

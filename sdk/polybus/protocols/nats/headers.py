@@ -24,13 +24,15 @@ TEXT: Final = "Polybus-Text"
 BODY: Final = "Polybus-Body"
 KIND: Final = "Polybus-Kind"
 USER: Final = "Polybus-User"
+ONLY: Final = "Polybus-Only"
+"""The one durable handler that a publication is for which is stored again."""
 MESSAGE_ID: Final = "Nats-Msg-Id"
 """By it a stream stores once what comes twice (NATS documentation, JetStream, "Message Deduplication")."""
 ERROR: Final = "Nats-Service-Error"
 ERROR_CODE: Final = "Nats-Service-Error-Code"
 
 _DEADLINE: Final = VERSION + f"\r\n{TTL}: ".encode()
-_OWN: Final = frozenset(name.lower() for name in (TTL, REASON, TEXT, BODY, KIND, USER, ERROR, ERROR_CODE))
+_OWN: Final = frozenset(name.lower() for name in (TTL, REASON, TEXT, BODY, KIND, USER, ONLY, ERROR, ERROR_CODE))
 _NAME: Final = re.compile(r"[!-9;-~]+")
 _STATUS: Final = re.compile(rb"NATS/1\.0(?:[ \t]+(\d{3})(?:[ \t]+([^\r\n]*))?)?[ \t]*")
 _CACHED: Final = 512
@@ -53,6 +55,7 @@ class HeaderBlock:
         octets: The body is bytes, although it could be taken for JSON.
         kind: Among the nodes of a cluster: what it is, where the subject does not say it.
         user: There too: the key of the user who asks, where a node passes the request on.
+        only: There too: the one durable handler that it is for.
     """
 
     status: int | None = None
@@ -64,6 +67,7 @@ class HeaderBlock:
     octets: bool = False
     kind: str | None = None
     user: str | None = None
+    only: str | None = None
 
 
 class HeaderReader:
@@ -113,6 +117,7 @@ class HeaderReader:
             octets=own.get(BODY.lower()) == "bytes",
             kind=own.get(KIND.lower()),
             user=own.get(USER.lower()),
+            only=own.get(ONLY.lower()),
         )
 
 

@@ -42,7 +42,7 @@ from ..checks import refuse
 from ..codec import failure
 from ..connection import NatsConnection
 from ..failures import NO_RESPONDERS, ServerError, error_message, is_failure
-from ..headers import KIND, MESSAGE_ID, TTL, USER, HeaderBlock, write_block
+from ..headers import KIND, MESSAGE_ID, ONLY, TTL, USER, HeaderBlock, write_block
 from ..operations import write_named, write_publication
 from ..subscriptions import INBOX_SID, NatsSubscription
 from ..tokens import Tokens
@@ -215,6 +215,8 @@ class ClusterDialect:
             return
         if not self._connection.subscriptions.counts(subscription, subject):
             return
+        if headers is not None and headers.only is not None:  # it was heard when it was published first
+            return
         to = _NO_SOURCE if reply is None else self._sources[reply.rpartition(".")[0]]
         message = self._message(_PUBLISH, self._subjects.named[subject], None, headers, payload, None, to)
         self._connection.events.append(message)
@@ -250,7 +252,7 @@ class ClusterDialect:
             return
         attempt, number = read_ack(reply)
         assert reply is not None
-        to = ToReader(subscription.name, reply, attempt, number)
+        to = ToReader(subscription.name, reply, attempt, number, only=None if headers is None else headers.only)
         message = self._message(_PUBLISH, self._subjects.named[subject], None, headers, payload, None, to)
         self._connection.events.append(message)
 
@@ -575,6 +577,8 @@ class ClusterDialect:
             own = []  # it reads what it is written as
         else:
             own.append((MESSAGE_ID, to.id))
+            if to.only:
+                own.append((ONLY, to.only))
         block = write_block(message.headers, own, self._connection.limits.headers) if own or message.headers else b""
         return write_named(names, block, payload)
 
