@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
 _BACKOFF: Final = Backoff(initial=0.05, maximum=1.0)
+_ANSWERED: Final = 5.0
+"""Seconds in which the engine answers, at the least, when it is asked for stores."""
 _ONLINE: Final = "_polybus.online"
 _NO_ENGINE: Final = (
     f"stores= and durable= need the engine of a cluster, which keeps, and none is named: set {VARIABLE}, start the "
@@ -132,7 +134,7 @@ class Backbone:
         """
         if not self._keeps:
             return
-        services, jetstream, published = self._parts.services, JetStream(self), publication_pattern(cluster)
+        services, jetstream, published = self._parts.services, JetStream(self, max(self.options.wait, _ANSWERED)), publication_pattern(cluster)
         stores, publishing = Stores(jetstream), StoredPublishing(services, self)
         for store in self.options.stores:
             await stores.prepare(store, stream_members(store, cluster, published))

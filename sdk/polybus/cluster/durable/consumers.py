@@ -54,8 +54,8 @@ class Consumers:
             if there.get(member) != wanted[member]:
                 raise LocalProtocolError(
                     f"durable={spec.name!r} is there already and has another {argument}: "
-                    f"{_readable(member, there.get(member))}, not {_readable(member, wanted[member])}. It is never changed: say the same, take another name, or remove "
-                    f"the consumer of the stream {stream!r}"
+                    f"{_readable(member, there.get(member))}, not {_readable(member, wanted[member])}. It is "
+                    f"never changed: say the same, take another name, or remove the consumer of the stream {stream!r}"
                 )
         return stream
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+import anyio
 from attrs import define
 
-from ...errors import LocalProtocolError, NoHandler
+from ...errors import DeadlineExceeded, LocalProtocolError, NoHandler
 from ...message import Kind, Message
 from ...plugins import ToEngine
 
 if TYPE_CHECKING:
     from ..membership import Membership
 
-PATIENCE: Final = 5.0
-"""Seconds for an answer."""
+_EACH: Final = 2.0
+"""Seconds for an answer, after which it is asked again: servers that have no leader yet are silent."""
+_PAUSE: Final = 0.25
+_NO_LEADER: Final = frozenset((10008, 10009))
+"""Numbers of errors: the servers have not found together yet."""
 NOT_FOUND: Final = 10059
 """The number of an error: there is no such stream."""
 KEEPS_NOTHING: Final = (
@@ -63,9 +67,11 @@ class JetStream:
     """Asks the engine of the cluster about streams."""
 
     _known: Membership
+    _patience: float = 5.0
+    """Seconds for an answer, however often it is asked."""
 
     async def ask(self, word: str, members: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Ask ``$JS.API.<word>``.
+        """Ask ``$JS.API.<word>``, again where servers do not answer that have not found together yet.
 
         Raises:
             JetStreamError: The engine refuses.
@@ -74,11 +80,20 @@ class JetStream:
         """
         peer = self._known.peer
         assert peer is not None  # asked for while there is a link
-        try:
-            answer = await peer.pass_on(_question(word, members), PATIENCE)
-        except NoHandler:
-            raise LocalProtocolError(KEEPS_NOTHING) from None
-        return read_answer(answer)
+        runtime = peer.link.runtime
+        end = runtime.time() + self._patience
+        while True:
+            try:
+                return read_answer(await peer.pass_on(_question(word, members), min(_EACH, max(end - runtime.time(), 0))))
+            except NoHandler:
+                raise LocalProtocolError(KEEPS_NOTHING) from None
+            except DeadlineExceeded:
+                if runtime.time() >= end:
+                    raise
+            except JetStreamError as error:
+                if error.number not in _NO_LEADER or runtime.time() >= end:
+                    raise
+                await anyio.sleep(_PAUSE)
 
 
 def _question(word: str, members: dict[str, Any] | None) -> Message:
