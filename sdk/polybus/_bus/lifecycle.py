@@ -104,7 +104,8 @@ class Lifecycle:
             await self._start()
         elif self._phase is Phase.DRAINED and not self.is_inside():
             self._move(Phase.RUNNING)
-            await self._begin()
+            if self._pubsub.clustered:
+                await self._begin()
         self._entered += 1
         return self._services.running
 
@@ -148,12 +149,12 @@ class Lifecycle:
                     await self._shut(runtime)
                 raise
             self._move(Phase.RUNNING)
-            await self._begin()
+            if self._pubsub.clustered:
+                await self._begin()
 
     async def _begin(self) -> None:
         """Take requests of the cluster, and what is stored there."""
-        if self._pubsub.clustered:
-            await self._pubsub.announcer.begin()
+        await self._pubsub.announcer.begin()
         if (durable := self._links.durable) is not None:
             durable.begin()
 

@@ -73,7 +73,7 @@ class Context(Generic[State_co]):
 
     @property
     def attempt(self) -> int:
-        """How often this publication has been given to a durable handler, this time included; 1 for all else."""
+        """Number of times that this publication was given to a durable handler, this one included; 1 for all else."""
         extras = self.message.extras
         return 1 if extras is None else int(extras.get("attempt", 1))
 

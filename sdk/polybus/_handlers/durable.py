@@ -13,7 +13,7 @@ from ..backoff import Backoff
 from ..retry import Retry
 
 Start: TypeAlias = Literal["all", "new"] | timedelta | int
-"""Where a durable handler begins that is new: with all that is stored, with what is stored from now on, with what is not older
+"""The beginning of a durable handler that is new: with all that is stored, with what is stored from now on, with what is not older
 than that, or with the publication of that number."""
 
 RETRY: Final = Retry(attempts=5, backoff=Backoff(initial=1.0, maximum=60.0))

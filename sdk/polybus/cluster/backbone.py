@@ -134,7 +134,8 @@ class Backbone:
         """
         if not self._keeps:
             return
-        services, jetstream, published = self._parts.services, JetStream(self, max(self.options.wait, _ANSWERED)), publication_pattern(cluster)
+        services, published = self._parts.services, publication_pattern(cluster)
+        jetstream = JetStream(self, max(self.options.wait, _ANSWERED))
         stores, publishing = Stores(jetstream), StoredPublishing(services, self)
         for store in self.options.stores:
             await stores.prepare(store, stream_members(store, cluster, published))

@@ -1075,6 +1075,7 @@ class BlockingBus:
         headers: Texts = ...,
         to: AnyPeer | Iterable[AnyPeer] | None = ...,
         timeout: float = ...,
+        id: str | None = ...,
     ) -> None: ...
     @overload
     def publish(
@@ -1085,6 +1086,7 @@ class BlockingBus:
         headers: Texts = ...,
         to: AnyPeer | Iterable[AnyPeer] | None = ...,
         timeout: float = ...,
+        id: str | None = ...,
     ) -> None: ...
     def publish(
         self,
@@ -1094,25 +1096,28 @@ class BlockingBus:
         headers: Texts = None,
         to: AnyPeer | Iterable[AnyPeer] | None = None,
         timeout: float = 30.0,
+        id: str | None = None,
     ) -> None:
         """Publish: every matching subscription gets it once, the bus's own and those of every linked peer.
 
         On links that this bus opened it is always sent. When this returns, it has been handed to the transports or waits in an
-        outbox: that is no receipt.
+        outbox: that is no receipt. What a `Store` of the cluster keeps is stored when this returns.
 
         Args:
-            to: One peer or several: only they get it; an empty list is none.
-            timeout: Seconds to wait for room, and to live in the outbox of a link that is down.
+            to: One peer or several: only they get it, and no store keeps it; an empty list is none.
+            timeout: Seconds to wait for room, to live in the outbox of a link that is down, and until it is stored.
+            id: Of a publication that a `Store` keeps: it is stored once, however often it is published under this id.
 
         Raises:
             EncodeError: The body cannot be written.
-            QueueFull: No room in time, in some queue or outbox; the others got it.
+            QueueFull: No room in time, in some queue or outbox, or in the store; the others got it.
+            DeadlineExceeded: The engine has not said in time that it is stored: it may be, and may not.
             Disconnected: A peer of `to` has gone; the others got it.
             ReservedSubject, LocalProtocolError: The subject or a header is not the application's to use.
             TypeError, ValueError: `timeout`, `to` or `headers` are of a wrong type, or cannot be.
         """
         publish: Any = self._bus.publish
-        self._run(lambda: publish(subject, body, headers=headers, to=asynchronous(to), timeout=timeout))
+        self._run(lambda: publish(subject, body, headers=headers, to=asynchronous(to), timeout=timeout, id=id))
 
     @overload
     def publish_nowait(
@@ -1147,6 +1152,7 @@ class BlockingBus:
 
         Raises:
             QueueFull: No room in some queue or outbox; the others got it.
+            LocalProtocolError: Also where a `Store` keeps the subject: that is waited for.
             Disconnected, EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `publish`.
         """
         publish_nowait: Any = self._bus.publish_nowait

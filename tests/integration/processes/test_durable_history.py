@@ -110,7 +110,8 @@ class History:
                     self.done[int(number)] += 1
 
     def kill_one(self, workers: list[Process]) -> Process | NatsServer:
-        victim: Process | NatsServer = self.rng.choice([*workers, *self.victims])
+        candidates: list[Process | NatsServer] = [*workers, *self.victims]
+        victim = self.rng.choice(candidates)
         self.killed["worker" if isinstance(victim, Process) else "server"] += 1
         victim.kill()
         return victim
@@ -150,8 +151,7 @@ async def history(it: History, replicas: int) -> None:
     workers: list[Process] = []
     try:
         async with bus:
-            for _ in range(WORKERS):
-                workers.append(await it.start_worker())
+            workers += [await it.start_worker() for _ in range(WORKERS)]
             async with anyio.create_task_group() as group:
                 for first in range(IN_FLIGHT):
                     group.start_soon(it.publish, bus, first)

@@ -60,9 +60,9 @@ class DurableReader:
     """The name of the stream, once the consumer is found."""
     _peer: Peer | None = field(default=None, init=False)
     _waiting: deque[_Delivery] = field(factory=deque, init=False)
-    """What has come, beyond the places: of what was asked for twice."""
+    """Publications beyond the places: of what was asked for twice."""
     _running: dict[_Delivery, float] = field(factory=dict, init=False)
-    """What a worker has, with the time at which the engine is told so again."""
+    """Publications that are being handled, with the time at which the engine is told so again."""
     _changed: anyio.Event = field(factory=anyio.Event, init=False)
     _stopping: bool = field(default=False, init=False)
 
@@ -176,8 +176,10 @@ class DurableReader:
             self._say(delivery, "-NAK")
         elif len(self._running) < self.pull.places:
             self._begin(delivery, now)
-        else:
+        elif len(self._waiting) < self.pull.places:
             self._waiting.append(delivery)
+        else:
+            self._say(delivery, "-NAK")
 
     def _told(self, to: ToReader, now: float) -> None:
         if to.status == _BEAT:
