@@ -104,7 +104,7 @@ class Store:
             raise ValueError(f"Store({name!r}): a pattern of what is stored, for example Store({name!r}, '{name}.>')")
         for subject in subjects:
             check_pattern(subject)
-        self.__attrs_init__(name, subjects, max_age, max_bytes, replicas, dedup, work)
+        self.__attrs_init__(name, subjects, max_age, max_bytes, replicas, dedup, work)  # pyright: ignore[reportAttributeAccessIssue]  # attrs makes it
 
 
 def _check_name(name: object) -> None:

@@ -17,8 +17,13 @@ if TYPE_CHECKING:
 _EACH: Final = 2.0
 """Seconds for an answer, after which it is asked again: servers that have no leader yet are silent."""
 _PAUSE: Final = 0.25
-_NO_LEADER: Final = frozenset((10008, 10009))
-"""Numbers of errors: the servers have not found together yet."""
+_UNAVAILABLE: Final = 503
+_NOT_STORED: Final = 10077
+"""The number of an error whose text says why: a limit, or a store that is about to be closed."""
+_FULL: Final = frozenset((10002, 10023, 10028, 10047, 10122))
+"""Numbers of errors: no room."""
+_PASSING: Final = frozenset((10008, 10009, 10158, 10167))
+"""Numbers of errors: no leader yet, the same id is being stored, too many at once."""
 NOT_FOUND: Final = 10059
 """The number of an error: there is no such stream."""
 KEEPS_NOTHING: Final = (
@@ -35,12 +40,21 @@ class JetStreamError(Exception):
     Attributes:
         number: The engine's number of it (``err_code``).
         text: Its description.
+        passes: It may pass: servers have not found together yet, or are at the same publication.
     """
 
-    def __init__(self, number: int, text: str) -> None:
+    def __init__(self, number: int, text: str, code: Any = None) -> None:
         super().__init__(f"{text} ({number})")
         self.number = number
         self.text = text
+        self.passes: bool = number in _PASSING or (
+            code == _UNAVAILABLE and number not in _FULL and not text.startswith("maximum")
+        )
+
+    @property
+    def full(self) -> bool:
+        """True where there is no room: in the store, the account or the server."""
+        return self.number in _FULL or (self.number == _NOT_STORED and self.text.startswith("maximum"))
 
 
 def read_answer(answer: Any) -> dict[str, Any]:
@@ -59,7 +73,7 @@ def read_answer(answer: Any) -> dict[str, Any]:
     text = str(error.get("description") or error)[:500]
     if number in _DISABLED:
         raise LocalProtocolError(f"{KEEPS_NOTHING} (it says: {text})")
-    raise JetStreamError(number if isinstance(number, int) else 0, text)
+    raise JetStreamError(number if isinstance(number, int) else 0, text, error.get("code"))
 
 
 @define(eq=False)
@@ -91,7 +105,7 @@ class JetStream:
                 if runtime.time() >= end:
                     raise
             except JetStreamError as error:
-                if error.number not in _NO_LEADER or runtime.time() >= end:
+                if not error.passes or runtime.time() >= end:
                     raise
                 await anyio.sleep(_PAUSE)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import anyio
 from attrs import define, field
@@ -24,8 +24,6 @@ _AGAIN: Final = 2.0
 """Seconds without a word of the engine, after which a publication is sent again."""
 _PAUSE: Final = 0.25
 """Seconds until one is sent again which the engine could not take."""
-_FULL: Final = frozenset((10077, 10047, 10023, 10002, 10122))
-"""Numbers of errors: no room in the stream, the account or the server."""
 
 
 _UNKNOWN: Final = (
@@ -39,7 +37,7 @@ class StoredPublishing:
 
     _services: Services
     _known: Membership
-    _kept: SubjectIndex[str] = field(factory=SubjectIndex)
+    _kept: SubjectIndex[str] = field(factory=lambda: SubjectIndex[str]())
     """The names of stores by what they keep."""
 
     def add(self, store: Store) -> None:
@@ -83,8 +81,13 @@ class StoredPublishing:
             if peer is None:
                 break
             try:
-                self._stored(subject, await peer.pass_on(_question(message, to), min(left, _AGAIN)))
+                read_answer(await peer.pass_on(_question(message, to), min(left, _AGAIN)))
                 return
+            except JetStreamError as error:
+                last = _refused(subject, error)
+                if not error.passes:
+                    raise last from None
+                await anyio.sleep(min(_PAUSE, max(deadline - runtime.time(), 0)))
             except DeadlineExceeded as error:
                 last = error
             except (Disconnected, NoHandler) as error:  # the engine is about to come back, or has not got its streams yet
@@ -95,14 +98,12 @@ class StoredPublishing:
         elapsed = runtime.time() - began
         raise DeadlineExceeded(subject, elapsed, "local", _UNKNOWN) from last
 
-    def _stored(self, subject: str | int, answer: Any) -> None:
-        try:
-            read_answer(answer)
-        except JetStreamError as error:
-            said = f"{subject!r} is not stored: the NATS server says: {error.text}"
-            if error.number in _FULL:
-                raise QueueFull(f"{said}; the store is full (max_bytes=), or what the server or its account may keep") from None
-            raise LocalProtocolError(said) from None
+
+def _refused(subject: str | int, error: JetStreamError) -> BusError:
+    said = f"{subject!r} is not stored: the NATS server says: {error.text}"
+    if error.full:
+        return QueueFull(f"{said}; the store is full (max_bytes=), or what the server or its account may keep")
+    return LocalProtocolError(said)
 
 
 def _question(message: Message, to: ToStore) -> Message:
