@@ -13,8 +13,8 @@ from ..backoff import Backoff
 from ..retry import Retry
 
 Start: TypeAlias = Literal["all", "new"] | timedelta | int
-"""The beginning of a durable handler that is new: all that is stored, what is stored from now on, what is not older than that, or
-the publication of that number."""
+"""The beginning of a durable handler that is new: all that is stored, what is stored from now on, what is not older than that,
+or the publication of that number."""
 
 RETRY: Final = Retry(attempts=5, backoff=Backoff(initial=1.0, maximum=60.0))
 """Attempts and pauses where nothing is said."""

@@ -31,6 +31,7 @@ from ..protocols.nats.operations import (
     write_json,
     write_message,
 )
+from .nats_streams import NatsStreams
 
 _UNREAD: Final = 16 << 20
 """Bytes that may wait for a client, before it is cut."""
@@ -58,6 +59,7 @@ class NatsEngine:
         max_payload: Bytes of headers and payload that it takes.
         token: What clients have to say; everybody is let in without.
         rng: Chooses the member of a queue group.
+        keeps: It has streams, in memory, as a server with JetStream: for `Store` and durable handlers.
 
     Raises:
         ValueError: The address is wrong.
@@ -70,7 +72,10 @@ class NatsEngine:
         max_payload: int = 1 << 20,
         token: str = "",
         rng: random.Random | None = None,
+        keeps: bool = True,
     ) -> None:
+        self._keeps = keeps
+        self._streams: NatsStreams | None = None
         self._address = address if address is not None else f"memory://nats-{secrets.token_hex(4)}"
         self.max_payload: Final = max_payload
         self.token: Final = token
@@ -115,6 +120,9 @@ class NatsEngine:
             raise
         self.url = f"nats+{self._listening.url}"
         runtime.spawn(self._keep_house, runtime)
+        if self._keeps:
+            self._streams = NatsStreams(self.hand, runtime.time)
+            runtime.spawn(self._streams.run)
         return self
 
     async def __aexit__(
@@ -203,7 +211,7 @@ class NatsEngine:
 
     def route(self, sender: EngineClient, operation: Operation, block: bytes) -> None:
         """Hand a message to every subscription that matches, and to one of each group; say so where there is nobody."""
-        told, groups = False, dict[str, list[EngineSubscription]]()
+        told, groups = self._streams is not None and self._streams.take(operation, block), dict[str, list[EngineSubscription]]()
         for subscription in self.subscriptions.match(operation.subject):
             if subscription.client is sender and not sender.echo:
                 continue
@@ -219,6 +227,13 @@ class NatsEngine:
             for subscription in self.subscriptions.match(operation.reply):
                 if subscription.client is sender:
                     sender.deliver(subscription, answer, _NO_RESPONDERS)
+
+    def hand(self, at: str, operation: Operation, block: bytes) -> bool:
+        """Give a message of the engine itself to those who have subscribed to a subject. False where nobody has."""
+        told = False
+        for subscription in self.subscriptions.match(at):
+            told = subscription.client.deliver(subscription, operation, block) or told
+        return told
 
 
 class EngineClient:

@@ -266,9 +266,9 @@ class _Delivery:
     run_plain = None
 
     def __init__(self, reader: DurableReader, message: Message, to: ToReader) -> None:
-        self.reader = reader
-        self.message = message
-        self.to = to
+        self.reader: DurableReader = reader
+        self.message: Message = message
+        self.to: ToReader = to
         self.scope: anyio.CancelScope | None = None
         self.waited: int = 0
 

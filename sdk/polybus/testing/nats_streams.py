@@ -1,0 +1,458 @@
+"""What a NATS server with JetStream keeps, for tests: streams, pull consumers, and the part of their API that a bus uses.
+
+In memory: what is stored lasts as long as the engine. It knows streams with the retentions ``limits`` and ``workqueue``, and
+durable pull consumers that acknowledge each message; no sources, mirrors, or push consumers.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import math
+import re
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+import anyio
+import msgspec
+from attrs import define, field, frozen
+
+from .._util.pattern_index import SubjectIndex
+from ..protocols.nats.operations import Operation
+
+_API: Final = "$JS.API."
+_ACK: Final = "$JS.ACK."
+_NANOSECONDS: Final = 1_000_000_000
+_MOST: Final = 100_000
+"""Messages that a stream keeps at the most, whatever it was made with."""
+_PULLS: Final = 512
+"""Questions that wait at a consumer, unless it was made with another number."""
+_ID: Final = re.compile(rb"\r\nNats-Msg-Id:[ ]*([^\r\n]*)", re.I)
+_OUTER: Final = 150
+"""Bytes that a message costs besides its own."""
+
+
+@frozen
+class StoredMessage:
+    """A message of a stream."""
+
+    number: int
+    subject: str
+    block: bytes
+    payload: bytes
+    at: float
+    time: str
+
+
+@define(eq=False)
+class Stream:
+    """A stream and its consumers."""
+
+    name: str
+    config: dict[str, Any]
+    messages: dict[int, StoredMessage] = field(factory=dict)
+    consumers: dict[str, PullConsumer] = field(factory=dict)
+    last: int = 0
+    _ids: dict[str, tuple[float, int]] = field(factory=dict)
+    _bytes: int = 0
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The members of its state."""
+        return {
+            "messages": len(self.messages),
+            "bytes": self._bytes,
+            "first_seq": next(iter(self.messages), self.last + 1),
+            "last_seq": self.last,
+            "consumer_count": len(self.consumers),
+        }
+
+    def store(self, operation: Operation, block: bytes, now: float) -> dict[str, Any]:
+        """Store a message; the members of the answer."""
+        self._forget(now)
+        found = _ID.search(block)
+        id = "" if found is None else found[1].decode().strip()
+        if id and id in self._ids:
+            return {"stream": self.name, "seq": self._ids[id][1], "duplicate": True}
+        size = len(operation.subject) + len(block) + len(operation.payload) + _OUTER
+        full = self._full(size)
+        if full is not None and self.config.get("discard") == "new":
+            return {"stream": self.name, "seq": 0, "error": {"code": 503, "err_code": 10077, "description": full}}
+        while full is not None and self.messages:
+            self.remove(next(iter(self.messages)))
+            full = self._full(size)
+        self.last += 1
+        written = datetime.datetime.now(datetime.UTC).isoformat().replace("+00:00", "Z")
+        self.messages[self.last] = StoredMessage(self.last, operation.subject, block, operation.payload, now, written)
+        self._bytes += size
+        if id:
+            self._ids[id] = now, self.last
+        return {"stream": self.name, "seq": self.last}
+
+    def _full(self, size: int) -> str | None:
+        most, most_bytes = self.config.get("max_msgs", -1), self.config.get("max_bytes", -1)
+        if len(self.messages) >= min(most if most > 0 else _MOST, _MOST):
+            return "maximum messages exceeded"
+        return "maximum bytes exceeded" if 0 < most_bytes < self._bytes + size else None
+
+    def _forget(self, now: float) -> None:
+        """Forget ids and messages whose time is over."""
+        window = self.config.get("duplicate_window", 0) / _NANOSECONDS
+        while self._ids and (first := next(iter(self._ids))) and self._ids[first][0] + window <= now:
+            del self._ids[first]
+        age = self.config.get("max_age", 0) / _NANOSECONDS
+        while age and self.messages and (oldest := next(iter(self.messages.values()))).at + age <= now:
+            self.remove(oldest.number)
+
+    def remove(self, number: int) -> bool:
+        """Remove a message. False where there is none."""
+        message = self.messages.pop(number, None)
+        if message is not None:
+            self._bytes -= len(message.subject) + len(message.block) + len(message.payload) + _OUTER
+        return message is not None
+
+
+@define(eq=False)
+class _Pull:
+    """A question for messages that waits."""
+
+    inbox: str
+    left: int
+    until: float
+    heartbeat: float
+    beat_at: float
+
+
+@define(eq=False)
+class PullConsumer:
+    """A durable pull consumer."""
+
+    stream: Stream
+    name: str
+    config: dict[str, Any]
+    _hand: Callable[[str, Operation, bytes], bool]
+    _matches: Callable[[str, str], bool]
+    _next: int = 1
+    """The number of the next message that nobody was given."""
+    _given: dict[int, tuple[float, int]] = field(factory=dict)
+    """Messages that are not acknowledged: when they come again, and how often they were given."""
+    _pulls: deque[_Pull] = field(factory=deque)
+    _sent: int = 0
+
+    def begin(self, now: float) -> None:
+        """Find the first message, as its configuration says."""
+        policy, last = self.config.get("deliver_policy", "all"), self.stream.last
+        if policy == "new":
+            self._next = last + 1
+        elif policy == "by_start_sequence":
+            self._next = int(self.config.get("opt_start_seq", 1))
+        elif policy == "by_start_time":
+            start = str(self.config.get("opt_start_time", ""))
+            self._next = next((one.number for one in self.stream.messages.values() if one.time >= start), last + 1)
+
+    @property
+    def members(self) -> dict[str, Any]:
+        """The members of an answer that tells of it."""
+        pending = sum(number >= self._next and self._mine(one) for number, one in self.stream.messages.items())
+        return {
+            "stream_name": self.stream.name,
+            "name": self.name,
+            "config": self.config,
+            "num_ack_pending": len(self._given),
+            "num_waiting": len(self._pulls),
+            "num_pending": pending,
+        }
+
+    def pull(self, inbox: str, asked: dict[str, Any], now: float) -> None:
+        """Take a question for messages."""
+        if len(self._pulls) >= self.config.get("max_waiting", _PULLS):
+            self._say(inbox, "409 Exceeded MaxWaiting")
+            return
+        beat = asked.get("idle_heartbeat", 0) / _NANOSECONDS
+        until = now + asked["expires"] / _NANOSECONDS if asked.get("expires") else math.inf
+        self._pulls.append(_Pull(inbox, int(asked.get("batch", 1)), until, beat, now + beat if beat else math.inf))
+        self.deliver(now)
+
+    def deliver(self, now: float) -> None:
+        """Give out what there is to those who have asked."""
+        while self._pulls and (message := self._choose(now)) is not None:
+            pull = self._pulls[0]
+            times = self._given.get(message.number, (0.0, 0))[1] + 1
+            self._given[message.number] = now + self.config["ack_wait"] / _NANOSECONDS, times
+            self._sent += 1
+            reply = f"{_ACK}{self.stream.name}.{self.name}.{times}.{message.number}.{self._sent}.{round(now * 1e9)}.0"
+            pull.left -= 1
+            pull.beat_at = now + pull.heartbeat if pull.heartbeat else math.inf
+            self._hand(pull.inbox, Operation("PUB", message.subject, reply=reply, payload=message.payload), message.block)
+            if pull.left <= 0:
+                self._pulls.popleft()
+
+    def _choose(self, now: float) -> StoredMessage | None:
+        for number, (when, _) in list(self._given.items()):
+            if number not in self.stream.messages:
+                del self._given[number]
+            elif when <= now:
+                return self.stream.messages[number]
+        if len(self._given) >= self.config.get("max_ack_pending", 1000):
+            return None
+        while self._next <= self.stream.last:
+            message = self.stream.messages.get(self._next)
+            self._next += 1
+            if message is not None and self._mine(message):
+                return message
+        return None
+
+    def _mine(self, message: StoredMessage) -> bool:
+        wanted = self.config.get("filter_subject")
+        return not wanted or self._matches(str(wanted), message.subject)
+
+    def acknowledged(self, number: int, word: bytes, now: float) -> None:
+        """Take what a reader says of a message."""
+        given = self._given.get(number)
+        if given is None:
+            return
+        if word.startswith(b"-NAK"):
+            delay = msgspec.json.decode(word[4:]).get("delay", 0) / _NANOSECONDS if word[4:].strip() else 0.0
+            self._given[number] = now + delay, given[1]
+        elif word == b"+WPI":
+            self._given[number] = now + self.config["ack_wait"] / _NANOSECONDS, given[1]
+        else:
+            del self._given[number]
+            if self.stream.config.get("retention") == "workqueue":
+                self.stream.remove(number)
+        self.deliver(now)
+
+    def tick(self, now: float) -> None:
+        """Give out what comes again, end questions whose time is over, and show that it is there."""
+        self.deliver(now)
+        for pull in [*self._pulls]:
+            if pull.until <= now:
+                self._pulls.remove(pull)
+                self._say(pull.inbox, f"408 Request Timeout\r\nNats-Pending-Messages: {pull.left}\r\nNats-Pending-Bytes: 0")
+            elif pull.beat_at <= now:
+                pull.beat_at = now + pull.heartbeat
+                self._say(pull.inbox, "100 Idle Heartbeat")
+
+    @property
+    def due(self) -> float:
+        """The time of the next `tick`."""
+        again = min((when for when, _ in self._given.values()), default=math.inf) if self._pulls else math.inf
+        return min([again, *(min(pull.until, pull.beat_at) for pull in self._pulls)])
+
+    def end(self) -> None:
+        """Tell those who wait that it is removed."""
+        while self._pulls:
+            self._say(self._pulls.popleft().inbox, "409 Consumer Deleted")
+
+    def _say(self, inbox: str, status: str) -> None:
+        self._hand(inbox, Operation("PUB", inbox), f"NATS/1.0 {status}\r\n\r\n".encode())
+
+
+class NatsStreams:
+    """The streams of an engine.
+
+    Args:
+        hand: ``hand(at, operation, block)`` gives a message to those who have subscribed to `at`. False where nobody has.
+        time: The clock of the engine.
+    """
+
+    def __init__(self, hand: Callable[[str, Operation, bytes], bool], time: Callable[[], float]) -> None:
+        self._hand = hand
+        self._time = time
+        self._streams: dict[str, Stream] = {}
+        self._captures: SubjectIndex[Stream] = SubjectIndex()
+        self._changed = anyio.Event()
+
+    async def run(self) -> None:
+        """Do what is due, until this is cancelled."""
+        while True:
+            self._changed = anyio.Event()
+            now = self._time()
+            consumers = [consumer for stream in self._streams.values() for consumer in stream.consumers.values()]
+            for consumer in consumers:
+                consumer.tick(now)
+            due = min((consumer.due for consumer in consumers), default=math.inf)
+            with anyio.move_on_after(None if due == math.inf else max(due - self._time(), 0.0)):
+                await self._changed.wait()
+
+    def take(self, operation: Operation, block: bytes) -> bool:
+        """Take a message that was published. True where somebody here has it."""
+        self._changed.set()
+        if operation.subject.startswith(_ACK):
+            self._acknowledge(operation)
+            return True
+        if operation.subject.startswith(_API):
+            self._asked(operation)
+            return True
+        now, taken = self._time(), False
+        for stream in self._captures.match(operation.subject):
+            answer = stream.store(operation, block, now)
+            if operation.reply is not None:
+                self._answer(operation.reply, answer)
+            for consumer in stream.consumers.values():
+                consumer.deliver(now)
+            taken = True
+        return taken
+
+    def _answer(self, reply: str, members: dict[str, Any]) -> None:
+        self._hand(reply, Operation("PUB", reply, payload=msgspec.json.encode(members)), b"")
+
+    def _acknowledge(self, operation: Operation) -> None:
+        _, _, stream, consumer, _, number, *_ = operation.subject.split(".")
+        found = self._streams.get(stream)
+        there = None if found is None else found.consumers.get(consumer)
+        if there is not None:
+            there.acknowledged(int(number), operation.payload, self._time())
+        if operation.reply is not None:
+            self._hand(operation.reply, Operation("PUB", operation.reply), b"")
+
+    # -- the API ---------------------------------------------------------------------------------------------------------
+
+    def _asked(self, operation: Operation) -> None:
+        word = operation.subject[len(_API) :]
+        asked: Any = msgspec.json.decode(operation.payload) if operation.payload else {}
+        if word.startswith("CONSUMER.MSG.NEXT."):
+            self._pulled(word.split(".")[3:], asked, operation.reply)
+            return
+        act = next((act for name, act in _ACTS.items() if word == name or word.startswith(f"{name}.")), None)
+        if operation.reply is None or act is None:
+            return
+        try:
+            answer = act(self, word, asked)
+        except _Refused as error:
+            answer = {"error": {"code": error.code, "err_code": error.number, "description": error.text}}
+        self._answer(operation.reply, answer)
+
+    def _pulled(self, names: list[str], asked: dict[str, Any], inbox: str | None) -> None:
+        stream = self._streams.get(names[0])
+        consumer = None if stream is None else stream.consumers.get(names[1])
+        if inbox is None:
+            return
+        if consumer is None:
+            self._hand(inbox, Operation("PUB", inbox), b"NATS/1.0 503\r\n\r\n")
+        else:
+            consumer.pull(inbox, asked, self._time())
+
+    def _stream(self, word: str, place: int = 2) -> Stream:
+        stream = self._streams.get(word.split(".")[place])
+        if stream is None:
+            raise _Refused(404, 10059, "stream not found")
+        return stream
+
+    def _consumer(self, word: str) -> PullConsumer:
+        consumer = self._stream(word).consumers.get(word.split(".")[3])
+        if consumer is None:
+            raise _Refused(404, 10014, "consumer not found")
+        return consumer
+
+    def _stream_info(self, word: str, asked: Any) -> dict[str, Any]:
+        stream = self._stream(word)
+        return {"config": stream.config, "state": stream.state}
+
+    def _create_stream(self, word: str, asked: Any) -> dict[str, Any]:
+        name = word.split(".")[2]
+        there = self._streams.get(name)
+        if there is not None and there.config != asked:
+            raise _Refused(400, 10058, "stream name already in use with a different configuration")
+        if there is None:
+            for subject in asked["subjects"]:
+                if any(_overlap(subject, other) for stream in self._streams.values() for other in stream.config["subjects"]):
+                    raise _Refused(400, 10065, "subjects overlap with an existing stream")
+            there = self._streams[name] = Stream(name, asked)
+            for subject in asked["subjects"]:
+                self._captures.add(subject, there)
+        return {"config": there.config, "state": there.state}
+
+    def _delete_stream(self, word: str, asked: Any) -> dict[str, Any]:
+        stream = self._stream(word)
+        del self._streams[stream.name]
+        for subject in stream.config["subjects"]:
+            self._captures.remove(subject, stream)
+        for consumer in stream.consumers.values():
+            consumer.end()
+        return {"success": True}
+
+    def _names(self, word: str, asked: Any) -> dict[str, Any]:
+        wanted = asked.get("subject")
+        return {
+            "streams": [
+                name
+                for name, stream in self._streams.items()
+                if not wanted or any(_overlap(wanted, subject) for subject in stream.config["subjects"])
+            ]
+        }
+
+    def _message(self, word: str, asked: Any) -> dict[str, Any]:
+        message = self._stream(word, 3).messages.get(asked.get("seq", 0))
+        if message is None:
+            raise _Refused(404, 10037, "no message found")
+        members = {"subject": message.subject, "seq": message.number, "time": message.time}
+        if message.block:
+            members["hdrs"] = base64.b64encode(message.block).decode()
+        return {"message": {**members, "data": base64.b64encode(message.payload).decode()}}
+
+    def _delete_message(self, word: str, asked: Any) -> dict[str, Any]:
+        if not self._stream(word, 3).remove(asked.get("seq", 0)):
+            raise _Refused(400, 10057, f"message [{asked.get('seq', 0)}] not found")
+        return {"success": True}
+
+    def _consumer_info(self, word: str, asked: Any) -> dict[str, Any]:
+        return self._consumer(word).members
+
+    def _create_consumer(self, word: str, asked: Any) -> dict[str, Any]:
+        stream, name = self._stream(word, 3), word.split(".")[4]
+        if name not in stream.consumers:
+            made = PullConsumer(stream, name, asked["config"], self._hand, _covers)
+            made.begin(self._time())
+            stream.consumers[name] = made
+        return stream.consumers[name].members
+
+    def _delete_consumer(self, word: str, asked: Any) -> dict[str, Any]:
+        consumer = self._consumer(word)
+        del consumer.stream.consumers[consumer.name]
+        consumer.end()
+        return {"success": True}
+
+
+class _Refused(Exception):
+    """A question that is answered by an error."""
+
+    def __init__(self, code: int, number: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+        self.number = number
+        self.text = text
+
+
+def _covers(pattern: str, subject: str) -> bool:
+    wanted, given = pattern.split("."), subject.split(".")
+    for place, token in enumerate(wanted):
+        if token == ">":
+            return len(given) > place
+        if place >= len(given) or token not in ("*", given[place]):
+            return False
+    return len(wanted) == len(given)
+
+
+def _overlap(one: str, other: str) -> bool:
+    left, right = one.split("."), other.split(".")
+    for a, b in zip(left, right, strict=False):
+        if ">" in (a, b):
+            return True
+        if a != b and "*" not in (a, b):
+            return False
+    return len(left) == len(right)
+
+
+_ACTS: Final[dict[str, Callable[[NatsStreams, str, Any], dict[str, Any]]]] = {
+    "STREAM.INFO": NatsStreams._stream_info,
+    "STREAM.CREATE": NatsStreams._create_stream,
+    "STREAM.DELETE": NatsStreams._delete_stream,
+    "STREAM.NAMES": NatsStreams._names,
+    "STREAM.MSG.GET": NatsStreams._message,
+    "STREAM.MSG.DELETE": NatsStreams._delete_message,
+    "CONSUMER.INFO": NatsStreams._consumer_info,
+    "CONSUMER.DURABLE.CREATE": NatsStreams._create_consumer,
+    "CONSUMER.DELETE": NatsStreams._delete_consumer,
+}
