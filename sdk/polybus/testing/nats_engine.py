@@ -167,7 +167,7 @@ class NatsEngine:
         return {
             "server_id": "POLYBUSTESTS",
             "server_name": "polybus.testing",
-            "version": "2.9.10",
+            "version": "2.10.25",
             "proto": 1,
             "headers": True,
             "max_payload": self.max_payload,

@@ -178,13 +178,18 @@ class PullConsumer:
         """Give out what there is to those who have asked."""
         while self._pulls and (message := self._choose(now)) is not None:
             pull = self._pulls[0]
+            before = self._given.get(message.number)
             times = self._given.get(message.number, (0.0, 0))[1] + 1
             self._given[message.number] = now + self.config["ack_wait"] / _NANOSECONDS, times
             self._sent += 1
             reply = f"{_ACK}{self.stream.name}.{self.name}.{times}.{message.number}.{self._sent}.{round(now * 1e9)}.0"
             pull.left -= 1
             pull.beat_at = now + pull.heartbeat if pull.heartbeat else math.inf
-            self._hand(pull.inbox, Operation("PUB", message.subject, reply=reply, payload=message.payload), message.block)
+            if not self._hand(
+                pull.inbox, Operation("PUB", message.subject, reply=reply, payload=message.payload), message.block
+            ):
+                pull.left = 0  # who has asked is gone
+                self._given[message.number] = before or (now, 0)
             if pull.left <= 0:
                 self._pulls.popleft()
 

@@ -74,7 +74,7 @@ def test_every_step_of_a_cluster_that_is_well(capsys: pytest.CaptureFixture[str]
     assert (status, err) == (0, "")
     assert list(steps) == ["resolve", "connect", "open", "handshake", "server", "jetstream", "nodes", "request"]
     assert {step["outcome"] for step in steps.values()} == {"ok"}
-    assert steps["server"]["detail"] == "nats-server 2.9.10, messages up to 1048576 bytes"
+    assert steps["server"]["detail"] == "nats-server 2.10.25, messages up to 1048576 bytes"
     assert steps["jetstream"]["detail"] == "2 streams, 3 consumers"
     assert steps["nodes"]["detail"].startswith("1: ")
     assert "nobody handles it, as expected" in steps["request"]["detail"]

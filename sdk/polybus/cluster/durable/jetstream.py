@@ -84,6 +84,13 @@ class JetStream:
     _patience: float = 5.0
     """Seconds for an answer, however often it is asked."""
 
+    @property
+    def version(self) -> str:
+        """The version of the server, as it says; empty where it does not."""
+        peer = self._known.peer
+        session: Any = None if peer is None else peer.link.session
+        return "" if session is None else str(session.server.version or "")
+
     async def ask(self, word: str, members: dict[str, Any] | None = None) -> dict[str, Any]:
         """Ask ``$JS.API.<word>``, again where servers do not answer that have not found together yet.
 

@@ -1,0 +1,54 @@
+"""Stored publications and durable handlers over real NATS servers: the tests of the engine in memory."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.interop.nats_servers import VERSIONS, NatsServer, nats_server
+from tests.unit.cluster.test_durable import (
+    name,
+    test_a_drain_finishes_what_runs_and_the_others_go_on,
+    test_a_durable_handler_that_differs_is_named_with_the_argument,
+    test_a_handler_that_fails_is_tried_again_with_the_same_id,
+    test_a_new_durable_handler_begins_where_it_is_told_to,
+    test_a_publication_that_is_not_known_to_be_stored_ends_at_its_deadline,
+    test_a_store_that_is_full_says_so,
+    test_a_store_that_is_there_and_differs_is_named_with_the_argument,
+    test_an_id_is_for_what_is_stored,
+    test_each_publication_is_for_one_worker_of_each_durable_handler,
+    test_ordered_is_one_at_a_time_in_the_whole_cluster,
+    test_two_stores_do_not_keep_the_same,
+    test_what_is_published_to_a_store_is_stored_and_heard_once_by_everybody,
+    test_what_is_published_twice_under_an_id_is_stored_once,
+    test_what_no_attempt_can_deal_with_is_a_dead_letter,
+    test_without_a_store_a_durable_handler_is_one_clear_error,
+)
+
+pytestmark = [pytest.mark.anyio, pytest.mark.interop]
+
+__all__ = [
+    "name",
+    "test_a_drain_finishes_what_runs_and_the_others_go_on",
+    "test_a_durable_handler_that_differs_is_named_with_the_argument",
+    "test_a_handler_that_fails_is_tried_again_with_the_same_id",
+    "test_a_new_durable_handler_begins_where_it_is_told_to",
+    "test_a_publication_that_is_not_known_to_be_stored_ends_at_its_deadline",
+    "test_a_store_that_is_full_says_so",
+    "test_a_store_that_is_there_and_differs_is_named_with_the_argument",
+    "test_an_id_is_for_what_is_stored",
+    "test_each_publication_is_for_one_worker_of_each_durable_handler",
+    "test_ordered_is_one_at_a_time_in_the_whole_cluster",
+    "test_two_stores_do_not_keep_the_same",
+    "test_what_is_published_to_a_store_is_stored_and_heard_once_by_everybody",
+    "test_what_is_published_twice_under_an_id_is_stored_once",
+    "test_what_no_attempt_can_deal_with_is_a_dead_letter",
+    "test_without_a_store_a_durable_handler_is_one_clear_error",
+]
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+    folder: Path = tmp_path_factory.mktemp("stores")
+    with nats_server(request.param, f'jetstream {{ store_dir: "{folder}" }}') as server:
+        yield server

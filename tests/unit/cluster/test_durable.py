@@ -1,0 +1,418 @@
+"""Stored publications and durable handlers: the same tests over the engine in memory and over real servers."""
+
+import base64
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from polybus import (
+    Bus,
+    Cluster,
+    Context,
+    DeadlineExceeded,
+    LocalProtocolError,
+    Message,
+    QueueFull,
+    Retry,
+    Store,
+    connect,
+)
+from polybus._bus.bus import parts_of
+from polybus.cluster.backbone import Backbone
+from polybus.cluster.durable.jetstream import JetStream
+from polybus.events import DeadLettered
+from polybus.testing import NatsEngine
+from tests.support import eventually
+
+pytestmark = [pytest.mark.anyio]
+
+WORK = Store("work", "work.>")
+SOON = Retry(attempts=3, backoff=(0.01, 0.02))
+_names = itertools.count()
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[NatsEngine]:
+    async with NatsEngine() as running:
+        yield running
+
+
+def node(engine: Any, *stores: Store, name: str = "shop", **options: Any) -> Bus:
+    """A bus that is a node of a cluster which no other test has."""
+    return Bus(cluster=Cluster(f"{engine.url}", name=name, stores=stores), **options)
+
+
+@pytest.fixture
+def name() -> str:
+    """A cluster of its own for each test, since a server keeps what is stored."""
+    return f"shop{next(_names)}"
+
+
+def jetstream(bus: Bus) -> JetStream:
+    backbone = parts_of(bus).links.cluster
+    assert isinstance(backbone, Backbone)
+    return JetStream(backbone)
+
+
+async def state(bus: Bus, stream: str) -> dict[str, Any]:
+    found: dict[str, Any] = (await jetstream(bus).ask(f"STREAM.INFO.{stream}"))["state"]
+    return found
+
+
+async def pending(bus: Bus, stream: str, durable: str) -> tuple[int, int]:
+    """What a durable handler has not acknowledged, and what it has not been given."""
+    found = await jetstream(bus).ask(f"CONSUMER.INFO.{stream}.{durable}")
+    return found["num_ack_pending"], found["num_pending"]
+
+
+async def all_done(bus: Bus, stream: str, durable: str) -> None:
+    with anyio.fail_after(20):
+        while await pending(bus, stream, durable) != (0, 0):
+            await anyio.lowlevel.checkpoint()
+
+
+# -- stored publications ---------------------------------------------------------------------------------------------------
+
+
+async def test_what_is_published_to_a_store_is_stored_and_heard_once_by_everybody(engine: Any, name: str) -> None:
+    bus, other, page = node(engine, WORK, name=name), node(engine, name=name), Bus()
+    heard: list[tuple[str, int]] = []
+
+    @bus.on("work.*")
+    async def own(number: int) -> None:
+        heard.append(("own", number))
+
+    @other.on("work.*")
+    async def others(number: int) -> None:
+        heard.append(("other", number))
+
+    @page.on("work.*")
+    async def clients(number: int) -> None:
+        heard.append(("client", number))
+
+    async with bus, other, other.serve(f"ubre+memory://{name}"), connect(f"ubre+memory://{name}", bus=page):
+        await other.present("work.*")
+        for number in range(3):
+            await bus.publish("work.begun", number)
+        assert (await state(bus, f"{name}-work"))["messages"] == 3
+        await eventually(lambda: len(heard) >= 9)
+        await other.publish("work.begun", 3)  # a node that names no store has it stored, too, and is not told
+        await eventually(lambda: len(heard) >= 12)
+    assert sorted(heard) == [(who, number) for who in ("client", "other", "own") for number in range(4)]
+
+
+async def test_what_is_published_twice_under_an_id_is_stored_once(engine: Any, name: str) -> None:
+    bus = node(engine, WORK, name=name)
+    async with bus:
+        for number in range(4):
+            await bus.publish("work.begun", number, id=f"order {number // 2}")
+        assert (await state(bus, f"{name}-work"))["messages"] == 2
+
+
+async def test_an_id_is_for_what_is_stored(engine: Any, name: str) -> None:
+    bus = node(engine, WORK, name=name)
+    async with bus:
+        with pytest.raises(LocalProtocolError, match=r"publish\('other', id='7'\): an id is for what a store keeps"):
+            await bus.publish("other", 1, id="7")
+        with pytest.raises(LocalProtocolError, match=r"leave out to="):
+            await bus.publish("work.begun", 1, id="7", to=[])
+        with pytest.raises(TypeError, match=r"id=7: text, for example id=str\(order.id\), not int"):
+            await bus.publish("work.begun", 1, id=7)  # type: ignore[call-overload]
+        for wrong in ("", " 7", "7\r\n", "7" * 257):
+            with pytest.raises(ValueError, match="1 to 256 printable characters"):
+                await bus.publish("work.begun", 1, id=wrong)
+        with pytest.raises(LocalProtocolError, match=r"is kept by a store, which is waited for: await bus.publish"):
+            bus.publish_nowait("work.begun", 1)
+        assert (await state(bus, f"{name}-work"))["messages"] == 0
+
+
+async def test_a_store_that_is_full_says_so(engine: Any, name: str) -> None:
+    bus = node(engine, Store("small", "small.>", max_bytes=2000), name=name)
+    if "sbin" in getattr(engine, "binary", ""):  # Debian's: it may drop the oldest, whatever it was told
+        with pytest.raises(LocalProtocolError, match=r"NATS servers before 2.10 drop the oldest .* and this one is 2.9"):
+            async with bus:
+                pass
+        return
+    async with bus:
+        with pytest.raises(QueueFull, match=r"'small.x' is not stored: .*maximum bytes exceeded.*max_bytes="):
+            for _ in range(20):
+                await bus.publish("small.x", "x" * 300)
+        found = await state(bus, f"{name}-small")
+        assert 0 < found["messages"] < 7
+        assert found["first_seq"] == 1
+
+
+@pytest.mark.parametrize(
+    ("other", "argument"),
+    [
+        (Store("work", "work.*"), "subjects"),
+        (Store("work", "work.>", max_age=timedelta(days=1)), "max_age"),
+        (Store("work", "work.>", max_age=timedelta(days=2), dedup=1), "max_age"),
+        (Store("work", "work.>", dedup=60), "dedup"),
+        (Store("work", "work.>", work=True), "work"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+async def test_a_store_that_is_there_and_differs_is_named_with_the_argument(
+    engine: Any, name: str, other: Store, argument: str
+) -> None:
+    async with node(engine, WORK, name=name):
+        pass
+    async with node(engine, WORK, name=name):
+        pass
+    with pytest.raises(LocalProtocolError, match=f"the store 'work' is there already and has another {argument}: .*, not "):
+        async with node(engine, other, name=name):
+            pass
+
+
+async def test_two_stores_do_not_keep_the_same(engine: Any, name: str) -> None:
+    with pytest.raises(LocalProtocolError, match=r"cannot be made: the NATS server says: subjects overlap"):
+        async with node(engine, WORK, Store("more", "work.begun"), name=name):
+            pass
+
+
+async def test_publications_under_way_when_the_engine_is_lost_are_stored_once(engine: NatsEngine, name: str) -> None:
+    bus = node(engine, WORK, name=name)
+    async with bus:
+        async with anyio.create_task_group() as group:
+            for number in range(200):
+                group.start_soon(bus.publish, "work.begun", number)
+            await anyio.lowlevel.checkpoint()
+            await engine.cut()
+        assert (await state(bus, f"{name}-work"))["messages"] == 200
+
+
+async def test_a_publication_that_is_not_known_to_be_stored_ends_at_its_deadline(engine: Any, name: str) -> None:
+    bus, store = node(engine, WORK, name=name), Store("gone", "gone.>")
+    other = node(engine, store, name=name)
+    async with bus, other:
+        await jetstream(other).ask(f"STREAM.DELETE.{name}-gone")
+        with pytest.raises(DeadlineExceeded, match="published again under the same id="):
+            await other.publish("gone.x", 1, timeout=0.3)
+
+
+# -- durable handlers ------------------------------------------------------------------------------------------------------
+
+
+async def test_each_publication_is_for_one_worker_of_each_durable_handler(engine: Any, name: str) -> None:
+    bus, workers = node(engine, WORK, name=name), [node(engine, name=name) for _ in range(2)]
+    billed: list[int] = []
+    mailed: list[int] = []
+    for worker in workers:
+
+        @worker.on("work.*", durable="billing", concurrency=4)
+        async def bill(number: int) -> None:
+            await anyio.lowlevel.checkpoint()
+            billed.append(number)
+
+    @workers[0].on("work.{kind}", durable="mail")
+    async def mail(kind: str, number: int, message: Message) -> None:
+        assert (kind, message.subject, message.id) == ("begun", "work.begun", f"id{number}")
+        mailed.append(number)
+
+    async with bus:
+        await bus.publish("work.begun", 0, id="id0")  # before there is a worker
+        async with workers[0], workers[1]:
+            for number in range(1, 50):
+                await bus.publish("work.begun", number, id=f"id{number}")
+            for durable in ("billing", "mail"):
+                await all_done(bus, f"{name}-work", durable)
+    assert sorted(billed) == sorted(mailed) == list(range(50))
+
+
+async def test_a_handler_that_fails_is_tried_again_with_the_same_id(engine: Any, name: str) -> None:
+    bus = node(engine, WORK, name=name)
+    attempts: list[tuple[int, Any]] = []
+
+    @bus.on("work.>", durable="billing", retry=SOON)
+    async def bill(number: int, ctx: Context) -> None:
+        attempts.append((ctx.attempt, ctx.message.id))
+        if ctx.attempt < 3:
+            raise ValueError("not yet")
+
+    async with bus:
+        await bus.publish("work.begun", 1, id="seven")
+        await eventually(lambda: len(attempts) == 3)
+        await all_done(bus, f"{name}-work", "billing")
+        assert (await state(bus, f"{name}-dead"))["messages"] == 0
+    assert attempts == [(1, "seven"), (2, "seven"), (3, "seven")]
+
+
+async def test_what_no_attempt_can_deal_with_is_a_dead_letter(engine: Any, name: str) -> None:
+    bus = node(engine, WORK, name=name)
+    attempts: list[int] = []
+
+    @bus.on("work.hard", durable="billing", retry=SOON)
+    async def bill(number: int, ctx: Context) -> None:
+        attempts.append(ctx.attempt)
+        raise ValueError("never")
+
+    @bus.on("work.misfit", durable="misfits", retry=SOON)
+    async def misfit(number: int) -> None:
+        attempts.append(0)
+
+    async with bus:
+        events = bus.events()
+        await bus.publish("work.hard", 1, headers={"x-shop": "7"})
+        await bus.publish("work.misfit", "no number")
+        told: list[tuple[Any, str]] = []
+        with anyio.fail_after(20):
+            while len(told) < 2:
+                event = await anext(events)
+                if isinstance(event, DeadLettered):
+                    told.append((event.subject, event.reason.partition(":")[0]))
+        assert sorted(told) == [("work.hard", "durable billing"), ("work.misfit", "durable misfits")]
+        assert attempts == [1, 2, 3]
+        for durable in ("billing", "misfits"):
+            await all_done(bus, f"{name}-work", durable)
+        letters = [await letter(bus, f"{name}-dead", number) for number in (1, 2)]
+    by_handler = {headers["Polybus-Durable"]: (subject, body, headers) for subject, body, headers in letters}
+    subject, body, headers = by_handler["billing"]
+    assert (subject, body, headers["x-shop"], headers["Polybus-Attempts"]) == (f"{name}.dead.billing.work.hard", b"1", "7", "3")
+    assert headers["Polybus-Death"].endswith("failed: ValueError")
+    assert len(headers["Polybus-Error-Id"]) == 8
+    subject, body, headers = by_handler["misfits"]
+    assert (subject, body) == (f"{name}.dead.misfits.work.misfit", b'"no number"')
+    assert headers["Polybus-Attempts"] == "1"
+    assert "does not fit" in headers["Polybus-Death"]
+
+
+async def letter(bus: Bus, stream: str, number: int) -> tuple[str, bytes, dict[str, str]]:
+    message = (await jetstream(bus).ask(f"STREAM.MSG.GET.{stream}", {"seq": number}))["message"]
+    lines = base64.b64decode(message["hdrs"]).decode().split("\r\n")[1:-2]
+    return message["subject"], base64.b64decode(message["data"]), dict(line.split(": ", 1) for line in lines)
+
+
+async def test_ordered_is_one_at_a_time_in_the_whole_cluster(engine: Any, name: str) -> None:
+    bus, workers = node(engine, WORK, name=name), [node(engine, name=name) for _ in range(2)]
+    handled: list[int] = []
+    running: list[int] = []
+    for worker in workers:
+
+        @worker.on("work.*", durable="billing", ordered=True, retry=SOON)
+        async def bill(number: int, ctx: Context) -> None:
+            assert running == []
+            running.append(number)
+            await anyio.lowlevel.checkpoint()
+            running.clear()
+            if number == 3 and ctx.attempt == 1:
+                raise ValueError("again, before the others")
+            handled.append(number)
+
+    async with bus, workers[0], workers[1]:
+        for number in range(20):
+            await bus.publish("work.begun", number)
+        await all_done(bus, f"{name}-work", "billing")
+    assert handled == list(range(20))
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"), [("all", [1, 2, 3]), ("new", [3]), (2, [2, 3]), (timedelta(hours=1), [1, 2, 3])]
+)
+async def test_a_new_durable_handler_begins_where_it_is_told_to(
+    engine: Any, name: str, start: Any, expected: list[int]
+) -> None:
+    bus, worker = node(engine, WORK, name=name), node(engine, name=name)
+    handled: list[int] = []
+
+    @worker.on("work.*", durable="billing", start=start)
+    async def bill(number: int) -> None:
+        handled.append(number)
+
+    async with bus:
+        for number in (1, 2):
+            await bus.publish("work.begun", number)
+        async with worker:
+            await bus.publish("work.begun", 3)
+            await all_done(bus, f"{name}-work", "billing")
+        async with worker:  # it goes on where it was
+            await all_done(bus, f"{name}-work", "billing")
+    assert handled == expected
+
+
+async def test_a_drain_finishes_what_runs_and_the_others_go_on(engine: Any, name: str) -> None:
+    bus, workers = node(engine, WORK, name=name), [node(engine, name=name) for _ in range(2)]
+    begun: list[tuple[int, int]] = []
+    handled: list[int] = []
+    go_on = anyio.Event()
+
+    def begins(which: int) -> Callable[[int], Awaitable[None]]:
+        async def bill(number: int) -> None:
+            begun.append((which, number))
+            if number < 4:
+                await go_on.wait()
+            handled.append(number)
+
+        return bill
+
+    for which, worker in enumerate(workers):
+        worker.on("work.*", durable="billing", concurrency=2)(begins(which))
+
+    async with bus, workers[1]:
+        async with workers[0]:
+            for number in range(4):
+                await bus.publish("work.begun", number)
+            await eventually(lambda: len(begun) == 4)
+            async with anyio.create_task_group() as group:
+                group.start_soon(workers[0].drain)
+                await eventually(lambda: workers[0].leaving)
+                for number in range(4, 8):
+                    await bus.publish("work.begun", number)
+                go_on.set()
+        await all_done(bus, f"{name}-work", "billing")
+    assert sorted(handled) == list(range(8))
+    assert {number for which, number in begun if which == 0} & {4, 5, 6, 7} == set()
+
+
+async def test_a_durable_handler_goes_on_when_the_engine_is_back(engine: NatsEngine, name: str) -> None:
+    bus = node(engine, WORK, name=name)
+    handled: list[int] = []
+
+    @bus.on("work.*", durable="billing")
+    async def bill(number: int) -> None:
+        handled.append(number)
+
+    async with bus:
+        await bus.publish("work.begun", 1)
+        await eventually(lambda: handled == [1])
+        await engine.cut()
+        await bus.publish("work.begun", 2)
+        await eventually(lambda: handled == [1, 2])
+
+
+async def test_a_durable_handler_that_differs_is_named_with_the_argument(engine: Any, name: str) -> None:
+    async with node(engine, WORK, name=name), durable_node(engine, name):
+        pass
+    for options, argument in (
+        ({"ack_wait": 7}, "ack_wait"),
+        ({"ordered": True}, "ordered"),
+        ({"pattern": "work.*"}, "pattern"),
+    ):
+        with pytest.raises(
+            LocalProtocolError, match=f"durable='billing' is there already and has another {argument}: .*, not "
+        ):
+            async with durable_node(engine, name, **options):
+                pass
+
+
+def durable_node(engine: Any, name: str, *, pattern: str = "work.>", **options: Any) -> Bus:
+    bus = node(engine, name=name)
+
+    @bus.on(pattern, durable="billing", **options)
+    async def bill(number: int) -> None:
+        """Do nothing with it."""
+
+    return bus
+
+
+async def test_without_a_store_a_durable_handler_is_one_clear_error(engine: Any, name: str) -> None:
+    with pytest.raises(
+        LocalProtocolError, match=r"a durable handler of 'work.>': no store keeps it. Name one in Cluster\(stores="
+    ):
+        async with durable_node(engine, name):
+            pass

@@ -1,0 +1,108 @@
+"""Stores and durable handlers where they cannot be: each is one clear error."""
+
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from polybus import Bus, Cluster, LocalProtocolError, Retry, Store
+from polybus.testing import NatsEngine
+
+pytestmark = [pytest.mark.anyio]
+
+WORK = Store("work", "work.>")
+
+
+async def bill(number: int) -> None:
+    """Do nothing with it."""
+
+
+async def test_an_engine_that_keeps_nothing_says_what_to_start() -> None:
+    async with NatsEngine(keeps=False) as engine:
+        bus = Bus(cluster=Cluster(engine.url, stores=[WORK]))
+        with pytest.raises(LocalProtocolError, match=r"keeps nothing: start it with JetStream \(nats-server -js -sd FOLDER\)"):
+            async with bus:
+                pass
+
+
+async def test_a_bus_alone_has_nobody_who_stores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("POLYBUS_CLUSTER", raising=False)
+    durable = Bus(cluster="auto")
+    durable.on("work.>", durable="billing")(bill)
+    for bus in (Bus(cluster=Cluster(stores=[WORK])), durable):
+        with pytest.raises(LocalProtocolError, match=r"none is named: set POLYBUS_CLUSTER"):
+            async with bus:
+                pass
+
+
+async def test_a_bus_without_a_cluster_has_no_durable_handlers() -> None:
+    bus = Bus()
+    bus.on("work.>", durable="billing")(bill)
+    with pytest.raises(LocalProtocolError, match=r"bill: durable='billing' needs a cluster.*Bus\(cluster='auto'\)"):
+        async with bus:
+            pass
+
+
+async def test_a_durable_handler_is_registered_before_the_bus_is_entered() -> None:
+    async with Bus() as bus:
+        with pytest.raises(LocalProtocolError, match="bill: durable='billing' is registered before the bus is entered"):
+            bus.on("work.>", durable="billing")(bill)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"durable": 7}, TypeError, "durable=7: a name, for example durable='billing', not int"),
+        ({"durable": "a.b"}, ValueError, "durable='a.b': 1 to 100 letters, digits, '-' and '_'"),
+        ({"durable": ""}, ValueError, "durable='': 1 to 100 letters"),
+        ({"durable": "b", "group": "g"}, ValueError, "workers of one durable= share its work; leave out group="),
+        ({"durable": "b", "retry": 3}, TypeError, "retry=3: Retry, not int; for example retry=Retry(attempts=5"),
+        ({"durable": "b", "ack_wait": 0}, ValueError, "ack_wait=0: 1 to 86400 seconds"),
+        ({"durable": "b", "ack_wait": "1"}, TypeError, "ack_wait='1': a number of seconds"),
+        ({"durable": "b", "ordered": 1}, TypeError, "ordered=1: True or False, not int"),
+        ({"durable": "b", "ordered": True, "concurrency": 2}, ValueError, "ordered=True is one at a time"),
+        ({"durable": "b", "start": "old"}, ValueError, "start='old': 'all', 'new', a timedelta, or the number"),
+        ({"durable": "b", "start": 0}, ValueError, "start=0: at least 1"),
+        ({"durable": "b", "start": timedelta()}, ValueError, "longer than no time"),
+        ({"retry": Retry()}, ValueError, "is of durable handlers: say durable='billing', too"),
+        ({"ack_wait": 5}, ValueError, "ack_wait=5 is of durable handlers"),
+        ({"start": "new"}, ValueError, "start='new' is of durable handlers"),
+        ({"ordered": True}, ValueError, "ordered=True is of durable handlers"),
+    ],
+)
+def test_what_a_durable_handler_cannot_be_is_said_where_it_is_registered(
+    options: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=re.escape(text)):
+        Bus(cluster="auto").on("work.>", **options)
+
+
+def _any(value: Any) -> Any:
+    """Keep a wrong type from the type checker."""
+    return value
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "text"),
+    [
+        (lambda: Store(_any(7), "a.>"), TypeError, "Store(7): a name, for example Store('orders', 'orders.>'), not int"),
+        (lambda: Store("a b", "a.>"), ValueError, "Store('a b'): 1 to 100 letters, digits, '-' and '_'"),
+        (lambda: Store("dead", "a.>"), ValueError, "that name is kept for dead letters"),
+        (lambda: Store("a"), ValueError, "Store('a'): a pattern of what is stored, for example Store('a', 'a.>')"),
+        (lambda: Store("a", "a..b"), LocalProtocolError, "pattern 'a..b' has an empty token"),
+        (lambda: Store("a", "a.>", max_age=_any("7d")), TypeError, "max_age='7d': a number of seconds"),
+        (lambda: Store("a", "a.>", max_age=0), ValueError, "max_age=0: more than 0 seconds"),
+        (lambda: Store("a", "a.>", max_bytes=0), ValueError, "max_bytes=0: at least 1"),
+        (lambda: Store("a", "a.>", replicas=0), ValueError, "replicas=0: at least 1"),
+        (lambda: Store("a", "a.>", dedup=0), ValueError, "dedup=0: more than 0 seconds"),
+        (lambda: Store("a", "a.>", work=_any(1)), TypeError, "Store(work=1): True or False, not int"),
+        (lambda: Cluster(stores=WORK), TypeError, "several stores, for example stores=[Store('orders', 'orders.>')]"),
+        (lambda: Cluster(stores=["work"]), TypeError, "stores='work': Store, not str"),
+        (lambda: Cluster(stores=[WORK, WORK]), ValueError, "one Store for each name"),
+        (lambda: Cluster(stores=[None]), ValueError, "one Store for each name"),
+    ],
+)
+def test_what_a_store_cannot_be_is_said_where_it_is_made(make: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=re.escape(text)):
+        make()
