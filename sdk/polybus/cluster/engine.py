@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import logging
 import os
 import re
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
 NAME: Final = "nats-server"
+STORE: Final = "POLYBUS_STORE"
+"""The environment variable that names the folder in which it keeps stores."""
 
 _START: Final = 20.0
 """Seconds in which it has to take clients."""
@@ -110,6 +113,7 @@ class Engine:
         self._name = name
         self._lifeline = lifeline
         self._token = secrets.token_hex(16)
+        self._store = os.environ.get(STORE, "")
         self._port = -1
         self._folder: str | None = None
         self._last: deque[str] = deque(maxlen=3)
@@ -191,10 +195,22 @@ listen: "127.0.0.1:{self._port}"
 authorization {{ token: "{self._token}" }}
 max_payload: {_LARGEST}
 logtime: false
-"""
+{self._keeping()}"""
         file = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
         with open(file, "w") as configuration:
             configuration.write(text)
+
+    def _keeping(self) -> str:
+        """Write where it keeps stores, if anywhere.
+
+        Raises:
+            OSError: The folder cannot be made.
+        """
+        if not self._store:
+            return ""
+        folder = Path(self._store).absolute()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return f"jetstream {{ store_dir: {json.dumps(str(folder))} }}\n"
 
     @property
     def _path(self) -> str:

@@ -1,4 +1,4 @@
-"""What a NATS server with JetStream keeps, for tests: streams, pull consumers, and the part of their API that a bus uses.
+"""Streams as a NATS server with JetStream keeps them, for tests: with pull consumers, and the part of the API that a bus uses.
 
 In memory: what is stored lasts as long as the engine. It knows streams with the retentions ``limits`` and ``workqueue``, and
 durable pull consumers that acknowledge each message; no sources, mirrors, or push consumers.

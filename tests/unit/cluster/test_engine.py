@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -120,6 +122,29 @@ async def lives(binary: str, until: str, caplog: pytest.LogCaptureFixture) -> En
                 inner.cancel_scope.cancel()
             group.cancel_scope.cancel()
     return engine
+
+
+@pytest.mark.anyio
+async def test_it_keeps_stores_where_the_environment_says(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / 'a "strange" folder' / "stores"
+    monkeypatch.setenv("POLYBUS_STORE", str(folder))
+    caplog.set_level(logging.INFO, "polybus.cluster")
+    await lives(program(tmp_path, SERVES), "Server is ready", caplog)
+    assert f"jetstream {{ store_dir: {json.dumps(str(folder))} }}" in capfd.readouterr().out
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+@pytest.mark.anyio
+async def test_a_folder_that_cannot_be_made_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("POLYBUS_STORE", str(tmp_path / "file" / "stores"))
+    with pytest.raises(BaseExceptionGroup) as failed:
+        await lives(program(tmp_path, SERVES), "never", caplog)
+    assert "file/stores" in str(failed.value.exceptions[0]) or "file/stores" in caplog.text
 
 
 @pytest.mark.anyio

@@ -73,7 +73,7 @@ class Stores:
         if store.max_bytes is not None and _release(self._jetstream.version) < _SAFE:
             raise LocalProtocolError(
                 f"the store {store.name!r}: NATS servers before 2.10 drop the oldest of a store with max_bytes= at times, "
-                f"where they should refuse, and this one is {self._jetstream.version}: take a newer one, or leave max_bytes= out"
+                f"where they should refuse, and this one is {self._jetstream.version}: take a newer one, or no max_bytes="
             )
         _compare(store, members, await self.make_if_absent(members))
 

@@ -600,6 +600,8 @@ class ClusterDialect:
             self._asked[token] = Asked(names, None, now, frame)
         else:
             self._asked[token] = Asked(names, to, now, None, self._holder(to))
+            if isinstance(to, (ToEngine, ToStore)):
+                return token
         if self._due == math.inf:
             self._look_at(now + PACE)
         return token

@@ -1,0 +1,51 @@
+"""Workers of one machine, whose own NATS server keeps stores where `POLYBUS_STORE` says."""
+
+import signal
+from pathlib import Path
+
+import anyio.to_thread
+import psutil
+import pytest
+
+from .processes import Process, eventually
+
+pytestmark = [pytest.mark.anyio, pytest.mark.interop]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_what_was_stored_outlives_the_server_and_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("POLYBUS_CLUSTER", raising=False)
+    monkeypatch.setenv("POLYBUS_STORE", str(tmp_path / "a folder" / "stores"))
+    first = await anyio.to_thread.run_sync(Process, "durable_crew", {"publish": [1, 2, 3]})
+    try:
+        await anyio.to_thread.run_sync(first.introduce)
+        [server] = [child for child in psutil.Process(first.pid).children(recursive=True) if "nats-server" in child.name()]
+        server.kill()
+        await eventually(lambda: "worker" in first.log() or not server.is_running())
+        first.signal(signal.SIGTERM)
+        await first.ended()
+    finally:
+        first.stop()
+    assert (tmp_path / "a folder" / "stores").stat().st_mode & 0o777 == 0o700
+    ledger = tmp_path / "ledger"
+    second = await anyio.to_thread.run_sync(Process, "durable_crew", {"publish": [3, 4], "ledger": str(ledger)})
+    try:
+        await anyio.to_thread.run_sync(second.introduce)
+        await eventually(lambda: ledger.exists() and len(ledger.read_text().split()) >= 4)
+        second.signal(signal.SIGTERM)
+        await second.ended()
+    finally:
+        second.stop()
+    assert sorted(ledger.read_text().split()) == ["1", "2", "3", "4"]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_without_a_folder_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("POLYBUS_CLUSTER", raising=False)
+    monkeypatch.delenv("POLYBUS_STORE", raising=False)
+    crew = await anyio.to_thread.run_sync(Process, "durable_crew", {})
+    try:
+        assert await crew.ended() != 0
+        assert "that of run(workers=...) keeps stores in the folder that POLYBUS_STORE names" in crew.log()
+    finally:
+        crew.stop()

@@ -1,0 +1,122 @@
+"""How a durable handler pulls: the table of its states, and how many publications it asks for."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polybus.cluster.durable.pull import HEARTBEAT, TRANSITIONS, Pull, PullEvent, PullState
+
+
+def asking(places: int) -> Pull:
+    pull = Pull(places)
+    pull.up(0.0)
+    pull.found()
+    assert pull.ask(0, 0.0) == places
+    return pull
+
+
+def test_the_table_says_for_each_state_what_each_event_does() -> None:
+    assert TRANSITIONS.keys() == set(PullState)
+    for state, events in TRANSITIONS.items():
+        assert events.keys() == set(PullEvent), state
+    for events in TRANSITIONS.values():
+        assert events[PullEvent.STOP] is events[PullEvent.DOWN] is PullState.OFF
+        assert events[PullEvent.UP] is PullState.LOST
+
+
+def test_it_looks_for_its_consumer_first_and_asks_for_as_many_as_it_has_places() -> None:
+    pull = Pull(4)
+    assert not pull.looks(0.0)
+    assert pull.ask(0, 0.0) == 0
+    pull.up(1.0)
+    assert pull.looks(1.0)
+    assert pull.ask(0, 1.0) == 0
+    pull.found()
+    assert pull.ask(1, 1.0) == 3
+    assert pull.ask(1, 1.0) == 0
+    assert pull.due > 1.0
+
+
+def test_it_asks_again_when_half_of_its_places_are_free_or_nothing_is_asked_for() -> None:
+    pull = asking(8)
+    for _ in range(4):
+        pull.came(1.0)
+    assert pull.ask(4, 1.0) == 0
+    assert pull.ask(1, 1.0) == 0
+    assert pull.ask(0, 1.0) == 4
+    one = asking(1)
+    one.came(1.0)
+    assert one.ask(1, 1.0) == 0
+    assert one.ask(0, 1.0) == 1
+
+
+@pytest.mark.parametrize(("left", "again"), [(3, 8), (None, 8), (2, 0)])
+def test_what_does_not_come_in_time_is_asked_for_again(left: int | None, again: int) -> None:
+    pull = asking(8)
+    for _ in range(5):
+        pull.came(1.0)
+    pull.expired(left, 30.0)
+    assert pull.ask(0, 30.0) == (again if again else 7)
+
+
+def test_without_a_sign_of_life_it_looks_for_its_consumer_again() -> None:
+    pull = asking(2)
+    pull.beat(HEARTBEAT)
+    assert pull.due == HEARTBEAT + 2 * HEARTBEAT + 1.0
+    pull.tick(pull.due - 0.1)
+    assert pull.state is PullState.ASKING
+    pull.tick(pull.due)
+    assert pull.state is PullState.LOST
+    assert pull.asked == 0
+    assert pull.looks(pull.due)
+
+
+def test_after_a_refusal_it_waits_a_moment() -> None:
+    pull = asking(2)
+    pull.refused(5.0)
+    assert pull.ask(0, 5.0) == 0
+    assert not pull.looks(5.5)
+    assert pull.looks(6.0)
+    assert pull.due == 6.0
+
+
+def test_nothing_starts_what_was_stopped_but_the_link() -> None:
+    pull = asking(2)
+    pull.stop()
+    for act in (lambda: pull.came(1.0), lambda: pull.expired(None, 1.0), lambda: pull.refused(1.0), pull.found):
+        act()
+        assert pull.state is PullState.OFF
+        assert pull.ask(0, 9.0) == 0
+    assert pull.due == math.inf
+
+
+@given(
+    places=st.integers(1, 20),
+    steps=st.lists(st.tuples(st.sampled_from("udfaecrbts"), st.integers(0, 20), st.floats(0, 20)), max_size=60),
+)
+def test_it_never_asks_for_more_than_it_has_places_for(places: int, steps: list[tuple[str, int, float]]) -> None:
+    pull, now = Pull(places), 0.0
+    for step, number, passed in steps:
+        now += passed
+        if step == "a":
+            taken = min(number, places)
+            asked = pull.ask(taken, now)
+            assert asked >= 0
+            assert asked == 0 or pull.asked + taken <= places
+        else:
+            acts = {
+                "u": lambda: pull.up(now),
+                "d": pull.down,
+                "f": pull.found,
+                "e": lambda: pull.expired(number, now),
+                "c": lambda: pull.came(now),
+                "r": lambda: pull.refused(now),
+                "b": lambda: pull.beat(now),
+                "t": lambda: pull.tick(now),
+                "s": pull.stop,
+            }
+            acts[step]()
+        assert 0 <= pull.asked <= places
+        assert (pull.asked > 0) == (pull.state is PullState.ASKING)

@@ -1,0 +1,163 @@
+"""The cluster's words for what an engine keeps, byte for byte: stored publications, questions to it, and what readers are given."""
+
+import random
+from typing import Any
+
+import pytest
+
+from polybus.errors import RemoteProtocolError
+from polybus.limits import Limits
+from polybus.message import Kind, Message
+from polybus.plugins import Refused, ToAll, ToEngine, ToReader, ToStore
+from polybus.protocols.nats import Nats
+from polybus.protocols.nats.cluster.subjects import read_ack
+
+INFO = b'INFO {"server_id":"x","version":"2.10.25","headers":true,"max_payload":1048576,"proto":1}\r\n'
+
+
+def session() -> Any:
+    """A node of the cluster ``shop`` that is let in, with nothing to write."""
+    from attrs import evolve
+
+    made = evolve(Nats(), cluster="shop", member="bus").session("client", Limits(), random.Random(7))
+    made.start(0.0)
+    for frame in (INFO, b"PONG\r\n"):
+        made.receive(frame, 0.0)
+        made.frames_to_send()
+        made.events()
+    made.frames_to_send()
+    return made
+
+
+def written(made: Any) -> bytes:
+    return b"".join(made.frames_to_send())
+
+
+def node_of(made: Any) -> str:
+    return str(made._dialect.node)
+
+
+def test_a_stored_publication_is_one_with_an_id_and_an_answer() -> None:
+    made = session()
+    token = made.send(Message(Kind.REQUEST, "orders.x", None, b"1", ttl=5.0, attributes={"to": ToStore("id 1")}), 0.0)
+    head = b"NATS/1.0\r\nNats-Msg-Id: id 1\r\n\r\n"
+    line = f"HPUB shop.p.orders.x shop.n.{node_of(made)}.a.{token} {len(head)} {len(head) + 1}\r\n".encode()
+    assert written(made) == line + head + b"1\r\n"
+
+
+def test_one_for_a_durable_handler_alone_and_one_at_another_subject_say_so() -> None:
+    made = session()
+    to = ToStore("7", "shop.dead.billing.x", "billing")
+    token = made.send(Message(Kind.REQUEST, "x", None, b"1", attributes={"to": to}), 0.0)
+    head = b"NATS/1.0\r\nNats-Msg-Id: 7\r\nPolybus-Only: billing\r\n\r\n"
+    line = f"HPUB shop.dead.billing.x shop.n.{node_of(made)}.a.{token} {len(head)} {len(head) + 1}\r\n".encode()
+    assert written(made) == line + head + b"1\r\n"
+
+
+def test_a_question_to_the_engine_stands_as_it_is_and_has_no_deadline() -> None:
+    made = session()
+    message = Message(Kind.REQUEST, "$JS.API.INFO", None, b"{}", ttl=5.0, attributes={"to": ToEngine()})
+    token = made.send(message, 0.0)
+    assert written(made) == f"PUB $JS.API.INFO shop.n.{node_of(made)}.a.{token} 2\r\n{{}}\r\n".encode()
+    made.receive(f"MSG shop.n.{node_of(made)}.a.{token} 1 2\r\n[]\r\n".encode(), 0.0)
+    [answer] = made.events()
+    assert (answer.kind, answer.id, answer.body) == (Kind.RESPONSE, token, [])
+
+
+def test_who_asked_the_engine_is_told_that_nobody_is_there() -> None:
+    made = session()
+    token = made.send(Message(Kind.REQUEST, "$JS.API.INFO", attributes={"to": ToEngine()}), 0.0)
+    block = b"NATS/1.0 503\r\n\r\n"
+    made.receive(f"HMSG shop.n.{node_of(made)}.a.{token} 1 {len(block)} {len(block)}\r\n".encode() + block + b"\r\n", 0.0)
+    [answer] = made.events()
+    assert (answer.kind, answer.id) == (Kind.ERROR, token)
+
+
+def test_a_node_is_not_asked_for_its_life_because_the_engine_takes_its_time() -> None:
+    made = session()
+    made.send(Message(Kind.REQUEST, "$JS.API.INFO", attributes={"to": ToEngine()}), 0.0)
+    made.frames_to_send()
+    for now in (1.0, 2.0, 3.0):
+        made.tick(now)
+    assert written(made) == b""
+
+
+def test_a_reader_subscribes_asks_and_is_given_stored_publications() -> None:
+    made = session()
+    node = node_of(made)
+    made.send(Message(Kind.SUBSCRIBE, attributes={"reader": 3}), 0.0)
+    [subscribed] = made.frames_to_send()
+    assert subscribed.startswith(f"SUB shop.j.{node}.3 ".encode())
+    sid = subscribed.split()[-1].decode()
+    asked = Message(
+        Kind.NOTIFY, "$JS.API.CONSUMER.MSG.NEXT.s.c", None, b'{"batch":1}', attributes={"to": ToEngine(), "reader": 3}
+    )
+    made.send(asked, 0.0)
+    assert written(made) == f'PUB $JS.API.CONSUMER.MSG.NEXT.s.c shop.j.{node}.3 11\r\n{{"batch":1}}\r\n'.encode()
+    made.receive(f"MSG shop.p.orders.x {sid} $JS.ACK.s.c.2.41.7.1.0 1\r\n5\r\n".encode(), 0.0)
+    [message] = made.events()
+    assert (message.kind, message.subject, message.body) == (Kind.PUBLISH, "orders.x", 5)
+    assert message.peer == ToReader(3, "$JS.ACK.s.c.2.41.7.1.0", 2, 41)
+    block = b"NATS/1.0\r\nPolybus-Only: billing\r\n\r\n"
+    size = f"{len(block)} {len(block) + 1}"
+    made.receive(f"HMSG shop.p.orders.x {sid} $JS.ACK.s.c.1.42.8.1.0 {size}\r\n".encode() + block + b"5\r\n", 0.0)
+    [message] = made.events()
+    assert message.peer.only == "billing"
+    block = b"NATS/1.0 408 Request Timeout\r\nNats-Pending-Messages: 4\r\nNats-Pending-Bytes: 0\r\n\r\n"
+    made.receive(f"HMSG shop.j.{node}.3 {sid} {len(block)} {len(block)}\r\n".encode() + block + b"\r\n", 0.0)
+    [word] = made.events()
+    assert word.peer == ToReader(3, status=408, text="Request Timeout", left=4)
+
+
+def test_what_is_acknowledged_elsewhere_is_refused_and_ends_nothing() -> None:
+    made = session()
+    made.send(Message(Kind.SUBSCRIBE, attributes={"reader": 1}), 0.0)
+    sid = made.frames_to_send()[0].split()[-1].decode()
+    made.receive(f"MSG shop.p.orders.x {sid} _INBOX.1 1\r\n5\r\n".encode(), 0.0)
+    [refused] = made.events()
+    assert isinstance(refused, Refused)
+
+
+def test_a_node_leaves_out_its_own_and_what_is_stored_again_for_one_handler() -> None:
+    made = session()
+    made.send(Message(Kind.SUBSCRIBE, "orders.x"), 0.0)
+    sid = made.frames_to_send()[0].split()[-1].decode()
+    node = node_of(made)
+    block = b"NATS/1.0\r\nPolybus-Only: billing\r\n\r\n"
+    size = f"{len(block)} {len(block) + 1}"
+    made.receive(f"MSG shop.p.orders.x {sid} shop.n.{node}.a.abc 1\r\n5\r\n".encode(), 0.0)
+    made.receive(f"HMSG shop.p.orders.x {sid} {size}\r\n".encode() + block + b"5\r\n", 0.0)
+    assert made.events() == []
+    made.receive(f"MSG shop.p.orders.x {sid} shop.n.other1.a.abc 1\r\n5\r\n".encode(), 0.0)
+    [message] = made.events()
+    assert message.peer == ToAll("other1")
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        ("$JS.ACK.s.c.1.2.3.4.5", (1, 2)),
+        ("$JS.ACK.domain.hash.s.c.3.4.5.6.7", (3, 4)),
+        ("$JS.ACK._.hash.s.c.3.4.5.6.7.random", (3, 4)),
+    ],
+)
+def test_attempt_and_number_are_read_from_where_it_is_acknowledged(reply: str, expected: tuple[int, int]) -> None:
+    assert read_ack(reply) == expected
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        None,
+        "",
+        "_INBOX.1",
+        "$JS.ACK.s.c.1.2",
+        "$JS.ACK.s.c.x.2.3.4.5",
+        "$JS.ACK.s.c.1.-2.3.4.5",
+        "$JS.ACK.s.c.1.²." + "3.4.5",
+        "$JS.ACK.s.c." + "1" * 40 + ".2.3.4.5",
+    ],
+)
+def test_another_subject_is_refused(reply: str | None) -> None:
+    with pytest.raises(RemoteProtocolError):
+        read_ack(reply)
