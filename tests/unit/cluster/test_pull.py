@@ -1,6 +1,7 @@
 """How a durable handler pulls: the table of its states, and how many publications it asks for."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -66,7 +67,7 @@ def test_without_a_sign_of_life_it_looks_for_its_consumer_again() -> None:
     pull.beat(HEARTBEAT)
     assert pull.due == HEARTBEAT + 2 * HEARTBEAT + 1.0
     pull.tick(pull.due - 0.1)
-    assert pull.state is PullState.ASKING
+    assert pull.asked == 2
     pull.tick(pull.due)
     assert pull.state is PullState.LOST
     assert pull.asked == 0
@@ -85,7 +86,8 @@ def test_after_a_refusal_it_waits_a_moment() -> None:
 def test_nothing_starts_what_was_stopped_but_the_link() -> None:
     pull = asking(2)
     pull.stop()
-    for act in (lambda: pull.came(1.0), lambda: pull.expired(None, 1.0), lambda: pull.refused(1.0), pull.found):
+    acts: list[Callable[[], None]] = [lambda: pull.came(1.0), lambda: pull.expired(None, 1.0), lambda: pull.refused(1.0)]
+    for act in (*acts, pull.found):
         act()
         assert pull.state is PullState.OFF
         assert pull.ask(0, 9.0) == 0
@@ -98,6 +100,16 @@ def test_nothing_starts_what_was_stopped_but_the_link() -> None:
 )
 def test_it_never_asks_for_more_than_it_has_places_for(places: int, steps: list[tuple[str, int, float]]) -> None:
     pull, now = Pull(places), 0.0
+    acts: dict[str, Callable[[Pull, float], None]] = {
+        "u": Pull.up,
+        "d": lambda it, _: it.down(),
+        "f": lambda it, _: it.found(),
+        "c": Pull.came,
+        "r": Pull.refused,
+        "b": Pull.beat,
+        "t": Pull.tick,
+        "s": lambda it, _: it.stop(),
+    }
     for step, number, passed in steps:
         now += passed
         if step == "a":
@@ -105,18 +117,9 @@ def test_it_never_asks_for_more_than_it_has_places_for(places: int, steps: list[
             asked = pull.ask(taken, now)
             assert asked >= 0
             assert asked == 0 or pull.asked + taken <= places
+        elif step == "e":
+            pull.expired(number, now)
         else:
-            acts = {
-                "u": lambda: pull.up(now),
-                "d": pull.down,
-                "f": pull.found,
-                "e": lambda: pull.expired(number, now),
-                "c": lambda: pull.came(now),
-                "r": lambda: pull.refused(now),
-                "b": lambda: pull.beat(now),
-                "t": lambda: pull.tick(now),
-                "s": pull.stop,
-            }
-            acts[step]()
+            acts[step](pull, now)
         assert 0 <= pull.asked <= places
         assert (pull.asked > 0) == (pull.state is PullState.ASKING)
