@@ -7,18 +7,22 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from attrs import evolve
 
+from .._handlers.handler import Handler, plan
+from .._handlers.lookup import HandlerLookup
+from .._handlers.subscriber import SubscriberSpec, WhenFull, check_group, check_queue
 from .._validation import check_count, check_type, shown
+from ..contracts.verbs import handlers_of
 from ..subjects import AnySubject, Subject, check_pattern, check_subject, warn_of_literal_wildcards
-from .handler import Handler, plan
-from .lookup import HandlerLookup
-from .subscriber import SubscriberSpec, WhenFull, check_group, check_queue
 
 if TYPE_CHECKING:
-    from .subject_handlers import HandlerOf, SubscriberOf
+    from typing_extensions import TypeForm
+
+    from .._handlers.subject_handlers import HandlerOf, SubscriberOf
 
 F = TypeVar("F", bound=Callable[..., Any])
 In = TypeVar("In")
 Out = TypeVar("Out")
+P = TypeVar("P")
 
 
 class Router:
@@ -134,6 +138,23 @@ class Router:
 
         return register
 
+    def implement(self, contract: TypeForm[P], implementation: P, prefix: str = "") -> None:
+        """Answer the methods of a Protocol class by those of an object: its methods are handlers from now on.
+
+        Args:
+            contract: As of `Bus.client`; of plain ``def`` methods too, which run in threads.
+            implementation: An object with all its methods, best of a class that is derived from it, which type checkers hold
+                to it: ``class UsersInDatabase(Users): ...``
+            prefix: As of `Bus.client`. What a router has before its subjects, or is included with, comes before it.
+
+        Raises:
+            TypeError: It is no contract, the object does not implement it, a subject has a handler already, or a router's
+                prefix would be put before a number; the text names class and method, and what to write. Nothing is
+                registered then.
+            LocalProtocolError: A subject with the router's prefix is not valid.
+        """
+        self._lookup.add(*(_moved(handler, self._prefix) for handler in handlers_of(contract, implementation, prefix)))
+
     def include(self, router: Router, *, prefix: str = "") -> None:
         """Take over all handlers of another router, with their subjects prefixed.
 
@@ -168,11 +189,18 @@ def _check_prefix(prefix: Any) -> None:
         raise ValueError(f"prefix={prefix!r}: subjects would begin with {prefix + 'get'!r}; write prefix={prefix + '.'!r}")
 
 
-def _prefixed(prefix: str, subject: Any) -> Any:
+def _prefixed(prefix: str, subject: Any, by: str = "") -> Any:
     if not prefix:
         return subject
     if not isinstance(subject, str):
-        raise TypeError(f"prefix={prefix!r} cannot be put before {shown(subject)}: a router with a prefix has subjects of text")
+        raise TypeError(
+            f"{by}prefix={prefix!r} cannot be put before {shown(subject)}: a router with a prefix has subjects of text"
+        )
+    if subject.startswith(("/", "up:/")):
+        raise TypeError(
+            f"{by}prefix={prefix!r} cannot be put before the URI {subject!r}, which is a whole subject: leave out the prefix, "
+            "and put what has a URI into a router of its own"
+        )
     return prefix + subject
 
 
@@ -182,9 +210,7 @@ def _moved(handler: Handler, prefix: str, publication: bool = False) -> Handler:
         return handler
     subject = handler.subject
     if prefix:
-        if isinstance(subject, int):
-            raise TypeError(f"{handler.name}: a prefix cannot be put before the number {subject}")
-        subject = prefix + subject
+        subject = _prefixed(prefix, subject, f"{handler.name}: ")
         check = check_pattern if publication else check_subject
         check(subject)
     # Another one also without a prefix: each bus has its own places.
