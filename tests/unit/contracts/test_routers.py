@@ -132,3 +132,16 @@ def test_a_prefix_of_a_router_is_not_put_before_a_whole_uri() -> None:
         Router(prefix="shop.").implement(Trunk, TrunkAlone())
     with pytest.raises(TypeError, match="^" + says):
         Router(prefix="shop.").on("/body.access/1/rpc.open")
+
+
+async def test_a_gateway_implements_a_contract_by_the_client_of_another_bus() -> None:
+    users, inner, outer = UsersInMemory(), Bus(), Bus()
+    inner.implement(Users, users, "user")
+    async with pair(inner) as behind:
+        outer.implement(Users, behind.client(Users, "user"), "user")
+        async with pair(outer) as client:
+            asked = client.client(Users, "user")
+            assert await asked.get(7) == User(7)
+            assert [user.id async for user in asked.watch(2)] == [0, 1]
+            await asked.touch(7)
+            await eventually(lambda: users.touched == [(7, "user.touch")])
