@@ -9,6 +9,7 @@ from attrs import evolve
 
 from .._handlers.handler import Handler, plan
 from .._handlers.lookup import HandlerLookup
+from .._handlers.publications import declared
 from .._handlers.subscriber import SubscriberSpec, WhenFull, check_group, check_queue
 from .._validation import check_count, check_type, shown
 from ..contracts.verbs import handlers_of
@@ -155,11 +156,40 @@ class Router:
         """
         self._lookup.add(*(_moved(handler, self._prefix) for handler in handlers_of(contract, implementation, prefix)))
 
-    def include(self, router: Router, *, prefix: str = "") -> None:
-        """Take over all handlers of another router, with their subjects prefixed.
+    @overload
+    def publishes(self, subject: Subject[In, Any], *, description: str = ...) -> Subject[In, Any]: ...
+    @overload
+    def publishes(self, subject: str | int, *, description: str = ...) -> Subject[Any, Any]: ...
+    def publishes(self, subject: AnySubject, *, description: str = "") -> Subject[Any, Any]:
+        """Say what this application publishes, for its AsyncAPI document: ``PLACED = bus.publishes(Subject("placed", Order))``
+
+        It says so and does nothing: `Bus.publish` publishes, what is declared or not.
+
+        Args:
+            subject: With the type of the bodies; a pattern where part of it varies. In full: no prefix of a router comes before
+                it, as none does when it is published.
+            description: Read as the docstring of a handler is: a summary, more, and ``Args:`` of the names in a pattern.
+
+        Returns:
+            The subject, for `Bus.publish`.
 
         Raises:
-            TypeError: A subject has a handler already, a prefix would be put before an ``int``, or this is no router.
+            TypeError: It is no subject, one of requests, or declared with another type already.
+            LocalProtocolError: The subject is not valid.
+            ReservedSubject: The subject is ours.
+        """
+        check_type(description, str, "description", "description='Told for each order.'")
+        publication = declared(subject, description)
+        check_pattern(publication.subject.name)
+        self._lookup.add_publication(publication)
+        return publication.subject
+
+    def include(self, router: Router, *, prefix: str = "") -> None:
+        """Take over all handlers of another router, with their subjects prefixed, and what it says that it publishes.
+
+        Raises:
+            TypeError: A subject has a handler already or is published with another type, a prefix would be put before a number
+                or a URI, or this is no router.
             ValueError: The prefix ends in the middle of a name.
             LocalProtocolError: A subject with the prefix is not valid.
         """
@@ -170,6 +200,8 @@ class Router:
         for spec in list(router._lookup.subscribers):
             moved = _moved(spec.handler, prefix, publication=True)
             self._lookup.add_subscriber(evolve(spec, handler=moved))
+        for publication in list(router._lookup.publications.values()):
+            self._lookup.add_publication(publication)
 
 
 def _name(subject: Any, verb: str) -> Any:

@@ -64,12 +64,12 @@ def document(
     servers: Mapping[str, str] | None = None,
     protocol: str | None = None,
 ) -> dict[str, Any]:
-    """Describe what a bus or a contract can be asked and told, as AsyncAPI 3.0.
+    """Describe what a bus or a contract can be asked and told, and what a bus says that it publishes, as AsyncAPI 3.0.
 
     The same source gives the same document, whatever the machine; `to_text` writes it.
 
     Args:
-        source: A `Bus`, with the handlers that it has now, or a contract: a Protocol class.
+        source: A `Bus`, with the handlers and `Bus.publishes` that it has now, or a contract: a Protocol class.
         title: Of the document.
         version: Of what is described.
         description: In Markdown; without it the docstring of a contract.
@@ -185,7 +185,7 @@ class _Builder:
         channel = self._channel(operation, words)
         key = self._operation_keys.free(channel)
         made: dict[str, Any] = {
-            "action": "receive",
+            "action": "send" if operation.sent else "receive",
             "channel": _reference("channels", channel),
             "title": str(operation.subject),
         }

@@ -106,7 +106,7 @@ def test_only_a_live_page_has_forms(shop: dict[str, Any]) -> None:
     forms = Reader(page(shop, live="../bus")).of("form")
     styles = [one["data-style"] for one in forms]
     # No channel, and no number: the page speaks UBRE.
-    assert sorted(set(map(str, styles))) == ["publication", "request", "stream"]
+    assert sorted(set(map(str, styles))) == ["listening", "publication", "request", "stream"]
     assert "65537" not in [one["data-subject"] for one in forms]
     assert [one["name"] for one in Reader(page(shop, live="../bus")).of("input") if one.get("name")] == ["in-day", "in-rest"]
     assert "notification" in {one["data-style"] for one in Reader(page(document(Users), live="bus")).of("form")}
