@@ -9,20 +9,16 @@ from .._validation import check_type
 from ..errors import LocalProtocolError
 
 try:
-    from opentelemetry import metrics
+    from .instruments import Telemetry
 except ImportError:
     raise ImportError("polybus.opentelemetry needs opentelemetry-api: pip install 'polybus[opentelemetry]'") from None
 
 from .incoming import IncomingSpans
-from .instruments import Instruments, Spans
 from .outgoing import OutgoingSpans
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import TracerProvider
-
-_SCHEMA = "https://opentelemetry.io/schemas/1.44.0"
-_NAME = "polybus"
 
 
 def instrument(bus: Bus, *, tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None) -> None:
@@ -48,7 +44,6 @@ def instrument(bus: Bus, *, tracer_provider: TracerProvider | None = None, meter
     check_type(bus, Bus, "bus", "instrument(bus)")
     if any(isinstance(one, IncomingSpans) for one in parts_of(bus).services.executor.middleware):
         raise LocalProtocolError("this bus is instrumented already: call instrument(bus) once")
-    spans = Spans(tracer_provider, _NAME, _SCHEMA)
-    instruments = Instruments(metrics.get_meter(_NAME, meter_provider=meter_provider, schema_url=_SCHEMA))
-    bus.use(IncomingSpans(spans, instruments))
-    bus.use(OutgoingSpans(spans, instruments), outgoing=True)
+    telemetry = Telemetry(tracer_provider, meter_provider)
+    bus.use(IncomingSpans(telemetry))
+    bus.use(OutgoingSpans(telemetry), outgoing=True)
