@@ -269,7 +269,7 @@ class Publisher:
     def _departing(self, message: Message, targets: Targets) -> tuple[list[tuple[Message, Targets]], Departure]:
         """Call the outgoing hooks, and make a copy without what they add for peers that do not read headers."""
         services, given = self._services, message.headers
-        departure = depart(services.outgoing, message, None, services.limits.headers, reads_headers=True)
+        departure = depart(services.outgoing, message, None, services.limits.headers)
         strangers = tuple(peer for peer in targets.peers if not peer.reads_headers)
         if not strangers or targets.two_ways or message.headers == given:
             return [(message, targets)], departure

@@ -44,7 +44,8 @@ class OutgoingSpans:
     def __call__(self, message: Message) -> Callable[[Outcome], object] | None:
         telemetry = self._telemetry
         if not telemetry.kept:
-            _inject(get_current_span(), message)  # that of a caller's elsewhere goes on all the same
+            if (span := get_current_span()) is not INVALID_SPAN:  # of a caller elsewhere: it goes on all the same
+                _inject(span, message)
             return None
         if message.kind is Kind.PUBLISH:
             return self._publication(message)
