@@ -929,12 +929,16 @@ class Bus(Router):
                 is called with the `Outcome`.
 
         Raises:
-            TypeError: It cannot be called, or is a coroutine function where `outgoing` wants a plain one.
+            TypeError: It cannot be called, is a class, or is a coroutine function where `outgoing` wants a plain one.
         """
         if not callable(middleware):
             expected = "def hook(message)" if outgoing else "async def middleware(message, ctx, call_next)"
             raise TypeError(f"bus.use({shown(middleware)}): a function, {expected}")
-        if outgoing and inspect.iscoroutinefunction(middleware):
+        if isinstance(middleware, type):
+            name = middleware.__name__
+            raise TypeError(f"bus.use({name}): a class, and its objects are called; write bus.use({name}())")
+        of_object = getattr(type(middleware), "__call__", None)  # noqa: B004  # whether it is a coroutine function
+        if outgoing and (inspect.iscoroutinefunction(middleware) or inspect.iscoroutinefunction(of_object)):
             raise TypeError(f"bus.use({shown(middleware)}, outgoing=True): a plain function, for request() does not wait")
         hooks: list[Any] = self._services.outgoing if outgoing else self._services.executor.middleware
         hooks.append(middleware)

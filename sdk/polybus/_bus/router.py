@@ -11,7 +11,7 @@ from .._handlers.handler import Handler, plan
 from .._handlers.lookup import HandlerLookup
 from .._handlers.publications import declared
 from .._handlers.subscriber import SubscriberSpec, WhenFull, check_group, check_queue
-from .._validation import check_count, check_type, shown
+from .._validation import check_count, check_given, check_type, shown
 from ..contracts.verbs import handlers_of
 from ..subjects import AnySubject, Subject, check_pattern, check_subject, warn_of_literal_wildcards
 
@@ -193,7 +193,7 @@ class Router:
             ValueError: The prefix ends in the middle of a name.
             LocalProtocolError: A subject with the prefix is not valid.
         """
-        check_type(router, Router, "router", "bus.include(router, prefix='user.')")
+        check_given(router, Router, "router", "bus.include(router, prefix='user.')")
         _check_prefix(prefix)
         for handler in list(router._lookup.handlers.values()):
             self._lookup.add(_moved(handler, prefix))

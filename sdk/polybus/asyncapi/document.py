@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from attrs import frozen
 
-from .._validation import check_type, texts
+from .._validation import check_given, check_type, texts
 from ..errors import Code, class_of
 from ..plugins.registry import find_protocol
 from ..subjects import captures, is_pattern, segments
@@ -81,9 +81,9 @@ def document(
         TypeError: The source is neither, or an argument is of a wrong type.
         ValueError: A URL of a server is none.
     """
-    check_type(title, str, "title", "title='Orders'")
-    check_type(version, str, "version", "version='1.4.0'")
-    check_type(description, str, "description", "description='What the shop can be asked.'")
+    check_given(title, str, "title", "title='Orders'")
+    check_given(version, str, "version", "version='1.4.0'")
+    check_given(description, str, "description", "description='What the shop can be asked.'")
     check_type(servers, Mapping, "servers", "servers={'production': 'ubre+wss://example.org/bus'}")
     check_type(protocol, str, "protocol", "protocol='ubre'")
     if protocol is not None:

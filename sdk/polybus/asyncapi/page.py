@@ -11,7 +11,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any, Final
 
-from .._validation import check_type
+from .._validation import check_type, shown
 from ..errors import Code
 from .document import to_text
 from .schemas import REFERENCE, Schema
@@ -41,9 +41,12 @@ def page(document: Part, *, live: str | None = None) -> str:
             a WebSocket there.
 
     Raises:
-        TypeError: `live` is no text.
+        TypeError: It is no document, or `live` is no text.
     """
     check_type(live, str, "live", "live='../bus'")
+    given: Any = document
+    if not isinstance(given, Mapping) or "asyncapi" not in given:
+        raise TypeError(f"page({shown(document)}): a document, as in page(document(bus))")
     return _Page(document, live).write()
 
 

@@ -164,7 +164,7 @@ def _read(contract: Any) -> Contract:
         raise TypeError(f"{name} has no methods: write `async def get(self, id: int) -> User: ...`")
     blocking = not any(_is_asynchronous(function, f"{name}.{key}") for key, (function, _) in functions.items())
     methods = tuple(_Reader(f"{name}.{key}", *found, blocking).read() for key, found in functions.items())
-    return Contract(name, blocking, methods, inspect.getdoc(kind) or "" if "__doc__" in vars(kind) else "")
+    return Contract(name, blocking, methods, inspect.cleandoc(vars(kind).get("__doc__") or ""))  # not that of Protocol
 
 
 def _functions(base: type, name: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .._bus.bus import Bus, parts_of
-from .._validation import check_type
+from .._validation import check_given, shown
 from ..errors import LocalProtocolError
 
 try:
@@ -38,10 +38,17 @@ def instrument(bus: Bus, *, tracer_provider: TracerProvider | None = None, meter
 
     Raises:
         ImportError: (on import) ``opentelemetry-api`` is not installed.
-        TypeError: `bus` is no bus.
+        TypeError: `bus` is no bus, or a provider none.
         LocalProtocolError: It is instrumented already.
     """
-    check_type(bus, Bus, "bus", "instrument(bus)")
+    check_given(bus, Bus, "bus", "instrument(bus)")
+    for name, provider, makes in (
+        ("tracer_provider", tracer_provider, "get_tracer"),
+        ("meter_provider", meter_provider, "get_meter"),
+    ):
+        if provider is not None and (isinstance(provider, type) or not hasattr(provider, makes)):
+            kind = name.title().replace("_", "")
+            raise TypeError(f"{name}={shown(provider)}: a {kind} of OpenTelemetry, as in instrument(bus, {name}={kind}())")
     if any(isinstance(one, IncomingSpans) for one in parts_of(bus).services.executor.middleware):
         raise LocalProtocolError("this bus is instrumented already: call instrument(bus) once")
     telemetry = Telemetry(tracer_provider, meter_provider)

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 import pytest
@@ -355,3 +355,17 @@ def test_what_is_neither_bus_nor_contract_is_an_error() -> None:
         document(Bus(), protocol=7)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="smtp"):
         document(Bus(), protocol="smtp")
+
+
+class Undescribed(Protocol):
+    async def get(self, id: int) -> int: ...
+
+
+def test_a_contract_without_words_of_its_own_has_none_of_protocol() -> None:
+    assert document(Undescribed)["info"] == {"title": "polybus", "version": "1.0.0"}
+
+
+@pytest.mark.parametrize("name", ["title", "version", "description"])
+def test_what_a_document_says_of_itself_is_text(name: str) -> None:
+    with pytest.raises(TypeError, match=f"{name}=None: str, for example {name}="):
+        document(Bus(), **{name: None})  # type: ignore[arg-type]

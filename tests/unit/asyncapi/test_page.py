@@ -153,3 +153,9 @@ def test_a_subject_that_begins_with_error_is_no_error() -> None:
 def test_the_address_of_a_live_page_is_text(shop: dict[str, Any]) -> None:
     with pytest.raises(TypeError, match="live=7"):
         page(shop, live=7)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", [Bus(), {}, "{}", None])
+def test_a_page_is_made_of_a_document(wrong: Any) -> None:
+    with pytest.raises(TypeError, match=r"page\(.*\): a document, as in page\(document\(bus\)\)"):
+        page(wrong)

@@ -96,3 +96,24 @@ async def test_baggage_goes_along_into_the_handler() -> None:
         finally:
             context.detach(token)
         assert await client.request("baggage") is None
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"tracer_provider": 7}, r"tracer_provider=7: a TracerProvider of OpenTelemetry, as in instrument\(bus, tracer_prov"),
+        ({"tracer_provider": TracerProvider}, r"tracer_provider=.*: a TracerProvider of OpenTelemetry"),
+        ({"tracer_provider": MeterProvider()}, r"tracer_provider=.*: a TracerProvider of OpenTelemetry"),
+        ({"meter_provider": TracerProvider()}, r"meter_provider=.*: a MeterProvider of OpenTelemetry"),
+    ],
+)
+def test_a_provider_that_is_none_is_an_error_at_once(options: dict[str, Any], says: str) -> None:
+    bus = Bus()
+    with pytest.raises(TypeError, match=says):
+        instrument(bus, **options)
+    instrument(bus)
+
+
+def test_no_bus_is_an_error_at_once() -> None:
+    with pytest.raises(TypeError, match=r"bus=None: Bus, for example instrument\(bus\)"):
+        instrument(None)  # type: ignore[arg-type]
