@@ -125,7 +125,8 @@ class _Page:
         parts = []
         for tag, keys in self._groups().items():
             links = "".join(
-                f'<li><a href="#op-{escape(key)}"><span class="dot {self._style(key)}"></span>'
+                f'<li><a href="#op-{escape(key)}" title="{_STYLES[self._style(key)][0]}">'
+                f'<span class="dot {self._style(key)}"></span>'
                 f'<span class="subject">{escape(self._operations[key]["title"])}</span></a></li>'
                 for key in keys
             )
