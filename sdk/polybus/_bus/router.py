@@ -11,7 +11,7 @@ from .._handlers.handler import Handler, plan
 from .._handlers.lookup import HandlerLookup
 from .._handlers.publications import declared
 from .._handlers.subscriber import SubscriberSpec, WhenFull, check_group, check_queue
-from .._validation import check_count, check_given, check_type, shown
+from .._validation import check_count, check_given, shown
 from ..contracts.verbs import handlers_of
 from ..subjects import AnySubject, Subject, check_pattern, check_subject, warn_of_literal_wildcards
 
@@ -178,7 +178,7 @@ class Router:
             LocalProtocolError: The subject is not valid.
             ReservedSubject: The subject is ours.
         """
-        check_type(description, str, "description", "description='Told for each order.'")
+        check_given(description, str, "description", "description='Told for each order.'")
         publication = declared(subject, description)
         check_pattern(publication.subject.name)
         self._lookup.add_publication(publication)

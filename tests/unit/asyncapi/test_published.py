@@ -133,6 +133,8 @@ def test_what_cannot_be_published_is_an_error(wrong: Any, error: type[Exception]
 
 def test_a_description_is_text() -> None:
     bus: Any = Bus()
+    with pytest.raises(TypeError, match="description=None"):
+        bus.publishes("news.today", description=None)
     with pytest.raises(TypeError, match="description=7"):
         bus.publishes("news.today", description=7)
 
