@@ -7,6 +7,7 @@ from contract import LOW, TAKE, Left, Take
 from polybus import Bus, Conflict, Context, NotFound, run
 
 bus = Bus()
+bus.publishes(LOW, description="Fewer than three pieces of an article are left.")
 pieces = {"bolt": 100, "nut": 3}
 
 

@@ -13,13 +13,13 @@ from ._bus.caller import Caller
 from ._bus.cluster import Cluster, Node, Survey
 from ._bus.connect import connect
 from ._bus.remote_peer import RemotePeer, User
+from ._bus.router import Router
 from ._bus.runner import run
 from ._bus.store import Store
 from ._core.context import Context
 from ._core.executor import CallNext, HandlerExecutor, Middleware
 from ._core.outgoing import Outcome, OutgoingHook
 from ._handlers.providers import Dependencies
-from ._handlers.router import Router
 from ._peer.peer import Peer
 from ._pubsub.subscription import Subscription
 from ._rpc.channel import Channel

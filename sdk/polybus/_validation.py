@@ -86,6 +86,13 @@ def check_type(value: Any, kind: type, name: str, example: str) -> None:
         raise TypeError(f"{name}={shown(value)}: {kind.__name__}, not {type(value).__name__}; for example {example}")
 
 
+def check_given(value: Any, kind: type, name: str, example: str) -> None:
+    """Raise TypeError where a value is not of a type; None is not either."""
+    if value is None:
+        raise TypeError(f"{name}=None: {kind.__name__}, for example {example}")
+    check_type(value, kind, name, example)
+
+
 def check_callable(value: Any, name: str, form: str) -> None:
     """Raise TypeError where a value is neither None nor can be called."""
     if value is not None and not callable(value):

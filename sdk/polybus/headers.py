@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 
 from ._validation import shown
 from .errors import LocalProtocolError, ReservedSubject
@@ -50,6 +51,21 @@ def check_handshake_headers(headers: object) -> Mapping[str, str]:
     return headers
 
 
+@lru_cache(256)
+def _is_token(name: str) -> bool:
+    """Tell whether this can be a name; a program has few of them, on many messages.
+
+    Raises:
+        ReservedSubject: It is one of our own, or of a protocol.
+    """
+    if not _NAME.fullmatch(name):
+        return False
+    lower = name.lower()
+    if lower in _RESERVED or lower.startswith("polybus-"):
+        raise ReservedSubject(f"header {name!r} is a field of some protocol: choose another name, for example 'x-{lower}'")
+    return True
+
+
 def check_headers(headers: Mapping[str, str], limit: int) -> dict[str, str]:
     """The headers as a dict of their own.
 
@@ -66,12 +82,9 @@ def check_headers(headers: Mapping[str, str], limit: int) -> dict[str, str]:
     size = 0
     for name, value in headers.items():
         _check_text(name, value)
-        if not _NAME.fullmatch(name) or _BAD_VALUE.search(value):
+        if _BAD_VALUE.search(value) or not _is_token(name):
             raise LocalProtocolError(f"header {name!r}: a name is a token, a value has no line breaks")
-        lower = name.lower()
-        if lower in _RESERVED or lower.startswith("polybus-"):
-            raise ReservedSubject(f"header {name!r} is a field of some protocol: choose another name, for example 'x-{lower}'")
-        size += len(name) + len(value.encode("utf-8", "surrogatepass")) + 4
+        size += len(name) + 4 + (len(value) if value.isascii() else len(value.encode("utf-8", "surrogatepass")))
     if size > limit:
         raise LocalProtocolError(f"headers of {size} bytes: the limit is {limit} (Limits.headers)")
     return dict(headers)

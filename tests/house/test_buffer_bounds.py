@@ -202,6 +202,7 @@ BOUNDS: dict[str, str] = {
     "_handlers.handler._makers": OURS,
     "_handlers.lookup.handlers": OURS,
     "_handlers.lookup.subscribers": OURS,
+    "_handlers.lookup.publications": OURS,
     "_core.runtime._detached": OURS,
     "_core.runtime.backlogged": "one for each peer",
     "_core.runtime.links": "Limits.peers, and the links that this bus opened",

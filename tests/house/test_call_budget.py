@@ -18,12 +18,15 @@ from typing import Any, Protocol, Self
 
 import pytest
 from fastapi import FastAPI
+from opentelemetry.metrics import NoOpMeterProvider
+from opentelemetry.trace import NoOpTracerProvider
 
 import polybus
 import polybus.fastapi
 from polybus import Bus, connect
 from polybus._bus.bus import parts_of
 from polybus.bindings.http.uvicorn import PatientWebSockets
+from polybus.opentelemetry import instrument
 from tests.integration.web.support import running
 from tests.support import eventually
 
@@ -212,6 +215,19 @@ async def test_a_request_by_the_client_of_a_contract_costs_2_calls_more_at_both_
                 await settled()
 
         assert await calls_of(by_method) - await calls_of(by_verb) <= 2
+
+
+@pytest.mark.parametrize(("side", "most"), [("client", 9), ("server", 7)])
+async def test_a_request_of_an_instrumented_bus_costs_few_calls_more_where_nobody_keeps_the_spans(side: str, most: int) -> None:
+    async def asked(instrumented: bool) -> int:
+        server, client = echoing(), Bus()
+        if instrumented:
+            nobody = NoOpTracerProvider(), NoOpMeterProvider()
+            instrument({"server": server, "client": client}[side], tracer_provider=nobody[0], meter_provider=nobody[1])
+        async with server.serve("ubre+tcp://127.0.0.1:0") as listener, connect(listener.url, bus=client) as connected:
+            return await calls_of_a_request(connected)
+
+    assert await asked(True) - await asked(False) <= most
 
 
 async def calls_of_64_in_flight(server: Bus, client: Bus) -> float:

@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar, assert_type
 
 import attrs
 
-from polybus import Bus, Peer, method, notify, sync
+from polybus import Bus, Peer, Router, method, notify, sync
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -141,3 +141,10 @@ def an_implementation_has_the_methods_of_its_contract(bus: Bus) -> None:
     wrong: Users = MissingUsers()  # wrong
     bus.implement(Users, right, "right")
     bus.implement(Users, wrong, "wrong")
+
+
+def a_router_implements_as_a_bus_does(router: Router) -> None:
+    router.implement(Users, UsersInMemory(), "user")
+    router.implement(Users, UsersInMemory(), 7)  # wrong
+    router.implement(Users)  # wrong
+    router.client(Users)  # wrong

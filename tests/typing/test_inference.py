@@ -364,6 +364,11 @@ Router().handle(GET_USER)(Users().get)
 Router().handle(GET_USER)(partial(Users().scaled, 2))
 
 
+def what_is_published_keeps_its_type() -> None:
+    assert_type(Router().publishes(USER_NEW), Subject[User, Any])
+    assert_type(bus.publishes("news.today", description="What happens."), Subject[Any, Any])
+
+
 async def registered_functions_stay_what_they_were(ctx: Context[Store]) -> None:
     assert_type(await body_alone(GetUser(7)), User)
     assert_type(await with_context(GetUser(7), ctx=ctx), User)

@@ -17,7 +17,6 @@ from .._core.executor import Middleware
 from .._core.outgoing import OutgoingHook
 from .._core.services import Services
 from .._handlers.providers import Dependencies
-from .._handlers.router import Router
 from .._handlers.signature import ContextPart, injected_as
 from .._handlers.subscriber import WhenFull
 from .._peer.peer import Peer
@@ -31,7 +30,7 @@ from .._util.event_loop import wrong_event_loop
 from .._util.misuse import BUS, CONNECT, SERVE, explains
 from .._validation import check_callable, check_type, counted, seconds, shown
 from ..backoff import Backoff
-from ..contracts.verbs import client_of, handlers_of
+from ..contracts.verbs import client_of
 from ..errors import Disconnected, Forbidden, LocalProtocolError, NoHandler, Unauthorized
 from ..events import BusEvent
 from ..headers import check_headers
@@ -50,6 +49,7 @@ from .links import has_gone
 from .parts import BusParts
 from .recording import Recording
 from .remote_peer import RemotePeer, User
+from .router import Router
 from .store import check_publication_id
 
 if TYPE_CHECKING:
@@ -331,21 +331,6 @@ class Bus(Router):
             TypeError: It is no contract, or makes no subjects; the text names class and method, and what to write.
         """
         return client_of(self, contract, prefix)
-
-    def implement(self, contract: TypeForm[P], implementation: P, prefix: str = "") -> None:
-        """Answer the methods of a Protocol class by those of an object: its methods are handlers from now on.
-
-        Args:
-            contract: As of `client`; of plain ``def`` methods too, which run in threads.
-            implementation: An object with all its methods, best of a class that is derived from it, which type checkers hold
-                to it: ``class UsersInDatabase(Users): ...``
-            prefix: As of `client`.
-
-        Raises:
-            TypeError: It is no contract, the object does not implement it, or a subject has a handler already; the text names
-                class and method, and what to write. Nothing is registered then.
-        """
-        self._lookup.add(*handlers_of(contract, implementation, prefix))
 
     def as_(self, identity: Any) -> Caller:
         """Ask this bus's own handlers in somebody's name, for example that of the user of an HTTP endpoint.
@@ -959,12 +944,16 @@ class Bus(Router):
                 is called with the `Outcome`.
 
         Raises:
-            TypeError: It cannot be called, or is a coroutine function where `outgoing` wants a plain one.
+            TypeError: It cannot be called, is a class, or is a coroutine function where `outgoing` wants a plain one.
         """
         if not callable(middleware):
             expected = "def hook(message)" if outgoing else "async def middleware(message, ctx, call_next)"
             raise TypeError(f"bus.use({shown(middleware)}): a function, {expected}")
-        if outgoing and inspect.iscoroutinefunction(middleware):
+        if isinstance(middleware, type):
+            name = middleware.__name__
+            raise TypeError(f"bus.use({name}): a class, and its objects are called; write bus.use({name}())")
+        of_object = getattr(type(middleware), "__call__", None)  # noqa: B004  # whether it is a coroutine function
+        if outgoing and (inspect.iscoroutinefunction(middleware) or inspect.iscoroutinefunction(of_object)):
             raise TypeError(f"bus.use({shown(middleware)}, outgoing=True): a plain function, for request() does not wait")
         hooks: list[Any] = self._services.outgoing if outgoing else self._services.executor.middleware
         hooks.append(middleware)

@@ -78,8 +78,8 @@ class HandlerExecutor:
             return self._call(handler, message, deadline)
         if handler.style == "async":
             services = self._services
-            return self.around(handler, message, deadline, lambda final: handler.invoke(services, final, deadline))
-        return self.around(handler, message, deadline, lambda final: self._call(handler, final, deadline))
+            return self.around(handler, message, deadline, partial(handler.invoke, services, deadline=deadline))
+        return self.around(handler, message, deadline, partial(self._call, handler, deadline=deadline))
 
     def around(
         self, handler: RequestHandler, message: Message, deadline: float | None, call: Callable[[Message], Awaitable[Any]]

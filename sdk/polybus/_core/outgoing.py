@@ -62,15 +62,14 @@ class Departure:
                     logger.exception("an outgoing hook failed when it was told the outcome")
 
 
-def depart(hooks: Sequence[OutgoingHook], message: Message, peer: Any, limit: int, *, reads_headers: bool) -> Departure:
+def depart(hooks: Sequence[OutgoingHook], message: Message, peer: Any, limit: int) -> Departure:
     """Call the hooks for a message. What they add is left out where nobody would read it.
 
     Args:
         hooks: The hooks of the bus, in the order of `Bus.use`.
         message: What leaves; its headers are those of the caller.
-        peer: Whom it goes to.
+        peer: Whom it goes to; None for several.
         limit: Bytes of all headers (`Limits.headers`).
-        reads_headers: True where the peer reads headers.
 
     Raises:
         ReservedSubject, LocalProtocolError: What a hook has added is no header.
@@ -93,5 +92,6 @@ def depart(hooks: Sequence[OutgoingHook], message: Message, peer: Any, limit: in
         raise
     finally:
         message.peer = None
-    message.headers = (message.headers or None) if reads_headers else given
+    unread = peer is not None and message.headers != (given or {}) and not peer.reads_headers
+    message.headers = given if unread else message.headers or None
     return departure

@@ -140,7 +140,7 @@ def plan(
     names: set[str] = set()
     for parameter in signature.parameters:
         hint = signature.hints.get(parameter.name, Any)
-        if (wanted := asked_for(parameter, hint)) is not None:
+        if (wanted := asked_for(parameter, hint, signature.name)) is not None:
             needs.append((parameter.name, provider_of(wanted, signature.name, positions, names)))
             continue
         handler._makers.append((parameter.name, _maker(handler, parameter, hint, positions, signature.name)))

@@ -12,6 +12,7 @@ from ..subjects import canonical, is_pattern
 if TYPE_CHECKING:
     from ..message import Message
     from .handler import Handler
+    from .publications import Publication
     from .subscriber import SubscriberSpec
 
 
@@ -24,6 +25,8 @@ class HandlerLookup:
     by_uri: dict[str, Handler] = field(factory=dict)
     """Handlers of URIs by their canonical spelling: a URI has several."""
     subscribers: list[SubscriberSpec] = field(factory=list)
+    publications: dict[str | int, Publication] = field(factory=dict)
+    """Publications that the application makes, as far as it says so."""
     sides: list[Any] = field(factory=list)
     """Routes of bridges that begin here, `_bridge.route_side.RouteSide`: the first that fits takes a message."""
     entrances: list[Any] = field(factory=list)
@@ -55,6 +58,16 @@ class HandlerLookup:
         self.subscribers.append(spec)
         if self.subscriber_added is not None:
             self.subscriber_added(spec)
+
+    def add_publication(self, publication: Publication) -> None:
+        """Note what is published.
+
+        Raises:
+            TypeError: It is published with another type already.
+        """
+        name = publication.subject.name
+        known = self.publications.get(name)
+        self.publications[name] = publication if known is None else known.merged(publication)
 
     def find(self, subject: str | int) -> Handler | None:
         """Find the handler of a subject."""

@@ -24,6 +24,7 @@ from .signature import context_part, injected, name_of, read_provider
 T = TypeVar("T")
 
 _EMPTY: Final = inspect.Parameter.empty
+_MAKERS: Final = ("fast_depends", "fastapi")
 _WEB: Final = ("fastapi", "starlette")
 _WHAT: Final = "Context, Message, Bus, Peer, another Depends, or a name of the pattern"
 
@@ -36,10 +37,19 @@ class Asked:
     cached: bool
 
 
-def asked_for(parameter: inspect.Parameter, hint: Any) -> Asked | None:
-    """Find the function that a parameter asks for: in its ``Annotated``, or as its default."""
+def asked_for(parameter: inspect.Parameter, hint: Any, of: str) -> Asked | None:
+    """Find the function that a parameter of a function asks for: in its ``Annotated``, or as its default.
+
+    Raises:
+        TypeError: ``Depends`` stands there without its function: the parameter would be the body, which the peer sends.
+    """
     metadata: tuple[Any, ...] = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     for found in (*metadata, parameter.default):
+        if inspect.isroutine(found) or isinstance(found, type):
+            word = found.__name__
+            if word in ("Depends", "Security") and found.__module__.partition(".")[0] in _MAKERS:
+                raise TypeError(f"{of}: {parameter.name!r} has {word} without its function, write {word}(session)")
+            continue
         if found is not _EMPTY and hasattr(found, "use_cache") and hasattr(found, "dependency"):
             function = found.dependency
             if function is None:  # FastAPI's Depends(): the type itself
@@ -74,7 +84,7 @@ def provider_of(
     provider = Provider(function, name_of(function), style, in_thread, cached=asked.cached)
     for parameter in parameters:
         hint = hints.get(parameter.name, Any)
-        if (wanted := asked_for(parameter, hint)) is not None:
+        if (wanted := asked_for(parameter, hint, f"{handler}: {name_of(function)}")) is not None:
             needed = provider_of(wanted, handler, positions, names, (*within, function))
             provider.needs.append((parameter.name, needed))
         elif (make := _maker(provider, parameter, hint, positions, name)) is not None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Union, get_args, get_origin
 
 from .._validation import shown
 from .signature import items_of
+
+_CONTAINERS: Final = (list, set, frozenset, dict, Sequence, Iterable, Collection, Mapping)
 
 
 def check_body(function: str, parameter: str, hint: Any, takes: Any, of: str = "its Subject") -> None:
@@ -58,7 +61,17 @@ def _accepts(wanted: Any, given: Any) -> bool:
     one, other = get_origin(wanted) or wanted, get_origin(given) or given
     if not (isinstance(one, type) and isinstance(other, type)):
         return True
-    return _is_subclass(other, one) or one is float and other is int
+    if not (_is_subclass(other, one) or one is float and other is int):
+        return False
+    return all(map(_accepts, *items)) if (items := _items(wanted, given)) else True
+
+
+def _items(wanted: Any, given: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
+    """The types of the items of two containers, where each has as many."""
+    if (get_origin(wanted) or wanted) not in _CONTAINERS or (get_origin(given) or given) not in _CONTAINERS:
+        return None
+    items, others = get_args(wanted), get_args(given)
+    return (items, others) if len(items) == len(others) else None
 
 
 def _is_subclass(kind: type, of: type) -> bool:

@@ -421,7 +421,7 @@ class Peer(Asker):
         of_the_bus = isinstance(subject, str) and subject.startswith(RESERVED_PREFIX)
         if of_the_bus or (facts is not None and isinstance(facts.get("to"), ToNode)):
             return Departure([])
-        return depart(services.outgoing, message, self, services.limits.headers, reads_headers=self.reads_headers)
+        return depart(services.outgoing, message, self, services.limits.headers)
 
     @property
     def reads_headers(self) -> bool:

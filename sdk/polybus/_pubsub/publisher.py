@@ -282,7 +282,7 @@ class Publisher:
     def _departing(self, message: Message, targets: Targets) -> tuple[list[tuple[Message, Targets]], Departure]:
         """Call the outgoing hooks, and make a copy without what they add for peers that do not read headers."""
         services, given = self._services, message.headers
-        departure = depart(services.outgoing, message, None, services.limits.headers, reads_headers=True)
+        departure = depart(services.outgoing, message, None, services.limits.headers)
         strangers = tuple(peer for peer in targets.peers if not peer.reads_headers)
         if not strangers or targets.two_ways or message.headers == given:
             return [(message, targets)], departure
@@ -306,12 +306,12 @@ class Publisher:
                 f"publish({message.subject!r}, id={id!r}): an id is for what a store keeps, so that it is stored once; "
                 + ("leave out to=" if route.stored else "name the subject in Cluster(stores=[Store(...)])")
             )
-        departure = depart(self._services.outgoing, message, None, self._services.limits.headers, reads_headers=True)
         others = Targets(tuple(peer for peer in route.peers if peer.link.backbone is None), route.queues)
+        copies, departure = self._departing(message, others)
         try:
             failed: BusError | None = None
             try:
-                await self.publish(message, others, deadline)
+                await self._publish_each(copies, deadline)
             except BusError as error:  # each for itself
                 failed = error
             await self.store.publish(message, id, deadline)

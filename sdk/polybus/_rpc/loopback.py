@@ -91,7 +91,7 @@ class Loopback:
 
     def _depart(self, message: Message) -> Departure:
         services = self.services
-        return depart(services.outgoing, message, None, services.limits.headers, reads_headers=True)
+        return depart(services.outgoing, message, None, services.limits.headers)
 
     def _refusal(self, handler: LocalHandler, subject: str | int) -> RequestError | QueueFull | None:
         """Find the reason why a handler cannot be asked, or not now."""

@@ -63,7 +63,7 @@ def of_operation(operation: Operation, wires: list[tuple[str, str]]) -> dict[str
     made: dict[str, Any] = {}
     if operation.group is not None or any(protocol == "nats" for protocol, _ in wires):
         made["nats"] = {"bindingVersion": "0.1.0"} | ({} if operation.group is None else {"queue": operation.group})
-    if any(transport in _HTTP for _, transport in wires):
+    if not operation.sent and any(transport in _HTTP for _, transport in wires):
         made["http"] = {"method": "POST", "bindingVersion": "0.3.0"}
     subject = operation.subject
     heard = operation.style == "publication"

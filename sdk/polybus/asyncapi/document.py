@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from attrs import frozen
 
-from .._validation import check_type, texts
+from .._validation import check_given, check_type, texts
 from ..errors import Code, class_of
 from ..plugins.registry import find_protocol
 from ..subjects import captures, is_pattern, segments
@@ -64,12 +64,12 @@ def document(
     servers: Mapping[str, str] | None = None,
     protocol: str | None = None,
 ) -> dict[str, Any]:
-    """Describe what a bus or a contract can be asked and told, as AsyncAPI 3.0.
+    """Describe what a bus or a contract can be asked and told, and what a bus says that it publishes, as AsyncAPI 3.0.
 
     The same source gives the same document, whatever the machine; `to_text` writes it.
 
     Args:
-        source: A `Bus`, with the handlers that it has now, or a contract: a Protocol class.
+        source: A `Bus`, with the handlers and `Bus.publishes` that it has now, or a contract: a Protocol class.
         title: Of the document.
         version: Of what is described.
         description: In Markdown; without it the docstring of a contract.
@@ -81,9 +81,9 @@ def document(
         TypeError: The source is neither, or an argument is of a wrong type.
         ValueError: A URL of a server is none.
     """
-    check_type(title, str, "title", "title='Orders'")
-    check_type(version, str, "version", "version='1.4.0'")
-    check_type(description, str, "description", "description='What the shop can be asked.'")
+    check_given(title, str, "title", "title='Orders'")
+    check_given(version, str, "version", "version='1.4.0'")
+    check_given(description, str, "description", "description='What the shop can be asked.'")
     check_type(servers, Mapping, "servers", "servers={'production': 'ubre+wss://example.org/bus'}")
     check_type(protocol, str, "protocol", "protocol='ubre'")
     if protocol is not None:
@@ -185,7 +185,7 @@ class _Builder:
         channel = self._channel(operation, words)
         key = self._operation_keys.free(channel)
         made: dict[str, Any] = {
-            "action": "receive",
+            "action": "send" if operation.sent else "receive",
             "channel": _reference("channels", channel),
             "title": str(operation.subject),
         }

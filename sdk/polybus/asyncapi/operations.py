@@ -1,4 +1,4 @@
-"""Operations: all that a bus, or an implementation of a contract, can be asked or told, with their types."""
+"""Operations: all that a bus, or an implementation of a contract, can be asked or told, and publishes, with their types."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from attrs import frozen
 
 from .._bus.bus import Bus, parts_of
 from .._handlers.handler import Handler
+from .._handlers.publications import Publication
 from .._handlers.signature import Style as HandlerStyle
 from .._handlers.subscriber import SubscriberSpec
 from .._validation import shown
@@ -22,7 +23,7 @@ _STYLES: dict[HandlerStyle, Style] = {"stream": "stream", "channel": "channel"}
 
 @frozen
 class Operation:
-    """One thing that can be asked or told.
+    """One thing that can be asked or told, or is published.
 
     Attributes:
         subject: Or, of a publication, the pattern.
@@ -33,6 +34,7 @@ class Operation:
         group: Of a subscription: each publication is for one of the group.
         running: Calls that run at once, where that is limited.
         name: The function or method.
+        sent: It is a publication that the application makes.
     """
 
     subject: str | int
@@ -43,6 +45,7 @@ class Operation:
     group: str | None = None
     running: int | None = None
     name: str = ""
+    sent: bool = False
 
 
 @frozen
@@ -70,7 +73,9 @@ class Described:
             if prefix:
                 raise TypeError(f"prefix={prefix!r} is for a contract: the subjects of a bus have theirs")
             parts = parts_of(source)
-            operations = [*map(_handled, parts.lookup.handlers.values()), *map(_heard, parts.lookup.subscribers)]
+            lookup = parts.lookup
+            received = *map(_handled, lookup.handlers.values()), *map(_heard, lookup.subscribers)
+            operations = [*received, *map(_sent, lookup.publications.values())]
             return cls(_sorted(operations), guarded=parts.services.authorize is not None)
         if isinstance(get_origin(source) or source, type):
             contract = Contract.of(source)
@@ -80,7 +85,7 @@ class Described:
 
 def _sorted(operations: Iterator[Operation] | list[Operation]) -> tuple[Operation, ...]:
     ours = (one for one in operations if not str(one.subject).startswith(RESERVED_PREFIX))
-    return tuple(sorted(ours, key=lambda one: (str(one.subject), one.style == "publication", one.name)))
+    return tuple(sorted(ours, key=lambda one: (str(one.subject), one.style == "publication", one.sent, one.name)))
 
 
 def _handled(handler: Handler) -> Operation:
@@ -99,6 +104,11 @@ def _heard(spec: SubscriberSpec) -> Operation:
     handler = spec.handler
     text = "" if handler.signature is None else handler.signature.text
     return Operation(handler.subject, "publication", handler.takes, None, text, spec.group, name=handler.name)
+
+
+def _sent(publication: Publication) -> Operation:
+    subject = publication.subject
+    return Operation(subject.name, "publication", subject.takes, None, publication.description, sent=True)
 
 
 def _promised(contract: Contract, prefix: str) -> Iterator[Operation]:

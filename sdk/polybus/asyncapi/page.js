@@ -62,6 +62,7 @@
   const KEPT = 200
   let connecting = null
   const calls = new Map()
+  const listeners = new Map()
   let last = 0
 
   function connect() {
@@ -78,14 +79,29 @@
         const why = event.reason || (event.code === 1006 ? "not let in, or the server has gone; perhaps you have to sign in" : `closed, ${event.code}`)
         connecting = null
         reject(new Error(why))
-        for (const call of calls.values()) call.refuse("Disconnected", why)
-        calls.clear()
+        for (const waiting of [calls, listeners]) {
+          for (const one of waiting.values()) one.refuse("Disconnected", why)
+          waiting.clear()
+        }
       }
     })
     return connecting
   }
 
+  function fits(pattern, subject) {
+    const mark = pattern.includes("/") ? "/" : "."
+    const wanted = pattern.split(mark)
+    const tokens = subject.split(mark)
+    const open = wanted.at(-1) === ">"
+    if (open ? tokens.length < wanted.length : tokens.length !== wanted.length) return false
+    return wanted.every((token, place) => token === "*" || (open && place === wanted.length - 1) || token === tokens[place])
+  }
+
   function receive(socket, frame) {
+    if ("publish" in frame) {
+      for (const [pattern, listener] of listeners) if (fits(pattern, String(frame.publish))) listener.hear(frame)
+      return
+    }
     const id = frame.success ?? frame.fail ?? frame.item ?? frame.end
     const call = calls.get(id)
     if (call) {
@@ -129,6 +145,37 @@
       if (stop) stop.hidden = true
     }
 
+    const refuse = (code, said, reason, detail) => {
+      const known = JSON.parse(document.body.dataset.codes)
+      state(`${known[code] ?? code}${reason ? ` (${reason})` : ""}: ${said ?? ""}`, true)
+      if (detail !== undefined && detail !== null) show(detail)
+      done()
+    }
+    const many = (count, word) => (count === 1 ? `one ${word}` : `${count} ${word}s`)
+    const forget = () => {
+      while (answer.childElementCount > KEPT) answer.firstElementChild.remove()
+    }
+
+    const listen = (socket) => {
+      let count = 0
+      const hear = ({ publish, body }) => {
+        count += 1
+        if (publish !== subject) state(publish)
+        show(body ?? null)
+        forget()
+      }
+      listeners.set(subject, { hear, refuse })
+      stop.hidden = false
+      stop.onclick = () => {
+        listeners.delete(subject)
+        if (socket.readyState === WebSocket.OPEN) socket.send(JSON.stringify({ unsubscribe: subject }))
+        state(`stopped after ${many(count, "publication")}`)
+        done()
+      }
+      socket.send(JSON.stringify({ subscribe: subject }))
+      state("listening")
+    }
+
     form.addEventListener("submit", async (event) => {
       event.preventDefault()
       answer.replaceChildren()
@@ -151,6 +198,10 @@
         return
       }
       began = performance.now()
+      if (style === "listening") {
+        listen(socket)
+        return
+      }
       const id = `page-${(last += 1)}`
       if (style === "publication") {
         socket.send(JSON.stringify({ publish: name, body }))
@@ -168,18 +219,13 @@
         item: (value) => {
           count += 1
           show(value)
-          while (answer.childElementCount > KEPT) answer.firstElementChild.remove()
+          forget()
         },
         end: () => {
-          state(`ended after ${count === 1 ? "one item" : `${count} items`}, ${took()}`)
+          state(`ended after ${many(count, "item")}, ${took()}`)
           done()
         },
-        refuse: (code, said, reason, detail) => {
-          const known = JSON.parse(document.body.dataset.codes)
-          state(`${known[code] ?? code}${reason ? ` (${reason})` : ""}: ${said ?? ""}`, true)
-          if (detail !== undefined && detail !== null) show(detail)
-          done()
-        },
+        refuse,
       })
       if (style === "stream") {
         stop.hidden = false

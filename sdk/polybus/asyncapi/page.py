@@ -11,7 +11,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any, Final
 
-from .._validation import check_type
+from .._validation import check_type, shown
 from ..errors import Code
 from .document import to_text
 from .schemas import REFERENCE, Schema
@@ -24,8 +24,10 @@ _STYLES: Final = {
     "channel": ("channel", "a conversation: items in both directions"),
     "notification": ("notify", "is told, and does not answer"),
     "publication": ("listens", "receives what is published"),
+    "sent": ("publishes", "tells whoever has subscribed"),
 }
 _ALWAYS: Final = "Every request can also fail with"
+_NAME: Final = re.compile(r"\{\w+\}")
 _CODE: Final = re.compile(r"``(.+?)``|`(.+?)`")
 _BULLET: Final = re.compile(r"^[*-] +")
 
@@ -39,9 +41,12 @@ def page(document: Part, *, live: str | None = None) -> str:
             a WebSocket there.
 
     Raises:
-        TypeError: `live` is no text.
+        TypeError: It is no document, or `live` is no text.
     """
     check_type(live, str, "live", "live='../bus'")
+    given: Any = document
+    if not isinstance(given, Mapping) or "asyncapi" not in given:
+        raise TypeError(f"page({shown(document)}): a document, as in page(document(bus))")
     return _Page(document, live).write()
 
 
@@ -120,7 +125,8 @@ class _Page:
         parts = []
         for tag, keys in self._groups().items():
             links = "".join(
-                f'<li><a href="#op-{escape(key)}"><span class="dot {self._style(key)}"></span>'
+                f'<li><a href="#op-{escape(key)}" title="{_STYLES[self._style(key)][0]}">'
+                f'<span class="dot {self._style(key)}"></span>'
                 f'<span class="subject">{escape(self._operations[key]["title"])}</span></a></li>'
                 for key in keys
             )
@@ -133,7 +139,8 @@ class _Page:
         return "".join(parts)
 
     def _style(self, key: str) -> str:
-        return str(self._operations[key]["x-polybus-style"])
+        operation = self._operations[key]
+        return "sent" if operation["action"] == "send" else str(operation["x-polybus-style"])
 
     def _servers(self) -> str:
         servers = self._document.get("servers", {})
@@ -198,7 +205,8 @@ class _Page:
 
     def _bodies(self, operation: Part, style: str) -> str:
         asked = self._body(
-            {"channel": "Takes items of", "publication": "Receives"}.get(style, "Takes"), operation["messages"][0]
+            {"channel": "Takes items of", "publication": "Receives", "sent": "Sends"}.get(style, "Takes"),
+            operation["messages"][0],
         )
         if "reply" not in operation:
             return asked
@@ -246,6 +254,8 @@ class _Page:
     def _attempt(self, operation: Part, channel: Part, style: str) -> str:
         if self._live is None or style == "channel" or not isinstance(channel.get("x-polybus-subject", ""), str):
             return ""
+        if style == "sent":
+            return _LISTENING.format(subject=escape(_NAME.sub("*", operation["title"])))
         address = channel["address"]
         inputs = "".join(
             f'<label>{{{escape(name)}}}<input name="in-{escape(name)}" required autocomplete="off"></label>'
@@ -262,7 +272,7 @@ class _Page:
         verb = {"publication": "Publish", "notification": "Tell", "stream": "Open"}.get(style, "Ask")
         return (
             f'<form class="try" data-style="{style}" data-subject="{escape(address)}"><h4>Try it</h4>{inputs}{body}'
-            f'<button type="submit">{verb}</button>{stop}<output class="answer" aria-live="polite"></output></form>'
+            f'<button type="submit">{verb}</button>{stop}{_ANSWER}</form>'
         )
 
     # -- types -------------------------------------------------------------------------------------------------------------
@@ -397,6 +407,12 @@ _ACCESS: Final = """<details class="access"><summary>Requests from this page</su
 <p class="fact">They go over the bus of this server, as from any other program: with your cookies, and only where you may.</p>
 <div class="try"><label>A token, where the server wants one; it is forgotten with the page
 <input id="token" type="password" autocomplete="off"></label></div></details>"""
+
+_ANSWER: Final = '<output class="answer" aria-live="polite"></output>'
+_LISTENING: Final = (
+    '<form class="try" data-style="listening" data-subject="{subject}"><h4>Try it</h4><button type="submit">Listen</button>'
+    f'<button type="button" class="plain stop" hidden>Stop</button>{_ANSWER}</form>'
+)
 
 _PAGE: Final = """<!doctype html>
 <html lang="en">

@@ -23,7 +23,7 @@ def schema(
         list[str] | None, option("URL", "Where it is served, for example ubre+wss://example.org/bus; several are possible.")
     ] = None,
 ) -> None:
-    """Describe what a bus, or a contract, can be asked and told, as AsyncAPI 3."""
+    """Describe what a bus, or a contract, can be asked and told, and publishes, as AsyncAPI 3."""
     from ..asyncapi import document, page, to_text
     from ..asyncapi.document import servers_of
 

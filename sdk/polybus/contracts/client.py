@@ -81,6 +81,7 @@ def _made(contract: Contract, prefix: str, asker: object, ways: dict[str, Callab
         function = ways[method.style](asker, subject, method)
         function.__name__, function.__qualname__, function.__doc__ = method.attribute, method.name, method.text
         function.__signature__ = method.signature
+        function.__annotations__ = dict(method.hints)  # by which it implements the contract for another bus
         setattr(client, method.attribute, function)
     return client
 

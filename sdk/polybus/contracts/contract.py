@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
 from functools import lru_cache
 from typing import Any, Final, Literal, NoReturn, TypeAlias, TypeVar, get_args, get_origin
 
@@ -22,6 +22,7 @@ Style: TypeAlias = Literal["request", "stream", "notification"]
 
 _MANY_BLOCKING: Final = (Iterator, Generator)
 _PROMISES: Final = (Awaitable, Coroutine, Reply)
+_FOR_IMPLEMENTATIONS: Final = ("__init__", "__init_subclass__", "__subclasshook__", "__annotate__", "__annotate_func__")
 _WHERE = "import it outside of `if TYPE_CHECKING:`, and define it at the top of its module"
 
 
@@ -62,6 +63,13 @@ class Method:
     def positional(self) -> bool:
         """True where the body can be given without its name."""
         return self.parameter is not None and self.parameter.kind is not self.parameter.KEYWORD_ONLY
+
+    @property
+    def hints(self) -> dict[str, Any]:
+        """The types of the body and of the result, by the names that annotations have."""
+        many: Any = AsyncIterator
+        body = {} if self.parameter is None else {self.parameter.name: self.takes}
+        return {**body, "return": many[self.returns] if self.style == "stream" else self.returns}
 
     def subject(self, prefix: str) -> str | int:
         """The subject of the method under a prefix.
@@ -106,9 +114,9 @@ class Contract:
         Raises:
             TypeError: No contract can be made of it; the text names class and method, and what to write.
         """
-        kind = get_origin(contract) or contract
-        if not (isinstance(kind, type) and getattr(kind, "_is_protocol", False)):
-            why = f"; derive {kind.__name__} from typing.Protocol itself" if isinstance(kind, type) else ""
+        if not is_protocol(contract):
+            own = isinstance(contract, type) and contract.__module__ != "builtins"
+            why = f"; derive {contract.__name__} from typing.Protocol itself" if own else ""
             example = "class Users(Protocol): async def get(self, id: int) -> User: ..."
             raise TypeError(f"{shown(contract)} is no contract: a Protocol class is, as in `{example}`{why}")
         return _read(contract)
@@ -123,14 +131,21 @@ class Contract:
             raise TypeError(
                 f"the prefix {shown(prefix)} of {self.name}: a text, for example 'user', not {type(prefix).__name__}"
             )
-        if prefix.endswith("."):
-            raise TypeError(f"the prefix {prefix!r} of {self.name}: the dot comes by itself, write {prefix.rstrip('.')!r}")
+        if prefix.endswith((".", "/")):
+            mark = "dot" if prefix.endswith(".") else "slash"
+            raise TypeError(f"the prefix {prefix!r} of {self.name}: the {mark} comes by itself, write {prefix.rstrip('./')!r}")
         found: dict[str | int, Method] = {}
         for method in self.methods:
             other = found.setdefault(method.subject(prefix), method)
             if other is not method:
                 raise TypeError(f"{method.name} and {other.name} have the same subject {method.subject(prefix)!r}: rename one")
         return found
+
+
+def is_protocol(contract: Any) -> bool:
+    """Tell whether it is a Protocol class, or a generic one with its arguments."""
+    kind = get_origin(contract) or contract
+    return isinstance(kind, type) and bool(getattr(kind, "_is_protocol", False))
 
 
 # -- the class ------------------------------------------------------------------------------------------------------------
@@ -149,7 +164,7 @@ def _read(contract: Any) -> Contract:
         raise TypeError(f"{name} has no methods: write `async def get(self, id: int) -> User: ...`")
     blocking = not any(_is_asynchronous(function, f"{name}.{key}") for key, (function, _) in functions.items())
     methods = tuple(_Reader(f"{name}.{key}", *found, blocking).read() for key, found in functions.items())
-    return Contract(name, blocking, methods, inspect.getdoc(kind) or "" if "__doc__" in vars(kind) else "")
+    return Contract(name, blocking, methods, inspect.cleandoc(vars(kind).get("__doc__") or ""))  # not that of Protocol
 
 
 def _functions(base: type, name: str) -> dict[str, Any]:
@@ -161,13 +176,15 @@ def _functions(base: type, name: str) -> dict[str, Any]:
             )
     found = {}
     for attribute, value in vars(base).items():
-        if attribute.startswith("__") or (attribute.startswith("_") and not inspect.isfunction(value)):
+        if attribute in _FOR_IMPLEMENTATIONS or (attribute.startswith("_") and not inspect.isfunction(value)):
             continue
+        if attribute.startswith("__") and attribute.endswith("__"):
+            raise TypeError(f"{name}.{attribute} is a name of Python's own, which a client does not have: give it another name")
         if attribute.startswith("_"):
             raise TypeError(f"{name}.{attribute} is private: a method of a contract is public, put helpers elsewhere")
         if not inspect.isfunction(value):
             kind = {property: "a property", staticmethod: "a staticmethod", classmethod: "a classmethod"}.get(
-                type(value), "no method"
+                type(value), f"no method but a {type(value).__name__}"
             )
             raise TypeError(f"{name}.{attribute} is {kind}: a contract has methods alone, `async def {attribute}(self) -> ...`")
         if value.__name__ == "_overload_dummy":  # what typing.overload leaves of each
@@ -213,7 +230,8 @@ def _substituted(hint: Any, types: dict[Any, Any]) -> Any:
     return hint if not parameters else hint[tuple(types.get(parameter, parameter) for parameter in parameters)]
 
 
-def _type_variable(hint: Any) -> Any:
+def open_variable(hint: Any) -> Any:
+    """The type variable that a hint leaves open, or None."""
     return hint if isinstance(hint, TypeVar) else next(iter(_parameters(hint)), None)
 
 
@@ -246,6 +264,8 @@ class _Reader:
         first, parameters = next(iter(signature.parameters.values()), None), list(signature.parameters.values())[1:]
         if first is None or first.kind not in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD):
             self._wrong("has no self: write it as the first parameter")
+        if first.name != "self" and first.annotation is not first.empty:
+            self._wrong(f"has no self: write it as the first parameter, before {first.name!r}")
         for parameter in parameters:
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 self._wrong(f"takes {shown(str(parameter))}, and a message has one body: write one parameter with its type")
@@ -258,8 +278,10 @@ class _Reader:
         hints = hints_of(function, parameters, name)
         style, returns = self._result(hints)
         takes = None
-        for parameter in parameters:
+        for place, parameter in enumerate(parameters):
             takes = self._body(parameter, hints)
+            if self.types:  # as the contract is used, for those who have to write it
+                parameters[place] = parameter.replace(annotation=takes)
         marks = Marks.of(function)
         if style == "notification" and marks.timeout is not None:
             self._wrong("is a notification, for whose answer nobody waits: leave out timeout=")
@@ -297,7 +319,7 @@ class _Reader:
         written = _signature(function).return_annotation
         if written is inspect.Signature.empty:
             self._wrong("says not what it returns: write `-> User`, or `-> None`")
-        if "return" not in hints:
+        if "return" not in hints or _lost_its_items(hints["return"], written):
             self._wrong(f"returns {written}, which does not resolve: {_WHERE}")
         hint = _substituted(hints["return"], self.types)
         origin = get_origin(hint) or hint
@@ -308,11 +330,13 @@ class _Reader:
             self._wrong(f"is `async def` and returns {_shown(hint)}: {stream}")
         if origin in _PROMISES:
             self._wrong(f"returns {_shown(hint)}: write `async def {short}(self, ...) -> T`, which is the same for its caller")
+        if inspect.isasyncgenfunction(function) and not many:
+            self._wrong(f"yields and returns {_shown(hint)}: {stream}")
         if not (coroutine or many or self.blocking):
             if blocks:
                 self._wrong(f"returns {_shown(hint)}, which blocks: {stream}")
             self._wrong(
-                f"is a plain `def` among others that are async: write `async def {short}(self, ...)`, for {stream}; "
+                f"is a plain `def` among others that are async: write `async def {short}(self, ...)`; {stream}; "
                 "a contract for threads has plain methods alone"
             )
         many = many or (self.blocking and blocks)
@@ -323,14 +347,22 @@ class _Reader:
         return ("stream" if many else "notification" if marks.notification else "request"), returns
 
     def _check_readable(self, hint: Any, what: str) -> None:
-        if (variable := _type_variable(hint)) is not None:
+        if (variable := open_variable(hint)) is not None:
             of = self.name.partition(".")[0]
             self._wrong(f"leaves open what {variable} stands for: name it where the contract is used, as in {of}[User]")
+        if isinstance(hint, (list, tuple)):
+            inner = ", ".join(map(_shown, hint))
+            self._wrong(f"cannot be carried, {what} is {_shown(hint)}: it is no type, write {type(hint).__name__}[{inner}]")
         if (problem := unreadable(hint)) is not None:
             self._wrong(f"cannot be carried, {what} is {_shown(hint)}: {problem}")
 
     def _wrong(self, text: str) -> NoReturn:
         raise TypeError(f"{self.name} {text}")
+
+
+def _lost_its_items(hint: Any, written: Any) -> bool:
+    """Tell whether many items are returned of which only type checkers know the type."""
+    return gives_many(hint) and not get_args(hint) and (bool(get_args(written)) or "[" in str(written))
 
 
 def _shown(hint: Any) -> str:

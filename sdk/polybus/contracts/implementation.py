@@ -11,7 +11,8 @@ from .._handlers.handler import Handler, plan
 from .._handlers.signature import Signature, read
 from .._handlers.subject_types import check_body, check_result
 from .._validation import shown
-from .contract import Contract, Method
+from .contract import Contract, Method, is_protocol, open_variable
+from .marks import Marks
 
 
 def handlers_of(contract: Any, implementation: object, prefix: str) -> list[Handler]:
@@ -20,7 +21,12 @@ def handlers_of(contract: Any, implementation: object, prefix: str) -> list[Hand
     Raises:
         TypeError: It is no contract, or the implementation is none of it; the text names class and method, and what to write.
     """
+    if is_protocol(implementation) and not is_protocol(contract):
+        name = getattr(implementation, "__name__", "Users")
+        raise TypeError(f"{shown(contract)} is no contract: {name} is one, and comes first: bus.implement({name}, ...)")
     read_contract = Contract.of(contract)
+    if implementation is None:
+        raise TypeError(f"None implements nothing: an object with the methods of {read_contract.name} does")
     if isinstance(implementation, type):
         name = implementation.__name__
         raise TypeError(f"{name} is a class, and its objects answer: bus.implement({read_contract.name}, {name}(), ...)")
@@ -32,8 +38,7 @@ def handlers_of(contract: Any, implementation: object, prefix: str) -> list[Hand
 def _handler(contract: Contract, method: Method, subject: str | int, implementation: object) -> Handler:
     name = f"{type(implementation).__name__}.{method.attribute}"
     function = getattr(implementation, method.attribute, None)
-    written = "def" if contract.blocking or method.style == "stream" else "async def"
-    wanted = f"`{written} {method.attribute}{_with_self(method)}`"
+    wanted = _wanted(contract, method)
     if function is None:
         raise TypeError(
             f"{type(implementation).__name__} has no method {method.attribute!r}, as {contract.name} has: write {wanted}"
@@ -42,10 +47,15 @@ def _handler(contract: Contract, method: Method, subject: str | int, implementat
         raise TypeError(f"{name} is {shown(function)}, and {method.name} is a method: write {wanted}")
     if getattr(function, "__func__", None) is method.function:
         raise TypeError(f"{name} is inherited from the contract, where it does nothing: write {wanted}")
-    signature = read(function)
+    if Marks.of(function) not in (Marks(), Marks.of(method.function)):
+        raise TypeError(f"{name} has a @method or @notify of its own, where that of {method.name} counts: move it there")
+    try:
+        signature = read(function)
+        named = plan(subject, signature).body_name
+    except TypeError as error:
+        raise TypeError(f"{error}; write {wanted}, for {method.name}") from error
     _check_style(method, signature, contract.blocking, wanted)
-    hints = dict(signature.hints)
-    named = plan(subject, signature).body_name
+    hints = {of: hint for of, hint in signature.hints.items() if open_variable(hint) is None}  # those are as the contract says
     parameter = method.parameter
     if parameter is None and named is not None:
         own = next(one for one in signature.parameters if one.name == named)
@@ -70,7 +80,7 @@ def _check_style(method: Method, signature: Signature, blocking: bool, wanted: s
         raise TypeError(f"{name} takes a Channel, and {method.name} has none: write {wanted}")
     if method.style == "stream":
         if found != "stream":
-            raise TypeError(f"{name} gives one answer, and {method.name} is a stream: write {wanted} with `yield`")
+            raise TypeError(f"{name} gives one answer, and {method.name} is a stream: write {wanted}")
     elif found == "stream":
         raise TypeError(f"{name} is a stream, and {method.name} gives one answer: write {wanted}")
     elif blocking and found == "async":
@@ -79,6 +89,10 @@ def _check_style(method: Method, signature: Signature, blocking: bool, wanted: s
         raise TypeError(f"{name} is a plain `def`, and {method.name} is async: write {wanted}")
 
 
-def _with_self(method: Method) -> str:
-    inner = str(method.signature.replace(return_annotation=method.signature.empty))[1:-1]
-    return f"(self{', ' if inner else ''}{inner})"
+def _wanted(contract: Contract, method: Method) -> str:
+    """The `def` that answers a method, as it is written in an implementation."""
+    yields = method.style == "stream"
+    written = "async def" if yields or not contract.blocking else "def"
+    parameters = str(method.signature.replace(return_annotation=method.signature.empty))[1:-1]
+    self_too = f"self, {parameters}" if parameters else "self"
+    return f"`{written} {method.attribute}({self_too})`{' with `yield`' if yields else ''}"

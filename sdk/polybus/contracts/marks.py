@@ -23,11 +23,13 @@ class Marks:
         name: The last part of the subject, where it is not the name of the method.
         timeout: Seconds.
         notification: It has no answer.
+        method: It has a `method` above it.
     """
 
     name: str | int | None = None
     timeout: float | None = None
     notification: bool = False
+    method: bool = False
 
     @classmethod
     def of(cls, function: object) -> Marks:
@@ -48,7 +50,8 @@ def method(name: str | int | None = None, *, timeout: float | None = None) -> Ca
         timeout: Seconds until `DeadlineExceeded`; 30 without it, and for a stream as long as it is read.
 
     Raises:
-        TypeError: It decorates something else than a function, or is given something else than a name and a time.
+        TypeError: It decorates something else than a function or one that has it already, or is given something else than a
+            name and a time.
         ValueError: A time that cannot be.
     """
     if name is not None and (isinstance(name, bool) or not isinstance(name, (str, int))):
@@ -57,7 +60,9 @@ def method(name: str | int | None = None, *, timeout: float | None = None) -> Ca
     wait = None if timeout is None else seconds(timeout)
 
     def mark(function: F) -> F:
-        return _marked(function, "@method(...)", name=name, timeout=wait)
+        if Marks.of(function).method:
+            raise TypeError(f"{function.__name__} has @method(...) twice: write name and timeout into one")
+        return _marked(function, "@method(...)", name=name, timeout=wait, method=True)
 
     return mark
 
@@ -66,8 +71,10 @@ def notify(function: F) -> F:
     """Say of a method of a contract that nobody waits for an answer: it is sent as `Bus.notify` does.
 
     Raises:
-        TypeError: It decorates something else than a function.
+        TypeError: It decorates something else than a function, or one that has it already.
     """
+    if Marks.of(function).notification:
+        raise TypeError(f"{function.__name__} has @notify twice: leave one out")
     return _marked(function, "@notify", notification=True)
 
 

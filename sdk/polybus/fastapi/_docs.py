@@ -81,7 +81,8 @@ class _Documents:
 
     def current(self) -> tuple[str, str]:
         """The document as text, and the page."""
-        count = len(self._lookup.handlers) + len(self._lookup.subscribers)
+        lookup = self._lookup
+        count = len(lookup.handlers) + len(lookup.subscribers) + len(lookup.publications)
         if count != self._count:
             made = document(self._bus, **self._info)
             self._made, self._count = (to_text(made), page(made, live=self._live)), count

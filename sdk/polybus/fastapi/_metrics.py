@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from starlette.responses import Response
 
 from .._bus.bus import Bus
-from .._validation import check_type
+from .._validation import check_given
 from ..plugins.registry import metrics_maker
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def metrics_endpoint(bus: Bus) -> Callable[[Request], Awaitable[Response]]:
         ImportError: prometheus-client is not installed.
         TypeError: `bus` is no bus.
     """
-    check_type(bus, Bus, "bus", "metrics_endpoint(bus)")
+    check_given(bus, Bus, "bus", "metrics_endpoint(bus)")
     scrape = metrics_maker("scrape", "metrics_endpoint()")
 
     async def metrics(request: Request) -> Response:

@@ -6,19 +6,22 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
-from opentelemetry import propagate, trace
-from opentelemetry.trace import SpanKind
+from opentelemetry.context import attach, detach
+from opentelemetry.propagate import extract
+from opentelemetry.trace import INVALID_SPAN, SpanKind, set_span_in_context
 
 from .._core.outcomes import kind_of, told_code
 from ..message import Kind, Message
 from .instruments import SYSTEM, is_fault_of_server, record_outcome, type_of
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from opentelemetry.util.types import AttributeValue
 
     from .._core.context import Context
     from .._core.executor import CallNext
-    from .instruments import Instruments, Spans
+    from .instruments import Telemetry
 
 
 @define(eq=False)
@@ -35,44 +38,39 @@ class Handled:
 class IncomingSpans:
     """A middleware: a span around each handler, the child of the one that its message names."""
 
-    _spans: Spans
-    _instruments: Instruments
+    _telemetry: Telemetry
     _calls: dict[str | int, Handled] = field(factory=dict, init=False)
     """By the pattern of the handler."""
     _publications: dict[str | int, Handled] = field(factory=dict, init=False)
 
-    async def __call__(self, message: Message, ctx: Context, call_next: CallNext) -> Any:
-        handled = self._handled(message, ctx.pattern)
-        if not message.headers and not self._spans.kept:
-            began = perf_counter()
-            error: BaseException | None = None
-            try:
-                return await call_next(message)
-            except BaseException as raised:
-                error = raised
-                raise
-            finally:
-                self._measure(handled, message.kind, error, perf_counter() - began)
-        return await self._within_a_span(handled, message, call_next)
+    def __call__(self, message: Message, ctx: Context, call_next: CallNext) -> Awaitable[Any]:
+        if not message.headers and not self._telemetry.kept:
+            return call_next(message)
+        return self._within_a_span(self._handled(message, ctx.pattern), message, call_next)
 
     async def _within_a_span(self, handled: Handled, message: Message, call_next: CallNext) -> Any:
         began = perf_counter()
-        context = propagate.extract(message.headers) if message.headers else None
-        span = self._spans.tracer.start_span(handled.name, context, handled.kind, handled.facts)
-        if span.is_recording():
+        context = extract(message.headers) if message.headers else None
+        span = self._telemetry.tracer.start_span(handled.name, context, handled.kind, handled.facts)
+        recording = span.is_recording()
+        if recording:
             span.set_attributes(_of_message(message))
+        inside = span is not INVALID_SPAN or bool(context)
+        token = attach(set_span_in_context(span, context)) if inside else None
         error: BaseException | None = None
         try:
-            with trace.use_span(span, record_exception=False, set_status_on_exception=False):
-                return await call_next(message)
+            return await call_next(message)
         except BaseException as raised:
             error = raised
             raise
         finally:
+            if token is not None:
+                detach(token)
             measured = self._measure(handled, message.kind, error, perf_counter() - began)
-            if error is not None and "error.type" in measured and span.is_recording():
-                span.record_exception(error)
-            record_outcome(span, measured, error)
+            if recording:
+                if error is not None and "error.type" in measured:
+                    span.record_exception(error)
+                record_outcome(span, measured, error)
             span.end()
 
     def _measure(self, handled: Handled, kind: Kind, error: BaseException | None, seconds: float) -> dict[str, AttributeValue]:
@@ -83,7 +81,7 @@ class IncomingSpans:
             measured = dict(measured) if published else {**measured, "rpc.response.status_code": code.name}
             if is_fault_of_server(code) or (published and isinstance(error, Exception)):  # of which nobody is told
                 measured["error.type"] = type_of(error, code)
-        histogram = self._instruments.process if published else self._instruments.server_call
+        histogram = self._telemetry.process if published else self._telemetry.server_call
         histogram.record(seconds, measured)
         return measured
 

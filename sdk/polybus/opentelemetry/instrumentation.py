@@ -5,24 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .._bus.bus import Bus, parts_of
-from .._validation import check_type
+from .._validation import check_given, shown
 from ..errors import LocalProtocolError
 
 try:
-    from opentelemetry import metrics
+    from .instruments import Telemetry
 except ImportError:
     raise ImportError("polybus.opentelemetry needs opentelemetry-api: pip install 'polybus[opentelemetry]'") from None
 
 from .incoming import IncomingSpans
-from .instruments import Instruments, Spans
 from .outgoing import OutgoingSpans
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import TracerProvider
-
-_SCHEMA = "https://opentelemetry.io/schemas/1.44.0"
-_NAME = "polybus"
 
 
 def instrument(bus: Bus, *, tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None) -> None:
@@ -42,13 +38,19 @@ def instrument(bus: Bus, *, tracer_provider: TracerProvider | None = None, meter
 
     Raises:
         ImportError: (on import) ``opentelemetry-api`` is not installed.
-        TypeError: `bus` is no bus.
+        TypeError: `bus` is no bus, or a provider none.
         LocalProtocolError: It is instrumented already.
     """
-    check_type(bus, Bus, "bus", "instrument(bus)")
+    check_given(bus, Bus, "bus", "instrument(bus)")
+    for name, provider, makes in (
+        ("tracer_provider", tracer_provider, "get_tracer"),
+        ("meter_provider", meter_provider, "get_meter"),
+    ):
+        if provider is not None and (isinstance(provider, type) or not hasattr(provider, makes)):
+            kind = name.title().replace("_", "")
+            raise TypeError(f"{name}={shown(provider)}: a {kind} of OpenTelemetry, as in instrument(bus, {name}={kind}())")
     if any(isinstance(one, IncomingSpans) for one in parts_of(bus).services.executor.middleware):
         raise LocalProtocolError("this bus is instrumented already: call instrument(bus) once")
-    spans = Spans(tracer_provider, _NAME, _SCHEMA)
-    instruments = Instruments(metrics.get_meter(_NAME, meter_provider=meter_provider, schema_url=_SCHEMA))
-    bus.use(IncomingSpans(spans, instruments))
-    bus.use(OutgoingSpans(spans, instruments), outgoing=True)
+    telemetry = Telemetry(tracer_provider, meter_provider)
+    bus.use(IncomingSpans(telemetry))
+    bus.use(OutgoingSpans(telemetry), outgoing=True)

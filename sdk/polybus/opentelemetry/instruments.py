@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from attrs import define, field
-from opentelemetry import trace
+from opentelemetry import metrics, trace
 from opentelemetry.trace import Status, StatusCode
 
 from .._core.executor import described
@@ -13,32 +13,45 @@ from .._core.outcomes import only_of
 from ..errors import Code, DeadlineExceeded, RequestError
 
 if TYPE_CHECKING:
-    from opentelemetry.metrics import Histogram, Meter
+    from collections.abc import Callable
+
+    from opentelemetry.metrics import Histogram, Meter, MeterProvider
     from opentelemetry.trace import Span, Tracer, TracerProvider
     from opentelemetry.util.types import AttributeValue
 
+_NAME: Final = "polybus"
+_SCHEMA: Final = "https://opentelemetry.io/schemas/1.44.0"
+_OF_THE_API: Final = ("opentelemetry.trace", "opentelemetry.metrics")
 SYSTEM: Final = "polybus"
 OTHER: Final = "_OTHER"
 _BOUNDARIES: Final = [0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10]
-_MOST: Final = 1000
+MOST_NAMES: Final = 1000
 _SELDOM: Final = 50
-"""Messages for which a process without a provider is not asked for one again."""
+"""Messages after which a process without a provider is asked for one again."""
 _FAULTS_OF_THE_SERVER: Final = frozenset(
     (Code.UNKNOWN, Code.DEADLINE_EXCEEDED, Code.UNIMPLEMENTED, Code.INTERNAL, Code.UNAVAILABLE, Code.DATA_LOSS)
 )
 
 
-class Spans:
-    """The source of spans."""
+class Telemetry:
+    """The source of spans, and histograms of durations in seconds."""
 
-    def __init__(self, provider: TracerProvider | None, name: str, schema: str) -> None:
-        self.tracer: Tracer = trace.get_tracer(name, tracer_provider=provider, schema_url=schema)
-        self._kept = provider is not None
+    def __init__(self, tracers: TracerProvider | None, meters: MeterProvider | None) -> None:
+        self.tracer: Tracer = trace.get_tracer(_NAME, tracer_provider=tracers, schema_url=_SCHEMA)
+        meter = metrics.get_meter(_NAME, meter_provider=meters, schema_url=_SCHEMA)
+        self.client_call: Histogram = _seconds(meter, "rpc.client.call.duration", "Duration of requests that this bus makes.")
+        self.server_call: Histogram = _seconds(meter, "rpc.server.call.duration", "Duration of requests that are handled.")
+        self.process: Histogram = _seconds(meter, "messaging.process.duration", "Duration of handling a publication.")
+        self._providers: list[Callable[[], object]] = [
+            trace.get_tracer_provider if tracers is None else lambda: tracers,
+            metrics.get_meter_provider if meters is None else lambda: meters,
+        ]
+        self._kept = False
         self._asked = 0
 
     @property
     def kept(self) -> bool:
-        """True where somebody takes the spans: a provider was given, or is set for the process.
+        """True where somebody takes spans or measurements: those of the API itself take none.
 
         The library looks into the environment each time, which costs more than all the rest: it is asked once in a while.
         """
@@ -46,17 +59,8 @@ class Spans:
             self._asked -= 1
             if self._asked < 0:
                 self._asked = _SELDOM
-                self._kept = not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+                self._kept = any(not type(get()).__module__.startswith(_OF_THE_API) for get in self._providers)
         return self._kept
-
-
-class Instruments:
-    """Histograms of durations, in seconds."""
-
-    def __init__(self, meter: Meter) -> None:
-        self.client_call: Histogram = _seconds(meter, "rpc.client.call.duration", "Duration of requests that this bus makes.")
-        self.server_call: Histogram = _seconds(meter, "rpc.server.call.duration", "Duration of requests that are handled.")
-        self.process: Histogram = _seconds(meter, "messaging.process.duration", "Duration of handling a publication.")
 
 
 def _seconds(meter: Meter, name: str, text: str) -> Histogram:
@@ -73,7 +77,7 @@ class BoundedNames:
         """Give the name of a subject."""
         name = str(subject)
         if name not in self._known:
-            if len(self._known) >= _MOST:
+            if len(self._known) >= MOST_NAMES:
                 return OTHER
             self._known.add(name)
         return name
@@ -92,18 +96,15 @@ def type_of(error: BaseException, code: Code) -> str:
 
 
 def record_outcome(span: Span, measured: dict[str, AttributeValue], error: BaseException | None) -> None:
-    """Put on a span what a measurement says, and its status: an error where that has the type of one."""
-    if span.is_recording():
-        span.set_attributes(measured)
-        if "error.type" in measured:
-            span.set_status(Status(StatusCode.ERROR, described(error)))
+    """Put on a span that records what a measurement says, and its status: an error where that has the type of one."""
+    span.set_attributes(measured)
+    if "error.type" in measured:
+        span.set_status(Status(StatusCode.ERROR, described(error)))
 
 
-def address_of(peer: Any) -> dict[str, AttributeValue]:
+def parts_of_address(server: str | None) -> dict[str, AttributeValue]:
     """Give the address of a server that this bus has dialled; nothing of who has dialled in, whose ports are without number."""
-    if peer is None or not peer.link.upstream:
-        return {}
-    host, colon, port = peer.address.rpartition(":")
+    host, colon, port = (server or "").rpartition(":")
     if not colon or not port.isdecimal():
-        return {"server.address": peer.address} if peer.address else {}
+        return {"server.address": server} if server else {}
     return {"server.address": host.strip("[]"), "server.port": int(port)}

@@ -6,12 +6,12 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from attrs import define, field
-from opentelemetry import propagate, trace
-from opentelemetry.trace import SpanKind
+from opentelemetry.propagate import inject
+from opentelemetry.trace import INVALID_SPAN, SpanKind, get_current_span, set_span_in_context
 
 from .._core.outcomes import code_of, kind_of
 from ..message import Kind, Message
-from .instruments import OTHER, SYSTEM, BoundedNames, address_of, record_outcome, type_of
+from .instruments import MOST_NAMES, OTHER, SYSTEM, BoundedNames, parts_of_address, record_outcome, type_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,37 +20,55 @@ if TYPE_CHECKING:
     from opentelemetry.util.types import AttributeValue
 
     from .._core.outgoing import Outcome
-    from .instruments import Instruments, Spans
+    from .instruments import Telemetry
+
+
+@define(eq=False)
+class Leaving:
+    """The facts of all spans of one subject to one server, and of its measurements that end well."""
+
+    name: str
+    facts: dict[str, AttributeValue]
+    measured: dict[str, AttributeValue]
 
 
 @define(eq=False)
 class OutgoingSpans:
     """An outgoing hook: a span until the answer is there, whose context travels in the headers."""
 
-    _spans: Spans
-    _instruments: Instruments
+    _telemetry: Telemetry
     _names: BoundedNames = field(factory=BoundedNames, init=False)
+    _asked: dict[tuple[str | int, str | None], Leaving] = field(factory=dict, init=False)
+    """By the subject, and the address of the server where this bus has dialled it."""
 
     def __call__(self, message: Message) -> Callable[[Outcome], object] | None:
+        telemetry = self._telemetry
+        if not telemetry.kept:
+            if (span := get_current_span()) is not INVALID_SPAN:  # of a caller elsewhere: it goes on all the same
+                _inject(span, message)
+            return None
         if message.kind is Kind.PUBLISH:
             return self._publication(message)
-        name, peer = self._names.of(message.subject), message.peer
-        facts: dict[str, AttributeValue] = {"rpc.system.name": SYSTEM, "rpc.method": name, **address_of(peer)}
-        if not self._spans.kept:
-            _inject(trace.get_current_span(), message)  # that of a caller's elsewhere goes on all the same
-            return Asked(self._instruments, facts).ended
-        span = self._spans.tracer.start_span(SYSTEM if name == OTHER else name, None, SpanKind.CLIENT, facts)
+        peer = message.peer
+        server = peer.address if peer is not None and peer.link.upstream else None
+        leaving = self._asked.get((message.subject, server)) or self._leaving(message, server)
+        span = telemetry.tracer.start_span(leaving.name, None, SpanKind.CLIENT, leaving.facts)
         if span.is_recording():
             span.set_attribute("polybus.kind", kind_of(message))
             if peer is not None:
                 span.set_attribute("polybus.protocol", peer.protocol)
         _inject(span, message)
-        return Asked(self._instruments, facts, span).ended
+        return Asked(telemetry, leaving, span).ended
 
-    def _publication(self, message: Message) -> Callable[[Outcome], object] | None:
-        if not self._spans.kept:
-            _inject(trace.get_current_span(), message)
-            return None
+    def _leaving(self, message: Message, server: str | None) -> Leaving:
+        name = self._names.of(message.subject)
+        facts: dict[str, AttributeValue] = {"rpc.system.name": SYSTEM, "rpc.method": name, **parts_of_address(server)}
+        leaving = Leaving(SYSTEM if name == OTHER else name, facts, {**facts, "rpc.response.status_code": "OK"})
+        if name != OTHER and len(self._asked) < MOST_NAMES:
+            self._asked[message.subject, server] = leaving
+        return leaving
+
+    def _publication(self, message: Message) -> Callable[[Outcome], object]:
         name = self._names.of(message.subject)
         facts: dict[str, AttributeValue] = {
             "messaging.system": SYSTEM,
@@ -58,7 +76,8 @@ class OutgoingSpans:
             "messaging.operation.type": "send",
             "messaging.destination.name": str(message.subject),
         }
-        span = self._spans.tracer.start_span("send" if name == OTHER else f"send {name}", None, SpanKind.PRODUCER, facts)
+        kind = SpanKind.PRODUCER
+        span = self._telemetry.tracer.start_span("send" if name == OTHER else f"send {name}", None, kind, facts)
         _inject(span, message)
         return Published(span).ended
 
@@ -66,29 +85,28 @@ class OutgoingSpans:
 class Asked:
     """A request on its way, or a stream or channel while it is open."""
 
-    __slots__ = ("_began", "_facts", "_instruments", "_span")
+    __slots__ = ("_began", "_leaving", "_span", "_telemetry")
 
-    def __init__(self, instruments: Instruments, facts: dict[str, AttributeValue], span: Span | None = None) -> None:
-        self._instruments = instruments
-        self._facts = facts
+    def __init__(self, telemetry: Telemetry, leaving: Leaving, span: Span) -> None:
+        self._telemetry = telemetry
+        self._leaving = leaving
         self._span = span
         self._began = perf_counter()
 
     def ended(self, outcome: Outcome) -> None:
         """Measure how long it took, and end the span."""
-        error, span = outcome.error, self._span
-        measured = {**self._facts, "rpc.response.status_code": "OK"}
+        error, span, measured = outcome.error, self._span, self._leaving.measured
         if error is not None:
             code = code_of(error)
-            measured["rpc.response.status_code"] = code.name
+            measured = {**measured, "rpc.response.status_code": code.name}
             if isinstance(error, Exception):
                 measured["error.type"] = type_of(error, code)
-        self._instruments.client_call.record(perf_counter() - self._began, measured)
-        if span is not None:
+        self._telemetry.client_call.record(perf_counter() - self._began, measured)
+        if span.is_recording():
             record_outcome(span, measured, error)
             if outcome.sent or outcome.received > 1:
                 span.set_attributes({"polybus.items.sent": outcome.sent, "polybus.items.received": outcome.received})
-            span.end()
+        span.end()
 
 
 class Published:
@@ -102,13 +120,12 @@ class Published:
     def ended(self, outcome: Outcome) -> None:
         """End the span."""
         error = outcome.error
-        failure: dict[str, AttributeValue] = (
-            {"error.type": type_of(error, code_of(error))} if isinstance(error, Exception) else {}
-        )
-        record_outcome(self._span, failure, error)
+        if error is not None and self._span.is_recording():
+            failed = isinstance(error, Exception)
+            record_outcome(self._span, {"error.type": type_of(error, code_of(error))} if failed else {}, error)
         self._span.end()
 
 
 def _inject(span: Span, message: Message) -> None:
-    if span is not trace.INVALID_SPAN and span.get_span_context().is_valid:
-        propagate.inject(message.headers, trace.set_span_in_context(span))
+    if span is not INVALID_SPAN and span.get_span_context().is_valid:
+        inject(message.headers, set_span_in_context(span))

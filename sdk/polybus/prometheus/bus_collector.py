@@ -9,7 +9,7 @@ from typing import Final
 from prometheus_client import Metric
 
 from .._bus.bus import Bus, parts_of
-from .._validation import check_type
+from .._validation import check_given
 from ..errors import LocalProtocolError
 from ..stats import Stats
 from .durations import Durations
@@ -88,5 +88,5 @@ def collector(bus: Bus) -> BusCollector:
     Raises:
         TypeError: `bus` is no bus.
     """
-    check_type(bus, Bus, "bus", "collector(bus)")
+    check_given(bus, Bus, "bus", "collector(bus)")
     return BusCollector(bus)

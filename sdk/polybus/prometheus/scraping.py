@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.samples import Sample
 
 from .._bus.bus import Bus, parts_of
-from .._validation import check_type
+from .._validation import check_given
 from .bus_collector import BusCollector
 
 _NODE: Final = "node"
@@ -31,7 +31,7 @@ async def scrape(bus: Bus) -> str:
         TypeError: `bus` is no bus.
         LocalProtocolError: It runs in another event loop.
     """
-    check_type(bus, Bus, "bus", "scrape(bus)")
+    check_given(bus, Bus, "bus", "scrape(bus)")
     runtime, cluster = parts_of(bus).services.runtime, parts_of(bus).links.cluster
     if runtime is None or cluster is None or cluster.peer is None:
         return node_text(bus, None)

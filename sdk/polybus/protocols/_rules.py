@@ -37,9 +37,10 @@ def fault_in_headers(headers: Any, limit: int) -> str | None:
     for name, value in headers.items():
         if type(name) is not str or type(value) is not str or not name:
             return "headers are text to text, and a name is not empty"
-        if LINE_BREAK.search(name) or LINE_BREAK.search(value):
+        both = name + value
+        if LINE_BREAK.search(both):
             return f"CR, LF or NUL in the header {name[:40]!r}"
-        size += len(name.encode("utf-8", "replace")) + len(value.encode("utf-8", "replace"))
+        size += len(both) if both.isascii() else len(both.encode("utf-8", "replace"))
     return f"headers of {size} bytes are larger than {limit} (limit: headers)" if size > limit else None
 
 

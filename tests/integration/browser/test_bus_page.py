@@ -34,6 +34,7 @@ class Served:
 
     def __init__(self) -> None:
         self.heard: list[Any] = []
+        self.patterns: list[str | int] = []
         self.tails = 0
         self.bus = bus = Bus(authenticate=self.authenticate, authorize=self.authorize)
         self.url = ""
@@ -66,13 +67,17 @@ class Served:
             """What happens."""
             self.heard.append((day, body))
 
+        bus.publishes("weather.{place}.>", description="The weather as it changes.")
+        bus.publishes("weather.cold")
+
     @staticmethod
     def authenticate(handshake: Handshake) -> Identity | None:
         token = handshake.headers.get("authorization", "")
         return Identity(token.removeprefix("Bearer ")) if token or "guest" in handshake.cookies else None
 
-    @staticmethod
-    def authorize(peer: Any, verb: str, subject: str | int) -> bool:
+    def authorize(self, peer: Any, verb: str, subject: str | int) -> bool:
+        if verb == "subscribe":
+            self.patterns.append(subject)
         return subject != "vault.open"
 
 
@@ -157,6 +162,27 @@ async def test_a_stream_can_be_stopped(reader: Tab, served: Served) -> None:
 async def test_a_publication_reaches_its_listener(reader: Tab, served: Served) -> None:
     assert (await attempt(reader, "news.{day}", '"rain"', day="monday")) == "published"
     await eventually(lambda: served.heard == [("monday", "rain")])
+
+
+async def test_what_is_published_is_heard_until_it_is_stopped(reader: Tab, served: Served) -> None:
+    assert await attempt(reader, "weather.*.>") == "listening"
+    assert await attempt(reader, "weather.cold") == "listening"
+    form, other = FORM.format(subject=json.dumps("weather.*.>")), FORM.format(subject=json.dumps("weather.cold"))
+    await eventually(lambda: served.bus.stats().peers == 1)
+    await eventually(lambda: len(served.patterns) == 2)
+    await served.bus.publish("weather.lima.rain", {"mm": 3})
+    await served.bus.publish("weather.cold", -4)
+    await reader.until(f"{other}.querySelectorAll('pre').length === 1")
+    await reader.until(f"{form}.querySelectorAll('pre').length === 1")
+    said = await reader.run(f"{form}.querySelector('.answer').innerText")
+    assert said.split() == ["listening", "weather.lima.rain", "{", '"mm":', "3", "}"]
+    await reader.run(f"{form}.querySelector('.stop').click()")
+    said = await reader.run(f"{form}.querySelector('.answer').innerText")
+    assert said.splitlines()[-1] == "stopped after one publication"
+    await served.bus.publish("weather.lima.sun")
+    await served.bus.publish("weather.cold", -5)
+    await reader.until(f"{other}.querySelectorAll('pre').length === 2")
+    assert await reader.run(f"{form}.querySelectorAll('pre').length") == 1
 
 
 async def test_a_token_is_that_of_the_connection(reader: Tab) -> None:

@@ -64,6 +64,7 @@ class Foreign:
 
 
 FIND = Subject("user.find", GetUser, User)
+ORDER_PLACED = Subject("orders.placed", Order)
 
 
 def make_bus(**options: Any) -> Bus:
@@ -130,6 +131,23 @@ def make_bus(**options: Any) -> Bus:
     @bus.on("user.get")
     async def heard(body: str) -> None:
         pass
+
+    bus.publishes(
+        ORDER_PLACED,
+        description="""Told for each order, after it was paid.
+
+        Not for those that are cancelled within a minute.
+        """,
+    )
+    bus.publishes(
+        Subject("reading.{sensor}.>", Point),
+        description="""Measured values.
+
+        Args:
+            sensor: Its number.
+        """,
+    )
+    bus.publishes(Subject("user.get", User))
 
     return bus
 

@@ -106,7 +106,7 @@ def test_only_a_live_page_has_forms(shop: dict[str, Any]) -> None:
     forms = Reader(page(shop, live="../bus")).of("form")
     styles = [one["data-style"] for one in forms]
     # No channel, and no number: the page speaks UBRE.
-    assert sorted(set(map(str, styles))) == ["publication", "request", "stream"]
+    assert sorted(set(map(str, styles))) == ["listening", "publication", "request", "stream"]
     assert "65537" not in [one["data-subject"] for one in forms]
     assert [one["name"] for one in Reader(page(shop, live="../bus")).of("input") if one.get("name")] == ["in-day", "in-rest"]
     assert "notification" in {one["data-style"] for one in Reader(page(document(Users), live="bus")).of("form")}
@@ -153,3 +153,9 @@ def test_a_subject_that_begins_with_error_is_no_error() -> None:
 def test_the_address_of_a_live_page_is_text(shop: dict[str, Any]) -> None:
     with pytest.raises(TypeError, match="live=7"):
         page(shop, live=7)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", [Bus(), {}, "{}", None])
+def test_a_page_is_made_of_a_document(wrong: Any) -> None:
+    with pytest.raises(TypeError, match=r"page\(.*\): a document, as in page\(document\(bus\)\)"):
+        page(wrong)

@@ -192,3 +192,21 @@ def test_a_hook_is_a_plain_function() -> None:
         Bus().use(hook, outgoing=True)  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="def hook"):
         Bus().use(5, outgoing=True)  # type: ignore[call-overload]
+
+
+class Middleman:
+    async def __call__(self, *arguments: Any) -> Any: ...
+
+
+@pytest.mark.parametrize("outgoing", [False, True])
+def test_a_class_is_used_by_an_object_of_it(outgoing: bool) -> None:
+    bus: Any = Bus()
+    with pytest.raises(TypeError, match=r"bus\.use\(Middleman\): a class, and its objects are called; write bus\.use\(Middle"):
+        bus.use(Middleman, outgoing=outgoing)
+
+
+def test_an_object_that_is_awaited_is_no_hook_for_what_leaves() -> None:
+    bus: Any = Bus()
+    bus.use(Middleman())
+    with pytest.raises(TypeError, match="a plain function, for request\\(\\) does not wait"):
+        bus.use(Middleman(), outgoing=True)

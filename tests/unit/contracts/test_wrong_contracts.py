@@ -1,13 +1,13 @@
 """Contracts and implementations that cannot be: they say which class and method, and what to write instead."""
 
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, overload
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Sized
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar, overload
 
 import pytest
 from attrs import frozen
 
-from polybus import Bus, Channel, Context, method, notify
+from polybus import Bus, Channel, Context, Reply, method, notify
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -174,14 +174,80 @@ class Number(Protocol):
     async def get(self, id: int) -> User: ...
 
 
-class Reserved(Protocol):
-    async def hello(self) -> None: ...
+class Called(Protocol):
+    async def get(self, id: int) -> User: ...
+    async def __call__(self, id: int) -> User: ...
+
+
+class Entered(Protocol):
+    async def __aenter__(self) -> User: ...
+
+
+class ForgottenSelf(Protocol):
+    async def get(id: int) -> User: ...  # type: ignore[misc]
+
+
+class YieldsOne(Protocol):
+    async def get(self, id: int) -> User: ...
+    async def watch(self, id: int) -> User:  # type: ignore[misc]
+        yield User(id)
+
+
+class UnresolvedItems(Protocol):
+    def watch(self, id: int) -> AsyncIterator["Decimal"]: ...
+
+
+class UnresolvedStream(Protocol):
+    def watch(self, id: int) -> "AsyncIterator[Decimal]": ...
+
+
+class NotifiesManyTimes(Protocol):
+    @notify
+    def touch(self, id: int) -> AsyncIterator[User]: ...
+
+
+class ListInstance(Protocol):
+    async def get(self, ids: [int]) -> User: ...  # type: ignore[misc,valid-type]
+
+
+class Cached(Protocol):
+    @functools.cached_property
+    def name(self) -> str: ...
+
+
+class WithClass(Protocol):
+    async def get(self, id: int) -> User: ...
+
+    class Query:
+        pass
+
+
+class OnlyPromise(Protocol):
+    def count(self) -> Reply[int]: ...
+
+
+class ReturnsItself(Protocol):
+    async def get(self, id: int) -> Self: ...
+
+
+class BadText(Protocol):
+    async def get(self, id: Any) -> User: ...
+
+
+BadText.get.__annotations__["id"] = "list["
+
+
+class DerivedFromOne(Empty):
+    async def get(self, id: int) -> User: ...  # type: ignore[empty-body]
 
 
 WRONG: list[tuple[Any, str]] = [
     (NoProtocol, r"NoProtocol'> is no contract: a Protocol class is, as in `class Users\(Protocol\).*; derive NoProtocol from"),
     (7, "7 is no contract: a Protocol class"),
     ({}, r"\{\} is no contract"),
+    (None, r"None is no contract"),
+    (Sized, r"Sized'> is no contract"),
+    (DerivedFromOne, r"DerivedFromOne'> is no contract: .*; derive DerivedFromOne from typing\.Protocol itself"),
     ("Users", "'Users' is no contract"),
     (list[int], r"list\[int\] is no contract"),
     (Empty, "Empty has no methods: write `async def get"),
@@ -204,7 +270,24 @@ WRONG: list[tuple[Any, str]] = [
         r"AsyncStream\.watch is `async def` and returns .*: a stream is written `def watch\(self, ...\) -> AsyncIterator",
     ),
     (PlainStream, r"PlainStream\.watch returns .*Iterator\[.*, which blocks: a stream is written `def watch"),
-    (Mixed, r"Mixed\.count is a plain `def` among others that are async: write `async def count"),
+    (
+        Mixed,
+        r"Mixed\.count is a plain `def` among others that are async: write `async def count\(self, \.\.\.\)`; a stream is "
+        r"written `def count\(self, \.\.\.\) -> AsyncIterator\[T\]`; a contract for threads",
+    ),
+    (YieldsOne, r"YieldsOne\.watch yields and returns User: a stream is written `def watch\(self, \.\.\.\) -> AsyncIterator"),
+    (UnresolvedItems, r"UnresolvedItems\.watch returns .*AsyncIterator\[.*Decimal.*\], which does not resolve: import it"),
+    (UnresolvedStream, r"UnresolvedStream\.watch returns AsyncIterator\[Decimal\], which does not resolve: import it"),
+    (NotifiesManyTimes, r"NotifiesManyTimes\.touch is a notification and returns .*AsyncIterator.*: it has no answer"),
+    (OnlyPromise, r"OnlyPromise\.count returns polybus\.Reply\[int\]: write `async def count\(self, \.\.\.\) -> T`"),
+    (ReturnsItself, r"ReturnsItself\.get cannot be carried, what it returns is .*Self"),
+    (ListInstance, r"ListInstance\.get cannot be carried, the type of 'ids' is .*: it is no type, write list\[int\]"),
+    (BadText, r"BadText\.get: an annotation does not resolve: .*list\["),
+    (ForgottenSelf, r"ForgottenSelf\.get has no self: write it as the first parameter, before 'id'"),
+    (Called, r"Called\.__call__ is a name of Python's own, which a client does not have: give it another name"),
+    (Entered, r"Entered\.__aenter__ is a name of Python's own"),
+    (Cached, r"Cached\.name is no method but a cached_property"),
+    (WithClass, r"WithClass\.Query is no method but a type: a contract has methods alone"),
     (Promising, r"Promising\.count returns .*Awaitable\[int\]: write `async def count"),
     (NotifiesWithAnswer, r"NotifiesWithAnswer\.touch is a notification and returns User: it has no answer, write `-> None`"),
     (NotifiesInTime, r"NotifiesInTime\.touch is a notification, for whose answer nobody waits: leave out timeout="),
@@ -248,6 +331,10 @@ def test_a_prefix_is_a_text_that_makes_subjects() -> None:
         bus.client(Users, 7)
     with pytest.raises(TypeError, match=r"the prefix 'user\.' of Users: the dot comes by itself, write 'user'"):
         bus.client(Users, "user.")
+    with pytest.raises(
+        TypeError, match=r"the prefix '//vehicle/users/1/' of Users: the slash comes by itself, write '//vehicle"
+    ):
+        bus.client(Users, "//vehicle/users/1/")
     with pytest.raises(TypeError, match=r"Users\.get would have the subject '_polybus\.get', .*belong to polybus"):
         bus.client(Users, "_polybus")
 
@@ -289,6 +376,22 @@ def test_a_decorator_stands_above_a_function() -> None:
         notify(staticmethod(print))
     with pytest.raises(TypeError, match=r"@method\(\.\.\.\) stands directly above the `def`"):
         method("get")(print)
+
+
+def test_a_method_is_marked_once() -> None:
+    with pytest.raises(TypeError, match=r"get has @method\(\.\.\.\) twice: write name and timeout into one"):
+
+        class Twice(Protocol):
+            @method("one")
+            @method(timeout=3)
+            async def get(self, id: int) -> User: ...
+
+    with pytest.raises(TypeError, match=r"touch has @notify twice: leave one out"):
+
+        class Told(Protocol):
+            @notify
+            @notify
+            async def touch(self, id: int) -> None: ...
 
 
 @pytest.mark.parametrize("name", [1.5, True, b"get"])
@@ -378,13 +481,88 @@ class MoreBodies(UsersInMemory):
         return User(id)
 
 
+class NeedsMore(UsersInMemory):
+    async def get(self, id: int, name: str) -> User:  # type: ignore[override]
+        return User(id)
+
+
+class StarredGet(UsersInMemory):
+    async def get(self, *ids: int) -> User:
+        return User(7)
+
+
+class GeneratingGet(UsersInMemory):
+    def get(self, id: int) -> Iterator[User]:  # type: ignore[override]
+        yield User(id)
+
+
+class GeneratingWatch(UsersInMemory):
+    def watch(self, id: int) -> Iterator[User]:  # type: ignore[override]
+        yield User(id)
+
+
+class PropertyGet(UsersInMemory):
+    @property
+    def get(self) -> User:  # type: ignore[override]
+        return User(7)
+
+
+class MarkedGet(UsersInMemory):
+    @method("get.one")
+    async def get(self, id: int) -> User:
+        return User(id)
+
+
+class NoSelfGet(UsersInMemory):
+    async def get(id: int) -> User:  # type: ignore[misc,override]
+        return User(7)
+
+
+class NothingGet(UsersInMemory):
+    async def get() -> User:  # type: ignore[misc,override]
+        return User(7)
+
+
+class OptionalResult(UsersInMemory):
+    async def get(self, id: int) -> User | None:  # type: ignore[override]
+        return None
+
+
+class LambdaGet(UsersInMemory):
+    get = lambda self, id: User(id)  # type: ignore[assignment,return-value]  # noqa: E731
+
+
+class UnresolvedBody(UsersInMemory):
+    async def get(self, id: "Decimal") -> User:  # type: ignore[override]
+        return User(7)
+
+
 UNFIT: list[tuple[Any, str]] = [
+    (
+        NeedsMore(),
+        r"NeedsMore\.get: both 'id' and 'name' could be .*; write `async def get\(self, id: int\)`, for Users\.get",
+    ),
+    (StarredGet(), r"StarredGet\.get: \*ids cannot be filled .*; write `async def get\(self, id: int\)`, for Users\.get"),
+    (GeneratingGet(), r"GeneratingGet\.get is a plain generator.*; write `async def get\(self, id: int\)`, for Users\.get"),
+    (
+        GeneratingWatch(),
+        r"GeneratingWatch\.watch is a plain generator.*; write `async def watch\(self, id: int\)` with `yield`, for",
+    ),
+    (PropertyGet(), r"PropertyGet\.get is .*User\(id=7\), and Users\.get is a method: write `async def get"),
+    (MarkedGet(), r"MarkedGet\.get has a @method or @notify of its own, .* Users\.get counts: move it there"),
+    (NoSelfGet(), r"NoSelfGet\.get takes no body, and Users\.get takes 'id'"),
+    (NothingGet(), r"NothingGet\.get shows no signature.*; write `async def get\(self, id: int\)`"),
+    (OptionalResult(), r"OptionalResult\.get returns .*User \| None, and Users\.get returns User"),
+    (LambdaGet(), r"LambdaGet\.<lambda> is a plain `def`, and Users\.get is async"),
+    (UnresolvedBody(), r"UnresolvedBody\.get: the annotation of parameter 'id' does not resolve, 'Decimal' is not known"),
+    (None, r"None implements nothing: an object with the methods of Users does"),
+    (Users, r"Users is a class, and its objects answer"),
     (UsersInMemory, r"UsersInMemory is a class, and its objects answer: bus\.implement\(Users, UsersInMemory\(\), \.\.\.\)"),
-    (Incomplete(), r"Incomplete has no method 'watch', as Users has: write `def watch\(self, id: int\)`"),
-    (Inherited(), r"Inherited\.watch is inherited from the contract, where it does nothing: write `def watch"),  # type: ignore[abstract]
+    (Incomplete(), r"Incomplete has no method 'watch', as Users has: write `async def watch\(self, id: int\)` with `yield`"),
+    (Inherited(), r"Inherited\.watch is inherited from the contract, where it does nothing: write `async def watch"),  # type: ignore[abstract]
     (NoFunction(), r"NoFunction\.get is 7, and Users\.get is a method: write `async def get\(self, id: int\)`"),
     (PlainGet(), r"PlainGet\.get is a plain `def`, and Users\.get is async: write `async def get"),
-    (NoStream(), r"NoStream\.watch gives one answer, and Users\.watch is a stream: write `def watch.* with `yield`"),
+    (NoStream(), r"NoStream\.watch gives one answer, and Users\.watch is a stream: write `async def watch.* with `yield`"),
     (StreamingGet(), r"StreamingGet\.get is a stream, and Users\.get gives one answer"),
     (Talking(), r"Talking\.get takes a Channel, and Users\.get has none"),
     (OtherBody(), r"OtherBody\.get reads 'id' as str, and Users\.get takes int: annotate it so, or change Users\.get"),
@@ -464,3 +642,72 @@ def test_a_method_behind_a_decorator_is_what_it_is_inside() -> None:
     bus = Bus()
     bus.implement(Users, Decorated(), "user")
     assert "2 handlers" in repr(bus)
+
+
+def test_the_contract_comes_before_its_implementation() -> None:
+    with pytest.raises(TypeError, match=r"is no contract: Users is one, and comes first: bus\.implement\(Users, "):
+        Bus().implement(UsersInMemory(), Users)  # type: ignore[arg-type,unused-ignore]
+
+
+def test_marks_that_are_those_of_the_contract_may_be_repeated() -> None:
+    class Told(Protocol):
+        @notify
+        async def touch(self, id: int) -> None: ...
+
+    class ToldInMemory(Told):
+        @notify
+        async def touch(self, id: int) -> None:
+            pass
+
+    Bus().implement(Told, ToldInMemory())
+
+
+class Rows(Protocol[T]):
+    async def put(self, row: T) -> list[T]: ...
+
+
+class RowsInMemory(Generic[T]):
+    async def put(self, row: T) -> list[T]:
+        return [row]
+
+
+class RowsOfText:
+    async def put(self, row: str) -> list[str]:
+        return [row]
+
+
+class ListsOfText(Rows[str]):
+    async def put(self, row: str) -> list[int]:  # type: ignore[override]
+        return [1]
+
+
+def test_what_a_generic_implementation_leaves_open_is_as_the_contract_says() -> None:
+    bus = Bus()
+    bus.implement(Rows[User], RowsInMemory[User](), "row")
+    put = bus._lookup.handlers["row.put"]
+    assert (put.takes, put.returns) == (User, list[User])
+
+
+def test_a_generic_contract_says_what_to_write_in_the_types_that_it_is_used_with() -> None:
+    with pytest.raises(TypeError, match=r"RowsOfText\.put reads 'row' as str, and Rows\.put takes int"):
+        Bus().implement(Rows[int], RowsOfText())  # type: ignore[arg-type,unused-ignore]
+    with pytest.raises(TypeError, match=r"has no method 'put', as Rows has: write `async def put\(self, row: int\)`"):
+        Bus().implement(Rows[int], object())  # type: ignore[arg-type,unused-ignore]
+
+
+def test_items_of_containers_are_compared_too() -> None:
+    with pytest.raises(TypeError, match=r"ListsOfText\.put returns list\[int\], and Rows\.put returns list\[str\]"):
+        Bus().implement(Rows[str], ListsOfText())
+
+
+def test_a_plain_generator_for_a_stream_of_threads_is_told_where_streams_are_answered() -> None:
+    class Watched(Protocol):
+        def watch(self, id: int) -> Iterator[int]: ...
+
+    class Generates(Watched):
+        def watch(self, id: int) -> Iterator[int]:
+            yield id
+
+    says = r"Generates\.watch is a plain generator: .*; write `async def watch\(self, id: int\)` with `yield`, for Watched"
+    with pytest.raises(TypeError, match=says):
+        Bus().implement(Watched, Generates())

@@ -12,7 +12,7 @@ import anyio.lowlevel
 import pytest
 from fast_depends import Depends
 from fastapi import Depends as FastapiDepends
-from fastapi import Header, Request
+from fastapi import Header, Request, Security
 
 from polybus import Bus, Channel, Context, DeadlineExceeded, Forbidden, Message, NotFound, Peer, RequestError, Router
 from polybus._bus.bus import parts_of
@@ -620,6 +620,29 @@ def test_what_a_call_does_not_have_is_told_at_registration(function: Any, text: 
     handler.__annotations__["one"] = Annotated[str, Depends(function)]
     handler.__qualname__ = "handler"
     with pytest.raises(TypeError, match=text):
+        Bus().handle("get")(handler)
+
+
+@pytest.mark.parametrize("mark", [Depends, FastapiDepends, Security])
+@pytest.mark.parametrize("inner", [False, True])
+def test_depends_without_its_function_is_not_taken_for_the_body(mark: Any, inner: bool) -> None:
+    async def asks(user) -> str:  # type: ignore[no-untyped-def]
+        return str(user)
+
+    async def handler(user) -> None: ...  # type: ignore[no-untyped-def]
+
+    asks.__annotations__["user"] = Annotated[str, mark]
+    handler.__annotations__["user"] = Annotated[str, Depends(asks)]
+    asks.__qualname__ = handler.__qualname__ = "f"
+    says = f"f: 'user' has {mark.__name__} without its function, write {mark.__name__}\\(session\\)"
+    with pytest.raises(TypeError, match=says):
+        Bus().handle("get")(handler if inner else asks)
+
+
+def test_depends_without_its_function_as_a_default_is_not_taken_for_the_body() -> None:
+    async def handler(user: Any = Depends) -> None: ...
+
+    with pytest.raises(TypeError, match=r"handler: 'user' has Depends without its function"):
         Bus().handle("get")(handler)
 
 

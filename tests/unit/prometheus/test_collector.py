@@ -296,3 +296,8 @@ async def test_another_thread_is_told_when_the_event_loop_is_blocked(monkeypatch
         thread.join(10)  # in the event loop
     assert isinstance(failures[0], LocalProtocolError)
     assert "something blocks it" in str(failures[0])
+
+
+def test_no_bus_is_an_error_at_once() -> None:
+    with pytest.raises(TypeError, match=r"bus=None: Bus, for example collector\(bus\)"):
+        collector(None)  # type: ignore[arg-type]

@@ -232,6 +232,8 @@ def test_the_twin_has_every_verb_that_is_documented_but_those_that_register_or_o
         "handle",
         "on",
         "include",
+        "implement",
+        "publishes",
         "relay",
         "forward",
         "use",

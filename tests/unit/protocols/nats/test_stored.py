@@ -1,4 +1,4 @@
-"""The cluster's words for what an engine keeps, byte for byte: stored publications, questions to it, and what readers are given."""
+"""The cluster's words for what an engine keeps, byte for byte: stored publications, questions, and what readers get."""
 
 import random
 from typing import Any

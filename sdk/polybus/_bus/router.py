@@ -7,20 +7,25 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from attrs import evolve
 
-from .._validation import check_count, check_type, shown
+from .._handlers.durable import Start, durable_spec
+from .._handlers.handler import Handler, plan
+from .._handlers.lookup import HandlerLookup
+from .._handlers.publications import declared
+from .._handlers.subscriber import SubscriberSpec, WhenFull, check_group, check_queue
+from .._validation import check_count, check_given, shown
+from ..contracts.verbs import handlers_of
 from ..retry import Retry
 from ..subjects import AnySubject, Subject, check_pattern, check_subject, warn_of_literal_wildcards
-from .durable import Start, durable_spec
-from .handler import Handler, plan
-from .lookup import HandlerLookup
-from .subscriber import SubscriberSpec, WhenFull, check_group, check_queue
 
 if TYPE_CHECKING:
-    from .subject_handlers import HandlerOf, SubscriberOf
+    from typing_extensions import TypeForm
+
+    from .._handlers.subject_handlers import HandlerOf, SubscriberOf
 
 F = TypeVar("F", bound=Callable[..., Any])
 In = TypeVar("In")
 Out = TypeVar("Out")
+P = TypeVar("P")
 
 
 class Router:
@@ -166,21 +171,69 @@ class Router:
 
         return register
 
-    def include(self, router: Router, *, prefix: str = "") -> None:
-        """Take over all handlers of another router, with their subjects prefixed.
+    def implement(self, contract: TypeForm[P], implementation: P, prefix: str = "") -> None:
+        """Answer the methods of a Protocol class by those of an object: its methods are handlers from now on.
+
+        Args:
+            contract: As of `Bus.client`; of plain ``def`` methods too, which run in threads.
+            implementation: An object with all its methods, best of a class that is derived from it, which type checkers hold
+                to it: ``class UsersInDatabase(Users): ...``
+            prefix: As of `Bus.client`. What a router has before its subjects, or is included with, comes before it.
 
         Raises:
-            TypeError: A subject has a handler already, a prefix would be put before an ``int``, or this is no router.
+            TypeError: It is no contract, the object does not implement it, a subject has a handler already, or a router's
+                prefix would be put before a number; the text names class and method, and what to write. Nothing is
+                registered then.
+            LocalProtocolError: A subject with the router's prefix is not valid.
+        """
+        self._lookup.add(*(_moved(handler, self._prefix) for handler in handlers_of(contract, implementation, prefix)))
+
+    @overload
+    def publishes(self, subject: Subject[In, Any], *, description: str = ...) -> Subject[In, Any]: ...
+    @overload
+    def publishes(self, subject: str | int, *, description: str = ...) -> Subject[Any, Any]: ...
+    def publishes(self, subject: AnySubject, *, description: str = "") -> Subject[Any, Any]:
+        """Say what this application publishes, for its AsyncAPI document: ``PLACED = bus.publishes(Subject("placed", Order))``
+
+        It says so and does nothing: `Bus.publish` publishes, what is declared or not.
+
+        Args:
+            subject: With the type of the bodies; a pattern where part of it varies. In full: no prefix of a router comes before
+                it, as none does when it is published.
+            description: Read as the docstring of a handler is: a summary, more, and ``Args:`` of the names in a pattern.
+
+        Returns:
+            The subject, for `Bus.publish`.
+
+        Raises:
+            TypeError: It is no subject, one of requests, or declared with another type already.
+            LocalProtocolError: The subject is not valid.
+            ReservedSubject: The subject is ours.
+        """
+        check_given(description, str, "description", "description='Told for each order.'")
+        publication = declared(subject, description)
+        check_pattern(publication.subject.name)
+        self._lookup.add_publication(publication)
+        return publication.subject
+
+    def include(self, router: Router, *, prefix: str = "") -> None:
+        """Take over all handlers of another router, with their subjects prefixed, and what it says that it publishes.
+
+        Raises:
+            TypeError: A subject has a handler already or is published with another type, a prefix would be put before a number
+                or a URI, or this is no router.
             ValueError: The prefix ends in the middle of a name.
             LocalProtocolError: A subject with the prefix is not valid.
         """
-        check_type(router, Router, "router", "bus.include(router, prefix='user.')")
+        check_given(router, Router, "router", "bus.include(router, prefix='user.')")
         _check_prefix(prefix)
         for handler in list(router._lookup.handlers.values()):
             self._lookup.add(_moved(handler, prefix))
         for spec in list(router._lookup.subscribers):
             moved = _moved(spec.handler, prefix, publication=True)
             self._lookup.add_subscriber(evolve(spec, handler=moved))
+        for publication in list(router._lookup.publications.values()):
+            self._lookup.add_publication(publication)
 
 
 def _name(subject: Any, verb: str) -> Any:
@@ -200,11 +253,18 @@ def _check_prefix(prefix: Any) -> None:
         raise ValueError(f"prefix={prefix!r}: subjects would begin with {prefix + 'get'!r}; write prefix={prefix + '.'!r}")
 
 
-def _prefixed(prefix: str, subject: Any) -> Any:
+def _prefixed(prefix: str, subject: Any, by: str = "") -> Any:
     if not prefix:
         return subject
     if not isinstance(subject, str):
-        raise TypeError(f"prefix={prefix!r} cannot be put before {shown(subject)}: a router with a prefix has subjects of text")
+        raise TypeError(
+            f"{by}prefix={prefix!r} cannot be put before {shown(subject)}: a router with a prefix has subjects of text"
+        )
+    if subject.startswith(("/", "up:/")):
+        raise TypeError(
+            f"{by}prefix={prefix!r} cannot be put before the URI {subject!r}, which is a whole subject: leave out the prefix, "
+            "and put what has a URI into a router of its own"
+        )
     return prefix + subject
 
 
@@ -214,9 +274,7 @@ def _moved(handler: Handler, prefix: str, publication: bool = False) -> Handler:
         return handler
     subject = handler.subject
     if prefix:
-        if isinstance(subject, int):
-            raise TypeError(f"{handler.name}: a prefix cannot be put before the number {subject}")
-        subject = prefix + subject
+        subject = _prefixed(prefix, subject, f"{handler.name}: ")
         check = check_pattern if publication else check_subject
         check(subject)
     # Another one also without a prefix: each bus has its own places.

@@ -1,0 +1,147 @@
+"""Routers that implement contracts, for buses that include them."""
+
+from collections.abc import AsyncIterator
+from typing import Any, Protocol
+
+import pytest
+from attrs import frozen
+
+from polybus import Bus, Context, Router, method, notify
+from polybus.asyncapi import document
+from polybus.testing import pair
+from tests.support import eventually
+
+pytestmark = pytest.mark.anyio
+
+
+@frozen
+class User:
+    id: int
+
+
+class Users(Protocol):
+    async def get(self, id: int) -> User:
+        """Find a user."""
+        ...
+
+    def watch(self, most: int) -> AsyncIterator[User]: ...
+
+    @notify
+    async def touch(self, id: int) -> None: ...
+
+
+class UsersInMemory(Users):
+    def __init__(self) -> None:
+        self.touched: list[tuple[int, str | int]] = []
+
+    async def get(self, id: int) -> User:
+        return User(id)
+
+    async def watch(self, most: int) -> AsyncIterator[User]:
+        for number in range(most):
+            yield User(number)
+
+    async def touch(self, id: int, ctx: Context | None = None) -> None:
+        assert ctx is not None
+        self.touched.append((id, ctx.message.subject))
+
+
+class Door(Protocol):
+    @method(0x10001)
+    async def open(self) -> None: ...
+
+
+class DoorAlone(Door):
+    async def open(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("own", "contracts", "included", "subjects"),
+    [
+        ("", "", "", ""),
+        ("", "user", "", "user"),
+        ("shop.", "user", "", "shop.user"),
+        ("", "user", "eu.", "eu.user"),
+        ("shop.", "user", "eu.", "eu.shop.user"),
+        ("user.", "", "", "user"),
+    ],
+)
+async def test_a_bus_answers_what_an_included_router_implements(own: str, contracts: str, included: str, subjects: str) -> None:
+    router, users, bus = Router(prefix=own), UsersInMemory(), Bus()
+    router.implement(Users, users, contracts)
+    bus.include(router, prefix=included)
+    async with pair(bus) as client:
+        asked = client.client(Users, subjects)
+        assert await asked.get(7) == User(7)
+        assert [user.id async for user in asked.watch(2)] == [0, 1]
+        await asked.touch(7)
+        await eventually(lambda: users.touched == [(7, f"{subjects}.touch".lstrip("."))])
+
+
+async def test_what_a_contract_says_goes_with_the_router_into_the_document() -> None:
+    router, bus = Router(prefix="shop."), Bus()
+    router.implement(Users, UsersInMemory(), "user")
+    bus.include(router, prefix="eu.")
+    assert document(bus)["operations"]["eu.shop.user.get"]["summary"] == "Find a user."
+
+
+def test_one_router_implements_several_contracts_and_has_handlers_of_its_own() -> None:
+    router, bus = Router(), Bus()
+    router.implement(Users, UsersInMemory(), "user")
+    router.implement(Users, UsersInMemory(), "customer")
+    router.implement(Door, DoorAlone())
+    router.handle("ping")(lambda: None)
+    bus.include(router)
+    assert repr(bus).endswith("8 handlers>")
+
+
+@pytest.mark.parametrize("taken", ["shop.user.touch", "shop.user.get"])
+def test_a_router_registers_all_methods_or_none(taken: str) -> None:
+    router: Any = Router(prefix="shop.")
+    router.handle(taken.removeprefix("shop."))(lambda: None)
+    with pytest.raises(TypeError, match=f"UsersInMemory.*: '{taken}' is already handled by"):
+        router.implement(Users, UsersInMemory(), "user")
+    with pytest.raises(TypeError, match="Users is a class|UsersInMemory is a class, and its objects answer"):
+        router.implement(Users, UsersInMemory, "user")
+    bus = Bus()
+    bus.include(router)
+    assert repr(bus).endswith("1 handler>")
+
+
+def test_a_number_has_no_room_for_the_prefix_of_a_router() -> None:
+    with pytest.raises(TypeError, match=r"DoorAlone\.open: prefix='shop\.' cannot be put before 65537"):
+        Router(prefix="shop.").implement(Door, DoorAlone())
+    router = Router()
+    router.implement(Door, DoorAlone())
+    with pytest.raises(TypeError, match=r"DoorAlone\.open: prefix='shop\.' cannot be put before 65537"):
+        Bus().include(router, prefix="shop.")
+
+
+def test_a_prefix_of_a_router_is_not_put_before_a_whole_uri() -> None:
+    class Trunk(Protocol):
+        @method("/body.access/1/rpc.open")
+        async def open(self) -> None: ...
+
+    class TrunkAlone(Trunk):
+        async def open(self) -> None:
+            pass
+
+    says = r"prefix='shop\.' cannot be put before the URI '/body\.access/1/rpc\.open', which is a whole subject: leave out"
+    with pytest.raises(TypeError, match=r"TrunkAlone\.open: " + says):
+        Router(prefix="shop.").implement(Trunk, TrunkAlone())
+    with pytest.raises(TypeError, match="^" + says):
+        Router(prefix="shop.").on("/body.access/1/rpc.open")
+
+
+async def test_a_gateway_implements_a_contract_by_the_client_of_another_bus() -> None:
+    users, inner, outer = UsersInMemory(), Bus(), Bus()
+    inner.implement(Users, users, "user")
+    async with pair(inner) as behind:
+        outer.implement(Users, behind.client(Users, "user"), "user")
+        async with pair(outer) as client:
+            asked = client.client(Users, "user")
+            assert await asked.get(7) == User(7)
+            assert [user.id async for user in asked.watch(2)] == [0, 1]
+            await asked.touch(7)
+            await eventually(lambda: users.touched == [(7, "user.touch")])

@@ -1,0 +1,119 @@
+"""Telemetry that nobody keeps, or some of it: what is made then, and what goes along all the same."""
+
+from typing import Any
+
+import pytest
+from opentelemetry import baggage, context, metrics, trace
+from opentelemetry.metrics import NoOpMeterProvider
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from opentelemetry.trace import NoOpTracerProvider, TraceFlags
+
+from polybus import Bus, Context
+from polybus.opentelemetry import instrument
+from polybus.opentelemetry.instruments import Telemetry
+from polybus.testing import pair
+
+from .spans import Traces
+
+pytestmark = pytest.mark.anyio
+
+
+def telling(bus: Bus) -> Bus:
+    @bus.handle("headers")
+    async def headers(ctx: Context) -> dict[str, str]:
+        return dict(ctx.message.headers or {})
+
+    @bus.handle("baggage")
+    async def tell_baggage() -> Any:
+        return baggage.get_baggage("tenant")
+
+    return bus
+
+
+@pytest.mark.parametrize(
+    ("tracers", "meters", "kept"),
+    [
+        (None, None, False),
+        (NoOpTracerProvider(), NoOpMeterProvider(), False),
+        (TracerProvider(), None, True),
+        (NoOpTracerProvider(), MeterProvider(), True),
+        (None, MeterProvider(), True),
+    ],
+)
+def test_providers_of_the_api_itself_keep_nothing(tracers: Any, meters: Any, kept: bool) -> None:
+    assert Telemetry(tracers, meters).kept is kept
+
+
+@pytest.mark.parametrize(("library", "kind"), [(trace, "tracer"), (metrics, "meter")])
+def test_a_provider_that_is_set_later_is_found_within_fifty_messages(
+    library: Any, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    current: list[Any] = [getattr(library, f"get_{kind}_provider")()]
+    monkeypatch.setattr(library, f"get_{kind}_provider", lambda: current[0])
+    telemetry = Telemetry(None, None)
+    assert not telemetry.kept
+    current[0] = {"tracer": TracerProvider, "meter": MeterProvider}[kind]()
+    assert [telemetry.kept for _ in range(51)][-1]
+
+
+async def test_a_span_of_the_caller_goes_on_from_a_bus_that_keeps_none() -> None:
+    client = Bus()
+    instrument(client, tracer_provider=NoOpTracerProvider(), meter_provider=NoOpMeterProvider())
+    async with pair(telling(Bus()), client=client) as asking:
+        assert await asking.request("headers") == {}
+        with TracerProvider().get_tracer("caller").start_as_current_span("caller") as span:
+            sent = await asking.request("headers")
+        assert f"{span.get_span_context().span_id:016x}" in sent["traceparent"]
+
+
+async def test_a_sampler_that_takes_nothing_tells_the_next_one() -> None:
+    client = Bus()
+    instrument(client, tracer_provider=TracerProvider(sampler=ALWAYS_OFF), meter_provider=NoOpMeterProvider())
+    async with pair(telling(Bus()), client=client) as asking:
+        flags = int((await asking.request("headers"))["traceparent"].rpartition("-")[2], 16)
+        assert not flags & TraceFlags.SAMPLED
+
+
+async def test_measurements_alone_are_kept_without_spans() -> None:
+    traces = Traces()
+    server, client = telling(Bus()), Bus()
+    for bus in (server, client):
+        instrument(bus, tracer_provider=NoOpTracerProvider(), meter_provider=traces.meters)
+    async with pair(server, client=client) as asking:
+        assert await asking.request("headers") == {}
+    assert [count for _, count in traces.measured("rpc.client.call.duration")] == [1]
+    assert [count for _, count in traces.measured("rpc.server.call.duration")] == [1]
+
+
+async def test_baggage_goes_along_into_the_handler() -> None:
+    traces = Traces()
+    async with pair(telling(traces.bus()), client=traces.bus()) as client:
+        token = context.attach(baggage.set_baggage("tenant", "shop-7"))
+        try:
+            assert await client.request("baggage") == "shop-7"
+        finally:
+            context.detach(token)
+        assert await client.request("baggage") is None
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"tracer_provider": 7}, r"tracer_provider=7: a TracerProvider of OpenTelemetry, as in instrument\(bus, tracer_prov"),
+        ({"tracer_provider": TracerProvider}, r"tracer_provider=.*: a TracerProvider of OpenTelemetry"),
+        ({"tracer_provider": MeterProvider()}, r"tracer_provider=.*: a TracerProvider of OpenTelemetry"),
+        ({"meter_provider": TracerProvider()}, r"meter_provider=.*: a MeterProvider of OpenTelemetry"),
+    ],
+)
+def test_a_provider_that_is_none_is_an_error_at_once(options: dict[str, Any], says: str) -> None:
+    bus = Bus()
+    with pytest.raises(TypeError, match=says):
+        instrument(bus, **options)
+    instrument(bus)
+
+
+def test_no_bus_is_an_error_at_once() -> None:
+    with pytest.raises(TypeError, match=r"bus=None: Bus, for example instrument\(bus\)"):
+        instrument(None)  # type: ignore[arg-type]
