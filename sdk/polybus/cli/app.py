@@ -26,6 +26,7 @@ from .problems import describe, say
 from .record import record, replay
 from .schema import schema
 from .serve import serve
+from .stores import dead, stores
 
 app: typer.Typer = typer.Typer(
     name="polybus",
@@ -41,6 +42,8 @@ _COMMANDS = (
 for _command in _COMMANDS:
     app.command()(_command)
 app.add_typer(capture)
+app.add_typer(stores)
+app.add_typer(dead)
 
 
 def _show_version(wanted: bool) -> None:

@@ -29,6 +29,9 @@ _MOST: Final = 100_000
 _PULLS: Final = 512
 """Questions that wait at a consumer, unless it was made with another number."""
 _ID: Final = re.compile(rb"\r\nNats-Msg-Id:[ ]*([^\r\n]*)", re.I)
+_NOBODY: Final = b"NATS/1.0 503\r\n\r\n"
+_WINDOW: Final = 120 * _NANOSECONDS
+_WAIT: Final = 30 * _NANOSECONDS
 _OUTER: Final = 150
 """Bytes that a message costs besides its own."""
 
@@ -98,7 +101,7 @@ class Stream:
 
     def _forget(self, now: float) -> None:
         """Forget ids and messages whose time is over."""
-        window = self.config.get("duplicate_window", 0) / _NANOSECONDS
+        window = self.config.get("duplicate_window", _WINDOW) / _NANOSECONDS
         while self._ids and (first := next(iter(self._ids))) and self._ids[first][0] + window <= now:
             del self._ids[first]
         age = self.config.get("max_age", 0) / _NANOSECONDS
@@ -180,7 +183,7 @@ class PullConsumer:
             pull = self._pulls[0]
             before = self._given.get(message.number)
             times = self._given.get(message.number, (0.0, 0))[1] + 1
-            self._given[message.number] = now + self.config["ack_wait"] / _NANOSECONDS, times
+            self._given[message.number] = now + self.config.get("ack_wait", _WAIT) / _NANOSECONDS, times
             self._sent += 1
             reply = f"{_ACK}{self.stream.name}.{self.name}.{times}.{message.number}.{self._sent}.{round(now * 1e9)}.0"
             pull.left -= 1
@@ -221,7 +224,7 @@ class PullConsumer:
             delay = msgspec.json.decode(word[4:]).get("delay", 0) / _NANOSECONDS if word[4:].strip() else 0.0
             self._given[number] = now + delay, given[1]
         elif word == b"+WPI":
-            self._given[number] = now + self.config["ack_wait"] / _NANOSECONDS, given[1]
+            self._given[number] = now + self.config.get("ack_wait", _WAIT) / _NANOSECONDS, given[1]
         else:
             del self._given[number]
             if self.stream.config.get("retention") == "workqueue":
@@ -321,7 +324,10 @@ class NatsStreams:
             self._pulled(word.split(".")[3:], asked, operation.reply)
             return
         act = next((act for name, act in _ACTS.items() if word == name or word.startswith(f"{name}.")), None)
-        if operation.reply is None or act is None:
+        if operation.reply is None:
+            return
+        if act is None:
+            self._hand(operation.reply, Operation("PUB", operation.reply), _NOBODY)
             return
         try:
             answer = act(self, word, asked)
@@ -335,7 +341,7 @@ class NatsStreams:
         if inbox is None:
             return
         if consumer is None:
-            self._hand(inbox, Operation("PUB", inbox), b"NATS/1.0 503\r\n\r\n")
+            self._hand(inbox, Operation("PUB", inbox), _NOBODY)
         else:
             consumer.pull(inbox, asked, self._time())
 
@@ -389,7 +395,14 @@ class NatsStreams:
         }
 
     def _message(self, word: str, asked: Any) -> dict[str, Any]:
-        message = self._stream(word, 3).messages.get(asked.get("seq", 0))
+        messages, wanted = self._stream(word, 3).messages, asked.get("next_by_subj")
+        if wanted:
+            following = (
+                one for number, one in messages.items() if number >= asked.get("seq", 1) and _covers(wanted, one.subject)
+            )
+            message = next(following, None)
+        else:
+            message = messages.get(asked.get("seq", 0))
         if message is None:
             raise _Refused(404, 10037, "no message found")
         members = {"subject": message.subject, "seq": message.number, "time": message.time}
@@ -401,6 +414,9 @@ class NatsStreams:
         if not self._stream(word, 3).remove(asked.get("seq", 0)):
             raise _Refused(400, 10057, f"message [{asked.get('seq', 0)}] not found")
         return {"success": True}
+
+    def _consumers(self, word: str, asked: Any) -> dict[str, Any]:
+        return {"consumers": [*self._stream(word).consumers]}
 
     def _consumer_info(self, word: str, asked: Any) -> dict[str, Any]:
         return self._consumer(word).members
@@ -458,6 +474,7 @@ _ACTS: Final[dict[str, Callable[[NatsStreams, str, Any], dict[str, Any]]]] = {
     "STREAM.MSG.GET": NatsStreams._message,
     "STREAM.MSG.DELETE": NatsStreams._delete_message,
     "CONSUMER.INFO": NatsStreams._consumer_info,
+    "CONSUMER.NAMES": NatsStreams._consumers,
     "CONSUMER.DURABLE.CREATE": NatsStreams._create_consumer,
     "CONSUMER.DELETE": NatsStreams._delete_consumer,
 }

@@ -6,6 +6,10 @@ from pathlib import Path
 import pytest
 
 from tests.integration.interop.nats_servers import VERSIONS, NatsServer, nats_server
+from tests.unit.cluster.test_administration import (
+    test_dead_letters_are_listed_tried_again_and_dropped,
+    test_stores_are_listed_shown_made_and_removed,
+)
 from tests.unit.cluster.test_durable import (
     name,
     test_a_drain_finishes_what_runs_and_the_others_go_on,
@@ -37,8 +41,10 @@ __all__ = [
     "test_a_store_that_is_full_says_so",
     "test_a_store_that_is_there_and_differs_is_named_with_the_argument",
     "test_an_id_is_for_what_is_stored",
+    "test_dead_letters_are_listed_tried_again_and_dropped",
     "test_each_publication_is_for_one_worker_of_each_durable_handler",
     "test_ordered_is_one_at_a_time_in_the_whole_cluster",
+    "test_stores_are_listed_shown_made_and_removed",
     "test_two_stores_do_not_keep_the_same",
     "test_what_is_published_to_a_store_is_stored_and_heard_once_by_everybody",
     "test_what_is_published_twice_under_an_id_is_stored_once",

@@ -140,6 +140,7 @@ async def test_a_frame_that_drips_is_cut(anyio_backend: Any) -> None:
 
 async def test_a_flood_of_empty_frames_ends_the_connection(anyio_backend: Any) -> None:
     async with running(anyio_backend) as host, undisturbed(host, "tcp://127.0.0.1:0") as server:
+        host.hold()
         async with raw_peer(server) as raw:
             there = await bad_peer(server)
             await raw.send(b"\0\0\0\0" * 1001)
@@ -189,6 +190,7 @@ async def test_bad_websocket_frames(anyio_backend: Any, name: str) -> None:
 
 async def test_a_flood_of_pings_ends_the_connection(anyio_backend: Any) -> None:
     async with running(anyio_backend) as host, undisturbed(host, "ws://127.0.0.1:0/bus") as server:
+        host.hold()
         async with raw_peer(server) as raw:
             await raw.send(UPGRADE)
             await raw.until(b"\r\n\r\n")

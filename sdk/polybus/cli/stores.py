@@ -1,0 +1,241 @@
+"""`polybus store` and `polybus dead`: what the engine of a cluster keeps, and what no handler could deal with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Annotated, Any, TypeVar
+
+import anyio
+import typer
+
+from .. import Store
+from .._validation import counted, in_one_line
+from ..cluster.durable.administration import Administration, DeadLetter, StoreState
+from .options import Json, argument, flag, option
+from .problems import UsageError, unwrapped
+from .values import cluster_of, hasty_bus, json_line
+
+T = TypeVar("T")
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_SIZES = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_TEXT = 4096
+"""Characters of a body that are shown."""
+
+ClusterUrl = Annotated[str, argument("URL", "Of a cluster: nats+tcp://host/name, or auto for POLYBUS_CLUSTER.")]
+Yes = Annotated[bool, flag("--yes", "Do it: what is removed does not come back.")]
+Durable = Annotated[str, option("NAME", "Of this durable handler alone.")]
+Numbers = Annotated[list[int] | None, argument("[NUMBER]...", "As polybus dead list shows them.")]
+All = Annotated[bool, flag("--all", "All of them.")]
+
+
+def _group(name: str, help: str) -> typer.Typer:
+    return typer.Typer(name=name, help=help, no_args_is_help=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+stores: typer.Typer = _group("store", "Stores of a cluster: publications that its engine keeps.")
+dead: typer.Typer = _group("dead", "Dead letters of a cluster: publications that no handler could deal with.")
+
+
+@asynccontextmanager
+async def _administration(url: str) -> AsyncIterator[Administration]:
+    cluster = cluster_of(url)
+    if cluster is None:
+        raise UsageError(f"{url}: no cluster; its URL has a name behind the host: nats+tcp://127.0.0.1:4222/shop, or auto")
+    async with hasty_bus(10.0, cluster) as bus:
+        yield Administration.of(bus)
+
+
+def _with(url: str, act: Callable[[Administration], Awaitable[T]]) -> T:
+    async def run() -> T:
+        async with _administration(url) as administration:
+            return await act(administration)
+
+    return unwrapped(lambda: anyio.run(run))
+
+
+# -- polybus store -----------------------------------------------------------------------------------------------------------
+
+
+@stores.command("list")
+def list_stores(url: ClusterUrl, as_json: Json = False) -> None:
+    """Show the stores of a cluster, a line each."""
+    found = _with(url, lambda administration: administration.stores())
+    for store in found:
+        if as_json:
+            print(json_line(_members(store)))
+        else:
+            durables = f"; {counted(len(store.durables), 'durable handler')}" if store.durables else ""
+            kept = f"{counted(store.publications, 'publication')}, {store.bytes} bytes"
+            print(f"{store.name}: {', '.join(store.patterns)}; {kept}{durables}")
+    if not found and not as_json:
+        print("no stores")
+
+
+@stores.command("show")
+def show_store(url: ClusterUrl, name: Annotated[str, argument("NAME", "Of the store.")], as_json: Json = False) -> None:
+    """Show one store, and how far its durable handlers are."""
+    store = _with(url, lambda administration: administration.store(name))
+    if as_json:
+        print(json_line(_members(store)))
+        return
+    age, most = store.config.get("max_age") or 0, store.config.get("max_bytes", -1)
+    print(f"{store.name}: {', '.join(store.patterns)}")
+    bound = f"at most {most}" if most > 0 else "as many as the server allows"
+    print(f"{counted(store.publications, 'publication')}, {store.bytes} bytes, {bound}")
+    print(f"kept for {f'{age / 1e9:g} s' if age else 'ever'}; replicas {store.config.get('num_replicas', 1)}")
+    for durable, (waiting, given) in store.durables.items():
+        print(f"  {durable}: {waiting} not given out, {given} being handled or to come again")
+
+
+def _members(store: StoreState) -> dict[str, Any]:
+    return {
+        "name": store.name,
+        "patterns": list(store.patterns),
+        "publications": store.publications,
+        "bytes": store.bytes,
+        "max_age": (store.config.get("max_age") or 0) / 1e9 or None,
+        "max_bytes": most if (most := store.config.get("max_bytes", -1)) > 0 else None,
+        "replicas": store.config.get("num_replicas", 1),
+        "work": store.config.get("retention") == "workqueue",
+        "durables": {name: {"waiting": waiting, "given": given} for name, (waiting, given) in store.durables.items()},
+    }
+
+
+@stores.command("add")
+def add_store(
+    url: ClusterUrl,
+    name: Annotated[str, argument("NAME", "Of the store.")],
+    patterns: Annotated[list[str], argument("PATTERN...", "What it keeps: 'orders.>'.")],
+    max_age: Annotated[str, option("AGE", "After which publications are removed: 90s, 30m, 12h, 7d.")] = "",
+    max_bytes: Annotated[str, option("SIZE", "Of the store: 500MiB, 10GiB.")] = "",
+    replicas: Annotated[int, option("N", "Servers that keep each publication.", min=1)] = 1,
+    work: Annotated[bool, flag("--work", "Remove what a durable handler has dealt with.")] = False,
+) -> None:
+    """Make a store. One that is there and differs is an error, and is never changed."""
+    store = Store(
+        name,
+        *patterns,
+        max_age=_age(max_age) if max_age else None,
+        max_bytes=_size(max_bytes) if max_bytes else None,
+        replicas=replicas,
+        work=work,
+    )
+    _with(url, lambda administration: administration.add(store))
+
+
+def _age(text: str) -> float:
+    found = re.fullmatch(r"(\d+)([smhd])", text)
+    if found is None:
+        raise UsageError(f"--max-age {text!r}: a number and s, m, h or d, for example 7d")
+    return int(found[1]) * float(_UNITS[found[2]])
+
+
+def _size(text: str) -> int:
+    found = re.fullmatch(r"(\d+)((?:[KMGT]iB)?)", text)
+    if found is None:
+        raise UsageError(f"--max-bytes {text!r}: a number of bytes, or one with KiB, MiB, GiB or TiB, for example 10GiB")
+    return int(found[1]) * _SIZES[found[2]]
+
+
+@stores.command("remove")
+def remove_store(url: ClusterUrl, name: Annotated[str, argument("NAME", "Of the store.")], yes: Yes = False) -> None:
+    """Remove a store, with all that it keeps and its durable handlers."""
+    if not yes:
+        store = _with(url, lambda administration: administration.store(name))
+        raise UsageError(f"{name}: {counted(store.publications, 'publication')} would be gone for good: say --yes")
+    _with(url, lambda administration: administration.remove(name))
+
+
+# -- polybus dead ------------------------------------------------------------------------------------------------------------
+
+
+@dead.command("list")
+def list_dead(url: ClusterUrl, durable: Durable = "", as_json: Json = False) -> None:
+    """Show the dead letters of a cluster, a line each, the oldest first."""
+
+    async def show(administration: Administration) -> int:
+        count = 0
+        async for letter in administration.letters(durable):
+            count += 1
+            if as_json:
+                print(json_line(_facts(letter)))
+            else:
+                error = f" [{letter.error_id}]" if letter.error_id else ""
+                line = f"{letter.number}  {letter.at[:19]}  {letter.durable}  {letter.subject}"
+                print(in_one_line(f"{line}  {counted(letter.attempts, 'attempt')}: {letter.death}{error}"))
+        return count
+
+    if not _with(url, show) and not as_json:
+        print("no dead letters")
+
+
+@dead.command("show")
+def show_dead(
+    url: ClusterUrl, number: Annotated[int, argument("NUMBER", "As polybus dead list shows it.")], as_json: Json = False
+) -> None:
+    """Show one dead letter, with its headers and its body."""
+    letter = _with(url, lambda administration: administration.letter(number))
+    body = letter.body.decode("utf-8", "backslashreplace")
+    if as_json:
+        print(json_line({**_facts(letter), "headers": letter.headers, "body": body}))
+        return
+    for name, value in {**_facts(letter), **{f"header {name}": value for name, value in letter.headers.items()}}.items():
+        print(in_one_line(f"{name}: {value}"))
+    more = f" ... ({len(body)} characters)" if len(body) > _TEXT else ""
+    print(in_one_line(f"body: {body[:_TEXT]}{more}"))
+
+
+def _facts(letter: DeadLetter) -> dict[str, Any]:
+    return {
+        "number": letter.number,
+        "at": letter.at,
+        "durable": letter.durable,
+        "subject": letter.subject,
+        "attempts": letter.attempts,
+        "death": letter.death,
+        "error_id": letter.error_id,
+        "origin": letter.origin,
+    }
+
+
+@dead.command("retry")
+def retry_dead(url: ClusterUrl, numbers: Numbers = None, all_of_them: All = False, durable: Durable = "") -> None:
+    """Store dead letters again, each for its durable handler alone, and remove them."""
+    count = _each(url, numbers, all_of_them, durable, Administration.retry)
+    print(f"{counted(count, 'dead letter')} stored again")
+
+
+@dead.command("drop")
+def drop_dead(
+    url: ClusterUrl, numbers: Numbers = None, all_of_them: All = False, durable: Durable = "", yes: Yes = False
+) -> None:
+    """Remove dead letters."""
+    if not yes:
+        raise UsageError("what is dropped is gone for good: say --yes")
+    count = _each(url, numbers, all_of_them, durable, Administration.drop)
+    print(f"{counted(count, 'dead letter')} dropped")
+
+
+def _each(
+    url: str,
+    numbers: list[int] | None,
+    all_of_them: bool,
+    durable: str,
+    act: Callable[[Administration, DeadLetter], Awaitable[None]],
+) -> int:
+    if bool(numbers) == all_of_them:
+        raise UsageError("which? Their numbers, as polybus dead list shows them, or --all")
+
+    async def run(administration: Administration) -> int:
+        if all_of_them:
+            letters = [letter async for letter in administration.letters(durable)]
+        else:
+            letters = [await administration.letter(number) for number in numbers or ()]
+        for letter in letters:
+            await act(administration, letter)
+        return len(letters)
+
+    return _with(url, run)

@@ -1,0 +1,249 @@
+"""Stores and dead letters, as those look at them who keep a cluster: listed, shown, made, removed, tried again."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any, Final
+
+from attrs import define, field, frozen
+
+from ..._bus.bus import Bus, parts_of
+from ...body import JSON, OCTETS
+from ...errors import LocalProtocolError
+from ...limits import Limits
+from ...message import Kind, Message
+from ...protocols.nats.cluster.subjects import publication_pattern, unescape_subject
+from ...protocols.nats.headers import HeaderReader
+from ..backbone import Backbone
+from .dead_letters import NAME as DEAD
+from .jetstream import NOT_FOUND, JetStream, JetStreamError
+from .publishing import StoredPublishing
+from .stores import Stores, stream_members, stream_name
+
+if TYPE_CHECKING:
+    from ..._bus.store import Store
+
+_NO_MESSAGE: Final = 10037
+_GONE: Final = (_NO_MESSAGE, 10043, 10057)
+"""Numbers of errors of a removal: there is no such message."""
+_PATIENCE: Final = 30.0
+"""Seconds to store a dead letter again."""
+_FACTS: Final = ("polybus-durable", "polybus-attempts", "polybus-origin", "polybus-death", "polybus-error-id", "nats-msg-id")
+
+
+@frozen
+class StoreState:
+    """A store as it is.
+
+    Attributes:
+        name: Of the store.
+        patterns: Subjects that it keeps, as they stand on the wire behind the name of the cluster.
+        publications: Publications that are there.
+        bytes: Their size.
+        durables: Durable handlers, with what each has not been given and what it has not dealt with.
+    """
+
+    name: str
+    patterns: tuple[str, ...]
+    publications: int
+    bytes: int
+    config: dict[str, Any]
+    durables: dict[str, tuple[int, int]] = field(factory=dict)
+
+
+@frozen
+class DeadLetter:
+    """A dead letter.
+
+    Attributes:
+        number: In the store of dead letters.
+        at: When it died, as the engine writes it.
+        durable: The durable handler that could not deal with it.
+        subject: Of the publication.
+        attempts: How often a handler had it.
+        death: Why there are no more attempts.
+        error_id: Of the last failure, as in the log; empty where there is none.
+        origin: Stream and number of the publication.
+        headers: Of the application.
+        body: As it was.
+        octets: The body is bytes, whatever it looks like.
+    """
+
+    number: int
+    at: str
+    durable: str
+    subject: str | int
+    attempts: int
+    death: str
+    error_id: str
+    origin: str
+    headers: dict[str, str]
+    body: bytes
+    octets: bool
+
+
+@define(eq=False)
+class Administration:
+    """The stores and dead letters of the cluster that a bus is a node of."""
+
+    _cluster: str
+    _jetstream: JetStream
+    _publishing: StoredPublishing
+    _time: Any
+
+    @classmethod
+    def of(cls, bus: Bus) -> Administration:
+        """Make it for a bus that is entered.
+
+        Raises:
+            LocalProtocolError: The bus is no node of a cluster.
+        """
+        parts = parts_of(bus)
+        backbone = parts.links.cluster
+        found = backbone.options.resolved() if isinstance(backbone, Backbone) else None
+        if not isinstance(backbone, Backbone) or found is None:
+            raise LocalProtocolError("stores are those of a cluster: make the bus with Bus(cluster=...), and name its engine")
+        services = parts.services
+        return cls(found[1], JetStream(backbone), StoredPublishing(services, backbone), services.running.time)
+
+    # -- stores ------------------------------------------------------------------------------------------------------------
+
+    async def stores(self) -> list[StoreState]:
+        """Find the stores of the cluster, that of dead letters among them.
+
+        Raises:
+            BusError: As `JetStream.ask`.
+        """
+        names = (await self._jetstream.ask("STREAM.NAMES", {"subject": f"{self._cluster}.>"})).get("streams") or []
+        own = sorted(name for name in names if str(name).startswith(f"{self._cluster}-"))
+        return [await self.store(name[len(self._cluster) + 1 :]) for name in own]
+
+    async def store(self, name: str) -> StoreState:
+        """Find one store, with its durable handlers.
+
+        Raises:
+            LocalProtocolError: There is no such store.
+            BusError: As `JetStream.ask`.
+        """
+        stream = stream_name(self._cluster, name)
+        try:
+            info = await self._jetstream.ask(f"STREAM.INFO.{stream}")
+            consumers = (await self._jetstream.ask(f"CONSUMER.NAMES.{stream}")).get("consumers") or []
+        except JetStreamError as error:
+            raise self._unknown(name, error) from None
+        durables = {}
+        for consumer in consumers:
+            found = await self._jetstream.ask(f"CONSUMER.INFO.{stream}.{consumer}")
+            durables[str(consumer)] = int(found.get("num_pending", 0)), int(found.get("num_ack_pending", 0))
+        config, state = info.get("config") or {}, info.get("state") or {}
+        head = f"{self._cluster}.p."
+        patterns = tuple(str(subject).removeprefix(head) for subject in config.get("subjects") or ())
+        return StoreState(name, patterns, int(state.get("messages", 0)), int(state.get("bytes", 0)), config, durables)
+
+    async def add(self, store: Store) -> None:
+        """Make a store where there is none.
+
+        Raises:
+            BusError: As `Stores.prepare`.
+        """
+        await Stores(self._jetstream).prepare(store, stream_members(store, self._cluster, publication_pattern(self._cluster)))
+
+    async def remove(self, name: str) -> None:
+        """Remove a store with all that it keeps, and its durable handlers.
+
+        Raises:
+            LocalProtocolError: There is no such store.
+            BusError: As `JetStream.ask`.
+        """
+        try:
+            await self._jetstream.ask(f"STREAM.DELETE.{stream_name(self._cluster, name)}")
+        except JetStreamError as error:
+            raise self._unknown(name, error) from None
+
+    def _unknown(self, name: str, error: JetStreamError) -> LocalProtocolError:
+        if error.number == NOT_FOUND:
+            return LocalProtocolError(f"the cluster {self._cluster!r} has no store {name!r}")
+        return LocalProtocolError(f"the store {name!r}: the NATS server says: {error.text}")
+
+    # -- dead letters --------------------------------------------------------------------------------------------------------
+
+    async def letters(self, durable: str = "") -> AsyncIterator[DeadLetter]:
+        """Find the dead letters, of one durable handler or of all, the oldest first.
+
+        Raises:
+            BusError: As `JetStream.ask`.
+        """
+        number = 1
+        while True:
+            wanted = {"seq": number, "next_by_subj": f"{self._cluster}.dead.{durable or '*'}.>"}
+            letter = await self._letter(wanted)
+            if letter is None:
+                return
+            yield letter
+            number = letter.number + 1
+
+    async def letter(self, number: int) -> DeadLetter:
+        """Find one dead letter.
+
+        Raises:
+            LocalProtocolError: There is none of this number.
+            BusError: As `JetStream.ask`.
+        """
+        letter = await self._letter({"seq": number})
+        if letter is None:
+            raise LocalProtocolError(f"the cluster {self._cluster!r} has no dead letter {number}")
+        return letter
+
+    async def _letter(self, wanted: dict[str, Any]) -> DeadLetter | None:
+        try:
+            answer = await self._jetstream.ask(f"STREAM.MSG.GET.{stream_name(self._cluster, DEAD)}", wanted)
+        except JetStreamError as error:
+            if error.number in (NOT_FOUND, _NO_MESSAGE):
+                return None
+            raise LocalProtocolError(f"dead letters: the NATS server says: {error.text}") from None
+        return self._read(answer["message"])
+
+    def _read(self, message: dict[str, Any]) -> DeadLetter:
+        block = HeaderReader(Limits().headers).read(base64.b64decode(message.get("hdrs") or ""))
+        fields = dict(block.fields or {})
+        facts = {name.lower(): value for name, value in fields.items()}
+        durable, _, rest = str(message["subject"]).removeprefix(f"{self._cluster}.dead.").partition(".")
+        return DeadLetter(
+            number=int(message["seq"]),
+            at=str(message.get("time", "")),
+            durable=durable,
+            subject=unescape_subject(rest),
+            attempts=int(facts.get("polybus-attempts", "0")),
+            death=facts.get("polybus-death", ""),
+            error_id=facts.get("polybus-error-id", ""),
+            origin=facts.get("polybus-origin", ""),
+            headers={name: value for name, value in fields.items() if name.lower() not in _FACTS},
+            body=base64.b64decode(message.get("data") or ""),
+            octets=block.octets,
+        )
+
+    async def retry(self, letter: DeadLetter) -> None:
+        """Store a dead letter again, for its durable handler alone, and remove it when it is stored.
+
+        Raises:
+            BusError: As `StoredPublishing.store`.
+        """
+        format = OCTETS if letter.octets else JSON
+        message = Message(Kind.PUBLISH, letter.subject, None, letter.body or None, format, letter.headers or None)
+        id = f"dead.{letter.durable}.{letter.number}.{letter.at}"
+        await self._publishing.store(message, id, self._time() + _PATIENCE, only=letter.durable)
+        await self.drop(letter)
+
+    async def drop(self, letter: DeadLetter) -> None:
+        """Remove a dead letter; one that is gone is gone.
+
+        Raises:
+            BusError: As `JetStream.ask`.
+        """
+        try:
+            await self._jetstream.ask(f"STREAM.MSG.DELETE.{stream_name(self._cluster, DEAD)}", {"seq": letter.number})
+        except JetStreamError as error:
+            if error.number in _GONE:
+                return
+            raise LocalProtocolError(f"dead letter {letter.number}: the NATS server says: {error.text}") from None

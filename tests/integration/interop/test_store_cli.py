@@ -1,0 +1,106 @@
+"""`polybus store` and `polybus dead` at real NATS servers."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from polybus import Bus, Cluster, Retry
+from polybus.events import DeadLettered
+
+from .nats_servers import VERSIONS, NatsServer, nats_server
+
+pytestmark = pytest.mark.interop
+
+
+@pytest.fixture(params=VERSIONS)
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[NatsServer]:
+    with nats_server(request.param, f'jetstream {{ store_dir: "{tmp_path}" }}') as one:
+        yield one
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
+    command = [sys.executable, "-m", "polybus.cli", *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return ended.returncode, ended.stdout, ended.stderr
+
+
+async def die(url: str) -> None:
+    """Have one publication die."""
+    bus = Bus(cluster=Cluster(url))
+
+    @bus.on("orders.placed", durable="billing", retry=Retry(attempts=1))
+    async def bill(order: dict[str, int]) -> None:
+        raise ValueError("no bank")
+
+    async with bus:
+        events = bus.events()
+        await bus.publish("orders.placed", {"n": 1}, headers={"x-shop": "7"})
+        async for event in events:
+            if isinstance(event, DeadLettered):
+                return
+
+
+def test_stores_and_dead_letters_from_the_shell(server: NatsServer) -> None:
+    import anyio
+
+    url = f"{server.url}/shop"
+    assert run("store", "list", url) == (0, "no stores\n", "")
+    assert run("store", "add", url, "orders", "orders.>", "bills.*", "--max-age", "7d") == (0, "", "")
+    assert run("dead", "list", url) == (0, "no dead letters\n", "")
+    anyio.run(die, url)
+    status, out, _ = run("store", "list", url)
+    assert status == 0
+    assert out.splitlines()[1].startswith("orders: orders.>, bills.*; 1 publication, ")
+    assert out.splitlines()[1].endswith("; 1 durable handler")
+    [shown] = [json.loads(line) for line in run("store", "show", url, "orders", "--json")[1].splitlines()]
+    assert (shown["max_age"], shown["durables"]) == (604800.0, {"billing": {"waiting": 0, "given": 0}})
+    assert (
+        "kept for 604800 s; replicas 1\n  billing: 0 not given out, 0 being handled" in run("store", "show", url, "orders")[1]
+    )
+    _, out, _ = run("dead", "list", url)
+    assert "  billing  orders.placed  1 attempt: die.<locals>.bill failed: ValueError [" in out
+    [letter] = [json.loads(line) for line in run("dead", "list", url, "--json")[1].splitlines()]
+    number = str(letter["number"])
+    assert 'header x-shop: 7\nbody: {"n":1}\n' in run("dead", "show", url, number)[1]
+    assert run("dead", "list", url, "--durable", "mail") == (0, "no dead letters\n", "")
+    assert run("dead", "retry", url, number) == (0, "1 dead letter stored again\n", "")
+    assert run("dead", "list", url) == (0, "no dead letters\n", "")
+    assert run("dead", "drop", url, "--all", "--yes") == (0, "0 dead letters dropped\n", "")
+    assert run("store", "remove", url, "orders", "--yes") == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["store", "show", "{url}", "none"], "polybus: the cluster 'shop' has no store 'none'"),
+        (["store", "remove", "{url}", "none", "--yes"], "polybus: the cluster 'shop' has no store 'none'"),
+        (["dead", "show", "{url}", "7"], "polybus: the cluster 'shop' has no dead letter 7"),
+        (["dead", "retry", "{url}"], "polybus: which? Their numbers, as polybus dead list shows them, or --all"),
+        (["dead", "drop", "{url}", "7"], "polybus: what is dropped is gone for good: say --yes"),
+        (["store", "add", "{url}", "a", "a.>", "--max-age", "week"], "polybus: --max-age 'week': a number and s, m, h or d"),
+        (
+            ["store", "add", "{url}", "a", "a.>", "--max-bytes", "1G"],
+            "polybus: --max-bytes '1G': a number of bytes, or one with",
+        ),
+        (["store", "add", "{url}", "a b", "a.>"], "polybus: Store('a b'): 1 to 100 letters, digits, '-' and '_'"),
+        (["store", "list", "{bare}"], "no cluster; its URL has a name behind the host"),
+    ],
+)
+@pytest.mark.parametrize("server", ["debian"], indirect=True)
+def test_what_cannot_be_is_said_in_one_line(server: NatsServer, arguments: list[str], said: str) -> None:
+    status, out, err = run(*(argument.format(url=f"{server.url}/shop", bare=server.url) for argument in arguments))
+    assert (status, out) == (2, "")
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_a_server_that_keeps_nothing_is_named() -> None:
+    with nats_server("debian") as server:
+        for command in (["store", "list"], ["dead", "list"]):
+            status, _, err = run(*command, f"{server.url}/shop")
+            assert status == 2
+            assert "keeps nothing: start it with JetStream" in err

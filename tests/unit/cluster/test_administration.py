@@ -1,0 +1,122 @@
+"""Stores and dead letters as those see them who keep a cluster, over the engine in memory and over real servers."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+import pytest
+
+from polybus import Bus, LocalProtocolError, Store
+from polybus.cluster.durable.administration import Administration
+from polybus.testing import NatsEngine
+
+from .test_durable import SOON, WORK, all_done, name, node, state  # noqa: F401
+
+pytestmark = [pytest.mark.anyio]
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[NatsEngine]:
+    async with NatsEngine() as running:
+        yield running
+
+
+async def letters(administration: Administration, durable: str = "") -> list[Any]:
+    return [letter async for letter in administration.letters(durable)]
+
+
+async def some_die(bus: Bus, administration: Administration, count: int) -> list[Any]:
+    """Publish what two durable handlers fail at, and wait until all are dead letters."""
+    for number in range(count):
+        await bus.publish("work.hard", number, headers={"x-shop": "7"}, id=f"id{number}")
+    found: list[Any] = []
+    with anyio.fail_after(20):
+        while len(found) < 2 * count:
+            found = await letters(administration)
+    return found
+
+
+async def test_dead_letters_are_listed_tried_again_and_dropped(engine: Any, name: str) -> None:  # noqa: F811
+    bus = node(engine, WORK, name=name)
+    handled: list[tuple[str, int]] = []
+    heard: list[int] = []
+    repaired = False
+
+    @bus.on("work.hard", durable="billing", retry=SOON)
+    async def bill(number: int) -> None:
+        if not repaired:
+            raise ValueError("no bank")
+        handled.append(("billing", number))
+
+    @bus.on("work.>", durable="mail", retry=SOON)
+    async def mail(number: int) -> None:
+        if not repaired:
+            raise OSError("no post")
+        handled.append(("mail", number))
+
+    @bus.on("work.hard")
+    async def live(number: int) -> None:
+        heard.append(number)
+
+    async with bus:
+        administration = Administration.of(bus)
+        assert await letters(administration) == []
+        found = await some_die(bus, administration, 2)
+        assert sorted({(one.durable, one.subject, one.attempts, one.body, one.headers["x-shop"]) for one in found}) == [
+            (durable, "work.hard", 3, str(number).encode(), "7") for durable in ("billing", "mail") for number in (0, 1)
+        ]
+        deaths = {"billing": "bill failed: ValueError", "mail": "mail failed: OSError"}
+        assert all(one.death.endswith(deaths[one.durable]) for one in found)
+        assert all(len(one.error_id) == 8 and one.origin.startswith(f"{name}-work ") for one in found)
+        assert [one.durable for one in await letters(administration, "billing")] == ["billing", "billing"]
+        repaired = True
+        first = next(one for one in found if one.durable == "billing" and one.body == b"0")
+        assert await administration.letter(first.number) == first
+        await administration.retry(first)
+        with anyio.fail_after(20):
+            while not handled:
+                await all_done(bus, f"{name}-work", "billing")
+        await all_done(bus, f"{name}-work", "mail")
+        assert (handled, heard) == ([("billing", 0)], [0, 1])
+        await administration.retry(first)  # as after a crash before it was removed: it is stored once
+        await all_done(bus, f"{name}-work", "billing")
+        assert handled == [("billing", 0)]
+        with pytest.raises(LocalProtocolError, match=f"has no dead letter {first.number}"):
+            await administration.letter(first.number)
+        for letter in await letters(administration):
+            await administration.drop(letter)
+        assert await letters(administration) == []
+
+
+async def test_stores_are_listed_shown_made_and_removed(engine: Any, name: str) -> None:  # noqa: F811
+    bus = node(engine, WORK, name=name)
+
+    @bus.on("work.done", durable="billing")
+    async def bill(number: int) -> None:
+        """Do nothing with it."""
+
+    async with bus:
+        administration = Administration.of(bus)
+        await bus.publish("work.done", 1)
+        await bus.publish("work.other", 1)
+        await all_done(bus, f"{name}-work", "billing")
+        await administration.add(Store("more", "more.*", "others.>", max_age=3600))
+        found = await administration.stores()
+        assert [(one.name, one.patterns, one.publications) for one in found] == [
+            ("dead", (f"{name}.dead.>",), 0),
+            ("more", ("more.*", "others.>"), 0),
+            ("work", ("work.>",), 2),
+        ]
+        assert (await administration.store("work")).durables == {"billing": (0, 0)}
+        with pytest.raises(LocalProtocolError, match=f"the cluster '{name}' has no store 'none'"):
+            await administration.store("none")
+        await administration.remove("more")
+        with pytest.raises(LocalProtocolError, match="has no store 'more'"):
+            await administration.remove("more")
+        assert [one.name for one in await administration.stores()] == ["dead", "work"]
+
+
+async def test_a_bus_alone_has_no_stores_to_look_at() -> None:
+    async with Bus() as bus:
+        with pytest.raises(LocalProtocolError, match="stores are those of a cluster"):
+            Administration.of(bus)
