@@ -1,0 +1,151 @@
+"""Dead letters on real NATS servers: retried for their handler alone, after a crash each time, as bytes."""
+
+import itertools
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from polybus import Bus, Cluster, Context, Message, Retry, Store
+from polybus._bus.bus import parts_of
+from polybus.cluster.durable.administration import Administration, DeadLetter
+from polybus.events import DeadLettered
+from tests.integration.interop.nats_servers import VERSIONS, NatsServer, nats_server
+
+pytestmark = [pytest.mark.anyio, pytest.mark.interop]
+
+WORK = Store("work", "work.>")
+SOON = Retry(attempts=2, backoff=(0.01,))
+_names = itertools.count()
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+    folder: Path = tmp_path_factory.mktemp("stores")
+    with nats_server(request.param, f'jetstream {{ store_dir: "{folder}" }}') as server:
+        yield server
+
+
+class Shop:
+    """A worker whose handler fails until it is mended; another handler and a subscription hear the same subjects."""
+
+    def __init__(self, engine: NatsServer) -> None:
+        self.name = f"dead{next(_names)}"
+        self.url = f"{engine.url}/{self.name}"
+        self.bus = Bus(cluster=Cluster(engine.url, name=self.name, stores=[WORK]))
+        self.broken = True
+        self.billed: list[tuple[Any, str]] = []
+        self.shipped: list[Any] = []
+        self.heard: list[Any] = []
+        self.bus.on("work.placed", durable="billing", retry=SOON)(self.bill)
+        self.bus.on("work.placed", durable="shipping")(self.ship)
+        self.bus.on("work.placed")(self.hear)
+
+    async def bill(self, body: Any, message: Message) -> None:
+        if self.broken:
+            raise ValueError("no")
+        self.billed.append((body, (message.headers or {}).get("x-shop", "")))
+
+    async def ship(self, body: Any) -> None:
+        self.shipped.append(body)
+
+    async def hear(self, body: Any) -> None:
+        self.heard.append(body)
+
+    @property
+    def dead(self) -> Administration:
+        return Administration.of(self.bus)
+
+    @property
+    def now(self) -> float:
+        return parts_of(self.bus).services.running.time()
+
+    async def until_dead(self, *bodies: Any) -> list[DeadLetter]:
+        """Publish them, and return when each is a dead letter."""
+        events = self.bus.events()
+        for body in bodies:
+            await self.bus.publish("work.placed", body, headers={"x-shop": "7"})
+        left = len(bodies)
+        with anyio.fail_after(20):
+            while left:
+                left -= isinstance(await anext(events), DeadLettered)
+        return [letter async for letter in self.dead.letters()]
+
+    async def until_billed(self, body: Any) -> None:
+        """Publish one more, and return when each handler has had it: what was stored before has been given out, too."""
+        await self.bus.publish("work.placed", body)
+        with anyio.fail_after(20):
+            while not (
+                self.billed and self.billed[-1][0] == body and self.shipped[-1:] == [body] and self.heard[-1:] == [body]
+            ):
+                await anyio.lowlevel.checkpoint()
+
+
+async def test_a_retry_is_for_the_handler_that_failed_alone_and_removes_the_dead_letter(engine: NatsServer) -> None:
+    shop = Shop(engine)
+    async with shop.bus:
+        (letter,) = await shop.until_dead({"n": 1})
+        assert (letter.durable, letter.subject, letter.attempts, letter.body) == ("billing", "work.placed", 2, b'{"n":1}')
+        shop.broken = False
+        await shop.dead.retry(letter)
+        await shop.until_billed("last")
+        assert [one async for one in shop.dead.letters()] == []
+    assert shop.billed == [({"n": 1}, "7"), ("last", "")]
+    assert shop.shipped == shop.heard == [{"n": 1}, "last"]
+
+
+async def test_what_kills_its_worker_each_time_is_a_dead_letter_after_its_attempts(engine: NatsServer) -> None:
+    shop = Shop(engine)
+    program = str(Path(__file__).with_name("dead_by_kill.py"))
+    ends: list[int] = []
+    async with shop.bus:
+        await shop.bus.publish("work.deadly", 1)
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as group:
+
+                async def work() -> None:
+                    while True:  # as a supervisor does
+                        async with await anyio.open_process([sys.executable, program, engine.url, shop.name]) as worker:
+                            ends.append(await worker.wait())
+
+                group.start_soon(work)
+                while not (letters := [letter async for letter in shop.dead.letters()]):
+                    await anyio.lowlevel.checkpoint()
+                group.cancel_scope.cancel()
+    assert ends == [-9, -9]
+    (letter,) = letters
+    assert (letter.durable, letter.subject, letter.attempts, letter.body) == ("deadly", "work.deadly", 2, b"1")
+
+
+async def test_a_retried_body_of_bytes_that_looks_like_json_stays_bytes(engine: NatsServer) -> None:
+    shop = Shop(engine)
+    async with shop.bus:
+        (letter,) = await shop.until_dead(b"[1]")
+        shop.broken = False
+        await shop.dead.retry(letter)
+        await shop.until_billed("last")
+    assert shop.billed == [(b"[1]", "7"), ("last", "")]
+
+
+async def test_no_attempt_comes_before_its_pause_is_over(engine: NatsServer) -> None:
+    shop = Shop(engine)
+    attempts: list[tuple[int, float]] = []
+
+    @shop.bus.on("work.hard", durable="hard", retry=Retry(attempts=3, backoff=(0.3, 0.6)))
+    async def hard(number: int, ctx: Context) -> None:
+        attempts.append((ctx.attempt, shop.now))
+        raise ValueError("no")
+
+    async with shop.bus:
+        events = shop.bus.events()
+        await shop.bus.publish("work.hard", 1)
+        with anyio.fail_after(20):
+            while not isinstance(await anext(events), DeadLettered):
+                pass
+    assert [attempt for attempt, _ in attempts] == [1, 2, 3]
+    first, second, third = (at for _, at in attempts)
+    assert (second - first >= 0.3, third - second >= 0.6) == (True, True)
