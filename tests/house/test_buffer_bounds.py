@@ -72,6 +72,7 @@ BOUNDS: dict[str, str] = {
     "protocols.nats.subscriptions._sids": OURS,
     "protocols.nats.subscriptions.by_sid": OURS,
     "protocols.nats.subscriptions.refused": OURS,
+    "cluster.durable.administration.durables": "one look at a store: its consumers",
     "cluster.durable.reader._running": "concurrency= of the handler",
     "cluster.durable.reader._waiting": "the same again; what comes beyond is given back",
     "cluster.durable.readers._readers": OURS,

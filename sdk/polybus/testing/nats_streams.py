@@ -357,6 +357,10 @@ class NatsStreams:
             raise _Refused(404, 10014, "consumer not found")
         return consumer
 
+    def _info(self, word: str, asked: Any) -> dict[str, Any]:
+        consumers = sum(len(stream.consumers) for stream in self._streams.values())
+        return {"streams": len(self._streams), "consumers": consumers}
+
     def _stream_info(self, word: str, asked: Any) -> dict[str, Any]:
         stream = self._stream(word)
         return {"config": stream.config, "state": stream.state}
@@ -467,6 +471,7 @@ def _overlap(one: str, other: str) -> bool:
 
 
 _ACTS: Final[dict[str, Callable[[NatsStreams, str, Any], dict[str, Any]]]] = {
+    "INFO": NatsStreams._info,
     "STREAM.INFO": NatsStreams._stream_info,
     "STREAM.CREATE": NatsStreams._create_stream,
     "STREAM.DELETE": NatsStreams._delete_stream,

@@ -48,7 +48,7 @@ def engine(jetstream: Any = None, **told: Any) -> Iterator[str]:
 
     @asynccontextmanager
     async def running() -> AsyncIterator[str]:
-        server = ToldEngine("tcp://127.0.0.1:0")
+        server = ToldEngine("tcp://127.0.0.1:0", keeps=False)
         server.told = told
         async with server, AsyncExitStack() as stack:
             if told.get("headers", True):

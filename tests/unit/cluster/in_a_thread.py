@@ -65,7 +65,7 @@ def _page(key: str, heard: Queue[tuple[str, str, Any]]) -> Bus:
 
 @asynccontextmanager
 async def _running() -> AsyncIterator[RunningCluster]:
-    async with NatsEngine("tcp://127.0.0.1:0", token=TOKEN) as engine, AsyncExitStack() as stack:
+    async with NatsEngine("tcp://127.0.0.1:0", token=TOKEN, keeps=False) as engine, AsyncExitStack() as stack:
         url = engine.url.replace("://", f"://{TOKEN}@") + "/shop"
         running = RunningCluster(url)
         workers = {"ann": _worker("one"), "bob": _worker("two")}
