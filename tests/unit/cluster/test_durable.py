@@ -288,6 +288,28 @@ async def letter(bus: Bus, stream: str, number: int) -> tuple[str, bytes, dict[s
     return message["subject"], base64.b64decode(message["data"]), dict(line.split(": ", 1) for line in lines)
 
 
+@pytest.mark.parametrize("error", [SystemExit(3), BaseExceptionGroup("several", [KeyError("x"), SystemExit(3)])])
+async def test_what_a_handler_raises_that_is_no_exception_is_a_failure_as_any(
+    engine: Any, name: str, error: BaseException
+) -> None:
+    bus = node(engine, WORK, name=name)
+    attempts: list[int] = []
+
+    @bus.on("work.*", durable="billing", retry=SOON)
+    async def bill(number: int, ctx: Context) -> None:
+        attempts.append(ctx.attempt)
+        if ctx.attempt < 3:
+            raise error
+
+    async with bus:
+        await bus.publish("work.begun", 1)
+        await eventually(lambda: len(attempts) == 3)
+        await all_done(bus, f"{name}-work", "billing")
+        assert (await state(bus, f"{name}-dead"))["messages"] == 0
+        assert bus.stats().failed == 2
+    assert attempts == [1, 2, 3]
+
+
 async def test_ordered_is_one_at_a_time_in_the_whole_cluster(engine: Any, name: str) -> None:
     bus, workers = node(engine, WORK, name=name), [node(engine, name=name) for _ in range(2)]
     handled: list[int] = []

@@ -233,8 +233,11 @@ class DurableReader:
         except Misfit as error:
             self._services.counters.failed += 1
             return await self._die(delivery, delivery.to.attempt, f"it does not fit {self.handler.name}: {error.text}", "")
-        except Exception as error:
-            error_id = self._services.executor.publication_failed(message, error)
+        except BaseException as error:
+            execution, scope = self._services.executor, delivery.scope
+            if execution.is_own_cancellation(error, scope) or execution.must_propagate(error, scope):
+                raise
+            error_id = execution.publication_failed(message, error)
             if delivery.to.attempt >= attempts:
                 return await self._die(delivery, attempts, f"{self.handler.name} failed: {type(error).__name__}", error_id)
             pause = self.spec.retry.pause(delivery.to.attempt)
