@@ -198,6 +198,7 @@ def _facts(letter: DeadLetter) -> dict[str, Any]:
         "death": letter.death,
         "error_id": letter.error_id,
         "origin": letter.origin,
+        **({"left_out": letter.left_out} if letter.left_out else {}),
     }
 
 

@@ -91,6 +91,7 @@ class ToReader:
         text: Beside the status.
         left: Publications that were asked for and do not come any more, where a word says so.
         only: The one durable handler that it is for; None where it is for all.
+        fault: Why a publication cannot be read; empty where it can.
     """
 
     reader: int
@@ -101,6 +102,7 @@ class ToReader:
     text: str = ""
     left: int | None = None
     only: str | None = None
+    fault: str = ""
 
 
 @frozen

@@ -181,8 +181,8 @@ class PullConsumer:
         """Give out what there is to those who have asked."""
         while self._pulls and (message := self._choose(now)) is not None:
             pull = self._pulls[0]
-            before = self._given.get(message.number)
-            times = self._given.get(message.number, (0.0, 0))[1] + 1
+            before = self._given.get(message.number, (now, 0))
+            times = before[1] + 1
             self._given[message.number] = now + self.config.get("ack_wait", _WAIT) / _NANOSECONDS, times
             self._sent += 1
             reply = f"{_ACK}{self.stream.name}.{self.name}.{times}.{message.number}.{self._sent}.{round(now * 1e9)}.0"
@@ -192,7 +192,7 @@ class PullConsumer:
                 pull.inbox, Operation("PUB", message.subject, reply=reply, payload=message.payload), message.block
             ):
                 pull.left = 0  # who has asked is gone
-                self._given[message.number] = before or (now, 0)
+                self._given[message.number] = before
             if pull.left <= 0:
                 self._pulls.popleft()
 
@@ -412,7 +412,9 @@ class NatsStreams:
         members = {"subject": message.subject, "seq": message.number, "time": message.time}
         if message.block:
             members["hdrs"] = base64.b64encode(message.block).decode()
-        return {"message": {**members, "data": base64.b64encode(message.payload).decode()}}
+        if message.payload:
+            members["data"] = base64.b64encode(message.payload).decode()
+        return {"message": members}
 
     def _delete_message(self, word: str, asked: Any) -> dict[str, Any]:
         if not self._stream(word, 3).remove(asked.get("seq", 0)):

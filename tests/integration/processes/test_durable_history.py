@@ -173,10 +173,12 @@ async def history(it: History, replicas: int) -> None:
 
             await eventually(handled)
             poison = sorted(it.stored - good)
-            letters: list[int] = []
-            while len(letters) < len(poison):
-                letters = await dead_letters(bus)
-                await anyio.sleep(0.1)
+
+            async def dead() -> bool:
+                return len(await dead_letters(bus)) >= len(poison)
+
+            await eventually(dead)
+            letters = await dead_letters(bus)
             state = (await ask(bus).ask("STREAM.INFO.shop-work"))["state"]
             it.read()
             print(f"{it.killed} killed; {len(it.taken) - len(it.stored)} redelivered, {_twice(it.done)} handled twice")

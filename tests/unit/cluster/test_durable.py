@@ -282,10 +282,32 @@ async def test_what_no_attempt_can_deal_with_is_a_dead_letter(engine: Any, name:
     assert "does not fit" in headers["Polybus-Death"]
 
 
+@pytest.mark.parametrize("what", ["headers", "body"])
+async def test_what_is_too_large_to_be_kept_with_its_story_dies_all_the_same(engine: Any, name: str, what: str) -> None:
+    bus = node(engine, WORK, name=name)
+
+    @bus.on("work.hard", durable="billing", retry=Retry(attempts=1))
+    async def bill(body: str) -> None:
+        raise ValueError("x" * 1000)
+
+    async with bus:
+        headers = {"x-long": "7" * (bus.limits.headers - 20)} if what == "headers" else None
+        body = "b" * ((1 << 20) - 200) if what == "body" else "short"
+        await bus.publish("work.hard", body, headers=headers)
+        with anyio.fail_after(20):
+            while (await state(bus, f"{name}-dead"))["messages"] == 0:
+                await anyio.lowlevel.checkpoint()
+        await all_done(bus, f"{name}-work", "billing")
+        subject, kept, facts = await letter(bus, f"{name}-dead", 1)
+    assert subject == f"{name}.dead.billing.work.hard"
+    assert (facts["Polybus-Origin"], facts["Polybus-Left-Out"]) == (f"{name}-work 1", what)
+    assert kept == (b"" if what == "body" else b'"short"')
+
+
 async def letter(bus: Bus, stream: str, number: int) -> tuple[str, bytes, dict[str, str]]:
     message = (await jetstream(bus).ask(f"STREAM.MSG.GET.{stream}", {"seq": number}))["message"]
     lines = base64.b64decode(message["hdrs"]).decode().split("\r\n")[1:-2]
-    return message["subject"], base64.b64decode(message["data"]), dict(line.split(": ", 1) for line in lines)
+    return message["subject"], base64.b64decode(message.get("data", "")), dict(line.split(": ", 1) for line in lines)
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), BaseExceptionGroup("several", [KeyError("x"), SystemExit(3)])])
@@ -373,7 +395,7 @@ async def test_a_drain_finishes_what_runs_and_the_others_go_on(engine: Any, name
         return bill
 
     for which, worker in enumerate(workers):
-        worker.on("work.*", durable="billing", concurrency=2)(begins(which))
+        worker.on("work.*", durable="billing", concurrency=2, retry=Retry(attempts=1))(begins(which))
 
     async with bus, workers[1]:
         async with workers[0]:
@@ -387,8 +409,37 @@ async def test_a_drain_finishes_what_runs_and_the_others_go_on(engine: Any, name
                     await bus.publish("work.begun", number)
                 go_on.set()
         await all_done(bus, f"{name}-work", "billing")
+        assert (await state(bus, f"{name}-dead"))["messages"] == 0, "what was given back was no attempt"
     assert sorted(handled) == list(range(8))
-    assert {number for which, number in begun if which == 0} & {4, 5, 6, 7} == set()
+
+
+async def test_a_worker_that_drains_takes_no_attempt_of_what_it_does_not_handle(engine: Any, name: str) -> None:
+    bus, workers = node(engine, WORK, name=name), [node(engine, name=name) for _ in range(2)]
+    begun: list[tuple[int, int]] = []
+    go_on = anyio.Event()
+
+    async def bill(number: int, ctx: Context) -> None:
+        begun.append((number, ctx.attempt))
+        if number < 2:
+            await go_on.wait()
+
+    for worker in workers:  # with places that are free, and have been asked for
+        worker.on("work.*", durable="billing", concurrency=8, retry=Retry(attempts=1))(bill)
+    async with bus:
+        async with workers[0]:
+            for number in range(2):
+                await bus.publish("work.begun", number)
+            await eventually(lambda: len(begun) == 2)
+            async with anyio.create_task_group() as group:
+                group.start_soon(workers[0].drain)
+                await eventually(lambda: workers[0].leaving)
+                for number in range(2, 6):
+                    await bus.publish("work.begun", number)
+                go_on.set()
+        async with workers[1]:
+            await all_done(bus, f"{name}-work", "billing")
+        assert (await state(bus, f"{name}-dead"))["messages"] == 0
+    assert sorted(begun) == [(number, 1) for number in range(6)]
 
 
 async def test_a_durable_handler_goes_on_when_the_engine_is_back(engine: NatsEngine, name: str) -> None:

@@ -29,7 +29,15 @@ _GONE: Final = (_NO_MESSAGE, 10043, 10057)
 """Numbers of errors of a removal: there is no such message."""
 _PATIENCE: Final = 30.0
 """Seconds to store a dead letter again."""
-_FACTS: Final = ("polybus-durable", "polybus-attempts", "polybus-origin", "polybus-death", "polybus-error-id", "nats-msg-id")
+_FACTS: Final = (
+    "polybus-durable",
+    "polybus-attempts",
+    "polybus-origin",
+    "polybus-death",
+    "polybus-error-id",
+    "polybus-left-out",
+    "nats-msg-id",
+)
 
 
 @frozen
@@ -68,6 +76,7 @@ class DeadLetter:
         headers: Of the application.
         body: As it was.
         octets: The body is bytes, whatever it looks like.
+        left_out: ``headers``, ``body`` or both, where there was no room for them beside its story.
     """
 
     number: int
@@ -81,6 +90,7 @@ class DeadLetter:
     headers: dict[str, str]
     body: bytes
     octets: bool
+    left_out: str = ""
 
 
 @define(eq=False)
@@ -221,6 +231,7 @@ class Administration:
             headers={name: value for name, value in fields.items() if name.lower() not in _FACTS},
             body=base64.b64decode(message.get("data") or ""),
             octets=block.octets,
+            left_out=facts.get("polybus-left-out", ""),
         )
 
     async def retry(self, letter: DeadLetter) -> None:

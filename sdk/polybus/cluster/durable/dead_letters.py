@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from attrs import define, field, frozen
+from attrs import define, frozen
 
+from ...errors import LocalProtocolError, TooLarge
 from ...message import Message
 from ...protocols.nats.cluster.subjects import escape_subject
 from .stores import stream_name
@@ -23,6 +25,7 @@ _TEXT: Final = 500
 """Characters of an error that are kept."""
 _PATIENCE: Final = 10.0
 """Seconds to store one."""
+_LEFT_OUT: Final = "Polybus-Left-Out"
 _NO_LINE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
 
 
@@ -53,7 +56,6 @@ class DeadLetters:
     _publishing: StoredPublishing
     _stores: Stores
     _replicas: int
-    _made: bool = field(default=False, init=False)
 
     async def prepare(self) -> None:
         """Make their store where there is none: one that is there is as its makers want it.
@@ -76,6 +78,8 @@ class DeadLetters:
     async def keep(self, message: Message, durable: str, death: Death, now: float) -> None:
         """Return when a dead letter is stored; once, however often it is tried.
 
+        What has no room beside its story is left out, and said to be: the headers, else the body, too.
+
         Raises:
             BusError: As `StoredPublishing.store`.
         """
@@ -87,7 +91,23 @@ class DeadLetters:
         }
         if death.error_id:
             facts["Polybus-Error-Id"] = death.error_id
-        headers = {name: value for name, value in (message.headers or {}).items() if name.lower() != "nats-msg-id"}
-        copy = message.with_headers({**headers, **facts})
         at = f"{self._cluster}.dead.{durable}.{escape_subject(message.subject)}"
-        await self._publishing.store(copy, f"{death.stream}.{durable}.{death.number}", now + _PATIENCE, at)
+        *larger, smallest = _letters(message, facts)
+        id, deadline = f"{death.stream}.{durable}.{death.number}", now + _PATIENCE
+        for letter in larger:
+            with suppress(LocalProtocolError, TooLarge):  # it is over the limits
+                await self._publishing.store(letter, id, deadline, at)
+                return
+        await self._publishing.store(smallest, id, deadline, at)
+
+
+def _letters(message: Message, facts: dict[str, str]) -> list[Message]:
+    """Make the letter of a publication and its story, and smaller ones."""
+    headers = {name: value for name, value in (message.headers or {}).items() if name.lower() != "nats-msg-id"}
+    letters = [message.with_headers({**headers, **facts})]
+    left_out = "body"
+    if headers:
+        letters.append(message.with_headers({**facts, _LEFT_OUT: "headers"}))
+        left_out = "headers, body"
+    letters.append(Message(message.kind, message.subject, headers={**facts, _LEFT_OUT: left_out}))
+    return letters

@@ -39,7 +39,6 @@ _AGAIN: Final = 5.0
 """Seconds after which a publication comes again whose dead letter could not be stored."""
 _MESSAGE_ID: Final = "Nats-Msg-Id"
 _BEAT, _REQUEST_OVER = 100, (404, 408)
-_STOPPED: Final = "the worker was stopped before its handler came to an end"
 
 
 @define(eq=False)
@@ -75,9 +74,6 @@ class DurableReader:
     def busy(self) -> bool:
         """True while publications are being handled."""
         return bool(self._running or self._waiting)
-
-    def __len__(self) -> int:
-        return len(self._waiting)
 
     # -- the life of the reader ------------------------------------------------------------------------------------------
 
@@ -134,11 +130,12 @@ class DurableReader:
         self._waiting.clear()
 
     def withdraw(self) -> None:
-        """Ask for nothing more, and give back what has not begun."""
+        """Ask for nothing more. What has come or is on its way is handled: to give it back would be an attempt, too."""
         self._stopping = True
         self.pull.stop()
-        while self._waiting:
-            self._say(self._waiting.popleft(), "-NAK")
+        peer = self._peer
+        if peer is not None and not peer.gone:
+            peer.link.answer(Message(Kind.UNSUBSCRIBE, attributes={"reader": self.number}), peer)
 
     def _ask(self, now: float) -> None:
         more = self.pull.ask(len(self._running) + len(self._waiting), now)
@@ -172,8 +169,6 @@ class DurableReader:
         if to.only is not None and to.only != self.spec.name:  # it was dealt with here when it came first
             self._say(delivery, "+ACK")
             self._ask(now)
-        elif self._stopping:
-            self._say(delivery, "-NAK")
         elif len(self._running) < self.pull.places:
             self._begin(delivery, now)
         elif len(self._waiting) < self.pull.places:
@@ -226,6 +221,8 @@ class DurableReader:
     async def handle(self, delivery: _Delivery) -> str:
         """Run the handler for a publication; gives what the engine is told."""
         attempts, message = self.spec.retry.attempts, delivery.message
+        if delivery.to.fault:
+            return await self._die(delivery, delivery.to.attempt, f"it cannot be read: {delivery.to.fault}", "")
         if delivery.to.attempt > attempts:
             return await self._die(delivery, attempts, "no worker that had it came to an end with it", "")
         try:

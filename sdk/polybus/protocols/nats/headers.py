@@ -102,7 +102,8 @@ class HeaderReader:
             into = own if name.lower() in _OWN else fields
             key = name.lower() if into is own else name
             into[key] = f"{into[key]}, {value}" if key in into and into is fields else value
-        fault = fault_in_headers(fields, self._limit)
+        # Those of the engine are no part of what the sender might fill its limit with.
+        fault = fault_in_headers({name: value for name, value in fields.items() if not _of_engine(name)}, self._limit)
         if fault is not None:
             raise _invalid(fault)
         number, said = status.groups()
@@ -119,6 +120,10 @@ class HeaderReader:
             user=own.get(USER.lower()),
             only=own.get(ONLY.lower()),
         )
+
+
+def _of_engine(name: str) -> bool:
+    return name[:5].lower() == "nats-"
 
 
 def _invalid(text: str) -> RemoteProtocolError:

@@ -118,6 +118,48 @@ def test_what_is_acknowledged_elsewhere_is_refused_and_ends_nothing() -> None:
     assert isinstance(refused, Refused)
 
 
+def test_a_reader_is_given_what_cannot_be_read_so_that_it_does_not_come_for_ever() -> None:
+    made = session()
+    made.send(Message(Kind.SUBSCRIBE, attributes={"reader": 1}), 0.0)
+    sid = made.frames_to_send()[0].split()[-1].decode()
+    block = b"NATS/1.0\r\nx: " + b"y" * Limits().headers + b"\r\n\r\n"
+    size = f"{len(block)} {len(block) + 1}"
+    made.receive(f"HMSG shop.p.orders.x {sid} $JS.ACK.s.c.3.41.7.1.0 {size}\r\n".encode() + block + b"5\r\n", 0.0)
+    refused, message = made.events()
+    assert isinstance(refused, Refused)
+    assert (message.kind, message.subject, message.raw) == (Kind.PUBLISH, "orders.x", None)
+    assert (message.peer.ack, message.peer.attempt, message.peer.number) == ("$JS.ACK.s.c.3.41.7.1.0", 3, 41)
+    assert "larger than" in message.peer.fault
+    assert written(made) == b""
+
+
+def test_the_id_of_a_stored_publication_is_no_part_of_what_its_sender_may_fill() -> None:
+    made = session()
+    made.send(Message(Kind.SUBSCRIBE, "orders.x"), 0.0)
+    sid = made.frames_to_send()[0].split()[-1].decode()
+    block = b"NATS/1.0\r\nx: " + b"y" * (Limits().headers - 10) + b"\r\nNats-Msg-Id: " + b"7" * 256 + b"\r\n\r\n"
+    size = f"{len(block)} {len(block) + 1}"
+    made.receive(f"HMSG shop.p.orders.x {sid} {size}\r\n".encode() + block + b"5\r\n", 0.0)
+    [message] = made.events()
+    assert message.body == 5
+
+
+def test_what_is_on_its_way_when_a_reader_is_given_up_still_comes() -> None:
+    made = session()
+    made.send(Message(Kind.SUBSCRIBE, attributes={"reader": 1}), 0.0)
+    sid = made.frames_to_send()[0].split()[-1].decode()
+    made.send(Message(Kind.UNSUBSCRIBE, attributes={"reader": 1}), 0.0)
+    assert written(made) == f"UNSUB {sid}\r\n".encode()
+    made.receive(f"MSG shop.p.orders.x {sid} $JS.ACK.s.c.1.41.7.1.0 1\r\n5\r\n".encode(), 0.0)
+    [message] = made.events()
+    assert message.body == 5
+    made.confirm(0.0)
+    made.receive(b"PONG\r\n", 0.0)
+    made.events()
+    made.receive(f"MSG shop.p.orders.x {sid} $JS.ACK.s.c.1.42.8.1.0 1\r\n5\r\n".encode(), 0.0)
+    assert made.events() == []
+
+
 def test_a_node_leaves_out_its_own_and_what_is_stored_again_for_one_handler() -> None:
     made = session()
     made.send(Message(Kind.SUBSCRIBE, "orders.x"), 0.0)

@@ -207,6 +207,8 @@ class ClusterDialect:
             self._connection.events.append(Refused(error))
             if reply is not None and subscription.tag in _QUESTIONS:
                 self._connection.answer_malformed(error, reply)
+            elif subscription.tag is ClusterDialect._stored:
+                self._unreadable(subscription, subject, reply, error)
 
     def _published(
         self, subscription: NatsSubscription, subject: str, reply: str | None, headers: HeaderBlock | None, payload: bytes
@@ -255,6 +257,16 @@ class ClusterDialect:
         to = ToReader(subscription.name, reply, attempt, number, only=None if headers is None else headers.only)
         message = self._message(_PUBLISH, self._subjects.named[subject], None, headers, payload, None, to)
         self._connection.events.append(message)
+
+    def _unreadable(self, subscription: NatsSubscription, subject: str, reply: str | None, error: RemoteProtocolError) -> None:
+        """Give a reader what cannot be read: it would come again for ever."""
+        try:
+            attempt, number = read_ack(reply)
+            named = self._subjects.named[subject]
+        except RemoteProtocolError:  # nobody knows what it was
+            return
+        to = ToReader(subscription.name, reply or "", attempt, number, fault=error.text)
+        self._connection.events.append(Message(_PUBLISH, named, peer=to))
 
     def _asked_of_handlers(
         self, subscription: NatsSubscription, subject: str, reply: str | None, headers: HeaderBlock | None, payload: bytes
@@ -492,7 +504,11 @@ class ClusterDialect:
             error.reply_id = subject.removeprefix(self._subjects.answers)
         self._connection.events.append(Refused(error))
         subscription = self._connection.subscriptions.by_sid.get(sid)
-        if error.answer_id is not None and subscription is not None and subscription.queue is not None:
+        if subscription is None:
+            return
+        if subscription.tag is ClusterDialect._stored:
+            self._unreadable(subscription, subject, error.answer_id, error)
+        elif error.answer_id is not None and subscription.queue is not None:
             self._connection.answer_malformed(error, error.answer_id)
 
     def not_allowed(self, error: ServerError) -> None:
@@ -645,7 +661,8 @@ class ClusterDialect:
             change = _unsubscribing(connection)
         if "reader" in extras:
             key = extras["reader"]
-            change(self._subjects.of_reader(key), tag=ClusterDialect._stored, name=key)
+            # In a group, of one: what is on its way when it is given up still comes.
+            change(self._subjects.of_reader(key), HANDLERS, tag=ClusterDialect._stored, name=key)
             return
         if "user" in extras:
             key = extras["user"]
