@@ -5,17 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import anyio
 import typer
 
 from .. import Store
 from .._validation import counted, in_one_line
-from ..cluster.durable.administration import Administration, DeadLetter, StoreState
 from .options import Json, argument, flag, option
 from .problems import UsageError, unwrapped
 from .values import cluster_of, hasty_bus, json_line
+
+if TYPE_CHECKING:
+    from ..cluster.durable.administration import Administration, DeadLetter, StoreState
 
 T = TypeVar("T")
 
@@ -41,6 +43,8 @@ dead: typer.Typer = _group("dead", "Dead letters of a cluster: publications that
 
 @asynccontextmanager
 async def _administration(url: str) -> AsyncIterator[Administration]:
+    from ..cluster.durable.administration import Administration  # an eighth of a second, for two commands alone
+
     cluster = cluster_of(url)
     if cluster is None:
         raise UsageError(f"{url}: no cluster; its URL has a name behind the host: nats+tcp://127.0.0.1:4222/shop, or auto")
@@ -205,7 +209,7 @@ def _facts(letter: DeadLetter) -> dict[str, Any]:
 @dead.command("retry")
 def retry_dead(url: ClusterUrl, numbers: Numbers = None, all_of_them: All = False, durable: Durable = "") -> None:
     """Store dead letters again, each for its durable handler alone, and remove them."""
-    count = _each(url, numbers, all_of_them, durable, Administration.retry)
+    count = _each(url, numbers, all_of_them, durable, lambda administration, letter: administration.retry(letter))
     print(f"{counted(count, 'dead letter')} stored again")
 
 
@@ -216,7 +220,7 @@ def drop_dead(
     """Remove dead letters."""
     if not yes:
         raise UsageError("what is dropped is gone for good: say --yes")
-    count = _each(url, numbers, all_of_them, durable, Administration.drop)
+    count = _each(url, numbers, all_of_them, durable, lambda administration, letter: administration.drop(letter))
     print(f"{counted(count, 'dead letter')} dropped")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from attrs import define, field, frozen
@@ -100,7 +100,7 @@ class Administration:
     _cluster: str
     _jetstream: JetStream
     _publishing: StoredPublishing
-    _time: Any
+    _time: Callable[[], float]
 
     @classmethod
     def of(cls, bus: Bus) -> Administration:

@@ -10,7 +10,7 @@ from attrs import define
 
 from ..._validation import shown
 from ...errors import LocalProtocolError
-from .jetstream import JetStream, JetStreamError
+from .jetstream import NANOSECONDS, JetStream, JetStreamError, config_of
 
 if TYPE_CHECKING:
     from ..._handlers.durable import DurableSpec, Start
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
 _NOT_FOUND: Final = 10014
-_NANOSECONDS: Final = 1_000_000_000
 _MOST: Final = 20_000
 """Publications that all workers of a durable handler may be given at once."""
 
@@ -72,7 +71,7 @@ class Consumers:
 
     async def _find(self, stream: str, name: str) -> dict[str, Any] | None:
         try:
-            return _config(await self._jetstream.ask(f"CONSUMER.INFO.{stream}.{name}"))
+            return config_of(await self._jetstream.ask(f"CONSUMER.INFO.{stream}.{name}"))
         except JetStreamError as error:
             if error.number == _NOT_FOUND:
                 return None
@@ -81,7 +80,7 @@ class Consumers:
     async def _make(self, stream: str, spec: DurableSpec, wanted: dict[str, Any]) -> dict[str, Any]:
         members = {"stream_name": stream, "config": {**wanted, **_beginning(spec.start)}}
         try:
-            made = _config(await self._jetstream.ask(f"CONSUMER.DURABLE.CREATE.{stream}.{spec.name}", members))
+            made = config_of(await self._jetstream.ask(f"CONSUMER.DURABLE.CREATE.{stream}.{spec.name}", members))
         except JetStreamError:
             there = await self._find(stream, spec.name)  # another node may have made it meanwhile
             if there is None:
@@ -91,16 +90,11 @@ class Consumers:
         return made
 
 
-def _config(answer: dict[str, Any]) -> dict[str, Any]:
-    config = answer.get("config")
-    return config if isinstance(config, dict) else {}
-
-
 def _members(spec: DurableSpec, subject: str) -> dict[str, Any]:
     return {
         "durable_name": spec.name,
         "ack_policy": "explicit",
-        "ack_wait": round(spec.ack_wait * _NANOSECONDS),
+        "ack_wait": round(spec.ack_wait * NANOSECONDS),
         "filter_subject": subject,
         "max_ack_pending": 1 if spec.ordered else _MOST,
         "max_deliver": -1,
@@ -114,7 +108,7 @@ _ARGUMENTS: Final = {"filter_subject": "pattern", "ack_wait": "ack_wait", "max_a
 
 def _readable(member: str, value: Any) -> str:
     if member == "ack_wait" and isinstance(value, int):
-        return f"{value / _NANOSECONDS:g} s"
+        return f"{value / NANOSECONDS:g} s"
     if member == "max_ack_pending":
         return str(value == 1)
     return shown(value)

@@ -11,6 +11,7 @@ from attrs import define, frozen
 from ...errors import LocalProtocolError, TooLarge
 from ...message import Message
 from ...protocols.nats.cluster.subjects import escape_subject
+from .jetstream import NANOSECONDS
 from .stores import stream_name
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class DeadLetters:
                 "retention": "limits",
                 "storage": "file",
                 "discard": "old",
-                "max_age": _DAYS * 86_400 * 1_000_000_000,
+                "max_age": _DAYS * 86_400 * NANOSECONDS,
                 "num_replicas": self._replicas,
             }
         )

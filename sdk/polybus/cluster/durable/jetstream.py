@@ -14,6 +14,8 @@ from ...plugins import ToEngine
 if TYPE_CHECKING:
     from ..membership import Membership
 
+NANOSECONDS: Final = 1_000_000_000
+"""In a second: the engine writes times so."""
 _EACH: Final = 2.0
 """Seconds for an answer, after which it is asked again: servers that have no leader yet are silent."""
 _PAUSE: Final = 0.25
@@ -40,6 +42,7 @@ class JetStreamError(Exception):
     Attributes:
         number: The engine's number of it (``err_code``).
         text: Its description.
+        full: There is no room: in the store, the account or the server.
         passes: It may pass: servers have not found together yet, or are at the same publication.
     """
 
@@ -47,14 +50,14 @@ class JetStreamError(Exception):
         super().__init__(f"{text} ({number})")
         self.number = number
         self.text = text
-        self.passes: bool = number in _PASSING or (
-            code == _UNAVAILABLE and number not in _FULL and not text.startswith("maximum")
-        )
+        self.full: bool = number in _FULL or (number == _NOT_STORED and text.startswith("maximum"))
+        self.passes: bool = number in _PASSING or (code == _UNAVAILABLE and not self.full)
 
-    @property
-    def full(self) -> bool:
-        """True where there is no room: in the store, the account or the server."""
-        return self.number in _FULL or (self.number == _NOT_STORED and self.text.startswith("maximum"))
+
+def config_of(answer: dict[str, Any]) -> dict[str, Any]:
+    """The configuration in an answer that tells of a stream or a consumer; empty where there is none."""
+    config = answer.get("config")
+    return config if isinstance(config, dict) else {}
 
 
 def read_answer(answer: Any) -> dict[str, Any]:

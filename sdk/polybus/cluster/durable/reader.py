@@ -19,6 +19,7 @@ from ...errors import BusError, Code
 from ...message import Kind, Message
 from ...plugins import ToEngine, ToReader
 from .dead_letters import Death
+from .jetstream import NANOSECONDS
 from .pull import EXPIRES, HEARTBEAT, Pull
 
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
-_NANOSECONDS: Final = 1_000_000_000
 _SHARE: Final = 3
 """A part of `ack_wait` after which the engine is told that a handler still runs."""
 _AGAIN: Final = 5.0
@@ -143,8 +143,8 @@ class DurableReader:
         if more and peer is not None:
             members = {
                 "batch": more,
-                "expires": round(EXPIRES * _NANOSECONDS),
-                "idle_heartbeat": round(HEARTBEAT * _NANOSECONDS),
+                "expires": round(EXPIRES * NANOSECONDS),
+                "idle_heartbeat": round(HEARTBEAT * NANOSECONDS),
             }
             asked = Message(
                 Kind.NOTIFY,
@@ -238,7 +238,7 @@ class DurableReader:
             if delivery.to.attempt >= attempts:
                 return await self._die(delivery, attempts, f"{self.handler.name} failed: {type(error).__name__}", error_id)
             pause = self.spec.retry.pause(delivery.to.attempt)
-            return f"-NAK {json.dumps({'delay': round(pause * _NANOSECONDS)})}"
+            return f"-NAK {json.dumps({'delay': round(pause * NANOSECONDS)})}"
         return "+ACK"
 
     async def _die(self, delivery: _Delivery, attempts: int, reason: str, error_id: str) -> str:
@@ -252,7 +252,7 @@ class DurableReader:
         except BusError as error:
             said = f"{reason}; it cannot be stored, and comes again: {error}"
             logger.error(text, message.subject, self.spec.name, attempts, said, extra=fields)
-            return f"-NAK {json.dumps({'delay': round(_AGAIN * _NANOSECONDS)})}"
+            return f"-NAK {json.dumps({'delay': round(_AGAIN * NANOSECONDS)})}"
         logger.error(text, message.subject, self.spec.name, attempts, reason, extra=fields)
         services.dead_letter(message.peer, message, Code.ABORTED, f"durable {self.spec.name}: {reason}")
         return "+TERM"

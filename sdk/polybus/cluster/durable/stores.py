@@ -12,14 +12,12 @@ from attrs import define
 from ..._bus.store import as_seconds
 from ..._validation import shown
 from ...errors import LocalProtocolError
-from .jetstream import NOT_FOUND, JetStream, JetStreamError
+from .jetstream import NANOSECONDS, NOT_FOUND, JetStream, JetStreamError, config_of
 
 if TYPE_CHECKING:
     from ..._bus.store import Store
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")
-
-_NANOSECONDS: Final = 1_000_000_000
 
 
 def stream_name(cluster: str, store: str) -> str:
@@ -37,10 +35,10 @@ def stream_members(store: Store, cluster: str, published: Callable[[str | int], 
         "retention": "workqueue" if store.work else "limits",
         "storage": "file",
         "discard": "new",
-        "max_age": round(age * _NANOSECONDS),
+        "max_age": round(age * NANOSECONDS),
         "max_bytes": -1 if store.max_bytes is None else store.max_bytes,
         "num_replicas": store.replicas,
-        "duplicate_window": round((min(window, age) if age else window) * _NANOSECONDS),
+        "duplicate_window": round((min(window, age) if age else window) * NANOSECONDS),
     }
 
 
@@ -93,7 +91,7 @@ class Stores:
 
     async def _find(self, stream: str) -> dict[str, Any] | None:
         try:
-            return _config(await self._jetstream.ask(f"STREAM.INFO.{stream}"))
+            return config_of(await self._jetstream.ask(f"STREAM.INFO.{stream}"))
         except JetStreamError as error:
             if error.number == NOT_FOUND:
                 return None
@@ -102,7 +100,7 @@ class Stores:
     async def _make(self, members: dict[str, Any]) -> dict[str, Any]:
         stream = members["name"]
         try:
-            made = _config(await self._jetstream.ask(f"STREAM.CREATE.{stream}", members))
+            made = config_of(await self._jetstream.ask(f"STREAM.CREATE.{stream}", members))
         except JetStreamError:
             there = await self._find(stream)  # another node may have made it meanwhile, and differently
             if there is None:
@@ -115,11 +113,6 @@ class Stores:
 def _release(version: str) -> tuple[int, int]:
     numbers = [int(digits) for digits in version.split(".")[:2] if digits.isascii() and digits.isdigit()]
     return (numbers[0], numbers[1]) if len(numbers) == 2 else _SAFE
-
-
-def _config(answer: dict[str, Any]) -> dict[str, Any]:
-    config = answer.get("config")
-    return config if isinstance(config, dict) else {}
 
 
 def _compare(store: Store, wanted: dict[str, Any], there: dict[str, Any]) -> None:
@@ -137,7 +130,7 @@ def _compare(store: Store, wanted: dict[str, Any], there: dict[str, Any]) -> Non
 
 def _readable(member: str, value: Any) -> str:
     if member in ("max_age", "duplicate_window") and isinstance(value, int):
-        return "none" if value <= 0 else str(timedelta(seconds=value / _NANOSECONDS))
+        return "none" if value <= 0 else str(timedelta(seconds=value / NANOSECONDS))
     if member == "retention":
         return str(value == "workqueue")
     if member == "max_bytes" and value == -1:
