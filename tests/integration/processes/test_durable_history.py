@@ -6,7 +6,6 @@ handler can deal with is a dead letter, and no other. A publication that was han
 
 from __future__ import annotations
 
-import base64
 import os
 import random
 from collections import Counter
@@ -23,6 +22,7 @@ from attrs import define, field
 from polybus import Bus, Cluster, Limits, Store
 from polybus._bus.bus import parts_of
 from polybus.cluster.backbone import Backbone
+from polybus.cluster.durable.administration import Administration
 from polybus.cluster.durable.jetstream import JetStream
 from tests.integration.interop.nats_servers import NatsServer, nats_server
 from tests.loops import ASYNCIO, FULL, PARAMS, TRIO
@@ -125,13 +125,7 @@ def ask(bus: Bus) -> JetStream:
 
 async def dead_letters(bus: Bus) -> list[int]:
     """The numbers of the publications that are dead letters."""
-    jetstream = ask(bus)
-    state = (await jetstream.ask("STREAM.INFO.shop-dead"))["state"]
-    found = []
-    for number in range(state["first_seq"], state["last_seq"] + 1):
-        message = (await jetstream.ask("STREAM.MSG.GET.shop-dead", {"seq": number}))["message"]
-        found.append(int(base64.b64decode(message["data"])))
-    return sorted(found)
+    return sorted([int(letter.body) async for letter in Administration.of(bus).letters()])
 
 
 @pytest.mark.parametrize("anyio_backend", [PARAMS[ASYNCIO], PARAMS[TRIO]])
