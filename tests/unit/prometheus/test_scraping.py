@@ -14,6 +14,7 @@ from polybus.cluster import queries
 from polybus.prometheus import Durations, collector, scrape
 from polybus.prometheus.scraping import joined, node_text, with_workers
 from polybus.testing import NatsEngine, cluster
+from tests.loops import virtual_time  # noqa: F401
 from tests.support import eventually
 
 pytestmark = [pytest.mark.anyio, pytest.mark.native]
@@ -117,7 +118,6 @@ async def test_a_node_that_does_not_answer_within_a_second_is_left_out_and_count
     one, two, three = (Bus(cluster=engine.url) for _ in range(3))
     async with cluster(one, two, three, url=engine.url):
         answer = queries.Queries.answer
-        monkeypatch.setattr(queries, "_SCRAPE", 0.05)
         monkeypatch.setattr(
             queries.Queries, "answer", lambda self, *given: None if self._parts.services.bus is two else answer(self, *given)
         )
