@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol
 
 from attrs import define, field
 
 from .body import JSON, BodyFormat
-from .errors import Code
+from .errors import Code, LocalProtocolError
 
 if TYPE_CHECKING:
     from cloudevents.core.base import BaseCloudEvent
@@ -52,6 +52,19 @@ class _Missing(enum.Enum):
 
 
 MISSING: Final = _Missing.MISSING
+
+
+class Settlement(Protocol):
+    """The part that tells a store what has become of a publication, or the same for the calling thread."""
+
+    def ack(self) -> None:
+        """Say that it is dealt with."""
+
+    def retry(self, delay: float | None) -> None:
+        """Have it come again."""
+
+    def reject(self, reason: str) -> None:
+        """Make it a dead letter."""
 
 
 # eq=False: messages are compared by identity, and stay hashable. Not frozen: frozen triples the cost of creation.
@@ -187,6 +200,55 @@ class Message(Generic[T_co]):
         """
         message: Message = cls.cloudevents().from_cloudevent(event, mode=mode)
         return message
+
+    @property
+    def attempt(self) -> int:
+        """Number of times that this publication of a store was given out, this one included; 1 for all else."""
+        return 1 if self.extras is None else int(self.extras.get("attempt", 1))
+
+    def ack(self) -> None:
+        """Say that this publication of a durable subscription is dealt with.
+
+        Raises:
+            LocalProtocolError: It is not from ``subscribe(..., durable=)``, is settled already, or belongs to another event
+                loop.
+        """
+        self._settlement("ack").ack()
+
+    def retry(self, delay: float | None = None) -> None:
+        """Have this publication of a durable subscription come again, to whoever has room.
+
+        After its last attempt it is a dead letter.
+
+        Args:
+            delay: Seconds until then, at the least; None for the pause that ``retry=`` of the subscription says.
+
+        Raises:
+            LocalProtocolError: As `ack`.
+            TypeError, ValueError: `delay` is no number of seconds.
+        """
+        self._settlement("retry").retry(delay)
+
+    def reject(self, reason: str = "") -> None:
+        """Make this publication of a durable subscription a dead letter.
+
+        Args:
+            reason: For people; it is kept with the dead letter, of which the first 500 characters are.
+
+        Raises:
+            LocalProtocolError: As `ack`.
+            TypeError: `reason` is no text.
+        """
+        self._settlement("reject").reject(reason)
+
+    def _settlement(self, verb: str) -> Settlement:
+        found: Settlement | None = None if self.extras is None else self.extras.get("delivery")
+        if found is None:
+            raise LocalProtocolError(
+                f"message.{verb}() is for what bus.subscribe(..., durable='billing') gives; what a durable handler is given is "
+                "settled by its function, which returns or raises"
+            )
+        return found
 
     def with_headers(self, headers: dict[str, str] | None) -> Message:
         """The same with other headers, for another way."""

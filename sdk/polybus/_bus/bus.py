@@ -16,6 +16,7 @@ from .._core.access import Authenticate, Authorize
 from .._core.executor import Middleware
 from .._core.outgoing import OutgoingHook
 from .._core.services import Services
+from .._handlers.durable import Start, stored_spec
 from .._handlers.providers import Dependencies
 from .._handlers.signature import ContextPart, injected_as
 from .._handlers.subscriber import WhenFull
@@ -599,10 +600,15 @@ class Bus(Router):
         self,
         pattern: Subject[In, Any],
         *,
-        queue: int = ...,
+        queue: int | None = ...,
         when_full: WhenFull = ...,
         local: bool = ...,
         group: str | None = ...,
+        durable: str | None = ...,
+        retry: Retry | None = ...,
+        ack_wait: float | None = ...,
+        start: Start | None = ...,
+        ordered: bool = ...,
     ) -> Subscription[In]: ...
     @overload
     def subscribe(
@@ -610,10 +616,15 @@ class Bus(Router):
         pattern: str | int,
         *,
         returns: type[T],
-        queue: int = ...,
+        queue: int | None = ...,
         when_full: WhenFull = ...,
         local: bool = ...,
         group: str | None = ...,
+        durable: str | None = ...,
+        retry: Retry | None = ...,
+        ack_wait: float | None = ...,
+        start: Start | None = ...,
+        ordered: bool = ...,
     ) -> Subscription[T]: ...
     @overload
     def subscribe(
@@ -621,42 +632,65 @@ class Bus(Router):
         pattern: AnySubject,
         *,
         returns: Any = ...,
-        queue: int = ...,
+        queue: int | None = ...,
         when_full: WhenFull = ...,
         local: bool = ...,
         group: str | None = ...,
+        durable: str | None = ...,
+        retry: Retry | None = ...,
+        ack_wait: float | None = ...,
+        start: Start | None = ...,
+        ordered: bool = ...,
     ) -> Subscription[Any]: ...
     def subscribe(
         self,
         pattern: AnySubject,
         *,
         returns: Any = Any,
-        queue: int = 1000,
+        queue: int | None = None,
         when_full: WhenFull = "drop_oldest",
         local: bool = True,
         group: str | None = None,
+        durable: str | None = None,
+        retry: Retry | None = None,
+        ack_wait: float | None = None,
+        start: Start | None = None,
+        ordered: bool = False,
     ) -> Subscription[Any]:
         """Receive publications: ``async with bus.subscribe("news.*") as news: async for message in news: ...``
 
         Entering returns when the links that are up know of it.
 
+        With ``durable="audit"`` it gives what a `Store` of the cluster keeps, and goes on where it was when it is entered
+        again: each publication to one reader of those that name the same, until `Message.ack`. With ``start=`` alone it reads
+        what is stored and then what comes, in the order of the store, and leaves no trace of that.
+
         Args:
             pattern: ``*`` one token, ``>`` the rest.
             returns: The type that bodies are converted to; those that do not fit are skipped and counted.
-            queue: Publications that wait to be read.
+            queue: Publications that wait to be read: 1000; with ``start=`` alone 64. With `durable` those that this reader has
+                at once, read and not settled ones included: 1, and more is faster.
             when_full: What happens to one more; see `WhenFull`.
             local: Take the bus's own publications too.
             group: Each publication is for one subscription of those that name the same group and pattern; see `on`.
+            durable: As of `on`, with which it shares what is stored where both name the same.
+            retry: With `durable`: how often a publication comes, and after which pauses where `Message.retry` says none.
+            ack_wait: With `durable`, as of `on`.
+            start: As of `on`; alone: where to begin.
+            ordered: With `durable`, as of `on`.
 
         Raises:
-            LocalProtocolError: The pattern is not valid; (on entering) the bus runs in another event loop.
+            LocalProtocolError: The pattern is not valid; (on entering) the bus runs in another event loop, or no store keeps
+                that.
             ReservedSubject: It begins with ``_polybus.``.
-            ValueError: The queue, the policy or the group is not possible.
+            ValueError: The queue, the policy or the group is not possible, or an argument goes with `durable` alone, or not
+                with it.
             TypeError: `returns` is no type, or none that a body can be read as.
             Unsupported: (on entering) A bare peer matches exact subjects only, or no link carries such a subject (a number).
             Forbidden: (on entering) The peer refused.
         """
-        return self._pubsub.subscription(pattern, returns, queue, when_full, local=local, group=group)
+        stored = stored_spec(durable, retry, ack_wait, start, ordered, group=group, concurrency=1)
+        return self._pubsub.subscription(pattern, returns, queue, when_full, local=local, group=group, stored=stored)
 
     def relay(self, pattern: str | int) -> None:
         """Pass matching publications of peers on to the other peers that subscribed. Off by default: sessions are isolated.

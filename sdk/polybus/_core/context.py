@@ -74,8 +74,7 @@ class Context(Generic[State_co]):
     @property
     def attempt(self) -> int:
         """Number of times that this publication was given to a durable handler, this one included; 1 for all else."""
-        extras = self.message.extras
-        return 1 if extras is None else int(extras.get("attempt", 1))
+        return self.message.attempt
 
     @property
     def answer_headers(self) -> dict[str, str]:

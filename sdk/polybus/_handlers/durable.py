@@ -1,4 +1,4 @@
-"""Durable handlers: what `on` is told of one that goes on where it was after a crash."""
+"""Readers of what a store keeps: what `on` and `subscribe` are told of one that goes on where it was, or reads anew."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LONGEST: Final = 86_400.0
 
 @frozen
 class DurableSpec:
-    """A durable handler.
+    """A durable handler or subscription.
 
     Attributes:
         name: Workers that name the same share the publications, and the engine remembers how far they are.
@@ -43,18 +43,45 @@ class DurableSpec:
     ordered: bool = False
 
 
+@frozen
+class ReplaySpec:
+    """A subscription that reads what is stored and leaves no trace of itself.
+
+    Attributes:
+        start: Where it begins.
+    """
+
+    start: Start
+
+
+def stored_spec(
+    durable: Any, retry: Any, ack_wait: Any, start: Any, ordered: Any, *, group: Any, concurrency: int
+) -> DurableSpec | ReplaySpec | None:
+    """Check what `subscribe` was given for what a store keeps; None where it is for what is published meanwhile.
+
+    Raises:
+        TypeError, ValueError: As `durable_spec`.
+    """
+    if durable is not None or start is None:
+        return durable_spec(durable, retry, ack_wait, start, ordered, group=group, concurrency=concurrency)
+    if group is not None:
+        raise ValueError(f"start={shown(start)} and group={group!r}: to share what is stored say durable='billing' alone")
+    _ = durable_spec(None, retry, ack_wait, None, ordered, group=None, concurrency=1)
+    return ReplaySpec(_start(start))
+
+
 def durable_spec(
     durable: Any, retry: Any, ack_wait: Any, start: Any, ordered: Any, *, group: Any, concurrency: int
 ) -> DurableSpec | None:
-    """Check what `on` was given for a durable handler; None where it is none.
+    """Check what `on` or `subscribe` was given for a durable one; None where it is none.
 
     Raises:
-        TypeError, ValueError: An argument is not what it should be, or goes with a durable handler alone, or not with one.
+        TypeError, ValueError: An argument is not what it should be, or goes with a durable one alone, or not with one.
     """
     if durable is None:
         for name, value in (("retry", retry), ("ack_wait", ack_wait), ("start", start), ("ordered", ordered or None)):
             if value is not None:
-                raise ValueError(f"{name}={shown(value)} is of durable handlers: say durable='billing', too")
+                raise ValueError(f"{name}={shown(value)} goes with durable= alone: say durable='billing', too")
         return None
     if not isinstance(durable, str):
         raise TypeError(f"durable={shown(durable)}: a name, for example durable='billing', not {type(durable).__name__}")

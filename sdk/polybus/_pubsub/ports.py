@@ -5,7 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from typing import Any
+
+    from .._handlers.durable import DurableSpec, ReplaySpec
     from ..message import Message
+    from .subscription import Subscription
 
 
 class PublicationQueue(Protocol):
@@ -36,6 +40,16 @@ class StorePort(Protocol):
 
     async def publish(self, message: Message, id: str | None, deadline: float) -> None:
         """Return when the engine has stored a publication."""
+
+
+class StoredPort(Protocol):
+    """The readers of the stores of a cluster, as subscriptions see them: `cluster.durable.readers`."""
+
+    async def subscribe(self, subscription: Subscription[Any], spec: DurableSpec | ReplaySpec) -> None:
+        """Hand what is stored to a subscription, until `unsubscribe`."""
+
+    def unsubscribe(self, subscription: Subscription[Any]) -> None:
+        """Hand nothing more to a subscription; one that is not in is ignored."""
 
 
 class HandlerQueue(PublicationQueue, Protocol):

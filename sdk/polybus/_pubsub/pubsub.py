@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
 from .._core.via import Deduplicator
+from .._handlers.durable import DurableSpec, ReplaySpec
 from .._handlers.subscriber import SubscriberSpec, WhenFull, check_group, check_queue
 from .._util.pattern_index import SubjectIndex
 from .._util.typed_body import check_returns
-from ..errors import BusError, another
+from ..errors import BusError, LocalProtocolError, another
 from ..subjects import AnySubject, Subject, check_pattern, warn_of_literal_wildcards
 from .announcer import SubscriptionAnnouncer, interest_in
 from .group import SubscriptionGroup
@@ -26,7 +28,16 @@ if TYPE_CHECKING:
     from .._handlers.lookup import HandlerLookup
     from .._peer.peer import Peer
     from ..message import Message
-    from .ports import HandlerQueue, PublicationQueue
+    from .ports import HandlerQueue, PublicationQueue, StoredPort
+
+
+_UNREAD: Final = 1000
+"""Publications that wait to be read where nothing is said; of a store fewer, since each may be large and somebody's work."""
+_UNREAD_OF_STORES: Final[Mapping[type, int]] = MappingProxyType({ReplaySpec: 64, DurableSpec: 1})
+_NOT_CLUSTERED: Final = (
+    "a subscription to what is stored of %r needs a cluster, whose engine stores: make the bus with Bus(cluster='auto'), set "
+    "POLYBUS_CLUSTER, and enter it; in tests by polybus.testing.cluster(bus)"
+)
 
 
 class PubSub:
@@ -43,6 +54,8 @@ class PubSub:
         self._subscriptions: dict[Subscription, None] = {}
         self.clustered: bool = False
         """True where the bus is a node of a cluster: that is told what clients have subscribed to."""
+        self.stored: StoredPort | None = None
+        """The readers of stores, while the bus is in a cluster."""
         self._groups: dict[Any, SubscriptionGroup] = {}
         self.local: SubjectIndex[PublicationQueue] = SubjectIndex()
         self.remote: SubjectIndex[Peer] = SubjectIndex()
@@ -95,12 +108,13 @@ class PubSub:
         self,
         pattern: AnySubject,
         returns: Any,
-        queue: int,
+        queue: int | None,
         when_full: WhenFull,
         *,
         local: bool = False,
         peer: Peer | None = None,
         group: str | None = None,
+        stored: DurableSpec | ReplaySpec | None = None,
     ) -> Subscription[Any]:
         """Make a subscription, to one peer or to all; it takes part while it is entered.
 
@@ -112,10 +126,16 @@ class PubSub:
             returns = pattern.takes
         check_pattern(name, self._services.limits.subject)
         warn_of_literal_wildcards(name)
+        if stored is not None:
+            if when_full != "drop_oldest" or not local:
+                raise ValueError("what is stored waits in its store, and names no publisher: leave out when_full= and local=")
+            when_full = "block"
+        if queue is None:
+            queue = _UNREAD if stored is None else _UNREAD_OF_STORES[type(stored)]
         check_queue(queue, when_full)
         check_group(group)
         check_returns(returns)
-        return Subscription(self, self._services, name, returns, queue, when_full, local, peer, group)
+        return Subscription(self, self._services, name, returns, queue, when_full, local, peer, group, stored)
 
     async def subscribe(self, subscription: Subscription) -> None:
         """Take a subscription in; returns when the peers that are connected know of it.
@@ -127,6 +147,11 @@ class PubSub:
         self._services.running.check_here()
         self._check_gone()
         self._subscriptions[subscription] = None
+        if subscription.stored is not None:
+            if self.stored is None:
+                raise LocalProtocolError(_NOT_CLUSTERED % (subscription.pattern,))
+            await self.stored.subscribe(subscription, subscription.stored)
+            return
         if subscription.peer is not None:
             await self.announcer.ask(subscription.peer, subscription)
             return
@@ -137,7 +162,10 @@ class PubSub:
         """Take a subscription out; one that is not in is ignored."""
         if subscription in self._subscriptions:
             del self._subscriptions[subscription]
-            if subscription.peer is not None:
+            if subscription.stored is not None:
+                if self.stored is not None:
+                    self.stored.unsubscribe(subscription)
+            elif subscription.peer is not None:
                 self.announcer.unask(subscription.peer, subscription)
             else:
                 self._take_out(subscription)

@@ -61,6 +61,7 @@ class SubscriptionQueue(ABC):
         "dropped",
         "group",
         "local",
+        "paced",
         "pattern",
         "queue",
         "when_full",
@@ -77,6 +78,8 @@ class SubscriptionQueue(ABC):
         when_full: WhenFull,
         local: bool,
         group: str | None = None,
+        *,
+        paced: bool = False,
     ) -> None:
         self._services = services
         self.pattern: str | int = pattern
@@ -86,6 +89,8 @@ class SubscriptionQueue(ABC):
         """Tells whether the bus's own publications are taken too."""
         self.group: str | None = group
         """The group whose members share the publications of the pattern."""
+        self.paced: bool = paced
+        """Tells whether who offers looks at `full` before: what it offers is taken, and to be full is nothing to tell."""
         self.dropped: int = 0
         self._queue: deque[Message] = deque()
         self._reader_woken: bool = False
@@ -184,6 +189,9 @@ class SubscriptionQueue(ABC):
 
     def _admits(self, message: Message) -> bool:
         """Decide whether one more is added, now that the queue is half full, or full, or its bytes are to be paid for."""
+        if self.paced:
+            self._settle()
+            return True
         if len(self._queue) < self.queue and (self._bytes < self._most_free or self._charge()):
             half = len(self._queue) >= self._half or 2 * self._bytes >= self._most
             if half and self._mark < self.queue and not self._reader_woken:

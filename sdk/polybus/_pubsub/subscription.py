@@ -6,6 +6,7 @@ import copy
 from collections import deque
 from typing import TYPE_CHECKING, Any, Generic, Self
 
+from .._handlers.durable import DurableSpec, ReplaySpec
 from .._util.iteration import receive
 from .._util.typed_body import misfit, typed_body
 from ..errors import BusError, LocalProtocolError, SlowConsumer
@@ -23,14 +24,15 @@ class Subscription(SubscriptionQueue, Generic[T_co]):
     """Publications to be read, from `Bus.subscribe` or `Peer.subscribe`: ``async with`` it, then iterate over it.
 
     Iteration gives a `Message` each; with ``returns=`` its body is of that type, and one that does not fit is skipped and
-    counted in `skipped`.
+    counted in `skipped`. Of a durable one each is settled by `Message.ack`, `Message.retry` or `Message.reject`; what is not
+    when the block is left comes again, and what does not fit is a dead letter.
 
     Raises:
         SlowConsumer: (by iterating) It is a ``block`` subscription, and was read too slowly.
         Disconnected, Unauthorized, Forbidden: (by iterating) The bus's only link, or the peer that was asked, is gone for good.
     """
 
-    __slots__ = ("_active", "_entered", "_error", "_pubsub", "_readers", "_returns", "peer", "skipped")
+    __slots__ = ("_active", "_entered", "_error", "_pubsub", "_readers", "_returns", "peer", "skipped", "stored")
 
     def __init__(
         self,
@@ -43,11 +45,14 @@ class Subscription(SubscriptionQueue, Generic[T_co]):
         local: bool,
         peer: Peer | None = None,
         group: str | None = None,
+        stored: DurableSpec | ReplaySpec | None = None,
     ) -> None:
-        super().__init__(services, pattern, queue, when_full, local, group)
+        super().__init__(services, pattern, queue, when_full, local, group, paced=stored is not None)
         self._pubsub = pubsub
         self.peer: Peer | None = peer
         """The peer whose publications it gets; None for those of all."""
+        self.stored: DurableSpec | ReplaySpec | None = stored
+        """The reading of what a store keeps; None for what is published meanwhile."""
         self._returns = returns
         self._readers: deque[Any] = deque()
         self._active = False
@@ -103,6 +108,8 @@ class Subscription(SubscriptionQueue, Generic[T_co]):
                 if self._overflow:
                     self._begin_turn()
             message = self.take()
+            if self.stored is not None:
+                message.attributes["delivery"].taken()
             if message.expires is not None and self.expired(message):
                 continue
             if self._returns is Any:
@@ -110,9 +117,12 @@ class Subscription(SubscriptionQueue, Generic[T_co]):
             try:
                 body = typed_body(message, self._returns)
             except Exception as error:  # also what a check of the application's own raises
-                self.skipped += 1
-                self._services.counters.dropped += 1
-                self._skipped(message, f"returns={getattr(self._returns, '__name__', self._returns)}", misfit(error)[0])
+                what = f"returns={getattr(self._returns, '__name__', self._returns)}"
+                if isinstance(self.stored, DurableSpec):
+                    self.skipped += 1
+                    message.reject(f"it does not fit {what}: {misfit(error)[0]}")
+                else:
+                    self.skip(message, what, misfit(error)[0])
                 continue
             typed = copy.copy(message)  # other subscriptions share the message
             typed.decoded = body
@@ -132,6 +142,12 @@ class Subscription(SubscriptionQueue, Generic[T_co]):
         """
         message: Message[T_co] = await receive(self, timeout)
         return message
+
+    def skip(self, message: Message, what: str, why: str) -> None:
+        """Count and log a publication that does not fit."""
+        self.skipped += 1
+        self._services.counters.dropped += 1
+        self._skipped(message, what, why)
 
     def _arrived(self) -> None:
         if self._readers:

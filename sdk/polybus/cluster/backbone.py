@@ -28,7 +28,7 @@ from .durable.consumers import Consumers
 from .durable.dead_letters import DeadLetters
 from .durable.jetstream import JetStream
 from .durable.publishing import StoredPublishing
-from .durable.readers import DurableReaders
+from .durable.readers import StoreReaders
 from .durable.stores import Stores, stream_members
 from .forwarding import ClientSide, ClusterSide, PeerTarget
 from .handover import ClientHandover
@@ -73,8 +73,8 @@ class Backbone:
     _outages: int = field(default=0, init=False)
     """Number of times that the engine was lost."""
     _queries: Queries = field(init=False)
-    durable: DurableReaders | None = field(default=None, init=False)
-    """The durable handlers of this bus, while it is in the cluster."""
+    durable: StoreReaders | None = field(default=None, init=False)
+    """The readers of stores of this bus, while it is in the cluster."""
     handover: ClientHandover = field(init=False)
     """The part that hands clients over from node to node."""
 
@@ -127,29 +127,29 @@ class Backbone:
         return Connecting(self._parts, connector, adapter, (), None, None, _BACKOFF, wait, backbone=self)
 
     async def _keeping(self, stack: AsyncExitStack, cluster: str) -> None:
-        """Have the engine make the stores, and publish to them.
+        """Have the engine make the stores, publish to them, and read them.
 
         Raises:
-            BusError: As `Stores.prepare`.
+            BusError: As `Stores.prepare` and `StoreReaders.prepare`.
         """
-        if not self._keeps:
-            return
         services, published = self._parts.services, publication_pattern(cluster)
         jetstream = JetStream(self, max(self.options.wait, _ANSWERED))
         stores, publishing = Stores(jetstream), StoredPublishing(services, self)
         for store in self.options.stores:
             await stores.prepare(store, stream_members(store, cluster, published))
             publishing.add(store)
-        publisher = self._parts.pubsub.publisher
-        publisher.store = publishing
-        publisher.routes.clear()
-        stack.callback(setattr, publisher, "store", None)
+        pubsub = self._parts.pubsub
+        if self.options.stores:
+            pubsub.publisher.store = publishing
+            pubsub.publisher.routes.clear()
+            stack.callback(setattr, pubsub.publisher, "store", None)
         replicas = max((store.replicas for store in self.options.stores), default=1)
         letters = DeadLetters(cluster, publishing, stores, replicas)
-        readers = DurableReaders(services, published, Consumers(jetstream), letters, self._parts.links.choose_cluster)
+        readers = StoreReaders(services, published, Consumers(jetstream), letters, self._parts.links.choose_cluster)
         await readers.prepare(self._parts.lookup.subscribers)
-        self.durable = readers
+        self.durable = pubsub.stored = readers
         stack.callback(setattr, self, "durable", None)
+        stack.callback(setattr, pubsub, "stored", None)
 
     @property
     def _keeps(self) -> bool:

@@ -87,6 +87,8 @@ class ToReader:
         ack: Where it says what has become of the publication; empty for a word of the engine.
         attempt: How often it has been given to a reader, this time included.
         number: Of the publication in its store.
+        consumer: Whom the engine gave it to.
+        place: Of this time among all that the consumer was given.
         status: Of a word of the engine; 0 for a publication.
         text: Beside the status.
         left: Publications that were asked for and do not come any more, where a word says so.
@@ -98,6 +100,8 @@ class ToReader:
     ack: str = ""
     attempt: int = 1
     number: int = 0
+    consumer: str = ""
+    place: int = 0
     status: int = 0
     text: str = ""
     left: int | None = None

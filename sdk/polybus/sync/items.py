@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, suppress
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
@@ -11,7 +12,7 @@ from attrs import frozen
 
 from .._util.iteration import receive
 from ..errors import LocalProtocolError
-from ..message import Message
+from ..message import Message, Settlement
 
 if TYPE_CHECKING:
     from .._pubsub.subscription import Subscription
@@ -81,6 +82,26 @@ class BlockingItems(Generic[T]):
         return item
 
 
+@frozen
+class BlockingSettlement:
+    """Settles a stored publication from another thread. Implements `message.Settlement`."""
+
+    _settlement: Settlement
+    _run: Run
+
+    def ack(self) -> None:
+        """Say that it is dealt with."""
+        self._run(called, self._settlement.ack)
+
+    def retry(self, delay: float | None) -> None:
+        """Have it come again."""
+        self._run(called, partial(self._settlement.retry, delay))
+
+    def reject(self, reason: str) -> None:
+        """Make it a dead letter."""
+        self._run(called, partial(self._settlement.reject, reason))
+
+
 class BlockingSubscription(BlockingItems[Message[T]]):
     """A subscription for threads: ``with bus.subscribe("news.*") as news: for message in news: ...``
 
@@ -92,6 +113,20 @@ class BlockingSubscription(BlockingItems[Message[T]]):
 
     def __init__(self, subscription: Subscription[T], run: Run) -> None:
         super().__init__(subscription, run)
+
+    def __next__(self) -> Message[T]:
+        return self._for_threads(super().__next__())
+
+    def receive(self, timeout: float | None = None) -> Message[T]:
+        return self._for_threads(super().receive(timeout))
+
+    receive.__doc__ = BlockingItems.receive.__doc__
+
+    def _for_threads(self, message: Message[T]) -> Message[T]:
+        if self._items.stored is not None:
+            settlement = message.attributes["delivery"]
+            message.attributes["delivery"] = BlockingSettlement(settlement, self._run)
+        return message
 
     def __enter__(self) -> Self:
         self._run(self._items.__aenter__)

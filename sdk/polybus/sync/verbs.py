@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .._bus.dialer import Headers
     from .._bus.recording import Recording
     from .._bus.remote_peer import User
+    from .._handlers.durable import Start
     from .._handlers.subscriber import WhenFull
     from ..backoff import Backoff
     from ..events import BusEvent
@@ -1163,10 +1164,15 @@ class BlockingBus:
         self,
         pattern: Subject[In, Any],
         *,
-        queue: int = ...,
+        queue: int | None = ...,
         when_full: WhenFull = ...,
         local: bool = ...,
         group: str | None = ...,
+        durable: str | None = ...,
+        retry: Retry | None = ...,
+        ack_wait: float | None = ...,
+        start: Start | None = ...,
+        ordered: bool = ...,
     ) -> BlockingSubscription[In]: ...
     @overload
     def subscribe(
@@ -1174,10 +1180,15 @@ class BlockingBus:
         pattern: str | int,
         *,
         returns: type[T],
-        queue: int = ...,
+        queue: int | None = ...,
         when_full: WhenFull = ...,
         local: bool = ...,
         group: str | None = ...,
+        durable: str | None = ...,
+        retry: Retry | None = ...,
+        ack_wait: float | None = ...,
+        start: Start | None = ...,
+        ordered: bool = ...,
     ) -> BlockingSubscription[T]: ...
     @overload
     def subscribe(
@@ -1185,45 +1196,80 @@ class BlockingBus:
         pattern: AnySubject,
         *,
         returns: Any = ...,
-        queue: int = ...,
+        queue: int | None = ...,
         when_full: WhenFull = ...,
         local: bool = ...,
         group: str | None = ...,
+        durable: str | None = ...,
+        retry: Retry | None = ...,
+        ack_wait: float | None = ...,
+        start: Start | None = ...,
+        ordered: bool = ...,
     ) -> BlockingSubscription[Any]: ...
     def subscribe(
         self,
         pattern: AnySubject,
         *,
         returns: Any = Any,
-        queue: int = 1000,
+        queue: int | None = None,
         when_full: WhenFull = "drop_oldest",
         local: bool = True,
         group: str | None = None,
+        durable: str | None = None,
+        retry: Retry | None = None,
+        ack_wait: float | None = None,
+        start: Start | None = None,
+        ordered: bool = False,
     ) -> BlockingSubscription[Any]:
         """Receive publications: ``with bus.subscribe("news.*") as news: for message in news: ...``
 
         Entering returns when the links that are up know of it.
 
+        With ``durable="audit"`` it gives what a `Store` of the cluster keeps, and goes on where it was when it is entered
+        again: each publication to one reader of those that name the same, until `Message.ack`. With ``start=`` alone it reads
+        what is stored and then what comes, in the order of the store, and leaves no trace of that.
+
         Args:
             pattern: ``*`` one token, ``>`` the rest.
             returns: The type that bodies are converted to; those that do not fit are skipped and counted.
-            queue: Publications that wait to be read.
+            queue: Publications that wait to be read: 1000; with ``start=`` alone 64. With `durable` those that this reader has
+                at once, read and not settled ones included: 1, and more is faster.
             when_full: What happens to one more; see `WhenFull`.
             local: Take the bus's own publications too.
             group: Each publication is for one subscription of those that name the same group and pattern; see `on`.
+            durable: As of `on`, with which it shares what is stored where both name the same.
+            retry: With `durable`: how often a publication comes, and after which pauses where `Message.retry` says none.
+            ack_wait: With `durable`, as of `on`.
+            start: As of `on`; alone: where to begin.
+            ordered: With `durable`, as of `on`.
 
         Raises:
             LocalProtocolError: The pattern is not valid; (on entering) the bus does not run, or this thread runs its event
-                loop.
+                loop, or no store keeps
+                that.
             ReservedSubject: It begins with ``_polybus.``.
-            ValueError: The queue, the policy or the group is not possible.
+            ValueError: The queue, the policy or the group is not possible, or an argument goes with `durable` alone, or not
+                with it.
             TypeError: `returns` is no type, or none that a body can be read as.
             Unsupported: (on entering) A bare peer matches exact subjects only, or no link carries such a subject (a number).
             Forbidden: (on entering) The peer refused.
         """
         subscribe: Any = self._bus.subscribe
         return BlockingSubscription(
-            subscribe(pattern, returns=returns, queue=queue, when_full=when_full, local=local, group=group), self._run
+            subscribe(
+                pattern,
+                returns=returns,
+                queue=queue,
+                when_full=when_full,
+                local=local,
+                group=group,
+                durable=durable,
+                retry=retry,
+                ack_wait=ack_wait,
+                start=start,
+                ordered=ordered,
+            ),
+            self._run,
         )
 
     @overload

@@ -1,7 +1,7 @@
 """Streams as a NATS server with JetStream keeps them, for tests: with pull consumers, and the part of the API that a bus uses.
 
 In memory: what is stored lasts as long as the engine. It knows streams with the retentions ``limits`` and ``workqueue``, and
-durable pull consumers that acknowledge each message; no sources, mirrors, or push consumers.
+pull consumers that acknowledge each message, or none; no sources, mirrors, or push consumers.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class _Pull:
 
 @define(eq=False)
 class PullConsumer:
-    """A durable pull consumer."""
+    """A pull consumer."""
 
     stream: Stream
     name: str
@@ -162,6 +162,7 @@ class PullConsumer:
             "stream_name": self.stream.name,
             "name": self.name,
             "config": self.config,
+            "delivered": {"consumer_seq": self._sent, "stream_seq": self._next - 1},
             "num_ack_pending": len(self._given),
             "num_waiting": len(self._pulls),
             "num_pending": pending,
@@ -183,7 +184,8 @@ class PullConsumer:
             pull = self._pulls[0]
             before = self._given.get(message.number, (now, 0))
             times = before[1] + 1
-            self._given[message.number] = now + self.config.get("ack_wait", _WAIT) / _NANOSECONDS, times
+            if self.config.get("ack_policy") != "none":
+                self._given[message.number] = now + self.config.get("ack_wait", _WAIT) / _NANOSECONDS, times
             self._sent += 1
             reply = f"{_ACK}{self.stream.name}.{self.name}.{times}.{message.number}.{self._sent}.{round(now * 1e9)}.0"
             pull.left -= 1
@@ -192,7 +194,8 @@ class PullConsumer:
                 pull.inbox, Operation("PUB", message.subject, reply=reply, payload=message.payload), message.block
             ):
                 pull.left = 0  # who has asked is gone
-                self._given[message.number] = before
+                if times > 1 or message.number in self._given:
+                    self._given[message.number] = before
             if pull.left <= 0:
                 self._pulls.popleft()
 
@@ -428,7 +431,8 @@ class NatsStreams:
         return self._consumer(word).members
 
     def _create_consumer(self, word: str, asked: Any) -> dict[str, Any]:
-        stream, name = self._stream(word, 3), word.split(".")[4]
+        place = 3 if word.startswith("CONSUMER.DURABLE.") else 2
+        stream, name = self._stream(word, place), word.split(".")[place + 1]
         if name not in stream.consumers:
             made = PullConsumer(stream, name, asked["config"], self._hand, _covers)
             made.begin(self._time())
@@ -482,6 +486,7 @@ _ACTS: Final[dict[str, Callable[[NatsStreams, str, Any], dict[str, Any]]]] = {
     "STREAM.MSG.DELETE": NatsStreams._delete_message,
     "CONSUMER.INFO": NatsStreams._consumer_info,
     "CONSUMER.NAMES": NatsStreams._consumers,
+    "CONSUMER.CREATE": NatsStreams._create_consumer,
     "CONSUMER.DURABLE.CREATE": NatsStreams._create_consumer,
     "CONSUMER.DELETE": NatsStreams._delete_consumer,
 }

@@ -485,7 +485,7 @@ def durable_node(engine: Any, name: str, *, pattern: str = "work.>", **options: 
 
 async def test_without_a_store_a_durable_handler_is_one_clear_error(engine: Any, name: str) -> None:
     with pytest.raises(
-        LocalProtocolError, match=r"a durable handler of 'work.>': no store keeps it. Name one in Cluster\(stores="
+        LocalProtocolError, match=r"stored publications of 'work.>': no store keeps it. Name one in Cluster\(stores="
     ):
         async with durable_node(engine, name):
             pass

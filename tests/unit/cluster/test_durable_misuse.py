@@ -65,10 +65,10 @@ async def test_a_durable_handler_is_registered_before_the_bus_is_entered() -> No
         ({"durable": "b", "start": "old"}, ValueError, "start='old': 'all', 'new', a timedelta, or the number"),
         ({"durable": "b", "start": 0}, ValueError, "start=0: at least 1"),
         ({"durable": "b", "start": timedelta()}, ValueError, "longer than no time"),
-        ({"retry": Retry()}, ValueError, "is of durable handlers: say durable='billing', too"),
-        ({"ack_wait": 5}, ValueError, "ack_wait=5 is of durable handlers"),
-        ({"start": "new"}, ValueError, "start='new' is of durable handlers"),
-        ({"ordered": True}, ValueError, "ordered=True is of durable handlers"),
+        ({"retry": Retry()}, ValueError, "goes with durable= alone: say durable='billing', too"),
+        ({"ack_wait": 5}, ValueError, "ack_wait=5 goes with durable= alone"),
+        ({"start": "new"}, ValueError, "start='new' goes with durable= alone"),
+        ({"ordered": True}, ValueError, "ordered=True goes with durable= alone"),
     ],
 )
 def test_what_a_durable_handler_cannot_be_is_said_where_it_is_registered(

@@ -1,25 +1,31 @@
-"""Consumers: what the engine remembers of how far a durable handler is."""
+"""Consumers: what the engine remembers of how far a reader of a store is."""
 
 from __future__ import annotations
 
 import datetime
 import logging
+import math
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from attrs import define
+from attrs import define, field
 
+from ..._util.sources import sources
 from ..._validation import shown
-from ...errors import LocalProtocolError
-from .jetstream import NANOSECONDS, JetStream, JetStreamError, config_of
+from ...errors import BusError, LocalProtocolError
+from .jetstream import NANOSECONDS, JetStream, JetStreamError, config_of, count_of
 
 if TYPE_CHECKING:
-    from ..._handlers.durable import DurableSpec, Start
+    from ..._handlers.durable import DurableSpec, ReplaySpec, Start
+    from ...plugins import ToReader
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
 _NOT_FOUND: Final = 10014
 _MOST: Final = 20_000
 """Publications that all workers of a durable handler may be given at once."""
+_IDLE: Final = 60.0
+"""Seconds for which the engine keeps a consumer that nobody asks and that only reads."""
 
 
 @define(eq=False)
@@ -28,10 +34,11 @@ class Consumers:
 
     _jetstream: JetStream
 
-    async def prepare(self, spec: DurableSpec, subject: str, pattern: str | int) -> str:
-        """Make the consumer of a durable handler where there is none; gives the name of the stream.
+    async def durable(self, spec: DurableSpec, subject: str, pattern: str | int) -> str:
+        """Make the consumer of a durable name where there is none; gives the name of the stream.
 
         Args:
+            spec: The durable handler or subscription.
             subject: The subject on the wire of what it handles.
             pattern: The same as the bus has it.
 
@@ -46,9 +53,7 @@ class Consumers:
             if there is None:
                 there = await self._make(stream, spec, wanted)
         except JetStreamError as error:
-            raise LocalProtocolError(
-                f"durable={spec.name!r} of {pattern!r} cannot be made: the NATS server says: {error.text}"
-            ) from None
+            raise _not_made(f"durable={spec.name!r}", pattern, error) from None
         for member, argument in _ARGUMENTS.items():
             if there.get(member) != wanted[member]:
                 raise LocalProtocolError(
@@ -58,6 +63,37 @@ class Consumers:
                 )
         return stream
 
+    async def replay(self, name: str, start: Start, subject: str, pattern: str | int) -> tuple[str, int]:
+        """Make a consumer that only reads, and that the engine forgets when nobody asks it.
+
+        Gives the name of the stream, and the number of the last publication there that it does not read.
+
+        Raises:
+            BusError: As `durable`.
+        """
+        config = {
+            "name": name,
+            "ack_policy": "none",
+            "filter_subject": subject,
+            "inactive_threshold": round(_IDLE * NANOSECONDS),
+            "max_waiting": _MOST,
+            "mem_storage": True,
+            "num_replicas": 1,
+            **_beginning(start),
+        }
+        try:
+            stream = await self._stream_of(subject, pattern)
+            members = {"stream_name": stream, "config": config}
+            made = await self._jetstream.ask(f"CONSUMER.CREATE.{stream}.{name}.{subject}", members)
+        except JetStreamError as error:
+            raise _not_made(f"a subscription with start={shown(start)}", pattern, error) from None
+        return stream, count_of(made.get("delivered"), "stream_seq")
+
+    async def remove(self, stream: str, name: str) -> None:
+        """Remove a consumer, as far as that can be: the engine forgets it by itself, too."""
+        with suppress(JetStreamError, BusError):
+            await self._jetstream.ask(f"CONSUMER.DELETE.{stream}.{name}")
+
     async def _stream_of(self, subject: str, pattern: str | int) -> str:
         answer = await self._jetstream.ask("STREAM.NAMES", {"subject": subject})
         names = answer.get("streams")
@@ -65,7 +101,7 @@ class Consumers:
         if len(found) != 1:
             kept = f"several stores keep parts of it ({', '.join(found)[:200]})" if found else "no store keeps it"
             raise LocalProtocolError(
-                f"a durable handler of {pattern!r}: {kept}. Name one in Cluster(stores=[Store('orders', {pattern!r})])"
+                f"stored publications of {pattern!r}: {kept}. Name one in Cluster(stores=[Store('orders', {pattern!r})])"
             )
         return found[0]
 
@@ -88,6 +124,89 @@ class Consumers:
             return there
         logger.info("the durable handler %s of the store %s is new", spec.name, stream)
         return made
+
+
+@define(eq=False)
+class DurableConsumer:
+    """The consumer that all workers of one durable name have. Implements `reader.Consumer`."""
+
+    _consumers: Consumers
+    _spec: DurableSpec
+    _subject: str
+    """On the wire."""
+    _pattern: str | int
+    stream: str = field(default="", init=False)
+
+    @property
+    def name(self) -> str:
+        return self._spec.name
+
+    @property
+    def title(self) -> str:
+        return f"the durable handler {self._spec.name}"
+
+    @property
+    def ack_wait(self) -> float:
+        return self._spec.ack_wait
+
+    async def prepare(self) -> None:
+        self.stream = await self._consumers.durable(self._spec, self._subject, self._pattern)
+
+    def accepts(self, to: ToReader) -> bool:
+        return True
+
+    async def remove(self) -> None:
+        """Leave it: it goes on where it was."""
+
+
+@define(eq=False)
+class ReplayConsumer:
+    """A consumer that reads what is stored, in its order, and is made anew where something is missing.
+
+    Implements `reader.Consumer`. Its publications are numbered by the engine from 1: one that does not follow the one before
+    shows that something was lost on the way, with a connection or a server.
+    """
+
+    _consumers: Consumers
+    _spec: ReplaySpec
+    _subject: str
+    _pattern: str | int
+    name: str = field(default="", init=False)
+    stream: str = field(default="", init=False)
+    _last: int = field(default=0, init=False)
+    """The number in the store of the last one that came, or that is not read."""
+    _place: int = field(default=0, init=False)
+
+    @property
+    def title(self) -> str:
+        return f"the subscription to {self._pattern!r} with start="
+
+    @property
+    def ack_wait(self) -> float:
+        return math.inf
+
+    async def prepare(self) -> None:
+        if self.name:
+            await self.remove()
+        name = f"replay-{sources.get().urandom(8).hex()}"
+        start = self._last + 1 if self._last else self._spec.start
+        self.stream, before = await self._consumers.replay(name, start, self._subject, self._pattern)
+        self.name, self._place, self._last = name, 0, max(self._last, before)
+
+    def accepts(self, to: ToReader) -> bool | None:
+        if to.consumer != self.name:
+            return False  # of the one before
+        if to.place != self._place + 1:
+            return None
+        self._place, self._last = to.place, to.number
+        return True
+
+    async def remove(self) -> None:
+        await self._consumers.remove(self.stream, self.name)
+
+
+def _not_made(what: str, pattern: str | int, error: JetStreamError) -> LocalProtocolError:
+    return LocalProtocolError(f"{what} of {pattern!r} cannot be made: the NATS server says: {error.text}")
 
 
 def _members(spec: DurableSpec, subject: str) -> dict[str, Any]:

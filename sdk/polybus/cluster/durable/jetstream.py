@@ -60,6 +60,12 @@ def config_of(answer: dict[str, Any]) -> dict[str, Any]:
     return config if isinstance(config, dict) else {}
 
 
+def count_of(members: Any, name: str) -> int:
+    """A number among the members of an answer; 0 where there is none."""
+    value = members.get(name) if isinstance(members, dict) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+
+
 def read_answer(answer: Any) -> dict[str, Any]:
     """Take the members of an answer.
 

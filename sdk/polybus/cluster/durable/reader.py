@@ -1,79 +1,127 @@
-"""A durable handler in one process: pulls stored publications, runs the handler, and says what has become of each."""
+"""A reader of a store in one process: pulls publications, hands them on, and tells the engine what has become of each."""
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 from collections import deque
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import anyio
 from attrs import define, field
 
-from ..._handlers.arguments import Misfit
 from ..._util.log_fields import log_fields
 from ...body import OCTETS
-from ...errors import BusError, Code
+from ...errors import BusError
 from ...message import Kind, Message
 from ...plugins import ToEngine, ToReader
-from .dead_letters import Death
+from .delivery import Delivery, Fate
 from .jetstream import NANOSECONDS
 from .pull import EXPIRES, HEARTBEAT, Pull
 
 if TYPE_CHECKING:
-    from ..._core.executor import HandlerExecutor
     from ..._core.services import Services
-    from ..._handlers.durable import DurableSpec
-    from ..._handlers.handler import Handler
     from ..._peer.peer import Peer
-    from .consumers import Consumers
-    from .dead_letters import DeadLetters
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
 _SHARE: Final = 3
-"""A part of `ack_wait` after which the engine is told that a handler still runs."""
-_AGAIN: Final = 5.0
-"""Seconds after which a publication comes again whose dead letter could not be stored."""
+"""A part of `ack_wait` after which the engine is told that a publication is still worked on."""
 _MESSAGE_ID: Final = "Nats-Msg-Id"
 _BEAT, _REQUEST_OVER = 100, (404, 408)
 
 
-@define(eq=False)
-class DurableReader:
-    """One durable handler in this process."""
-
-    _services: Services
-    handler: Handler
-    spec: DurableSpec
-    number: int
-    """Of this reader among those of the bus."""
-    subject: str
-    """The subject on the wire of what it handles."""
-    _consumers: Consumers
-    _dead_letters: DeadLetters
-    pull: Pull
-    stream: str = field(default="", init=False)
-    """The name of the stream, once the consumer is found."""
-    _peer: Peer | None = field(default=None, init=False)
-    _waiting: deque[_Delivery] = field(factory=deque, init=False)
-    """Publications beyond the places: of what was asked for twice."""
-    _running: dict[_Delivery, float] = field(factory=dict, init=False)
-    """Publications that are being handled, with the time at which the engine is told so again."""
-    _changed: anyio.Event = field(factory=anyio.Event, init=False)
-    _stopping: bool = field(default=False, init=False)
+class Taker(Protocol):
+    """Takes the publications of a reader: `handling.HandlerTaker`, `iteration.SubscriptionTaker`."""
 
     @property
-    def executor(self) -> HandlerExecutor:
-        """The part that runs handlers."""
-        return self._services.executor
+    def full(self) -> bool:
+        """True while there is no room for one more, whatever places are free."""
+        ...
+
+    @property
+    def fate(self) -> Fate | None:
+        """The part that decides how often publications come; None where nothing is acknowledged."""
+        ...
+
+    def take(self, delivery: Delivery) -> None:
+        """Take one publication."""
+
+    def stop(self) -> None:
+        """Take note that nothing more comes."""
+
+
+class Consumer(Protocol):
+    """Tells the engine's part of a reader: `consumers.DurableConsumer`, `consumers.ReplayConsumer`."""
+
+    @property
+    def name(self) -> str:
+        """The name that the engine knows."""
+        ...
+
+    @property
+    def stream(self) -> str:
+        """The stream that it reads."""
+        ...
+
+    @property
+    def title(self) -> str:
+        """The whole, for people."""
+        ...
+
+    @property
+    def ack_wait(self) -> float:
+        """Seconds after which a publication comes again of which nothing is heard; infinite for never."""
+        ...
+
+    async def prepare(self) -> None:
+        """Find it, or make it."""
+
+    def accepts(self, to: ToReader) -> bool | None:
+        """Tell whether a publication is to be handed on; None where one before it is missing, and all are asked for anew."""
+        ...
+
+    async def remove(self) -> None:
+        """Remove it, where nobody needs it any more."""
+
+
+@define(eq=False)
+class StoreReader:
+    """One reader of a store in this process."""
+
+    _services: Services
+    number: int
+    """Of this reader among those of the bus."""
+    _consumer: Consumer
+    _taker: Taker
+    _pull: Pull
+    _peer: Peer | None = field(default=None, init=False)
+    _waiting: deque[Delivery] = field(factory=deque, init=False)
+    """Publications beyond the places or the room: what was asked for twice, or is large."""
+    _running: dict[Delivery, float] = field(factory=dict, init=False)
+    """Publications that are being worked on, with the time at which the engine is told so again."""
+    _changed: anyio.Event = field(factory=anyio.Event, init=False)
+    _stopping: bool = field(default=False, init=False)
+    _runs: bool = field(default=False, init=False)
+    _found: bool = field(default=False, init=False)
+    """True where the consumer was found on this connection, and is not looked for once more."""
 
     @property
     def busy(self) -> bool:
-        """True while publications are being handled."""
+        """True while publications are being worked on."""
         return bool(self._running or self._waiting)
+
+    def check_here(self) -> None:
+        """
+        Raises:
+            LocalProtocolError: The caller runs in another event loop, or in a thread without one.
+        """
+        self._services.running.check_here()
+
+    def spawn(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
+        """Run a coroutine function as a task of the bus."""
+        self._services.running.spawn(function, *args)
 
     # -- the life of the reader ------------------------------------------------------------------------------------------
 
@@ -83,20 +131,27 @@ class DurableReader:
         Raises:
             BusError: As `Consumers.prepare`.
         """
-        self.stream = await self._consumers.prepare(self.spec, self.subject, self.handler.subject)
+        await self._consumer.prepare()
+        self._found = True
 
     async def run(self) -> None:
-        """Pull, until the bus is left."""
+        """Pull, until the bus is left, or this is stopped and nothing is worked on any more."""
+        try:
+            await self._pull_on()
+        finally:
+            self._runs = False
+
+    async def _pull_on(self) -> None:
         runtime = self._services.running
-        while True:
+        while not (self._stopping and not self.busy):
             self._changed = anyio.Event()
             now = runtime.time()
-            self.pull.tick(now)
-            if self.pull.looks(now):
+            self._pull.tick(now)
+            if self._pull.looks(now):
                 await self._look()
             self._work_on(now)
             self._ask(now)
-            due = min(self.pull.due, min(self._running.values(), default=math.inf))
+            due = min(self._pull.due, min(self._running.values(), default=math.inf))
             with anyio.move_on_after(None if due == math.inf else max(due - runtime.time(), 0)):
                 await self._changed.wait()
 
@@ -105,40 +160,69 @@ class DurableReader:
         try:
             await self.prepare()
         except BusError as error:
-            text = "the durable handler %s waits for its store: %s"
-            fields = log_fields(handler=self.handler.name)
-            self._services.running.warnings.warn(logger, text, self.spec.name, error, about=self, lines=1, extra=fields)
-            self.pull.refused(self._services.running.time())
+            text = "%s waits for its store: %s"
+            fields = log_fields(handler=self._consumer.title)
+            warnings = self._services.running.warnings
+            warnings.warn(logger, text, self._consumer.title, error, about=self, lines=1, extra=fields)
+            self._pull.refused(self._services.running.time())
         else:
-            self.pull.found()
+            self._pull.found()
 
     def up(self, peer: Peer) -> None:
-        """Begin, or begin anew on another connection."""
+        """Begin anew on another connection."""
+        if self._stopping or not self._runs:
+            return
         self._peer = peer
         peer.link.answer(Message(Kind.SUBSCRIBE, attributes={"reader": self.number}), peer)
-        self.pull.up(self._services.running.time())
+        self._pull.up(self._services.running.time())
         self._changed.set()
 
     def begin(self, peer: Peer) -> None:
         """Begin to pull."""
         self._stopping = False
+        if not self._runs:
+            self._runs = True
+            self.spawn(self.run)
         self.up(peer)
+        if self._found:
+            self._pull.found()
 
     def down(self) -> None:
         """Wait: the link to the engine is down. What was given to this worker and has not begun comes again."""
-        self.pull.down()
+        self._found = False
+        self._pull.down()
         self._waiting.clear()
 
     def withdraw(self) -> None:
         """Ask for nothing more. What has come or is on its way is handled: to give it back would be an attempt, too."""
         self._stopping = True
-        self.pull.stop()
+        self._pull.stop()
+        self._changed.set()
         peer = self._peer
         if peer is not None and not peer.gone:
             peer.link.answer(Message(Kind.UNSUBSCRIBE, attributes={"reader": self.number}), peer)
+        self._taker.stop()
+
+    def leave(self) -> None:
+        """Ask for nothing more, and give back what has come, but what is being buried."""
+        self.withdraw()
+        waiting, self._waiting = self._waiting, deque()
+        for delivery in [*waiting, *self._running]:
+            delivery.give_back()
+        self.spawn(self._consumer.remove)
+
+    def go_on(self) -> None:
+        """Take in what has waited for room."""
+        now = self._services.running.time()
+        while self._waiting and self._has_room:
+            self._begin(self._waiting.popleft(), now)
+
+    @property
+    def _has_room(self) -> bool:
+        return len(self._running) < self._pull.places and not self._taker.full
 
     def _ask(self, now: float) -> None:
-        more = self.pull.ask(len(self._running) + len(self._waiting), now)
+        more = self._pull.ask(len(self._running) + len(self._waiting), now)
         peer = self._peer
         if more and peer is not None:
             members = {
@@ -148,7 +232,7 @@ class DurableReader:
             }
             asked = Message(
                 Kind.NOTIFY,
-                f"$JS.API.CONSUMER.MSG.NEXT.{self.stream}.{self.spec.name}",
+                f"$JS.API.CONSUMER.MSG.NEXT.{self._consumer.stream}.{self._consumer.name}",
                 attributes={"to": ToEngine(), "reader": self.number},
             )
             asked.decoded = members
@@ -162,137 +246,65 @@ class DurableReader:
         if to.status:
             self._told(to, now)
             return
-        self.pull.came(now)
-        delivery = _Delivery(self, message, to)
+        accepted = self._consumer.accepts(to)
+        if not accepted:
+            if accepted is None:
+                self._pull.refused(now)
+                self._changed.set()
+            return
+        self._pull.came(now)
+        fate = self._taker.fate
+        delivery = Delivery(self, fate, message, to, self._consumer.stream)
         message.attributes["attempt"] = to.attempt
-        message.id = (message.headers or {}).get(_MESSAGE_ID) or f"{self.stream}.{to.number}"
-        if to.only is not None and to.only != self.spec.name:  # it was dealt with here when it came first
-            self._say(delivery, "+ACK")
-            self._ask(now)
-        elif len(self._running) < self.pull.places:
+        message.id = (message.headers or {}).get(_MESSAGE_ID) or f"{self._consumer.stream}.{to.number}"
+        if fate is not None and to.only is not None and to.only != fate.spec.name:  # it was dealt with here when it came first
+            delivery.done()
+        elif self._has_room:
             self._begin(delivery, now)
-        elif len(self._waiting) < self.pull.places:
+        elif len(self._waiting) < self._pull.places:
             self._waiting.append(delivery)
         else:
-            self._say(delivery, "-NAK")
+            delivery.give_back()
 
     def _told(self, to: ToReader, now: float) -> None:
         if to.status == _BEAT:
-            self.pull.beat(now)
+            self._pull.beat(now)
         elif to.status in _REQUEST_OVER:
-            self.pull.expired(to.left, now)
+            self._pull.expired(to.left, now)
             self._changed.set()
         else:
-            self.pull.refused(now)
+            self._pull.refused(now)
             self._changed.set()
 
-    def _begin(self, delivery: _Delivery, now: float) -> None:
-        self._running[delivery] = now + self.spec.ack_wait / _SHARE
+    def _begin(self, delivery: Delivery, now: float) -> None:
+        self._running[delivery] = now + self._consumer.ack_wait / _SHARE
         if len(self._running) == 1:
             self._changed.set()  # or nobody looks when its time has come
-        self._services.running.workers.submit(delivery)
+        self._taker.take(delivery)
 
     def _work_on(self, now: float) -> None:
-        """Tell the engine of handlers that run for long: otherwise it gives what they have to others."""
+        """Tell the engine what is worked on for long: otherwise it gives it to others."""
         for delivery, when in self._running.items():
             if when <= now:
-                self._say(delivery, "+WPI")
-                self._running[delivery] = now + self.spec.ack_wait / _SHARE
+                say(self._peer, delivery.to, "+WPI")
+                self._running[delivery] = now + self._consumer.ack_wait / _SHARE
 
-    def ended(self, delivery: _Delivery, word: str) -> None:
+    def ended(self, delivery: Delivery, word: str) -> None:
         """Say what has become of a publication, and take the next."""
-        self._say(delivery, word)
-        self._running.pop(delivery, None)
-        now = self._services.running.time()
-        if self._waiting:
-            self._begin(self._waiting.popleft(), now)
-        elif not self._stopping:
-            self._ask(now)
+        if self._taker.fate is not None:
+            say(self._peer, delivery.to, word)
+        if self._running.pop(delivery, None) is None and delivery in self._waiting:
+            self._waiting.remove(delivery)
+        self.go_on()
+        if self._stopping:
+            self._changed.set()
+        else:
+            self._ask(self._services.running.time())
         self._services.signal()
 
-    def _say(self, delivery: _Delivery, word: str) -> None:
-        peer = self._peer
-        if peer is not None and not peer.gone:
-            said = Message(Kind.NOTIFY, delivery.to.ack, None, word.encode(), OCTETS, attributes={"to": ToEngine()})
-            peer.link.answer(said, peer)
 
-    # -- one publication -------------------------------------------------------------------------------------------------
-
-    async def handle(self, delivery: _Delivery) -> str:
-        """Run the handler for a publication; gives what the engine is told."""
-        attempts, message = self.spec.retry.attempts, delivery.message
-        if delivery.to.fault:
-            return await self._die(delivery, delivery.to.attempt, f"it cannot be read: {delivery.to.fault}", "")
-        if delivery.to.attempt > attempts:
-            return await self._die(delivery, attempts, "no worker that had it came to an end with it", "")
-        try:
-            await self._services.executor.run(self.handler, message, None)
-        except Misfit as error:
-            self._services.counters.failed += 1
-            return await self._die(delivery, delivery.to.attempt, f"it does not fit {self.handler.name}: {error.text}", "")
-        except BaseException as error:
-            execution, scope = self._services.executor, delivery.scope
-            if execution.is_own_cancellation(error, scope) or execution.must_propagate(error, scope):
-                raise
-            error_id = execution.publication_failed(message, error)
-            if delivery.to.attempt >= attempts:
-                return await self._die(delivery, attempts, f"{self.handler.name} failed: {type(error).__name__}", error_id)
-            pause = self.spec.retry.pause(delivery.to.attempt)
-            return f"-NAK {json.dumps({'delay': round(pause * NANOSECONDS)})}"
-        return "+ACK"
-
-    async def _die(self, delivery: _Delivery, attempts: int, reason: str, error_id: str) -> str:
-        """Keep a dead letter, and have its publication come no more; where that cannot be, have it come again."""
-        message, services = delivery.message, self._services
-        death = Death(attempts, reason, error_id, self.stream, delivery.to.number)
-        text = "%.200r of the durable handler %s is a dead letter after %d attempts: %.300s"
-        fields = log_fields(message=message, handler=self.handler.name)
-        try:
-            await self._dead_letters.keep(message, self.spec.name, death, services.running.time())
-        except BusError as error:
-            said = f"{reason}; it cannot be stored, and comes again: {error}"
-            logger.error(text, message.subject, self.spec.name, attempts, said, extra=fields)
-            return f"-NAK {json.dumps({'delay': round(_AGAIN * NANOSECONDS)})}"
-        logger.error(text, message.subject, self.spec.name, attempts, reason, extra=fields)
-        services.dead_letter(message.peer, message, Code.ABORTED, f"durable {self.spec.name}: {reason}")
-        return "+TERM"
-
-
-class _Delivery:
-    """A worker's job: one stored publication."""
-
-    __slots__ = ("message", "reader", "scope", "to", "waited")
-    ended = False
-    run_plain = None
-
-    def __init__(self, reader: DurableReader, message: Message, to: ToReader) -> None:
-        self.reader: DurableReader = reader
-        self.message: Message = message
-        self.to: ToReader = to
-        self.scope: anyio.CancelScope | None = None
-        self.waited: int = 0
-
-    @property
-    def function(self) -> str:
-        return f"the handler {self.reader.handler.name} of {self.reader.handler.subject!r}"
-
-    @property
-    def party(self) -> tuple[object, object]:
-        return self.reader, self.reader
-
-    def run(self) -> Coroutine[Any, Any, None]:
-        return self._run()
-
-    async def _run(self) -> None:
-        word = "-NAK"  # where it is cut: another worker has it at once
-        reader = self.reader
-        execution = reader.executor
-        try:
-            word = await reader.handle(self)
-        except BaseException as error:
-            if not execution.is_own_cancellation(error, self.scope):
-                execution.publication_failed(self.message, error)
-            if execution.must_propagate(error, self.scope):
-                raise
-        finally:
-            reader.ended(self, word)
+def say(peer: Peer | None, to: ToReader, word: str) -> None:
+    """Tell the engine what has become of a publication; nothing while it is not there."""
+    if peer is not None and not peer.gone:
+        said = Message(Kind.NOTIFY, to.ack, None, word.encode(), OCTETS, attributes={"to": ToEngine()})
+        peer.link.answer(said, peer)

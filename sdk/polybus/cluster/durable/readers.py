@@ -1,19 +1,26 @@
-"""The durable handlers of a bus."""
+"""The readers of stores of a bus."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
+from ..._handlers.durable import DurableSpec, ReplaySpec
+from .consumers import DurableConsumer, ReplayConsumer
+from .delivery import GIVEN_BACK, Fate
+from .handling import HandlerTaker
+from .iteration import SubscriptionTaker
 from .pull import Pull
-from .reader import DurableReader
+from .reader import Consumer, StoreReader, Taker, say
 
 if TYPE_CHECKING:
     from ..._core.services import Services
     from ..._handlers.subscriber import SubscriberSpec
     from ..._peer.peer import Peer
+    from ..._pubsub.subscription import Subscription
     from ...message import Message
     from ...plugins import ToReader
     from .consumers import Consumers
@@ -21,16 +28,23 @@ if TYPE_CHECKING:
 
 
 @define(eq=False)
-class DurableReaders:
-    """The durable handlers of a bus while it is entered. Implements `_bus.cluster.DurablePort`."""
+class StoreReaders:
+    """The readers of stores of a bus while it is entered.
+
+    Implements `_bus.cluster.DurablePort` and `_pubsub.ports.StoredPort`.
+    """
 
     _services: Services
     _published: Callable[[str | int], str]
     _consumers: Consumers
     _dead_letters: DeadLetters
     _cluster: Callable[[], Peer]
-    _readers: dict[int, DurableReader] = field(factory=dict, init=False)
-    _begun: bool = field(default=False, init=False)
+    _readers: dict[int, StoreReader] = field(factory=dict, init=False)
+    _handlers: list[StoreReader] = field(factory=list, init=False)
+    _of_subscriptions: dict[Subscription[Any], int] = field(factory=dict, init=False)
+    _numbers: Iterator[int] = field(factory=lambda: itertools.count(1), init=False)
+    _can_bury: bool = field(default=False, init=False)
+    """True once the store of dead letters is there."""
 
     @property
     def busy(self) -> bool:
@@ -44,29 +58,57 @@ class DurableReaders:
             BusError: One cannot be made, or the store of dead letters.
         """
         for spec in specs:
-            if spec.durable is None:
-                continue
-            if not self._readers:
-                await self._dead_letters.prepare()
-            number = len(self._readers) + 1
-            published, pull = self._published(spec.handler.subject), Pull(spec.concurrency)
-            reader = DurableReader(
-                self._services, spec.handler, spec.durable, number, published, self._consumers, self._dead_letters, pull
-            )
-            await reader.prepare()
-            self._readers[number] = reader
+            if spec.durable is not None:
+                handler = spec.handler
+                fate = await self._fate(spec.durable, handler.name)
+                taker, pattern = HandlerTaker(self._services, handler, fate), handler.subject
+                consumer = DurableConsumer(self._consumers, spec.durable, self._published(pattern), pattern)
+                self._handlers.append(await self._add(consumer, taker, spec.concurrency))
+
+    async def subscribe(self, subscription: Subscription[Any], spec: DurableSpec | ReplaySpec) -> None:
+        """Hand what is stored to a subscription, until `unsubscribe`.
+
+        Raises:
+            BusError: As `Consumers.durable` and `Consumers.replay`.
+        """
+        pattern, subject = subscription.pattern, self._published(subscription.pattern)
+        if isinstance(spec, DurableSpec):
+            fate = await self._fate(spec, f"durable {spec.name}")
+            taker = SubscriptionTaker(self._services, subscription, fate)
+            reader = await self._add(DurableConsumer(self._consumers, spec, subject, pattern), taker, subscription.queue)
+        else:
+            taker = SubscriptionTaker(self._services, subscription, None)
+            reader = await self._add(ReplayConsumer(self._consumers, spec, subject, pattern), taker, subscription.queue)
+        self._of_subscriptions[subscription] = reader.number
+        reader.begin(self._cluster())
+
+    def unsubscribe(self, subscription: Subscription[Any]) -> None:
+        """Hand nothing more to a subscription; one that is not in is ignored."""
+        number = self._of_subscriptions.pop(subscription, None)
+        reader = None if number is None else self._readers.pop(number)
+        if reader is not None:
+            reader.leave()
+
+    async def _fate(self, spec: DurableSpec, name: str) -> Fate:
+        if not self._can_bury:
+            await self._dead_letters.prepare()
+            self._can_bury = True
+        return Fate(self._services, spec, name, self._dead_letters)
+
+    async def _add(self, consumer: Consumer, taker: Taker, places: int) -> StoreReader:
+        reader = StoreReader(self._services, next(self._numbers), consumer, taker, Pull(places))
+        await reader.prepare()
+        self._readers[reader.number] = reader
+        return reader
 
     def begin(self) -> None:
-        """Begin to take what is stored, now that the bus is ready."""
-        for reader in self._readers.values():
+        """Begin to handle what is stored, now that the bus is ready."""
+        for reader in self._handlers:
             reader.begin(self._cluster())
-            if not self._begun:
-                self._services.running.spawn(reader.run)
-        self._begun = True
 
     def up(self) -> None:
         """Go on: the link to the engine is back."""
-        if self._begun and not self._services.leaving:
+        if not self._services.leaving:
             for reader in self._readers.values():
                 reader.up(self._cluster())
 
@@ -81,7 +123,9 @@ class DurableReaders:
             reader.withdraw()
 
     def receive(self, message: Message, to: ToReader) -> None:
-        """Take what has come for one of them."""
+        """Take what has come for one of them; what was on its way to one that is gone is given back."""
         reader = self._readers.get(to.reader)
         if reader is not None:
             reader.receive(message, to)
+        elif to.ack:
+            say(self._cluster(), to, GIVEN_BACK)

@@ -10,7 +10,7 @@ from polybus.limits import Limits
 from polybus.message import Kind, Message
 from polybus.plugins import Refused, ToAll, ToEngine, ToReader, ToStore
 from polybus.protocols.nats import Nats
-from polybus.protocols.nats.cluster.subjects import read_ack
+from polybus.protocols.nats.cluster.subjects import AckSubject, read_ack
 
 INFO = b'INFO {"server_id":"x","version":"2.10.25","headers":true,"max_payload":1048576,"proto":1}\r\n'
 
@@ -97,7 +97,7 @@ def test_a_reader_subscribes_asks_and_is_given_stored_publications() -> None:
     made.receive(f"MSG shop.p.orders.x {sid} $JS.ACK.s.c.2.41.7.1.0 1\r\n5\r\n".encode(), 0.0)
     [message] = made.events()
     assert (message.kind, message.subject, message.body) == (Kind.PUBLISH, "orders.x", 5)
-    assert message.peer == ToReader(3, "$JS.ACK.s.c.2.41.7.1.0", 2, 41)
+    assert message.peer == ToReader(3, "$JS.ACK.s.c.2.41.7.1.0", 2, 41, "c", 7)
     block = b"NATS/1.0\r\nPolybus-Only: billing\r\n\r\n"
     size = f"{len(block)} {len(block) + 1}"
     made.receive(f"HMSG shop.p.orders.x {sid} $JS.ACK.s.c.1.42.8.1.0 {size}\r\n".encode() + block + b"5\r\n", 0.0)
@@ -178,13 +178,15 @@ def test_a_node_leaves_out_its_own_and_what_is_stored_again_for_one_handler() ->
 @pytest.mark.parametrize(
     ("reply", "expected"),
     [
-        ("$JS.ACK.s.c.1.2.3.4.5", (1, 2)),
-        ("$JS.ACK.domain.hash.s.c.3.4.5.6.7", (3, 4)),
-        ("$JS.ACK._.hash.s.c.3.4.5.6.7.random", (3, 4)),
+        ("$JS.ACK.s.c.1.2.3.4.5", ("c", 1, 2, 3)),
+        ("$JS.ACK.domain.hash.s.c.3.4.5.6.7", ("c", 3, 4, 5)),
+        ("$JS.ACK._.hash.s.c.3.4.5.6.7.random", ("c", 3, 4, 5)),
     ],
 )
-def test_attempt_and_number_are_read_from_where_it_is_acknowledged(reply: str, expected: tuple[int, int]) -> None:
-    assert read_ack(reply) == expected
+def test_whom_it_was_given_to_and_how_often_are_read_from_where_it_is_acknowledged(
+    reply: str, expected: tuple[str, int, int, int]
+) -> None:
+    assert read_ack(reply) == AckSubject(reply, *expected)
 
 
 @pytest.mark.parametrize(

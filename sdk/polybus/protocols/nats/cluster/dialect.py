@@ -252,20 +252,17 @@ class ClusterDialect:
             told = ToReader(subscription.name, status=headers.status, text=headers.text, left=pending)
             self._connection.events.append(Message(Kind.CONTROL, peer=told))
             return
-        attempt, number = read_ack(reply)
-        assert reply is not None
-        to = ToReader(subscription.name, reply, attempt, number, only=None if headers is None else headers.only)
+        to = _given(subscription, reply, only=None if headers is None else headers.only)
         message = self._message(_PUBLISH, self._subjects.named[subject], None, headers, payload, None, to)
         self._connection.events.append(message)
 
     def _unreadable(self, subscription: NatsSubscription, subject: str, reply: str | None, error: RemoteProtocolError) -> None:
         """Give a reader what cannot be read: it would come again for ever."""
         try:
-            attempt, number = read_ack(reply)
+            to = _given(subscription, reply, fault=error.text)
             named = self._subjects.named[subject]
         except RemoteProtocolError:  # nobody knows what it was
             return
-        to = ToReader(subscription.name, reply or "", attempt, number, fault=error.text)
         self._connection.events.append(Message(_PUBLISH, named, peer=to))
 
     def _asked_of_handlers(
@@ -811,6 +808,12 @@ def _unsubscribing(connection: NatsConnection) -> Callable[..., None]:
 
 def _fact(value: Any) -> str | None:
     return value[:_LONGEST_FACT] if isinstance(value, str) else None
+
+
+def _given(subscription: NatsSubscription, reply: str | None, *, only: str | None = None, fault: str = "") -> ToReader:
+    """Make the address of a stored publication. May raise `RemoteProtocolError`: nobody has given it."""
+    ack = read_ack(reply)
+    return ToReader(subscription.name, ack.subject, ack.attempt, ack.number, ack.consumer, ack.place, only=only, fault=fault)
 
 
 def _is_number(text: str) -> bool:

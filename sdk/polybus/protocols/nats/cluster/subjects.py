@@ -24,7 +24,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeGuard
 from urllib.parse import quote, unquote
 
-from attrs import define, field
+from attrs import define, field, frozen
 
 from ...._util.memo import Memo
 from ....errors import LocalProtocolError, RemoteProtocolError
@@ -38,6 +38,8 @@ _BESIDE: Final = 256
 """Bytes of a line beside its subject: where an answer is wanted, and two lengths. Servers cut who sends a longer line."""
 _READABLE: Final = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) != "%")
 _IN_A_TOKEN: Final = "".join(character for character in _READABLE if character not in ".*>")
+_DIGITS: Final = 20
+"""Digits of a number of JetStream, which is one of 64 bits."""
 _NUMBER: Final = "%i"
 _URI: Final = "%u"
 _EMPTY: Final = "%0"
@@ -195,20 +197,40 @@ class ClusterSubjects:
         return f"{self.cluster}.n.{node}.{rest}"
 
 
-def read_ack(reply: str | None) -> tuple[int, int]:
-    """Attempt and number of a stored publication, by the subject where it is acknowledged.
+@frozen
+class AckSubject:
+    """The facts in the subject where a stored publication is acknowledged.
 
-    That is ``$JS.ACK.<stream>.<consumer>.<attempt>.<number>.<...>``, of newer servers with a domain and an account before the
-    stream (NATS documentation, "NATS JetStream wire API", ADR-15). May raise `RemoteProtocolError`: it is another one.
+    Attributes:
+        subject: That subject.
+        consumer: Whom it was given to.
+        attempt: How often it has been given to a reader, this time included.
+        number: Of the publication in its store.
+        place: Of this time among all that the consumer was given.
+    """
+
+    subject: str
+    consumer: str
+    attempt: int
+    number: int
+    place: int
+
+
+def read_ack(reply: str | None) -> AckSubject:
+    """Read the subject where a stored publication is acknowledged.
+
+    That is ``$JS.ACK.<stream>.<consumer>.<attempt>.<number>.<place>.<...>``, of newer servers with a domain and an account
+    before the stream (NATS documentation, "NATS JetStream wire API", ADR-15). May raise `RemoteProtocolError`: it is none.
     """
     tokens = (reply or "").split(".")
-    place = 4 if len(tokens) == 9 else 6
-    if tokens[:2] != ["$JS", "ACK"] or len(tokens) < 9:
+    at = 3 if len(tokens) == 9 else 5
+    if reply is None or tokens[:2] != ["$JS", "ACK"] or len(tokens) < 9:
         raise refuse(f"{(reply or '')[:60]!r} is not where a stored publication is acknowledged", "malformed")
-    attempt, number = tokens[place : place + 2]
-    if not (attempt.isascii() and attempt.isdigit() and number.isascii() and number.isdigit() and len(attempt + number) < 30):
-        raise refuse(f"{(reply or '')[:60]!r} has no number of a publication", "malformed")
-    return int(attempt), int(number)
+    numbers = tokens[at + 1 : at + 4]
+    if not all(number.isascii() and number.isdigit() and len(number) <= _DIGITS for number in numbers):
+        raise refuse(f"{reply[:60]!r} has no number of a publication", "malformed")
+    attempt, number, place = map(int, numbers)
+    return AckSubject(reply, tokens[at], attempt, number, place)
 
 
 def is_node(name: Any) -> TypeGuard[str]:

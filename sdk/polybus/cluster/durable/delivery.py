@@ -1,0 +1,177 @@
+"""Deliveries: stored publications that were given to this process, and what becomes of each."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, Final
+
+from attrs import define, field
+
+from ..._util.log_fields import log_fields
+from ..._validation import check_given, seconds
+from ...errors import BusError, Code, LocalProtocolError
+from .dead_letters import Death
+from .jetstream import NANOSECONDS
+
+if TYPE_CHECKING:
+    from ..._core.services import Services
+    from ..._handlers.durable import DurableSpec
+    from ...message import Message
+    from ...plugins import ToReader
+    from .dead_letters import DeadLetters
+    from .reader import StoreReader
+
+logger: logging.Logger = logging.getLogger("polybus.cluster")
+
+_DONE: Final = "+ACK"
+_OVER: Final = "+TERM"
+GIVEN_BACK: Final = "-NAK"
+_AGAIN: Final = 5.0
+"""Seconds after which a publication comes again whose dead letter could not be stored."""
+
+
+@define(eq=False)
+class Fate:
+    """The part that decides of the publications of one durable name: how often they come, and what is a dead letter.
+
+    Attributes:
+        name: Of the handler, or of what reads, for people.
+    """
+
+    _services: Services
+    spec: DurableSpec
+    name: str
+    _dead_letters: DeadLetters
+
+    def hopeless(self, delivery: Delivery) -> tuple[int, str] | None:
+        """Find why a publication is not even tried: attempts that there were, and the reason; None where it is tried."""
+        to, attempts = delivery.to, self.spec.retry.attempts
+        if to.fault:
+            return to.attempt, f"it cannot be read: {to.fault}"
+        if to.attempt > attempts:
+            return attempts, "no worker that had it came to an end with it"
+        return None
+
+    def is_last(self, delivery: Delivery) -> bool:
+        """Tell whether there is no more attempt after this one."""
+        return delivery.to.attempt >= self.spec.retry.attempts
+
+    def pause(self, delivery: Delivery) -> float:
+        """Seconds until a publication comes again."""
+        return self.spec.retry.pause(delivery.to.attempt)
+
+    async def bury(self, delivery: Delivery, attempts: int, reason: str, error_id: str = "") -> None:
+        """Keep a dead letter, and have its publication come no more; where that cannot be, have it come again."""
+        message, services, durable = delivery.message, self._services, self.spec.name
+        death = Death(attempts, reason, error_id, delivery.stream, delivery.to.number)
+        text = "%.200r of the durable handler %s is a dead letter after %d attempts: %.300s"
+        fields = log_fields(message=message, handler=self.name)
+        try:
+            await self._dead_letters.keep(message, durable, death, services.running.time())
+        except BusError as error:
+            said = f"{reason}; it cannot be stored, and comes again: {error}"
+            logger.error(text, message.subject, durable, attempts, said, extra=fields)
+            delivery.end(again(_AGAIN))
+            return
+        logger.error(text, message.subject, durable, attempts, reason, extra=fields)
+        services.dead_letter(message.peer, message, Code.ABORTED, f"durable {durable}: {reason}")
+        delivery.end(_OVER)
+
+
+@define(eq=False)
+class Delivery:
+    """A stored publication that was given to a reader of this process. Implements `message.Settlement`.
+
+    Attributes:
+        message: The publication.
+        to: The engine's address of it.
+        stream: Where it is stored.
+        read: True once who iterates has it.
+    """
+
+    _reader: StoreReader
+    _fate: Fate | None
+    """None where nothing is acknowledged."""
+    message: Message
+    to: ToReader
+    stream: str
+    read: bool = field(default=False, init=False)
+    _decided: str = field(default="", init=False)
+    """The decision by a verb of the message, for people."""
+    _ended: bool = field(default=False, init=False)
+
+    def end(self, word: str) -> None:
+        """Tell the engine what has become of it; the first word counts."""
+        if not self._ended:
+            self._ended = True
+            self._reader.ended(self, word)
+
+    def done(self) -> None:
+        """Say that it is dealt with."""
+        self.end(_DONE)
+
+    def give_back(self) -> None:
+        """Have it come again at once, to whoever has room, unless it has been decided on."""
+        if not self._decided:
+            self._decided = "was given back when its subscription was left"
+            self.end(GIVEN_BACK)
+
+    # -- what a message is told --------------------------------------------------------------------------------------------
+
+    def taken(self) -> None:
+        """Take note that who iterates has it."""
+        self.read = True
+        if self._fate is None:
+            self.done()
+        else:
+            self._reader.go_on()
+
+    def ack(self) -> None:
+        """Say that it is dealt with.
+
+        Raises:
+            LocalProtocolError: As `Message.ack`.
+        """
+        _ = self._decide("is acknowledged")
+        self.end(_DONE)
+
+    def retry(self, delay: float | None) -> None:
+        """Have it come again.
+
+        Raises:
+            LocalProtocolError, TypeError, ValueError: As `Message.retry`.
+        """
+        pause = None if delay is None else seconds(delay, "delay")
+        fate = self._decide("is to come again")
+        if fate.is_last(self):
+            self._bury(fate, "another attempt was asked for after the last one")
+        else:
+            self.end(again(fate.pause(self) if pause is None else pause))
+
+    def reject(self, reason: str) -> None:
+        """Make it a dead letter.
+
+        Raises:
+            LocalProtocolError, TypeError: As `Message.reject`.
+        """
+        check_given(reason, str, "reason", "reason='the order is unknown'")
+        self._bury(self._decide("is rejected"), reason or "it was rejected")
+
+    def _bury(self, fate: Fate, reason: str) -> None:
+        self._reader.spawn(fate.bury, self, self.to.attempt, reason)
+
+    def _decide(self, how: str) -> Fate:
+        subject = self.message.subject
+        if self._fate is None:
+            raise LocalProtocolError(f"{subject!r} is only read, nothing is kept of that: say durable='billing' beside start=")
+        if self._decided:
+            raise LocalProtocolError(f"{subject!r} {self._decided} already: one of ack(), retry() and reject(), once")
+        self._reader.check_here()
+        self._decided = how
+        return self._fate
+
+
+def again(pause: float) -> str:
+    """Make the word that has a publication come again after a pause in seconds."""
+    return f"-NAK {json.dumps({'delay': round(pause * NANOSECONDS)})}"
