@@ -295,7 +295,7 @@ class Publisher:
     async def publish_stored(
         self, message: Message, route: PublicationRoute, peers: tuple[Peer, ...] | None, id: str | None, deadline: float
     ) -> None:
-        """Publish here and to clients at once, and return when the engine of the cluster has stored it.
+        """Return when the engine of the cluster has stored it, and those here and the clients have it.
 
         Raises:
             LocalProtocolError: No store keeps it, or it goes to some `peers` alone.
@@ -311,10 +311,12 @@ class Publisher:
         try:
             failed: BusError | None = None
             try:
-                await self._publish_each(copies, deadline)
+                await self.store.publish(message, id, deadline)
+            except LocalProtocolError:
+                raise
             except BusError as error:  # each for itself
                 failed = error
-            await self.store.publish(message, id, deadline)
+            await self._publish_each(copies, deadline)
             if failed is not None:
                 raise failed
         except BaseException as error:

@@ -6,8 +6,9 @@ import logging
 import math
 import os
 import platform
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -77,6 +78,8 @@ class Backbone:
     """The readers of stores of this bus, while it is in the cluster."""
     handover: ClientHandover = field(init=False)
     """The part that hands clients over from node to node."""
+    _prepare_again: Callable[[], Awaitable[None]] | None = field(default=None, init=False)
+    """Makes the stores that an engine has lost."""
 
     def __attrs_post_init__(self) -> None:
         self.handover = ClientHandover(self._parts, self, self.options.handover)
@@ -134,10 +137,13 @@ class Backbone:
         """
         services, published = self._parts.services, publication_pattern(cluster)
         jetstream = JetStream(self, max(self.options.wait, _ANSWERED))
-        stores, publishing = Stores(jetstream), StoredPublishing(services, self)
-        for store in self.options.stores:
-            await stores.prepare(store, stream_members(store, cluster, published))
+        stores, publishing = Stores(jetstream), StoredPublishing(services, self, jetstream, cluster)
+        wanted = {store: stream_members(store, cluster, published) for store in self.options.stores}
+        for store, members in wanted.items():
+            await stores.prepare(store, members)
             publishing.add(store)
+        self._prepare_again = partial(stores.prepare_again, wanted, services)
+        stack.callback(setattr, self, "_prepare_again", None)
         pubsub = self._parts.pubsub
         if self.options.stores:
             pubsub.publisher.store = publishing
@@ -178,6 +184,8 @@ class Backbone:
         if since is None:
             return
         runtime = link.runtime
+        if self._prepare_again is not None:
+            runtime.spawn(self._prepare_again)
         self._parts.services.emit(ClusterGap(peer=link.peer, seconds=runtime.time() - since))
         if self.options.gap == "disconnect":
             for other in list(runtime.links):

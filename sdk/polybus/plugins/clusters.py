@@ -71,11 +71,13 @@ class ToStore:
         id: Of the publication: one that comes again under the same id is stored once.
         at: Its subject on the wire, where that is not the one of a publication.
         only: The one durable handler that it is for, where that is not all.
+        again: It was sent before, and whoever listens may have heard it.
     """
 
     id: str
     at: str = ""
     only: str = ""
+    again: bool = False
 
 
 @frozen

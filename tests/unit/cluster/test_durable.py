@@ -192,8 +192,64 @@ async def test_a_publication_that_is_not_known_to_be_stored_ends_at_its_deadline
     other = node(engine, store, name=name)
     async with bus, other:
         await jetstream(other).ask(f"STREAM.DELETE.{name}-gone")
-        with pytest.raises(DeadlineExceeded, match="published again under the same id="):
+        with pytest.raises(LocalProtocolError, match="'gone.x' is not stored: the engine has no store for it any more"):
             await other.publish("gone.x", 1, timeout=0.3)
+        async with bus.subscribe("gone.x"):  # so that somebody hears it, and the engine does not say that nobody does
+            with pytest.raises(DeadlineExceeded, match="published again under the same id="):
+                await other.publish("gone.x", 1, timeout=0.3)
+
+
+async def test_a_listener_that_takes_nothing_keeps_nothing_from_the_store(engine: Any, name: str) -> None:
+    bus = node(engine, WORK, name=name)
+    async with bus, bus.subscribe("work.x", queue=1, when_full="block"):
+        await bus.publish("work.x", 1)
+        with pytest.raises(QueueFull):
+            await bus.publish("work.x", 2, timeout=0.3)
+        assert (await state(bus, f"{name}-work"))["messages"] == 2
+
+
+async def test_an_id_of_another_subject_is_said_and_not_taken_for_stored(engine: Any, name: str) -> None:
+    bus = node(engine, WORK, name=name)
+    async with bus:
+        await bus.publish("work.placed", 1, id="order-1")
+        await bus.publish("work.placed", 1, id="order-1")
+        with pytest.raises(LocalProtocolError, match=r"'work.placed' of the same store.*for example id='work.paid:order-1'"):
+            await bus.publish("work.paid", 1, id="order-1")
+        assert (await state(bus, f"{name}-work"))["messages"] == 1
+
+
+async def test_headers_for_the_engine_are_the_buss_own(engine: Any, name: str) -> None:
+    shop, listener = node(engine, WORK, name=name), node(engine, name=name)
+    async with shop, listener:
+        with pytest.raises(LocalProtocolError, match="'Nats-Msg-Id' is for the engine.*an id is said by id="):
+            await shop.publish("work.x", 1, headers={"Nats-Msg-Id": "order-1"})
+        await listener.publish(
+            "work.x", 1, headers={"nats-msg-id": "order-1", "kind": "sham"}
+        )  # as of a client that is relayed
+        await shop.publish("work.x", 2, id="order-1")
+        await eventually(lambda: _stored(shop, f"{name}-work", 2))
+
+
+async def _stored(bus: Bus, stream: str, count: int) -> bool:
+    return bool((await state(bus, stream))["messages"] == count)
+
+
+@pytest.mark.parametrize("said", [{"ok": True}, {}, None, [1], "stored", {"stream": 5, "seq": 1}, {"stream": "s", "seq": "1"}])
+async def test_who_answers_a_publication_is_not_the_store(engine: Any, name: str, said: Any) -> None:
+    shop, native = node(engine, WORK, name=name), Bus()
+    asked = anyio.Event()
+
+    @native.handle(f"{name}.p.work.x")
+    def answer(body: Any) -> Any:
+        asked.set()
+        return said
+
+    async with shop, connect(engine.url, bus=native):
+        await native.request(f"{name}.p.work.x", 0)
+        await jetstream(shop).ask(f"STREAM.DELETE.{name}-work")
+        with pytest.raises(DeadlineExceeded):
+            await shop.publish("work.x", 1, timeout=0.3)
+        assert asked.is_set()
 
 
 # -- durable handlers ------------------------------------------------------------------------------------------------------

@@ -115,7 +115,9 @@ class Administration:
         if not isinstance(backbone, Backbone) or found is None:
             raise LocalProtocolError("stores are those of a cluster: make the bus with Bus(cluster=...), and name its engine")
         services = parts.services
-        return cls(found[1], JetStream(backbone), StoredPublishing(services, backbone), services.running.time)
+        jetstream = JetStream(backbone)
+        publishing = StoredPublishing(services, backbone, jetstream, found[1])
+        return cls(found[1], jetstream, publishing, services.running.time)
 
     # -- stores ------------------------------------------------------------------------------------------------------------
 

@@ -78,11 +78,11 @@ def read_answer(answer: Any) -> dict[str, Any]:
     error = answer.get("error")
     if not isinstance(error, dict):
         return answer
-    number = error.get("err_code")
+    number = count_of(error, "err_code")
     text = str(error.get("description") or error)[:500]
     if number in _DISABLED:
         raise LocalProtocolError(f"{KEEPS_NOTHING} (it says: {text})")
-    raise JetStreamError(number if isinstance(number, int) else 0, text, error.get("code"))
+    raise JetStreamError(number, text, error.get("code"))
 
 
 @define(eq=False)

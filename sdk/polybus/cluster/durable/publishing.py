@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 from attrs import define, field
 
 from ..._util.pattern_index import SubjectIndex
 from ..._util.sources import sources
-from ...errors import DeadlineExceeded, Disconnected, LocalProtocolError, NoHandler, QueueFull
+from ...errors import BusError, DeadlineExceeded, Disconnected, LocalProtocolError, NoHandler, QueueFull
 from ...message import Kind, Message
 from ...plugins import ToStore
+from ...protocols.nats.cluster.subjects import escape_subject
 from .jetstream import JetStreamError, read_answer
 
 if TYPE_CHECKING:
     from ..._bus.store import Store
     from ..._core.services import Services
-    from ...errors import BusError
     from ..membership import Membership
+    from .jetstream import JetStream
 
-_AGAIN: Final = 2.0
-"""Seconds without a word of the engine, after which a publication is sent again."""
 _PAUSE: Final = 0.25
 """Seconds until one is sent again which the engine could not take."""
-
-
+_OF_ENGINE: Final = "nats-"
+"""The beginning of headers that tell the engine what to do."""
 _UNKNOWN: Final = (
     "the engine has not said that it is stored, and it may be: published again under the same id=, it is stored once"
+)
+_NOT_SENT: Final = "it was not sent to the engine, so it is not stored"
+_GONE: Final = (
+    "{!r} is not stored: the engine has no store for it any more, which was removed or lost. A bus that names it in "
+    "Cluster(stores=...) makes it anew when it is entered or comes back to the engine, and `polybus store add` does"
+)
+_OTHER: Final = (
+    "{subject!r} is not stored: id={id!r} is that of a publication of {other!r} of the same store, where an id is stored once, "
+    "whatever its subject: say which it is, for example id={better!r}"
 )
 
 
@@ -37,6 +46,8 @@ class StoredPublishing:
 
     _services: Services
     _known: Membership
+    _jetstream: JetStream
+    _cluster: str
     _kept: SubjectIndex[str] = field(factory=lambda: SubjectIndex[str]())
     """The names of stores by what they keep."""
 
@@ -53,12 +64,35 @@ class StoredPublishing:
         """Return when the engine has stored a publication of a store's subject.
 
         Raises:
+            LocalProtocolError: Its headers are for the engine, or its id is that of a publication of another subject.
             BusError: As `store`.
         """
-        await self.store(message, sources.get().urandom(12).hex() if id is None else id, deadline)
+        subject = message.subject
+        for name in message.headers or ():
+            if name.lower().startswith(_OF_ENGINE):
+                raise LocalProtocolError(
+                    f"the header {name!r} is for the engine that stores {subject!r}: leave it out; an id is said by id="
+                )
+        answer = await self.store(message, sources.get().urandom(12).hex() if id is None else id, deadline)
+        if id is not None and answer.get("duplicate") is True:
+            other = await self._other(f"{self._cluster}.p.{escape_subject(subject)}", answer)
+            if other is not None:
+                raise LocalProtocolError(_OTHER.format(subject=subject, id=id, other=other, better=f"{subject}:{id}"))
 
-    async def store(self, message: Message, id: str, deadline: float, at: str = "", only: str = "") -> None:
+    async def _other(self, subject: str, answer: dict[str, Any]) -> str | None:
+        """Find the subject on the wire of a publication whose id came twice; None where it is this one, or cannot be found."""
+        with suppress(BusError, JetStreamError):
+            found = await self._jetstream.ask(f"STREAM.MSG.GET.{answer.get('stream')}", {"seq": answer.get("seq")})
+            there = found.get("message")
+            at = there.get("subject") if isinstance(there, dict) else None
+            if isinstance(at, str) and at != subject:
+                return at.removeprefix(f"{self._cluster}.p.")
+        return None
+
+    async def store(self, message: Message, id: str, deadline: float, at: str = "", only: str = "") -> dict[str, Any]:
         """Return when the engine has stored a publication; sent again under its id as long as it does not say so.
+
+        Gives what the engine says: the stream, the number there, and whether it had it already.
 
         Args:
             message: The publication.
@@ -74,29 +108,32 @@ class StoredPublishing:
             Disconnected, EncodeError, TooLarge, Forbidden: As a request.
         """
         runtime, subject = self._services.running, message.subject
-        began, to = runtime.time(), ToStore(id, at, only)
+        began, may_be_stored = runtime.time(), False
         last: BusError | None = None
         while (left := deadline - runtime.time()) > 0:
             peer = self._known.peer
             if peer is None:
                 break
             try:
-                read_answer(await peer.pass_on(_question(message, to), min(left, _AGAIN)))
-                return
+                return read_answer(await peer.pass_on(_question(message, ToStore(id, at, only, may_be_stored)), left))
             except JetStreamError as error:
                 last = _refused(subject, error)
                 if not error.passes:
                     raise last from None
-                await anyio.sleep(min(_PAUSE, max(deadline - runtime.time(), 0)))
+                may_be_stored = True
             except DeadlineExceeded as error:
+                last, may_be_stored = error, True
+                break
+            except NoHandler as error:  # nobody has heard it; servers that have not found together yet say so, too
                 last = error
-            except (Disconnected, NoHandler) as error:  # the engine is about to come back, or has not got its streams yet
+            except Disconnected as error:  # the engine is about to come back
                 if peer.gone:
                     raise
-                last = error
-                await anyio.sleep(min(_PAUSE, max(deadline - runtime.time(), 0)))
-        elapsed = runtime.time() - began
-        raise DeadlineExceeded(subject, elapsed, "local", _UNKNOWN) from last
+                last, may_be_stored = error, may_be_stored or error.sent
+            await anyio.sleep(min(_PAUSE, max(deadline - runtime.time(), 0)))
+        if isinstance(last, NoHandler) and not may_be_stored:
+            raise LocalProtocolError(_GONE.format(subject))
+        raise DeadlineExceeded(subject, runtime.time() - began, "local", _UNKNOWN if may_be_stored else _NOT_SENT) from last
 
 
 def _refused(subject: str | int, error: JetStreamError) -> BusError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,11 +11,12 @@ from attrs import define
 
 from ..._bus.store import as_seconds
 from ..._validation import shown
-from ...errors import LocalProtocolError
+from ...errors import BusError, LocalProtocolError
 from .jetstream import NANOSECONDS, NOT_FOUND, JetStream, JetStreamError, config_of
 
 if TYPE_CHECKING:
     from ..._bus.store import Store
+    from ..._core.services import Services
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
@@ -74,6 +75,17 @@ class Stores:
                 f"where they should refuse, and this one is {self._jetstream.version}: take a newer one, or no max_bytes="
             )
         _compare(store, members, await self.make_if_absent(members))
+
+    async def prepare_again(self, wanted: Mapping[Store, dict[str, Any]], services: Services) -> None:
+        """Make stores again that the engine has lost while it was away; a failure is logged."""
+        for store, members in wanted.items():
+            try:
+                if await self._find(members["name"]) is None:
+                    logger.warning("the engine has lost the store %s with all that it kept: it is made again", members["name"])
+                    await self.prepare(store, members)
+            except (BusError, JetStreamError) as error:
+                text = "the store %s cannot be looked for after the engine was away: %s"
+                services.running.warnings.warn(logger, text, members["name"], error, about=store, lines=1)
 
     async def make_if_absent(self, members: dict[str, Any]) -> dict[str, Any]:
         """Make a stream, or find it as it is.

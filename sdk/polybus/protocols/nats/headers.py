@@ -26,13 +26,15 @@ KIND: Final = "Polybus-Kind"
 USER: Final = "Polybus-User"
 ONLY: Final = "Polybus-Only"
 """The one durable handler that a publication is for which is stored again."""
+AGAIN: Final = "Polybus-Again"
+"""Marks a publication that was sent before, since no engine has said that it is stored: who listens may have heard it."""
 MESSAGE_ID: Final = "Nats-Msg-Id"
 """By it a stream stores once what comes twice (NATS documentation, JetStream, "Message Deduplication")."""
 ERROR: Final = "Nats-Service-Error"
 ERROR_CODE: Final = "Nats-Service-Error-Code"
 
 _DEADLINE: Final = VERSION + f"\r\n{TTL}: ".encode()
-_OWN: Final = frozenset(name.lower() for name in (TTL, REASON, TEXT, BODY, KIND, USER, ONLY, ERROR, ERROR_CODE))
+_OWN: Final = frozenset(name.lower() for name in (TTL, REASON, TEXT, BODY, KIND, USER, ONLY, AGAIN, ERROR, ERROR_CODE))
 _NAME: Final = re.compile(r"[!-9;-~]+")
 _STATUS: Final = re.compile(rb"NATS/1\.0(?:[ \t]+(\d{3})(?:[ \t]+([^\r\n]*))?)?[ \t]*")
 _CACHED: Final = 512
@@ -56,6 +58,7 @@ class HeaderBlock:
         kind: Among the nodes of a cluster: what it is, where the subject does not say it.
         user: There too: the key of the user who asks, where a node passes the request on.
         only: There too: the one durable handler that it is for.
+        again: There too: it was sent before.
     """
 
     status: int | None = None
@@ -68,6 +71,7 @@ class HeaderBlock:
     kind: str | None = None
     user: str | None = None
     only: str | None = None
+    again: bool = False
 
 
 class HeaderReader:
@@ -119,11 +123,19 @@ class HeaderReader:
             kind=own.get(KIND.lower()),
             user=own.get(USER.lower()),
             only=own.get(ONLY.lower()),
+            again=AGAIN.lower() in own,
         )
 
 
 def _of_engine(name: str) -> bool:
     return name[:5].lower() == "nats-"
+
+
+def without_those_of_engine(fields: Mapping[str, str] | None) -> Mapping[str, str] | None:
+    """Leave out what would tell the engine what to do with a publication: its id, when it ends, what it takes the place of."""
+    if fields and any(map(_of_engine, fields)):
+        return {name: value for name, value in fields.items() if not _of_engine(name)}
+    return fields
 
 
 def _invalid(text: str) -> RemoteProtocolError:

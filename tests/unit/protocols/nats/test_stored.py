@@ -45,6 +45,52 @@ def test_a_stored_publication_is_one_with_an_id_and_an_answer() -> None:
     assert written(made) == line + head + b"1\r\n"
 
 
+def test_a_stored_publication_is_sent_again_by_and_by_until_the_engine_says_that_it_is_stored() -> None:
+    made = session()
+    token = made.send(Message(Kind.REQUEST, "orders.x", None, b"1", attributes={"to": ToStore("7")}), 0.0)
+    inbox = f"shop.n.{node_of(made)}.a.{token}"
+    made.frames_to_send()
+    sent = []
+    for now in range(1, 20):
+        made.tick(float(now))
+        sent += [now] * written(made).count(f"HPUB shop.p.orders.x {inbox} ".encode())
+    assert sent == [2, 6, 14]
+    block = b"NATS/1.0\r\nAnswer: yes\r\n\r\n"
+    made.receive(f"HMSG {inbox} 1 {len(block)} {len(block) + 2}\r\n".encode() + block + b"{}\r\n", 19.0)  # a listener's
+    for answer in (b"", b"{}", b"no", b'{"stream":"s","seq":0}', b'{"ok":true}', b"[" * 5000):
+        made.receive(f"MSG {inbox} 1 {len(answer)}\r\n".encode() + answer + b"\r\n", 19.0)
+    assert not [event for event in made.events() if isinstance(event, Message)]
+    made.receive(f"MSG {inbox} 1 23\r\n".encode() + b'{"stream":"s","seq":41}\r\n', 19.0)  # of whichever time it was sent
+    [said] = [event for event in made.events() if isinstance(event, Message)]
+    assert (said.kind, said.id, said.body) == (Kind.RESPONSE, token, {"stream": "s", "seq": 41})
+    made.tick(25.0)
+    assert b"orders.x" not in written(made)
+
+
+def test_what_is_sent_again_says_so_and_listeners_and_groups_do_not_hear_it_twice() -> None:
+    made = session()
+    made.send(Message(Kind.REQUEST, "orders.x", None, b"1", attributes={"to": ToStore("7")}), 0.0)
+    made.frames_to_send()
+    made.tick(2.0)
+    assert b"NATS/1.0\r\nNats-Msg-Id: 7\r\nPolybus-Again: 1\r\n\r\n1\r\n" in written(made)
+    for listening in ({}, {"group": "billing"}):
+        made.send(Message(Kind.SUBSCRIBE, "orders.x", attributes=listening), 2.0)
+        sid = written(made).decode().split()[-1]
+        for block, heard in ((b"NATS/1.0\r\nNats-Msg-Id: 7\r\n\r\n", 1), (b"NATS/1.0\r\nPolybus-Again: 1\r\n\r\n", 0)):
+            head = f"HMSG shop.p.orders.x {sid} shop.n.other1.a.abc {len(block)} {len(block) + 1}\r\n".encode()
+            made.receive(head + block + b"5\r\n", 2.0)
+            assert len([event for event in made.events() if isinstance(event, Message)]) == heard
+
+
+def test_what_would_tell_the_engine_what_to_do_is_left_out_of_publications() -> None:
+    made = session()
+    headers = {"Nats-Msg-Id": "order-1", "NATS-Rollup": "all", "kind": "sham"}
+    made.send(Message(Kind.PUBLISH, "orders.x", None, b"1", headers=headers), 0.0)
+    assert b"NATS/1.0\r\nkind: sham\r\n\r\n1\r\n" in written(made)
+    made.send(Message(Kind.REQUEST, "orders.x", None, b"1", headers=headers, attributes={"to": ToStore("7")}), 0.0)
+    assert b"NATS/1.0\r\nkind: sham\r\nNats-Msg-Id: 7\r\n\r\n1\r\n" in written(made)
+
+
 def test_one_for_a_durable_handler_alone_and_one_at_another_subject_say_so() -> None:
     made = session()
     to = ToStore("7", "shop.dead.billing.x", "billing")

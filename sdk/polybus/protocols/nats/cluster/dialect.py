@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
-from attrs import define
+from attrs import define, evolve
 
 from ...._util.memo import Memo
 from ....errors import Code, RemoteProtocolError
@@ -42,11 +42,12 @@ from ..checks import refuse
 from ..codec import failure
 from ..connection import NatsConnection
 from ..failures import NO_RESPONDERS, ServerError, error_message, is_failure
-from ..headers import KIND, MESSAGE_ID, ONLY, TTL, USER, HeaderBlock, write_block
+from ..headers import AGAIN, KIND, MESSAGE_ID, ONLY, TTL, USER, HeaderBlock, without_those_of_engine, write_block
 from ..operations import write_named, write_publication
 from ..subscriptions import INBOX_SID, NatsSubscription
 from ..tokens import Tokens
 from .liveness import PACE, Liveness
+from .stored import read_stored
 from .subjects import HANDLERS, ClusterSubjects, is_node, read_ack, split_key
 
 _ALPHABET: Final = string.ascii_lowercase + string.digits
@@ -72,6 +73,11 @@ _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 _encode: Final = msgspec.json.Encoder().encode
 
 
+_AGAIN: Final = 2.0
+_LONGEST_PAUSE: Final = 16.0
+"""Seconds after which a publication is sent again of which the engine has said nothing: first, and at the most."""
+
+
 @define(eq=False)
 class Asked:
     """A request, or an open channel, of this node.
@@ -84,6 +90,8 @@ class Asked:
         node: The node that has it, as soon as that is known.
         again: Times that it was asked elsewhere.
         controls: Written for the node that has it, before that is known.
+        publication: Of a store, until the engine has said that it is stored.
+        pause: Seconds after which that is sent again.
     """
 
     names: str
@@ -93,6 +101,8 @@ class Asked:
     node: str = ""
     again: int = 0
     controls: list[tuple[str, bytes, bytes]] | None = None
+    publication: Message | None = None
+    pause: float = _AGAIN
 
 
 class ClusterDialect:
@@ -193,7 +203,9 @@ class ClusterDialect:
         if sid == INBOX_SID:
             if headers is None and subject.startswith(self._answers):
                 token = subject[len(self._answers) :]
-                if self._asked.pop(token, None) is not None:  # as nearly all are: what a handler has returned
+                asked = self._asked.get(token)
+                if asked is not None and asked.publication is None:  # as nearly all are: what a handler has returned
+                    del self._asked[token]
                     self._connection.events.append(self._message(_RESPONSE, "", token, None, payload))
                     return
             self._for_this_node(subject[len(self._subjects.mine) :], reply, headers, payload)
@@ -217,7 +229,7 @@ class ClusterDialect:
             return
         if not self._connection.subscriptions.counts(subscription, subject):
             return
-        if headers is not None and headers.only is not None:  # it was heard when it was published first
+        if headers is not None and (headers.only is not None or headers.again):  # it was heard when it was published first
             return
         to = _NO_SOURCE if reply is None else self._sources[reply.rpartition(".")[0]]
         message = self._message(_PUBLISH, self._subjects.named[subject], None, headers, payload, None, to)
@@ -227,6 +239,8 @@ class ClusterDialect:
         self, subscription: NatsSubscription, subject: str, reply: str | None, headers: HeaderBlock | None, payload: bytes
     ) -> None:
         assert subscription.queue is not None
+        if headers is not None and headers.again:
+            return
         to = ToGroup(subscription.queue, subscription.name)
         self._publication(self._subjects.rest(subject), to, headers, payload)
 
@@ -428,6 +442,9 @@ class ClusterDialect:
     def _answered(self, token: str, headers: HeaderBlock | None, payload: bytes) -> None:
         events = self._connection.events
         asked = self._asked.get(token)
+        if asked is not None and asked.publication is not None and not (headers and headers.status == NO_RESPONDERS):
+            self._answered_of_store(token, headers, payload)
+            return
         if headers is not None and headers.status == _HAVE_IT and headers.error is None:
             self._taken(token, asked, headers.text)
             return
@@ -453,6 +470,15 @@ class ClusterDialect:
             events.append(error_message(token, headers, payload))
             return
         events.append(self._message(_RESPONSE, "", token, headers, payload))
+
+    def _answered_of_store(self, token: str, headers: HeaderBlock | None, payload: bytes) -> None:
+        """Take what the engine says of a publication; whoever else has heard it, and answers, says nothing of the store."""
+        said = None if headers is not None else read_stored(payload)
+        if said is not None:
+            del self._asked[token]
+            answer = Message(_RESPONSE, "", token)
+            answer.decoded = said
+            self._connection.events.append(answer)
 
     def _refused(self, token: str, asked: Asked, headers: HeaderBlock) -> bool:
         """Ask elsewhere what no handler has seen, or say that nobody is there. False where that is to be told as it came."""
@@ -580,7 +606,8 @@ class ClusterDialect:
             own.append((KIND, kind))
         if user is not None:
             own.append((USER, user))
-        return write_named(names, write_block(message.headers, own, connection.limits.headers), payload)
+        fields = without_those_of_engine(message.headers)
+        return write_named(names, write_block(fields, own, connection.limits.headers), payload)
 
     def _to_engine(
         self, names: str, to: ToEngine | ToStore, message: Message, payload: bytes, own: list[tuple[str, str]]
@@ -592,7 +619,10 @@ class ClusterDialect:
             own.append((MESSAGE_ID, to.id))
             if to.only:
                 own.append((ONLY, to.only))
-        block = write_block(message.headers, own, self._connection.limits.headers) if own or message.headers else b""
+            if to.again:
+                own.append((AGAIN, "1"))
+        fields = without_those_of_engine(message.headers)
+        block = write_block(fields, own, self._connection.limits.headers) if own or fields else b""
         return write_named(names, block, payload)
 
     def _ask(self, message: Message, now: float) -> str:
@@ -612,8 +642,10 @@ class ClusterDialect:
         if to is None:
             self._asked[token] = Asked(names, None, now, frame)
         else:
-            self._asked[token] = Asked(names, to, now, None, self._holder(to))
-            if isinstance(to, (ToEngine, ToStore)):
+            asked = self._asked[token] = Asked(names, to, now, None, self._holder(to))
+            if isinstance(to, ToStore):
+                asked.publication = message
+            elif isinstance(to, ToEngine):
                 return token
         if self._due == math.inf:
             self._look_at(now + PACE)
@@ -713,7 +745,7 @@ class ClusterDialect:
             return
         asked = self._asked.pop(key, None)
         if asked is not None:
-            asked.frame = None
+            asked.frame = asked.publication = None
             if len(self._over) >= _OVER:
                 del self._over[next(iter(self._over))]
             self._over[key] = asked
@@ -765,8 +797,18 @@ class ClusterDialect:
             del self._asked[token]
         if lost:
             self._connection.events.append(Lost(lost, "a node is gone, and no other says that it has this request"))
+        for token, asked in self._asked.items():
+            if asked.publication is not None and asked.at + asked.pause <= now:
+                self._send_again(token, asked, now)
         if self._asked or any(self._held.values()):
             self._look_at(now + PACE)
+
+    def _send_again(self, token: str, asked: Asked, now: float) -> None:
+        """Send a publication again of which the engine has said nothing; what it says of either counts."""
+        assert asked.publication is not None
+        asked.at, asked.pause = now, min(2 * asked.pause, _LONGEST_PAUSE)
+        asked.to = asked.publication.attributes["to"] = evolve(asked.to, again=True)
+        self._connection.queue(self._frame(asked.names + token, asked.publication, None))
 
     def _probe(self, node: str, now: float) -> None:
         token = self._liveness.ask(node, self._tokens.next(), now)
