@@ -211,6 +211,9 @@ class DurablePort(Protocol):
     def withdraw(self) -> None:
         """Take nothing more."""
 
+    def give_back(self) -> None:
+        """Take nothing more, and have what is being handled come again at once, to others."""
+
 
 class ClusterPort(Protocol):
     """The room that makes a bus a node: `polybus.cluster`."""

@@ -353,6 +353,8 @@ class Lifecycle:
         try:
             for listening in list(self._links.gates.values()):
                 await listening.aclose()
+            if (durable := self._links.durable) is not None:
+                durable.give_back()
             await self._links.close_all(runtime, "the bus was closed")
             self._loopback.stop()
             self._services.executor.leave(runtime.time() + runtime.limits.close_timeout)

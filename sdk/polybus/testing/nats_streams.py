@@ -122,6 +122,7 @@ class _Pull:
 
     inbox: str
     left: int
+    bytes: float
     until: float
     heartbeat: float
     beat_at: float
@@ -175,13 +176,21 @@ class PullConsumer:
             return
         beat = asked.get("idle_heartbeat", 0) / _NANOSECONDS
         until = now + asked["expires"] / _NANOSECONDS if asked.get("expires") else math.inf
-        self._pulls.append(_Pull(inbox, int(asked.get("batch", 1)), until, beat, now + beat if beat else math.inf))
+        most = asked.get("max_bytes") or math.inf
+        self._pulls.append(_Pull(inbox, int(asked.get("batch", 1)), most, until, beat, now + beat if beat else math.inf))
         self.deliver(now)
 
     def deliver(self, now: float) -> None:
         """Give out what there is to those who have asked."""
         while self._pulls and (message := self._choose(now)) is not None:
-            pull = self._pulls[0]
+            pull, size = self._pulls[0], len(message.subject) + len(message.block) + len(message.payload)
+            if size > pull.bytes:
+                self._pulls.popleft()
+                if message.number not in self._given:
+                    self._next = message.number
+                self._end_pull(pull, "409 Message Size Exceeds MaxBytes")
+                continue
+            pull.bytes -= size
             before = self._given.get(message.number, (now, 0))
             times = before[1] + 1
             if self.config.get("ack_policy") != "none":
@@ -240,7 +249,7 @@ class PullConsumer:
         for pull in [*self._pulls]:
             if pull.until <= now:
                 self._pulls.remove(pull)
-                self._say(pull.inbox, f"408 Request Timeout\r\nNats-Pending-Messages: {pull.left}\r\nNats-Pending-Bytes: 0")
+                self._end_pull(pull, "408 Request Timeout")
             elif pull.beat_at <= now:
                 pull.beat_at = now + pull.heartbeat
                 self._say(pull.inbox, "100 Idle Heartbeat")
@@ -255,6 +264,9 @@ class PullConsumer:
         """Tell those who wait that it is removed."""
         while self._pulls:
             self._say(self._pulls.popleft().inbox, "409 Consumer Deleted")
+
+    def _end_pull(self, pull: _Pull, status: str) -> None:
+        self._say(pull.inbox, f"{status}\r\nNats-Pending-Messages: {pull.left}\r\nNats-Pending-Bytes: 0")
 
     def _say(self, inbox: str, status: str) -> None:
         self._hand(inbox, Operation("PUB", inbox), f"NATS/1.0 {status}\r\n\r\n".encode())

@@ -388,6 +388,89 @@ async def test_what_a_handler_raises_that_is_no_exception_is_a_failure_as_any(
     assert attempts == [1, 2, 3]
 
 
+async def test_what_a_worker_is_at_when_it_is_closed_comes_to_others_at_once(engine: Any, name: str) -> None:
+    shop, first, second = node(engine, WORK, name=name), node(engine, name=name), node(engine, name=name)
+    begun, done = anyio.Event(), anyio.Event()
+
+    @first.on("work.x", durable="billing", ack_wait=600)
+    async def never(body: int) -> None:
+        begun.set()
+        await anyio.sleep_forever()
+
+    @second.on("work.x", durable="billing", ack_wait=600)
+    async def at_once(body: int, ctx: Context) -> None:
+        assert ctx.attempt == 2
+        done.set()
+
+    async with shop:
+        async with first:
+            await shop.publish("work.x", 1)
+            await begun.wait()
+            await first.aclose()
+        async with second:
+            with anyio.fail_after(10):
+                await done.wait()
+
+
+async def test_a_consumer_that_was_removed_is_made_again_and_that_is_said(
+    engine: Any, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    shop, worker = node(engine, WORK, name=name), node(engine, name=name)
+    handled: list[int] = []
+
+    @worker.on("work.x", durable="billing", start="new")
+    def bill(body: int) -> None:
+        handled.append(body)
+
+    async with shop, worker:
+        await shop.publish("work.x", 1)
+        await eventually(lambda: handled == [1])
+        await all_done(shop, f"{name}-work", "billing")
+        await jetstream(shop).ask(f"CONSUMER.DELETE.{name}-work.billing")
+        await shop.publish("work.x", 2)  # what comes meanwhile is not missed
+        await eventually(lambda: handled == [1, 2])
+    assert f"the durable handler billing of the store {name}-work was removed: it begins anew" in caplog.text
+
+
+@pytest.mark.parametrize("pattern", ["work.>", "*.x"])
+async def test_a_store_that_keeps_a_part_of_it_alone_is_said(engine: Any, name: str, pattern: str) -> None:
+    shop, worker = node(engine, Store("part", "work.x"), name=name), node(engine, name=name)
+    worker.on(pattern, durable="billing")(lambda body: None)
+    async with shop:
+        with pytest.raises(LocalProtocolError, match=f"the store {name}-part keeps a part of it alone"):
+            async with worker:
+                raise AssertionError
+
+
+async def test_a_pattern_of_uris_is_no_durable_one(engine: Any, name: str) -> None:
+    worker = node(engine, Store("all", "/vehicle/1/2/3"), name=name)
+    worker.on("/vehicle/1/2/*", durable="billing")(lambda body: None)
+    with pytest.raises(LocalProtocolError, match="of URIs a pattern would take others, too"):
+        async with worker:
+            raise AssertionError
+
+
+async def test_large_publications_come_as_many_at_a_time_as_are_good_for_the_link(engine: Any, name: str) -> None:
+    shop, worker = node(engine, WORK, name=name), node(engine, name=name)
+    handled: list[int] = []
+    attempts: set[int] = set()
+
+    @worker.on("work.x", durable="billing", concurrency=100, retry=Retry(attempts=1))
+    async def bill(body: list[Any], ctx: Context) -> None:
+        attempts.add(ctx.attempt)
+        handled.append(body[0])
+        await anyio.lowlevel.checkpoint()
+
+    large = "x" * 900_000
+    async with shop:
+        for number in range(100):
+            await shop.publish("work.x", [number, large])
+        async with worker:
+            await eventually(lambda: len(handled) == 100)
+            await all_done(shop, f"{name}-work", "billing")
+            assert attempts == {1}
+
+
 async def test_ordered_is_one_at_a_time_in_the_whole_cluster(engine: Any, name: str) -> None:
     bus, workers = node(engine, WORK, name=name), [node(engine, name=name) for _ in range(2)]
     handled: list[int] = []

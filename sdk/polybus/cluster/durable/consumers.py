@@ -13,7 +13,9 @@ from attrs import define, field
 from ..._util.sources import sources
 from ..._validation import shown
 from ...errors import BusError, LocalProtocolError
-from .jetstream import NANOSECONDS, JetStream, JetStreamError, config_of, count_of
+from ...protocols.nats.cluster.subjects import covers
+from ...subjects import is_pattern
+from .jetstream import NANOSECONDS, JetStream, JetStreamError, config_of, count_of, is_stream_name
 
 if TYPE_CHECKING:
     from ..._handlers.durable import DurableSpec, ReplaySpec, Start
@@ -34,13 +36,17 @@ class Consumers:
 
     _jetstream: JetStream
 
-    async def durable(self, spec: DurableSpec, subject: str, pattern: str | int) -> str:
+    async def durable(
+        self, spec: DurableSpec, beginning: dict[str, Any], subject: str, pattern: str | int, *, again: bool = False
+    ) -> str:
         """Make the consumer of a durable name where there is none; gives the name of the stream.
 
         Args:
             spec: The durable handler or subscription.
+            beginning: Members that say where it begins when it is new.
             subject: The subject on the wire of what it handles.
             pattern: The same as the bus has it.
+            again: It was there before: what it knew is lost where it is not any more.
 
         Raises:
             LocalProtocolError: No store keeps that, or the consumer is there and differs, or cannot be made.
@@ -51,7 +57,9 @@ class Consumers:
             wanted = _members(spec, subject)
             there = await self._find(stream, spec.name)
             if there is None:
-                there = await self._make(stream, spec, wanted)
+                if again:
+                    logger.warning("the durable handler %s of the store %s was removed: it begins anew", spec.name, stream)
+                there = await self._make(stream, spec, {**wanted, **beginning})
         except JetStreamError as error:
             raise _not_made(f"durable={spec.name!r}", pattern, error) from None
         for member, argument in _ARGUMENTS.items():
@@ -79,7 +87,7 @@ class Consumers:
             "max_waiting": _MOST,
             "mem_storage": True,
             "num_replicas": 1,
-            **_beginning(start),
+            **beginning_of(start),
         }
         try:
             stream = await self._stream_of(subject, pattern)
@@ -95,15 +103,22 @@ class Consumers:
             await self._jetstream.ask(f"CONSUMER.DELETE.{stream}.{name}")
 
     async def _stream_of(self, subject: str, pattern: str | int) -> str:
+        if isinstance(pattern, str) and "/" in pattern and is_pattern(pattern):
+            raise LocalProtocolError(
+                f"stored publications of {pattern!r}: of URIs a pattern would take others, too, and settle them: name one whole"
+            )
         answer = await self._jetstream.ask("STREAM.NAMES", {"subject": subject})
         names = answer.get("streams")
-        found = [str(name) for name in names] if isinstance(names, list) else []
-        if len(found) != 1:
-            kept = f"several stores keep parts of it ({', '.join(found)[:200]})" if found else "no store keeps it"
-            raise LocalProtocolError(
-                f"stored publications of {pattern!r}: {kept}. Name one in Cluster(stores=[Store('orders', {pattern!r})])"
-            )
-        return found[0]
+        found = [name for name in names if is_stream_name(name)] if isinstance(names, list) else []
+        kept = f"several stores keep parts of it ({', '.join(found)[:200]})" if found else "no store keeps it"
+        if len(found) == 1:
+            subjects = config_of(await self._jetstream.ask(f"STREAM.INFO.{found[0]}")).get("subjects")
+            if isinstance(subjects, list) and any(covers(str(wide), subject) for wide in subjects):
+                return str(found[0])
+            kept = f"the store {found[0]} keeps a part of it alone"
+        raise LocalProtocolError(
+            f"stored publications of {pattern!r}: {kept}. Name one in Cluster(stores=[Store('orders', {pattern!r})])"
+        )
 
     async def _find(self, stream: str, name: str) -> dict[str, Any] | None:
         try:
@@ -113,8 +128,8 @@ class Consumers:
                 return None
             raise
 
-    async def _make(self, stream: str, spec: DurableSpec, wanted: dict[str, Any]) -> dict[str, Any]:
-        members = {"stream_name": stream, "config": {**wanted, **_beginning(spec.start)}}
+    async def _make(self, stream: str, spec: DurableSpec, config: dict[str, Any]) -> dict[str, Any]:
+        members = {"stream_name": stream, "config": config}
         try:
             made = config_of(await self._jetstream.ask(f"CONSUMER.DURABLE.CREATE.{stream}.{spec.name}", members))
         except JetStreamError:
@@ -136,6 +151,12 @@ class DurableConsumer:
     """On the wire."""
     _pattern: str | int
     stream: str = field(default="", init=False)
+    _beginning: dict[str, Any] = field(init=False)
+    _seen: int = field(default=0, init=False)
+    """The highest number in the store that came here."""
+
+    def __attrs_post_init__(self) -> None:
+        self._beginning = beginning_of(self._spec.start)  # now: what it says in seconds is from here on
 
     @property
     def name(self) -> str:
@@ -150,9 +171,13 @@ class DurableConsumer:
         return self._spec.ack_wait
 
     async def prepare(self) -> None:
-        self.stream = await self._consumers.durable(self._spec, self._subject, self._pattern)
+        # Where all is to be handled that is stored, what comes twice is better than what is missing.
+        beginning = beginning_of(self._seen + 1) if self._seen and self._spec.start == "new" else self._beginning
+        again = bool(self.stream)
+        self.stream = await self._consumers.durable(self._spec, beginning, self._subject, self._pattern, again=again)
 
     def accepts(self, to: ToReader) -> bool:
+        self._seen = max(self._seen, to.number)
         return True
 
     async def remove(self) -> None:
@@ -233,7 +258,8 @@ def _readable(member: str, value: Any) -> str:
     return shown(value)
 
 
-def _beginning(start: Start) -> dict[str, Any]:
+def beginning_of(start: Start) -> dict[str, Any]:
+    """Make the members that say where a consumer begins."""
     if isinstance(start, datetime.timedelta):
         at = datetime.datetime.now(datetime.UTC) - start
         return {"deliver_policy": "by_start_time", "opt_start_time": at.isoformat().replace("+00:00", "Z")}

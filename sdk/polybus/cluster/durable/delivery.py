@@ -87,6 +87,7 @@ class Delivery:
         message: The publication.
         to: The engine's address of it.
         stream: Where it is stored.
+        size: Bytes of its body.
         read: True once who iterates has it.
     """
 
@@ -96,10 +97,14 @@ class Delivery:
     message: Message
     to: ToReader
     stream: str
+    size: int = field(default=0, init=False)
     read: bool = field(default=False, init=False)
     _decided: str = field(default="", init=False)
     """The decision by a verb of the message, for people."""
     _ended: bool = field(default=False, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.size = len(self.message.raw or b"")
 
     def end(self, word: str) -> None:
         """Tell the engine what has become of it; the first word counts."""

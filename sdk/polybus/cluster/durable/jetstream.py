@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+import re
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 import anyio
 from attrs import define
@@ -32,6 +33,7 @@ KEEPS_NOTHING: Final = (
     "the NATS server of the cluster keeps nothing: start it with JetStream (nats-server -js -sd FOLDER); that of "
     "run(workers=...) keeps stores in the folder that POLYBUS_STORE names"
 )
+_STREAM: Final = re.compile(r"(?:(?![.*>/\\])[!-~]){1,255}")
 _DISABLED: Final = frozenset((10035, 10039, 10076))
 """JetStream is not enabled: in the server, in the account, in the system."""
 
@@ -58,6 +60,11 @@ def config_of(answer: dict[str, Any]) -> dict[str, Any]:
     """The configuration in an answer that tells of a stream or a consumer; empty where there is none."""
     config = answer.get("config")
     return config if isinstance(config, dict) else {}
+
+
+def is_stream_name(name: Any) -> TypeGuard[str]:
+    """True for what can be the name of a stream: anything else would be another subject."""
+    return isinstance(name, str) and _STREAM.fullmatch(name) is not None
 
 
 def count_of(members: Any, name: str) -> int:

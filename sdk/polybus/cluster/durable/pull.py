@@ -76,6 +76,10 @@ class Pull:
     state: PullState = field(default=PullState.OFF, init=False)
     asked: int = field(default=0, init=False)
     """Publications that were asked for and have not come."""
+    _began: float = field(default=0.0, init=False)
+    """The time at which was asked when nothing was asked for."""
+    _came: bool = field(default=False, init=False)
+    """True where something has come since."""
     _heard: float = field(default=0.0, init=False)
     _look_at: float = field(default=0.0, init=False)
     """The time at which a lost consumer is looked for."""
@@ -118,6 +122,8 @@ class Pull:
         more = self.places - taken - self.asked
         if more <= 0 or (self.asked and more < self.places // 2):  # few questions for many, or the engine has too many
             return 0
+        if not self.asked:
+            self._began, self._came = now, False
         self._move(PullEvent.ASKED)
         self.asked += more
         self._heard = now
@@ -126,10 +132,17 @@ class Pull:
     def came(self, now: float) -> None:
         """Take note of a publication."""
         self._heard = now
+        self._came = True
         self._served(1)
 
     def expired(self, left: int | None, now: float) -> None:
-        """Take note that time is over for what was asked for: so many, or where that is not said, all."""
+        """Take note that so many of what was asked for do not come any more, or where that is not said, all.
+
+        Where nothing has come, and that is said long before its time, it is a refusal: there is no use in asking again at once.
+        """
+        if not self._came and now - self._began < EXPIRES / 2:
+            self.refused(now)
+            return
         self._heard = now
         self._served(self.asked if left is None else left)
 

@@ -13,7 +13,6 @@ from attrs import define, field
 
 from ..._util.log_fields import log_fields
 from ...body import OCTETS
-from ...errors import BusError
 from ...message import Kind, Message
 from ...plugins import ToEngine, ToReader
 from .delivery import Delivery, Fate
@@ -30,6 +29,8 @@ _SHARE: Final = 3
 """A part of `ack_wait` after which the engine is told that a publication is still worked on."""
 _MESSAGE_ID: Final = "Nats-Msg-Id"
 _BEAT, _REQUEST_OVER = 100, (404, 408)
+_TOO_MUCH: Final = "Message Size Exceeds MaxBytes"
+"""The word of the engine when the next publication would be over the bytes that were asked for."""
 
 
 class Taker(Protocol):
@@ -101,6 +102,8 @@ class StoreReader:
     """Publications beyond the places or the room: what was asked for twice, or is large."""
     _running: dict[Delivery, float] = field(factory=dict, init=False)
     """Publications that are being worked on, with the time at which the engine is told so again."""
+    _bytes: int = field(default=0, init=False)
+    """Bytes of the bodies of these."""
     _changed: anyio.Event = field(factory=anyio.Event, init=False)
     _stopping: bool = field(default=False, init=False)
     _runs: bool = field(default=False, init=False)
@@ -159,7 +162,7 @@ class StoreReader:
         """Find the consumer again: on another connection, or after the engine has refused."""
         try:
             await self.prepare()
-        except BusError as error:
+        except Exception as error:  # whatever an engine may say: this goes on as long as the bus
             text = "%s waits for its store: %s"
             fields = log_fields(handler=self._consumer.title)
             warnings = self._services.running.warnings
@@ -204,12 +207,16 @@ class StoreReader:
         self._taker.stop()
 
     def leave(self) -> None:
-        """Ask for nothing more, and give back what has come, but what is being buried."""
+        """Ask for nothing more, and give back what has come."""
         self.withdraw()
+        self.give_back()
+        self.spawn(self._consumer.remove)
+
+    def give_back(self) -> None:
+        """Have what has come and is not decided on come again at once, to others."""
         waiting, self._waiting = self._waiting, deque()
         for delivery in [*waiting, *self._running]:
             delivery.give_back()
-        self.spawn(self._consumer.remove)
 
     def go_on(self) -> None:
         """Take in what has waited for room."""
@@ -222,11 +229,14 @@ class StoreReader:
         return len(self._running) < self._pull.places and not self._taker.full
 
     def _ask(self, now: float) -> None:
-        more = self._pull.ask(len(self._running) + len(self._waiting), now)
         peer = self._peer
-        if more and peer is not None:
+        if peer is None or self._bytes >= self._services.limits.total_bytes // 2:
+            return
+        more = self._pull.ask(len(self._running) + len(self._waiting), now)
+        if more:
             members = {
                 "batch": more,
+                "max_bytes": self._most_bytes(peer),
                 "expires": round(EXPIRES * NANOSECONDS),
                 "idle_heartbeat": round(HEARTBEAT * NANOSECONDS),
             }
@@ -237,6 +247,12 @@ class StoreReader:
             )
             asked.decoded = members
             peer.link.answer(asked, peer)
+
+    def _most_bytes(self, peer: Peer) -> int:
+        """Bytes that are asked for at once: an engine ends the link of who does not read what it has written."""
+        session: Any = peer.link.session
+        largest: int = session.server.max_payload
+        return max(self._services.limits.queue_bytes, 2 * largest)
 
     # -- what comes ------------------------------------------------------------------------------------------------------
 
@@ -269,7 +285,7 @@ class StoreReader:
     def _told(self, to: ToReader, now: float) -> None:
         if to.status == _BEAT:
             self._pull.beat(now)
-        elif to.status in _REQUEST_OVER:
+        elif to.status in _REQUEST_OVER or to.text == _TOO_MUCH:
             self._pull.expired(to.left, now)
             self._changed.set()
         else:
@@ -278,6 +294,7 @@ class StoreReader:
 
     def _begin(self, delivery: Delivery, now: float) -> None:
         self._running[delivery] = now + self._consumer.ack_wait / _SHARE
+        self._bytes += delivery.size
         if len(self._running) == 1:
             self._changed.set()  # or nobody looks when its time has come
         self._taker.take(delivery)
@@ -293,7 +310,9 @@ class StoreReader:
         """Say what has become of a publication, and take the next."""
         if self._taker.fate is not None:
             say(self._peer, delivery.to, word)
-        if self._running.pop(delivery, None) is None and delivery in self._waiting:
+        if self._running.pop(delivery, None) is not None:
+            self._bytes -= delivery.size
+        elif delivery in self._waiting:
             self._waiting.remove(delivery)
         self.go_on()
         if self._stopping:

@@ -122,6 +122,12 @@ class StoreReaders:
         for reader in self._readers.values():
             reader.withdraw()
 
+    def give_back(self) -> None:
+        """Take nothing more, and have what is being handled come again at once, to others."""
+        for reader in self._readers.values():
+            reader.withdraw()
+            reader.give_back()
+
     def receive(self, message: Message, to: ToReader) -> None:
         """Take what has come for one of them; what was on its way to one that is gone is given back."""
         reader = self._readers.get(to.reader)

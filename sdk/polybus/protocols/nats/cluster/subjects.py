@@ -94,6 +94,17 @@ def publication_pattern(cluster: str) -> Callable[[str | int], str]:
     return lambda pattern: f"{cluster}.p.{escape_pattern(pattern)}"
 
 
+def covers(wide: str, narrow: str) -> bool:
+    """Tell whether one pattern of the wire matches all that another one does."""
+    given = narrow.split(".")
+    for place, token in enumerate(wide.split(".")):
+        if token == ">":
+            return len(given) > place
+        if place >= len(given) or given[place] == ">" or token not in ("*", given[place]):
+            return False
+    return len(given) == len(wide.split("."))
+
+
 def unescape_subject(text: str) -> str | int:
     """Read a subject. May raise `RemoteProtocolError`: ``invalid_subject``."""
     if "%" not in text:
