@@ -268,10 +268,8 @@ class _Run:
                     if self._worker is not None:
                         serving.serve_at(self._worker.sockets(name))
                     served.append((await stack.enter_async_context(serving)).url)
-                if self._worker is None:
+                if self._worker is None:  # of a worker who started it says it
                     self._announce(served[-1])
-                else:  # who started the workers says it for all of them
-                    logger.info("serving %s", served[-1], extra=log_fields(address=served[-1]))
             self._serving = True
             if self._worker is not None:
                 self._worker.tell_served(served)
