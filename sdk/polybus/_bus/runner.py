@@ -100,7 +100,7 @@ def run(
     except OSError as error:
         if raised_by_lifespan(error):
             raise
-        raise SystemExit(f"polybus: {error}") from error
+        raise SystemExit(str(error)) from error
 
 
 def announce(url: str) -> None:

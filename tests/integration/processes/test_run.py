@@ -97,10 +97,10 @@ def test_what_goes_wrong_at_the_start_is_raised_as_it_is(backend: str) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(SystemExit, match=f"^polybus: .*{port}.*port 0 is a free one") as caught:
+        with pytest.raises(SystemExit, match=f"cannot listen on .*{port}.*port 0 is a free one") as caught:
             polybus.run(Bus(), f"ubre+tcp://127.0.0.1:{port}", backend=backend)
         assert isinstance(caught.value.__cause__, OSError)
-        with pytest.raises(SystemExit, match="^polybus: .*in use.*port 0 is a free one"):
+        with pytest.raises(SystemExit, match="cannot listen on .*in use.*port 0 is a free one"):
             polybus.run(Bus(), "ubre+tcp://127.0.0.1:0", health=f"http://127.0.0.1:{port}", backend=backend)
     with pytest.raises(LookupError, match="no database"):
         polybus.run(Bus(lifespan=lifespan), "ubre+tcp://127.0.0.1:0", backend=backend)
@@ -140,7 +140,7 @@ def test_a_program_whose_address_is_in_use_ends_with_one_line_and_status_1(tmp_p
         done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=BOUND)
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
-    assert done.stderr.startswith("polybus: ")
+    assert "cannot listen on" in done.stderr
     assert str(port) in done.stderr
     assert "port 0 is a free one" in done.stderr
 
