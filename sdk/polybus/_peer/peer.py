@@ -49,6 +49,10 @@ T = TypeVar("T")
 
 REQUEST, RESPONSE, PUBLISH = Kind.REQUEST, Kind.RESPONSE, Kind.PUBLISH
 _AUTHORIZED: Final = (Kind.PUBLISH, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE)
+_UNHEARD: Final = (
+    "raise timeout= or look at the handler; nothing has come over this link yet: "
+    "does the server speak {}, in the format and dialect of this URL?"
+)
 
 
 @injected_as("peer")
@@ -679,7 +683,8 @@ class Peer(Asker):
 
     def _timed_out(self, reply: Reply[Any], now: float) -> None:
         if reply.sent or self.connected:
-            reply.expire(now)
+            heard = not reply.sent or self.link.services.counters.received
+            reply.expire(now, "" if heard else _UNHEARD.format(self.protocol))
         else:
             reply.fail(Disconnected("it did not come back within the timeout", self.address, False))
         if reply.on_cancel is not None:

@@ -199,10 +199,10 @@ class Reply(Generic[T_co]):
         if self._state == _PENDING:
             self._error = DeadlineExceeded(self.subject, 0.0, "local", text)
 
-    def expire(self, now: float) -> None:
-        """Fail: no answer came in time, or none that could be taken."""
+    def expire(self, now: float, remark: str = "") -> None:
+        """Fail: no answer came in time, or none that could be taken; a remark is for the former."""
         passed_over = self._error
-        text = passed_over.text if isinstance(passed_over, DeadlineExceeded) else ""
+        text = passed_over.text if isinstance(passed_over, DeadlineExceeded) else remark
         self.fail(DeadlineExceeded(self.subject, now - self.started, "local", text))
 
     def _wake(self) -> None:
