@@ -27,9 +27,7 @@ def slow() -> Bus:
 async def test_a_server_that_does_not_understand_is_suspected_to_speak_something_else(url: str) -> None:
     async with slow().serve("ubre+memory://other-words"), connect(url) as client:
         protocol = url.partition("+")[0]
-        with pytest.raises(
-            DeadlineExceeded, match=f"nothing has come over this link yet: does the server speak {protocol}, in"
-        ):
+        with pytest.raises(DeadlineExceeded, match=f"nothing has come over this link yet: .* speak {protocol}, in"):
             await client.request("quick" if protocol == "ubre" else 7, b"" if protocol == "csb" else None, timeout=1)
 
 
