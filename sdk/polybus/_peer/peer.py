@@ -561,7 +561,9 @@ class Peer(Asker):
         services.counters.received += 1
         kind = message.kind
         if kind is RESPONSE:
-            reply = self.pending.pop(message.id, None) or self._late_answer(message)
+            reply = self.pending.pop(message.id, None)
+            if reply is None:
+                reply = self._late_answer(message)
             if reply is not None:
                 reply.resolve(message)
             else:
@@ -600,7 +602,9 @@ class Peer(Asker):
             if channel is not None:
                 channel.received_end(message)
         elif kind is Kind.ERROR:
-            reply = self.pending.pop(message.id, None) or self._late_answer(message)
+            reply = self.pending.pop(message.id, None)
+            if reply is None:
+                reply = self._late_answer(message)
             if reply is not None:
                 reply.reject(message, now)
             elif channel is not None:
