@@ -48,6 +48,7 @@ class HandlerLookup:
                 raise TypeError(
                     f"{handler.name}: {handler.subject!r} is already handled by {old.name}"
                     + (f" as {old.subject!r}" if old.subject != handler.subject else "")
+                    + ", and a subject has one handler: give this one a subject of its own"
                 )
         for handler in handlers:
             self.handlers[handler.subject] = handler
