@@ -687,8 +687,7 @@ class Peer(Asker):
 
     def _timed_out(self, reply: Reply[Any], now: float) -> None:
         if reply.sent or self.connected:
-            heard = not reply.sent or self.link.services.counters.received
-            reply.expire(now, "" if heard else _UNHEARD.format(self.protocol))
+            reply.expire(now, "" if self._is_understood(reply) else _UNHEARD.format(self.protocol))
         else:
             reply.fail(Disconnected("it did not come back within the timeout", self.address, False))
         if reply.on_cancel is not None:
@@ -696,6 +695,10 @@ class Peer(Asker):
                 reply.on_cancel(reply)
             except Exception:  # of a plugin's session: it must not cost others their deadlines
                 self.link.broken()
+
+    def _is_understood(self, reply: Reply[Any]) -> bool:
+        """Check that the peer speaks our protocol, or that nothing says that it does not: a WebSocket has agreed on it."""
+        return not reply.sent or self.transport in ("ws", "wss") or self.link.services.counters.received > 0
 
     def lost(self, ids: Collection[Any], error: BusError) -> None:
         calls, channels = self.calls, self.channels

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 T = TypeVar("T")
+_OPERATORS: Final = "add radd sub rsub mul rmul truediv rtruediv lt le gt ge contains len int float index".split()
 
 
 def entered_first(example: str) -> Callable[[type[T]], type[T]]:
@@ -64,6 +65,8 @@ def awaited_first(kind: type[T]) -> type[T]:
             raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}")
         raise AttributeError(f"a Reply has no {name!r}: {title}")
 
+    for operator in _OPERATORS:
+        setattr(made, f"__{operator}__", refuse)
     # `__bool__`: otherwise `if bus.request("user.may_enter"):` lets everybody in.
     made.__getitem__, made.__iter__, made.__bool__, made.__getattr__ = refuse, refuse, refuse, missing
     return kind

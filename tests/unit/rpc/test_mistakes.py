@@ -111,6 +111,11 @@ async def test_a_reply_that_is_used_as_the_answer_says_that_it_is_to_be_awaited(
             lambda: list(reply),
             lambda: "in" if reply else "out",
             lambda: not reply,
+            lambda: reply + 1,
+            lambda: 1 + reply,
+            lambda: reply > 1,
+            lambda: "id" in reply,
+            lambda: len(reply),
             lambda: reply.name,
             lambda: reply.add_done_callback(print),
         ]
