@@ -13,7 +13,7 @@ _IMPLIED: Final = {"ws": 80, "http": 80, "wss": 443, "https": 443}
 
 
 def advice_for(error: ConnectFailed) -> str | None:
-    """What to do about it, to be put behind the reason; None where somebody was there."""
+    """Say what to do about it, behind the reason; None where somebody was there."""
     if not error.reason.endswith(_ABSENT):
         return None
     scheme, _, address = error.url.partition("://")

@@ -90,7 +90,7 @@ def serve(
 
 
 def _log_format() -> str:
-    """How log lines look: those of one of several workers say which it is."""
+    """Make the format of log lines: those of one of several workers say which it is."""
     inherited = Inheritance.of_this_process()
     who = "" if inherited is None else f" {inherited.name}"
     return f"%(asctime)s %(levelname)s{who} %(name)s: %(message)s"
