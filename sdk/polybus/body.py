@@ -236,7 +236,7 @@ def _has_nan(value: Any) -> bool:
 def _refuse_nan(value: Any, path: str, level: int = 0) -> None:
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise EncodeError(f"{value} is no JSON number", path)
+            raise EncodeError(f"{value} is no JSON number (send None, or a text)", path)
     elif level < 200:
         for where, item in items_of(value, path):
             _refuse_nan(item, where, level + 1)

@@ -112,6 +112,8 @@ class _ByCode(type):
 
 
 _TEXT: Final = re.compile(r"[^\n\t]+")
+_INTERNAL: Final = re.compile(r"internal error [0-9a-f]{8}")
+"""The text for an exception of a handler, which says no more to strangers."""
 """Part of a text that is shown as one line: it may have several, and tabs."""
 
 
@@ -179,7 +181,8 @@ class RequestError(BusError, metaclass=_ByCode):
         about = f" ({self.subject!r})" if self.subject is not None else ""
         reason = f" [{in_one_line(_shown(self.reason, 200))}]" if self.reason else ""
         text = f": {_shown_in_lines(self.text, 4000)}" if self.text else ""
-        return f"{self.code.name}{reason}{about}{text}{self._asked}"
+        advice = "; the server's log has it under this id" if _INTERNAL.fullmatch(self.text) else ""
+        return f"{self.code.name}{reason}{about}{text}{advice}{self._asked}"
 
     def __repr__(self) -> str:
         reason = None if self.reason is None else _shown(self.reason, 200)

@@ -162,9 +162,9 @@ def _check_text(subject: str | int, limit: int, what: str) -> None:
             raise LocalProtocolError(f"{what} {subject} is not an action id: 0 to 0xFFFFFFFF")
         return
     if not isinstance(subject, str):
-        raise LocalProtocolError(f"a {what} is text or a number, not {type(subject).__name__}")
+        raise LocalProtocolError(f"a {what} is text or a number, such as 'user.get', not {type(subject).__name__}")
     if not subject:
-        raise LocalProtocolError(f"an empty {what}")
+        raise LocalProtocolError(f"an empty {what}: name one, such as 'user.get'")
     size = len(subject) if subject.isascii() else len(subject.encode("utf-8", "surrogatepass"))
     if size > limit:
         raise LocalProtocolError(f"{what} of {size} bytes: the limit is {limit} (Limits.subject)")
@@ -176,7 +176,7 @@ def _check_text(subject: str | int, limit: int, what: str) -> None:
         except UnicodeEncodeError:
             raise LocalProtocolError(f"{what} {subject!r} contains a lone surrogate") from None
     if subject.startswith(RESERVED_PREFIX):
-        raise ReservedSubject(f"{subject!r}: subjects that begin with {RESERVED_PREFIX!r} belong to polybus")
+        raise ReservedSubject(f"{subject!r}: subjects that begin with {RESERVED_PREFIX!r} belong to polybus, take another name")
 
 
 def _check_tokens(text: str, what: str) -> None:

@@ -464,6 +464,8 @@ blocking: Any = polybus.sync
         ),
         (lambda: bus_class().serve("ubre+ws://h", port=1), r"bus\.serve\(\) has no port=: the address is one URL"),
         (lambda: bus_class().serve("ubre+ws://h:1/", authenticate=print), r"Bus\(authenticate=...\)"),
+        (lambda: bus_class().serve("ubre+ws://h", orgins=["x"]), r"bus\.serve\(\) has no orgins=: did you mean origins=\?$"),
+        (lambda: connector("ubre+ws://h:1/bus", x=3), r"connect\(\) has no x=: there are bus, protocol, .*, record$"),
         (lambda: blocking.connect("ubre+ws://h:1/bus", timeout=3), r"sync\.connect\(\) has no timeout=: wait="),
         (lambda: blocking.Bus("ubre+ws://h:1/bus"), r"a client is polybus\.sync\.connect\('ubre\+ws"),
         (

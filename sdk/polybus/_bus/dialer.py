@@ -28,6 +28,7 @@ from ..plugins import Closed, Connector, DialOptions, EndpointFeatures, Protocol
 from ..plugins.registry import make_recorder
 from ..plugins.targets import check_serves, check_tls, resolve_target
 from .link_log import LinkLog
+from .nobody_there import advice_for
 
 if TYPE_CHECKING:
     import ssl
@@ -193,6 +194,8 @@ class Connecting:
             except ConnectFailed as error:
                 left = until - time()
                 if left <= 0 or EndpointFeatures.of(self._connector).spent:  # no other port will come
+                    if attempt == 0 and (advice := advice_for(error)) is not None:
+                        raise ConnectFailed(error.url, f"{error.reason}{advice}") from error.__cause__
                     raise
                 # The last attempt is made when the time is up.
                 delay = min(self._backoff.delay(attempt, sources.get().rng.random), left)

@@ -60,8 +60,8 @@ class LinkLog:
     def back(self, attempts: int) -> None:
         """Tell that the link is up again."""
         if not self._quiet:
-            text = "the link to %s is back, after %s and %.0f s"
-            logger.info(text, self.url, counted(attempts, "attempt"), self._clock() - self._since, extra=self.fields)
+            text, tried = "the link to %s is back after %s (%s)", counted(attempts, "attempt")
+            logger.info(text, self.url, _span(self._clock() - self._since), tried, extra=self.fields)
 
     def gone(self, reason: str) -> None:
         """Tell that the link is lost, and cannot be dialled again."""
@@ -73,6 +73,11 @@ class LinkLog:
         """Tell that the link will not come back: after so many attempts, or since it was refused."""
         after = "" if attempts is None else f" after {counted(attempts, 'attempt')}"
         logger.warning("the link to %s is given up%s: %s", self.url, after, in_one_line(reason), extra=self.fields)
+
+
+def _span(seconds: float) -> str:
+    """A length of time, for people."""
+    return "less than 0.1 s" if seconds < 0.1 else f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
 
 
 def _is_told(attempt: int) -> bool:

@@ -62,7 +62,8 @@ class Router:
                 cluster has no room to let wait (`Cluster.waiting`) is asked elsewhere.
 
         Raises:
-            TypeError: The signature cannot be filled, or the subject has a handler already.
+            TypeError: The signature cannot be filled, or the subject has a handler already, or this is a router that a bus has
+                included already.
             ValueError: `running` is below 1.
             LocalProtocolError: The subject is not valid.
             ReservedSubject: The subject is ours.
@@ -151,7 +152,8 @@ class Router:
             ordered: Of a durable handler: one publication at a time in the whole cluster, in the order of the store.
 
         Raises:
-            TypeError: The signature cannot be filled, or an argument is of a wrong type.
+            TypeError: The signature cannot be filled, or an argument is of a wrong type, or this is a router that a bus has
+                included already.
             ValueError: A group that cannot be, a queue or concurrency below 1, an unknown policy, or an argument that goes with
                 `durable` alone, or not with it.
             LocalProtocolError: The pattern is not valid; or `durable`, and the bus is entered.
@@ -219,6 +221,8 @@ class Router:
     def include(self, router: Router, *, prefix: str = "") -> None:
         """Take over all handlers of another router, with their subjects prefixed, and what it says that it publishes.
 
+        From then on that router takes no more handlers: they would be known to nobody.
+
         Raises:
             TypeError: A subject has a handler already or is published with another type, a prefix would be put before a number
                 or a URI, or this is no router.
@@ -234,6 +238,8 @@ class Router:
             self._lookup.add_subscriber(evolve(spec, handler=moved))
         for publication in list(router._lookup.publications.values()):
             self._lookup.add_publication(publication)
+        if router._lookup.handler_added is None:  # no bus, which goes on by itself
+            router._lookup.copied = True
 
 
 def _name(subject: Any, verb: str) -> Any:

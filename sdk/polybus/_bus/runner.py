@@ -14,6 +14,7 @@ from typing import Any
 
 import anyio
 
+from .._core.lifespan import raised_by_lifespan
 from .._util.event_loop import running_loop
 from .._util.http_status import HttpStatus, Page
 from .._util.log_fields import log_fields
@@ -77,24 +78,29 @@ def run(
             machines can reach accepts every connection,
             or there are several workers of a bus without `cluster`, or no NATS server is found for them.
         Unsupported: There are several workers, and an address that they cannot share.
-        OSError: An address cannot be bound.
         ImportError: `uvloop`, trio or, for `metrics`, prometheus-client is not installed.
         Exception: What the bus's lifespan raises.
-        SystemExit: One of several workers has ended before it served, or was ended by force.
+        SystemExit: An address cannot be bound: one line on stderr and status 1, with the `OSError` as its cause. Or one of
+            several workers has ended before it served, or was ended by force.
     """
-    serve_until_signal(
-        bus,
-        *urls,
-        drain=drain,
-        delay=delay,
-        health=health,
-        metrics=metrics,
-        backend=backend,
-        uvloop=uvloop,
-        workers=workers,
-        announce=announce,
-        **options,
-    )
+    try:
+        serve_until_signal(
+            bus,
+            *urls,
+            drain=drain,
+            delay=delay,
+            health=health,
+            metrics=metrics,
+            backend=backend,
+            uvloop=uvloop,
+            workers=workers,
+            announce=announce,
+            **options,
+        )
+    except OSError as error:
+        if raised_by_lifespan(error):
+            raise
+        raise SystemExit(str(error)) from error
 
 
 def announce(url: str) -> None:
@@ -120,6 +126,7 @@ def serve_until_signal(
     """`run`; `announce` is told each URL when it is served.
 
     Raises:
+        OSError: An address cannot be bound.
         Exception: As `run`.
     """
     if not isinstance(bus, Bus):
@@ -261,10 +268,8 @@ class _Run:
                     if self._worker is not None:
                         serving.serve_at(self._worker.sockets(name))
                     served.append((await stack.enter_async_context(serving)).url)
-                if self._worker is None:
+                if self._worker is None:  # of a worker who started it says it
                     self._announce(served[-1])
-                else:  # who started the workers says it for all of them
-                    logger.info("serving %s", served[-1], extra=log_fields(address=served[-1]))
             self._serving = True
             if self._worker is not None:
                 self._worker.tell_served(served)

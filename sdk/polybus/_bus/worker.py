@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import multiprocessing
 import os
 import signal
 import socket
@@ -53,6 +54,11 @@ class Inheritance:
     """Socket for questions and answers."""
     sockets: Mapping[str, Sequence[int]]
     """Listening sockets, by what serves on them."""
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"worker {self.number}"
 
     def environment(self) -> dict[str, str]:
         """The variable for the worker. What a worker starts itself finds it too, but not that very pipe under that number."""
@@ -102,6 +108,7 @@ class Worker:
         self._sockets = inherited.sockets
         for file in inherited.files:
             os.set_inheritable(file, False)  # not for what this process starts itself
+        multiprocessing.current_process().name = inherited.name  # `%(processName)s` of every record
         self._reports = socket.socket(fileno=inherited.reports)
         self._reports.setblocking(False)
         self._measuring = False

@@ -63,6 +63,11 @@ class AccessControl:
         """Log that a client was not let in: a few of each kind, and the number of the others."""
         self.warnings.warn(logger, "refused %s: %s", address, why, about=about, extra=log_fields(address=address))
 
+    def denied(self, peer: RemotePeer, verb: str, subject: str | int) -> None:
+        """Log that a peer may not do what it wanted to: a few of each verb, and the number of the others."""
+        text, fields = "refused %s of %r to %s: authorize does not allow it", log_fields(peer, subject=subject)
+        self.warnings.warn(logger, text, verb, subject, str(peer), about=verb, level=logging.INFO, extra=fields)
+
     async def _asked(self, authenticate: Authenticate, handshake: Handshake) -> Admission | BusError:
         try:
             identity = authenticate(handshake)

@@ -33,18 +33,22 @@ class HandlerLookup:
     """Ends of tunnels, `_tunnel.endpoint.Entrance`."""
     handler_added: Callable[[Handler], None] | None = None
     subscriber_added: Callable[[SubscriberSpec], None] | None = None
+    copied: bool = False
+    """The handlers of this router stand in a bus: one that came later would answer nothing there."""
 
     def add(self, *handlers: Handler) -> None:
         """Register handlers: all of them or none.
 
         Raises:
-            TypeError: A subject has a handler already.
+            TypeError: A subject has a handler already, or this router is included already.
         """
         for handler in handlers:
+            self._check_open(handler)
             if (old := self.find(handler.subject)) is not None:
                 raise TypeError(
                     f"{handler.name}: {handler.subject!r} is already handled by {old.name}"
                     + (f" as {old.subject!r}" if old.subject != handler.subject else "")
+                    + ", and a subject has one handler: give this one a subject of its own"
                 )
         for handler in handlers:
             self.handlers[handler.subject] = handler
@@ -54,7 +58,12 @@ class HandlerLookup:
                 self.handler_added(handler)
 
     def add_subscriber(self, spec: SubscriberSpec) -> None:
-        """Register an `on` function."""
+        """Register an `on` function.
+
+        Raises:
+            TypeError: This router is included already.
+        """
+        self._check_open(spec.handler)
         self.subscribers.append(spec)
         if self.subscriber_added is not None:
             self.subscriber_added(spec)
@@ -68,6 +77,13 @@ class HandlerLookup:
         name = publication.subject.name
         known = self.publications.get(name)
         self.publications[name] = publication if known is None else known.merged(publication)
+
+    def _check_open(self, handler: Handler) -> None:
+        if self.copied:
+            raise TypeError(
+                f"{handler.name}: the router is included already, and {handler.subject!r} would reach no bus: "
+                "register all handlers of a router, then bus.include(router)"
+            )
 
     def find(self, subject: str | int) -> Handler | None:
         """Find the handler of a subject."""

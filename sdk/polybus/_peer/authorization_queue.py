@@ -86,7 +86,9 @@ def _act(peer: Peer, message: Message) -> None:
 
 
 def _refuse(peer: Peer, message: Message) -> None:
-    peer.link.services.counters.refused += 1
+    services = peer.link.services
+    services.counters.refused += 1
+    services.access.denied(peer, _verb(message), message.subject)
     if message.kind is Kind.SUBSCRIBE:
         peer.host.pubsub.recipients.count_subscription(peer)
 

@@ -49,6 +49,10 @@ T = TypeVar("T")
 
 REQUEST, RESPONSE, PUBLISH = Kind.REQUEST, Kind.RESPONSE, Kind.PUBLISH
 _AUTHORIZED: Final = (Kind.PUBLISH, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE)
+_UNHEARD: Final = (
+    "raise timeout= or look at the handler; nothing has come over this link yet: "
+    "does the server speak {}, in the format and dialect of this URL?"
+)
 
 
 @injected_as("peer")
@@ -557,7 +561,9 @@ class Peer(Asker):
         services.counters.received += 1
         kind = message.kind
         if kind is RESPONSE:
-            reply = self.pending.pop(message.id, None) or self._late_answer(message)
+            reply = self.pending.pop(message.id, None)
+            if reply is None:
+                reply = self._late_answer(message)
             if reply is not None:
                 reply.resolve(message)
             else:
@@ -596,7 +602,9 @@ class Peer(Asker):
             if channel is not None:
                 channel.received_end(message)
         elif kind is Kind.ERROR:
-            reply = self.pending.pop(message.id, None) or self._late_answer(message)
+            reply = self.pending.pop(message.id, None)
+            if reply is None:
+                reply = self._late_answer(message)
             if reply is not None:
                 reply.reject(message, now)
             elif channel is not None:
@@ -679,7 +687,7 @@ class Peer(Asker):
 
     def _timed_out(self, reply: Reply[Any], now: float) -> None:
         if reply.sent or self.connected:
-            reply.expire(now)
+            reply.expire(now, "" if self._is_understood(reply) else _UNHEARD.format(self.protocol))
         else:
             reply.fail(Disconnected("it did not come back within the timeout", self.address, False))
         if reply.on_cancel is not None:
@@ -687,6 +695,10 @@ class Peer(Asker):
                 reply.on_cancel(reply)
             except Exception:  # of a plugin's session: it must not cost others their deadlines
                 self.link.broken()
+
+    def _is_understood(self, reply: Reply[Any]) -> bool:
+        """Check that the peer speaks our protocol, or that nothing says that it does not: a WebSocket has agreed on it."""
+        return not reply.sent or self.transport in ("ws", "wss") or self.link.services.counters.received > 0
 
     def lost(self, ids: Collection[Any], error: BusError) -> None:
         calls, channels = self.calls, self.channels

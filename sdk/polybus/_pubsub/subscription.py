@@ -90,7 +90,10 @@ class Subscription(SubscriptionQueue, Generic[T_co]):
                     raise self._error.with_traceback(None)
                 if not self._active:
                     if not self._entered:
-                        raise LocalProtocolError("this subscription was never entered: iterate inside of its `with` block")
+                        raise LocalProtocolError(
+                            "this subscription was never entered: iterate inside of its block, "
+                            "`async with bus.subscribe(pattern) as messages:` (in threads `with`)"
+                        )
                     raise StopAsyncIteration
                 waiter = self._services.waiter()
                 self._readers.append(waiter)

@@ -162,6 +162,7 @@ class Call:
         assert peer is not None
         if not await services.access.may(peer, verb, self.message.subject, self.message):
             services.counters.refused += 1
+            services.access.denied(peer, verb, self.message.subject)
             raise Forbidden(f"{verb} on {self.message.subject!r} is not allowed to this peer")
 
     def end(self) -> None:

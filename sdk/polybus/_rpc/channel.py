@@ -383,7 +383,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
         self._maybe_done()
 
 
-@entered_first("async with bus.stream(subject) as items:")
+@entered_first("async with bus.stream(subject) as items:`, `async with bus.channel(subject) as channel:")
 class ChannelContext(Generic[Receives_co, Sends_contra]):
     """The async context manager behind `stream` and `channel`: opens on entering, leaves on leaving."""
 

@@ -146,7 +146,9 @@ class Reply(Generic[T_co]):
         try:
             value = self._value = typed_body(message, returns if whole is None else whole)
         except Exception as error:  # also what a check of the application's own raises
-            self._error = BadReply(f"the answer to {self.subject!r} is not a {_name(returns)}: {error}")
+            self._error = BadReply(
+                f"the answer to {self.subject!r} is not a {_name(returns)}: {error}; is returns= what its handler gives?"
+            )
             self._state = _FAILED
             self._value = None
             raise self._error from error
@@ -199,10 +201,10 @@ class Reply(Generic[T_co]):
         if self._state == _PENDING:
             self._error = DeadlineExceeded(self.subject, 0.0, "local", text)
 
-    def expire(self, now: float) -> None:
-        """Fail: no answer came in time, or none that could be taken."""
+    def expire(self, now: float, remark: str = "") -> None:
+        """Fail: no answer came in time, or none that could be taken; a remark is for the former."""
         passed_over = self._error
-        text = passed_over.text if isinstance(passed_over, DeadlineExceeded) else ""
+        text = passed_over.text if isinstance(passed_over, DeadlineExceeded) else remark
         self.fail(DeadlineExceeded(self.subject, now - self.started, "local", text))
 
     def _wake(self) -> None:

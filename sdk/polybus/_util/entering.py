@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 T = TypeVar("T")
+_OPERATORS: Final = "add radd sub rsub mul rmul truediv rtruediv lt le gt ge contains len int float index".split()
 
 
 def entered_first(example: str) -> Callable[[type[T]], type[T]]:
@@ -22,17 +23,33 @@ def entered_first(example: str) -> Callable[[type[T]], type[T]]:
         def refuse(_: Any) -> NoReturn:
             raise TypeError(title)
 
-        def missing(_: Any, name: str) -> NoReturn:
-            if name.startswith("_"):
-                raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}")
-            raise AttributeError(f"{name!r} is a name of what it gives: {title}")
-
         # Set from outside, so that type checkers know of none of them.
-        made.__await__, made.__aiter__, made.__enter__, made.__getattr__ = refuse, refuse, refuse, missing
+        made.__await__, made.__aiter__, made.__enter__ = refuse, refuse, refuse
+        made.__getattr__ = _names_of_what_it_gives(kind, title)
         made.__exit__ = lambda *_: None
         return kind
 
     return decorate
+
+
+def blocking_entered_first(example: str) -> Callable[[type[T]], type[T]]:
+    """The same for a class of context managers that block: ``with bus.serve(url) as listener:``"""
+
+    def decorate(kind: type[T]) -> type[T]:
+        made: Any = kind
+        made.__getattr__ = _names_of_what_it_gives(kind, f"this is a context manager, enter it: `{example}`")
+        return kind
+
+    return decorate
+
+
+def _names_of_what_it_gives(kind: type[Any], title: str) -> Callable[[Any, str], NoReturn]:
+    def missing(_: Any, name: str) -> NoReturn:
+        if name.startswith("_"):
+            raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}")
+        raise AttributeError(f"{name!r} is a name of what it gives: {title}")
+
+    return missing
 
 
 def awaited_first(kind: type[T]) -> type[T]:
@@ -48,5 +65,8 @@ def awaited_first(kind: type[T]) -> type[T]:
             raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}")
         raise AttributeError(f"a Reply has no {name!r}: {title}")
 
-    made.__getitem__, made.__iter__, made.__getattr__ = refuse, refuse, missing
+    for operator in _OPERATORS:
+        setattr(made, f"__{operator}__", refuse)
+    # `__bool__`: otherwise `if bus.request("user.may_enter"):` lets everybody in.
+    made.__getitem__, made.__iter__, made.__bool__, made.__getattr__ = refuse, refuse, refuse, missing
     return kind

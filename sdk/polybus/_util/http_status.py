@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import anyio
 
 from .._validation import shown
+from .bind_errors import cannot_listen
 from .log_fields import log_fields
 
 logger: logging.Logger = logging.getLogger("polybus")
@@ -76,7 +77,7 @@ class HttpStatus:
         try:
             self._listener = await anyio.create_tcp_listener(local_host=self.host, local_port=self._wanted)
         except OSError as error:
-            raise OSError(error.errno, f"cannot listen on {self.url}: {error.strerror or error}") from error
+            raise cannot_listen(self.url, error) from error
         self.port = self._listener.extra(anyio.abc.SocketAttribute.local_port)
         self._scope, self._ended = anyio.CancelScope(), anyio.Event()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -20,11 +20,16 @@ def explains(called: str, keywords: Mapping[str, str], *, most: int | None = Non
     """
 
     def decorate(function: F) -> F:
+        code = function.__code__  # a signature of `inspect` is too slow for an import
+        known = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             for keyword in kwargs:
                 if keyword in keywords:
                     raise TypeError(f"{called}() has no {keyword}=: {keywords[keyword]}")
+                if keyword not in known:
+                    raise TypeError(f"{called}() has no {keyword}=: {_meant(keyword, known)}")
             if most is not None and len(args) > most:
                 raise TypeError(f"{called}() {positional.format(*args[most:])}")
             return function(*args, **kwargs)
@@ -33,6 +38,14 @@ def explains(called: str, keywords: Mapping[str, str], *, most: int | None = Non
         return made  # type: ignore[no-any-return]  # for type checkers it is the function
 
     return decorate
+
+
+def _meant(keyword: str, known: Sequence[str]) -> str:
+    from difflib import get_close_matches
+
+    names = [name for name in known if name not in ("self", "target")]
+    near = get_close_matches(keyword, names, n=1)
+    return f"did you mean {near[0]}=?" if near else f"there are {', '.join(names)}"
 
 
 BUS: Final[Mapping[str, str]] = {

@@ -137,7 +137,12 @@ def _cached_fault(target: Any) -> str | None:
     if target is Any or contains_model(target):
         return None
     made = next((kind for kind in _own_classes(msgspec.inspect.type_info(target)) if not _is_made(kind)), None)
-    return None if made is None else f"no decoder makes a {made.__qualname__} (Any takes what an adapter of your own makes)"
+    if made is None:
+        return None
+    return (
+        f"no decoder makes a {made.__qualname__}: a body is an attrs class, a dataclass, a TypedDict or a model, "
+        "and Any takes what an adapter of your own makes"
+    )
 
 
 def _own_classes(info: Any) -> Iterator[type]:

@@ -33,7 +33,7 @@ _BY_CLASS: tuple[tuple[type[Exception], str], ...] = (
 _BY_ANSWER = (
     ("answered 404", "the server is there, but has no bus at this path: correct the path of the URL"),
     ("answered 421", "the server does not know this host name: serve(hosts=...) or attach(hosts=...) names further ones"),
-    ("no common sub-protocol", "the URL names another protocol than the server's: begin it with the one that is spoken there"),
+    ("no common sub-protocol", "the server is there, and the URL names another protocol than its own"),
     ("does it want tls", "try the URL with TLS (wss)"),
     ("answered 400", _NO_UPGRADE),
     ("answered 426", _NO_UPGRADE),

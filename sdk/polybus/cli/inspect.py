@@ -77,6 +77,9 @@ def _bytes(source: str) -> bytes:
     except (OSError, ValueError) as error:
         if "/" in source:
             raise UsageError(f"{source[:100]} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if "://" in source:
+        advice = "polybus doctor URL looks at a server, polybus record URL DIR at its frames"
+        raise UsageError(f"{source[:100]} is a URL, and what is inspected are frames; {advice}")
     if not source.strip():
         raise UsageError("FILE|HEX is empty")
     digits = "".join(source.replace(":", " ").replace(",", " ").split()).removeprefix("0x")

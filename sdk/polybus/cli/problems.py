@@ -26,6 +26,8 @@ T = TypeVar("T")
 
 OF_NATS = "the NATS server says"
 NATS_CREDENTIALS = "they stand in the URL: TOKEN@ or USER:PASSWORD@ before the host, or ?creds=FILE or ?nkey=FILE behind it"
+_NEXT_STEPS = ("in place of", "goes on trying", "begin the URL with")
+"""Words of reasons that say themselves what to do."""
 _LOOK = "; polybus doctor URL looks at every step"
 _TOKENS = ("--auth", "--bearer", "--token")
 """Options of other programs for what is a header here."""
@@ -85,7 +87,8 @@ def _first(error: BaseException) -> BaseException:
 def for_shell(text: str) -> str:
     """The advice of a text, in the words of the command line."""
     return (
-        text.replace("--ca, or with tls=ssl.create_default_context(cafile=...)", "--ca FILE")
+        text.replace("connect(..., wait=30) goes on trying", "--wait S goes on trying")
+        .replace("--ca, or with tls=ssl.create_default_context(cafile=...)", "--ca FILE")
         .replace("timeout=", "--timeout ")
         .replace("pass authenticate=..., or ", "")
         .replace("pass authenticate_servers=..., or ", "")
@@ -108,7 +111,8 @@ def _of_click(error: Exception) -> str:
     option: str = getattr(error, "option_name", "")
     if option in _TOKENS and context is not None and any(known.name == "header" for known in context.command.params):
         text = f"No such option: {option}: write --header 'authorization: Bearer TOKEN'"
-    return f"{text.removesuffix('.')}. See: {command} --help"
+    text = text.removesuffix(".")
+    return f"{text}{'' if text.endswith('?') else '.'} See: {command} --help"
 
 
 def _nobody_there(reason: str) -> bool:
@@ -117,7 +121,7 @@ def _nobody_there(reason: str) -> bool:
 
 def _next_step(error: BusError) -> str:
     if isinstance(error, ConnectFailed):
-        if any(error.reason.endswith(mark) for mark in "?!") or "in place of" in error.reason:
+        if any(error.reason.endswith(mark) for mark in "?!") or any(mark in error.reason for mark in _NEXT_STEPS):
             return ""  # it has a next step of its own
         return "; is the server running? --wait S goes on trying" if _nobody_there(error.reason) else _LOOK
     if isinstance(error, DeadlineExceeded) and error.where == "remote":  # it was told the time that was given here
@@ -126,6 +130,8 @@ def _next_step(error: BusError) -> str:
         return _LOOK
     if isinstance(error, Unauthorized) and OF_NATS in str(error):
         return f"; {NATS_CREDENTIALS}"
+    if isinstance(error, Unauthorized) and str(error).endswith("?"):  # it came with something
+        return ""
     if isinstance(error, Unauthorized):
         return "; identify yourself, for example with --header 'authorization: Bearer TOKEN'"
     if isinstance(error, Forbidden):

@@ -6,18 +6,27 @@ import logging
 import math
 import os
 import signal
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import anyio
 
 from .. import capture
+from .._validation import counted
 from ..plugins.registry import split_url
 from ..plugins.targets import resolve_target
 from .options import Ca, Folder, Header, Insecure, Json, Url, Wait, argument, flag, option
 from .problems import PeerError, UsageError
 from .values import dialling, json_line
 
+_NOUNS: Final = {
+    "publish": "publication",
+    "request": "request",
+    "notify": "notification",
+    "subscribe": "subscription",
+    "unsubscribe": "unsubscription",
+}
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
@@ -124,14 +133,27 @@ def replay(
         print(json_line({**facts, "said": dict(report.said), "skipped": dict(report.skipped)}))
         return
     if not report.said:
-        raise PeerError(f"{folder}: nothing that was wanted was said by a client")
-    said = ", ".join(f"{count} {kind}" for kind, count in sorted(report.said.items()))
+        given = {"--subject": subject, "--connection": connection, "--start": start and [start], "--end": end and [end]}
+        wanted = " ".join(f"{name} {value!r}" for name, values in given.items() for value in values or ())
+        raise PeerError(
+            f"{folder}: no client said anything{' with ' + wanted if wanted else ''}; polybus capture info {folder} has the "
+            f"times, polybus capture export {folder} LINES --format jsonl --table events the subjects and connections"
+        )
+    said = _counts(report.said)
     verb = "would say" if dry_run else "said"
-    print(f"{verb} {said} over {report.connections} connections, {report.seconds:.1f} s of the recording")
+    print(f"{verb} {said} over {counted(report.connections, 'connection')}, {report.seconds:.1f} s of the recording")
     if not dry_run:
         print(f"{report.answered} answered, {report.failed} failed")
     if any(report.skipped.values()):
-        print("not said: " + ", ".join(f"{count} {kind}" for kind, count in sorted(report.skipped.items()) if count))
+        print(f"not said: {_counts(report.skipped)}")
+
+
+def _counts(found: Mapping[str, int]) -> str:
+    """So many of each kind, for people."""
+    counts = [
+        counted(count, _NOUNS[kind]) if kind in _NOUNS else f"{count} {kind}" for kind, count in sorted(found.items()) if count
+    ]
+    return ", ".join(counts)
 
 
 def _point(text: str | None, option: str) -> float | datetime | None:

@@ -13,6 +13,7 @@ import typer
 
 from .. import Bus
 from .._bus.runner import serve_until_signal
+from .._bus.worker import Inheritance
 from .._core.lifespan import raised_by_lifespan
 from ..transports._ws.policy import check_hosts, check_origins
 from .options import Cert, Insecure, Key, Origin, argument, duration, flag, option
@@ -59,7 +60,7 @@ def serve(
         if workers > 1:
             raise UsageError("--reload with --workers: workers are started again by themselves; while you develop, one will do")
         raise typer.Exit(reloading(context.find_root().obj, drain + delay))
-    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(level=log_level.upper(), format=_log_format())
     bus = load_bus(app)
     for pattern in relay or ():
         bus.relay(pattern)
@@ -86,6 +87,13 @@ def serve(
         if raised_by_lifespan(error):
             raise PeerError(f"the lifespan of {app} failed: {type(error).__name__}: {error}{_where(error)}") from None
         raise
+
+
+def _log_format() -> str:
+    """Make the format of log lines: those of one of several workers say which it is."""
+    inherited = Inheritance.of_this_process()
+    who = "" if inherited is None else f" {inherited.name}"
+    return f"%(asctime)s %(levelname)s{who} %(name)s: %(message)s"
 
 
 def _announce(url: str) -> None:

@@ -164,9 +164,12 @@ class Slot:
     def _heed(self, said: Mapping[str, Any]) -> None:
         if "serves" in said:
             self.urls, self.serves = said["serves"], True
-            if self.served.is_set() and self.child is not None:
+            if self.child is not None:
                 fields = log_fields(worker=self.number, pid=self.child.pid)
-                logger.info("worker %d, pid %d, serves in its place", self.number, self.child.pid, extra=fields)
+                if self.served.is_set():
+                    logger.info("worker %d, pid %d, serves in its place", self.number, self.child.pid, extra=fields)
+                else:
+                    logger.info("worker %d, pid %d, serves", self.number, self.child.pid, extra=fields)
             self.served.set()
         elif "ready" in said:
             self._ready = said["ready"]

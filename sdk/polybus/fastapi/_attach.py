@@ -64,7 +64,8 @@ def attach(
         when_full: What happens to publications for a peer whose outbox is full: ``drop_oldest``, ``drop_newest``,
             ``disconnect``.
         insecure: Let strangers in from other machines although the bus has no `authenticate`.
-        script: Also serve the JavaScript module of `polybus.transports.postmessage.script` at this path, as ``/polybus.js``.
+        script: Also serve the JavaScript module of `polybus.transports.postmessage.script` at this path, as ``/polybus.js``,
+            after that prefix too.
         docs: Also serve a page of what the bus can be asked at this path, as ``/bus/docs``, and the AsyncAPI document of
             it at the same path with ``.json``: to everybody, as FastAPI's own page.
         try_it: Let that page send requests, over the bus as any client: with the visitor's cookies or token, where `authorize`
@@ -173,6 +174,7 @@ def _check_script(path: Any) -> None:
 
 def _add_script(router: Any, path: str) -> None:
     """Serve it to everybody: it holds no secret, and a sandboxed frame, whose origin is opaque, has to be able to import it."""
+    path = f"{getattr(router, 'prefix', '')}{path}"
     if any(getattr(route, "name", None) == _SCRIPT and route.path == path for route in router.routes):
         return  # several buses of one application
     content = javascript_module()

@@ -103,7 +103,7 @@ def split_url(url: str, *, takes_user: bool = False) -> SplitUrl:
         hint = ": an IPv6 address stands in brackets, for example [::1]:8000" if "[" in rest or "]" in rest else ""
         raise ValueError(f"{shown}: {error}{hint}") from None
     if parts.fragment:
-        raise ValueError(f"{shown}: a bus URL has no fragment (#{parts.fragment})")
+        raise ValueError(f"{shown}: a bus URL has no fragment (#{parts.fragment}): leave it out")
     try:
         _ = parts.port if transport != "unix" else None
     except ValueError:

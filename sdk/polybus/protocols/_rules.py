@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from ..errors import BadRequest, EncodeError, LocalProtocolError, RemoteProtocolError, Unsupported
+from ..errors import BadRequest, EncodeError, LocalProtocolError, RemoteProtocolError, TooLarge, Unsupported
 
 MAX_INT: Final = 2**53
 """Beyond it an integer does not survive a JavaScript peer."""
@@ -42,6 +42,12 @@ def fault_in_headers(headers: Any, limit: int) -> str | None:
             return f"CR, LF or NUL in the header {name[:40]!r}"
         size += len(both) if both.isascii() else len(both.encode("utf-8", "replace"))
     return f"headers of {size} bytes are larger than {limit} (limit: headers)" if size > limit else None
+
+
+def too_large(size: int, limit: int, what: str = "a frame") -> TooLarge:
+    """Make the error for a frame of ours over `Limits.message`."""
+    advice = "send less, or raise Limits(message=...) at both ends; a stream or a channel carries it in parts"
+    return TooLarge(f"{what} of {size} bytes is larger than {limit} (limit: message): {advice}")
 
 
 def milliseconds(ttl: float) -> int:
@@ -94,7 +100,7 @@ class WireRules:
         fault = fault_in_subject(value, limit)
         if fault is not None:
             if isinstance(value, int):
-                raise Unsupported(f"{self._protocol}: {value} is a number, and subjects are text here")
+                raise Unsupported(f"{self._protocol}: {value} is a number, and subjects are text here: write {str(value)!r}")
             raise LocalProtocolError(fault, protocol=self._protocol)
         return str(value)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 from attrs import frozen
 
+from .._util.entering import blocking_entered_first
 from .._util.iteration import receive
 from ..errors import LocalProtocolError
 from ..message import Message, Settlement
@@ -189,6 +190,7 @@ class BlockingTunnel:
     run: Run
 
 
+@blocking_entered_first("with bus.serve(url) as listener:`, `with bus.connect(url) as peer:")
 class BlockingBlock(Generic[T]):
     """A ``with`` block around an asynchronous one; what it yields is shown as its twin."""
 

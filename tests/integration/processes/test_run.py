@@ -97,15 +97,52 @@ def test_what_goes_wrong_at_the_start_is_raised_as_it_is(backend: str) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(OSError, match=str(port)):
+        with pytest.raises(SystemExit, match=f"cannot listen on .*{port}.*port 0 is a free one") as caught:
             polybus.run(Bus(), f"ubre+tcp://127.0.0.1:{port}", backend=backend)
-        with pytest.raises(OSError, match="in use"):
+        assert isinstance(caught.value.__cause__, OSError)
+        with pytest.raises(SystemExit, match="cannot listen on .*in use.*port 0 is a free one"):
             polybus.run(Bus(), "ubre+tcp://127.0.0.1:0", health=f"http://127.0.0.1:{port}", backend=backend)
     with pytest.raises(LookupError, match="no database"):
         polybus.run(Bus(lifespan=lifespan), "ubre+tcp://127.0.0.1:0", backend=backend)
     for health in ("127.0.0.1:8081", "https://127.0.0.1:8081", "http://127.0.0.1"):
         with pytest.raises(ValueError, match="health="):
             polybus.run(Bus(), "ubre+tcp://127.0.0.1:0", health=health, backend=backend)
+
+
+def test_what_the_lifespan_raises_keeps_its_traceback_where_it_is_an_error_of_the_system_too() -> None:
+    @asynccontextmanager
+    async def lifespan(bus: Bus) -> AsyncIterator[None]:
+        if not bus.ready:
+            raise ConnectionRefusedError("no database")
+        yield
+
+    with pytest.raises(ConnectionRefusedError, match="no database"):
+        polybus.run(Bus(lifespan=lifespan), "ubre+tcp://127.0.0.1:0")
+
+
+@pytest.mark.parametrize("taken_by", ["serve", "health"])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_program_whose_address_is_in_use_ends_with_one_line_and_status_1(tmp_path: Path, taken_by: str, workers: int) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        url = f"ubre+tcp://127.0.0.1:{port}" if taken_by == "serve" else "ubre+tcp://127.0.0.1:0"
+        health = f"http://127.0.0.1:{port}" if taken_by == "health" else None
+        program = tmp_path / "app.py"
+        program.write_text(
+            "import polybus\n"
+            "bus = polybus.Bus(cluster='nats+tcp://127.0.0.1:1/shop')\n"
+            f"polybus.run(bus, {url!r}, workers={workers}, health={health!r})\n"
+            if workers > 1
+            else f"import polybus\npolybus.run(polybus.Bus(), {url!r}, health={health!r})\n"
+        )
+        done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=BOUND)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "cannot listen on" in done.stderr
+    assert str(port) in done.stderr
+    assert "port 0 is a free one" in done.stderr
 
 
 @pytest.mark.parametrize("taken_by", ["serve", "health"])

@@ -366,8 +366,12 @@ async def test_on_the_command_line_too_and_with_an_engine_that_runs_already(tmp_
         environment = {**os.environ, "PYTHONPATH": root, "POLYBUS_CLUSTER": f"{engine.url}/shop"}
         health = ["--health", f"http://127.0.0.1:{port}"]
         command = [sys.executable, "-m", "polybus.cli", "serve", "app:bus", ANY_PORT, "--workers", "2", *health]
-        start = partial(subprocess.Popen, command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True)
-        process = await anyio.to_thread.run_sync(start)
+        log = tmp_path / "log"
+        with log.open("w") as stderr:
+            piped = {"stdout": subprocess.PIPE, "stderr": stderr}
+            process = await anyio.to_thread.run_sync(
+                partial(subprocess.Popen, command, cwd=tmp_path, env=environment, text=True, **piped)
+            )
         try:
             assert process.stdout is not None
             line = await anyio.to_thread.run_sync(process.stdout.readline)
@@ -385,6 +389,31 @@ async def test_on_the_command_line_too_and_with_an_engine_that_runs_already(tmp_
             process.wait()
             assert process.stdout is not None
             process.stdout.close()
+    told = sorted(line.split(maxsplit=2)[2] for line in log.read_text().splitlines())
+    drained = [f"INFO worker {number} polybus: SIGTERM, draining" for number in (1, 2)]
+    assert [line for line in told if "draining" in line] == drained
+    serving = [re.sub(r"\d+, serves", "…, serves", line) for line in told if "serves" in line]
+    assert serving == [f"INFO polybus.cluster: worker {number}, pid …, serves" for number in (1, 2)]
+
+
+def test_a_worker_says_in_the_name_of_its_process_which_it_is(tmp_path: Path) -> None:
+    program = tmp_path / "app.py"
+    program.write_text(
+        "import logging, polybus\n"
+        "from contextlib import asynccontextmanager\n"
+        "logging.basicConfig(level=logging.INFO, format='[%(processName)s] %(message)s')\n"
+        "@asynccontextmanager\n"
+        "async def lifespan(bus):\n"
+        "    logging.info('begins')\n"
+        "    raise LookupError('no database')\n"
+        "    yield\n"
+        "bus = polybus.Bus(lifespan=lifespan, cluster='auto')\n"
+        "polybus.run(bus, 'ubre+tcp://127.0.0.1:0', workers=2)\n"
+    )
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=BOUND)
+    assert done.returncode == 1
+    begun = {line for line in done.stderr.splitlines() if "begins" in line}
+    assert begun and begun <= {"[worker 1] begins", "[worker 2] begins"}
 
 
 def test_several_workers_of_a_bus_without_a_cluster_are_refused_with_what_to_write(tmp_path: Path) -> None:

@@ -140,6 +140,17 @@ async def test_the_prefix_of_a_router_itself_counts(included: str) -> None:
         attach(router, Bus())
 
 
+def test_the_prefix_of_a_router_counts_for_the_script_and_the_page_too() -> None:
+    app, router = FastAPI(), APIRouter(prefix="/api")
+    attach(router, echoing(), script="/polybus.js", docs="/docs")
+    attach(router, Bus(), path="/other", script="/polybus.js")  # once is enough
+    app.include_router(router, prefix="/v1")
+    with TestClient(app) as client:
+        assert client.get("/v1/api/polybus.js").headers["content-type"].startswith("text/javascript")
+        assert client.get("/v1/polybus.js").status_code == 404
+        assert client.get("/v1/api/docs").status_code == 200
+
+
 @bounded
 async def test_a_lifespan_of_the_bus_that_fails_refuses_the_first_connection_and_is_tried_again_for_the_next() -> None:
     attempts = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 
 import anyio
 import pytest
@@ -35,7 +36,7 @@ def test_an_outage_of_an_hour_is_a_handful_of_lines_that_say_how_long_it_lasts(c
     assert lines[0][0] == logging.WARNING and "lost: the server closed; attempt 1 in 0.1 s" in lines[0][1]
     assert {level for level, _ in lines[1:]} == {logging.INFO}
     assert "attempt 64 in 30.0 s, it is down for 1890 s: connection refused" in lines[-2][1]
-    assert lines[-1][1].endswith("is back, after 121 attempts and 3600 s")
+    assert lines[-1][1].endswith("is back after 3600 s (121 attempts)")
 
 
 def test_a_server_that_is_waited_for_in_vain_is_a_warning_from_the_eighth_attempt_on(caplog: pytest.LogCaptureFixture) -> None:
@@ -73,7 +74,20 @@ async def test_a_lost_link_and_its_return_are_told_with_address_reason_and_attem
     (lost, first), (back, second) = said(caplog)
     assert (lost, back) == (logging.WARNING, logging.INFO)
     assert "ubre+memory://link-log is lost: maintenance; attempt 1 in 0.0" in first
-    assert second.startswith("the link to ubre+memory://link-log is back, after 1 attempt")
+    assert re.fullmatch(r"the link to ubre\+memory://link-log is back after (less than 0\.1|\d\.\d) s \(1 attempt\)", second)
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.0, "less than 0.1 s"), (0.1, "0.1 s"), (9.94, "9.9 s"), (10.4, "10 s")])
+def test_how_long_a_link_was_down_is_told_to_a_tenth_of_a_second_where_that_says_something(
+    seconds: float, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = 0.0
+    log = LinkLog("ubre+memory://link-log", lambda: now)
+    with caplog.at_level(logging.INFO, "polybus.link"):
+        log.lost("maintenance", 1, 0.1)
+        now = seconds
+        log.back(2)
+    assert said(caplog)[-1][1] == f"the link to ubre+memory://link-log is back after {text} (2 attempts)"
 
 
 @bounded

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from polybus import Bus, Forbidden, Limits, Unauthorized, connect
+from polybus import Bus, Forbidden, Limits, Peer, Unauthorized, connect
 from polybus.errors import ConnectFailed
 from polybus.plugins import Handshake
+from polybus.testing import pair
 from tests.support import bounded
 
 pytestmark = [pytest.mark.anyio, pytest.mark.native]
@@ -115,3 +117,53 @@ async def test_an_authenticate_that_takes_too_long_for_each_stranger_does_not_fi
                     pass
     lines = [line for line in said(caplog) if "authenticate took more than" in line]
     assert len(lines) == 4 and lines[-1].startswith("17 more within ")
+
+
+def only_whoami(peer: Peer, verb: str, subject: str | int) -> bool:
+    return subject == "whoami"
+
+
+async def only_whoami_later(peer: Peer, verb: str, subject: str | int) -> bool:
+    return subject == "whoami"
+
+
+@pytest.mark.parametrize("authorize", [only_whoami, only_whoami_later])
+@bounded
+async def test_what_authorize_refuses_is_a_line_at_info_with_verb_subject_and_peer(
+    authorize: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    bus = Bus(authorize=authorize)
+    bus.handle("whoami")(lambda: "ann")
+    bus.handle("safe.open")(lambda: "gold")
+    with caplog.at_level(logging.INFO):
+        async with pair(bus) as client:
+            await client.publish("safe.opened", 1)
+            with pytest.raises(Forbidden):
+                async with client.subscribe("safe.>"):
+                    pass
+            with pytest.raises(Forbidden):
+                await client.request("safe.open")
+            await client.request("whoami")
+            peer = bus.peers[0]
+    assert said(caplog) == [
+        f"refused {verb} of {subject!r} to {peer}: authorize does not allow it"
+        for verb, subject in (("publish", "safe.opened"), ("subscribe", "safe.>"), ("request", "safe.open"))
+    ]
+    assert {record.levelno for record in caplog.records if record.name == "polybus.security"} == {logging.INFO}
+
+
+@bounded
+async def test_of_a_thousand_refusals_by_authorize_there_are_four_lines_for_each_verb_one_of_them_a_count(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bus = Bus(authorize=only_whoami)
+    bus.handle("safe.open")(lambda: "gold")
+    with caplog.at_level(logging.INFO):
+        async with pair(bus) as client:
+            for number in range(MANY):
+                await client.publish(f"safe.opened.{number}", 1)
+                with pytest.raises(Forbidden):
+                    await client.request("safe.open")
+    lines = said(caplog)
+    assert len(lines) == 8
+    assert sorted(line.partition(" within")[0] for line in lines[-2:]) == [f"{MANY - 3} more"] * 2

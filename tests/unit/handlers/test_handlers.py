@@ -245,6 +245,20 @@ def test_including_a_subject_that_is_taken_is_a_type_error() -> None:
         bus.include(router)
 
 
+def test_a_router_that_is_included_takes_no_more_handlers_since_no_bus_would_know_them() -> None:
+    async def plain(body: int) -> None: ...
+
+    router, other = Router(), Bus()
+    router.handle("x")(talk)
+    Bus().include(router)
+    for register in (router.handle("y"), router.on("y.>")):
+        with pytest.raises(TypeError, match=r"plain: the router is included already.* register all handlers.* bus\.include"):
+            register(plain)
+    other.include(router)  # in another bus too
+    Bus().include(other)
+    other.handle("y")(talk)  # a bus goes on by itself
+
+
 def test_a_prefix_before_a_number_is_a_type_error() -> None:
     router = Router()
     router.handle(7)(talk)

@@ -20,7 +20,7 @@ ENTER = "this is an async context manager, enter it: `async with "
         (lambda: connect("ubre+memory://nowhere"), "connect(url) as bus"),
         (lambda: Bus().connect("ubre+memory://nowhere"), "connect(url) as bus"),
         (lambda: Bus().serve("ubre+memory://mistakes"), "bus.serve(url) as listener"),
-        (lambda: Bus().stream("x"), "bus.stream(subject) as items"),
+        (lambda: Bus().stream("x"), "bus.stream(subject) as items:`, `async with bus.channel(subject) as channel"),
     ],
 )
 async def test_what_is_to_be_entered_says_so(make: Callable[[], Any], example: str) -> None:
@@ -109,6 +109,13 @@ async def test_a_reply_that_is_used_as_the_answer_says_that_it_is_to_be_awaited(
         uses: list[Callable[[], Any]] = [
             lambda: reply["id"],
             lambda: list(reply),
+            lambda: "in" if reply else "out",
+            lambda: not reply,
+            lambda: reply + 1,
+            lambda: 1 + reply,
+            lambda: reply > 1,
+            lambda: "id" in reply,
+            lambda: len(reply),
             lambda: reply.name,
             lambda: reply.add_done_callback(print),
         ]

@@ -15,10 +15,11 @@ import msgspec
 from attrs import evolve
 
 from ...body import JSON as JSON_FORMAT
-from ...errors import Disconnected, RemoteProtocolError, TooLarge
+from ...errors import Disconnected, RemoteProtocolError
 from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins import Capabilities, CloseWanted, PeerClosed, PeerOpened, Ready
+from .._rules import too_large
 from . import wire
 from .bodies import refuse
 from .codec import CsbCodec, unwrap
@@ -163,7 +164,7 @@ class CrowdedSession(CsbSession):
 
     def _queue(self, frame: bytes, party: Party) -> None:
         if len(frame) + 4 > self._max_frame:
-            raise TooLarge(f"a frame of {len(frame) + 4} bytes is larger than {self._max_frame} (limit: message)")
+            raise too_large(len(frame) + 4, self._max_frame)
         self._frames.append(wire.CLIENT.pack(party.key) + frame)
 
     # -- ids and time ----------------------------------------------------------------------------------------------------

@@ -11,10 +11,11 @@ from typing import Any, Final
 
 from ..._util.hello import HELLO, is_answer, question_of
 from ...body import JSON
-from ...errors import Code, RemoteProtocolError, TooLarge
+from ...errors import Code, RemoteProtocolError
 from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins import Capabilities, CloseWanted, Ready, Refused, SessionEvent
+from .._rules import too_large
 from . import wire
 from .bodies import refuse
 from .codec import CsbCodec
@@ -216,7 +217,7 @@ class CsbSession:
 
     def _queue(self, frame: bytes, party: Party) -> None:
         if len(frame) > self._max_frame:
-            raise TooLarge(f"a frame of {len(frame)} bytes is larger than {self._max_frame} (limit: message)")
+            raise too_large(len(frame), self._max_frame)
         self._frames.append(frame)
 
     def frames_to_send(self) -> list[bytes]:

@@ -10,10 +10,11 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from ...errors import RemoteProtocolError, TooLarge
+from ...errors import RemoteProtocolError
 from ...limits import Limits
 from ...message import MISSING, Kind, Message
 from ...plugins import Capabilities, CloseWanted, Refused, Role, SessionEvent
+from .._rules import too_large
 from . import commands, subscriptions
 from .codec import JrepCodec
 from .federation import Federation
@@ -229,7 +230,7 @@ class JrepSession:
                 return None  # no ErrorTo: a client's bus would listen to ClientBusErrors, a server's does not
             document = self._write(message, message.id, federation.other_bus, federation.ours)
         if len(document) + 2 > self._max_frame:
-            raise TooLarge(f"a payload of {len(document) + 2} bytes is larger than {self._max_frame} (limit: message)")
+            raise too_large(len(document) + 2, self._max_frame, "a payload")
         if key is not None and federation.answers_announced and kind is _REQUEST:
             self._unanswered[key] = str(message.subject)
             self._tell_of_answers("RemoteSubscribe", str(message.subject), key)

@@ -65,5 +65,5 @@ def local_pattern(name: Any, limit: int) -> str:
 
 def _fault_of_ours(name: Any, limit: int, *, pattern: bool) -> str | None:
     if isinstance(name, int):
-        raise Unsupported(f"nats: {name} is a number, and subjects are text here")
+        raise Unsupported(f"nats: {name} is a number, and subjects are text here: write {str(name)!r}")
     return fault_in_name(name, limit, pattern=pattern)

@@ -11,6 +11,7 @@ from ...errors import Code, RemoteProtocolError, TooLarge, Unsupported
 from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins import Capabilities, SessionEvent
+from .._rules import too_large
 from .codec import NatsCodec
 from .credentials import Credentials
 from .failures import ServerError
@@ -71,7 +72,7 @@ class NatsConnection:
 
     def _check(self, frame: bytes) -> None:
         if len(frame) > self.limits.message:
-            raise TooLarge(f"a frame of {len(frame)} bytes is larger than {self.limits.message} (limit: message)")
+            raise too_large(len(frame), self.limits.message)
         most = self.info.max_payload
         if len(frame) > most and (size := len(frame) - frame.find(b"\r\n") - 4) > most:
             raise TooLarge(f"a payload of {size} bytes, with its headers: the NATS server takes {most} (its max_payload)")

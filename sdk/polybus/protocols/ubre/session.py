@@ -7,10 +7,11 @@ import string
 from typing import Any, Final
 
 from ...body import JSON
-from ...errors import Code, RemoteProtocolError, TooLarge
+from ...errors import Code, RemoteProtocolError
 from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins import Capabilities, CloseWanted, Ready, Refused, SessionEvent
+from .._rules import too_large
 from .checks import refuse
 from .codec import UbreCodec
 
@@ -98,7 +99,7 @@ class UbreSession:
         else:
             frame = self._write(message, message.id)
         if len(frame) > self._max_frame:
-            raise TooLarge(f"a frame of {len(frame)} bytes is larger than {self._max_frame} (limit: message)")
+            raise too_large(len(frame), self._max_frame)
         self._frames.append(frame)
         return key
 

@@ -11,6 +11,7 @@ from ...errors import Code, LocalProtocolError, RemoteProtocolError, TooLarge, U
 from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins import Capabilities, CloseWanted, Ready, Refused, SessionEvent, Undelivered
+from .._rules import too_large
 from .bodies import ANY, written_body
 from .cloudevents.envelope import LEVELS, ReturnAddress, return_address
 from .codec import UProtocolCodec
@@ -260,7 +261,7 @@ class UProtocolSession:
         return key
 
     def _too_large(self, frame: bytes) -> TooLarge:
-        return TooLarge(f"an event of {len(frame)} bytes is larger than {self._max_frame} (limit: message)")
+        return too_large(len(frame), self._max_frame, "an event")
 
     def _method(self, subject: str | int) -> tuple[bytes, str]:
         """The head of requests for a subject."""

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 
 import anyio
 
+from ..._util.bind_errors import cannot_listen
 from ...limits import Limits
 
 BACKLOG: Final = 2048
@@ -208,7 +209,7 @@ def _bind(family: int, address: Any, shown: str) -> socket.socket:
     except BaseException as error:
         sock.close()
         if isinstance(error, OSError):
-            raise OSError(error.errno, f"cannot listen on {shown}: {error.strerror or error}{_remedy(error)}") from None
+            raise cannot_listen(shown, error) from None
         raise
     return sock
 
@@ -241,14 +242,3 @@ def unlink_if_ours(path: str, inode: int) -> None:
     with contextlib.suppress(OSError):
         if os.stat(path).st_ino == inode:
             os.unlink(path)
-
-
-def _remedy(error: OSError) -> str:
-    """Say what to do about an address that cannot be bound."""
-    if error.errno == errno.EADDRINUSE:
-        return "; another program listens there: end it, or take another address (port 0 is a free one)"
-    if error.errno == errno.EACCES:
-        return "; ports below 1024 are the system's: take one above"
-    if error.errno == errno.EADDRNOTAVAIL:
-        return "; this machine has no such address: 127.0.0.1 is for itself, 0.0.0.0 for all that it has"
-    return ""

@@ -159,7 +159,7 @@ def plain_reason(error: BaseException) -> str:
         return client_reason(error)
     # gaierror is an OSError with numbers of its own.
     if type(error).__name__ == "gaierror" or isinstance(error, UnicodeError):
-        return "name does not resolve"
+        return "name does not resolve: is it misspelled?"
     if isinstance(error, ConnectionResetError) and error.errno is None:  # asyncio's own
         return _REASONS[errno.ECONNRESET]
     if isinstance(error, OSError) and error.errno is not None and error.errno in _REASONS:

@@ -171,7 +171,9 @@ def _refusal(url: str, response: Response, headers: Mapping[str, str]) -> BusErr
     text = text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}..."
     if response.status_code == 401:
         brought = (
-            f"headers= brought {', '.join(headers)}" if headers else "no headers= were given, which carry a token or a cookie"
+            f"headers= brought {', '.join(headers)}: is what it carries expired, or meant for another server?"
+            if headers
+            else "no headers= were given, which carry a token or a cookie"
         )
         return Unauthorized(f"{text or 'the server answered 401'}; {brought}")
     if response.status_code == 403:

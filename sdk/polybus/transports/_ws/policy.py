@@ -161,7 +161,8 @@ class OriginPolicy:
             # A browser ends the connection when none of its offers is taken.
             return tokens[0], token
         others = ", ".join(_shown(offer) for offer in offers if not offer.startswith(_TOKEN))
-        raise HandshakeRejected(400, f"no common sub-protocol: offered {others}, spoken here {self.subprotocol or 'none'}")
+        spoken = f"{self.subprotocol}: begin the URL with {self.subprotocol}+" if self.subprotocol else "none"
+        raise HandshakeRejected(400, f"no common sub-protocol: offered {others}, spoken here {spoken}")
 
     def _host_port(self, host: str) -> tuple[str, int]:
         """May raise `HandshakeRejected`: 400, this is no host."""

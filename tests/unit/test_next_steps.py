@@ -1,0 +1,115 @@
+"""What the text of a usual mistake says to do next."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from polybus import Bus, Limits, connect
+from polybus.plugins import Handshake, Identity
+from polybus.testing import pair
+from tests.support import bounded, free_port
+
+pytestmark = pytest.mark.anyio
+
+
+def shop() -> Bus:
+    bus = Bus(limits=Limits(message=20_000))
+
+    @bus.handle("price", inline=True)
+    def price(article: str) -> int:
+        return 7
+
+    @bus.handle("broken", inline=True)
+    def broken() -> None:
+        raise LookupError("no database")
+
+    return bus
+
+
+def twice() -> None:
+    bus = Bus()
+    for _ in range(2):
+        bus.handle("x", inline=True)(lambda: 1)
+
+
+async def queue_body(items: queue.Queue[int]) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("mistake", "kind", "next_step"),
+    [
+        (lambda: connect("ubre+ws://127.0.0.1:1/bus#top"), ValueError, r"no fragment \(#top\): leave it out"),
+        (twice, TypeError, "a subject has one handler: give this one a subject of its own"),
+        (lambda: Bus().handle("x")(queue_body), TypeError, "a body is an attrs class, a dataclass, a TypedDict or a model"),
+        (lambda: Bus().handle("_polybus.x"), Exception, "take another name"),
+        (lambda: Bus().on(""), Exception, "name one, such as 'user.get'"),
+        (lambda: Bus().on(None), Exception, "such as 'user.get', not NoneType"),  # type: ignore[call-overload]
+    ],
+)
+def test_a_registration_or_a_url_that_cannot_be(mistake: Callable[[], Any], kind: type[Exception], next_step: str) -> None:
+    with pytest.raises(kind, match=next_step):
+        mistake()
+
+
+@pytest.mark.parametrize(
+    ("ask", "next_step"),
+    [
+        (
+            lambda bus: bus.request("price", "x" * 30_000),
+            r"send less, or raise Limits\(message=\.\.\.\) at both ends; a stream",
+        ),
+        (lambda bus: bus.request("price", float("nan")), r"\(send None, or a text\)"),
+        (lambda bus: bus.request(7, "soup"), "subjects are text here: write '7'"),
+        (lambda bus: bus.request("broken"), r"internal error [0-9a-f]{8}; the server's log has it under this id$"),
+        (lambda bus: bus.request("price", "soup", returns=str), "is returns= what its handler gives?"),
+    ],
+)
+@bounded
+async def test_a_request_that_cannot_be(ask: Callable[[Bus], Awaitable[Any]], next_step: str) -> None:
+    async with pair(shop(), client=Bus(limits=Limits(message=20_000))) as client:
+        with pytest.raises(Exception, match=next_step):
+            await ask(client)
+
+
+@pytest.mark.native
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("ubre+ws://127.0.0.1:{port}/bus", r"nobody listens there; is the server running\? connect\(\.\.\., wait=30\) goes on"),
+        ("ubre+unix:///nowhere/polybus.sock", r"no such file; is the server running\? connect\(\.\.\., wait=30\) goes on"),
+        ("ubre+memory://nobody", r"in this event loop; is the server running\?"),
+    ],
+)
+@bounded
+async def test_a_first_connect_to_where_nobody_is(url: str, says: str) -> None:
+    with pytest.raises(ConnectionError, match=says):
+        async with connect(url.format(port=free_port())):
+            pass
+
+
+@pytest.mark.native
+@bounded
+async def test_a_first_connect_that_has_waited_is_not_told_to_wait() -> None:
+    with pytest.raises(ConnectionError, match="in this event loop$"):
+        async with connect("ubre+memory://nobody", wait=0.1):
+            pass
+
+
+def only_ann(handshake: Handshake) -> Identity | None:
+    return Identity("ann") if handshake.headers.get("authorization") == "Bearer ann" else None
+
+
+@pytest.mark.native
+@bounded
+async def test_a_server_that_refuses_what_is_brought() -> None:
+    async with Bus(authenticate=only_ann).serve("ubre+ws://127.0.0.1:0/bus") as server:
+        with pytest.raises(Exception, match=r"headers= brought authorization: is what it carries expired"):
+            async with connect(server.url, headers={"authorization": "Bearer bob"}):
+                pass
+        with pytest.raises(ConnectionError, match=r"offered 'csb', spoken here ubre: begin the URL with ubre\+$"):
+            async with connect(server.url.replace("ubre", "csb"), headers={"authorization": "Bearer ann"}):
+                pass
