@@ -1,0 +1,1 @@
+"""What the codecs make of frames, written once as Parquet beside the segments, and read in place of decoding."""
