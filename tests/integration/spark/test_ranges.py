@@ -30,7 +30,7 @@ def test_the_pieces_of_a_segment_are_about_alike_and_hold_all_rows_once(
     path = made.write(tmp_path, rows=100, segment_batches=16)
     pieces = plan(Capture(path), ReadPosition(), rows=rows)
     found = [
-        [rows for batch in RangeReader(str(path), piece, ["seq"]).batches() for rows in batch["seq"].to_pylist()]
+        [rows for batch in RangeReader(str(path), piece).frames(["seq"]) for rows in batch["seq"].to_pylist()]
         for piece in pieces
     ]
     assert [seq for seqs in found for seq in seqs] == made.table["seq"].to_pylist()

@@ -97,6 +97,11 @@ def test_groups_of_rows_say_which_batches_they_hold_and_what_is_to_be_counted(
         assert columns.groups[-1].after == max(message.batch for message in capture.messages(segment)) + 1
         for group in columns.groups:
             rows = [one.rows for one in capture.batches((segment.number, group.first), (segment.number, group.after))]
+            message = next(one for one in capture.messages(segment) if one.batch == group.first)
+            assert (message.offset, columns.following(group)) == (
+                group.offset,
+                next((one for one in columns.groups if one.first == group.after), None),
+            )
             made_of = list(decoded(rows))
             events = pa.Table.from_batches([one.events for one in made_of]).combine_chunks()
             assert pa.Table.from_batches(columns.read("events", [group])).combine_chunks().equals(events)

@@ -48,6 +48,11 @@ class SegmentColumns:
         """The groups all of whose batches are from one on up to another, which is not included."""
         return [group for group in self.groups if group.first >= first and (stop is None or group.after <= stop)]
 
+    def following(self, group: BatchGroup) -> BatchGroup | None:
+        """The group behind another one."""
+        place = self.groups.index(group) + 1
+        return self.groups[place] if place < len(self.groups) else None
+
     def read(
         self, table: str, groups: Sequence[BatchGroup], columns: Sequence[str] | None = None, condition: Any = None
     ) -> Iterator[pa.RecordBatch]:

@@ -10,6 +10,8 @@ from typing import Any, Final, Self
 import pyarrow as pa
 from attrs import asdict, frozen
 
+from ..schema import FLAG_GAP_BEFORE
+from ..store.compute import pc
 from .versions import is_current
 
 FORMAT: Final = 1
@@ -41,6 +43,8 @@ class BatchGroup:
     """Number of the first one."""
     after: int
     """Number of the one behind the last."""
+    offset: int
+    """Byte of the segment at which the first one begins."""
     events: int
     """Rows: a row group, where there are some."""
     quarantined: int
@@ -95,3 +99,11 @@ class ColumnStamp:
             yield group, events if group.events else None, quarantined if group.quarantined else None
             events += bool(group.events)
             quarantined += bool(group.quarantined)
+
+
+def gap_rows(rows: pa.RecordBatch, most: int) -> tuple[int, list[dict[str, Any]]]:
+    """The number of rows that say that frames are missing, and the first ones of them."""
+    marked = pc.not_equal(pc.bit_wise_and(rows.column("flags"), FLAG_GAP_BEFORE), 0)
+    gaps = rows.filter(pc.and_(marked, pc.is_null(rows.column("frame"))))
+    noted = gaps.select(["capture_id", "seq", "ts_ns", "conn_id", "options"]).slice(0, max(0, most))
+    return gaps.num_rows, noted.rename_columns({"options": "detail"}).to_pylist()

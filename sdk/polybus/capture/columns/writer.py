@@ -19,14 +19,14 @@ from attrs import define, field, frozen
 
 from ..decoding.decoder import BYTES_AT_ONCE, ROWS_AT_ONCE, decoded
 from ..errors import CaptureError
-from ..schema import EVENTS, FLAG_GAP_BEFORE, QUARANTINE
+from ..schema import EVENTS, QUARANTINE
 from ..store.compute import pc
 from ..store.filesystems import AnyPath
 from ..store.reader import Capture, Segment
 from ..store.segments import SegmentReader, lock
 from .places import TABLES, columns_path
 from .reader import SegmentColumns
-from .stamp import KEY, BatchGroup, ColumnStamp, SegmentIdentity
+from .stamp import KEY, BatchGroup, ColumnStamp, SegmentIdentity, gap_rows
 from .versions import decoder_version
 
 _SCHEMAS: Final = {"events": EVENTS, "quarantine": QUARANTINE}
@@ -136,32 +136,35 @@ class _Chunk(NamedTuple):
 
     first: int
     after: int
+    offset: int
     rows: pa.RecordBatch | None
     ended: bool
 
 
 def _chunks(reader: SegmentReader) -> Iterator[_Chunk]:
     """The batches of a segment, some at a time."""
-    first = after = rows = size = 0
+    first = after = offset = rows = size = 0
     waiting: list[pa.RecordBatch] = []
     for message in reader.messages():
+        if after == first:
+            offset = message.offset
         after = message.batch + 1
         if message.rows:
             waiting.append(reader.rows(message))
             rows, size = rows + message.rows, size + waiting[-1].nbytes
         if rows >= ROWS_AT_ONCE or size >= BYTES_AT_ONCE:
-            yield _Chunk(first, after, pa.concat_batches(waiting), reader.ended)
+            yield _Chunk(first, after, offset, pa.concat_batches(waiting), reader.ended)
             first, rows, size = after, 0, 0
             waiting.clear()
     if after > first:
-        yield _Chunk(first, after, pa.concat_batches(waiting) if waiting else None, reader.ended)
+        yield _Chunk(first, after, offset, pa.concat_batches(waiting) if waiting else None, reader.ended)
 
 
 def _groups(reader: SegmentReader, files: _Files) -> Iterator[BatchGroup]:
     """Decodes a segment into files, and says what each group of rows in them is."""
     group: _Group | None = None
     for chunk in _chunks(reader):
-        group = group or _Group(chunk.first)
+        group = group or _Group(chunk.first, chunk.offset)
         group.add(chunk, files)
         if files.waiting_rows >= _ROWS_OF_GROUP or files.waiting_bytes >= _BYTES_OF_GROUP:
             yield group.finished(reader, files)
@@ -175,6 +178,7 @@ class _Group:
     """A group while it grows."""
 
     first: int
+    offset: int
     after: int = 0
     frames: int = 0
     empty: int = 0
@@ -202,15 +206,7 @@ class _Group:
         events, quarantined = (files.flush(table) for table in ("events", "quarantine"))
         counts = self.frames, self.empty, self.refused, self.gaps
         ended = reader.metadata.get("capture_id") if self.ended else None
-        return BatchGroup(self.first, self.after, events, quarantined, *counts, self.gap_rows, ended)
-
-
-def gap_rows(rows: pa.RecordBatch, most: int) -> tuple[int, list[dict[str, Any]]]:
-    """The number of rows that say that frames are missing, and the first ones of them."""
-    marked = pc.not_equal(pc.bit_wise_and(rows.column("flags"), FLAG_GAP_BEFORE), 0)
-    gaps = rows.filter(pc.and_(marked, pc.is_null(rows.column("frame"))))
-    noted = gaps.select(["capture_id", "seq", "ts_ns", "conn_id", "options"]).slice(0, max(0, most))
-    return gaps.num_rows, noted.rename_columns({"options": "detail"}).to_pylist()
+        return BatchGroup(self.first, self.after, self.offset, events, quarantined, *counts, self.gap_rows, ended)
 
 
 class _Files:
@@ -250,7 +246,8 @@ class _Files:
     @property
     def waiting_rows(self) -> int:
         """Rows of a table that are not written yet, of the table that has more."""
-        return max(sum(rows.num_rows for rows in waiting) for waiting in self._waiting.values())
+        counts: list[int] = [sum(rows.num_rows for rows in waiting) for waiting in self._waiting.values()]
+        return max(counts)
 
     @property
     def waiting_bytes(self) -> int:

@@ -1,19 +1,28 @@
-"""A capture in pieces for tasks: which batches each one reads, and how it reads them from the middle of a file."""
+"""A capture in pieces for tasks: which batches each one reads, and how it reads them from the middle of a file.
+
+Where a segment has columns, whole groups of them are read instead of frames; what is not within whole groups is decoded.
+"""
 
 from __future__ import annotations
 
 import gc
+import operator
 import os
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, reduce
-from typing import Final
+from typing import Any, Final
 
 import attrs
 import pyarrow as pa
 from pyspark import TaskContext
 
+from polybus.capture.columns.reader import SegmentColumns
+from polybus.capture.columns.stamp import BatchGroup
+from polybus.capture.decoding.decoder import Decoded, decoded
+from polybus.capture.decoding.event_columns import frame_columns
 from polybus.capture.errors import CaptureError
+from polybus.capture.schema import EVENTS, FRAMES, QUARANTINE
 from polybus.capture.store.reader import Capture, Segment
 from polybus.capture.store.segments import Stretch, lock
 
@@ -72,15 +81,29 @@ class ReadWindow:
         given = {"ts_ns": (self.start_ns, self.end_ns), "conn_id": (self.connection,)}
         return {name for name, bounds in given.items() if any(bound is not None for bound in bounds)}
 
-    def of(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows within it."""
+    def _bounds(self, time: str) -> list[tuple[Any, str, Any]]:
         bounds = (
-            (pc.greater_equal, "ts_ns", self.start_ns),
-            (pc.less, "ts_ns", self.end_ns),
+            (pc.greater_equal, time, self.start_ns),
+            (pc.less, time, self.end_ns),
             (pc.equal, "conn_id", self.connection),
         )
-        masks = [holds(rows.column(column), bound) for holds, column, bound in bounds if bound is not None]
+        return [bound for bound in bounds if bound[2] is not None]
+
+    def of(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows of frames within it."""
+        masks = [holds(rows.column(column), bound) for holds, column, bound in self._bounds("ts_ns")]
         return rows.filter(reduce(pc.and_, masks)) if masks else rows
+
+    def condition(self, table: str) -> Any:
+        """The same as an expression of Arrow over the columns of a table; None where everything is within it."""
+        bounds = self._bounds("time_ns" if table == "events" else "ts_ns")
+        return together(holds(pc.field(column), bound) for holds, column, bound in bounds)
+
+
+def together(conditions: Iterable[Any]) -> Any:
+    """Conditions as one, all of which hold; None where there are none."""
+    some = [condition for condition in conditions if condition is not None]
+    return reduce(operator.and_, some) if some else None
 
 
 def reach(capture: Capture, start: ReadPosition, rows: int | None = None) -> ReadPosition:
@@ -156,11 +179,9 @@ def _of_segment(capture: Capture, segment: Segment, begin: ReadPosition, end: in
         return
     afters: list[ReadPosition] = []
     seen = [0]
-    for message in capture.reader(segment, begin.offset, begin.batch).messages():
-        if end is not None and message.batch >= end:
-            break
-        afters.append(ReadPosition(segment.number, message.batch + 1, message.offset + message.size))
-        seen.append(message.rows + seen[-1])
+    for after, count in _steps(capture, segment, begin, end):
+        afters.append(after)
+        seen.append(count + seen[-1])
     whole = seen[-1]
     pieces = max(1, round(whole / rows))
     # All alike: a task is not worth its while for what is left over.
@@ -174,10 +195,30 @@ def _of_segment(capture: Capture, segment: Segment, begin: ReadPosition, end: in
         yield Range(begin, end)
 
 
-class RangeReader:
-    """Reads a range of a capture."""
+def _steps(capture: Capture, segment: Segment, begin: ReadPosition, end: int | None) -> Iterator[tuple[ReadPosition, int]]:
+    """The places at which a segment may be cut, and the rows before each: behind groups of columns, else behind batches."""
+    columns = SegmentColumns.of(capture, segment)
+    groups = columns.within(begin.batch, end) if columns is not None else ()
+    if columns is not None and groups:
+        for group in groups:
+            following = columns.following(group)
+            offset = following.offset if following is not None else segment.size
+            yield ReadPosition(segment.number, group.after, offset), group.events
+        return
+    for message in capture.reader(segment, begin.offset, begin.batch).messages():
+        if end is not None and message.batch >= end:
+            break
+        yield ReadPosition(segment.number, message.batch + 1, message.offset + message.size), message.rows
 
-    def __init__(self, path: str, piece: Range, columns: Sequence[str] | None = None) -> None:
+
+class RangeReader:
+    """Reads a range of a capture.
+
+    Raises:
+        CaptureError: The segment is gone.
+    """
+
+    def __init__(self, path: str, piece: Range) -> None:
         settle()
         self.damage: list[Stretch] = []
         """Losses that were found, after the last batch."""
@@ -185,32 +226,94 @@ class RangeReader:
         """After the last batch, the recording that says at the end of this range that it is over; None where none does."""
         self._capture = Capture(path)
         self._range = piece
-        self._columns = columns
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows, batch by batch.
-
-        Raises:
-            CaptureError: The segment is gone.
-        """
-        start, stop = self._range.start, self._range.stop
         segments = self._capture.segments(complete=False)
-        segment = next((segment for segment in segments if segment.number == start.segment), None)
-        if segment is None:
+        found = next((segment for segment in segments if segment.number == piece.start.segment), None)
+        if found is None:
             raise CaptureError(
-                f"{self._capture.path}: segment {start.segment} is gone: retention has removed it before it was read; "
+                f"{path}: segment {piece.start.segment} is gone: retention has removed it before it was read; "
                 "read more often, or record with a larger max_bytes and max_age"
             )
-        newest = segment is segments[-1]
-        reader = self._capture.reader(segment, start.offset, start.batch)
+        self._segment: Segment = found
+        self._newest = found is segments[-1]
+
+    def frames(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """The rows as they were recorded, or some of their columns, batch by batch."""
+        return self._batches(self._range, columns)
+
+    def table(self, table: str, names: Sequence[str] | None, window: ReadWindow, condition: Any) -> Iterator[pa.RecordBatch]:
+        """The rows of a table (events, quarantine) within a window, or some of their columns.
+
+        Those for which a condition does not hold may be left out.
+        """
+        whole = EVENTS if table == "events" else QUARANTINE
+        needed = {*frame_columns(names or whole.names), *window.columns}
+        for part in self._parts():
+            if isinstance(part, Range):
+                batches = self._batches(part, [name for name in FRAMES.names if name in needed])
+                events = names if table == "events" else ("seq",)
+                for made in decoded((window.of(rows) for rows in batches), events):
+                    rows = made.events if table == "events" else made.quarantine
+                    yield rows.select(names) if names is not None else rows
+            else:
+                columns, groups = part
+                yield from columns.read(table, groups, names, together((condition, window.condition(table))))
+
+    def decoded(
+        self, window: ReadWindow, seen: Callable[[pa.RecordBatch], None], told: Callable[[BatchGroup], None]
+    ) -> Iterator[Decoded]:
+        """Events and quarantine, with what is to be counted; `seen` gets the frames before, or `told` what is known of them.
+
+        Where there is a window all frames are decoded: of what lies in it only these know how many they are.
+        """
+        for part in [self._range] if window.columns else self._parts():
+            if isinstance(part, Range):
+                yield from decoded(window.of(_shown(rows, seen)) for rows in self._batches(part, None))
+                continue
+            columns, groups = part
+            for group in groups:
+                told(group)
+                self.ended = group.ended
+                tables = (
+                    pa.Table.from_batches(columns.read(table, [group]), schema=schema).combine_chunks()
+                    for table, schema in (("events", EVENTS), ("quarantine", QUARANTINE))
+                )
+                events, quarantine = (next(iter(one.to_batches()), _none(one.schema)) for one in tables)
+                yield Decoded(events, quarantine, group.empty, group.frames, group.refused)
+
+    def _parts(self) -> list[Range | tuple[SegmentColumns, list[BatchGroup]]]:
+        """The range in the parts that are read in one way each."""
+        piece, columns = self._range, SegmentColumns.of(self._capture, self._segment)
+        groups = columns.within(piece.start.batch, piece.stop) if columns is not None else []
+        if columns is None or not groups:
+            return [piece]
+        parts: list[Range | tuple[SegmentColumns, list[BatchGroup]]] = [(columns, groups)]
+        if groups[0].first > piece.start.batch:
+            parts.insert(0, Range(piece.start, groups[0].first))
+        following = columns.following(groups[-1])
+        if following is not None and (piece.stop is None or piece.stop > following.first):
+            parts.append(Range(ReadPosition(piece.start.segment, following.first, following.offset), piece.stop))
+        return parts
+
+    def _batches(self, piece: Range, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
+        start, stop = piece.start, piece.stop
+        reader = self._capture.reader(self._segment, start.offset, start.batch)
         for message in reader.messages():
             if stop is not None and message.batch >= stop:
                 break
             if message.rows:
-                yield reader.rows(message, self._columns)
+                yield reader.rows(message, columns)
             self.ended = None if message.rows else reader.schema_metadata().get("capture_id")
         within = [stretch for stretch in reader.damage if stop is None or stretch.batch < stop]
-        self.damage = [stretch for stretch in within if not stretch.torn or segment.sealed or not newest]
+        self.damage += [stretch for stretch in within if not stretch.torn or self._segment.sealed or not self._newest]
+
+
+def _shown(rows: pa.RecordBatch, seen: Callable[[pa.RecordBatch], None]) -> pa.RecordBatch:
+    seen(rows)
+    return rows
+
+
+def _none(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([], schema=schema)
 
 
 def settle() -> None:
