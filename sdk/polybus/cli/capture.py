@@ -99,7 +99,9 @@ def decode(folder: Folder, as_json: Json = False) -> None:
     if as_json:
         print(json_line(asdict(found)))
     else:
-        print(f"{counted(found.segments, 'segment')} decoded: {found.frames} frames, {found.events} events, {found.bytes} bytes")
+        print(
+            f"{counted(found.segments, 'segment')} decoded: {found.frames} frames, {found.events} events, {found.bytes} bytes"
+        )
         print(f"{counted(found.fresh, 'segment')} had been before; {found.open} open")
     if found.damaged:
         numbers = ", ".join(map(str, found.damaged))

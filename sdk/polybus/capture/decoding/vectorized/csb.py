@@ -1,7 +1,6 @@
 """The usual frames of CSB, read many at a time over Arrow's buffers.
 
-Only frames beyond doubt are read here, and with the same result as by the codec; the rest is left to it. Unlike other frames
-(see `templates`) these hold everything in numbers at fixed places.
+Only frames beyond doubt are read here, and with the same result as by the codec; the rest is left to it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Iterator, Sequence
 from operator import length_hint
@@ -24,8 +23,8 @@ _LARGE: Final = (b"0e000", b"0e+000", b"0" * 100)
 _IS_BLANK: Final = np.isin(np.arange(256), list(b" \t\r\n"))
 
 
-def valid_json(documents: pa.Array, depth: int, strange: Sequence[bytes] = ()) -> Any:
-    """True for each document that is JSON without blanks around, not too deep, and holds no strange text (`numpy.ndarray`)."""
+def valid_json(documents: pa.Array, depth: int) -> Any:
+    """True for each document that is JSON without blanks around, and not too deep (`numpy.ndarray`)."""
     if not len(documents):
         return np.ones(0, bool)
     edges, buffer = bytes_of(documents)
@@ -36,8 +35,8 @@ def valid_json(documents: pa.Array, depth: int, strange: Sequence[bytes] = ()) -
     letters = np.frombuffer(data, np.uint8)
     valid[valid] = ~(_IS_BLANK[letters[edges[:-1][valid]]] | _IS_BLANK[letters[edges[1:][valid] - 1]])
     valid[[*_broken(texts), *_too_deep(texts, edges, depth)]] = False
-    for place in _doubtful(documents, data, strange):
-        valid[place] &= _is_valid(texts[place], depth, strange)
+    for place in _doubtful(documents, data):
+        valid[place] &= _is_valid(texts[place], depth)
     return valid
 
 
@@ -62,10 +61,10 @@ def _too_deep(texts: Sequence[bytes], edges: Any, depth: int) -> Iterator[int]:
             yield place
 
 
-def _doubtful(documents: pa.Array, data: bytes, strange: Sequence[bytes]) -> Sequence[int]:
+def _doubtful(documents: pa.Array, data: bytes) -> Sequence[int]:
     """The places of those that are not known to be valid by having been skimmed, but for how deep they are."""
     shape = data.translate(_SHAPE)
-    found = [re.escape(part).decode() for part in strange if part in data]
+    found: list[str] = []
     if any(part in shape for part in _LARGE):
         found.append(r"[0-9][eE]\+?[0-9]{3}|[0-9]{100}")
     if not data.isascii():
@@ -79,10 +78,8 @@ def _doubtful(documents: pa.Array, data: bytes, strange: Sequence[bytes]) -> Seq
     return places
 
 
-def _is_valid(text: bytes, depth: int, strange: Sequence[bytes]) -> bool:
+def _is_valid(text: bytes, depth: int) -> bool:
     """As a codec sees it, which makes a value of it."""
-    if any(part in text for part in strange):
-        return False
     try:
         check_json(text, depth)
         _decode(text)
