@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from attrs import frozen
 
 from ..schema import EVENTS, FRAMES
 from ..store.compute import pc
 from .event_mapping import FIELDS
-
-Column: TypeAlias = pa.Array | Callable[[], pa.Array]
-"""A column that is there already, or a function that makes it."""
 
 _TYPES: Final = dict.fromkeys(FIELDS, pa.string()) | {"data": pa.binary(), "code": pa.int32(), "ttl_ms": pa.int64()}
 _PLACES: Final = {name: place for place, name in enumerate(FIELDS)}
@@ -35,22 +31,6 @@ _LAST_US: Final = 253_402_300_799_999_999
 """The end of the year 9999, in microseconds: as far as time stamps are read everywhere."""
 
 
-@frozen(eq=False)
-class ColumnarEvents:
-    """Events of some of the rows, one each, as columns by the names of `EventFields`; a name that is missing is null."""
-
-    rows: Any
-    """Their places (`numpy.ndarray`)."""
-    columns: Mapping[str, Column]
-
-    def column(self, name: str) -> pa.Array:
-        """One of them."""
-        given = self.columns.get(name)
-        if given is not None:
-            return given() if callable(given) else given
-        return pa.repeat("", len(self.rows)) if name == "client" else pa.nulls(len(self.rows), _TYPES[name])
-
-
 def frame_columns(names: Iterable[str]) -> list[str]:
     """The columns of frames that some columns of events are made of, in the order of `schema.FRAMES`."""
     needed = _DECODED.union(*(_FROM.get(name, (name,)) for name in names))
@@ -60,31 +40,20 @@ def frame_columns(names: Iterable[str]) -> list[str]:
 class MessageColumns:
     """The fields of the messages of a batch, in the order of their rows.
 
-    Of those that were read one by one it is given rows, numbers in the frames and `EventFields`; those that were read many at a
-    time are `parts`. Where `all` fields will be asked for, it is cheaper to take them apart at once.
+    It is given rows, numbers in the frames and `EventFields`. Where `all` fields will be asked for, it is cheaper to take them
+    apart at once.
     """
 
-    def __init__(
-        self, rows: list[int], subs: list[int], made: Sequence[Sequence[Any]], parts: Sequence[ColumnarEvents], all: bool
-    ) -> None:
+    def __init__(self, rows: list[int], subs: list[int], made: Sequence[Sequence[Any]], all: bool) -> None:
         self._made = made
         self._columns = tuple(zip(*made, strict=True)) if all else ()
-        self._parts = parts
-        self._order: pa.Array | None = None
-        self.rows: Any = np.concatenate([np.asarray(rows, np.int64), *(part.rows for part in parts)])
-        self.subs: Any = np.zeros(len(self.rows), np.int32)
-        self.subs[: len(subs)] = subs
-        if parts and len(self.rows) > 1 and not np.all(self.rows[:-1] < self.rows[1:]):
-            order = np.argsort(self.rows, kind="stable")  # in a row there are messages of one source only, in their order
-            self.rows, self.subs, self._order = self.rows[order], self.subs[order], pa.array(order)
+        self.rows: Any = np.asarray(rows, np.int64)
+        self.subs: Any = np.asarray(subs, np.int32)
 
     def column(self, name: str) -> pa.Array:
         """A field of `EventFields`."""
         place = _PLACES[name]
-        values = self._columns[place] if self._columns else list(map(itemgetter(place), self._made))
-        own = pa.array(values, _TYPES[name])
-        whole = pa.concat_arrays([own, *(part.column(name) for part in self._parts)]) if self._parts else own
-        return whole if self._order is None else whole.take(self._order)
+        return pa.array(self._columns[place] if self._columns else list(map(itemgetter(place), self._made)), _TYPES[name])
 
 
 class EventColumns:

@@ -1,0 +1,350 @@
+"""What is read without a message in between is what the codec says."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polybus.capture.decoding.decoder import decode
+from polybus.capture.decoding.frame_decoders import LIMITS, decoder_for
+from polybus.capture.decoding.quick import quick_reader_for
+
+from .generator import PROTOCOLS, traffic
+from .rows import batch, read_alike, row
+
+_UUIDS = [
+    "01890f5e-7b2c-8000-b18d-3c2ad1f2f4f5",
+    "01890f5e-7b2c-8000-8123-456789abcdef",  # what is put into the slots, too
+    "12890f5e-3c4d-8003-b123-456789abcdef",
+    "01890f5e-7b2c-8000-b18d-3c2ad1f2f4f6",
+    "01890F5E-7b2c-8000-b18d-3c2ad1f2f4f5",
+    "01890f5e-7b2c-4000-b18d-3c2ad1f2f4f5",
+    "01890f5e-7b2c-8000-c18d-3c2ad1f2f4f5",
+]
+_IDS = [
+    "1",
+    "a-b",
+    "7f",
+    "",
+    "x" * 36,
+    "x" * 37,
+    "x" * 300,
+    "ServerBus",
+    "local",
+    "a:b",
+    "ö",
+    "a b",
+    '\\"',
+    "\\u0041",
+    ":RespondTo",
+]
+_BODIES = ["1", '"s"', "null", "{}", '{"n":1}', "[1,[2]]", '{"ö":"ö"}', '{"a":"\\n"}', '{"a":"\\u0041"}', " 1", "1 ", "[ 1 ]"]
+_BODIES += [
+    "",
+    "1,2",
+    "[3",
+    "4]",
+    '"',
+    "1],[1",
+    "nan",
+    "1e999",
+    "01",
+    "{",
+    "}",
+    '{"a":1}}',
+    '{"body":1}',
+    '{"id":"7"}',
+    '{"ttl":5}',
+]
+_BODIES += [
+    '{"subject":"x","body":{"y":1}}',
+    '{"^EncodedType":"java.lang.Long","^NumVal":"5"}',
+    '{"^ObjectID":"5"}',
+    '"^"',
+    "9" * 400,
+]
+_BODIES += [
+    '{"a":{"^EncodedType":"x"}}',
+    "[" * 100 + "]" * 100,
+    "[" * 127 + "]" * 127,
+    "[" * 129 + "]" * 129,
+    "[" * 250 + "]" * 250,
+]
+_NUMBERS = [
+    "1",
+    "5",
+    "250",
+    "987654321",
+    "999999999",
+    "1000000000",
+    "0",
+    "007",
+    "-1",
+    "5.0",
+    "1e3",
+    '"5"',
+    "null",
+    "99999999999999999999",
+]
+
+_UBRE = [
+    '{"request":"a.b","id":"I","body":B}',
+    '{"request":"a.b","id":"I","body":B,"ttl":T}',
+    '{"request":"a.b","id":"I","ttl":T}',
+    '{"request":"I","body":B}',
+    '{"request":"a","id":"I","headers":{"id":"I"},"body":B}',
+    '{"id":"I","request":"a.b","body":B}',
+    '{"request":"a","body":B,"id":"I"}',
+    '{"request":"a","id":"I","id":"7","body":B}',
+    '{"request":"\\u0061","id":"I","body":B}',
+    '{"request":"a","id":"\\I","body":B}',
+    '{"success":"I","body":B}',
+    '{"success":"I"}',
+    '{"publish":"I","body":B}',
+    '{"publish":"news.ö","body":B,"more":1}',
+    '{"fail":"I","body":B,"code":5}',
+    '{"fail":"I","body":B,"code":T}',
+    '{"item":"I","body":B}',
+    '{"publish":"a","headers":{"body":B}}',
+    '{"publish":"a"body":B}',
+]
+_JREP = [
+    '[{"ToSubject":"S","ReplyTo":"S:I:RespondTo:RPC","Value":B}]',
+    '[{"ToSubject":"S","ReplyTo":"S:I:RespondTo:RPC","Value":B,"PolybusTtl":T}]',
+    '[{"ToSubject":"S","ReplyTo":"I:RespondTo:RPC","ErrorTo":"S:I:Errors:RPC","Value":B}]',
+    '[{"ToSubject":"S:I:RespondTo:RPC","Value":B}]',
+    '[{"ToSubject":"I:RespondTo:RPC","Value":B}]',
+    '[{"ToSubject":"S:I:Errors:RPC","ErrorMessage":"no","PolybusCode":5}]',
+    '[{"ToSubject":"S:I:Errors:RPC","ErrorMessage":"no","Value":B,"PolybusCode":T}]',
+    '[{"ToSubject":"news","Value":B}]',
+    '[{"ToSubject":"I","Value":B}]',
+    '[{"ToSubject":"S","ReplyTo":"S:I:RespondTo:RPC","PriorityProcessing":1,"Value":B}]',
+    '[{"ToSubject":"S:RPC","CommandType":"get","ReplyTo":"S:I:RespondTo:RPC","MethodParms":[B]}]',
+    '[{"ToSubject":"S","PolybusVerb":"item","PolybusId":"I","Value":B}]',
+    '[{"ToSubject":"S","Value":B},{"ToSubject":"S:I:RespondTo:RPC","Value":B}]',
+    '[{"ToSubject":"S","MethodParms":{"Value":B}}]',
+    '[{"Value":B,"ToSubject":"S"}]',
+    '[{"ToSubject":"S","Value":1,"Value":B}]',
+]
+_GET, _ASKER = '"//v/b/1/rpc.Get"', '"//v/c/1/rpc.response"'
+_ASKS = f'"type":"req.v1","source":{_ASKER},"sink":{_GET},"priority":"CS4","id":"I","ttl":T'
+_ANSWERS = f'"type":"res.v1","source":{_GET},"sink":{_ASKER}'
+_SAYS = '"type":"pub.v1","source":"//v/b/1/door#Door","id":"I"'
+_EVENTS = [
+    f'{{"specversion":"1.0",{members}}}'
+    for members in (
+        f'{_ASKS},"data_base64":"D"',
+        _ASKS,
+        f'{_ASKS},"token":"t","data_base64":"D"',
+        f'{_ANSWERS},"priority":"CS4","id":"I","reqid":"I","data_base64":"D"',
+        f'{_ANSWERS},"reqid":"I","id":"I","data_base64":"D"',
+        f'{_ANSWERS},"id":"I","reqid":"I","commstatus":5',
+        f'{_SAYS},"data_base64":"D"',
+        f'{_SAYS},"datacontenttype":"text/plain","dataschema":"a","data_base64":"D"',
+        f'{_SAYS},"datacontenttype":"application/json","dataschema":"a","data_base64":"D"',
+        f'{_SAYS},"datacontenttype":"application/octet-stream","dataschema":"a","data_base64":"D"',
+        f'{_SAYS},"id":"{_UUIDS[0]}","data_base64":"D"',
+        f'{_SAYS},"data":B',
+    )
+]
+_STATUS = b"\n%type.googleapis.com/google.rpc.Status\x12\x06\x08\x05\x12\x02no"
+_ANYS = [
+    b"\n\x01a\x12\x01b",
+    b"\n\x01a\x12\x02\xff\xfe",
+    b"\n\x01\xff\x12\x01b",
+    b"\n\x00\x12\x01b",
+    b"\n\x01a\x12\x00",
+    b"",
+    b"x",
+    _STATUS,
+]
+_ANYS += [
+    b"\n\x01a\x12\x01b\x12\x01c",
+    b'{"a":1}',
+    b"\xff",
+    b"\n\x12/google.rpc.Status\x12\x02\x08\x05",
+    b"\n\x01a\x12\x81\x01" + bytes(129),
+]
+_ANYS += [b"\n\x80\x01" + b"a" * 128 + b"\x12\x01b", b"\n\x7f" + b"a" * 127 + b"\x12\x7f" + b"b" * 127]
+_DATA = [base64.b64encode(one).decode() for one in _ANYS]
+_DATA += ["CgFhEgFi\\n", "CgFhEgFi=", "CgFhEgF=", "CgFhEg==", "CgFhEh==", "====", "A===", "Cg=A", "Cg-_", "Cg", "C g=", "ö"]
+
+
+def _filled(templates: list[str], ids: list[str], **more: list[str]) -> st.SearchStrategy[list[bytes]]:
+    """Some frames of few templates: many of them with the same pieces, and anything in their slots."""
+    slots: dict[str, Any] = {"I": st.sampled_from(ids), **{name: st.sampled_from(values) for name, values in more.items()}}
+
+    def frame(template: str, values: dict[str, str]) -> bytes:
+        for name, value in values.items():
+            template = (
+                template.replace(f'"{name}"', f'"{value}"').replace(f":{name}", f":{value}").replace(f"[{name}]", f"[{value}]")
+            )
+        return template.encode()
+
+    one = st.builds(
+        frame, st.shared(st.sampled_from(templates), key="t") | st.sampled_from(templates), st.fixed_dictionaries(slots)
+    )
+    return st.lists(one, min_size=16, max_size=32)
+
+
+def _same(protocol: str, frames: list[bytes], options: str = "{}") -> None:
+    read_alike(batch(*(row(seq, protocol=protocol, frame=frame, options=options) for seq, frame in enumerate(frames))))
+
+
+@settings(max_examples=40, deadline=None)
+@given(_filled(_UBRE, [*_IDS, *_UUIDS], B=_BODIES, T=_NUMBERS), st.sampled_from(["{}", '{"format":"any"}']))
+def test_ubre_in_json(frames: list[bytes], options: str) -> None:
+    _same("ubre", frames, options)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    _filled(_JREP, [*_IDS, *_UUIDS], B=_BODIES, T=_NUMBERS), st.sampled_from(["{}", '{"types":"strict"}', '{"values":"plain"}'])
+)
+def test_jrep(frames: list[bytes], options: str) -> None:
+    _same("jrep", frames, options)
+
+
+@settings(max_examples=40, deadline=None)
+@given(_filled(_EVENTS, [*_UUIDS, "1", ""], B=_BODIES, T=_NUMBERS, D=_DATA), st.sampled_from(["{}", '{"mode":"lenient"}', ""]))
+def test_uprotocol_in_json(frames: list[bytes], options: str) -> None:
+    _same("uprotocol", frames, options)
+
+
+_NAMES = [
+    "I\0a.b",
+    'I\0a.b\0{"ttl":5}',
+    'I\0a\0{"spec":true}',
+    "I",
+    "I\0",
+    "I\0a\0",
+    'I\0{"code":5}',
+    "\0I",
+    "a\nb",
+    'a\0{"headers":{"b":"c"}}',
+]
+
+
+def _binary(head: tuple[str, str], id: str, body: str, wrong: int) -> bytes:
+    letter, name = head
+    text = name.replace("I", id).encode()
+    data = body.encode()
+    return (
+        letter.encode() + len(text).to_bytes(2) + (len(data) + (wrong == 1) if wrong else 2**32 - 1).to_bytes(4) + text + data
+    )
+
+
+_HEADS = st.tuples(st.sampled_from("RsfP"), st.sampled_from(_NAMES))
+_BINARY = st.builds(
+    _binary,
+    st.shared(_HEADS, key="h") | _HEADS,
+    st.sampled_from([*_IDS, *_UUIDS[:3]]),
+    st.sampled_from(_BODIES),
+    st.integers(0, 20),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(_BINARY, min_size=16, max_size=32),
+    st.sampled_from(['{"format":"binary"}', '{"format":"any"}', '{"format":"binary","body":"raw"}']),
+)
+def test_ubre_in_binary(frames: list[bytes], options: str) -> None:
+    _same("ubre", frames, options)
+
+
+def _field(tag: int, value: bytes) -> bytes:
+    size = len(value)
+    return bytes((tag,)) + (bytes((size,)) if size < 128 else bytes((size & 127 | 128, size >> 7))) + value
+
+
+def _attribute(name: bytes, value: bytes, kind: int = 0x1A) -> bytes:
+    return _field(0x2A, _field(10, name) + _field(0x12, _field(kind, value)))
+
+
+def _kind(name: bytes, source: bytes, *attributes: bytes, version: bytes = b"1.0") -> bytes:
+    said = _field(0x1A, version) if version else b""
+    return _field(0x12, source) + said + _field(0x22, name) + b"".join(attributes)
+
+
+_TOPIC = b"//v/b/1/door#Door"
+_KINDS = [
+    _kind(
+        b"req.v1",
+        b"//v/c/1/rpc.response",
+        _attribute(b"sink", b"//v/b/1/rpc.Get", 0x32),
+        _attribute(b"priority", b"CS4"),
+        b"*\n\n\x03ttl\x12\x03\x10\xf4\x03",
+    ),
+    _kind(b"res.v1", b"//v/b/1/rpc.Get", _attribute(b"sink", b"//v/c/1/rpc.response", 0x32)),
+    _kind(b"pub.v1", _TOPIC),
+    _kind(b"pub.v1", _TOPIC, version=b""),
+    *(
+        _kind(b"pub.v1", _TOPIC, _attribute(b"datacontenttype", content), _attribute(b"dataschema", b"a", 0x32))
+        for content in (b"application/octet-stream", b"text/plain")
+    ),
+]
+
+
+def _event(id: str, kind: bytes, reqid: str, more: bytes, tag: int, data: bytes, end: bytes) -> bytes:
+    asked = _attribute(b"reqid", reqid.encode()) if reqid else b""
+    return b"".join((_field(10, id.encode()), kind, asked, more, _field(tag, data) if tag else b"", end))
+
+
+_PROTO = st.builds(
+    _event,
+    st.sampled_from(_UUIDS),
+    st.shared(st.sampled_from(_KINDS), key="k") | st.sampled_from(_KINDS),
+    st.sampled_from(["", *_UUIDS]),
+    st.sampled_from([b"", b"", b"", _attribute(b"token", b"t"), _field(10, _UUIDS[0].encode())]),
+    st.sampled_from([0, 0x42, 0x42, 0x42, 0x32, 0x3A]),
+    st.sampled_from(_ANYS),
+    st.sampled_from([b"", b"", b"", b"\x42", b"x"]),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(_PROTO, min_size=16, max_size=32),
+    st.sampled_from(['{"format":"protobuf"}', '{"format":"protobuf","mode":"lenient"}', ""]),
+)
+def test_uprotocol_in_protobuf(frames: list[bytes], options: str) -> None:
+    _same("uprotocol", [*frames, *frames], options)
+
+
+@pytest.mark.parametrize("options", ["{}", '{"mode":"lenient"}', ""])
+@pytest.mark.parametrize("body", [b"\n\x01a", b"\x12\x00\n\x01a", b"\n\x01a\x12\x00", b"\n\x01a\x12\x80\x01" + bytes(128)])
+def test_an_any_that_is_written_otherwise_is_one_all_the_same(body: bytes, options: str) -> None:
+    event = '{"specversion":"1.0","type":"pub.v1","source":"//v/b/1/door#Door","id":"%s","data_base64":"%s"}'
+    text = base64.b64encode(body).decode()
+    _same("uprotocol", [(event % (_UUIDS[number % 2], text)).encode() for number in range(32)], options)
+
+
+@pytest.mark.parametrize("after", [b"", b' {"x":"%s"}'])
+def test_a_name_that_is_as_long_as_a_name_may_be_is_left_to_the_codec(after: bytes) -> None:
+    def frame(number: int) -> bytes:
+        name = b"%d\0" % number + (after % (b"y" * 65_490) if after else b"a" * 65_501)
+        return b"R" + len(name).to_bytes(2) + bytes(4) + name
+
+    usual = b"P\0\1\0\0\0\0x"
+    _same("ubre", [frame(0), frame(1), *[usual] * 20], '{"format":"any"}')
+
+
+@pytest.mark.parametrize("alike", [True, False])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_of_usual_traffic_hardly_anything_is_left_to_the_codec(protocol: str, alike: bool) -> None:
+    rows = traffic(3_000, protocols=(protocol,), alike=alike).table.combine_chunks().to_batches()[0]
+    said = zip(rows["frame"].to_pylist(), rows["options"].to_pylist(), strict=True)
+    quick = [decoder_for(protocol, options).quick for frame, options in said if frame is not None]
+    frames = [frame for frame in rows["frame"].to_pylist() if frame is not None]
+    read = sum(reader is not None and reader(frame) is not None for reader, frame in zip(quick, frames, strict=True))
+    assert read > (0.72 if (protocol, alike) == ("jrep", True) else 0.93) * decode(rows).events.num_rows
+
+
+def test_there_is_none_for_plugins_and_for_strict_types() -> None:
+    assert quick_reader_for("mqtt", None, None, {}, LIMITS) is None
+    assert decoder_for("jrep", '{"types":"strict"}').quick is None
