@@ -40,7 +40,6 @@ class Recorded:
 
 
 def _few(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(writer, "ROWS_AT_ONCE", 200)
     patch.setattr(writer, "_ROWS_OF_GROUP", 150)
 
 

@@ -66,7 +66,6 @@ def _same_as_decoded(folder: Path) -> None:
 
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Groups of some hundred rows."""
-    monkeypatch.setattr(writer, "ROWS_AT_ONCE", 200)
     monkeypatch.setattr(writer, "_ROWS_OF_GROUP", 300)
 
 
@@ -74,7 +73,7 @@ def test_columns_hold_what_decoding_gives(folder: Path, made: Traffic, monkeypat
     _small(monkeypatch)
     counted: list[int] = []
     done = write_columns(folder, counted.append)
-    assert (done.fresh, done.damaged, done.open) == (0, (), 0)
+    assert (done.fresh, done.damaged, done.open) == (0, [], 0)
     assert (done.frames, done.events) == (made.frames, sum(made.events.values()))
     assert counted[-1] == made.frames
     assert done.segments == len(Capture(folder).segments()) > 3
@@ -206,7 +205,7 @@ def test_a_damaged_segment_has_none(folder: Path) -> None:
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
     done = write_columns(folder)
-    assert done.damaged == (1,)
+    assert done.damaged == [1]
     assert _columns_of(folder, 1) is None and _columns_of(folder, 2) is not None
     assert not list(folder.glob("*/.*"))
 

@@ -11,13 +11,13 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from attrs import define, field, frozen
+from attrs import define, field
 
-from ..decoding.decoder import BYTES_AT_ONCE, ROWS_AT_ONCE, decoded
+from ..decoding.decoder import decoded
 from ..errors import CaptureError
 from ..schema import EVENTS, QUARANTINE
 from ..store.compute import pc
@@ -32,7 +32,7 @@ from .versions import decoder_version
 _SCHEMAS: Final = {"events": EVENTS, "quarantine": QUARANTINE}
 _ROWS_OF_GROUP: Final = 131_072
 _BYTES_OF_GROUP: Final = 64 << 20
-"""A group of rows is not larger, but for what is decoded at a time: a row may have megabytes."""
+"""Of frames; a group of rows is not of more, but for one batch: a frame may have megabytes."""
 _SAMPLES: Final = 100
 """Gap rows that a group names one by one; all are counted."""
 _COMPRESSION: Final = {
@@ -41,22 +41,26 @@ _COMPRESSION: Final = {
 """By column: bodies shrink most, and are read least."""
 
 
-@frozen
+@define
 class DecodedCapture:
-    """Result of `write_columns`."""
+    """Result of `write_columns`.
 
-    segments: int
-    """Number of segments that were decoded now."""
-    fresh: int
-    """Number of those whose columns were there, and are as good."""
-    damaged: tuple[int, ...]
-    """Numbers of segments without columns, for parts of them are lost: those who read them count what is missing."""
-    open: int
-    """Number of segments that are still written, or were left by a recorder that was killed."""
-    frames: int
-    events: int
-    bytes: int
-    """Bytes of the columns that were written."""
+    Attributes:
+        segments: How many were decoded now.
+        fresh: Those whose columns were there, and are as good.
+        damaged: Numbers of segments without columns, for parts of them are lost: those who read them count what is missing.
+        open: Segments that are still written, or were left by a recorder that was killed.
+        frames, events: Of the segments that were decoded now.
+        bytes: Of their columns.
+    """
+
+    segments: int = 0
+    fresh: int = 0
+    damaged: list[int] = field(factory=list)
+    open: int = 0
+    frames: int = 0
+    events: int = 0
+    bytes: int = 0
 
 
 def write_columns(path: AnyPath, progress: Callable[[int], None] | None = None) -> DecodedCapture:
@@ -74,46 +78,33 @@ def write_columns(path: AnyPath, progress: Callable[[int], None] | None = None) 
     """
     if "://" in os.fspath(path):
         raise CaptureError(f"{os.fspath(path)}: columns are written into a folder on this machine only; copy them from here")
-    capture = Capture(path)
+    capture, folder, done = Capture(path), Path(path), DecodedCapture()
     segments = capture.segments(complete=False)
-    _tidy(Path(path), {segment.number for segment in segments})
-    sealed = [segment for segment in segments if segment.sealed]
-    work = _Work(progress if progress is not None else lambda frames: None)
-    for segment in sealed:
-        work.take(Path(path), capture, segment)
-    opened = len(segments) - len(sealed)
-    return DecodedCapture(work.segments, work.fresh, tuple(work.damaged), opened, work.frames, work.events, work.bytes)
+    _tidy(folder, {segment.number for segment in segments})
+    for segment in segments:
+        if not segment.sealed:
+            done.open += 1
+        elif SegmentColumns.of(capture, segment) is not None:
+            done.fresh += 1
+        else:
+            _decode(capture, segment, folder, done, progress if progress is not None else lambda frames: None)
+    return done
 
 
-@define
-class _Work:
-    """The sums of what was done."""
-
-    progress: Callable[[int], None]
-    segments: int = 0
-    fresh: int = 0
-    damaged: list[int] = field(factory=list)
-    frames: int = 0
-    events: int = 0
-    bytes: int = 0
-
-    def take(self, folder: Path, capture: Capture, segment: Segment) -> None:
-        if SegmentColumns.of(capture, segment) is not None:
-            self.fresh += 1
+def _decode(capture: Capture, segment: Segment, folder: Path, done: DecodedCapture, progress: Callable[[int], None]) -> None:
+    """Decode one segment."""
+    reader, groups = capture.reader(segment), []
+    with _Files(folder, segment.number) as files:
+        for batches in _groups(reader):
+            groups.append(files.write(batches))
+            progress(done.frames + sum(group.frames for group in groups))
+        if reader.damage:
+            done.damaged.append(segment.number)
             return
-        reader = capture.reader(segment)
-        with _Files(folder, segment.number) as files:
-            groups = []
-            for group in _groups(reader, files):
-                groups.append(group)
-                self.frames += group.frames
-                self.progress(self.frames)
-            if reader.damage:
-                self.damaged.append(segment.number)
-                return
-            self.bytes += files.finish(groups, SegmentIdentity.of(reader.data), Path(segment.path))
-        self.segments += 1
-        self.events += sum(group.events for group in groups)
+        done.bytes += files.finish(groups, SegmentIdentity.of(reader.data), Path(segment.path))
+    done.segments += 1
+    done.frames += sum(group.frames for group in groups)
+    done.events += sum(group.events for group in groups)
 
 
 def _tidy(folder: Path, numbers: set[int]) -> None:
@@ -131,95 +122,45 @@ def _tidy(folder: Path, numbers: set[int]) -> None:
                 os.close(file)
 
 
-class _Chunk(NamedTuple):
-    """Batches that are decoded together."""
-
-    first: int
-    after: int
-    offset: int
-    rows: pa.RecordBatch | None
-    ended: bool
-
-
-def _chunks(reader: SegmentReader) -> Iterator[_Chunk]:
-    """The batches of a segment, some at a time."""
-    first = after = offset = rows = size = 0
-    waiting: list[pa.RecordBatch] = []
-    for message in reader.messages():
-        if after == first:
-            offset = message.offset
-        after = message.batch + 1
-        if message.rows:
-            waiting.append(reader.rows(message))
-            rows, size = rows + message.rows, size + waiting[-1].nbytes
-        if rows >= ROWS_AT_ONCE or size >= BYTES_AT_ONCE:
-            yield _Chunk(first, after, offset, pa.concat_batches(waiting), reader.ended)
-            first, rows, size = after, 0, 0
-            waiting.clear()
-    if after > first:
-        yield _Chunk(first, after, offset, pa.concat_batches(waiting) if waiting else None, reader.ended)
-
-
-def _groups(reader: SegmentReader, files: _Files) -> Iterator[BatchGroup]:
-    """Decodes a segment into files, and says what each group of rows in them is."""
-    group: _Group | None = None
-    for chunk in _chunks(reader):
-        group = group or _Group(chunk.first, chunk.offset)
-        group.add(chunk, files)
-        if files.waiting_rows >= _ROWS_OF_GROUP or files.waiting_bytes >= _BYTES_OF_GROUP:
-            yield group.finished(reader, files)
-            group = None
-    if group is not None:
-        yield group.finished(reader, files)
-
-
 @define
-class _Group:
-    """A group while it grows."""
+class _Batches:
+    """Batches of a segment, one after the other."""
 
     first: int
     offset: int
     after: int = 0
-    frames: int = 0
-    empty: int = 0
-    refused: int = 0
-    gaps: int = 0
-    gap_rows: list[dict[str, Any]] = field(factory=list)
-    ended: bool = False
+    rows: list[pa.RecordBatch] = field(factory=list)
+    ended: str | None = None
+    """The recording that is over with the last one."""
 
-    def add(self, chunk: _Chunk, files: _Files) -> None:
-        self.after, self.ended = chunk.after, chunk.ended
-        if chunk.rows is None:
-            return
-        gaps, samples = gap_rows(chunk.rows, _SAMPLES - len(self.gap_rows))
-        self.gaps += gaps
-        self.gap_rows += samples
-        files.decoders.update(pc.unique(chunk.rows.column("protocol")).to_pylist())
-        for made in decoded([chunk.rows]):
-            self.frames += made.frames
-            self.empty += made.empty
-            self.refused += made.refused
-            files.add("events", made.events)
-            files.add("quarantine", made.quarantine)
 
-    def finished(self, reader: SegmentReader, files: _Files) -> BatchGroup:
-        events, quarantined = (files.flush(table) for table in ("events", "quarantine"))
-        counts = self.frames, self.empty, self.refused, self.gaps
-        ended = reader.metadata.get("capture_id") if self.ended else None
-        return BatchGroup(self.first, self.after, self.offset, events, quarantined, *counts, self.gap_rows, ended)
+def _groups(reader: SegmentReader) -> Iterator[_Batches]:
+    """The batches of a segment, as many as make a group of rows each time."""
+    group, rows, size = None, 0, 0
+    for message in reader.messages():
+        group = group or _Batches(message.batch, message.offset)
+        group.after = message.batch + 1
+        group.ended = reader.metadata.get("capture_id") if reader.ended else None
+        if message.rows:
+            group.rows.append(reader.rows(message))
+            rows, size = rows + message.rows, size + group.rows[-1].nbytes
+        if rows >= _ROWS_OF_GROUP or size >= _BYTES_OF_GROUP:
+            yield group
+            group, rows, size = None, 0, 0
+    if group is not None:
+        yield group
 
 
 class _Files:
     """The files of a segment while they are written, hidden until they are whole."""
 
     def __init__(self, folder: Path, segment: int) -> None:
-        self.decoders: set[str] = set()
+        self._protocols: set[str] = set()
         self._token = secrets.token_hex(8)
         self._paths = {table: Path(columns_path(str(folder), table, segment)) for table in TABLES}
         self._hidden = {table: path.with_name(f".{path.stem}.{self._token}.new") for table, path in self._paths.items()}
         self._files: dict[str, Any] = {}
         self._writers: dict[str, pq.ParquetWriter] = {}
-        self._waiting: dict[str, list[pa.RecordBatch]] = {table: [] for table in TABLES}
 
     def __enter__(self) -> Self:
         for table, path in self._hidden.items():
@@ -243,33 +184,31 @@ class _Files:
             with suppress(OSError):
                 file.close()
 
-    @property
-    def waiting_rows(self) -> int:
-        """Rows of a table that are not written yet, of the table that has more."""
-        counts: list[int] = [sum(rows.num_rows for rows in waiting) for waiting in self._waiting.values()]
-        return max(counts)
-
-    @property
-    def waiting_bytes(self) -> int:
-        """Their bytes, of both."""
-        return sum(rows.nbytes for waiting in self._waiting.values() for rows in waiting)
-
-    def add(self, table: str, rows: pa.RecordBatch) -> None:
-        """Rows of a table."""
-        if rows.num_rows:
-            self._waiting[table].append(rows)
-
-    def flush(self, table: str) -> int:
-        """Write what waits as one group of rows, and tell how many they are."""
-        waiting, self._waiting[table] = self._waiting[table], []
-        rows: int = sum(batch.num_rows for batch in waiting)
-        if rows:
-            self._writers[table].write_table(pa.Table.from_batches(waiting), row_group_size=rows)
-        return rows
+    def write(self, batches: _Batches) -> BatchGroup:
+        """Decode some batches, and write what they say as one group of rows."""
+        frames = empty = refused = gaps = 0
+        samples: list[dict[str, Any]] = []
+        for rows in batches.rows:
+            self._protocols.update(pc.unique(rows.column("protocol")).to_pylist())
+            found, more = gap_rows(rows, _SAMPLES - len(samples))
+            gaps, samples = gaps + found, samples + more
+        tables: dict[str, list[pa.RecordBatch]] = {table: [] for table in TABLES}
+        for made in decoded(batches.rows):
+            frames, empty, refused = frames + made.frames, empty + made.empty, refused + made.refused
+            for table, parts in tables.items():
+                parts.append(getattr(made, table))
+        sizes = {}
+        for table, parts in tables.items():
+            whole = pa.Table.from_batches(parts, schema=_SCHEMAS[table])
+            sizes[table] = whole.num_rows
+            if whole.num_rows:
+                self._writers[table].write_table(whole, row_group_size=whole.num_rows)
+        counts = sizes["events"], sizes["quarantine"], frames, empty, refused, gaps
+        return BatchGroup(batches.first, batches.after, batches.offset, *counts, samples, batches.ended)
 
     def finish(self, groups: Sequence[BatchGroup], identity: SegmentIdentity, segment: Path) -> int:
         """Give the files their names. Gives the number of their bytes."""
-        stamp = ColumnStamp(identity, {name: decoder_version(name) for name in sorted(self.decoders)}, self._token, groups)
+        stamp = ColumnStamp(identity, {name: decoder_version(name) for name in sorted(self._protocols)}, self._token, groups)
         size: int = 0
         for table, writer in self._writers.items():
             writer.add_key_value_metadata({KEY: stamp.to_json()})

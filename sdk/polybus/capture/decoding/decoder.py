@@ -18,7 +18,7 @@ import pyarrow as pa
 from ...errors import RemoteProtocolError
 from ...limits import Limits
 from ..schema import FLAG_GAP_BEFORE, QUARANTINE
-from .event_columns import EventColumns, MessageColumns
+from .event_columns import EventColumns
 from .event_mapping import EventFields
 from .frame_decoders import LIMITS, MARK, FrameDecoder, decoder_for
 from .quarantine_reasons import reason_of
@@ -146,8 +146,7 @@ class _BatchDecoder:
 
     def events(self, columns: Sequence[str] | None) -> pa.RecordBatch:
         """The events, in the order of the rows."""
-        messages = MessageColumns(self._rows, self._subs, self._made, all=columns is None)
-        return EventColumns(self.batch, messages).table(columns)
+        return EventColumns(self.batch, self._rows, self._subs, self._made, all=columns is None).table(columns)
 
     def quarantine(self) -> pa.RecordBatch:
         """The frames that could not be read."""

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 
 from ..schema import EVENTS, FRAMES
@@ -37,32 +36,21 @@ def frame_columns(names: Iterable[str]) -> list[str]:
     return [name for name in FRAMES.names if name in needed]
 
 
-class MessageColumns:
-    """The fields of the messages of a batch, in the order of their rows.
+class EventColumns:
+    """Makes the columns of `schema.EVENTS` of messages: their rows, their numbers in the frames, and their `EventFields`.
 
-    It is given rows, numbers in the frames and `EventFields`. Where `all` fields will be asked for, it is cheaper to take them
-    apart at once.
+    Where `all` will be asked for, it is cheaper to take the fields apart at once.
     """
 
-    def __init__(self, rows: list[int], subs: list[int], made: Sequence[Sequence[Any]], all: bool) -> None:
-        self._made = made
-        self._columns = tuple(zip(*made, strict=True)) if all else ()
-        self.rows: Any = np.asarray(rows, np.int64)
-        self.subs: Any = np.asarray(subs, np.int32)
-
-    def column(self, name: str) -> pa.Array:
-        """A field of `EventFields`."""
-        place = _PLACES[name]
-        return pa.array(self._columns[place] if self._columns else list(map(itemgetter(place), self._made)), _TYPES[name])
-
-
-class EventColumns:
-    """Makes the columns of `schema.EVENTS`."""
-
-    def __init__(self, batch: pa.RecordBatch, messages: MessageColumns) -> None:
+    def __init__(
+        self, batch: pa.RecordBatch, rows: list[int], subs: list[int], fields: Sequence[Sequence[Any]], all: bool
+    ) -> None:
         self._batch = batch
-        self._messages = messages
-        self._rows = None if np.array_equal(messages.rows, np.arange(batch.num_rows)) else pa.array(messages.rows)
+        self._message_rows = rows
+        self._subs = subs
+        self._fields = fields
+        self._taken = tuple(zip(*fields, strict=True)) if all else ()
+        self._rows = None if rows == list(range(batch.num_rows)) else pa.array(rows, pa.int64())
         self._made: dict[str, pa.Array] = {}
         self._makers: dict[str, Callable[[], pa.Array]] = {
             "id": self._id,
@@ -70,9 +58,9 @@ class EventColumns:
             "type": lambda: pc.binary_join_element_wise(self.column("protocol"), self.column("kind"), "."),
             "time": lambda: self._time().cast(_STAMP),
             "time_ns": lambda: self.column("ts_ns"),
-            "specversion": lambda: pa.repeat(pa.scalar("1.0"), len(messages.rows)),
+            "specversion": lambda: pa.repeat(pa.scalar("1.0"), len(rows)),
             "expires_at": lambda: _ends(self._time(), self.column("ttl_ms")).cast(_STAMP),
-            "sub": lambda: pa.array(messages.subs),
+            "sub": lambda: pa.array(self._subs, pa.int32()),
             "nbytes": self._nbytes,
             "deadline_ns": self._deadlines,
         }
@@ -90,7 +78,7 @@ class EventColumns:
         """One column, also one of the frame that no event has."""
         if name not in self._made:
             if name in _FIELDS:
-                self._made[name] = self._messages.column(name)
+                self._made[name] = self._field(name)
             elif name in self._makers:
                 self._made[name] = self._makers[name]()
             else:
@@ -98,16 +86,20 @@ class EventColumns:
                 self._made[name] = column if self._rows is None else column.take(self._rows)
         return self._made[name]
 
+    def _field(self, name: str) -> pa.Array:
+        place = _PLACES[name]
+        return pa.array(self._taken[place] if self._taken else list(map(itemgetter(place), self._fields)), _TYPES[name])
+
     def _time(self) -> pa.Array:
         return pc.divide(self.column("ts_ns"), 1000)
 
     def _id(self) -> pa.Array:
         seq, sub = self.column("seq").cast(pa.string()), self.column("sub").cast(pa.string())
-        return pc.coalesce(self._messages.column("id"), pc.binary_join_element_wise(self.column("capture_id"), seq, sub, "/"))
+        return pc.coalesce(self._field("id"), pc.binary_join_element_wise(self.column("capture_id"), seq, sub, "/"))
 
     def _source(self) -> pa.Array:
         sender = pc.if_else(pc.equal(self.column("direction"), 1), self.column("peer"), self.column("capture_id"))
-        return pc.coalesce(self._messages.column("source"), sender)
+        return pc.coalesce(self._field("source"), sender)
 
     def _nbytes(self) -> pa.Array:
         sizes = pc.fill_null(pc.binary_length(self._batch.column("frame")), 0)
@@ -122,7 +114,7 @@ class EventColumns:
         left = {row: iter(deadlines) for row, deadlines in enumerate(given.to_pylist()) if deadlines}
         found = [
             next(left[row], None) if row in left and one == "request" else None
-            for row, one in zip(self._messages.rows.tolist(), kinds.to_pylist(), strict=True)
+            for row, one in zip(self._message_rows, kinds.to_pylist(), strict=True)
         ]
         return pa.array(found, pa.int64())
 

@@ -10,7 +10,7 @@ import msgspec
 from ....body import OCTETS
 from ....errors import RemoteProtocolError
 from ....message import Kind
-from ....protocols.uprotocol.bodies import ANY, check_any
+from ....protocols.uprotocol.bodies import ANY
 from ....protocols.uprotocol.cloudevents.envelope import is_id, known_schema
 from ....protocols.uprotocol.cloudevents.wire import read_varint
 from ....protocols.uprotocol.events import EventMessage, UsualEvent
@@ -44,7 +44,7 @@ def _fields(kind: Kind, event: UsualEvent, id: str, reqid: str | None, data: byt
         sink = event.sink or ""
         return ["request", sink, id, source, content, event.dataschema, data, id, None, None, ttl, priority, source, ""]
     if kind is _RESPONSE:
-        if reqid is None or is_id(reqid) is None or (data and data.startswith(STATUS_URLS, 2)):
+        if reqid is None or (data and data.startswith(STATUS_URLS, 2)):
             return None
         return ["response", source, id, source, content, event.dataschema, data, reqid, 0, "OK", None, priority, None, ""]
     word = "publish" if kind is _PUBLISH else "notify"
@@ -52,19 +52,15 @@ def _fields(kind: Kind, event: UsualEvent, id: str, reqid: str | None, data: byt
 
 
 def _is_any(data: bytes) -> bool:
-    """True for an ``Any``, also where it is larger than those that `check_any` knows at a glance."""
+    """True for an ``Any`` as all libraries write it: a byte for the length of the type, one or two for that of the value."""
     try:
         head = data[1] + 2
         size, low = len(data) - head, data[head + 1]
-        # A byte for the length of the type, one or two for that of the message, and no more.
-        if data[0] == 10 and head < 130 and data[head] == 18:
-            if low < 128 and size == low + 2:
-                return True
-            if data[head + 2] < 128 and size == (low & 127 | data[head + 2] << 7) + 3 and data[2:head].isascii():
-                return True
+        if data[0] != 10 or head >= 130 or data[head] != 18 or not data[2:head].isascii():
+            return False
+        return size == low + 2 if low < 128 else data[head + 2] < 128 and size == (low & 127 | data[head + 2] << 7) + 3
     except IndexError:
-        pass
-    return check_any(data)
+        return False
 
 
 def _json_reader(codec: Any) -> Callable[[bytes], list[Any] | None]:
@@ -143,7 +139,7 @@ def _protobuf_reader(codec: Any) -> Callable[[bytes], list[Any] | None]:
         if at > end or is_id(id) is None:
             return None
         found = known.get(block) or (None if block in known else look(frame, block))
-        if found is None or (reqid is not None and found[0] is not _RESPONSE):
+        if found is None or (reqid is not None and (found[0] is not _RESPONSE or is_id(reqid) is None)):
             return None
         return _fields(*found, id, reqid, data, ANY.content_type)
 
