@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from ..schema import EVENTS, QUARANTINE
 from ..store.reader import Capture, Segment
 from .places import TABLES, columns_path
-from .stamp import KEY, BatchGroup, ColumnStamp
+from .stamp import KEY, BatchGroup, ColumnStamp, SegmentIdentity
 
 _SCHEMAS: Final = {"events": EVENTS, "quarantine": QUARANTINE}
 _ROWS: Final = 32_768
@@ -42,7 +42,10 @@ class SegmentColumns:
         last = stamps[-1]
         if last is None or any(stamp is None or stamp.token != last.token for stamp in stamps):
             return None
-        return cls(files, paths, last) if last.is_fresh(capture.reader(segment).data) else None
+        try:
+            return cls(files, paths, last) if last.is_fresh(SegmentIdentity.of(files, segment.path)) else None
+        except OSError:  # retention has removed it: who reads it will say so
+            return None
 
     def within(self, first: int, stop: int | None) -> list[BatchGroup]:
         """The groups all of whose batches are from one on up to another, which is not included."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Self
 
 import pyarrow as pa
+import pyarrow.fs as pafs
 from attrs import asdict, frozen
 
 from ..schema import FLAG_GAP_BEFORE
@@ -29,10 +30,12 @@ class SegmentIdentity:
     crc32: int
 
     @classmethod
-    def of(cls, data: pa.Buffer) -> Self:
-        """Of the bytes of a file."""
-        view = memoryview(data)
-        return cls(len(view), zlib.crc32(view[-_ENDS:], zlib.crc32(view[:_ENDS])))
+    def of(cls, filesystem: pafs.FileSystem, path: str) -> Self:
+        """Of a file, of which little is read. May raise `OSError`."""
+        with filesystem.open_input_file(path) as file:
+            size: int = file.size()
+            count = min(size, _ENDS)
+            return cls(size, zlib.crc32(file.read_at(count, size - count), zlib.crc32(file.read_at(count, 0))))
 
 
 @frozen
@@ -72,9 +75,9 @@ class ColumnStamp:
     groups: Sequence[BatchGroup]
     format: int = FORMAT
 
-    def is_fresh(self, data: pa.Buffer) -> bool:
+    def is_fresh(self, segment: SegmentIdentity) -> bool:
         """True where they are of this very segment, and what decodes it now would make the same."""
-        return self.format == FORMAT and self.segment == SegmentIdentity.of(data) and is_current(self.decoders)
+        return self.segment == segment and is_current(self.decoders)
 
     def to_json(self) -> bytes:
         """As it stands in a file."""

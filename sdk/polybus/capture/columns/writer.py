@@ -101,7 +101,7 @@ def _decode(capture: Capture, segment: Segment, folder: Path, done: DecodedCaptu
         if reader.damage:
             done.damaged.append(segment.number)
             return
-        done.bytes += files.finish(groups, SegmentIdentity.of(reader.data), Path(segment.path))
+        done.bytes += files.finish(groups, SegmentIdentity.of(capture.filesystem, segment.path), Path(segment.path))
     done.segments += 1
     done.frames += sum(group.frames for group in groups)
     done.events += sum(group.events for group in groups)

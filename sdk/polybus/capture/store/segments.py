@@ -178,8 +178,7 @@ class SegmentReader:
     """
 
     def __init__(self, data: pa.Buffer, name: str = "segment", *, offset: int = 0, batch: int = 0) -> None:
-        self.data: pa.Buffer = data
-        """The bytes of the file."""
+        self._data = data
         self._name = name
         self.damage: list[Stretch] = []
         """Losses that were found, as far as it has been read."""
@@ -196,7 +195,7 @@ class SegmentReader:
     def messages(self) -> Iterator[ArrowMessage]:
         """The batches, checked and not yet decompressed; also the one without rows."""
         lost: ArrowMessage | None = None
-        for message in messages(self.data, self.offset):
+        for message in messages(self._data, self.offset):
             if not message.good:
                 lost = message
                 continue
@@ -217,7 +216,7 @@ class SegmentReader:
 
     def schema_metadata(self) -> Mapping[str, str]:
         """The metadata of the schema: version, recorder, source; empty where it is damaged."""
-        first = next(messages(self.data), None)
+        first = next(messages(self._data), None)
         if first is not None and first.good and first.batch < 0:
             self._take_schema(first)
         return self.metadata
