@@ -1,1 +1,1 @@
-"""What the codecs make of frames, written once as Parquet beside the segments, and read in place of decoding."""
+"""Events as Parquet beside the segments: what the codecs make of frames, written once, and read in place of decoding."""

@@ -32,7 +32,7 @@ class SegmentColumns:
 
     @classmethod
     def of(cls, capture: Capture, segment: Segment) -> Self | None:
-        """Those of a segment; None where there are none, or others than it would be decoded to now."""
+        """The columns of a segment; None where there are none, or others than it would be decoded to now."""
         if not segment.sealed:
             return None
         files = capture.filesystem

@@ -35,7 +35,7 @@ _BYTES_OF_GROUP: Final = 64 << 20
 """Of frames; a group of rows is not of more, but for one batch: a frame may have megabytes."""
 _SAMPLES: Final = 100
 """Gap rows that a group names one by one; all are counted."""
-_COMPRESSION: Final = {
+_COMPRESSION: Final[Any] = {
     table: {name: "zstd" if name in ("data", "raw") else "lz4" for name in schema.names} for table, schema in _SCHEMAS.items()
 }
 """By column: bodies shrink most, and are read least."""

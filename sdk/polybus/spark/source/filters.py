@@ -26,7 +26,7 @@ _PLAIN: Final = (str, int, float, bytes)
 
 
 def conditions(filters: Iterable[ds.Filter]) -> Any:
-    """Those of some filters that Arrow can apply, as one; None where it can apply none."""
+    """The conditions of filters that Arrow can apply, as one; None where it can apply none."""
     return together(map(_condition, filters))
 
 

@@ -89,7 +89,7 @@ def _json_reader(codec: Any) -> Callable[[bytes], list[Any] | None]:
 
 
 def _protobuf_reader(codec: Any) -> Callable[[bytes], list[Any] | None]:
-    """What stands between the id and the reqid or the data is the same in many events: the codec reads it once."""
+    """A reader that has the codec read once what is the same in many events: all between the id and the reqid or the data."""
     known: dict[bytes, tuple[Kind, UsualEvent] | None] = {}
 
     def look(frame: bytes, block: bytes) -> tuple[Kind, UsualEvent] | None:
