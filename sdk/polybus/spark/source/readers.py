@@ -84,7 +84,7 @@ class FilteringReader(CaptureReader):
         for given in filters:
             if self.options.table != "exchanges":
                 window, taken = narrowed(self.options.window, given), (*self.options.filters, given)
-                self.options = attrs.evolve(self.options, window=window, filters=taken)
+                self.options: Options = attrs.evolve(self.options, window=window, filters=taken)
             yield given
 
 
