@@ -272,14 +272,14 @@ def test_columns_are_written_on_this_machine_only() -> None:
         write_columns("s3://bucket/captures")
 
 
-@pytest.mark.parametrize("call", ["fsync", "write_table"])
+@pytest.mark.parametrize("call", ["fsync", "fdopen", "write_table"])
 def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*given: Any, **more: Any) -> None:
         raise OSError(28, "No space left on device")
 
     _segments(tmp_path, run(0, 10))
     with monkeypatch.context() as patch:
-        patch.setattr(os if call == "fsync" else pq.ParquetWriter, call, full)
+        patch.setattr(pq.ParquetWriter if call == "write_table" else os, call, full)
         with pytest.raises(OSError, match="No space"):
             write_columns(tmp_path)
     assert list(tmp_path.glob("*/*")) == []

@@ -163,15 +163,23 @@ class _Files:
         self._writers: dict[str, pq.ParquetWriter] = {}
 
     def __enter__(self) -> Self:
-        for table, path in self._hidden.items():
-            path.parent.mkdir(mode=0o700, exist_ok=True)
-            number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
-            lock(number)
-            file = self._files[table] = os.fdopen(number, "wb")
-            self._writers[table] = pq.ParquetWriter(
-                file, _SCHEMAS[table], compression=_COMPRESSION[table], use_compliant_nested_type=False
-            )
+        try:
+            for table in TABLES:
+                self._begin(table)
+        except BaseException:
+            self.__exit__()
+            raise
         return self
+
+    def _begin(self, table: str) -> None:
+        path = self._hidden[table]
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
+        lock(number)
+        file = self._files[table] = os.fdopen(number, "wb")
+        self._writers[table] = pq.ParquetWriter(
+            file, _SCHEMAS[table], compression=_COMPRESSION[table], use_compliant_nested_type=False
+        )
 
     def __exit__(self, *_: object) -> None:
         for path in self._hidden.values():

@@ -64,9 +64,14 @@ def decode(batch: pa.RecordBatch, limits: Limits = LIMITS, columns: Sequence[str
     gaps = 0
     decoders, which = _decoders(batch, limits)
     frames, flags = batch.column("frame").to_pylist(), batch.column("flags").to_pylist()
+    quick = [decoder.quick for decoder in decoders]
     for row, (frame, flag, number) in enumerate(zip(frames, flags, which, strict=True)):
         if frame is not None:
-            work.read(row, frame, decoders[number], flag)
+            read = quick[number]
+            if read is not None and (fields := read(frame)) is not None:
+                work.take(row, fields)
+            else:
+                work.read(row, frame, decoders[number], flag)
         elif flag & FLAG_GAP_BEFORE:
             gaps += 1
         else:
@@ -96,13 +101,14 @@ class _BatchDecoder:
         self._made: list[Sequence[Any]] = []
         self._bad: list[tuple[int, str, str, int | None]] = []
 
+    def take(self, row: int, fields: Sequence[Any], sub: int = 0) -> None:
+        """Take the fields of a message."""
+        self._rows.append(row)
+        self._subs.append(sub)
+        self._made.append(fields)
+
     def read(self, row: int, frame: bytes, decoder: FrameDecoder, flags: int) -> None:
         """Reads one frame."""
-        if decoder.quick is not None and (fields := decoder.quick(frame)) is not None:
-            self._rows.append(row)
-            self._subs.append(0)
-            self._made.append(fields)
-            return
         try:
             messages = decoder.decode(frame)
         except RemoteProtocolError as error:
@@ -114,9 +120,7 @@ class _BatchDecoder:
             if isinstance(message, RemoteProtocolError):
                 wrong.append(message)
                 continue
-            self._rows.append(row)
-            self._subs.append(sub)
-            self._made.append(decoder.mapper(message, decoder.names))
+            self.take(row, decoder.mapper(message, decoder.names), sub)
             sub += 1
         if sub:
             self.refused += len(wrong)
@@ -136,9 +140,7 @@ class _BatchDecoder:
         except (ValueError, KeyError, TypeError, RecursionError):
             self._bad.append((row, "malformed", "a row without a frame, that says neither of a gap nor of a connection", None))
             return
-        self._rows.append(row)
-        self._subs.append(0)
-        self._made.append(fields)
+        self.take(row, fields)
 
     def _refuse(self, row: int, error: RemoteProtocolError, flags: int) -> None:
         reason = "unknown_protocol" if error.reason == "unknown_protocol" else reason_of(error, flags)

@@ -94,8 +94,11 @@ class EventColumns:
         return pc.divide(self.column("ts_ns"), 1000)
 
     def _id(self) -> pa.Array:
+        given = self._field("id")
+        if not given.null_count:
+            return given
         seq, sub = self.column("seq").cast(pa.string()), self.column("sub").cast(pa.string())
-        return pc.coalesce(self._field("id"), pc.binary_join_element_wise(self.column("capture_id"), seq, sub, "/"))
+        return pc.coalesce(given, pc.binary_join_element_wise(self.column("capture_id"), seq, sub, "/"))
 
     def _source(self) -> pa.Array:
         sender = pc.if_else(pc.equal(self.column("direction"), 1), self.column("peer"), self.column("capture_id"))
@@ -108,14 +111,14 @@ class EventColumns:
 
     def _deadlines(self) -> pa.Array:
         """The deadlines of a frame belong to its requests, in their order."""
-        given, kinds = self._batch.column("deadlines_ns"), self.column("kind")
+        given, rows = self._batch.column("deadlines_ns"), self._message_rows
         if given.null_count == len(given) or not len(given.flatten()):
-            return pa.nulls(len(kinds), pa.int64())
+            return pa.nulls(len(rows), pa.int64())
         left = {row: iter(deadlines) for row, deadlines in enumerate(given.to_pylist()) if deadlines}
-        found = [
-            next(left[row], None) if row in left and one == "request" else None
-            for row, one in zip(self._message_rows, kinds.to_pylist(), strict=True)
-        ]
+        found: list[int | None] = [None] * len(rows)
+        for place, row in enumerate(rows):
+            if row in left and self._fields[place][0] == "request":
+                found[place] = next(left[row], None)
         return pa.array(found, pa.int64())
 
 
