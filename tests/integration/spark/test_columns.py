@@ -20,7 +20,8 @@ from polybus.capture.errors import CaptureError
 from polybus.capture.schema import EVENTS
 from polybus.spark import Pipeline, load, scan
 from polybus.spark.source import ranges
-from polybus.spark.source.ranges import RangeReader, ReadPosition, ReadWindow, plan
+from polybus.spark.source.range_reader import RangeReader
+from polybus.spark.source.ranges import ReadPosition, ReadWindow, plan
 from polybus.spark.stages.matching import exchanges
 from tests.unit.capture.generator import Traffic, traffic
 

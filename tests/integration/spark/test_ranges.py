@@ -12,7 +12,8 @@ import pytest
 
 from polybus.capture.store.reader import Capture
 from polybus.spark.source import ranges
-from polybus.spark.source.ranges import Range, RangeReader, ReadPosition, ReadWindow, plan, settle
+from polybus.spark.source.range_reader import RangeReader, settle
+from polybus.spark.source.ranges import Range, ReadPosition, ReadWindow, plan
 from tests.unit.capture.generator import traffic
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def test_a_window_may_be_bounded_by_time_at_both_ends_and_by_a_connection(
 
 def test_a_worker_leaves_its_modules_out_of_the_collections_after_each_task(spark: SparkSession) -> None:
     def frozen(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from polybus.spark.source.ranges import settle
+        from polybus.spark.source.range_reader import settle
 
         for batch in batches:
             settle()

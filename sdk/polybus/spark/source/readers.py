@@ -20,7 +20,8 @@ from polybus.capture.store.reader import Capture
 from ..stages.matching import exchanges
 from .filters import conditions, narrowed
 from .options import PLACES, Options
-from .ranges import Range, RangeReader, ReadPosition, plan, reach
+from .range_reader import RangeReader
+from .ranges import Range, ReadPosition, plan, reach
 from .tables import arrow_schema
 
 

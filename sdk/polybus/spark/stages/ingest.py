@@ -19,7 +19,8 @@ import pyarrow.parquet as pq
 from polybus.capture.columns.stamp import BatchGroup, gap_rows
 
 from ...capture.store.compute import pc
-from ..source.ranges import Range, RangeReader, ReadWindow
+from ..source.range_reader import RangeReader
+from ..source.ranges import Range, ReadWindow
 from .manifest import RunCounts
 from .storage import Storage
 

@@ -16,7 +16,8 @@ from polybus.capture.schema import EXCHANGES
 from polybus.capture.store.reader import Capture
 
 from ...capture.store.compute import pc
-from ..source.ranges import LAST_NS, RangeReader, ReadPosition, ReadWindow, plan
+from ..source.range_reader import RangeReader
+from ..source.ranges import LAST_NS, ReadPosition, ReadWindow, plan
 
 LONGEST_MS: Final = 100 * 366 * 86_400_000
 """A ttl beyond these hundred years (ms) counts as this: the largest that a peer can send would in ns not fit 64 bits."""
