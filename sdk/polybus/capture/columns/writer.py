@@ -180,11 +180,12 @@ class _Files:
         lock(number)
         file = self._files[table] = os.fdopen(number, "wb")
         names = _SCHEMAS[table].names
+        others: Any = [name for name in names if name not in _ASCENDING]
         self._writers[table] = pq.ParquetWriter(
             file,
             _SCHEMAS[table],
             compression=_COMPRESSION[table],
-            use_dictionary=[name for name in names if name not in _ASCENDING],
+            use_dictionary=others,
             column_encoding={name: "DELTA_BINARY_PACKED" for name in names if name in _ASCENDING},
             use_compliant_nested_type=False,
         )
