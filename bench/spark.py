@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bench.spark_data import make
-from bench.spark_parts import PARTS, PROTOCOLS, Measured, Sizes, median_of
+from bench.spark_parts import PARTS, TRAFFIC, Measured, Sizes, median_of
 
 
 def main() -> None:
@@ -48,9 +48,10 @@ def main() -> None:
 
 
 def prepare(folder: Path, sizes: Sizes) -> None:
-    """Captures of each protocol and of all together, and the frames as Parquet."""
-    for name in PROTOCOLS:
-        make(folder / name, sizes.frames, (name,), also_parquet=True)
+    """Captures of each protocol, of both kinds of traffic, and of all protocols together; and the frames as Parquet."""
+    for name in TRAFFIC:
+        protocol, _, alike = name.partition("-")
+        make(folder / name, sizes.frames, (protocol,), also_parquet=True, alike=bool(alike))
     for frames in sizes.both:
         make(folder / f"all-{frames}", frames)
 
@@ -84,14 +85,20 @@ def show(rows: list[Measured], sizes: Sizes) -> None:
             print(f"{said}: {clock:.{digits}f} (clock), {processor:.{digits}f} (processor)")
 
     print()
-    for name in PROTOCOLS:
+    for name in TRAFFIC:
+        once = found.get(f"{name}: decode once")
+        if once is not None:
+            print(f"{name}: decode once, frames for each second of the processor: {once.rows / once.cpu:,.0f}")
         native, ours = f"{name}: scan of frames, native Parquet", f"{name}: scan of frames, our source"
         for what in ("6 columns", "all columns"):
             ratio(f"{name}: rate of decode, {what} / native scan", native, f"{name}: decode, {what}")
             ratio(f"{name}: rate of decode, {what} / scan by our source", ours, f"{name}: decode, {what}")
-    own = "csb: 5 columns, Spark's own expressions"
-    ratio("csb: rate of Spark's own expressions / native scan", "csb: scan of frames, native Parquet", own)
-    ratio("csb: rate of decode, 6 columns / Spark's own expressions", own, "csb: decode, 6 columns")
+            for reader in ("Spark's scan", "our source"):
+                before = f"{name}: decoded before, {what}, {reader}"
+                ratio(f"{name}: rate of {what} decoded before, {reader} / native scan", native, before)
+    own = "csb-alike: 5 columns, Spark's own expressions"
+    ratio("csb: rate of Spark's own expressions / native scan", "csb-alike: scan of frames, native Parquet", own)
+    ratio("csb: rate of decode, 6 columns / Spark's own expressions", own, "csb-alike: decode, 6 columns")
     small, large = sizes.both
     for stage in dict.fromkeys(row.name.partition(": ")[2] for row in rows if row.name.startswith("pipeline, 2 cores")):
         what = f": {stage}" if stage else ""

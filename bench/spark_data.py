@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,10 +11,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from attrs import asdict, evolve, frozen
 
+from polybus.capture import write_columns
 from polybus.capture.store.segments import SegmentWriter
 from tests.unit.capture.generator import PROTOCOLS, Traffic, traffic
 
-__all__ = ["Truth", "make", "truth_of"]
+__all__ = ["Truth", "decoded", "make", "truth_of"]
 
 AT_ONCE = 1_000_000
 """Frames that are made by the generator; where more are wanted, they are recorded several times."""
@@ -42,7 +44,9 @@ class Truth:
     exchanges: int
 
 
-def make(folder: Path, frames: int, protocols: tuple[str, ...] = PROTOCOLS, *, also_parquet: bool = False) -> Truth:
+def make(
+    folder: Path, frames: int, protocols: tuple[str, ...] = PROTOCOLS, *, also_parquet: bool = False, alike: bool = False
+) -> Truth:
     """Write about so many frames as a capture, unless that was done before.
 
     Args:
@@ -50,11 +54,12 @@ def make(folder: Path, frames: int, protocols: tuple[str, ...] = PROTOCOLS, *, a
         frames: Of all protocols together; beyond a million a multiple of it.
         protocols: Which.
         also_parquet: The column of the frames beside it, as Parquet in two files: what a native scan reads.
+        alike: True for frames that differ in an id and a number only, False for such as applications make.
     """
     said = folder.with_name(f"{folder.name}.json")
     if said.exists():
         return truth_of(folder)
-    made = traffic(min(frames, AT_ONCE), protocols=protocols)
+    made = traffic(min(frames, AT_ONCE), protocols=protocols, alike=alike)
     times = max(1, round(frames / AT_ONCE))
     _write(folder, made, times)
     if also_parquet:
@@ -69,6 +74,17 @@ def make(folder: Path, frames: int, protocols: tuple[str, ...] = PROTOCOLS, *, a
 def truth_of(folder: Path) -> Truth:
     """Of a capture that `make` has written."""
     return Truth(**json.loads(folder.with_name(f"{folder.name}.json").read_text()))
+
+
+def decoded(folder: Path) -> Path:
+    """The same capture with columns, beside it: made once, of the same segments."""
+    other = folder.with_name(f"{folder.name}-decoded")
+    if not other.exists():
+        other.mkdir()
+        for segment in folder.glob("*.arrows"):
+            os.link(segment, other / segment.name)
+        write_columns(other)
+    return other
 
 
 def _write(folder: Path, made: Traffic, times: int) -> None:

@@ -13,11 +13,13 @@ from typing import Any, Final
 import psutil
 from attrs import asdict, frozen
 
-from bench.spark_data import truth_of
+from bench.spark_data import decoded, truth_of
 
-__all__ = ["PARTS", "PROTOCOLS", "Measured", "Sizes", "cpu_now", "median_of"]
+__all__ = ["PARTS", "PROTOCOLS", "TRAFFIC", "Measured", "Sizes", "cpu_now", "median_of"]
 
 PROTOCOLS: Final = ("ubre", "csb", "jrep", "uprotocol")
+TRAFFIC: Final = (*PROTOCOLS, *(f"{name}-alike" for name in PROTOCOLS))
+"""Captures of one protocol: as applications speak it, and of frames that are alike but for an id and a number."""
 SLIM: Final = "kind,subject,correlation_id,code,seq,mono_ns"
 ROUNDS: Final = 3
 
@@ -134,19 +136,39 @@ def _by_expressions(frames: Any) -> Any:
 
 def decode_part(folder: Path, sizes: Sizes) -> Iterator[Measured]:
     """Scan and decode, one task slot, each protocol."""
+    from polybus.spark import scan
+
     spark = _session(1)
-    for name in PROTOCOLS:
+    for name in TRAFFIC:
         truth, path = truth_of(folder / name), str(folder / name)
+        columns, six = str(decoded(folder / name)), SLIM.split(",")
         frames = {
             "scan of frames, native Parquet": spark.read.parquet(str(folder / f"{name}-frames")).select("frame"),
             "scan of frames, our source": spark.read.format("polybus").options(table="raw", columns="frame").load(path),
             "decode, 6 columns": spark.read.format("polybus").options(columns=SLIM).load(path),
             "decode, all columns": spark.read.format("polybus").load(path),
+            "decoded before, 6 columns, Spark's scan": scan(spark, columns).select(*six),
+            "decoded before, 6 columns, our source": spark.read.format("polybus").options(columns=SLIM).load(columns),
+            "decoded before, all columns, Spark's scan": scan(spark, columns),
+            "decoded before, all columns, our source": spark.read.format("polybus").load(columns),
         }
-        assert [frame.count() for frame in frames.values()] == [truth.rows] * 2 + [truth.events] * 2
-        if name == "csb":
+        assert [frame.count() for frame in frames.values()] == [truth.rows] * 2 + [truth.events] * 6
+        if name == "csb-alike":
             frames["5 columns, Spark's own expressions"] = _by_expressions(frames["scan of frames, native Parquet"])
         yield from in_turns([(f"{name}: {what}", truth.rows, partial(_noop, frame)) for what, frame in frames.items()])
+
+
+def columns_part(folder: Path, sizes: Sizes) -> Iterator[Measured]:
+    """Decoding once: `polybus capture decode`, one process, all columns written."""
+    from polybus.capture import write_columns
+
+    def anew(capture: Path) -> None:
+        for table in ("events", "quarantine"):
+            shutil.rmtree(capture / table, ignore_errors=True)
+        write_columns(capture)
+
+    for name in TRAFFIC:
+        yield from in_turns([(f"{name}: decode once", truth_of(folder / name).rows, partial(anew, decoded(folder / name)))])
 
 
 def _pipeline_part(cores: int) -> Callable[[Path, Sizes], Iterator[Measured]]:
@@ -232,6 +254,7 @@ def aggregation_part(folder: Path, sizes: Sizes) -> Iterator[Measured]:
 
 
 PARTS: Final[dict[str, Callable[[Path, Sizes], Iterator[Measured]]]] = {
+    "columns": columns_part,
     "decode": decode_part,
     "pipeline-2": _pipeline_part(2),
     "pipeline-1": _pipeline_part(1),

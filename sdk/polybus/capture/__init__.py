@@ -10,6 +10,7 @@ from .._util.lazy_names import lazy_names
 if TYPE_CHECKING:
     from .._bus.recording import Recording
     from ..plugins.recording import RecorderStats
+    from .columns.writer import DecodedCapture, write_columns
     from .decoding.decoder import Decoded, decode
     from .errors import CaptureError
     from .record.recorder import CaptureRecorder, make_recorder
@@ -20,15 +21,26 @@ if TYPE_CHECKING:
     from .store.reader import Batch, Capture, Position
     from .store.recovery import Recovered, recover
 
-__all__ = ["Batch", "Capture", "CaptureError", "Decoded", "Info", "Position", "CaptureRecorder"]
-__all__ += ["RecorderStats", "Recording", "Recovered", "Replayed", "Selection", "Verdict", "compact", "decode"]
-__all__ += ["export", "info", "make_recorder", "recover", "redact_default", "replay", "verify"]
+__all__ = ["Batch", "Capture", "CaptureError", "Decoded", "DecodedCapture", "Info", "Position"]
+__all__ += [
+    "CaptureRecorder",
+    "RecorderStats",
+    "Recording",
+    "Recovered",
+    "Replayed",
+    "Selection",
+    "Verdict",
+    "compact",
+    "decode",
+]
+__all__ += ["export", "info", "make_recorder", "recover", "redact_default", "replay", "verify", "write_columns"]
 
 __getattr__: Callable[[str], Any] = lazy_names(
     __name__,
     {
         ".._bus.recording": ("Recording",),
         "..plugins.recording": ("RecorderStats",),
+        ".columns.writer": ("DecodedCapture", "write_columns"),
         ".decoding.decoder": ("Decoded", "decode"),
         ".errors": ("CaptureError",),
         ".record.recorder": ("CaptureRecorder", "make_recorder"),

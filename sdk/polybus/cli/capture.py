@@ -89,6 +89,29 @@ def recover(folder: Folder, out: Out) -> None:
 
 
 @commands.command()
+def decode(folder: Folder, as_json: Json = False) -> None:
+    """Write what the frames say beside them, once for all who read it later. A recorder may go on meanwhile.
+
+    Only segments that are sealed are decoded, and none a second time. Status 1 if something is damaged.
+    """
+    with _progress("decoding") as progress:
+        found = capture.write_columns(folder, progress)
+    if as_json:
+        print(json_line(asdict(found)))
+    else:
+        print(
+            f"{counted(found.segments, 'segment')} decoded: {found.frames} frames, {found.events} events, {found.bytes} bytes"
+        )
+        print(f"{counted(found.fresh, 'segment')} had been before; {found.open} open")
+    if found.damaged:
+        numbers = ", ".join(map(str, found.damaged))
+        raise PeerError(
+            f"{folder} is damaged in segment {numbers}: what is good there is decoded each time that it is read; "
+            "polybus capture verify names what is lost"
+        )
+
+
+@commands.command()
 def compact(folder: Folder, out: Out) -> None:
     """Write the frames as Parquet, in few large files. Status 1 if something is damaged."""
     source = capture.Capture(folder)

@@ -11,12 +11,13 @@ if TYPE_CHECKING:
     from .session import SparkUnavailable, check_java, start_session
     from .source.data_source import BusDataSource
     from .source.options import nanoseconds
+    from .source.scan import scan
     from .stages.correlation import Correlated, correlate
     from .stages.manifest import load
     from .stages.pipeline import Done, Pipeline, check
 
 __all__ = ["BusDataSource", "Correlated", "Done", "Pipeline", "SparkUnavailable", "check", "check_java"]
-__all__ += ["correlate", "load", "nanoseconds", "start_session"]
+__all__ += ["correlate", "load", "nanoseconds", "scan", "start_session"]
 
 __getattr__: Callable[[str], Any] = lazy_names(
     __name__,
@@ -24,6 +25,7 @@ __getattr__: Callable[[str], Any] = lazy_names(
         ".session": ("SparkUnavailable", "check_java", "start_session"),
         ".source.data_source": ("BusDataSource",),
         ".source.options": ("nanoseconds",),
+        ".source.scan": ("scan",),
         ".stages.correlation": ("Correlated", "correlate"),
         ".stages.manifest": ("load",),
         ".stages.pipeline": ("Done", "Pipeline", "check"),

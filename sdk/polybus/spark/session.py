@@ -137,6 +137,7 @@ def start_session(master: str | None = None, *, name: str = "polybus", settings:
     chosen = {
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.python.filterPushdown.enabled": "true",
         **(_LOCAL if local else {}),
         **(settings or {}),
     }

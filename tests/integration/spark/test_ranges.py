@@ -12,7 +12,8 @@ import pytest
 
 from polybus.capture.store.reader import Capture
 from polybus.spark.source import ranges
-from polybus.spark.source.ranges import Range, RangeReader, ReadPosition, ReadWindow, plan, settle
+from polybus.spark.source.range_reader import RangeReader, settle
+from polybus.spark.source.ranges import Range, ReadPosition, ReadWindow, plan
 from tests.unit.capture.generator import traffic
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def test_the_pieces_of_a_segment_are_about_alike_and_hold_all_rows_once(
     path = made.write(tmp_path, rows=100, segment_batches=16)
     pieces = plan(Capture(path), ReadPosition(), rows=rows)
     found = [
-        [rows for batch in RangeReader(str(path), piece, ["seq"]).batches() for rows in batch["seq"].to_pylist()]
+        [rows for batch in RangeReader(str(path), piece).frames(["seq"]) for rows in batch["seq"].to_pylist()]
         for piece in pieces
     ]
     assert [seq for seqs in found for seq in seqs] == made.table["seq"].to_pylist()
@@ -71,7 +72,7 @@ def test_a_window_may_be_bounded_by_time_at_both_ends_and_by_a_connection(
 
 def test_a_worker_leaves_its_modules_out_of_the_collections_after_each_task(spark: SparkSession) -> None:
     def frozen(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from polybus.spark.source.ranges import settle
+        from polybus.spark.source.range_reader import settle
 
         for batch in batches:
             settle()

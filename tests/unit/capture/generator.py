@@ -20,7 +20,8 @@ from attrs import field, frozen
 from polybus.capture.schema import DIRECTION_IN, DIRECTION_OUT, FLAG_GAP_BEFORE, FRAMES
 from polybus.capture.store.segments import SegmentWriter
 
-from .wires import SUBJECTS, Variant, options_text, variants
+from .varied_wires import varied
+from .wires import Variant, options_text, variants
 
 PROTOCOLS = Variant.BY_PROTOCOL
 NS = 1_000_000_000
@@ -142,6 +143,7 @@ def traffic(
     rate: float = 20_000.0,
     gaps: int = 2,
     capture_id: str = "20231114T221320-cafe",
+    alike: bool = True,
 ) -> Traffic:
     """About so many frames.
 
@@ -154,10 +156,11 @@ def traffic(
         rate: Frames a second, while there is traffic.
         gaps: How many rows say that frames are missing.
         capture_id: Of all rows.
+        alike: True for frames that differ in an id and a number only, False for such as applications make.
     """
     rng = np.random.default_rng(seed)
     conns = [
-        _Conn(number, f"{capture_id[-4:]}-{number}", number % 3 % 2, variants(protocol, index, ids))
+        _Conn(number, f"{capture_id[-4:]}-{number}", number % 3 % 2, (variants if alike else varied)(protocol, index, ids))
         for number, (protocol, index) in enumerate((p, i) for p in protocols for i in range(connections))
     ]
     made = _Frames()
@@ -190,7 +193,7 @@ def _requests(
     last = max(4, count // 100)  # after the pause
     times = np.sort(rng.integers(0, duration, count))
     times[-last:] = np.sort(rng.integers(duration + _PAUSE_NS, duration + _PAUSE_NS + 50_000_000, last))
-    subjects = np.minimum(rng.zipf(1.6, count) - 1, SUBJECTS - 1)
+    subjects = np.minimum(rng.zipf(1.6, count) - 1, len(variant.subjects) - 1)
     ttls = np.asarray(variant.ttls)[rng.integers(0, len(variant.ttls), count)]
     allowances = np.where(ttls > 0, ttls * 1_000_000, TIMEOUT_NS)
     fates = rng.choice(6, count, p=FATES)
@@ -248,7 +251,7 @@ def _requests(
 def _publications(
     rng: np.random.Generator, made: _Frames, conn: _Conn, count: int, duration: int, events: Counter[Any]
 ) -> None:
-    subjects = rng.integers(0, SUBJECTS, count).tolist()
+    subjects = rng.integers(0, len(conn.variant.subjects), count).tolist()
     frames = [conn.variant.publish(n, s) for n, s in enumerate(subjects)]
     made.add(frames, rng.integers(0, duration, count), conn.number, rng.integers(0, 2, count))
     events[conn.variant.protocol, "publish"] += count
@@ -259,7 +262,7 @@ def _orphans(
 ) -> list[int]:
     """Answers to what was asked before the recording began: at its begin, under ids that come much later or never."""
     highest = 65_000
-    frames = [conn.variant.response(n, highest + n, SUBJECTS - 1) for n in range(count)]
+    frames = [conn.variant.response(n, highest + n, len(conn.variant.subjects) - 1) for n in range(count)]
     first = made.add(frames, -1 - np.arange(count), conn.number, DIRECTION_IN)
     events[conn.variant.protocol, "response"] += count
     return list(range(first, first + count))

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from polybus.capture.decoding import decoder
+from polybus.capture.decoding import frame_decoders
 from polybus.capture.decoding.decoder import Decoded, decode
 from polybus.capture.schema import FRAMES
 
@@ -47,8 +47,11 @@ def run(first: int, count: int, **given: Any) -> pa.RecordBatch:
 def read_alone(rows: pa.RecordBatch) -> Decoded:
     """What rows say, each of them read by the codec by itself."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decoder, "_BATCH_THRESHOLD", 1 << 30)
-        return decode(rows)
+        patch.setattr(frame_decoders, "quick_reader_for", lambda *given: None)
+        frame_decoders.decoder_for.cache_clear()
+        found = decode(rows)
+    frame_decoders.decoder_for.cache_clear()
+    return found
 
 
 def read_alike(rows: pa.RecordBatch) -> Decoded:

@@ -9,7 +9,8 @@ from typing import Any, Literal
 import pyarrow.parquet as pq
 import pytest
 
-from polybus.capture import Capture, CaptureError, compact, export, recover, verify
+from polybus.capture import Capture, CaptureError, compact, export, recover, verify, write_columns
+from polybus.capture.decoding.decoder import decoded
 from polybus.capture.schema import EVENTS, FRAMES, QUARANTINE
 from polybus.capture.store import export as exporting
 from polybus.capture.store.segments import SegmentWriter
@@ -47,6 +48,32 @@ def test_tables_are_exported_as_lines_of_json(
     if table == "quarantine":
         assert {row["seq"]: row["reason"] for row in lines} == made.quarantine
         assert any("raw_base64" in row for row in lines)
+
+
+@pytest.mark.parametrize("table", ["events", "quarantine"])
+def test_what_was_decoded_before_is_exported_as_it_is_and_losses_of_the_rest_are_told(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: Literal["events", "quarantine"]
+) -> None:
+    damaged = sorted(folder.glob("*.arrows"))[1]
+    data = bytearray(damaged.read_bytes())
+    data[len(data) // 2] ^= 1
+    damaged.write_bytes(data)
+    plain = Capture(folder)
+    (path,) = export(plain, tmp_path / "plain", table=table)
+    write_columns(folder)
+    decoded_now: list[int] = []
+
+    def counting(batches: Any) -> Any:
+        for made in decoded(batches):
+            decoded_now.append(made.frames)
+            yield made
+
+    monkeypatch.setattr(exporting, "decoded", counting)
+    capture = Capture(folder)
+    (other,) = export(capture, tmp_path / "columns", table=table)
+    assert pq.read_table(other).equals(pq.read_table(path))
+    assert capture.losses == plain.losses != []
+    assert 0 < sum(decoded_now) <= 700
 
 
 def test_large_rows_do_not_wait_until_they_are_many(

@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
 from polybus.capture import Capture, decode
 
@@ -19,8 +20,9 @@ def _decoded(made: Traffic) -> tuple[pa.Table, pa.Table, int]:
     return events, quarantine, sum(part.empty for part in parts)
 
 
-def test_the_decoder_finds_what_the_generator_has_made() -> None:
-    made = traffic(8_000, gaps=3)
+@pytest.mark.parametrize("alike", [True, False])
+def test_the_decoder_finds_what_the_generator_has_made(alike: bool) -> None:
+    made = traffic(8_000, gaps=3, alike=alike)
     events, quarantine, empty = _decoded(made)
     assert dict(zip(quarantine["seq"].to_pylist(), quarantine["reason"].to_pylist(), strict=True)) == made.quarantine
     kinds = Counter(zip(events["protocol"].to_pylist(), events["kind"].to_pylist(), strict=True))

@@ -17,9 +17,9 @@ from polybus.message import Kind, Message
 from polybus.protocols import UProtocol
 
 SUBJECTS = 8
-_CSB = struct.Struct(">BBHI")
-_UBRE = struct.Struct(">BHI")
-_MORE = struct.Struct(">HHI")
+CSB_HEAD = struct.Struct(">BBHI")
+UBRE_HEAD = struct.Struct(">BHI")
+CSB_MORE = struct.Struct(">HHI")
 
 
 @frozen(kw_only=True)
@@ -89,7 +89,7 @@ def _ubre_binary() -> Variant:
     names = tuple(f"app.item{index}.get" for index in range(SUBJECTS))
 
     def frame(letter: bytes, name: bytes, body: bytes) -> bytes:
-        return _UBRE.pack(letter[0], len(name), len(body)) + name + body
+        return UBRE_HEAD.pack(letter[0], len(name), len(body)) + name + body
 
     def request(number: int, id: int, subject: int, ttl: int) -> bytes:
         more = b'\0{"ttl":%d}' % ttl if ttl else b""
@@ -127,7 +127,7 @@ def _csb(ids: int, client: int | None = None) -> Variant:
         options["side"] = "broker-server"
 
     def request(number: int, id: int, subject: int, ttl: int) -> bytes:
-        return front + _CSB.pack(0x12, 0, id % ids, numbers[subject]) + b'{"n":%d}' % number
+        return front + CSB_HEAD.pack(0x12, 0, id % ids, numbers[subject]) + b'{"n":%d}' % number
 
     return Variant(
         protocol="csb",
@@ -136,21 +136,25 @@ def _csb(ids: int, client: int | None = None) -> Variant:
         ttls=(0,),
         junk=(
             (front + b"\x12\0\0", "short_frame"),
-            (front + _CSB.pack(0x32, 0, 1, 2), "bad_kind"),
-            (front + _CSB.pack(0x19, 0, 1, 2), "bad_encoding"),
-            (front + _CSB.pack(0x12, 7, 1, 2), "bad_code"),
-            (front + _CSB.pack(0x12, 0, 1, 2) + b'{"n":', "bad_json"),
-            (front + _CSB.pack(0x11, 0, 1, 2) + b"\xff\xfe", "bad_text"),
+            (front + CSB_HEAD.pack(0x32, 0, 1, 2), "bad_kind"),
+            (front + CSB_HEAD.pack(0x19, 0, 1, 2), "bad_encoding"),
+            (front + CSB_HEAD.pack(0x12, 7, 1, 2), "bad_code"),
+            (front + CSB_HEAD.pack(0x12, 0, 1, 2) + b'{"n":', "bad_json"),
+            (front + CSB_HEAD.pack(0x11, 0, 1, 2) + b"\xff\xfe", "bad_text"),
         ),
         error_code=3,
         client="" if client is None else str(client),
         request=request,
         response=lambda number, id, subject: (
-            front + _CSB.pack(0x22, 0, id % ids, numbers[subject]) + b'{"n":%d,"ok":true}' % number
+            front + CSB_HEAD.pack(0x22, 0, id % ids, numbers[subject]) + b'{"n":%d,"ok":true}' % number
         ),
-        error=lambda id, subject: front + _CSB.pack(0x20, 0xCC, id % ids, numbers[subject]),
+        error=lambda id, subject: front + CSB_HEAD.pack(0x20, 0xCC, id % ids, numbers[subject]),
         publish=lambda number, subject: (
-            front + _CSB.pack(0x12, 0, 0, 0xFFFF0006) + _MORE.pack(6, 0, 0xFFFFFFFF) + b"news.%d" % subject + b"%d" % number
+            front
+            + CSB_HEAD.pack(0x12, 0, 0, 0xFFFF0006)
+            + CSB_MORE.pack(6, 0, 0xFFFFFFFF)
+            + b"news.%d" % subject
+            + b"%d" % number
         ),
         key=lambda id, subject: f"{id % ids:04x}{numbers[subject]:08x}",
     )
@@ -161,20 +165,22 @@ def _csb_named(ids: int) -> Variant:
 
     def request(number: int, id: int, subject: int, ttl: int) -> bytes:
         name = names[subject].encode()
-        more = _MORE.pack(len(name), 0, ttl or 0xFFFFFFFF)
-        return _CSB.pack(0x12, 0, id % ids, 0xFFFF0005) + more + name + b'{"n":%d}' % number
+        more = CSB_MORE.pack(len(name), 0, ttl or 0xFFFFFFFF)
+        return CSB_HEAD.pack(0x12, 0, id % ids, 0xFFFF0005) + more + name + b'{"n":%d}' % number
 
     return Variant(
         protocol="csb",
         options={},
         subjects=names,
         ttls=(0, 150, 400),
-        junk=((_CSB.pack(0x12, 0, 1, 0xFFFF0005) + b"\0", "bad_length"),),
+        junk=((CSB_HEAD.pack(0x12, 0, 1, 0xFFFF0005) + b"\0", "bad_length"),),
         error_code=4,
         request=request,
-        response=lambda number, id, subject: _CSB.pack(0x20, 0, id % ids, 0xFFFF0005) + b"\1\2%d" % number,
-        error=lambda id, subject: _CSB.pack(0x20, 0xCA, id % ids, 0xFFFF0005),
-        publish=lambda number, subject: _CSB.pack(0x12, 0, 0, 0xFFFF0006) + _MORE.pack(6, 0, 9) + b"news.%d" % subject + b"1",
+        response=lambda number, id, subject: CSB_HEAD.pack(0x20, 0, id % ids, 0xFFFF0005) + b"\1\2%d" % number,
+        error=lambda id, subject: CSB_HEAD.pack(0x20, 0xCA, id % ids, 0xFFFF0005),
+        publish=lambda number, subject: (
+            CSB_HEAD.pack(0x12, 0, 0, 0xFFFF0006) + CSB_MORE.pack(6, 0, 9) + b"news.%d" % subject + b"1"
+        ),
         key=lambda id, subject: f"{id % ids:04x}ffff0005",
     )
 

@@ -169,3 +169,26 @@ def test_what_cannot_be_is_told_in_one_line(
     status, text = one_line(capsys, *arguments)
     assert (status, says in text) == (expected, True), text
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_capture_is_decoded_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = _made(tmp_path / "captures")
+    assert run(["capture", "decode", str(folder), "--json"]) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert (first["fresh"], first["open"], first["damaged"]) == (0, 0, [])
+    assert first["segments"] == len(Capture(folder).segments()) == len(list(folder.glob("events/*.parquet")))
+    assert run(["capture", "decode", str(folder)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "0 segments decoded: 0 frames, 0 events, 0 bytes",
+        f"{first['segments']} segments had been before; 0 open",
+    ]
+    segment = next(folder.glob("*.arrows"))
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 1
+    segment.write_bytes(data)
+    for path in folder.glob("*/*.parquet"):
+        path.unlink()
+    assert run(["capture", "decode", str(folder)]) == 1
+    said = capsys.readouterr()
+    assert said.out.startswith(f"{first['segments'] - 1} segments decoded: ")
+    assert "is damaged in segment" in said.err and "polybus capture verify" in said.err

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
-from attrs import frozen
 
 from ..schema import EVENTS, FRAMES
 from ..store.compute import pc
 from .event_mapping import FIELDS
-
-Column: TypeAlias = pa.Array | Callable[[], pa.Array]
-"""A column that is there already, or a function that makes it."""
 
 _TYPES: Final = dict.fromkeys(FIELDS, pa.string()) | {"data": pa.binary(), "code": pa.int32(), "ttl_ms": pa.int64()}
 _PLACES: Final = {name: place for place, name in enumerate(FIELDS)}
@@ -35,65 +30,27 @@ _LAST_US: Final = 253_402_300_799_999_999
 """The end of the year 9999, in microseconds: as far as time stamps are read everywhere."""
 
 
-@frozen(eq=False)
-class ColumnarEvents:
-    """Events of some of the rows, one each, as columns by the names of `EventFields`; a name that is missing is null."""
-
-    rows: Any
-    """Their places (`numpy.ndarray`)."""
-    columns: Mapping[str, Column]
-
-    def column(self, name: str) -> pa.Array:
-        """One of them."""
-        given = self.columns.get(name)
-        if given is not None:
-            return given() if callable(given) else given
-        return pa.repeat("", len(self.rows)) if name == "client" else pa.nulls(len(self.rows), _TYPES[name])
-
-
 def frame_columns(names: Iterable[str]) -> list[str]:
     """The columns of frames that some columns of events are made of, in the order of `schema.FRAMES`."""
     needed = _DECODED.union(*(_FROM.get(name, (name,)) for name in names))
     return [name for name in FRAMES.names if name in needed]
 
 
-class MessageColumns:
-    """The fields of the messages of a batch, in the order of their rows.
+class EventColumns:
+    """Makes the columns of `schema.EVENTS` of messages: their rows, their numbers in the frames, and their `EventFields`.
 
-    Of those that were read one by one it is given rows, numbers in the frames and `EventFields`; those that were read many at a
-    time are `parts`. Where `all` fields will be asked for, it is cheaper to take them apart at once.
+    Where `all` will be asked for, it is cheaper to take the fields apart at once.
     """
 
     def __init__(
-        self, rows: list[int], subs: list[int], made: Sequence[Sequence[Any]], parts: Sequence[ColumnarEvents], all: bool
+        self, batch: pa.RecordBatch, rows: list[int], subs: list[int], fields: Sequence[Sequence[Any]], all: bool
     ) -> None:
-        self._made = made
-        self._columns = tuple(zip(*made, strict=True)) if all else ()
-        self._parts = parts
-        self._order: pa.Array | None = None
-        self.rows: Any = np.concatenate([np.asarray(rows, np.int64), *(part.rows for part in parts)])
-        self.subs: Any = np.zeros(len(self.rows), np.int32)
-        self.subs[: len(subs)] = subs
-        if parts and len(self.rows) > 1 and not np.all(self.rows[:-1] < self.rows[1:]):
-            order = np.argsort(self.rows, kind="stable")  # in a row there are messages of one source only, in their order
-            self.rows, self.subs, self._order = self.rows[order], self.subs[order], pa.array(order)
-
-    def column(self, name: str) -> pa.Array:
-        """A field of `EventFields`."""
-        place = _PLACES[name]
-        values = self._columns[place] if self._columns else list(map(itemgetter(place), self._made))
-        own = pa.array(values, _TYPES[name])
-        whole = pa.concat_arrays([own, *(part.column(name) for part in self._parts)]) if self._parts else own
-        return whole if self._order is None else whole.take(self._order)
-
-
-class EventColumns:
-    """Makes the columns of `schema.EVENTS`."""
-
-    def __init__(self, batch: pa.RecordBatch, messages: MessageColumns) -> None:
         self._batch = batch
-        self._messages = messages
-        self._rows = None if np.array_equal(messages.rows, np.arange(batch.num_rows)) else pa.array(messages.rows)
+        self._message_rows = rows
+        self._subs = subs
+        self._fields = fields
+        self._taken = tuple(zip(*fields, strict=True)) if all else ()
+        self._rows = None if rows == list(range(batch.num_rows)) else pa.array(rows, pa.int64())
         self._made: dict[str, pa.Array] = {}
         self._makers: dict[str, Callable[[], pa.Array]] = {
             "id": self._id,
@@ -101,9 +58,9 @@ class EventColumns:
             "type": lambda: pc.binary_join_element_wise(self.column("protocol"), self.column("kind"), "."),
             "time": lambda: self._time().cast(_STAMP),
             "time_ns": lambda: self.column("ts_ns"),
-            "specversion": lambda: pa.repeat(pa.scalar("1.0"), len(messages.rows)),
+            "specversion": lambda: pa.repeat(pa.scalar("1.0"), len(rows)),
             "expires_at": lambda: _ends(self._time(), self.column("ttl_ms")).cast(_STAMP),
-            "sub": lambda: pa.array(messages.subs),
+            "sub": lambda: pa.array(self._subs, pa.int32()),
             "nbytes": self._nbytes,
             "deadline_ns": self._deadlines,
         }
@@ -121,7 +78,7 @@ class EventColumns:
         """One column, also one of the frame that no event has."""
         if name not in self._made:
             if name in _FIELDS:
-                self._made[name] = self._messages.column(name)
+                self._made[name] = self._field(name)
             elif name in self._makers:
                 self._made[name] = self._makers[name]()
             else:
@@ -129,16 +86,23 @@ class EventColumns:
                 self._made[name] = column if self._rows is None else column.take(self._rows)
         return self._made[name]
 
+    def _field(self, name: str) -> pa.Array:
+        place = _PLACES[name]
+        return pa.array(self._taken[place] if self._taken else list(map(itemgetter(place), self._fields)), _TYPES[name])
+
     def _time(self) -> pa.Array:
         return pc.divide(self.column("ts_ns"), 1000)
 
     def _id(self) -> pa.Array:
+        given = self._field("id")
+        if not given.null_count:
+            return given
         seq, sub = self.column("seq").cast(pa.string()), self.column("sub").cast(pa.string())
-        return pc.coalesce(self._messages.column("id"), pc.binary_join_element_wise(self.column("capture_id"), seq, sub, "/"))
+        return pc.coalesce(given, pc.binary_join_element_wise(self.column("capture_id"), seq, sub, "/"))
 
     def _source(self) -> pa.Array:
         sender = pc.if_else(pc.equal(self.column("direction"), 1), self.column("peer"), self.column("capture_id"))
-        return pc.coalesce(self._messages.column("source"), sender)
+        return pc.coalesce(self._field("source"), sender)
 
     def _nbytes(self) -> pa.Array:
         sizes = pc.fill_null(pc.binary_length(self._batch.column("frame")), 0)
@@ -147,14 +111,14 @@ class EventColumns:
 
     def _deadlines(self) -> pa.Array:
         """The deadlines of a frame belong to its requests, in their order."""
-        given, kinds = self._batch.column("deadlines_ns"), self.column("kind")
+        given, rows = self._batch.column("deadlines_ns"), self._message_rows
         if given.null_count == len(given) or not len(given.flatten()):
-            return pa.nulls(len(kinds), pa.int64())
+            return pa.nulls(len(rows), pa.int64())
         left = {row: iter(deadlines) for row, deadlines in enumerate(given.to_pylist()) if deadlines}
-        found = [
-            next(left[row], None) if row in left and one == "request" else None
-            for row, one in zip(self._messages.rows.tolist(), kinds.to_pylist(), strict=True)
-        ]
+        found: list[int | None] = [None] * len(rows)
+        for place, row in enumerate(rows):
+            if row in left and self._fields[place][0] == "request":
+                found[place] = next(left[row], None)
         return pa.array(found, pa.int64())
 
 

@@ -15,7 +15,7 @@ from ...message import Message
 from ...plugins import Codec
 from ...plugins.registry import find_protocol, find_reader
 from .event_mapping import EventMapper, mapper_for
-from .vectorized import BatchReader, batch_readers_for
+from .quick import QuickReader, quick_reader_for
 
 LIMITS: Final = Limits(message=1 << 30)
 """A frame that has passed a link was within its limits; only the depth protects the decoder itself."""
@@ -32,7 +32,7 @@ class FrameDecoder:
     names: Mapping[int, str]
     """Of the actions of CSB."""
     options: str
-    batch_readers: Sequence[BatchReader] = ()
+    quick: QuickReader | None = None
 
 
 @lru_cache(maxsize=256)
@@ -61,4 +61,4 @@ def decoder_for(protocol: str, options: str, limits: Limits = LIMITS) -> FrameDe
             raise RemoteProtocolError(problem, reason="unknown_protocol")
 
         return FrameDecoder(unknown, mapper, names, options)
-    return FrameDecoder(codec.decode, mapper, names, options, batch_readers_for(protocol, adapter, codec, mapper, names))
+    return FrameDecoder(codec.decode, mapper, names, options, quick_reader_for(protocol, adapter, codec, names, limits))

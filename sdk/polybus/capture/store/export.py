@@ -12,11 +12,12 @@ from typing import Any, Final, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ..columns.reader import SegmentColumns
 from ..decoding.decoder import decoded, joined
 from ..schema import EVENTS, FRAMES, QUARANTINE
 from .filesystems import AnyPath
 from .folders import new_folder
-from .reader import Capture
+from .reader import Capture, Loss
 
 Progress = Callable[[int], None]
 """Told how many rows have been done, now and then."""
@@ -97,8 +98,7 @@ def export(
     if format not in ("parquet", "jsonl"):
         raise ValueError(f"format={format!r}: parquet or jsonl")
     folder, progress = new_folder(out), progress or _quietly
-    frames = (batch.rows for batch in capture.batches())
-    batches = frames if table == "frames" else (getattr(made, table) for made in decoded(frames))
+    batches = (batch.rows for batch in capture.batches()) if table == "frames" else _decoded_rows(capture, table)
     if format == "parquet":
         return _write_parquet(folder, table, schemas[table], batches, progress)
     path, done = folder / f"{table}.jsonl", 0
@@ -110,6 +110,20 @@ def export(
             done += batch.num_rows
             progress(done)
     return [path]
+
+
+def _decoded_rows(capture: Capture, table: str) -> Iterator[pa.RecordBatch]:
+    """The rows of events or quarantine: of columns, where a segment has some."""
+    losses: list[Loss] = []
+    for segment in capture.segments():
+        columns = SegmentColumns.of(capture, segment)
+        if columns is not None:
+            yield from columns.read(table, columns.groups)
+            continue
+        batches = capture.batches((segment.number, 0), (segment.number + 1, 0))
+        yield from (getattr(made, table) for made in decoded(batch.rows for batch in batches))
+        losses += capture.losses
+    capture.losses = losses
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Final
 import pyarrow as pa
 
 from ..._util.log_fields import log_fields
+from ..columns.places import TABLES, columns_path
 from ..errors import CaptureError
 from ..rows import FLAG_GAP_BEFORE, RETENTION, Gap, Missing
 from .arrow_messages import END_OF_STREAM
@@ -82,8 +83,8 @@ class Folder:
         raise FileExistsError(17, f"no free number for a segment below {self._next}")
 
     def trim(self, now: float) -> list[Gap]:
-        """Remove the oldest sealed segments that are too many or too old. Says what has gone."""
-        segments = [(number, sealed, path, _stat(path)) for number, sealed, path in self._segments()]
+        """Remove the oldest sealed segments that are too many or too old, with their columns. Says what has gone."""
+        segments = [(number, sealed, path, self._stat(number, path)) for number, sealed, path in self._segments()]
         total = sum(size for _, _, _, (size, _) in segments)
         removed: list[int] = []
         frames = 0  # with those of which only a row in there knows
@@ -92,6 +93,8 @@ class Folder:
                 break  # in order, so that no number is missing in between
             try:
                 first, gone = _what_goes_with(path, number)
+                for columns in self._columns(number):
+                    columns.unlink(missing_ok=True)
                 path.unlink()
             except OSError as error:
                 logger.error("%s is to be removed, and cannot be: %s", path, error, extra=log_fields(path=str(path)))
@@ -100,6 +103,14 @@ class Folder:
             frames += gone
             total -= size
         return [Gap(RETENTION, frames, segments=[min(removed), max(removed)])] if removed else []
+
+    def _columns(self, number: int) -> list[Path]:
+        return [Path(columns_path(str(self.path), table, number)) for table in reversed(TABLES)]
+
+    def _stat(self, number: int, path: Path) -> tuple[int, float]:
+        """Bytes, with those of its columns, and when it was written last."""
+        size, changed = _stat(path)
+        return size + sum(_stat(columns)[0] for columns in self._columns(number)), changed
 
     def _segments(self) -> list[tuple[int, bool, Path]]:
         known = ((segment_number(name), self.path / name) for name in os.listdir(self.path))

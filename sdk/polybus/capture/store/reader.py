@@ -73,17 +73,17 @@ class Capture:
 
     def __init__(self, path: AnyPath, filesystem: pafs.FileSystem | None = None) -> None:
         self.path: str = os.fspath(path)
-        if filesystem is not None:
-            self._filesystem, self._folder = filesystem, self.path
-        else:
-            self._filesystem, self._folder = find_filesystem(self.path)
+        found = (filesystem, self.path) if filesystem is not None else find_filesystem(self.path)
+        self.filesystem: pafs.FileSystem = found[0]
+        """Its file system."""
+        self._folder = found[1]
         self.losses: list[Loss] = []
         """Losses that the last pass over the batches has found."""
         self.ended: list[str] = []
         """The recordings that say that they are over, as it has found them."""
-        self._local = isinstance(self._filesystem, pafs.LocalFileSystem)
+        self._local = isinstance(self.filesystem, pafs.LocalFileSystem)
         if not self.segments(complete=False):
-            if self._filesystem.get_file_info(pafs.FileSelector(self._folder)):
+            if self.filesystem.get_file_info(pafs.FileSelector(self._folder)):
                 what = "is no capture: a capture is a folder of files segment-<number>.arrows (.open while it is written)"
             else:
                 what = "is empty: nothing has been recorded in it, for example because no connection was made meanwhile"
@@ -99,7 +99,7 @@ class Capture:
             CaptureError: No such folder; a segment is missing.
         """
         try:
-            infos = self._filesystem.get_file_info(pafs.FileSelector(self._folder))
+            infos = self.filesystem.get_file_info(pafs.FileSelector(self._folder))
         except (FileNotFoundError, NotADirectoryError):
             raise CaptureError(f"{self.path} is no capture: there is no such folder") from None
         except OSError as error:
@@ -191,7 +191,7 @@ class Capture:
             if self._local and sealed:
                 return pa.memory_map(path).read_buffer()
             # One that is still written may be cut (a batch that did not fit the disk): a map of it would be a trap.
-            with self._filesystem.open_input_file(path) as file:
+            with self.filesystem.open_input_file(path) as file:
                 return file.read_buffer()
         except FileNotFoundError:
             if sealed:

@@ -20,9 +20,9 @@ class BusDataSource(ds.DataSource):
     """The format ``polybus``: ``spark.dataSource.register(BusDataSource)``, then ``spark.read.format("polybus").load(path)``.
 
     Options of a reader: ``table`` (events, exchanges, quarantine, raw), ``columns`` (some of them, with commas: Spark cannot
-    tell a Python source which ones it needs), ``start`` and ``end`` (ISO 8601 or ns since 1970), ``connection``,
-    ``rowsPerPartition``, ``timeout`` (of exchanges, seconds); of a stream (events, raw) also ``maxRowsPerTrigger``. A writer
-    takes the URL of a bus as its path, see `polybus.spark.source.sink`.
+    tell a Python source which ones it needs), ``start`` and ``end`` (ISO 8601 or ns since 1970), ``connection``, ``segments``
+    (their numbers, with commas), ``rowsPerPartition``, ``timeout`` (of exchanges, seconds); of a stream (events, raw) also
+    ``maxRowsPerTrigger``. A writer takes the URL of a bus as its path, see `polybus.spark.source.sink`.
 
     Raises:
         ValueError: Of its methods: an option is not understood; one, or a column to publish, is missing.

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Final, TypeVar
 
 import attrs
+from pyspark.sql.datasource import Filter
 from pyspark.sql.types import StructType
 
 from ..stages.matching import LONGEST_MS
@@ -19,7 +20,7 @@ READABLE: Final = ("events", "exchanges", "quarantine", "raw")
 STREAMED: Final = ("events", "raw")
 PLACES: Final = "places"
 """The table that `Pipeline.stream` reads: one row a batch of the stream, with its end."""
-KNOWN: Final = ("path", "table", "columns", "start", "end", "connection", "rowsperpartition", "maxrowspertrigger", "timeout")
+KNOWN: Final = "path table columns start end connection segments rowsperpartition maxrowspertrigger timeout".split()
 FIRST_NS: Final = 10**17
 """In 1973: a smaller number is one of seconds, of milliseconds or of microseconds, or a date without its dashes."""
 
@@ -36,6 +37,10 @@ class Options:
     rows_per_partition: int = ROWS_PER_RANGE
     max_rows: int | None = None
     timeout: float = 30.0
+    segments: frozenset[int] | None = None
+    """The numbers of those that are read, None for all."""
+    filters: tuple[Filter, ...] = ()
+    """Filters that Spark has handed down."""
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Options:
@@ -71,6 +76,7 @@ class Options:
             option(given, "rowsPerPartition", _count, ROWS_PER_RANGE),
             option(given, "maxRowsPerTrigger", _count, None),
             option(given, "timeout", seconds, 30.0),
+            option(given, "segments", _numbers, None),
         )
 
     def as_asked(self, schema: StructType) -> Options:
@@ -102,6 +108,13 @@ def seconds(text: str, name: str) -> float:
     if not 0 < seconds < LONGEST_MS / 1000:
         raise ValueError(f"{name}={text!r}: seconds, more than 0")
     return seconds
+
+
+def _numbers(text: str, name: str) -> frozenset[int]:
+    numbers = [number.strip() for number in text.split(",")]
+    if not all(number.isdecimal() for number in numbers):
+        raise ValueError(f"{name}={text!r}: numbers of segments, with commas")
+    return frozenset(map(int, numbers))
 
 
 def _count(text: str, name: str) -> int:

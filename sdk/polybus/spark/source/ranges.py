@@ -1,21 +1,21 @@
-"""A capture in pieces for tasks: which batches each one reads, and how it reads them from the middle of a file."""
+"""A capture in pieces for tasks: which batches each one reads. A segment with columns is cut between groups of them."""
 
 from __future__ import annotations
 
-import gc
+import operator
 import os
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from functools import cache, reduce
-from typing import Final
+from collections.abc import Iterable, Iterator
+from functools import reduce
+from typing import Any, Final
 
 import attrs
 import pyarrow as pa
-from pyspark import TaskContext
 
+from polybus.capture.columns.reader import SegmentColumns
 from polybus.capture.errors import CaptureError
 from polybus.capture.store.reader import Capture, Segment
-from polybus.capture.store.segments import Stretch, lock
+from polybus.capture.store.segments import lock
 
 from ...capture.store.compute import pc
 
@@ -72,15 +72,29 @@ class ReadWindow:
         given = {"ts_ns": (self.start_ns, self.end_ns), "conn_id": (self.connection,)}
         return {name for name, bounds in given.items() if any(bound is not None for bound in bounds)}
 
-    def of(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows within it."""
+    def _bounds(self, time: str) -> list[tuple[Any, str, Any]]:
         bounds = (
-            (pc.greater_equal, "ts_ns", self.start_ns),
-            (pc.less, "ts_ns", self.end_ns),
+            (pc.greater_equal, time, self.start_ns),
+            (pc.less, time, self.end_ns),
             (pc.equal, "conn_id", self.connection),
         )
-        masks = [holds(rows.column(column), bound) for holds, column, bound in bounds if bound is not None]
+        return [bound for bound in bounds if bound[2] is not None]
+
+    def of(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows of frames within it."""
+        masks = [holds(rows.column(column), bound) for holds, column, bound in self._bounds("ts_ns")]
         return rows.filter(reduce(pc.and_, masks)) if masks else rows
+
+    def condition(self, table: str) -> Any:
+        """The same as an expression of Arrow over the columns of a table; None where everything is within it."""
+        bounds = self._bounds("time_ns" if table == "events" else "ts_ns")
+        return together(holds(pc.field(column), bound) for holds, column, bound in bounds)
+
+
+def together(conditions: Iterable[Any]) -> Any:
+    """Conditions as one, all of which hold; None where there are none."""
+    some = [condition for condition in conditions if condition is not None]
+    return reduce(operator.and_, some) if some else None
 
 
 def reach(capture: Capture, start: ReadPosition, rows: int | None = None) -> ReadPosition:
@@ -156,11 +170,9 @@ def _of_segment(capture: Capture, segment: Segment, begin: ReadPosition, end: in
         return
     afters: list[ReadPosition] = []
     seen = [0]
-    for message in capture.reader(segment, begin.offset, begin.batch).messages():
-        if end is not None and message.batch >= end:
-            break
-        afters.append(ReadPosition(segment.number, message.batch + 1, message.offset + message.size))
-        seen.append(message.rows + seen[-1])
+    for after, count in _steps(capture, segment, begin, end):
+        afters.append(after)
+        seen.append(count + seen[-1])
     whole = seen[-1]
     pieces = max(1, round(whole / rows))
     # All alike: a task is not worth its while for what is left over.
@@ -174,56 +186,17 @@ def _of_segment(capture: Capture, segment: Segment, begin: ReadPosition, end: in
         yield Range(begin, end)
 
 
-class RangeReader:
-    """Reads a range of a capture."""
-
-    def __init__(self, path: str, piece: Range, columns: Sequence[str] | None = None) -> None:
-        settle()
-        self.damage: list[Stretch] = []
-        """Losses that were found, after the last batch."""
-        self.ended: str | None = None
-        """After the last batch, the recording that says at the end of this range that it is over; None where none does."""
-        self._capture = Capture(path)
-        self._range = piece
-        self._columns = columns
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows, batch by batch.
-
-        Raises:
-            CaptureError: The segment is gone.
-        """
-        start, stop = self._range.start, self._range.stop
-        segments = self._capture.segments(complete=False)
-        segment = next((segment for segment in segments if segment.number == start.segment), None)
-        if segment is None:
-            raise CaptureError(
-                f"{self._capture.path}: segment {start.segment} is gone: retention has removed it before it was read; "
-                "read more often, or record with a larger max_bytes and max_age"
-            )
-        newest = segment is segments[-1]
-        reader = self._capture.reader(segment, start.offset, start.batch)
-        for message in reader.messages():
-            if stop is not None and message.batch >= stop:
-                break
-            if message.rows:
-                yield reader.rows(message, self._columns)
-            self.ended = None if message.rows else reader.schema_metadata().get("capture_id")
-        within = [stretch for stretch in reader.damage if stop is None or stretch.batch < stop]
-        self.damage = [stretch for stretch in within if not stretch.torn or segment.sealed or not newest]
-
-
-def settle() -> None:
-    """Take what has been imported by now out of the sight of the garbage collector, where this is a worker.
-
-    PySpark's daemon calls `gc.collect` after each task (4.3, ``pyspark/daemon.py``). With all our modules that is 40 ms of the
-    processor, measured: as much as it takes to decode 100,000 frames of CSB.
-    """
-    if TaskContext.get() is not None:
-        _freeze()
-
-
-@cache
-def _freeze() -> None:
-    gc.collect()  # what is garbage already shall not stay for ever
-    gc.freeze()
+def _steps(capture: Capture, segment: Segment, begin: ReadPosition, end: int | None) -> Iterator[tuple[ReadPosition, int]]:
+    """The places at which a segment may be cut, and the rows before each: behind groups of columns, else behind batches."""
+    columns = SegmentColumns.of(capture, segment)
+    groups = columns.within(begin.batch, end) if columns is not None else ()
+    if columns is not None and groups:
+        for group in groups:
+            following = columns.following(group)
+            offset = following.offset if following is not None else segment.size
+            yield ReadPosition(segment.number, group.after, offset), group.events
+        return
+    for message in capture.reader(segment, begin.offset, begin.batch).messages():
+        if end is not None and message.batch >= end:
+            break
+        yield ReadPosition(segment.number, message.batch + 1, message.offset + message.size), message.rows

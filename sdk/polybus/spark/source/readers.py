@@ -13,15 +13,15 @@ import pyarrow as pa
 from pyspark.sql import datasource as ds
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from polybus.capture.decoding.decoder import decoded
-from polybus.capture.decoding.event_columns import frame_columns
 from polybus.capture.errors import CaptureError
-from polybus.capture.schema import EVENTS, FRAMES, QUARANTINE
+from polybus.capture.schema import FRAMES
 from polybus.capture.store.reader import Capture
 
 from ..stages.matching import exchanges
+from .filters import conditions, narrowed
 from .options import PLACES, Options
-from .ranges import Range, RangeReader, ReadPosition, plan, reach
+from .range_reader import RangeReader
+from .ranges import Range, ReadPosition, plan, reach
 from .tables import arrow_schema
 
 
@@ -35,25 +35,14 @@ class CapturePartition(ds.InputPartition):
 
 def read_piece(options: Options, piece: Range) -> Iterator[pa.RecordBatch]:
     """The rows of a table that a range of the capture holds."""
-    found = (options.window.of(rows) for rows in RangeReader(options.path, piece, _needed(options)).batches())
-    if options.table == "raw":
-        tables = (rows for rows in found if rows.num_rows)
-    elif options.table == "events":
-        tables = (made.events for made in decoded(found, options.names))
-    else:
-        tables = (made.quarantine for made in decoded(found, ("seq",)))
-    for rows in tables:
-        yield rows.select(options.names) if options.names is not None else rows
-
-
-def _needed(options: Options) -> list[str]:
-    """The columns of frames that the table and its columns are made of; the others need not be decompressed."""
-    if options.table == "raw":
-        needed = set(options.names or FRAMES.names)
-    else:
-        needed = set(frame_columns(QUARANTINE.names if options.table == "quarantine" else options.names or EVENTS.names))
-    needed |= options.window.columns
-    return [name for name in FRAMES.names if name in needed]
+    reader = RangeReader(options.path, piece)
+    if options.table != "raw":
+        yield from reader.table(options.table, options.names, options.window, conditions(options.filters))
+        return
+    needed = {*(options.names or FRAMES.names), *options.window.columns}
+    for rows in map(options.window.of, reader.frames([name for name in FRAMES.names if name in needed])):
+        if rows.num_rows:
+            yield rows.select(options.names) if options.names is not None else rows
 
 
 class CaptureReader(ds.DataSourceReader):
@@ -72,7 +61,8 @@ class CaptureReader(ds.DataSourceReader):
         if self.options.table == "exchanges":
             return [CapturePartition(None)]
         pieces = plan(capture, ReadPosition(), reach(capture, ReadPosition()), self.options.rows_per_partition)
-        return [CapturePartition(piece) for piece in pieces]
+        only = self.options.segments
+        return [CapturePartition(piece) for piece in pieces if only is None or piece.start.segment in only]
 
     def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a range."""
@@ -85,31 +75,18 @@ class CaptureReader(ds.DataSourceReader):
 
 
 class FilteringReader(CaptureReader):
-    """The same where Spark hands filters down: those on time and connection leave frames undecoded.
+    """The same where Spark hands filters down: those that Arrow can apply leave rows unread, and frames undecoded.
 
-    Spark applies every filter once more to what comes out, so narrowing to whole microseconds loses nothing.
+    Spark applies every filter once more to what comes out.
     """
 
     def pushFilters(self, filters: list[ds.Filter]) -> Iterator[ds.Filter]:
-        """Takes what narrows the window; all are handed back, since `time` is coarser than `ts_ns`."""
+        """Takes what narrows the window, or is a condition on columns; all are handed back."""
         for given in filters:
-            if self.options.table in ("events", "raw"):
-                self._narrow(given)
+            if self.options.table != "exchanges":
+                window, taken = narrowed(self.options.window, given), (*self.options.filters, given)
+                self.options: Options = attrs.evolve(self.options, window=window, filters=taken)
             yield given
-
-    def _narrow(self, given: ds.Filter) -> None:
-        window = self.options.window
-        column, value = getattr(given, "attribute", ()), getattr(given, "value", None)
-        if column == ("conn_id",) and isinstance(given, ds.EqualTo):
-            if window.connection is None and isinstance(value, str):
-                window = attrs.evolve(window, connection=value)
-        elif column in (("time_ns",), ("ts_ns",)) and isinstance(value, int):
-            if isinstance(given, (ds.GreaterThan, ds.GreaterThanOrEqual)):
-                window = attrs.evolve(window, start_ns=max(value, window.start_ns or 0))
-            elif isinstance(given, (ds.LessThan, ds.LessThanOrEqual)):
-                end = value + 1
-                window = attrs.evolve(window, end_ns=end if window.end_ns is None else min(end, window.end_ns))
-        self.options: Options = attrs.evolve(self.options, window=window)
 
 
 class CaptureStreamReader(ds.DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -16,11 +16,11 @@ import attrs
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from polybus.capture.decoding.decoder import decoded
-from polybus.capture.schema import FLAG_GAP_BEFORE
+from polybus.capture.columns.stamp import BatchGroup, gap_rows
 
 from ...capture.store.compute import pc
-from ..source.ranges import Range, RangeReader, ReadWindow
+from ..source.range_reader import RangeReader
+from ..source.ranges import Range, ReadWindow
 from .manifest import RunCounts
 from .storage import Storage
 
@@ -66,7 +66,14 @@ def take(capture: str, storage: Storage, staging: str, piece: Range, window: Rea
     tables = _Tables(storage, staging)
     reader = RangeReader(capture, piece)
     moments = attrs.evolve(window, connection=None)  # the connection of missing frames is not known
-    for made in decoded(window.of(_noting_gaps(done, moments.of(rows))) for rows in reader.batches()):
+
+    def seen(rows: pa.RecordBatch) -> None:
+        _note_gaps(done, *gap_rows(moments.of(rows), SAMPLES))
+
+    def told(group: BatchGroup) -> None:
+        _note_gaps(done, group.gaps, group.gap_rows)
+
+    for made in reader.decoded(window, seen, told):
         events, quarantine = made.events, made.quarantine
         done.frames += made.frames
         done.quarantined += quarantine.num_rows
@@ -94,13 +101,9 @@ def _note_ends(done: IngestResult, events: pa.RecordBatch) -> None:
         done.seen[name] = max(int(row["time_ns_max"]), done.seen.get(name, 0))
 
 
-def _noting_gaps(done: IngestResult, rows: pa.RecordBatch) -> pa.RecordBatch:
-    marked = pc.not_equal(pc.bit_wise_and(rows.column("flags"), FLAG_GAP_BEFORE), 0)
-    gaps = rows.filter(pc.and_(marked, pc.is_null(rows.column("frame"))))
-    done.gaps += gaps.num_rows
-    noted = gaps.select(["capture_id", "seq", "ts_ns", "conn_id", "options"]).slice(0, SAMPLES - len(done.gap_rows))
-    done.gap_rows += noted.rename_columns({"options": "detail"}).to_pylist()
-    return rows
+def _note_gaps(done: IngestResult, count: int, samples: Sequence[Mapping[str, Any]]) -> None:
+    done.gaps += count
+    done.gap_rows += map(dict, samples[: SAMPLES - len(done.gap_rows)])
 
 
 class _Tables:

@@ -12,13 +12,12 @@ from typing import Any, Final
 import attrs
 import pyarrow as pa
 
-from polybus.capture.decoding.decoder import decoded
-from polybus.capture.decoding.event_columns import frame_columns
 from polybus.capture.schema import EXCHANGES
 from polybus.capture.store.reader import Capture
 
 from ...capture.store.compute import pc
-from ..source.ranges import LAST_NS, ReadWindow
+from ..source.range_reader import RangeReader
+from ..source.ranges import LAST_NS, ReadPosition, ReadWindow, plan
 
 LONGEST_MS: Final = 100 * 366 * 86_400_000
 """A ttl beyond these hundred years (ms) counts as this: the largest that a peer can send would in ns not fit 64 bits."""
@@ -198,11 +197,10 @@ def exchanges(capture: Capture, window: ReadWindow, timeout: float) -> Iterator[
     matcher = Matcher(timeouts, window.end_ns)
     if window.end_ns is not None:  # an answer may come later, or the id again
         window = attrs.evolve(window, end_ns=min(window.end_ns + timeouts.horizon_ns, LAST_NS))
-    # What a window is known by is among them.
-    batches = capture.batches(columns=frame_columns(_NEEDED))
-    for made in decoded((window.of(batch.rows) for batch in batches), _NEEDED):
-        matcher.take(made.events)
-        yield from _batches(matcher.over())
+    for piece in plan(capture, ReadPosition()):
+        for events in RangeReader(capture.path, piece).table("events", _NEEDED, window, None):
+            matcher.take(events)
+            yield from _batches(matcher.over())
     yield from _batches(matcher.over(all_of_it=True))
 
 

@@ -1,0 +1,89 @@
+"""Reads the columns of segments, some of them and some of the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, Self
+
+import pyarrow as pa
+import pyarrow.dataset as pads
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from ..schema import EVENTS, QUARANTINE
+from ..store.reader import Capture, Segment
+from .places import TABLES, columns_path
+from .stamp import KEY, BatchGroup, ColumnStamp, SegmentIdentity
+
+_SCHEMAS: Final = {"events": EVENTS, "quarantine": QUARANTINE}
+_ROWS: Final = 32_768
+"""Of a batch that is read."""
+
+
+class SegmentColumns:
+    """The columns of a segment, which are there and fresh."""
+
+    def __init__(self, filesystem: pafs.FileSystem, paths: dict[str, str], stamp: ColumnStamp) -> None:
+        self.paths: dict[str, str] = paths
+        """Files by table."""
+        self.groups: Sequence[BatchGroup] = stamp.groups
+        self._filesystem = filesystem
+        self._stamp = stamp
+
+    @classmethod
+    def of(cls, capture: Capture, segment: Segment) -> Self | None:
+        """The columns of a segment; None where there are none, or others than it would be decoded to now."""
+        if not segment.sealed:
+            return None
+        files = capture.filesystem
+        folder = segment.path.rpartition("/")[0]
+        paths = {table: columns_path(folder, table, segment.number) for table in TABLES}
+        stamps = [_stamp(files, path) for path in paths.values()]
+        last = stamps[-1]
+        if last is None or any(stamp is None or stamp.token != last.token for stamp in stamps):
+            return None
+        try:
+            return cls(files, paths, last) if last.is_fresh(SegmentIdentity.of(files, segment.path)) else None
+        except OSError:  # retention has removed it: who reads it will say so
+            return None
+
+    def within(self, first: int, stop: int | None) -> list[BatchGroup]:
+        """The groups all of whose batches are from one on up to another, which is not included."""
+        return [group for group in self.groups if group.first >= first and (stop is None or group.after <= stop)]
+
+    def following(self, group: BatchGroup) -> BatchGroup | None:
+        """The group behind another one."""
+        place = self.groups.index(group) + 1
+        return self.groups[place] if place < len(self.groups) else None
+
+    def read(
+        self, table: str, groups: Sequence[BatchGroup], columns: Sequence[str] | None = None, condition: Any = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows of some groups for which a condition (an expression of Arrow) holds, in all columns of the table or some."""
+        wanted = set(map(id, groups))
+        numbers = [
+            events if table == "events" else quarantined
+            for group, events, quarantined in self._stamp.row_groups()
+            if id(group) in wanted
+        ]
+        schema = _SCHEMAS[table]
+        schema = schema if columns is None else pa.schema([schema.field(name) for name in columns], schema.metadata)
+        here = [number for number in numbers if number is not None]
+        if not here:
+            return
+        fragment = pads.ParquetFileFormat().make_fragment(self.paths[table], self._filesystem, row_groups=here)
+        scanner = pads.Scanner.from_fragment(
+            fragment, columns=schema.names, filter=condition, batch_size=_ROWS, use_threads=False
+        )
+        for batch in scanner.to_batches():
+            if batch.num_rows:
+                yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+
+
+def _stamp(files: pafs.FileSystem, path: str) -> ColumnStamp | None:
+    """The stamp of a file; None where there is no such file, or one without."""
+    try:
+        metadata = pq.read_metadata(path, filesystem=files).metadata or {}
+    except (OSError, pa.ArrowException):
+        return None
+    return ColumnStamp.from_json(metadata.get(KEY, b""))

@@ -1,0 +1,112 @@
+"""The stamp of columns: of which segment they are, what has made them, and which batches each group of rows holds."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, Self
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+from attrs import asdict, frozen
+
+from ..schema import FLAG_GAP_BEFORE
+from ..store.compute import pc
+from .versions import is_current
+
+FORMAT: Final = 1
+KEY: Final = b"polybus.decoded"
+"""In the metadata of the files."""
+_ENDS: Final = 4096
+"""Bytes: the first ones hold the name of the recording, the last ones the checksum of the last batch."""
+
+
+@frozen
+class SegmentIdentity:
+    """Enough of a segment to tell it from any other."""
+
+    size: int
+    crc32: int
+
+    @classmethod
+    def of(cls, filesystem: pafs.FileSystem, path: str) -> Self:
+        """Of a file, of which little is read. May raise `OSError`."""
+        with filesystem.open_input_file(path) as file:
+            size: int = file.size()
+            count = min(size, _ENDS)
+            return cls(size, zlib.crc32(file.read_at(count, size - count), zlib.crc32(file.read_at(count, 0))))
+
+
+@frozen
+class BatchGroup:
+    """Some batches of a segment, one after the other, and what a count of them needs beside their rows."""
+
+    first: int
+    """Number of the first one."""
+    after: int
+    """Number of the one behind the last."""
+    offset: int
+    """Byte of the segment at which the first one begins."""
+    events: int
+    """Rows: a row group, where there are some."""
+    quarantined: int
+    """The same in the quarantine."""
+    frames: int
+    empty: int
+    refused: int
+    gaps: int
+    """Rows that say that frames are missing."""
+    gap_rows: Sequence[Mapping[str, Any]] = ()
+    """The first of them."""
+    ended: str | None = None
+    """The recording that is over with the last batch."""
+
+
+@frozen
+class ColumnStamp:
+    """The stamp of the columns of a segment."""
+
+    segment: SegmentIdentity
+    decoders: Mapping[str, str | None]
+    """Versions by protocol."""
+    token: str
+    """The same in the files of all tables that were written together."""
+    groups: Sequence[BatchGroup]
+    format: int = FORMAT
+
+    def is_fresh(self, segment: SegmentIdentity) -> bool:
+        """True where they are of this very segment, and what decodes it now would make the same."""
+        return self.segment == segment and is_current(self.decoders)
+
+    def to_json(self) -> bytes:
+        """As it stands in a file."""
+        return json.dumps(asdict(self), separators=(",", ":")).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Self | None:
+        """From a file; None where it is of another format, or none at all."""
+        try:
+            given = json.loads(text)
+            if given["format"] != FORMAT:
+                return None
+            groups = [BatchGroup(**group) for group in given["groups"]]
+            return cls(SegmentIdentity(**given["segment"]), given["decoders"], given["token"], groups)
+        except (ValueError, KeyError, TypeError):
+            return None
+
+    def row_groups(self) -> Iterator[tuple[BatchGroup, int | None, int | None]]:
+        """The groups, with the number of the row group in the events and in the quarantine; None where there are no rows."""
+        events = quarantined = 0
+        for group in self.groups:
+            yield group, events if group.events else None, quarantined if group.quarantined else None
+            events += bool(group.events)
+            quarantined += bool(group.quarantined)
+
+
+def gap_rows(rows: pa.RecordBatch, most: int) -> tuple[int, list[dict[str, Any]]]:
+    """The number of rows that say that frames are missing, and the first ones of them."""
+    marked = pc.not_equal(pc.bit_wise_and(rows.column("flags"), FLAG_GAP_BEFORE), 0)
+    gaps = rows.filter(pc.and_(marked, pc.is_null(rows.column("frame"))))
+    noted = gaps.select(["capture_id", "seq", "ts_ns", "conn_id", "options"]).slice(0, max(0, most))
+    return gaps.num_rows, noted.rename_columns({"options": "detail"}).to_pylist()
