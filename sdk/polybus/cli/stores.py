@@ -12,6 +12,7 @@ import typer
 
 from .. import Store
 from .._validation import counted, in_one_line
+from ..errors import LocalProtocolError
 from .options import Json, argument, flag, option
 from .problems import UsageError, unwrapped
 from .values import cluster_of, hasty_bus, json_line
@@ -23,6 +24,8 @@ T = TypeVar("T")
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _SIZES = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_LARGEST = 128 << 20
+"""Bytes of an answer with a letter: the largest that a server takes, as text."""
 _TEXT = 4096
 """Characters of a body that are shown."""
 
@@ -48,7 +51,7 @@ async def _administration(url: str) -> AsyncIterator[Administration]:
     cluster = cluster_of(url)
     if cluster is None:
         raise UsageError(f"{url}: no cluster; its URL has a name behind the host: nats+tcp://127.0.0.1:4222/shop, or auto")
-    async with hasty_bus(10.0, cluster) as bus:
+    async with hasty_bus(10.0, cluster, _LARGEST) as bus:
         yield Administration.of(bus)
 
 
@@ -239,8 +242,14 @@ def _each(
             letters = [letter async for letter in administration.letters(durable)]
         else:
             letters = [await administration.letter(number) for number in numbers or ()]
+        failed: LocalProtocolError | None = None
         for letter in letters:
-            await act(administration, letter)
+            try:
+                await act(administration, letter)
+            except LocalProtocolError as error:  # each for itself
+                failed = failed or error
+        if failed is not None:
+            raise failed
         return len(letters)
 
     return _with(url, run)

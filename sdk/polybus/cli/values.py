@@ -47,10 +47,11 @@ def cluster_of(url: str, wait: float = 0.0) -> Cluster | None:
     return options
 
 
-def hasty_bus(timeout: float, cluster: Cluster | None = None) -> Bus:
-    """The bus of a command; `timeout` bounds its steps where it is shorter than usual."""
+def hasty_bus(timeout: float, cluster: Cluster | None = None, message: int | None = None) -> Bus:
+    """The bus of a command; `timeout` bounds its steps where it is shorter than usual, `message` is its `Limits.message`."""
     usual = Limits()
     limits = Limits(
+        message=message or usual.message,
         connect_timeout=min(usual.connect_timeout, timeout or math.inf),
         handshake_timeout=min(usual.handshake_timeout, timeout or math.inf),
         close_timeout=_FAREWELL,

@@ -6,18 +6,19 @@ import base64
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from ..._bus.bus import Bus, parts_of
+from ..._validation import shown
 from ...body import JSON, OCTETS
-from ...errors import LocalProtocolError
-from ...limits import Limits
+from ...errors import BusError, LocalProtocolError
 from ...message import Kind, Message
 from ...protocols.nats.cluster.subjects import publication_pattern, unescape_subject
 from ...protocols.nats.headers import HeaderReader
 from ..backbone import Backbone
+from .dead_letters import ID
 from .dead_letters import NAME as DEAD
-from .jetstream import NOT_FOUND, JetStream, JetStreamError
+from .jetstream import NOT_FOUND, JetStream, JetStreamError, config_of, count_of, is_stream_name
 from .publishing import StoredPublishing
 from .stores import Stores, stream_members, stream_name
 
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 _NO_MESSAGE: Final = 10037
 _GONE: Final = (_NO_MESSAGE, 10043, 10057)
 """Numbers of errors of a removal: there is no such message."""
+_LARGEST_HEADERS: Final = 64 * 1024 * 1024
+"""Bytes: whatever a publisher was allowed, and a server takes."""
+_NO_HEADERS: Final = b"NATS/1.0\r\n\r\n"
 _PATIENCE: Final = 30.0
 """Seconds to store a dead letter again."""
 _FACTS: Final = (
@@ -37,6 +41,7 @@ _FACTS: Final = (
     "polybus-error-id",
     "polybus-left-out",
     "nats-msg-id",
+    ID.lower(),
 )
 
 
@@ -73,10 +78,12 @@ class DeadLetter:
         death: Why there are no more attempts.
         error_id: Of the last failure, as in the log; empty where there is none.
         origin: Stream and number of the publication.
+        id: The id that its handler saw.
         headers: Of the application.
         body: As it was.
         octets: The body is bytes, whatever it looks like.
         left_out: ``headers``, ``body`` or both, where there was no room for them beside its story.
+        fault: Why it cannot be read; empty where it can.
     """
 
     number: int
@@ -91,6 +98,8 @@ class DeadLetter:
     body: bytes
     octets: bool
     left_out: str = ""
+    id: str = ""
+    fault: str = ""
 
 
 @define(eq=False)
@@ -139,8 +148,8 @@ class Administration:
             BusError: As `JetStream.ask`.
         """
         stream = stream_name(self._cluster, name)
+        info = await self._info(name)
         try:
-            info = await self._jetstream.ask(f"STREAM.INFO.{stream}")
             consumers = (await self._jetstream.ask(f"CONSUMER.NAMES.{stream}")).get("consumers") or []
         except JetStreamError as error:
             raise self._unknown(name, error) from None
@@ -168,10 +177,28 @@ class Administration:
             LocalProtocolError: There is no such store.
             BusError: As `JetStream.ask`.
         """
+        _ = await self._info(name)
         try:
             await self._jetstream.ask(f"STREAM.DELETE.{stream_name(self._cluster, name)}")
         except JetStreamError as error:
             raise self._unknown(name, error) from None
+
+    async def _info(self, name: str) -> dict[str, Any]:
+        """Ask about a stream that keeps subjects of this cluster: the stores of another one may be called alike."""
+        stream = stream_name(self._cluster, name)
+        if not is_stream_name(stream):
+            raise LocalProtocolError(f"the cluster {self._cluster!r} has no store {name!r:.60}: that is no name of one")
+        try:
+            info = await self._jetstream.ask(f"STREAM.INFO.{stream}")
+        except JetStreamError as error:
+            raise self._unknown(name, error) from None
+        subjects = config_of(info).get("subjects")
+        if not isinstance(subjects, list) or not all(str(subject).startswith(f"{self._cluster}.") for subject in subjects):
+            raise LocalProtocolError(
+                f"the cluster {self._cluster!r} has no store {name!r}: the stream {stream!r} is another cluster's, and keeps "
+                f"{shown(subjects)}"
+            )
+        return info
 
     def _unknown(self, name: str, error: JetStreamError) -> LocalProtocolError:
         if error.number == NOT_FOUND:
@@ -214,10 +241,19 @@ class Administration:
             if error.number in (NOT_FOUND, _NO_MESSAGE):
                 return None
             raise LocalProtocolError(f"dead letters: the NATS server says: {error.text}") from None
-        return self._read(answer["message"])
+        message = answer.get("message")
+        message = message if isinstance(message, dict) else {}
+        try:
+            return self._read(message)
+        except (BusError, ValueError, KeyError, TypeError) as error:  # any program may have written it
+            rest = str(message.get("subject", "")).removeprefix(f"{self._cluster}.dead.")
+            durable, _, subject = rest.partition(".")
+            fault = f"it is no dead letter of polybus, or cannot be read: {error}"
+            number, at = count_of(message, "seq"), str(message.get("time", ""))
+            return DeadLetter(number, at, durable, subject, 0, fault, "", "", {}, b"", octets=True, fault=fault)
 
     def _read(self, message: dict[str, Any]) -> DeadLetter:
-        block = HeaderReader(Limits().headers).read(base64.b64decode(message.get("hdrs") or ""))
+        block = HeaderReader(_LARGEST_HEADERS).read(base64.b64decode(message.get("hdrs") or "") or _NO_HEADERS)
         fields = dict(block.fields or {})
         facts = {name.lower(): value for name, value in fields.items()}
         durable, _, rest = str(message["subject"]).removeprefix(f"{self._cluster}.dead.").partition(".")
@@ -234,19 +270,42 @@ class Administration:
             body=base64.b64decode(message.get("data") or ""),
             octets=block.octets,
             left_out=facts.get("polybus-left-out", ""),
+            id=facts.get(ID.lower(), ""),
         )
 
     async def retry(self, letter: DeadLetter) -> None:
         """Store a dead letter again, for its durable handler alone, and remove it when it is stored.
 
+        What was left out of it is taken from where the publication is stored.
+
         Raises:
+            LocalProtocolError: That is gone, or the letter cannot be read.
             BusError: As `StoredPublishing.store`.
         """
+        if letter.fault:
+            raise LocalProtocolError(f"dead letter {letter.number}: {letter.fault}")
+        if letter.left_out:
+            letter = await self._completed(letter)
         format = OCTETS if letter.octets else JSON
-        message = Message(Kind.PUBLISH, letter.subject, None, letter.body or None, format, letter.headers or None)
+        headers = {**letter.headers, **({ID: letter.id} if letter.id else {})}
+        message = Message(Kind.PUBLISH, letter.subject, None, letter.body or None, format, headers or None)
         id = f"dead.{letter.durable}.{letter.number}.{letter.at}"
         await self._publishing.store(message, id, self._time() + _PATIENCE, only=letter.durable)
         await self.drop(letter)
+
+    async def _completed(self, letter: DeadLetter) -> DeadLetter:
+        stream, _, number = letter.origin.partition(" ")
+        gone = f"dead letter {letter.number} has no {letter.left_out}, and the publication is not at {letter.origin!r} any more"
+        if not is_stream_name(stream) or not (number.isascii() and number.isdigit()):
+            raise LocalProtocolError(gone)
+        try:
+            message = (await self._jetstream.ask(f"STREAM.MSG.GET.{stream}", {"seq": int(number)}))["message"]
+        except JetStreamError as error:
+            raise LocalProtocolError(f"{gone}: the NATS server says: {error.text}") from None
+        block = HeaderReader(_LARGEST_HEADERS).read(base64.b64decode(message.get("hdrs") or "") or _NO_HEADERS)
+        fields = {name: value for name, value in (block.fields or {}).items() if name.lower() not in _FACTS}
+        body = base64.b64decode(message.get("data") or "")
+        return evolve(letter, headers=fields, body=body, octets=block.octets, left_out="")
 
     async def drop(self, letter: DeadLetter) -> None:
         """Remove a dead letter; one that is gone is gone.

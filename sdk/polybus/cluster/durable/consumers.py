@@ -62,12 +62,20 @@ class Consumers:
                 there = await self._make(stream, spec, {**wanted, **beginning})
         except JetStreamError as error:
             raise _not_made(f"durable={spec.name!r}", pattern, error) from None
+        for member, wants in _OURS.items():
+            if there.get(member) not in wants:
+                raise LocalProtocolError(
+                    f"durable={spec.name!r} is there already and was made by others: {member} is {shown(there.get(member))}, "
+                    f"and nothing is lost only with {shown(wants[0])}. Change the consumer of the stream {stream!r}, or take "
+                    "another name"
+                )
         for member, argument in _ARGUMENTS.items():
             if there.get(member) != wanted[member]:
                 raise LocalProtocolError(
                     f"durable={spec.name!r} is there already and has another {argument}: "
                     f"{_readable(member, there.get(member))}, not {_readable(member, wanted[member])}. It is "
-                    f"never changed: say the same, take another name, or remove the consumer of the stream {stream!r}"
+                    f"never changed: say the same, take another name, or change the consumer of the stream {stream!r} with the "
+                    "tools of NATS (one that is removed begins anew)"
                 )
         return stream
 
@@ -246,6 +254,13 @@ def _members(spec: DurableSpec, subject: str) -> dict[str, Any]:
     }
 
 
+_OURS: Final[dict[str, tuple[Any, ...]]] = {
+    "ack_policy": ("explicit",),
+    "max_deliver": (-1, None, 0),
+    "headers_only": (False, None),
+    "deliver_subject": ("", None),
+}
+"""Members as they have to be, whoever made the consumer."""
 _ARGUMENTS: Final = {"filter_subject": "pattern", "ack_wait": "ack_wait", "max_ack_pending": "ordered"}
 """The members that a handler says, and its arguments that they come from."""
 
@@ -254,7 +269,7 @@ def _readable(member: str, value: Any) -> str:
     if member == "ack_wait" and isinstance(value, int):
         return f"{value / NANOSECONDS:g} s"
     if member == "max_ack_pending":
-        return str(value == 1)
+        return "True" if value == 1 else f"False (max_ack_pending {shown(value)})"
     return shown(value)
 
 

@@ -26,6 +26,8 @@ _TEXT: Final = 500
 """Characters of an error that are kept."""
 _PATIENCE: Final = 10.0
 """Seconds to store one."""
+ID: Final = "Polybus-Id"
+"""The id of the publication, by which its handlers know it when it is tried again."""
 _LEFT_OUT: Final = "Polybus-Left-Out"
 _NO_LINE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
 
@@ -40,6 +42,8 @@ class Death:
         error_id: Of the last failure, as in the log; empty where a worker did not come back.
         stream: Where it was stored.
         number: Its number there.
+        id: The id that its handlers saw.
+        readable: False where neither its headers nor its body could be read.
     """
 
     attempts: int
@@ -47,6 +51,8 @@ class Death:
     error_id: str
     stream: str
     number: int
+    id: str = ""
+    readable: bool = True
 
 
 @define(eq=False)
@@ -76,8 +82,8 @@ class DeadLetters:
             }
         )
 
-    async def keep(self, message: Message, durable: str, death: Death, now: float) -> None:
-        """Return when a dead letter is stored; once, however often it is tried.
+    async def keep(self, message: Message, durable: str, death: Death, now: float) -> bool:
+        """Return when a dead letter is stored; once, however often it is tried. False where something is left out of it.
 
         What has no room beside its story is left out, and said to be: the headers, else the body, too.
 
@@ -92,18 +98,31 @@ class DeadLetters:
         }
         if death.error_id:
             facts["Polybus-Error-Id"] = death.error_id
+        if death.id:
+            facts[ID] = death.id
         at = f"{self._cluster}.dead.{durable}.{escape_subject(message.subject)}"
-        *larger, smallest = _letters(message, facts)
+        *larger, smallest = _letters(message, facts, readable=death.readable)
         id, deadline = f"{death.stream}.{durable}.{death.number}", now + _PATIENCE
         for letter in larger:
             with suppress(LocalProtocolError, TooLarge):  # it is over the limits
                 await self._publishing.store(letter, id, deadline, at)
-                return
+                return _LEFT_OUT not in (letter.headers or {})
         await self._publishing.store(smallest, id, deadline, at)
+        return False
+
+    async def keeps_original(self, stream: str) -> bool:
+        """Tell whether a publication stays where it is stored when it is dealt with.
+
+        Raises:
+            BusError: As `JetStream.ask`.
+        """
+        return await self._stores.retention(stream) != "workqueue"
 
 
-def _letters(message: Message, facts: dict[str, str]) -> list[Message]:
+def _letters(message: Message, facts: dict[str, str], *, readable: bool) -> list[Message]:
     """Make the letter of a publication and its story, and smaller ones."""
+    if not readable:
+        return [Message(message.kind, message.subject, headers={**facts, _LEFT_OUT: "headers, body"})]
     headers = {name: value for name, value in (message.headers or {}).items() if name.lower() != "nats-msg-id"}
     letters = [message.with_headers({**headers, **facts})]
     left_out = "body"

@@ -27,6 +27,8 @@ logger: logging.Logger = logging.getLogger("polybus.cluster")
 _DONE: Final = "+ACK"
 _OVER: Final = "+TERM"
 GIVEN_BACK: Final = "-NAK"
+_REST: Final = 30 * 86_400.0
+"""Seconds for which a publication rests in a store that removes what is dealt with, where its dead letter has not all of it."""
 _AGAIN: Final = 5.0
 """Seconds after which a publication comes again whose dead letter could not be stored."""
 
@@ -64,11 +66,13 @@ class Fate:
     async def bury(self, delivery: Delivery, attempts: int, reason: str, error_id: str = "") -> None:
         """Keep a dead letter, and have its publication come no more; where that cannot be, have it come again."""
         message, services, durable = delivery.message, self._services, self.spec.name
-        death = Death(attempts, reason, error_id, delivery.stream, delivery.to.number)
+        id, readable = str(message.id or ""), not delivery.to.fault
+        death = Death(attempts, reason, error_id, delivery.stream, delivery.to.number, id, readable)
         text = "%.200r of the durable handler %s is a dead letter after %d attempts: %.300s"
         fields = log_fields(message=message, handler=self.name)
         try:
-            await self._dead_letters.keep(message, durable, death, services.running.time())
+            whole = await self._dead_letters.keep(message, durable, death, services.running.time())
+            rests = not whole and not await self._dead_letters.keeps_original(delivery.stream)
         except BusError as error:
             said = f"{reason}; it cannot be stored, and comes again: {error}"
             logger.error(text, message.subject, durable, attempts, said, extra=fields)
@@ -76,7 +80,7 @@ class Fate:
             return
         logger.error(text, message.subject, durable, attempts, reason, extra=fields)
         services.dead_letter(message.peer, message, Code.ABORTED, f"durable {durable}: {reason}")
-        delivery.end(_OVER)
+        delivery.end(again(_REST) if rests else _OVER)
 
 
 @define(eq=False)

@@ -18,7 +18,7 @@ EXPIRES: Final = 30.0
 """Seconds for which publications are asked for."""
 HEARTBEAT: Final = 5.0
 """Seconds between signs of life while nothing comes."""
-_SILENCE: Final = 2 * HEARTBEAT + 1.0
+SILENCE: Final = 2 * HEARTBEAT + 1.0
 """Seconds without a sign after which what was asked for is forgotten."""
 _PAUSE: Final = 1.0
 """Seconds until a consumer is looked for again."""
@@ -157,7 +157,7 @@ class Pull:
 
     def tick(self, now: float) -> None:
         """Give up what was asked for where no sign has come for long."""
-        if self.state is PullState.ASKING and now - self._heard >= _SILENCE:
+        if self.state is PullState.ASKING and now - self._heard >= SILENCE:
             self._move(PullEvent.REFUSED)
             self._look_at = now
 
@@ -165,5 +165,5 @@ class Pull:
     def due(self) -> float:
         """The time of the next `tick`, or at which the consumer is looked for; infinite for never."""
         if self.state is PullState.ASKING:
-            return self._heard + _SILENCE
+            return self._heard + SILENCE
         return self._look_at if self.state is PullState.LOST else math.inf

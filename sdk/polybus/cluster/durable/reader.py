@@ -15,9 +15,10 @@ from ..._util.log_fields import log_fields
 from ...body import OCTETS
 from ...message import Kind, Message
 from ...plugins import ToEngine, ToReader
+from .dead_letters import ID
 from .delivery import Delivery, Fate
 from .jetstream import NANOSECONDS
-from .pull import EXPIRES, HEARTBEAT, Pull
+from .pull import EXPIRES, HEARTBEAT, SILENCE, Pull
 
 if TYPE_CHECKING:
     from ..._core.services import Services
@@ -107,6 +108,7 @@ class StoreReader:
     _changed: anyio.Event = field(factory=anyio.Event, init=False)
     _stopping: bool = field(default=False, init=False)
     _runs: bool = field(default=False, init=False)
+    _looking: bool = field(default=False, init=False)
     _found: bool = field(default=False, init=False)
     """True where the consumer was found on this connection, and is not looked for once more."""
 
@@ -150,12 +152,15 @@ class StoreReader:
             self._changed = anyio.Event()
             now = runtime.time()
             self._pull.tick(now)
-            if self._pull.looks(now):
-                await self._look()
+            if self._pull.looks(now) and not self._looking:  # beside what runs, of which the engine is told meanwhile
+                self._looking = True
+                self.spawn(self._look)
             self._work_on(now)
             self._ask(now)
-            due = min(self._pull.due, min(self._running.values(), default=math.inf))
-            with anyio.move_on_after(None if due == math.inf else max(due - runtime.time(), 0)):
+            due = min(min(self._running.values(), default=math.inf), now + SILENCE)  # in which something may be asked for
+            if not self._looking:
+                due = min(due, self._pull.due)
+            with anyio.move_on_after(max(due - runtime.time(), 0)):
                 await self._changed.wait()
 
     async def _look(self) -> None:
@@ -170,6 +175,9 @@ class StoreReader:
             self._pull.refused(self._services.running.time())
         else:
             self._pull.found()
+        finally:
+            self._looking = False
+            self._changed.set()
 
     def up(self, peer: Peer) -> None:
         """Begin anew on another connection."""
@@ -269,10 +277,16 @@ class StoreReader:
                 self._changed.set()
             return
         self._pull.came(now)
+        if to.attempt > 1 and (running := self._running_of(to.number)) is not None:
+            say(self._peer, to, "+WPI")  # it came again after an outage, and is being worked on still
+            running.to = to
+            return
         fate = self._taker.fate
         delivery = Delivery(self, fate, message, to, self._consumer.stream)
         message.attributes["attempt"] = to.attempt
-        message.id = (message.headers or {}).get(_MESSAGE_ID) or f"{self._consumer.stream}.{to.number}"
+        headers = message.headers or {}
+        own = headers.get(ID) if to.only is not None else None  # of a dead letter that is tried again
+        message.id = own or headers.get(_MESSAGE_ID) or f"{self._consumer.stream}.{to.number}"
         if fate is not None and to.only is not None and to.only != fate.spec.name:  # it was dealt with here when it came first
             delivery.done()
         elif self._has_room:
@@ -282,6 +296,9 @@ class StoreReader:
         else:
             delivery.give_back()
 
+    def _running_of(self, number: int) -> Delivery | None:
+        return next((delivery for delivery in self._running if delivery.to.number == number), None)
+
     def _told(self, to: ToReader, now: float) -> None:
         if to.status == _BEAT:
             self._pull.beat(now)
@@ -289,6 +306,10 @@ class StoreReader:
             self._pull.expired(to.left, now)
             self._changed.set()
         else:
+            text = "%s: the engine refuses: %d %.200s"
+            warnings, title = self._services.running.warnings, self._consumer.title
+            fields = log_fields(handler=title)
+            warnings.warn(logger, text, title, to.status, to.text, about=(self, "refused"), lines=1, extra=fields)
             self._pull.refused(now)
             self._changed.set()
 

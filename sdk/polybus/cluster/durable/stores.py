@@ -87,6 +87,17 @@ class Stores:
                 text = "the store %s cannot be looked for after the engine was away: %s"
                 services.running.warnings.warn(logger, text, members["name"], error, about=store, lines=1)
 
+    async def retention(self, stream: str) -> str:
+        """Find until when a stream keeps what it has; empty where that cannot be found.
+
+        Raises:
+            BusError: As `JetStream.ask`.
+        """
+        try:
+            return str(config_of(await self._jetstream.ask(f"STREAM.INFO.{stream}")).get("retention", ""))
+        except JetStreamError:
+            return ""
+
     async def make_if_absent(self, members: dict[str, Any]) -> dict[str, Any]:
         """Make a stream, or find it as it is.
 
@@ -96,7 +107,13 @@ class Stores:
         """
         try:
             there = await self._find(members["name"])
-            return await self._make(members) if there is None else there
+            made = await self._make(members) if there is None else there
+            if made.get("subjects") != members["subjects"] and members["retention"] == "limits" and members["discard"] == "old":
+                raise LocalProtocolError(
+                    f"the stream {members['name']!r} of the NATS server keeps {shown(made.get('subjects'))}, and not the dead "
+                    f"letters {members['subjects'][0]!r}: a store of another cluster has that name; rename one of them"
+                )
+            return made
         except JetStreamError as error:
             text = f"the store {members['name']!r} cannot be made: the NATS server says: {error.text}"
             raise LocalProtocolError(text) from None
@@ -127,7 +144,24 @@ def _release(version: str) -> tuple[int, int]:
     return (numbers[0], numbers[1]) if len(numbers) == 2 else _SAFE
 
 
+_OURS: Final[dict[str, tuple[Any, ...]]] = {
+    "storage": ("file",),
+    "discard": ("new",),
+    "max_msgs": (-1, 0, None),
+    "max_msgs_per_subject": (-1, 0, None),
+    "no_ack": (False, None),
+    "sealed": (False, None),
+}
+"""Members as they have to be, whoever made the stream: otherwise what is said to be stored may be lost."""
+
+
 def _compare(store: Store, wanted: dict[str, Any], there: dict[str, Any]) -> None:
+    for member, wants in _OURS.items():
+        if there.get(member) not in wants:
+            raise LocalProtocolError(
+                f"the store {store.name!r} is there already and was made by others: {member} is {shown(there.get(member))}, "
+                f"and nothing is lost only with {shown(wants[0])}. Change the stream {wanted['name']!r}, or take another name"
+            )
     for member, argument in _ARGUMENTS.items():
         want, have = wanted[member], there.get(member)
         if member == "subjects":

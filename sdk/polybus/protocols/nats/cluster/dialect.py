@@ -216,11 +216,11 @@ class ClusterDialect:
         try:
             subscription.tag(self, subscription, subject, reply, headers, payload)
         except RemoteProtocolError as error:
+            if subscription.tag is ClusterDialect._stored and self._unreadable(subscription, subject, reply, error):
+                return
             self._connection.events.append(Refused(error))
             if reply is not None and subscription.tag in _QUESTIONS:
                 self._connection.answer_malformed(error, reply)
-            elif subscription.tag is ClusterDialect._stored:
-                self._unreadable(subscription, subject, reply, error)
 
     def _published(
         self, subscription: NatsSubscription, subject: str, reply: str | None, headers: HeaderBlock | None, payload: bytes
@@ -239,7 +239,7 @@ class ClusterDialect:
         self, subscription: NatsSubscription, subject: str, reply: str | None, headers: HeaderBlock | None, payload: bytes
     ) -> None:
         assert subscription.queue is not None
-        if headers is not None and headers.again:
+        if headers is not None and (headers.only is not None or headers.again):
             return
         to = ToGroup(subscription.queue, subscription.name)
         self._publication(self._subjects.rest(subject), to, headers, payload)
@@ -270,14 +270,18 @@ class ClusterDialect:
         message = self._message(_PUBLISH, self._subjects.named[subject], None, headers, payload, None, to)
         self._connection.events.append(message)
 
-    def _unreadable(self, subscription: NatsSubscription, subject: str, reply: str | None, error: RemoteProtocolError) -> None:
-        """Give a reader what cannot be read: it would come again for ever."""
+    def _unreadable(self, subscription: NatsSubscription, subject: str, reply: str | None, error: RemoteProtocolError) -> bool:
+        """Give a reader what cannot be read: it would come again for ever. False where nobody knows what it was.
+
+        It is no fault of the engine's, and does not count as one: what is stored does not go away by itself.
+        """
         try:
             to = _given(subscription, reply, fault=error.text)
             named = self._subjects.named[subject]
-        except RemoteProtocolError:  # nobody knows what it was
-            return
+        except RemoteProtocolError:
+            return False
         self._connection.events.append(Message(_PUBLISH, named, peer=to))
+        return True
 
     def _asked_of_handlers(
         self, subscription: NatsSubscription, subject: str, reply: str | None, headers: HeaderBlock | None, payload: bytes
@@ -525,13 +529,12 @@ class ClusterDialect:
         """Note which request a malformed answer belongs to, and answer a malformed question."""
         if sid == INBOX_SID and subject.startswith(self._subjects.answers):
             error.reply_id = subject.removeprefix(self._subjects.answers)
-        self._connection.events.append(Refused(error))
         subscription = self._connection.subscriptions.by_sid.get(sid)
-        if subscription is None:
-            return
-        if subscription.tag is ClusterDialect._stored:
-            self._unreadable(subscription, subject, error.answer_id, error)
-        elif error.answer_id is not None and subscription.queue is not None:
+        if subscription is not None and subscription.tag is ClusterDialect._stored:
+            if self._unreadable(subscription, subject, error.answer_id, error):
+                return
+        self._connection.events.append(Refused(error))
+        if subscription is not None and error.answer_id is not None and subscription.queue is not None:
             self._connection.answer_malformed(error, error.answer_id)
 
     def not_allowed(self, error: ServerError) -> None:
