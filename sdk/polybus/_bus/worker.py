@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import multiprocessing
 import os
 import signal
 import socket
@@ -108,6 +107,8 @@ class Worker:
         self._sockets = inherited.sockets
         for file in inherited.files:
             os.set_inheritable(file, False)  # not for what this process starts itself
+        import multiprocessing  # only here: a page has none
+
         multiprocessing.current_process().name = inherited.name  # `%(processName)s` of every record
         self._reports = socket.socket(fileno=inherited.reports)
         self._reports.setblocking(False)

@@ -160,7 +160,7 @@ async def test_who_gives_up_does_not_spoil_the_question_for_others() -> None:
             with anyio.CancelScope() as scope:
                 async with anyio.create_task_group() as first:
                     first.start_soon(read, client)
-                    await eventually(lambda: client.peers[0].negotiation.probe)
+                    await eventually(lambda: client.peers[0].negotiation.probe is not None)
                     group.start_soon(other)
                     await anyio.wait_all_tasks_blocked()
                     scope.cancel()

@@ -30,6 +30,8 @@ _SHARE: Final = 3
 """A part of `ack_wait` after which the engine is told that a publication is still worked on."""
 _MESSAGE_ID: Final = "Nats-Msg-Id"
 _BEAT, _REQUEST_OVER = 100, (404, 408)
+_COMPLETE: Final = "Batch Completed"
+"""The word of the engine, since 2.11, when all has been given that was asked for."""
 _TOO_MUCH: Final = "Message Size Exceeds MaxBytes"
 """The word of the engine when the next publication would be over the bytes that were asked for."""
 
@@ -300,7 +302,7 @@ class StoreReader:
         return next((delivery for delivery in self._running if delivery.to.number == number), None)
 
     def _told(self, to: ToReader, now: float) -> None:
-        if to.status == _BEAT:
+        if to.status == _BEAT or to.text == _COMPLETE:
             self._pull.beat(now)
         elif to.status in _REQUEST_OVER or to.text == _TOO_MUCH:
             self._pull.expired(to.left, now)
