@@ -10,7 +10,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from polybus import Bus, Cluster, Context, Message, Retry, Store
+from polybus import Bus, Cluster, Context, Limits, Message, Retry, Store
 from polybus._bus.bus import parts_of
 from polybus.cluster.durable.administration import Administration, DeadLetter
 from polybus.events import DeadLettered
@@ -149,3 +149,38 @@ async def test_no_attempt_comes_before_its_pause_is_over(engine: NatsServer) -> 
     assert [attempt for attempt, _ in attempts] == [1, 2, 3]
     first, second, third = (at for _, at in attempts)
     assert (second - first >= 0.3, third - second >= 0.6) == (True, True)
+
+
+@pytest.mark.parametrize("work", [False, True])
+async def test_what_has_no_room_in_its_letter_is_tried_again_from_where_it_is_stored(engine: NatsServer, work: bool) -> None:
+    name = f"left{next(_names)}"
+    cluster = Cluster(engine.url, name=name, stores=[Store("work", "work.>", work=work)])
+    bus = Bus(cluster=cluster, limits=Limits(message=4 << 20))
+    handled: list[tuple[int, str]] = []
+    repaired = False
+
+    @bus.on("work.hard", durable="billing", retry=Retry(attempts=1))
+    async def bill(text: str, ctx: Context) -> None:
+        if not repaired:
+            raise ValueError("no bank")
+        handled.append((len(text), str(ctx.message.id)))
+
+    size = (1 << 20) - 200
+    async with bus:
+        administration = Administration.of(bus)
+        await bus.publish("work.hard", "x" * size, id="order-1")
+        with anyio.fail_after(20):
+            while not (found := [letter async for letter in administration.letters()]):
+                await anyio.lowlevel.checkpoint()
+        [letter] = found
+        assert (letter.left_out, letter.body) == ("headers, body", b"") or letter.left_out == "body"
+        assert (await administration.store("work")).publications == 1, "it rests where it is stored"
+        repaired = True
+        if work:  # where one durable handler has each: the letter is not stored beside it
+            return
+        await administration.retry(letter)
+        with anyio.fail_after(20):
+            while not handled:
+                await anyio.lowlevel.checkpoint()
+        assert handled == [(size, "order-1")]
+        assert [letter async for letter in administration.letters()] == []

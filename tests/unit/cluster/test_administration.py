@@ -4,10 +4,11 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
-from polybus import Bus, LocalProtocolError, Store
-from polybus.cluster.durable.administration import Administration
+from polybus import Bus, LocalProtocolError, Retry, Store, connect
+from polybus.cluster.durable.administration import Administration, DeadLetter
 from polybus.testing import NatsEngine
 
 from .test_durable import SOON, WORK, all_done, name, node, state  # noqa: F401
@@ -120,3 +121,51 @@ async def test_a_bus_alone_has_no_stores_to_look_at() -> None:
     async with Bus() as bus:
         with pytest.raises(LocalProtocolError, match="stores are those of a cluster"):
             Administration.of(bus)
+
+
+async def test_the_store_of_another_cluster_that_is_called_alike_is_not_shown_and_not_removed(engine: Any) -> None:
+    other = node(engine, Store("orders", "orders.>"), name="shop-eu")
+    async with other, node(engine, name="shop") as bus:
+        administration = Administration.of(bus)
+        for act in (administration.store, administration.remove):
+            with pytest.raises(LocalProtocolError, match="the stream 'shop-eu-orders' is another cluster's"):
+                await act("eu-orders")
+            with pytest.raises(LocalProtocolError, match="that is no name of one"):
+                await act("a b")
+        assert (await Administration.of(other).store("orders")).name == "orders"
+        with pytest.raises(LocalProtocolError, match="not the dead letters 'shop-eu.dead.>'"):
+            async with node(engine, Store("eu-dead", "dead.>"), name="shop"):
+                worker = node(engine, name="shop-eu")
+                worker.on("orders.>", durable="billing")(lambda body: None)
+                async with worker:
+                    raise AssertionError
+
+
+async def test_what_is_no_dead_letter_is_listed_and_dropped_like_one(engine: Any, name: str) -> None:  # noqa: F811
+    bus = node(engine, WORK, name=name)
+
+    @bus.on("work.hard", durable="billing", retry=Retry(attempts=1))
+    async def bill(number: int) -> None:
+        raise ValueError("no bank")
+
+    async with bus, connect(engine.url) as foreign:
+        await foreign.publish(f"{name}.dead.billing.%iabc", 1)  # a number that is none
+        await bus.publish("work.hard", 7)
+        administration = Administration.of(bus)
+        with anyio.fail_after(20):
+            while len(found := await letters(administration)) < 2:
+                await anyio.lowlevel.checkpoint()
+        faults = [letter for letter in found if letter.fault]
+        assert len(faults) == 1
+        with pytest.raises(LocalProtocolError, match="cannot be read"):
+            await administration.retry(faults[0])
+        for letter in faults:
+            await administration.drop(letter)
+        assert [letter.body for letter in await letters(administration) if letter.attempts] == [b"7"]
+
+
+async def test_a_publication_that_is_gone_from_its_place_cannot_be_tried_again(engine: Any, name: str) -> None:  # noqa: F811
+    async with node(engine, WORK, name=name) as bus:
+        letter = DeadLetter(7, "", "billing", "work.x", 1, "", "", f"{name}-work 99", {}, b"", octets=True, left_out="body")
+        with pytest.raises(LocalProtocolError, match=f"has no body, and the publication is not at '{name}-work 99' any more"):
+            await Administration.of(bus).retry(letter)

@@ -471,6 +471,49 @@ async def test_large_publications_come_as_many_at_a_time_as_are_good_for_the_lin
             assert attempts == {1}
 
 
+@pytest.mark.parametrize(
+    ("member", "value"),
+    [("storage", "memory"), ("discard", "old"), ("max_msgs", 2), ("max_msgs_per_subject", 1), ("no_ack", True)],
+)
+async def test_a_stream_that_would_lose_what_it_is_said_to_keep_is_named(
+    engine: Any, name: str, member: str, value: Any
+) -> None:
+    async with node(engine, name=name) as bus:
+        config: dict[str, Any] = {
+            "name": f"{name}-work",
+            "subjects": [f"{name}.p.work.>"],
+            "retention": "limits",
+            "storage": "file",
+        }
+        config |= {"discard": "new", "duplicate_window": 120_000_000_000, "num_replicas": 1, "max_bytes": -1, "max_age": 0}
+        await jetstream(bus).ask(f"STREAM.CREATE.{name}-work", {**config, member: value})
+        with pytest.raises(LocalProtocolError, match=f"was made by others: {member} is {value!r}"):
+            async with node(engine, WORK, name=name):
+                raise AssertionError
+
+
+@pytest.mark.parametrize(("member", "value"), [("ack_policy", "none"), ("max_deliver", 2), ("headers_only", True)])
+async def test_a_consumer_that_would_lose_what_it_was_given_is_named(engine: Any, name: str, member: str, value: Any) -> None:
+    worker = node(engine, name=name)
+    worker.on("work.>", durable="billing")(lambda body: None)
+    async with node(engine, WORK, name=name) as bus:
+        config: dict[str, Any] = {
+            "durable_name": "billing",
+            "ack_policy": "explicit",
+            "ack_wait": 30_000_000_000,
+            "max_deliver": -1,
+        }
+        config |= {"filter_subject": f"{name}.p.work.>", "max_ack_pending": 20_000, member: value}
+        if member == "ack_policy":
+            del config["max_ack_pending"]
+        await jetstream(bus).ask(
+            f"CONSUMER.DURABLE.CREATE.{name}-work.billing", {"stream_name": f"{name}-work", "config": config}
+        )
+        with pytest.raises(LocalProtocolError, match=f"was made by others: {member} is {value!r}"):
+            async with worker:
+                raise AssertionError
+
+
 async def test_ordered_is_one_at_a_time_in_the_whole_cluster(engine: Any, name: str) -> None:
     bus, workers = node(engine, WORK, name=name), [node(engine, name=name) for _ in range(2)]
     handled: list[int] = []

@@ -116,7 +116,7 @@ class DeadLetters:
         Raises:
             BusError: As `JetStream.ask`.
         """
-        return await self._stores.retention(stream) != "workqueue"
+        return await self._stores.retention(stream) == "limits"
 
 
 def _letters(message: Message, facts: dict[str, str], *, readable: bool) -> list[Message]:

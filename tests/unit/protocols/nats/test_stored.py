@@ -76,7 +76,9 @@ def test_what_is_sent_again_says_so_and_listeners_and_groups_do_not_hear_it_twic
     for listening in ({}, {"group": "billing"}):
         made.send(Message(Kind.SUBSCRIBE, "orders.x", attributes=listening), 2.0)
         sid = written(made).decode().split()[-1]
-        for block, heard in ((b"NATS/1.0\r\nNats-Msg-Id: 7\r\n\r\n", 1), (b"NATS/1.0\r\nPolybus-Again: 1\r\n\r\n", 0)):
+        blocks = {"Nats-Msg-Id: 7": 1, "Polybus-Again: 1": 0, "Polybus-Only: billing": 0}
+        for line, heard in blocks.items():
+            block = f"NATS/1.0\r\n{line}\r\n\r\n".encode()
             head = f"HMSG shop.p.orders.x {sid} shop.n.other1.a.abc {len(block)} {len(block) + 1}\r\n".encode()
             made.receive(head + block + b"5\r\n", 2.0)
             assert len([event for event in made.events() if isinstance(event, Message)]) == heard
@@ -171,8 +173,7 @@ def test_a_reader_is_given_what_cannot_be_read_so_that_it_does_not_come_for_ever
     block = b"NATS/1.0\r\nx: " + b"y" * Limits().headers + b"\r\n\r\n"
     size = f"{len(block)} {len(block) + 1}"
     made.receive(f"HMSG shop.p.orders.x {sid} $JS.ACK.s.c.3.41.7.1.0 {size}\r\n".encode() + block + b"5\r\n", 0.0)
-    refused, message = made.events()
-    assert isinstance(refused, Refused)
+    [message] = made.events()  # and nothing that counts against the engine: what is stored does not go away
     assert (message.kind, message.subject, message.raw) == (Kind.PUBLISH, "orders.x", None)
     assert (message.peer.ack, message.peer.attempt, message.peer.number) == ("$JS.ACK.s.c.3.41.7.1.0", 3, 41)
     assert "larger than" in message.peer.fault
