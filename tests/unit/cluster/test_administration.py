@@ -6,6 +6,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
+from attrs import evolve
 
 from polybus import Bus, LocalProtocolError, Retry, Store, connect
 from polybus.cluster.durable.administration import Administration, DeadLetter
@@ -169,3 +170,6 @@ async def test_a_publication_that_is_gone_from_its_place_cannot_be_tried_again(e
         letter = DeadLetter(7, "", "billing", "work.x", 1, "", "", f"{name}-work 99", {}, b"", octets=True, left_out="body")
         with pytest.raises(LocalProtocolError, match=f"has no body, and the publication is not at '{name}-work 99' any more"):
             await Administration.of(bus).retry(letter)
+        await bus.publish("work.other", 1)
+        with pytest.raises(LocalProtocolError, match="another one is there"):
+            await Administration.of(bus).retry(evolve(letter, origin=f"{name}-work 1"))

@@ -13,7 +13,7 @@ from ..._validation import shown
 from ...body import JSON, OCTETS
 from ...errors import BusError, LocalProtocolError
 from ...message import Kind, Message
-from ...protocols.nats.cluster.subjects import publication_pattern, unescape_subject
+from ...protocols.nats.cluster.subjects import escape_subject, publication_pattern, unescape_subject
 from ...protocols.nats.headers import HeaderReader
 from ..backbone import Backbone
 from .dead_letters import ID
@@ -303,6 +303,10 @@ class Administration:
         except JetStreamError as error:
             raise LocalProtocolError(f"{gone}: the NATS server says: {error.text}") from None
         block = HeaderReader(_LARGEST_HEADERS).read(base64.b64decode(message.get("hdrs") or "") or _NO_HEADERS)
+        ids = [value for name, value in (block.fields or {}).items() if name.lower() == "nats-msg-id"]
+        same = message.get("subject") == f"{self._cluster}.p.{escape_subject(letter.subject)}"
+        if not same or (ids and letter.id and ids != [letter.id]):  # the stream was lost and made again
+            raise LocalProtocolError(f"{gone}: another one is there")
         fields = {name: value for name, value in (block.fields or {}).items() if name.lower() not in _FACTS}
         body = base64.b64decode(message.get("data") or "")
         return evolve(letter, headers=fields, body=body, octets=block.octets, left_out="")
