@@ -12,7 +12,7 @@ import typer
 
 from .. import Store
 from .._validation import counted, in_one_line
-from ..errors import LocalProtocolError
+from ..errors import BusError
 from .options import Json, argument, flag, option
 from .problems import UsageError, unwrapped
 from .values import cluster_of, hasty_bus, json_line
@@ -206,6 +206,7 @@ def _facts(letter: DeadLetter) -> dict[str, Any]:
         "error_id": letter.error_id,
         "origin": letter.origin,
         **({"left_out": letter.left_out} if letter.left_out else {}),
+        **({"fault": letter.fault} if letter.fault else {}),
     }
 
 
@@ -242,11 +243,11 @@ def _each(
             letters = [letter async for letter in administration.letters(durable)]
         else:
             letters = [await administration.letter(number) for number in numbers or ()]
-        failed: LocalProtocolError | None = None
+        failed: BusError | None = None
         for letter in letters:
             try:
                 await act(administration, letter)
-            except LocalProtocolError as error:  # each for itself
+            except BusError as error:  # each for itself
                 failed = failed or error
         if failed is not None:
             raise failed

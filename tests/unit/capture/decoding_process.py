@@ -54,6 +54,7 @@ def main(folder: str, moments: int) -> None:
     """The program."""
     life = _Life(moments)
     opened = os.fdopen
+    # mypy: functions stand in for those of the library, which have overloads and `self`
     os.fdopen = lambda *given: _File(life, opened(*given))  # type: ignore[assignment]
     os.fsync = life.counted(os.fsync)
     Path.rename = life.counted(Path.rename)  # type: ignore[method-assign]

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -183,10 +184,11 @@ def test_readers_of_parquet_find_the_same_events(folder: Path) -> None:
     write_columns(folder)
     events = _by_decoding(folder, "events")
     assert pq.read_table(folder / "events").combine_chunks().sort_by("seq").equals(events.sort_by("seq"))
-    duckdb = pytest.importorskip("duckdb")
     query = f"select kind, count(*) n, max(mono_ns) latest from '{folder}/events/*.parquet' group by kind order by kind"
     wanted = events.group_by("kind").aggregate([("kind", "count"), ("mono_ns", "max")]).sort_by("kind").to_pylist()
-    assert duckdb.sql(query).fetchall() == [(row["kind"], row["kind_count"], row["mono_ns_max"]) for row in wanted]
+    relation = duckdb.sql(query)
+    assert relation is not None
+    assert relation.fetchall() == [(row["kind"], row["kind_count"], row["mono_ns_max"]) for row in wanted]
 
 
 # -- when ------------------------------------------------------------------------------------------------------------------

@@ -106,3 +106,15 @@ def _any(value: Any) -> Any:
 def test_what_a_store_cannot_be_is_said_where_it_is_made(make: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=re.escape(text)):
         make()
+
+
+async def test_two_functions_of_one_durable_name_are_named() -> None:
+    async with NatsEngine() as engine:
+        bus = Bus(cluster=Cluster(engine.url, stores=[WORK]))
+        for function in (bill, lambda number: None):
+            bus.on("work.x", durable="billing")(function)
+        with pytest.raises(
+            LocalProtocolError, match=r"durable='billing' is of bill and of .*<lambda>: each would be given a part"
+        ):
+            async with bus:
+                raise AssertionError

@@ -214,6 +214,27 @@ async def test_large_publications_wait_in_the_store(engine: Any, name: str) -> N
             await all_done(shop, f"{name}-work", "audit")
 
 
+async def test_a_replay_misses_nothing_of_what_waits_for_room_while_the_link_is_cut(engine: Any, name: str) -> None:
+    large = "x" * 600_000
+    async with node(engine, WORK, name=name) as shop:
+        for number in range(24):
+            await shop.publish("work.do", [number, large])
+        async with shop.subscribe("work.>", start="all", queue=24) as replay:
+            await eventually(lambda: replay.full)
+            await engine.cut()
+            assert [(await replay.receive(10)).body[0] for _ in range(24)] == list(range(24))
+
+
+async def test_what_a_replay_has_not_read_holds_up_no_drain(engine: Any, name: str) -> None:
+    async with node(engine, WORK, name=name) as shop:
+        for number in range(3):
+            await shop.publish("work.do", number)
+        async with shop.subscribe("work.>", start="all") as replay:
+            await eventually(lambda: len(replay) == 3)
+            with anyio.fail_after(5):
+                await shop.drain(60)
+
+
 async def test_a_drain_ends_the_iteration_after_what_has_come(engine: Any, name: str) -> None:
     read: list[int] = []
     async with node(engine, WORK, name=name) as shop, node(engine, name=name) as clerk, anyio.create_task_group() as tasks:

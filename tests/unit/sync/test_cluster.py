@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 import pytest
+from anyio.from_thread import start_blocking_portal
 
 import polybus
-from polybus import Bus, Cluster, ConnectFailed, Disconnected, LocalProtocolError, NoHandler, Unauthorized, sync
+from polybus import Bus, Cluster, ConnectFailed, Disconnected, LocalProtocolError, NoHandler, Store, Unauthorized, sync
 from polybus.sync import BlockingPeer, BlockingRemotePeer
-from polybus.testing import pair
+from polybus.testing import NatsEngine, pair
 from tests.support import BOUND, free_port, until
 from tests.unit.cluster.in_a_thread import TOKEN, RunningCluster, running_cluster
 
@@ -96,6 +97,32 @@ async def test_a_plain_handler_reaches_users_too() -> None:
 
     async with pair(server, identity=polybus.Identity("Ann", key="ann"), client=page):
         assert await page.request("pay", 3) == "yes, 3"
+
+
+@pytest.fixture
+def keeping() -> Iterator[str]:
+    """The URL of an engine that keeps, in a thread."""
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(NatsEngine("tcp://127.0.0.1:0")) as engine:
+        yield engine.url
+
+
+def test_a_thread_settles_what_it_reads_of_a_store(keeping: str) -> None:
+    with sync.cluster(Cluster(keeping, stores=[Store("sold", "sold.>")])) as bus:
+        for number in range(3):
+            bus.publish("sold.book", number, id=f"sale-{number}")
+        with bus.subscribe("sold.>", durable="audit", returns=int) as sold:
+            first = sold.receive(timeout=BOUND)
+            first.retry(0)
+            with pytest.raises(LocalProtocolError, match="is to come again already"):
+                first.ack()
+            read = list[tuple[int, int]]()
+            while len(read) < 3:
+                message = next(sold)
+                read.append((message.body, message.attempt))
+                message.ack()
+            assert sorted(read) == [(0, 2), (1, 1), (2, 1)]
+        with bus.subscribe("sold.>", start="all") as history:
+            assert [history.receive(timeout=BOUND).body for _ in range(3)] == [0, 1, 2]
 
 
 def test_without_a_cluster_to_join_a_script_is_told_so(monkeypatch: pytest.MonkeyPatch, running: RunningCluster) -> None:

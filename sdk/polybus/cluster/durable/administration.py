@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from attrs import define, evolve, field, frozen
@@ -14,7 +15,7 @@ from ...body import JSON, OCTETS
 from ...errors import BusError, LocalProtocolError
 from ...message import Kind, Message
 from ...protocols.nats.cluster.subjects import escape_subject, publication_pattern, unescape_subject
-from ...protocols.nats.headers import HeaderReader
+from ...protocols.nats.headers import MESSAGE_ID, HeaderBlock, HeaderReader
 from ..backbone import Backbone
 from .dead_letters import ID
 from .dead_letters import NAME as DEAD
@@ -43,6 +44,11 @@ _FACTS: Final = (
     "nats-msg-id",
     ID.lower(),
 )
+
+
+def _block_of(message: dict[str, Any]) -> HeaderBlock:
+    """Read the headers of a stored message. May raise BusError or ValueError: any program may have written them."""
+    return HeaderReader(_LARGEST_HEADERS).read(base64.b64decode(message.get("hdrs") or "") or _NO_HEADERS)
 
 
 @frozen
@@ -138,7 +144,11 @@ class Administration:
         """
         names = (await self._jetstream.ask("STREAM.NAMES", {"subject": f"{self._cluster}.>"})).get("streams") or []
         own = sorted(name for name in names if str(name).startswith(f"{self._cluster}-"))
-        return [await self.store(name[len(self._cluster) + 1 :]) for name in own]
+        found = []
+        for name in own:
+            with suppress(LocalProtocolError):  # it is another cluster's, or was removed meanwhile
+                found.append(await self.store(name[len(self._cluster) + 1 :]))
+        return found
 
     async def store(self, name: str) -> StoreState:
         """Find one store, with its durable handlers.
@@ -253,7 +263,7 @@ class Administration:
             return DeadLetter(number, at, durable, subject, 0, fault, "", "", {}, b"", octets=True, fault=fault)
 
     def _read(self, message: dict[str, Any]) -> DeadLetter:
-        block = HeaderReader(_LARGEST_HEADERS).read(base64.b64decode(message.get("hdrs") or "") or _NO_HEADERS)
+        block = _block_of(message)
         fields = dict(block.fields or {})
         facts = {name.lower(): value for name, value in fields.items()}
         durable, _, rest = str(message["subject"]).removeprefix(f"{self._cluster}.dead.").partition(".")
@@ -284,39 +294,55 @@ class Administration:
         """
         if letter.fault:
             raise LocalProtocolError(f"dead letter {letter.number}: {letter.fault}")
-        if letter.left_out:
-            letter = await self._completed(letter)
-        format = OCTETS if letter.octets else JSON
-        headers = {**letter.headers, **({ID: letter.id} if letter.id else {})}
-        message = Message(Kind.PUBLISH, letter.subject, None, letter.body or None, format, headers or None)
+        whole = await self._completed(letter) if letter.left_out else letter
+        format = OCTETS if whole.octets else JSON
+        headers = {**whole.headers, **({ID: letter.id} if letter.id else {})}
+        message = Message(Kind.PUBLISH, letter.subject, None, whole.body or None, format, headers or None)
         id = f"dead.{letter.durable}.{letter.number}.{letter.at}"
         await self._publishing.store(message, id, self._time() + _PATIENCE, only=letter.durable)
         await self.drop(letter)
 
     async def _completed(self, letter: DeadLetter) -> DeadLetter:
-        stream, _, number = letter.origin.partition(" ")
-        gone = f"dead letter {letter.number} has no {letter.left_out}, and the publication is not at {letter.origin!r} any more"
-        if not is_stream_name(stream) or not (number.isascii() and number.isdigit()):
-            raise LocalProtocolError(gone)
-        try:
-            message = (await self._jetstream.ask(f"STREAM.MSG.GET.{stream}", {"seq": int(number)}))["message"]
-        except JetStreamError as error:
-            raise LocalProtocolError(f"{gone}: the NATS server says: {error.text}") from None
-        block = HeaderReader(_LARGEST_HEADERS).read(base64.b64decode(message.get("hdrs") or "") or _NO_HEADERS)
-        ids = [value for name, value in (block.fields or {}).items() if name.lower() == "nats-msg-id"]
-        same = message.get("subject") == f"{self._cluster}.p.{escape_subject(letter.subject)}"
-        if not same or (ids and letter.id and ids != [letter.id]):  # the stream was lost and made again
-            raise LocalProtocolError(f"{gone}: another one is there")
+        message = await self._original(letter)
+        if message is None:
+            missing = f"dead letter {letter.number} has no {letter.left_out}"
+            raise LocalProtocolError(f"{missing}, and the publication is not at {letter.origin!r} any more")
+        block = _block_of(message)
         fields = {name: value for name, value in (block.fields or {}).items() if name.lower() not in _FACTS}
         body = base64.b64decode(message.get("data") or "")
         return evolve(letter, headers=fields, body=body, octets=block.octets, left_out="")
 
+    async def _original(self, letter: DeadLetter) -> dict[str, Any] | None:
+        """Find the publication of a letter where it was stored; None where it is gone, or another one has its number."""
+        stream, _, number = letter.origin.partition(" ")
+        if not is_stream_name(stream) or not (number.isascii() and number.isdigit()):
+            return None
+        try:
+            message = (await self._jetstream.ask(f"STREAM.MSG.GET.{stream}", {"seq": int(number)})).get("message")
+        except JetStreamError:
+            return None
+        if not isinstance(message, dict) or message.get("subject") != f"{self._cluster}.p.{escape_subject(letter.subject)}":
+            return None
+        facts = {name.lower(): value for name, value in (_block_of(message).fields or {}).items()}
+        id = facts.get(ID.lower()) or facts.get(MESSAGE_ID.lower())
+        return message if not id or not letter.id or id == letter.id else None
+
+    async def _remove_original(self, letter: DeadLetter) -> None:
+        """Remove a publication that rests in a store of work, since its letter has not all of it."""
+        stream, _, number = letter.origin.partition(" ")
+        if await self._original(letter) is None or await Stores(self._jetstream).retention(stream) != "workqueue":
+            return
+        with suppress(JetStreamError):  # it is gone
+            await self._jetstream.ask(f"STREAM.MSG.DELETE.{stream}", {"seq": int(number)})
+
     async def drop(self, letter: DeadLetter) -> None:
-        """Remove a dead letter; one that is gone is gone.
+        """Remove a dead letter, and what rests in a store of work because of it; one that is gone is gone.
 
         Raises:
             BusError: As `JetStream.ask`.
         """
+        if letter.left_out:
+            await self._remove_original(letter)
         try:
             await self._jetstream.ask(f"STREAM.MSG.DELETE.{stream_name(self._cluster, DEAD)}", {"seq": letter.number})
         except JetStreamError as error:

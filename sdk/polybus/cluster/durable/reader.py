@@ -116,8 +116,8 @@ class StoreReader:
 
     @property
     def busy(self) -> bool:
-        """True while publications are being worked on."""
-        return bool(self._running or self._waiting)
+        """True while publications are being worked on that are to be acknowledged."""
+        return self._taker.fate is not None and bool(self._running or self._waiting)
 
     def check_here(self) -> None:
         """
@@ -204,7 +204,8 @@ class StoreReader:
         """Wait: the link to the engine is down. What was given to this worker and has not begun comes again."""
         self._found = False
         self._pull.down()
-        self._waiting.clear()
+        if self._taker.fate is not None:  # what is only read does not: it is read on behind it
+            self._waiting.clear()
 
     def withdraw(self) -> None:
         """Ask for nothing more. What has come or is on its way is handled: to give it back would be an attempt, too."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, field
 
 from ..._handlers.durable import DurableSpec, ReplaySpec
+from ...errors import LocalProtocolError
 from .consumers import DurableConsumer, ReplayConsumer
 from .delivery import GIVEN_BACK, Fate
 from .handling import HandlerTaker
@@ -57,9 +58,17 @@ class StoreReaders:
         Raises:
             BusError: One cannot be made, or the store of dead letters.
         """
+        names = dict[str, str]()
         for spec in specs:
             if spec.durable is not None:
                 handler = spec.handler
+                name = spec.durable.name
+                if name in names:
+                    raise LocalProtocolError(
+                        f"durable={name!r} is of {names[name]} and of {handler.name}: each would be given a part of its "
+                        "publications, by chance. One function for each name"
+                    )
+                names[name] = handler.name
                 fate = await self._fate(spec.durable, handler.name)
                 taker, pattern = HandlerTaker(self._services, handler, fate), handler.subject
                 consumer = DurableConsumer(self._consumers, spec.durable, self._published(pattern), pattern)
