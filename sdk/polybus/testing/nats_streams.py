@@ -19,6 +19,7 @@ import msgspec
 from attrs import define, field, frozen
 
 from .._util.pattern_index import SubjectIndex
+from ..protocols.nats.cluster.subjects import covers
 from ..protocols.nats.operations import Operation
 
 _API: Final = "$JS.API."
@@ -417,7 +418,7 @@ class NatsStreams:
         messages, wanted = self._stream(word, 3).messages, asked.get("next_by_subj")
         if wanted:
             following = (
-                one for number, one in messages.items() if number >= asked.get("seq", 1) and _covers(wanted, one.subject)
+                one for number, one in messages.items() if number >= asked.get("seq", 1) and covers(wanted, one.subject)
             )
             message = next(following, None)
         else:
@@ -446,7 +447,7 @@ class NatsStreams:
         place = 3 if word.startswith("CONSUMER.DURABLE.") else 2
         stream, name = self._stream(word, place), word.split(".")[place + 1]
         if name not in stream.consumers:
-            made = PullConsumer(stream, name, asked["config"], self._hand, _covers)
+            made = PullConsumer(stream, name, asked["config"], self._hand, covers)
             made.begin(self._time())
             stream.consumers[name] = made
         return stream.consumers[name].members
@@ -466,16 +467,6 @@ class _Refused(Exception):
         self.code = code
         self.number = number
         self.text = text
-
-
-def _covers(pattern: str, subject: str) -> bool:
-    wanted, given = pattern.split("."), subject.split(".")
-    for place, token in enumerate(wanted):
-        if token == ">":
-            return len(given) > place
-        if place >= len(given) or token not in ("*", given[place]):
-            return False
-    return len(wanted) == len(given)
 
 
 def _overlap(one: str, other: str) -> bool:
