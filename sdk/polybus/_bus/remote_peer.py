@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+import anyio
 from attrs import define
 
 from .._rpc.asker import Asker
@@ -32,6 +33,8 @@ P = TypeVar("P")
 
 _ONLINE = "_polybus.online"
 """The request that the node answers to which a user is connected."""
+_PATIENCE = 2.0
+"""Seconds for the answer to it, or for the engine to take in whom this node has."""
 
 
 @define(eq=False, repr=False)
@@ -183,17 +186,22 @@ class User(Asker):
     async def online(self) -> bool:
         """Ask whether the user is connected, here or to another node; one round trip, and nothing is remembered.
 
+        A user who is online here is one whom all other nodes can ask, too: the engine has been told, or is not there, or does not
+        answer within 2 s.
+
         Raises:
-            Disconnected: The engine of the cluster is not there.
+            Disconnected: The user is not here, and the engine of the cluster is not there.
             DeadlineExceeded: The node that has the user does not answer within 2 s.
         """
         if self._here():
+            with anyio.move_on_after(_PATIENCE):
+                await self._parts.pubsub.announcer.known_to_cluster()
             return True
         cluster = self._links.cluster_peer
         if cluster is None:
             return False
         try:
-            return bool(await cluster.send_request(Kind.REQUEST, _ONLINE, None, 2.0, Any, None, ToUser(self.key)))
+            return bool(await cluster.send_request(Kind.REQUEST, _ONLINE, None, _PATIENCE, Any, None, ToUser(self.key)))
         except Disconnected as error:
             if error.sent or not cluster.connected:
                 raise

@@ -720,8 +720,12 @@ class BlockingUser:
     def online(self) -> bool:
         """Ask whether the user is connected, here or to another node; one round trip, and nothing is remembered.
 
+        A user who is online here is one whom all other nodes can ask, too: the engine has been told, or is not there, or does
+        not
+        answer within 2 s.
+
         Raises:
-            Disconnected: The engine of the cluster is not there.
+            Disconnected: The user is not here, and the engine of the cluster is not there.
             DeadlineExceeded: The node that has the user does not answer within 2 s.
         """
         return bool(self._run(lambda: self._user.online()))

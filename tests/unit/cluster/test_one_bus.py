@@ -280,6 +280,34 @@ async def test_a_user_is_asked_told_and_found_at_any_node(engine: NatsEngine) ->
         assert len(await one.present("build.done")) == 0
 
 
+async def test_a_user_who_is_online_here_can_be_asked_at_every_node(engine: NatsEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two, page = Bus(cluster=engine.url), Bus(cluster=engine.url, authenticate=lambda handshake: "ann"), Bus()
+    held: list[bytes] = []
+    online: list[bool] = []
+
+    @page.handle("title")
+    def title() -> str:
+        return "a page"
+
+    async def ask() -> None:
+        online.append(await two.user("ann").online())
+
+    async with cluster(two, url=engine.url), two.serve("ubre+memory://one-bus-at-once"):
+        (at_engine,) = engine.clients
+        receive = at_engine.frames_received
+        monkeypatch.setattr(at_engine, "frames_received", held.extend)
+        async with connect("ubre+memory://one-bus-at-once", bus=page), anyio.create_task_group() as group:
+            await eventually(lambda: any(frame.startswith(b"SUB") for frame in held))
+            group.start_soon(ask)
+            await eventually(lambda: any(frame.startswith(b"PING") for frame in held))
+            assert not online
+            monkeypatch.setattr(at_engine, "frames_received", receive)
+            receive(held)
+            await eventually(lambda: online == [True])
+            async with cluster(one, url=engine.url):
+                assert await one.user("ann").request("title") == "a page"
+
+
 async def test_what_a_node_passes_on_to_its_clients_is_one_pattern_for_middleware(engine: NatsEngine) -> None:
     one, two = Bus(cluster=engine.url), Bus(cluster=engine.url, authenticate=lambda handshake: "ann")
     page, seen = Bus(), set[str | int]()
