@@ -186,7 +186,7 @@ class User(Asker):
     async def online(self) -> bool:
         """Ask whether the user is connected, here or to another node; one round trip, and nothing is remembered.
 
-        A user who is online here is one whom all other nodes can ask, too: the engine has been told, or is not there, or does not
+        A user who is online here is one whom all other nodes can ask, too: the engine knows, or is not there, or does not
         answer within 2 s.
 
         Raises:

@@ -280,7 +280,7 @@ async def test_a_user_is_asked_told_and_found_at_any_node(engine: NatsEngine) ->
         assert len(await one.present("build.done")) == 0
 
 
-async def test_a_user_who_is_online_here_can_be_asked_at_every_node(engine: NatsEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_user_who_is_online_here_can_be_asked_at_all_nodes(engine: NatsEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two, page = Bus(cluster=engine.url), Bus(cluster=engine.url, authenticate=lambda handshake: "ann"), Bus()
     held: list[bytes] = []
     online: list[bool] = []
