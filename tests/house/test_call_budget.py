@@ -322,7 +322,7 @@ async def test_a_publication_costs_its_subscriber_17_calls_until_it_can_be_read(
         assert await calls_of(hear) <= 17
 
 
-async def test_a_connect_costs_310_calls_at_both_ends_together() -> None:
+async def test_a_connect_costs_311_calls_at_both_ends_together() -> None:
     async with Bus().serve("ubre+tcp://127.0.0.1:0") as listener:
 
         async def enter(calls: Calls) -> None:
@@ -332,7 +332,8 @@ async def test_a_connect_costs_310_calls_at_both_ends_together() -> None:
                 await settled()
             await connecting.__aexit__(None, None, None)
 
-        assert await calls_of(enter, 5) <= 310
+        # The last one has the allocator keep freed blocks, which halves the time of large messages.
+        assert await calls_of(enter, 5) <= 311
 
 
 async def test_a_request_over_nats_costs_96_calls_at_both_ends_together() -> None:

@@ -15,6 +15,7 @@ import anyio
 import anyio.abc
 from anyio.lowlevel import RunVar
 
+from .._util.allocator import keep_freed_blocks
 from .._util.cancel_scopes import effective_deadline
 from .._util.event_loop import Loop, Notifier, is_foreign_exception, running_loop, wrong_event_loop
 from .._util.repeated_warnings import Warnings
@@ -110,6 +111,7 @@ class Runtime:
         self.workers: Workers = (
             EagerWorkers(self.loop, self.spawn, self._context) if _IN_A_BROWSER else Workers(self.loop, self.spawn)
         )
+        keep_freed_blocks(limits.message)
         self._owner: asyncio.Task[None] | None = None
         self._detached: set[asyncio.Task[None]] = set()
         self.failure: BaseException | None = None

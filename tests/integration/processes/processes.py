@@ -87,6 +87,10 @@ class Process:
         """Bytes that are its own: what would be free if it ended."""
         return int(psutil.Process(self.pid).memory_full_info().uss)
 
+    def page_faults(self) -> int:
+        """Pages that the kernel had to make for it so far (`minflt`, proc(5))."""
+        return int(Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[7])
+
     def files(self) -> int:
         """Open file descriptors."""
         return int(psutil.Process(self.pid).num_fds())
