@@ -42,9 +42,7 @@ def _asyncio_walk(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
     return _walk_over_tasks(state_of, loop) if _asyncio_agrees(state_of) else anyio.current_effective_deadline
 
 
-def _walk_over_tasks(
-    state_of: Callable[[ref[asyncio.Task[Any]]], Any], loop: asyncio.AbstractEventLoop
-) -> Callable[[], float]:
+def _walk_over_tasks(state_of: Callable[[ref[asyncio.Task[Any]]], Any], loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
     current_task, running = asyncio.current_task, asyncio.get_running_loop
 
     def deadline() -> float:
