@@ -94,8 +94,7 @@ class InboundCalls:
         else:
             if message.headers is not None and VIA in message.headers:
                 ViaHeader.strip(message)
-            call = Call(services, self, peer, handler, message, deadline)
-            call.places = handler.places
+            call = Call(services, self, peer, handler, message, deadline, handler.places)
         calls[message.id] = call
         self._admit(call)
         if deadline < peer.due:
@@ -154,8 +153,7 @@ class InboundCalls:
             assert handler is not None
             if message.headers is not None and VIA in message.headers:
                 ViaHeader.strip(message)
-            call = Call(services, self, peer, handler, message, deadline)
-            call.places = handler.places
+            call = Call(services, self, peer, handler, message, deadline, handler.places)
         message.id = call  # unique, and never written
         self.start(call)
 
