@@ -62,6 +62,8 @@ _ELSEWHERE: Final = 2
 """Times that a request is asked again which no handler has seen."""
 _HAVE_IT: Final = 102
 """The status with which a node says that it has a request."""
+_AT_ONCE: Final = 256
+"""Requests of which it says so in one message."""
 _LONGEST_FACT: Final = 200
 """Characters that are kept of what a node says of itself."""
 _UNDELIVERED: Final = "undelivered"
@@ -344,6 +346,8 @@ class ClusterDialect:
                 self._answered(tail, headers, payload)
             elif what == "c":
                 self._controlled(tail, headers, payload)
+            elif what == "t":
+                self._several_taken(headers, payload)
             elif what == "r":
                 self._question(self._subjects.read[tail], ToNode(self.node), reply, headers, payload)
             elif what == "d":
@@ -409,8 +413,24 @@ class ClusterDialect:
             self._connection.frames.append(self._have_it(id[0]))
             self._look_at(self._connection.heard + PACE)
 
-    def _have_it(self, reply: str) -> bytes:
-        return write_publication(reply, None, f"NATS/1.0 {_HAVE_IT} {self.node}\r\n\r\n".encode(), b"")
+    def _have_it(self, reply: str, payload: bytes = b"") -> bytes:
+        return write_publication(reply, None, f"NATS/1.0 {_HAVE_IT} {self.node}\r\n\r\n".encode(), payload)
+
+    def _end_turn(self) -> None:
+        """Say which of the requests of a turn this node still has: one word to each asker."""
+        tokens: dict[str, list[str]] = {}
+        for id in self._turns.popleft():
+            asker = self._fresh.pop(id, None)
+            if asker is not None:
+                self._held[id] = asker
+                if asker:
+                    tokens.setdefault(asker, []).append(id[0].rpartition(".")[2])
+        for asker, its in tokens.items():
+            for start in range(0, len(its), _AT_ONCE):
+                payload = " ".join(its[start : start + _AT_ONCE]).encode()
+                self._connection.frames.append(self._have_it(self._subjects.of_node(asker, "t"), payload))
+        if tokens:
+            self._look_at(self._connection.heard + PACE)
 
     def _controlled(self, tail: str, headers: HeaderBlock | None, payload: bytes) -> None:
         """A cancel, item, credit or end of a node that has asked this one."""
@@ -518,6 +538,14 @@ class ClusterDialect:
         else:
             self._liveness.answered(token)
         self._greet(node)
+
+    def _several_taken(self, headers: HeaderBlock | None, payload: bytes) -> None:
+        """A node has said which requests of one turn it has. May raise `RemoteProtocolError`: it has not."""
+        tokens = payload.decode("ascii", "replace").split(" ")
+        if headers is None or headers.status != _HAVE_IT or len(tokens) > _AT_ONCE:
+            raise refuse(f"{payload[:60]!r} is no list of requests that a node has", "malformed")
+        for token in tokens:
+            self._taken(token, self._asked.get(token), headers.text)
 
     def _found(self, asked: Asked, token: str, node: str) -> None:
         asked.node, asked.frame = node, None
@@ -764,10 +792,7 @@ class ClusterDialect:
     def tick(self, now: float) -> None:
         """At the end of a turn: say which of its requests this node has. Once a second: look at what is under way."""
         if self._turns:
-            for id in self._turns.popleft():
-                asker = self._fresh.pop(id, None)
-                if asker is not None:
-                    self._hold(id, asker)
+            self._end_turn()
         if now < self._due and now < self._hello_at:
             return
         if now >= self._due:
@@ -836,7 +861,7 @@ class ClusterDialect:
 
 
 _QUESTIONS: Final = (ClusterDialect._asked_of_handlers, ClusterDialect._asked_of_user)
-_NOT_ANSWERED: Final = frozenset(("a", "c", "h", "p"))
+_NOT_ANSWERED: Final = frozenset(("a", "c", "h", "p", "t"))
 """The first token of what a node is told, and has no answer even where it is not understood."""
 _NO_SOURCE: Final = ToAll()
 _NOBODY: Final = NatsSubscription(0, "", None)
