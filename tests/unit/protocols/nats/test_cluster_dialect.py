@@ -165,7 +165,7 @@ def test_each_asker_is_told_once_which_of_its_requests_of_a_turn_are_here() -> N
     asked = [("other1", "t1"), ("other2", "t2"), ("other1", "t3"), ("other1", "t4")]
     for asker, token in asked:
         session.receive(msg("shop.r.user.get", "3", b"7", f"shop.n.{asker}.a.{token}"), 2.0)
-    _, _, _, third, _ = session.events()
+    third: Any = session.events()[3]
     sent(session, Message(Kind.RESPONSE, "", third.id, b"8", JSON))
     session.tick(2.0)
     head = f"NATS/1.0 102 {node}\r\n\r\n".encode()
