@@ -68,7 +68,7 @@ class ToStore:
     """A publication that the engine answers when it has stored it.
 
     Attributes:
-        id: Of the publication: one that comes again under the same id is stored once.
+        id: Of the publication: one that comes again under the same id is stored once. Empty for none.
         at: Its subject on the wire, where that is not the one of a publication.
         only: The one durable handler that it is for, where that is not all.
         again: It was sent before, and whoever listens may have heard it.

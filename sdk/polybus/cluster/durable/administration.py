@@ -17,7 +17,7 @@ from ...message import Kind, Message
 from ...protocols.nats.cluster.subjects import escape_subject, publication_pattern, unescape_subject
 from ...protocols.nats.headers import MESSAGE_ID, HeaderBlock, HeaderReader
 from ..backbone import Backbone
-from .dead_letters import ID
+from .dead_letters import ID, WHOLE
 from .dead_letters import NAME as DEAD
 from .jetstream import NOT_FOUND, JetStream, JetStreamError, config_of, count_of, is_stream_name
 from .publishing import StoredPublishing
@@ -43,6 +43,7 @@ _FACTS: Final = (
     "polybus-left-out",
     "nats-msg-id",
     ID.lower(),
+    WHOLE.lower(),
 )
 
 
@@ -89,6 +90,7 @@ class DeadLetter:
         body: As it was.
         octets: The body is bytes, whatever it looks like.
         left_out: ``headers``, ``body`` or both, where there was no room for them beside its story.
+        whole: The number in the store of dead letters under which the publication is as it was; 0 where it is not there.
         fault: Why it cannot be read; empty where it can.
     """
 
@@ -104,6 +106,7 @@ class DeadLetter:
     body: bytes
     octets: bool
     left_out: str = ""
+    whole: int = 0
     id: str = ""
     fault: str = ""
 
@@ -253,6 +256,8 @@ class Administration:
             raise LocalProtocolError(f"dead letters: the NATS server says: {error.text}") from None
         message = answer.get("message")
         message = message if isinstance(message, dict) else {}
+        if self._is_whole(message):
+            return None
         try:
             return self._read(message)
         except (BusError, ValueError, KeyError, TypeError) as error:  # any program may have written it
@@ -261,6 +266,11 @@ class Administration:
             fault = f"it is no dead letter of polybus, or cannot be read: {error}"
             number, at = count_of(message, "seq"), str(message.get("time", ""))
             return DeadLetter(number, at, durable, subject, 0, fault, "", "", {}, b"", octets=True, fault=fault)
+
+    def _is_whole(self, message: dict[str, Any]) -> bool:
+        """Tell whether this is a publication as it was, which a letter leads to, and no letter."""
+        head, _, rest = str(message.get("subject", "")).rpartition(".")
+        return head == f"{self._cluster}.dead" and bool(rest)
 
     def _read(self, message: dict[str, Any]) -> DeadLetter:
         block = _block_of(message)
@@ -280,6 +290,7 @@ class Administration:
             body=base64.b64decode(message.get("data") or ""),
             octets=block.octets,
             left_out=facts.get("polybus-left-out", ""),
+            whole=int(facts.get(WHOLE.lower(), "0")),
             id=facts.get(ID.lower(), ""),
         )
 
@@ -313,27 +324,41 @@ class Administration:
         return evolve(letter, headers=fields, body=body, octets=block.octets, left_out="")
 
     async def _original(self, letter: DeadLetter) -> dict[str, Any] | None:
-        """Find the publication of a letter where it was stored; None where it is gone, or another one has its number."""
+        """Find the publication of a letter, as it was; None where it is gone, or another one has its number."""
+        if letter.whole:
+            message = await self._message_at(stream_name(self._cluster, DEAD), letter.whole)
+            return message if self._is_whole(message) else None
         stream, _, number = letter.origin.partition(" ")
         if not is_stream_name(stream) or not (number.isascii() and number.isdigit()):
             return None
-        try:
-            message = (await self._jetstream.ask(f"STREAM.MSG.GET.{stream}", {"seq": int(number)})).get("message")
-        except JetStreamError:
-            return None
-        if not isinstance(message, dict) or message.get("subject") != f"{self._cluster}.p.{escape_subject(letter.subject)}":
+        message = await self._message_at(stream, int(number))
+        if message.get("subject") != f"{self._cluster}.p.{escape_subject(letter.subject)}":
             return None
         facts = {name.lower(): value for name, value in (_block_of(message).fields or {}).items()}
         id = facts.get(ID.lower()) or facts.get(MESSAGE_ID.lower())
         return message if not id or not letter.id or id == letter.id else None
 
+    async def _message_at(self, stream: str, number: int) -> dict[str, Any]:
+        """Find what a stream has under a number; empty where that is nothing."""
+        with suppress(JetStreamError):
+            message = (await self._jetstream.ask(f"STREAM.MSG.GET.{stream}", {"seq": number})).get("message")
+            return message if isinstance(message, dict) else {}
+        return {}
+
     async def _remove_original(self, letter: DeadLetter) -> None:
-        """Remove a publication that rests in a store of work, since its letter has not all of it."""
+        """Remove what is kept because a letter has not all of it: beside the letter, or where it rests in a store of work."""
+        if letter.whole:
+            if await self._original(letter) is not None:
+                await self._remove_message(stream_name(self._cluster, DEAD), letter.whole)
+            return
         stream, _, number = letter.origin.partition(" ")
         if await self._original(letter) is None or await Stores(self._jetstream).retention(stream) != "workqueue":
             return
+        await self._remove_message(stream, int(number))
+
+    async def _remove_message(self, stream: str, number: int) -> None:
         with suppress(JetStreamError):  # it is gone
-            await self._jetstream.ask(f"STREAM.MSG.DELETE.{stream}", {"seq": int(number)})
+            await self._jetstream.ask(f"STREAM.MSG.DELETE.{stream}", {"seq": number})
 
     async def drop(self, letter: DeadLetter) -> None:
         """Remove a dead letter, and what rests in a store of work because of it; one that is gone is gone.

@@ -619,7 +619,8 @@ class ClusterDialect:
         if isinstance(to, ToEngine):
             own = []  # it reads what it is written as
         else:
-            own.append((MESSAGE_ID, to.id))
+            if to.id:
+                own.append((MESSAGE_ID, to.id))
             if to.only:
                 own.append((ONLY, to.only))
             if to.again:
