@@ -72,12 +72,14 @@ class ToStore:
         at: Its subject on the wire, where that is not the one of a publication.
         only: The one durable handler that it is for, where that is not all.
         again: It was sent before, and whoever listens may have heard it.
+        block: Headers as they stand on the wire, in place of all that would be written; empty for none.
     """
 
     id: str
     at: str = ""
     only: str = ""
     again: bool = False
+    block: bytes = b""
 
 
 @frozen
@@ -96,6 +98,7 @@ class ToReader:
         left: Publications that were asked for and do not come any more, where a word says so.
         only: The one durable handler that it is for; None where it is for all.
         fault: Why a publication cannot be read; empty where it can.
+        block: Headers that cannot be read, as they stand on the wire; empty where they can, and where nothing has come of it.
     """
 
     reader: int
@@ -109,6 +112,7 @@ class ToReader:
     left: int | None = None
     only: str | None = None
     fault: str = ""
+    block: bytes = b""
 
 
 @frozen

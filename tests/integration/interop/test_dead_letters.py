@@ -194,3 +194,38 @@ async def test_what_has_no_room_in_its_letter_is_kept_whole_beside_it_and_the_ot
         with anyio.fail_after(20):  # a store of work is empty when it is dealt with
             while (await administration.store("work")).publications != (0 if work else 3):
                 await anyio.lowlevel.checkpoint()
+
+
+async def test_what_a_worker_has_no_room_for_stays_in_its_store_until_it_is_tried_again(
+    engine: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = f"room{next(_names)}"
+    bus = Bus(cluster=Cluster(engine.url, name=name, stores=[Store("work", "work.>", work=True)]))
+    small = Bus(cluster=Cluster(engine.url, name=name), limits=Limits(message=64 << 10))
+    large = Bus(cluster=Cluster(engine.url, name=name))
+    handled: list[tuple[int, Any]] = []
+
+    async def bill(text: str, ctx: Context) -> None:
+        handled.append((len(text), ctx.message.id))
+
+    for worker in (small, large):
+        worker.on("work.*", durable="billing")(bill)
+    async with bus:
+        administration = Administration.of(bus)
+        async with small:
+            await bus.publish("work.hard", "x" * 100_000, id="order-1")
+            await bus.publish("work.hard", "x", id="order-2")
+            with anyio.fail_after(20):
+                while not (found := [letter async for letter in administration.letters()]) or not handled:
+                    await anyio.lowlevel.checkpoint()
+        assert handled == [(1, "order-2")]
+        [letter] = found
+        assert (letter.body, letter.left_out, letter.whole) == (b"", "headers, body", 0)
+        assert (await administration.store("work")).publications == 1
+        assert "it rests where it is stored until that is retried or dropped" in caplog.text
+        async with large:
+            await administration.retry(letter)
+            with anyio.fail_after(20):
+                while (await administration.store("work")).publications:
+                    await anyio.lowlevel.checkpoint()
+    assert handled == [(1, "order-2"), (100_000, "order-1")]

@@ -9,6 +9,7 @@ from tests.integration.interop.nats_servers import VERSIONS, NatsServer, nats_se
 from tests.unit.cluster.test_administration import (
     test_dead_letters_are_listed_tried_again_and_dropped,
     test_stores_are_listed_shown_made_and_removed,
+    test_what_a_worker_cannot_read_dies_with_its_body_and_is_kept_whole,
 )
 from tests.unit.cluster.test_durable import (
     name,
@@ -65,6 +66,7 @@ __all__ = [
     "test_ordered_is_one_at_a_time_in_the_whole_cluster",
     "test_stores_are_listed_shown_made_and_removed",
     "test_two_stores_do_not_keep_the_same",
+    "test_what_a_worker_cannot_read_dies_with_its_body_and_is_kept_whole",
     "test_what_a_worker_is_at_when_it_is_closed_comes_to_others_at_once",
     "test_what_is_published_to_a_store_is_stored_and_heard_once_by_everybody",
     "test_what_is_published_twice_under_an_id_is_stored_once",

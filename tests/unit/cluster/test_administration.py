@@ -8,7 +8,7 @@ import anyio.lowlevel
 import pytest
 from attrs import evolve
 
-from polybus import Bus, LocalProtocolError, Retry, Store, connect
+from polybus import Bus, Context, Limits, LocalProtocolError, Retry, Store, connect
 from polybus.cluster.durable.administration import Administration, DeadLetter
 from polybus.testing import NatsEngine
 
@@ -173,3 +173,35 @@ async def test_a_publication_that_is_gone_from_its_place_cannot_be_tried_again(e
         await bus.publish("work.other", 1)
         with pytest.raises(LocalProtocolError, match=f"is not at '{name}-work 1' any more"):
             await Administration.of(bus).retry(evolve(letter, origin=f"{name}-work 1"))
+
+
+async def test_what_a_worker_cannot_read_dies_with_its_body_and_is_kept_whole(engine: Any, name: str) -> None:  # noqa: F811
+    bus = node(engine, Store("work", "work.>", work=True), name=name, limits=Limits(headers=64 << 10))
+    small, large = node(engine, name=name), node(engine, name=name, limits=Limits(headers=64 << 10))
+    handled: list[tuple[int, Any, Any]] = []
+
+    async def bill(number: int, ctx: Context) -> None:
+        handled.append((number, ctx.message.id, (ctx.message.headers or {}).get("x")))
+
+    for worker in (small, large):
+        worker.on("work.*", durable="billing")(bill)
+    long = "7" * 20_000
+    async with bus:
+        administration = Administration.of(bus)
+        async with small:
+            await bus.publish("work.hard", 1, headers={"x": long, "y": "8"}, id="order-1")
+            with anyio.fail_after(20):
+                while not (found := await letters(administration)):
+                    await anyio.lowlevel.checkpoint()
+            await all_done(bus, f"{name}-work", "billing")
+        [letter] = found
+        assert (letter.body, letter.headers, letter.left_out, letter.id) == (b"1", {"y": "8"}, "headers", "order-1")
+        assert "cannot be read" in letter.death
+        assert (await administration.store("work")).publications == 0
+        async with large:
+            await administration.retry(letter)
+            with anyio.fail_after(20):
+                while not handled:
+                    await anyio.lowlevel.checkpoint()
+        assert (await administration.store("dead")).publications == 0
+    assert handled == [(1, "order-1", long)]

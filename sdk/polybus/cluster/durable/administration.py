@@ -52,6 +52,12 @@ def _block_of(message: dict[str, Any]) -> HeaderBlock:
     return HeaderReader(_LARGEST_HEADERS).read(base64.b64decode(message.get("hdrs") or "") or _NO_HEADERS)
 
 
+def _id_of(block: HeaderBlock) -> str:
+    """Find the id of a publication in its headers; empty where it has none."""
+    facts = {name.lower(): value for name, value in (block.fields or {}).items()}
+    return facts.get(ID.lower()) or facts.get(MESSAGE_ID.lower()) or ""
+
+
 @frozen
 class StoreState:
     """A store as it is.
@@ -307,7 +313,7 @@ class Administration:
             raise LocalProtocolError(f"dead letter {letter.number}: {letter.fault}")
         whole = await self._completed(letter) if letter.left_out else letter
         format = OCTETS if whole.octets else JSON
-        headers = {**whole.headers, **({ID: letter.id} if letter.id else {})}
+        headers = {**whole.headers, **({ID: whole.id} if whole.id else {})}
         message = Message(Kind.PUBLISH, letter.subject, None, whole.body or None, format, headers or None)
         id = f"dead.{letter.durable}.{letter.number}.{letter.at}"
         await self._publishing.store(message, id, self._time() + _PATIENCE, only=letter.durable)
@@ -321,7 +327,8 @@ class Administration:
         block = _block_of(message)
         fields = {name: value for name, value in (block.fields or {}).items() if name.lower() not in _FACTS}
         body = base64.b64decode(message.get("data") or "")
-        return evolve(letter, headers=fields, body=body, octets=block.octets, left_out="")
+        id = letter.id or _id_of(block)
+        return evolve(letter, headers=fields, body=body, octets=block.octets, left_out="", id=id)
 
     async def _original(self, letter: DeadLetter) -> dict[str, Any] | None:
         """Find the publication of a letter, as it was; None where it is gone, or another one has its number."""
@@ -334,8 +341,7 @@ class Administration:
         message = await self._message_at(stream, int(number))
         if message.get("subject") != f"{self._cluster}.p.{escape_subject(letter.subject)}":
             return None
-        facts = {name.lower(): value for name, value in (_block_of(message).fields or {}).items()}
-        id = facts.get(ID.lower()) or facts.get(MESSAGE_ID.lower())
+        id = _id_of(_block_of(message))
         return message if not id or not letter.id or id == letter.id else None
 
     async def _message_at(self, stream: str, number: int) -> dict[str, Any]:

@@ -47,7 +47,8 @@ class Death:
         stream: Where it was stored.
         number: Its number there.
         id: The id that its handlers saw.
-        readable: False where neither its headers nor its body could be read.
+        readable: False where its headers could not be read, or nothing has come of it.
+        block: Such headers, as they came; empty where nothing has.
     """
 
     attempts: int
@@ -57,6 +58,12 @@ class Death:
     number: int
     id: str = ""
     readable: bool = True
+    block: bytes = b""
+
+    @property
+    def all_came(self) -> bool:
+        """True where all of the publication has come, whether it could be read or not."""
+        return self.readable or bool(self.block)
 
 
 @define(eq=False)
@@ -110,20 +117,22 @@ class DeadLetters:
         if death.readable and await self._fits(_whole(message, facts), id, deadline, at) is not None:
             return True
         # Without an id, which it may have no room for: one that is stored twice is of no more use, and of no harm.
-        kept = await self._fits(message, "", deadline, f"{self._cluster}.dead.{durable}") if death.readable else None
+        beside, kept = f"{self._cluster}.dead.{durable}", None
+        if death.all_came:
+            kept = await self._fits(message, "", deadline, beside, death.block)
         if kept is not None:
             facts[WHOLE] = str(kept["seq"])
-        *larger, smallest = _parts(message, facts, readable=death.readable)
+        *larger, smallest = _parts(message, facts, death)
         for letter in larger:
             if await self._fits(letter, id, deadline, at) is not None:
                 return kept is not None
         await self._publishing.store(smallest, id, deadline, at)
         return kept is not None
 
-    async def _fits(self, message: Message, id: str, deadline: float, at: str) -> dict[str, Any] | None:
+    async def _fits(self, message: Message, id: str, deadline: float, at: str, block: bytes = b"") -> dict[str, Any] | None:
         """Store a message, and give what the engine says; None where it is over the limits."""
         with suppress(LocalProtocolError, TooLarge):
-            return await self._publishing.store(message, id, deadline, at)
+            return await self._publishing.store(message, id, deadline, at, block=block)
         return None
 
     async def keeps_original(self, stream: str) -> bool:
@@ -140,16 +149,19 @@ def _whole(message: Message, facts: dict[str, str]) -> Message:
     return message.with_headers({**_headers(message), **facts})
 
 
-def _parts(message: Message, facts: dict[str, str], *, readable: bool) -> list[Message]:
+def _parts(message: Message, facts: dict[str, str], death: Death) -> list[Message]:
     """Make letters that leave something out, each more than the one before."""
-    if not readable:
-        return [Message(message.kind, message.subject, headers={**facts, _LEFT_OUT: "headers, body"})]
-    if not _headers(message):
-        return [Message(message.kind, message.subject, headers={**facts, _LEFT_OUT: "body"})]
-    return [
-        message.with_headers({**facts, _LEFT_OUT: "headers"}),
-        Message(message.kind, message.subject, headers={**facts, _LEFT_OUT: "headers, body"}),
-    ]
+    headers, smallest = _headers(message), "headers, body"
+    without_headers = message.with_headers({**facts, _LEFT_OUT: "headers"})
+    if not death.all_came:
+        larger = []
+    elif not death.readable:
+        larger = [message.with_headers({**headers, **facts, _LEFT_OUT: "headers"}), without_headers]
+    elif headers:
+        larger = [without_headers]
+    else:
+        larger, smallest = [], "body"
+    return [*larger, Message(message.kind, message.subject, headers={**facts, _LEFT_OUT: smallest})]
 
 
 def _headers(message: Message) -> dict[str, str]:

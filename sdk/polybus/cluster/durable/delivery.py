@@ -6,7 +6,7 @@ import json
 import logging
 from typing import TYPE_CHECKING, Final
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from ..._util.log_fields import log_fields
 from ..._validation import check_given, seconds
@@ -68,8 +68,10 @@ class Fate:
     async def bury(self, delivery: Delivery, attempts: int, reason: str, error_id: str = "") -> None:
         """Keep a dead letter, and have its publication come no more; where that cannot be, have it come again."""
         message, services, durable = delivery.message, self._services, self.spec.name
-        id, readable = str(message.id or ""), not delivery.to.fault
-        death = Death(attempts, reason, error_id, delivery.stream, delivery.to.number, id, readable)
+        to = delivery.to
+        death = Death(attempts, reason, error_id, delivery.stream, to.number, "", not to.fault, to.block)
+        if death.all_came:  # or its id is not known
+            death = evolve(death, id=str(message.id or ""))
         text = "%.200r of the durable handler %s is a dead letter after %d attempts: %.400s"
         fields = log_fields(message=message, handler=self.name)
         try:

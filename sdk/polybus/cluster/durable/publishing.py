@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
-from attrs import define, field
+from attrs import define, evolve, field
 
 from ..._util.pattern_index import SubjectIndex
 from ..._util.sources import sources
@@ -89,7 +89,9 @@ class StoredPublishing:
                 return at.removeprefix(f"{self._cluster}.p.")
         return None
 
-    async def store(self, message: Message, id: str, deadline: float, at: str = "", only: str = "") -> dict[str, Any]:
+    async def store(
+        self, message: Message, id: str, deadline: float, at: str = "", only: str = "", block: bytes = b""
+    ) -> dict[str, Any]:
         """Return when the engine has stored a publication; sent again under its id as long as it does not say so.
 
         Gives what the engine says: the stream, the number there, and whether it had it already.
@@ -100,6 +102,7 @@ class StoredPublishing:
             deadline: Time until which it is tried.
             at: Its subject on the wire, where that is another one than of a publication.
             only: The one durable handler that it is for, where that is not all.
+            block: Its headers on the wire, where they are not to be written anew.
 
         Raises:
             QueueFull: The store is full, or waits for room to this engine.
@@ -108,6 +111,7 @@ class StoredPublishing:
             Disconnected, EncodeError, TooLarge, Forbidden: As a request.
         """
         runtime, subject = self._services.running, message.subject
+        to = ToStore(id, at, only, block=block)
         began, may_be_stored = runtime.time(), False
         last: BusError | None = None
         while (left := deadline - runtime.time()) > 0:
@@ -115,7 +119,7 @@ class StoredPublishing:
             if peer is None:
                 break
             try:
-                return read_answer(await peer.pass_on(_question(message, ToStore(id, at, only, may_be_stored)), left))
+                return read_answer(await peer.pass_on(_question(message, evolve(to, again=may_be_stored)), left))
             except JetStreamError as error:
                 last = _refused(subject, error)
                 if not error.passes:

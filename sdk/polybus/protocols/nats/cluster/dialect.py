@@ -42,8 +42,20 @@ from ..checks import refuse
 from ..codec import failure
 from ..connection import NatsConnection
 from ..failures import NO_RESPONDERS, ServerError, error_message, is_failure
-from ..headers import AGAIN, KIND, MESSAGE_ID, ONLY, TTL, USER, HeaderBlock, without_those_of_engine, write_block
-from ..operations import write_named, write_publication
+from ..headers import (
+    AGAIN,
+    KIND,
+    MESSAGE_ID,
+    ONLY,
+    TTL,
+    USER,
+    HeaderBlock,
+    raw_without_those_of_engine,
+    read_what_can_be,
+    without_those_of_engine,
+    write_block,
+)
+from ..operations import cut_delivery, write_named, write_publication
 from ..subscriptions import INBOX_SID, NatsSubscription
 from ..tokens import Tokens
 from .liveness import PACE, Liveness
@@ -216,8 +228,6 @@ class ClusterDialect:
         try:
             subscription.tag(self, subscription, subject, reply, headers, payload)
         except RemoteProtocolError as error:
-            if subscription.tag is ClusterDialect._stored and self._unreadable(subscription, subject, reply, error):
-                return
             self._connection.events.append(Refused(error))
             if reply is not None and subscription.tag in _QUESTIONS:
                 self._connection.answer_malformed(error, reply)
@@ -266,21 +276,24 @@ class ClusterDialect:
             told = ToReader(subscription.name, status=headers.status, text=headers.text, left=pending)
             self._connection.events.append(Message(Kind.CONTROL, peer=told))
             return
-        to = _given(subscription, reply, only=None if headers is None else headers.only)
+        to = _given(subscription, reply, None if headers is None else headers.only)
         message = self._message(_PUBLISH, self._subjects.named[subject], None, headers, payload, None, to)
         self._connection.events.append(message)
 
-    def _unreadable(self, subscription: NatsSubscription, subject: str, reply: str | None, error: RemoteProtocolError) -> bool:
+    def _unreadable(self, subscription: NatsSubscription, subject: str, error: RemoteProtocolError, frame: bytes) -> bool:
         """Give a reader what cannot be read: it would come again for ever. False where nobody knows what it was.
 
         It is no fault of the engine's, and does not count as one: what is stored does not go away by itself.
         """
+        block, payload = cut_delivery(frame)
+        headers = read_what_can_be(block, self._connection.limits.headers)
         try:
-            to = _given(subscription, reply, fault=error.text)
+            to = _given(subscription, error.answer_id, headers.only)
             named = self._subjects.named[subject]
         except RemoteProtocolError:
             return False
-        self._connection.events.append(Message(_PUBLISH, named, peer=to))
+        to = evolve(to, fault=error.text, block=raw_without_those_of_engine(block))
+        self._connection.events.append(self._message(_PUBLISH, named, None, headers, payload, None, to))
         return True
 
     def _asked_of_handlers(
@@ -525,13 +538,13 @@ class ClusterDialect:
         for kind, block, payload in controls or ():
             self._write_control(node, token, kind, block, payload)
 
-    def malformed(self, error: RemoteProtocolError, subject: str, sid: str) -> None:
+    def malformed(self, error: RemoteProtocolError, subject: str, sid: str, frame: bytes) -> None:
         """Note which request a malformed answer belongs to, and answer a malformed question."""
         if sid == INBOX_SID and subject.startswith(self._subjects.answers):
             error.reply_id = subject.removeprefix(self._subjects.answers)
         subscription = self._connection.subscriptions.by_sid.get(sid)
         if subscription is not None and subscription.tag is ClusterDialect._stored:
-            if self._unreadable(subscription, subject, error.answer_id, error):
+            if self._unreadable(subscription, subject, error, frame):
                 return
         self._connection.events.append(Refused(error))
         if subscription is not None and error.answer_id is not None and subscription.queue is not None:
@@ -618,6 +631,8 @@ class ClusterDialect:
         """PUB or HPUB for what the engine itself answers: no deadline, which would be stored with a publication."""
         if isinstance(to, ToEngine):
             own = []  # it reads what it is written as
+        elif to.block:
+            return write_named(names, to.block, payload)
         else:
             if to.id:
                 own.append((MESSAGE_ID, to.id))
@@ -856,10 +871,10 @@ def _fact(value: Any) -> str | None:
     return value[:_LONGEST_FACT] if isinstance(value, str) else None
 
 
-def _given(subscription: NatsSubscription, reply: str | None, *, only: str | None = None, fault: str = "") -> ToReader:
+def _given(subscription: NatsSubscription, reply: str | None, only: str | None) -> ToReader:
     """Make the address of a stored publication. May raise `RemoteProtocolError`: nobody has given it."""
     ack = read_ack(reply)
-    return ToReader(subscription.name, ack.subject, ack.attempt, ack.number, ack.consumer, ack.place, only=only, fault=fault)
+    return ToReader(subscription.name, ack.subject, ack.attempt, ack.number, ack.consumer, ack.place, only=only)
 
 
 def _is_number(text: str) -> bool:
