@@ -18,7 +18,7 @@ import anyio
 import msgspec
 from attrs import define, field, frozen
 
-from .._util.pattern_index import SubjectIndex
+from .._util.pattern_index import SubjectIndex, tokens_overlap
 from ..protocols.nats.cluster.subjects import covers
 from ..protocols.nats.operations import Operation
 
@@ -470,13 +470,7 @@ class _Refused(Exception):
 
 
 def _overlap(one: str, other: str) -> bool:
-    left, right = one.split("."), other.split(".")
-    for a, b in zip(left, right, strict=False):
-        if ">" in (a, b):
-            return True
-        if a != b and "*" not in (a, b):
-            return False
-    return len(left) == len(right)
+    return tokens_overlap(one.split("."), other.split("."))
 
 
 _ACTS: Final[dict[str, Callable[[NatsStreams, str, Any], dict[str, Any]]]] = {

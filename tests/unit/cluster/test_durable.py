@@ -172,7 +172,7 @@ async def test_a_store_that_is_there_and_differs_is_named_with_the_argument(
 
 async def test_two_stores_do_not_keep_the_same(engine: Any, name: str) -> None:
     with pytest.raises(LocalProtocolError, match=r"cannot be made: the NATS server says: subjects overlap"):
-        async with node(engine, WORK, Store("more", "work.begun"), name=name):
+        async with node(engine, WORK, name=name), node(engine, Store("more", "work.begun"), name=name):
             pass
 
 

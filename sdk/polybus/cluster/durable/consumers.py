@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attrs import define, field
 
+from ..._handlers.durable import MOST
 from ..._util.sources import sources
 from ..._validation import shown
 from ...errors import BusError, LocalProtocolError
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
 _NOT_FOUND: Final = 10014
-_MOST: Final = 20_000
-"""Publications that all workers of a durable handler may be given at once."""
 _IDLE: Final = 60.0
 """Seconds for which the engine keeps a consumer that nobody asks and that only reads."""
 
@@ -92,7 +91,7 @@ class Consumers:
             "ack_policy": "none",
             "filter_subject": subject,
             "inactive_threshold": round(_IDLE * NANOSECONDS),
-            "max_waiting": _MOST,
+            "max_waiting": MOST,
             "mem_storage": True,
             "num_replicas": 1,
             **beginning_of(start),
@@ -248,9 +247,9 @@ def _members(spec: DurableSpec, subject: str) -> dict[str, Any]:
         "ack_policy": "explicit",
         "ack_wait": round(spec.ack_wait * NANOSECONDS),
         "filter_subject": subject,
-        "max_ack_pending": 1 if spec.ordered else _MOST,
+        "max_ack_pending": 1 if spec.ordered else MOST,
         "max_deliver": -1,
-        "max_waiting": _MOST,
+        "max_waiting": MOST,
     }
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import define, evolve, field
 
+from ..._handlers.durable import check_pause
 from ..._util.log_fields import log_fields
 from ..._validation import check_given, seconds
 from ...errors import BusError, Code, LocalProtocolError
@@ -159,6 +160,7 @@ class Delivery:
             LocalProtocolError, TypeError, ValueError: As `Message.retry`.
         """
         pause = None if delay is None else seconds(delay, "delay")
+        check_pause(pause or 0.0, "delay")
         fate = self._decide("is to come again")
         if fate.is_last(self):
             self._bury(fate, "another attempt was asked for after the last one")
