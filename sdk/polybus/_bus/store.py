@@ -112,7 +112,9 @@ class Store:
         dedup: float | timedelta = 120.0,
         work: bool = False,
     ) -> None:
-        _check_name(name)
+        check_store_name(name)
+        if name == _DEAD:
+            raise ValueError(f"Store({name!r}): that name is kept for dead letters; take another")
         if not subjects:
             raise ValueError(f"Store({name!r}): a pattern of what is stored, for example Store({name!r}, '{name}.>')")
         for subject in subjects:
@@ -139,10 +141,9 @@ def _tokens(subject: str | int) -> list[str]:
     return ["%u", *subject.split("/")] if "/" in subject else str(wire_pattern(subject)).split(".")
 
 
-def _check_name(name: object) -> None:
+def check_store_name(name: object) -> None:
+    """Raise TypeError or ValueError for what cannot be the name of a store."""
     if not isinstance(name, str):
         raise TypeError(f"Store({shown(name)}): a name, for example Store('orders', 'orders.>'), not {type(name).__name__}")
     if not _NAME.fullmatch(name):
         raise ValueError(f"Store({name!r:.60}): 1 to 100 letters, digits, '-' and '_'")
-    if name == _DEAD:
-        raise ValueError(f"Store({name!r}): that name is kept for dead letters; take another")

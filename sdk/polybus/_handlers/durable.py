@@ -89,10 +89,7 @@ def durable_spec(
             if value is not None:
                 raise ValueError(f"{name}={shown(value)} goes with durable= alone: say durable='billing', too")
         return None
-    if not isinstance(durable, str):
-        raise TypeError(f"durable={shown(durable)}: a name, for example durable='billing', not {type(durable).__name__}")
-    if not _NAME.fullmatch(durable):
-        raise ValueError(f"durable={durable!r:.60}: 1 to 100 letters, digits, '-' and '_'")
+    check_durable_name(durable)
     if group is not None:
         raise ValueError(f"durable={durable!r} and group={group!r}: workers of one durable= share its work; leave out group=")
     check_type(retry, Retry, "retry", "retry=Retry(attempts=5, backoff=(1, 5, 30))")
@@ -106,6 +103,14 @@ def durable_spec(
     if ordered and concurrency > 1:
         raise ValueError(f"ordered=True is one at a time: not with concurrency={concurrency}")
     return DurableSpec(durable, RETRY if retry is None else _retry(retry, durable), wait, _start(start), ordered)
+
+
+def check_durable_name(durable: object) -> None:
+    """Raise TypeError or ValueError for what cannot be the name of a durable handler."""
+    if not isinstance(durable, str):
+        raise TypeError(f"durable={shown(durable)}: a name, for example durable='billing', not {type(durable).__name__}")
+    if not _NAME.fullmatch(durable):
+        raise ValueError(f"durable={durable!r:.60}: 1 to 100 letters, digits, '-' and '_'")
 
 
 def check_no_effect(durable: DurableSpec | None, queue: int, when_full: str) -> None:

@@ -1,6 +1,7 @@
 """Stores and dead letters as those see them who keep a cluster, over the engine in memory and over real servers."""
 
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import Any
 
 import anyio
@@ -163,6 +164,30 @@ async def test_what_is_no_dead_letter_is_listed_and_dropped_like_one(engine: Any
         for letter in faults:
             await administration.drop(letter)
         assert [letter.body for letter in await letters(administration) if letter.attempts] == [b"7"]
+
+
+async def test_letters_that_come_while_they_are_listed_are_for_the_next_time(engine: Any, name: str) -> None:  # noqa: F811
+    bus = node(engine, WORK, name=name)
+
+    @bus.on("work.hard", durable="billing", retry=Retry(attempts=1))
+    async def bill(number: int) -> None:
+        raise ValueError("still no bank")
+
+    async with bus:
+        administration = Administration.of(bus)
+        for number in range(2):
+            await bus.publish("work.hard", number)
+        with anyio.fail_after(20):
+            while len(await letters(administration)) < 2:
+                await anyio.lowlevel.checkpoint()
+            tried = []
+            async with aclosing(administration.letters()) as found:
+                async for letter in found:
+                    tried.append(letter.number)
+                    await administration.retry(letter)
+                    while (await state(bus, f"{name}-dead"))["last_seq"] < 2 + len(tried):  # it dies again
+                        await anyio.lowlevel.checkpoint()
+        assert tried == [1, 2]
 
 
 async def test_a_publication_that_is_gone_from_its_place_cannot_be_tried_again(engine: Any, name: str) -> None:  # noqa: F811

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -226,20 +226,29 @@ class Administration:
 
     # -- dead letters --------------------------------------------------------------------------------------------------------
 
-    async def letters(self, durable: str = "") -> AsyncIterator[DeadLetter]:
-        """Find the dead letters, of one durable handler or of all, the oldest first.
+    async def letters(self, durable: str = "") -> AsyncGenerator[DeadLetter]:
+        """Find the dead letters that there are now, of one durable handler or of all, the oldest first.
 
         Raises:
             BusError: As `JetStream.ask`.
         """
-        number = 1
-        while True:
+        number, last = 1, await self._last_letter()
+        while number <= last:
             wanted = {"seq": number, "next_by_subj": f"{self._cluster}.dead.{durable or '*'}.>"}
             letter = await self._letter(wanted)
-            if letter is None:
+            if letter is None or letter.number > last:
                 return
             yield letter
             number = letter.number + 1
+
+    async def _last_letter(self) -> int:
+        try:
+            info = await self._jetstream.ask(f"STREAM.INFO.{stream_name(self._cluster, DEAD)}")
+        except JetStreamError as error:
+            if error.number == NOT_FOUND:
+                return 0
+            raise LocalProtocolError(f"dead letters: the NATS server says: {error.text}") from None
+        return count_of(info.get("state"), "last_seq")
 
     async def letter(self, number: int) -> DeadLetter:
         """Find one dead letter.
