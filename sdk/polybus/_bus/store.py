@@ -87,7 +87,8 @@ class Store:
         replicas: Servers that keep each publication, at most 5: an odd number, as many as may fail twice and one.
         dedup: Seconds, or a `timedelta`, in which a publication that comes again under the same id is stored once; no longer
             than `max_age`.
-        work: Remove what a durable handler has dealt with: the store is a queue of work.
+        work: Remove what a durable handler has dealt with: the store is a queue of work. Each publication is then for one
+            durable handler: several have no subject in common, and begin with all that is stored.
 
     Raises:
         TypeError, ValueError: An argument is not what it should be.

@@ -190,8 +190,32 @@ async def test_letters_that_come_while_they_are_listed_are_for_the_next_time(eng
         assert tried == [1, 2]
 
 
+async def test_a_letter_is_not_stored_again_for_a_handler_that_is_gone(engine: Any, name: str) -> None:  # noqa: F811
+    bus = node(engine, WORK, name=name)
+
+    @bus.on("work.hard", durable="billing", retry=Retry(attempts=1))
+    async def bill(number: int) -> None:
+        raise ValueError("no bank")
+
+    async with bus:
+        administration = Administration.of(bus)
+        await bus.publish("work.hard", 1)
+        with anyio.fail_after(20):
+            while not (found := await letters(administration)):
+                await anyio.lowlevel.checkpoint()
+        [letter] = found
+        for durable, subject in (("gone", "work.hard"), ("billing", "work.easy")):
+            with pytest.raises(LocalProtocolError, match=f"no durable handler '{durable}' .* that is given '{subject}'"):
+                await administration.retry(evolve(letter, durable=durable, subject=subject))
+        with pytest.raises(LocalProtocolError, match="dead letter 1: no store keeps 'elsewhere' any more"):
+            await administration.retry(evolve(letter, subject="elsewhere"))
+        assert await letters(administration) == [letter]
+
+
 async def test_a_publication_that_is_gone_from_its_place_cannot_be_tried_again(engine: Any, name: str) -> None:  # noqa: F811
-    async with node(engine, WORK, name=name) as bus:
+    bus = node(engine, WORK, name=name)
+    bus.on("work.x", durable="billing")(lambda body: None)
+    async with bus:
         letter = DeadLetter(7, "", "billing", "work.x", 1, "", "", f"{name}-work 99", {}, b"", octets=True, left_out="body")
         with pytest.raises(LocalProtocolError, match=f"has no body, and the publication is not at '{name}-work 99' any more"):
             await Administration.of(bus).retry(letter)

@@ -23,8 +23,10 @@ from polybus import (
     connect,
 )
 from polybus._bus.bus import parts_of
+from polybus._handlers.durable import DurableSpec
 from polybus.cluster.backbone import Backbone
-from polybus.cluster.durable.jetstream import JetStream
+from polybus.cluster.durable.consumers import Consumers
+from polybus.cluster.durable.jetstream import JetStream, JetStreamError
 from polybus.events import DeadLettered
 from polybus.testing import NatsEngine
 from tests.support import eventually
@@ -515,6 +517,54 @@ async def test_a_consumer_that_would_lose_what_it_was_given_is_named(engine: Any
         with pytest.raises(LocalProtocolError, match=f"was made by others: {member} is {value!r}"):
             async with worker:
                 raise AssertionError
+
+
+async def test_of_two_versions_that_make_a_consumer_at_once_the_later_is_told_that_it_differs(engine: Any, name: str) -> None:
+    async with node(engine, WORK, name=name) as bus:
+        theirs = {"durable_name": "billing", "ack_policy": "explicit", "ack_wait": 7_000_000_000, "max_deliver": -1}
+        theirs |= {"filter_subject": f"{name}.p.work.other", "max_waiting": 20_000, "max_ack_pending": 20_000}
+        make = f"CONSUMER.DURABLE.CREATE.{name}-work.billing"
+        await jetstream(bus).ask(make, {"stream_name": f"{name}-work", "config": theirs})
+
+        class BeforeTheirs(JetStream):
+            """Asks whether it is there just before the others make it."""
+
+            async def ask(self, word: str, members: dict[str, Any] | None = None) -> dict[str, Any]:
+                if word.startswith("CONSUMER.INFO.") and not asked:
+                    asked.append(word)
+                    raise JetStreamError(10014, "consumer not found")
+                return await super().ask(word, members)
+
+        asked: list[str] = []
+        backbone = parts_of(bus).links.cluster
+        assert isinstance(backbone, Backbone)
+        if "sbin" in getattr(engine, "binary", ""):  # Debian's changes what is there, whoever has made it
+            return
+        with pytest.raises(LocalProtocolError, match="durable='billing' is there already and has another pattern"):
+            await Consumers(BeforeTheirs(backbone)).durable(
+                DurableSpec("billing"), {"deliver_policy": "all"}, f"{name}.p.work.>", "work.>"
+            )
+        there = await jetstream(bus).ask(f"CONSUMER.INFO.{name}-work.billing")
+        assert there["config"]["filter_subject"] == f"{name}.p.work.other"
+
+
+@pytest.mark.parametrize(("number", "text"), [(1, "several durable= of a store with work=True"), (2, "start= of a store")])
+async def test_what_a_store_of_work_cannot_is_said(engine: Any, name: str, number: int, text: str) -> None:
+    worker = node(engine, Store("work", "work.>", work=True), name=name)
+    if number == 1:
+        worker.on("work.x", durable="billing")(lambda body: None)
+        worker.on("work.*", durable="mail")(lambda body: None)
+    else:
+        worker.on("work.x", durable="billing", start="new")(lambda body: None)
+    with pytest.raises(LocalProtocolError, match=text):
+        async with worker:
+            raise AssertionError
+
+
+async def test_more_copies_than_servers_are_refused(engine: Any, name: str) -> None:
+    with pytest.raises(LocalProtocolError, match=r"the store '.*many' cannot be made: .*replicas > 1 not supported"):
+        async with node(engine, Store("many", "many.>", replicas=3), name=name):
+            raise AssertionError
 
 
 async def test_ordered_is_one_at_a_time_in_the_whole_cluster(engine: Any, name: str) -> None:

@@ -14,7 +14,7 @@ from ..._validation import shown
 from ...body import JSON, OCTETS
 from ...errors import BusError, LocalProtocolError
 from ...message import Kind, Message
-from ...protocols.nats.cluster.subjects import escape_subject, publication_pattern, unescape_subject
+from ...protocols.nats.cluster.subjects import covers, escape_subject, publication_pattern, unescape_subject
 from ...protocols.nats.headers import MESSAGE_ID, HeaderBlock, HeaderReader
 from ..backbone import Backbone
 from .dead_letters import ID, WHOLE
@@ -315,11 +315,12 @@ class Administration:
         What was left out of it is taken from where the publication is stored.
 
         Raises:
-            LocalProtocolError: That is gone, or the letter cannot be read.
+            LocalProtocolError: That is gone, or the letter cannot be read, or nobody would be given it.
             BusError: As `StoredPublishing.store`.
         """
         if letter.fault:
             raise LocalProtocolError(f"dead letter {letter.number}: {letter.fault}")
+        await self._check_wanted(letter)
         whole = await self._completed(letter) if letter.left_out else letter
         format = OCTETS if whole.octets else JSON
         headers = {**whole.headers, **({ID: whole.id} if whole.id else {})}
@@ -327,6 +328,22 @@ class Administration:
         id = f"dead.{letter.durable}.{letter.number}.{letter.at}"
         await self._publishing.store(message, id, self._time() + _PATIENCE, only=letter.durable)
         await self.drop(letter)
+
+    async def _check_wanted(self, letter: DeadLetter) -> None:
+        """Check that its durable handler is there: anybody else would leave out what is stored again."""
+        at = f"{self._cluster}.p.{escape_subject(letter.subject)}"
+        names = (await self._jetstream.ask("STREAM.NAMES", {"subject": at})).get("streams") or []
+        if not names:
+            raise LocalProtocolError(f"dead letter {letter.number}: no store keeps {letter.subject!r} any more")
+        try:
+            consumer = config_of(await self._jetstream.ask(f"CONSUMER.INFO.{names[0]}.{letter.durable}"))
+        except JetStreamError:
+            consumer = {}
+        if not covers(str(consumer.get("filter_subject", "")), at):
+            raise LocalProtocolError(
+                f"dead letter {letter.number}: there is no durable handler {letter.durable!r} of the store {names[0]} that is "
+                f"given {letter.subject!r}: start one that names it before, or drop the letter"
+            )
 
     async def _completed(self, letter: DeadLetter) -> DeadLetter:
         message = await self._original(letter)

@@ -136,7 +136,8 @@ class Consumers:
             raise
 
     async def _make(self, stream: str, spec: DurableSpec, config: dict[str, Any]) -> dict[str, Any]:
-        members = {"stream_name": stream, "config": config}
+        # Servers before 2.10 know no such action, and change what is there.
+        members = {"stream_name": stream, "config": config, "action": "create"}
         try:
             made = config_of(await self._jetstream.ask(f"CONSUMER.DURABLE.CREATE.{stream}.{spec.name}", members))
         except JetStreamError:
@@ -238,7 +239,16 @@ class ReplayConsumer:
 
 
 def _not_made(what: str, pattern: str | int, error: JetStreamError) -> LocalProtocolError:
-    return LocalProtocolError(f"{what} of {pattern!r} cannot be made: the NATS server says: {error.text}")
+    text = f"{what} of {pattern!r} cannot be made: the NATS server says: {error.text}{_WORK.get(error.number, '')}"
+    return LocalProtocolError(text)
+
+
+_ONE_EACH: Final = (
+    "; several durable= of a store with work=True have no subject in common: each publication is for one, whose workers share "
+    "its name"
+)
+_WORK: Final = {10099: _ONE_EACH, 10100: _ONE_EACH, 10101: "; start= of a store with work=True is 'all'"}
+"""Advice by the number of an error."""
 
 
 def _members(spec: DurableSpec, subject: str) -> dict[str, Any]:
