@@ -6,6 +6,7 @@ classes here, or None for what any node may take. In `Message.attributes` of wha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -73,6 +74,7 @@ class ToStore:
         only: The one durable handler that it is for, where that is not all.
         again: It was sent before, and whoever listens may have heard it.
         block: Headers as they stand on the wire, in place of all that would be written; empty for none.
+        until: Time from which on it is not sent again: the store may have forgotten its id.
     """
 
     id: str
@@ -80,6 +82,7 @@ class ToStore:
     only: str = ""
     again: bool = False
     block: bytes = b""
+    until: float = math.inf
 
 
 @frozen

@@ -67,6 +67,17 @@ def test_a_stored_publication_is_sent_again_by_and_by_until_the_engine_says_that
     assert b"orders.x" not in written(made)
 
 
+def test_nothing_is_sent_again_when_the_store_may_have_forgotten_its_id() -> None:
+    made = session()
+    made.send(Message(Kind.REQUEST, "orders.x", None, b"1", attributes={"to": ToStore("7", until=5.0)}), 0.0)
+    made.frames_to_send()
+    sent = []
+    for now in range(1, 40):
+        made.tick(float(now))
+        sent += [now] * written(made).count(b"HPUB shop.p.orders.x ")
+    assert sent == [2]
+
+
 def test_what_is_sent_again_says_so_and_listeners_and_groups_do_not_hear_it_twice() -> None:
     made = session()
     made.send(Message(Kind.REQUEST, "orders.x", None, b"1", attributes={"to": ToStore("7")}), 0.0)

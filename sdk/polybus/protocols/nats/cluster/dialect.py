@@ -817,7 +817,7 @@ class ClusterDialect:
         if lost:
             self._connection.events.append(Lost(lost, "a node is gone, and no other says that it has this request"))
         for token, asked in self._asked.items():
-            if asked.publication is not None and asked.at + asked.pause <= now:
+            if asked.publication is not None and asked.at + asked.pause <= now < asked.to.until:
                 self._send_again(token, asked, now)
         if self._asked or any(self._held.values()):
             self._look_at(now + PACE)
