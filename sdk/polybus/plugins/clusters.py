@@ -90,8 +90,8 @@ class ToReader:
     """A stored publication for a reader of its store, or a word of the engine to that reader.
 
     Attributes:
-        reader: The number that the reader was subscribed by.
-        ack: Where it says what has become of the publication; empty for a word of the engine.
+        reader: The number that the reader was subscribed by; 0 in a word for all of the consumer's.
+        ack: Where it says what has become of the publication; of a word of the engine, where it may not say that, or empty.
         attempt: How often it has been given to a reader, this time included.
         number: Of the publication in its store.
         consumer: Whom the engine gave it to.

@@ -229,3 +229,42 @@ async def test_what_a_worker_has_no_room_for_stays_in_its_store_until_it_is_trie
                 while (await administration.store("work")).publications:
                     await anyio.lowlevel.checkpoint()
     assert handled == [(1, "order-2"), (100_000, "order-1")]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_worker_that_may_not_acknowledge_says_so_once_and_takes_no_more(
+    version: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    allowed = '{ publish: ["shop.>", "$JS.API.>"], subscribe: ["shop.>"] }'
+    config = f'''
+jetstream {{ store_dir: "{tmp_path}" }}
+authorization {{ users: [
+  {{ user: all, password: x }}
+  {{ user: few, password: x, permissions: {allowed} }}
+] }}
+'''
+    with nats_server(version, config) as server:
+        shop, few, other = (
+            Bus(cluster=Cluster(server.url.replace("//", f"//{user}:x@"), name="shop", stores=[WORK]))
+            for user in ("all", "few", "all")
+        )
+        handled: dict[Bus, list[int]] = {few: [], other: []}
+
+        async def bill(number: int, ctx: Context) -> None:
+            handled[ctx.bus].append(number)
+
+        for worker in (few, other):
+            worker.on("work.x", durable="billing", ack_wait=1)(bill)
+        async with shop, few:
+            for number in range(5):
+                await shop.publish("work.x", number)
+            with anyio.fail_after(20):
+                while "may not say what has become" not in caplog.text:
+                    await anyio.lowlevel.checkpoint()
+                before = [*handled[few]]
+                async with other:
+                    while {*handled[other]} != {*range(5)}:
+                        await anyio.lowlevel.checkpoint()
+        assert handled[few] == before
+        assert caplog.text.count("may not say what has become") == 1
+        assert "let this user publish to $JS.ACK.shop-work.billing.>" in caplog.text

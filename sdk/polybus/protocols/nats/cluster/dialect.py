@@ -12,6 +12,7 @@ import math
 import string
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -85,6 +86,9 @@ _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 _encode: Final = msgspec.json.Encoder().encode
 
 
+_ACKS: Final = "$JS.ACK."
+_NOT_ALLOWED: Final = 403
+"""The status of a word that a reader may not say what has become of its publications."""
 _AGAIN: Final = 2.0
 _LONGEST_PAUSE: Final = 16.0
 """Seconds after which a publication is sent again of which the engine has said nothing: first, and at the most."""
@@ -553,6 +557,12 @@ class ClusterDialect:
     def not_allowed(self, error: ServerError) -> None:
         """Tell whom it concerns: who has asked, or subscribed; else it is a lost message."""
         connection, subject, text = self._connection, error.refused or "", f"the NATS server says: {error.text}"
+        if subject.startswith(_ACKS):
+            with suppress(RemoteProtocolError):
+                ack = read_ack(subject)
+                to = ToReader(0, subject, consumer=ack.consumer, status=_NOT_ALLOWED, text=error.text)
+                connection.events.append(Message(Kind.CONTROL, peer=to))
+            return
         if error.subscribing:
             connection.subscriptions.refuse(subject, error.queue)
             told = Message(Kind.SUBSCRIBE, subject)
