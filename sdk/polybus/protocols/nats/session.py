@@ -160,7 +160,7 @@ class NatsSession:
         if not self._move(NatsEvent.MALFORMED, f"{frame[:40]!r} ({error.text})"):
             return
         _, subject, sid, *_ = (*frame[: frame.find(b"\r\n")].decode("utf-8", "replace").split(" "), "", "", "")
-        self._dialect.malformed(error, subject, sid)
+        self._dialect.malformed(error, subject, sid, frame)
 
     def _information(self, operation: Operation) -> None:
         """Learn about the server; the first time say who we are."""
