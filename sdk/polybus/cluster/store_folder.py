@@ -54,7 +54,8 @@ def _open(folder: Path) -> int:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
-        raise _unusable(folder, error.strerror or str(error)) from None
+        why = "it is no folder" if isinstance(error, FileExistsError) else error.strerror or str(error)
+        raise _unusable(folder, why) from None
     if not os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
         os.close(lock)
         raise _unusable(folder, "it cannot be written to")
