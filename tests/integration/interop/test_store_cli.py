@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,17 +29,18 @@ def run(*arguments: str) -> tuple[int, str, str]:
     return ended.returncode, ended.stdout, ended.stderr
 
 
-async def die(url: str) -> None:
-    """Have one publication die."""
+async def die(url: str, size: int = 0) -> None:
+    """Have one publication die, with a body of so many bytes more."""
     bus = Bus(cluster=Cluster(url))
 
     @bus.on("orders.placed", durable="billing", retry=Retry(attempts=1))
-    async def bill(order: dict[str, int]) -> None:
+    async def bill(order: dict[str, Any]) -> None:
         raise ValueError("no bank")
 
     async with bus:
         events = bus.events()
-        await bus.publish("orders.placed", {"n": 1}, headers={"x-shop": "7"})
+        body = {"n": 1, "more": "x" * size} if size else {"n": 1}
+        await bus.publish("orders.placed", body, headers={"x-shop": "7"})
         async for event in events:
             if isinstance(event, DeadLettered):
                 return
@@ -106,6 +108,19 @@ def test_what_cannot_be_is_said_in_one_line(server: NatsServer, arguments: list[
     assert (status, out) == (2, "")
     assert said in err
     assert err.count("\n") == 1
+
+
+def test_a_letter_whose_answer_is_larger_than_usual_limits_is_shown_and_tried_again(server: NatsServer) -> None:
+    import anyio
+
+    url = f"{server.url}/shop"
+    assert run("store", "add", url, "orders", "orders.>") == (0, "", "")
+    anyio.run(die, url, 900 << 10)
+    assert "  billing  orders.placed  1 attempt: " in run("dead", "list", url)[1]
+    out = run("dead", "show", url, "1")[1]
+    characters = len('{"n":1,"more":""}') + (900 << 10)
+    assert out.endswith(f"x ... ({characters} characters)\n")
+    assert run("dead", "retry", url, "1") == (0, "1 dead letter stored again\n", "")
 
 
 @pytest.mark.parametrize("server", ["wheel"], indirect=True)

@@ -296,7 +296,7 @@ class NatsSession:
         self._dialect.tick(now)
         if self._connection.info.leaving:
             self._leave_if_idle()
-        if self._asked_at is not None and self._connection.heard > self._asked_at:
+        if self._asked_at is not None and self._connection.heard >= self._asked_at:
             self._asked_at = None
         if self._asked_at is None:
             if now - self._connection.heard >= self._limits.ping_interval:
