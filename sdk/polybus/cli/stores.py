@@ -14,9 +14,9 @@ from .. import Store
 from .._bus.store import check_store_name
 from .._handlers.durable import check_durable_name
 from .._validation import counted, in_one_line
-from ..errors import BusError
+from ..errors import BusError, ConnectFailed
 from .options import Json, argument, flag, option
-from .problems import UsageError, describe, say, unwrapped
+from .problems import PeerError, UsageError, describe, say, unwrapped
 from .values import cluster_of, hasty_bus, json_line
 
 if TYPE_CHECKING:
@@ -70,7 +70,17 @@ def _with(url: str, act: Callable[[Administration], Awaitable[T]]) -> T:
         async with _administration(url) as administration:
             return await act(administration)
 
-    return unwrapped(lambda: anyio.run(run))
+    try:
+        return unwrapped(lambda: anyio.run(run))
+    except ConnectFailed as error:  # these commands have no --wait
+        reason = error.reason.partition(";")[0]
+        raise PeerError(f"cannot connect to {error.url}: {reason}; is the NATS server of the cluster running?") from None
+
+
+def _nothing(things: str, url: str) -> str:
+    """The line for an empty list: it may be empty because the URL names a cluster that is not there."""
+    unknown = _with(url, lambda administration: administration.unknown())
+    return f"no {things}: {unknown}" if unknown else f"no {things}"
 
 
 # -- polybus store -----------------------------------------------------------------------------------------------------------
@@ -88,7 +98,7 @@ def list_stores(url: ClusterUrl, as_json: Json = False) -> None:
             kept = f"{counted(store.publications, 'publication')}, {store.bytes} bytes"
             print(f"{store.name}: {', '.join(store.patterns)}; {kept}{durables}")
     if not found and not as_json:
-        print("no stores")
+        print(_nothing("stores", url))
 
 
 @stores.command("show")
@@ -190,7 +200,7 @@ def list_dead(url: ClusterUrl, durable: Durable = "", as_json: Json = False) -> 
         return count
 
     if not _with(url, show) and not as_json:
-        print("no dead letters")
+        print(_nothing("dead letters", url))
 
 
 @dead.command("show")

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from polybus import Bus, Cluster, Retry, connect
 from polybus.events import DeadLettered
+from tests.support import free_port
 
 from .nats_servers import VERSIONS, NatsServer, nats_server
 
@@ -47,8 +49,6 @@ async def die(url: str, size: int = 0) -> None:
 
 
 def test_stores_and_dead_letters_from_the_shell(server: NatsServer) -> None:
-    import anyio
-
     url = f"{server.url}/shop"
     assert run("store", "list", url) == (0, "no stores\n", "")
     assert run("store", "add", url, "orders", "orders.>", "bills.*", "--max-age", "7d") == (0, "", "")
@@ -111,8 +111,6 @@ def test_what_cannot_be_is_said_in_one_line(server: NatsServer, arguments: list[
 
 
 def test_a_letter_whose_answer_is_larger_than_usual_limits_is_shown_and_tried_again(server: NatsServer) -> None:
-    import anyio
-
     url = f"{server.url}/shop"
     assert run("store", "add", url, "orders", "orders.>") == (0, "", "")
     anyio.run(die, url, 900 << 10)
@@ -125,8 +123,6 @@ def test_a_letter_whose_answer_is_larger_than_usual_limits_is_shown_and_tried_ag
 
 @pytest.mark.parametrize("server", ["wheel"], indirect=True)
 def test_one_letter_that_cannot_be_stored_again_keeps_nothing_from_the_others(server: NatsServer) -> None:
-    import anyio
-
     url = f"{server.url}/shop"
 
     async def foreign() -> None:
@@ -147,6 +143,25 @@ def test_one_letter_that_cannot_be_stored_again_keeps_nothing_from_the_others(se
     status, out, err = run("dead", "drop", url, "99", "2", "3", "--yes")
     assert (status, out, err) == (2, "2 dead letters dropped\n", "polybus: the cluster 'shop' has no dead letter 99\n")
     assert run("dead", "list", url) == (0, "no dead letters\n", "")
+
+
+@pytest.mark.parametrize("server", ["debian"], indirect=True)
+def test_a_cluster_that_the_engine_does_not_know_is_told_with_those_that_it_does(server: NatsServer) -> None:
+    url = f"{server.url}/shop"
+    assert run("store", "add", url, "orders", "orders.>")[0] == 0
+    anyio.run(die, url)
+    said = "this NATS server keeps nothing of a cluster 'shpo', but of 'shop'"
+    assert run("dead", "list", f"{server.url}/shpo") == (0, f"no dead letters: {said}\n", "")
+    assert run("store", "list", f"{server.url}/shpo") == (0, f"no stores: {said}\n", "")
+    assert run("dead", "list", f"{server.url}/shpo", "--json") == (0, "", "")
+    assert run("dead", "list", url, "--durable", "mail") == (0, "no dead letters\n", "")
+
+
+@pytest.mark.parametrize("command", [["store", "list"], ["dead", "list"], ["dead", "retry", "--all"]])
+def test_an_engine_that_is_not_there_is_told_without_an_option_that_these_commands_lack(command: list[str]) -> None:
+    status, _, err = run(*command, f"nats+tcp://127.0.0.1:{free_port()}/shop")
+    assert status == 1
+    assert err.endswith("nobody listens there; is the NATS server of the cluster running?\n")
 
 
 def test_a_server_that_keeps_nothing_is_named() -> None:

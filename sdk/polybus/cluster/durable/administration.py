@@ -159,6 +159,19 @@ class Administration:
                 found.append(await self.store(name[len(self._cluster) + 1 :]))
         return found
 
+    async def unknown(self) -> str:
+        """Say which clusters the engine keeps something of, where this one is not among them; empty where it is, or none is.
+
+        Raises:
+            BusError: As `JetStream.ask`.
+        """
+        end = f"-{DEAD}"
+        names = (await self._jetstream.ask("STREAM.NAMES", {"subject": f"*.{DEAD}.>"})).get("streams") or []
+        known = sorted(str(name).removesuffix(end) for name in names if str(name).endswith(end))
+        if not known or self._cluster in known:
+            return ""
+        return f"this NATS server keeps nothing of a cluster {self._cluster!r}, but of {shown(known).strip('[]')}"
+
     async def store(self, name: str) -> StoreState:
         """Find one store, with its durable handlers.
 
