@@ -1,0 +1,4 @@
+"""uProtocol as it is today: UMessage, in protocol buffers, with numbers for addresses.
+
+On the wire is one serialised ``uprotocol.v1.UMessage`` a frame; `docs/reference/up.md` describes it in full.
+"""
