@@ -1,8 +1,8 @@
 """Ids of uProtocol messages: UUIDs that hold the time of their making (eclipse-uprotocol/up-spec a6392ed, basics/uuid.adoc).
 
 UMessage has those of RFC 9562, version 7, in the same layout. That of the generation before is version 8: 48 bits of Unix
-milliseconds, the version, 12 bits of a counter that begins anew with each millisecond, the variant, 62 bits that are random once
-for the life of the maker. Version 6 was written by up-java for a while, version 7 is written by later releases: both are read.
+milliseconds, the version, 12 bits of a counter that begins anew with each millisecond, the variant, 62 bits that are random
+once for the life of the maker. Version 6 was written by up-java for a while, version 7 is written by later releases: both are read.
 The document's own examples show version 4, which has no time.
 """
 

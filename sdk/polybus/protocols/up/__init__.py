@@ -2,3 +2,8 @@
 
 On the wire is one serialised ``uprotocol.v1.UMessage`` a frame; `docs/reference/up.md` describes it in full.
 """
+
+from .adapter import Up
+from .names import names_in
+
+__all__ = ["Up", "names_in"]
