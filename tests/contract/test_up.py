@@ -6,11 +6,14 @@ from tests.loops import ASYNCIO, TRIO, UVLOOP, on
 from tests.shares import classes_of, share_out
 
 # The names that the suite asks for and publishes, each with a method and a topic.
-SUBJECTS = """
+SUBJECTS = (
+    """
 anything chat.room double early echo endless fail fails fast grow handler headers hello here inner items lines name news
 news.open news.other news.secret news.today no nobody nothing odd one open open.x outer secret secret.plan secret.x slow
 square stubborn tagged take talk tell there told ttl user user.count user.get user.touch user.watch vehicle.door wait who yes
-""".split() + [f"user.{number}" for number in range(64)]
+""".split()
+    + [f"user.{number}" for number in range(64)]
+)
 NAMES = {name: (number, 0x8000 + number) for number, name in enumerate(SUBJECTS, 1)}
 
 

@@ -27,8 +27,8 @@ def _entity(adapter: Up, attribute: Any, value: Any) -> None:
     if value is None:
         return
     try:
-        entity = parse_entity(value)
-    except (ValueError, TypeError) as error:
+        entity = parse_entity(str(value))
+    except ValueError as error:
         raise ValueError(f"up: {attribute.name}={str(value)[:100]!r}: {error}") from error
     if not entity.authority:
         text = "an authority is needed, as in //device1/10AB/3: answers to a source without one go to the answerer's own host"

@@ -97,7 +97,10 @@ def uuid_text(id: bytes) -> str:
 
 def uuid_bytes(text: str) -> bytes:
     """The bytes of an id with hyphens. May raise `ValueError`: it is none."""
-    found = bytes.fromhex(text.replace("-", ""))
+    try:
+        found = bytes.fromhex(text.replace("-", ""))
+    except ValueError:
+        found = b""
     if uuid_text(found) != text.lower() or not is_v7(found):
         raise ValueError(f"{text[:60]!r} is no UUID of version 7: it has the form 018bcfe5-687b-7000-8010-101010101a1a")
     return found

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from ...errors import Code, LocalProtocolError, RemoteProtocolError
+from ...errors import Code, LocalProtocolError, RemoteProtocolError, Unsupported
 from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins import Capabilities, CloseWanted, Ready, Refused, SessionEvent, Undelivered
@@ -28,6 +28,7 @@ CAPABILITIES: Final = Capabilities(subscribe=False, headers=False, bare_headers=
 _READY: Final = Ready()
 _LAST_MOMENT: Final = 0.001
 """Time that is left in the very millisecond in which it is up: it has expired only after it."""
+_TRACE: Final = "traceparent"
 _CODES: Final = {"clock_skew": Code.DEADLINE_EXCEEDED}
 
 
@@ -279,4 +280,11 @@ class UpSession:
 
 
 def _trace(message: Message) -> str | None:
-    return None if not message.headers else message.headers.get("traceparent")
+    """The context of a trace. May raise `Unsupported`: other headers, for which there is no room."""
+    headers = message.headers
+    if not headers:
+        return None
+    others = [name for name in headers if name.lower() != _TRACE]
+    if others:
+        raise Unsupported(f"up: the attributes of a UMessage have room for the header {_TRACE} alone, not for {others[0]!r}")
+    return next(iter(headers.values()))

@@ -154,9 +154,7 @@ def test_a_damaged_field_is_named(data: str, text: str) -> None:
         read_attributes(bytes.fromhex(data))
 
 
-@pytest.mark.parametrize(
-    "data", ["6805", "7a0161", "7d01020304", "790102030405060708", "8201026162", "880107", "8d0100000000"]
-)
+@pytest.mark.parametrize("data", ["6805", "7a0161", "7d01020304", "790102030405060708", "8201026162", "880107", "8d0100000000"])
 def test_fields_of_a_later_release_are_passed_over(data: str) -> None:
     assert read_attributes(bytes.fromhex(data) + b"\x28\x05") == Attributes(priority=5)
 
