@@ -2,8 +2,8 @@
 
 UMessage has those of RFC 9562, version 7, in the same layout. That of the generation before is version 8: 48 bits of Unix
 milliseconds, the version, 12 bits of a counter that begins anew with each millisecond, the variant, 62 bits that are random
-once for the life of the maker. Version 6 was written by up-java for a while, version 7 is written by later releases: both are read.
-The document's own examples show version 4, which has no time.
+once for the life of the maker. Version 6 was written by up-java for a while, version 7 is written by later releases: both are
+read. The document's own examples show version 4, which has no time.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, ClassVar, Final, Literal
 
@@ -11,10 +11,11 @@ from attrs import field, frozen
 
 from ..._util.sources import sources
 from ...limits import Limits
-from ...plugins import Role
+from ...plugins import FrameField, Role
 from .._levels import Pairs, SubjectLevels, pairs_of
 from .._options import UrlOptions, choice
 from .codec import MAX_TTL, UpCodec
+from .dissect import dissect
 from .names import Table, table_of
 from .session import UpSession
 from .uuris import UUri, parse_entity
@@ -107,6 +108,11 @@ class Up(UrlOptions):
     clock: Callable[[], int] = field(factory=lambda: sources.get().wall_clock_ns)
 
     @property
+    def url_options(self) -> Mapping[str, str]:
+        """The options that differ from the defaults, but for who is who: whoever connects to a listener's URL is another."""
+        return {name: value for name, value in super().url_options.items() if name == "strings"}
+
+    @property
     def own(self) -> UUri:
         """The address of this side: where answers and notifications go."""
         return parse_entity(self.entity)
@@ -115,6 +121,10 @@ class Up(UrlOptions):
     def other(self) -> UUri | None:
         """That of the other side, where it is given."""
         return None if self.peer is None else parse_entity(self.peer)
+
+    def dissect(self, frame: bytes) -> Sequence[FrameField]:
+        """The fields of a message, for people; see `plugins.Dissector`. The value of a token is not among them."""
+        return list(dissect(frame))
 
     def codec(self, limits: Limits = _LIMITS) -> UpCodec:
         """The codec; the same object for equal options and limits."""

@@ -111,11 +111,11 @@ class Names:
         self._subjects.clear()
 
     def method(self, subject: str | int) -> UUri:
-        """Address to which a request goes. May raise `Unsupported`: it has none; `LocalProtocolError`: it is another's."""
+        """Address to which a request goes. May raise `Unsupported`: it has none; `LocalProtocolError`."""
         return _found(subject, "method", self._methods, self._topics, self.other)
 
     def topic(self, subject: str | int) -> UUri:
-        """Address from which a publication comes. May raise `Unsupported`: it has none; `LocalProtocolError`: it is another's."""
+        """Address from which a publication comes. May raise `Unsupported`: it has none; `LocalProtocolError`."""
         return _found(subject, "topic", self._topics, self._methods, self.entity)
 
     def subject(self, uri: UUri) -> str:

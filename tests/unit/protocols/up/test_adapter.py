@@ -79,7 +79,8 @@ def test_a_wrong_option_is_named(options: dict[str, Any], text: str) -> None:
 def test_a_url_says_entities_and_how_text_goes() -> None:
     options = {"entity": "//device1/10AB/3", "peer": "//device2/CD/4", "strings": "text"}
     adapter = Up.from_options(options)
-    assert adapter.url_options == options
+    assert (adapter.entity, adapter.peer) == ("//device1/10AB/3", "//device2/CD/4")
+    assert adapter.url_options == {"strings": "text"}  # of a listener's URL: its clients are somebody else
     assert Up().url_options == {}
     assert adapter.codec() is Up.from_options(options).codec()
     with pytest.raises(ValueError, match="unknown option token"):

@@ -72,12 +72,19 @@ def frame_of(payload: bytes | None = None, **attributes: Any) -> bytes:
 
 
 def asked(**change: Any) -> bytes:
-    usual = {"type": MessageType.REQUEST, "source": f"{PHONE}/0", "sink": f"{CAR}/B", "priority": 5, "ttl": 2000}
+    usual: dict[str, Any] = {
+        "type": MessageType.REQUEST,
+        "source": f"{PHONE}/0",
+        "sink": f"{CAR}/B",
+        "priority": 5,
+        "ttl": 2000,
+    }
     return frame_of(**usual | change)
 
 
 def published(**change: Any) -> bytes:
-    return frame_of(**{"type": MessageType.PUBLISH, "source": f"{PHONE}/80CD"} | change)
+    usual: dict[str, Any] = {"type": MessageType.PUBLISH, "source": f"{PHONE}/80CD"}
+    return frame_of(**usual | change)
 
 
 # -- the worked examples -------------------------------------------------------------------------------------------------
