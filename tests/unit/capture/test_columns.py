@@ -397,13 +397,13 @@ _UP = (
         "63653110ab87101803280540054a120901707b68e5cf8b01111a1a10101010108060021206080512026e6f"
     ),
 )
-_FRAMES = {"nats": _NATS, "up": _UP}
+_BY_HAND = {"nats": _NATS, "up": _UP}
 
 
 def _spoken(protocol: str) -> Iterator[dict[str, Any]]:
     """Frames of all kinds, which do not depend on the version of anything else."""
-    if protocol in _FRAMES:
-        yield from ({"frame": frame, "options": options} for frame in _FRAMES[protocol] for options in ("", "{}"))
+    if protocol in _BY_HAND:
+        yield from ({"frame": frame, "options": options} for frame in _BY_HAND[protocol] for options in ("", "{}"))
         return
     for variant in (form(protocol, conn, 64) for form in (variants, varied) for conn in range(4)):
         subjects, ttls = len(variant.subjects), len(variant.ttls)
@@ -419,7 +419,7 @@ def _spoken(protocol: str) -> Iterator[dict[str, Any]]:
         yield from ({"frame": frame, "options": options_text(variant)} for frame, _ in variant.junk)
 
 
-@pytest.mark.parametrize("protocol", [*PROTOCOLS, *_FRAMES])
+@pytest.mark.parametrize("protocol", [*PROTOCOLS, *_BY_HAND])
 def test_a_decoder_that_makes_other_events_has_another_version(protocol: str) -> None:
     rows = batch(*(row(seq, protocol=protocol, **said) for seq, said in enumerate(_spoken(protocol))))
     digest = hashlib.sha256()

@@ -27,7 +27,7 @@ def blank_up(frame: bytes) -> bytes:
 
 
 def _fields(frame: bytes, at: int, end: int, wanted: int) -> Iterator[tuple[int, int]]:
-    """Where the bytes of the fields of a number begin and end, as far as the message goes."""
+    """Places at which the bytes of the fields of a number begin and end, as far as the message goes."""
     while at < end:
         try:
             tag, at = read_varint(frame, at)
