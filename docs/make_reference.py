@@ -135,7 +135,7 @@ ROWS: tuple[tuple[str, Cell, Cell], ...] = (
     (
         "subscribe with wildcards",
         _when(lambda wire: wire.patterns and not wire.asks_before_publishing),
-        _when(lambda wire: wire.patterns or wire.extensions),
+        _when(lambda wire: wire.patterns or wire.extensions or not wire.subscribe),
     ),
     (
         "subscribe to one peer, also one that dialled in",
