@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from polybus.analysis.manifest import Manifest
+from polybus.analysis.storage import Storage
 from polybus.capture import CaptureError
-from polybus.spark.stages.manifest import Manifest
-from polybus.spark.stages.storage import Storage
 
 pytestmark = pytest.mark.spark
 
@@ -33,8 +33,8 @@ def test_who_comes_second_waits_until_the_first_is_done(tmp_path: Path) -> None:
 def test_whoever_died_keeps_nobody_out(tmp_path: Path) -> None:
     died = f"""
 import os
-from polybus.spark.stages.manifest import Manifest
-from polybus.spark.stages.storage import Storage
+from polybus.analysis.manifest import Manifest
+from polybus.analysis.storage import Storage
 with Storage({str(tmp_path / "out")!r}).alone(lambda: None):
     os._exit(7)
 """
