@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .._util.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from .duck import DuckEngine
+    from .duck import DuckEngine, open_tables
     from .engine import Engine
     from .manifest import RunCounts
     from .moments import nanoseconds
@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     from .timeouts import MatchTimeouts
 
 __all__ = ["Done", "DuckEngine", "Engine", "MatchTimeouts", "Pipeline", "RunCounts", "check", "nanoseconds"]
+__all__ += ["open_tables"]
 
 __getattr__: Callable[[str], Any] = lazy_names(
     __name__,
     {
-        ".duck": ("DuckEngine",),
+        ".duck": ("DuckEngine", "open_tables"),
         ".engine": ("Engine",),
         ".manifest": ("RunCounts",),
         ".moments": ("nanoseconds",),

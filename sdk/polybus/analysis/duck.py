@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -13,10 +14,15 @@ import duckdb
 import pyarrow as pa
 import pyarrow.dataset as pads
 
+from polybus.capture.errors import CaptureError
+from polybus.capture.store.filesystems import AnyPath
+
 from .ingest import IngestResult, take
+from .manifest import Output
 from .partitions import PartitionWriter
 from .ranges import Range, ReadWindow
 from .storage import Storage
+from .tables import RESULTS
 
 BATCH: Final = 50_000
 """Rows of a result that are taken from DuckDB at a time."""
@@ -72,14 +78,7 @@ class DuckEngine:
 
     def read(self, storage: Storage, folder: str, files: Sequence[str], schema: pa.Schema) -> str:
         """Parquet files of a folder, whose names hold values of columns, as a table."""
-        if not files:
-            return self.hand(schema.empty_table())
-        partitions = pads.partitioning(
-            flavor="hive", schema=pa.schema([schema.field(name) for name in _in_names(files, schema)])
-        )
-        paths, root = [storage.inside(name) for name in files], storage.inside(folder)
-        form = {"schema": schema, "format": "parquet", "filesystem": storage.filesystem}
-        return self._named(pads.dataset(paths, **form, partitioning=partitions, partition_base_dir=root))
+        return self._named(rows_of(storage, folder, files, schema))
 
     def hand(self, rows: pa.Table) -> str:
         """Some rows as a table."""
@@ -113,7 +112,32 @@ class DuckEngine:
         return f"table_{next(self._numbers)}"
 
 
-def _in_names(files: Sequence[str], schema: pa.Schema) -> list[str]:
-    """The columns of a table that are in the names of its folders."""
+def open_tables(out: AnyPath) -> duckdb.DuckDBPyConnection:
+    """A connection of DuckDB that has the tables of results: ``events``, ``exchanges``, ``orphans`` and ``quarantine``.
+
+    They are made of the files that the manifests name: what a killed run has left is not among them.
+
+    Args:
+        out: The folder of results.
+
+    Raises:
+        CaptureError: `out` is no such folder.
+    """
+    output = Output(Storage(out))
+    if output.last is None:
+        raise CaptureError(f"{os.fspath(out)} holds no results: `polybus analyse` makes them, or Pipeline.run")
+    connection = duckdb.connect(config={"autoinstall_known_extensions": False})
+    for name, schema in RESULTS.items():
+        connection.register(name, rows_of(output.storage, name, output.files(name), schema))
+    return connection
+
+
+def rows_of(storage: Storage, folder: str, files: Sequence[str], schema: pa.Schema) -> Any:
+    """Parquet files of a folder, whose names hold values of columns, to be read when somebody asks."""
+    if not files:
+        return schema.empty_table()
     folders = [part.partition("=")[0] for part in files[0].split("/") if "=" in part]
-    return [name for name in folders if name in schema.names]
+    partitions = pads.partitioning(pa.schema([schema.field(name) for name in folders if name in schema.names]), flavor="hive")
+    paths, root = [storage.inside(name) for name in files], storage.inside(folder)
+    form: dict[str, Any] = {"schema": schema, "format": "parquet", "filesystem": storage.filesystem}
+    return pads.dataset(paths, **form, partitioning=partitions, partition_base_dir=root)

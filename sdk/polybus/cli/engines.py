@@ -37,9 +37,7 @@ class Chosen:
 def choose(asked: EngineName, size: int, master: str) -> Chosen:
     """The engine for a capture of `size` bytes; UsageError where one is asked for that cannot be."""
     if asked is EngineName.DUCKDB and master:
-        raise UsageError(
-            f"--master {master} says where Spark runs, and --engine duckdb is another engine: leave one of them out"
-        )
+        raise UsageError(f"--master {master} says where Spark runs, and --engine duckdb is not Spark: leave one of them out")
     if asked is not EngineName.AUTO:
         return Chosen(asked, "as --engine says")
     if master:

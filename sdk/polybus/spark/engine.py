@@ -7,6 +7,7 @@ import json
 import uuid
 from collections.abc import Iterator, Sequence
 from functools import cache, partial
+from typing import Any
 
 import attrs
 import pyarrow as pa

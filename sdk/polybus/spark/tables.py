@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from polybus.analysis.manifest import Output
 from polybus.analysis.storage import Storage
-from polybus.analysis.tables import arrow_schema
+from polybus.analysis.tables import RESULTS, arrow_schema
 from polybus.capture.errors import CaptureError
 from polybus.capture.store.filesystems import AnyPath
 
@@ -41,4 +41,6 @@ def load(spark: SparkSession, out: AnyPath, table: str) -> DataFrame:
     output = Output(Storage(out))
     if output.last is None:
         raise CaptureError(f"{os.fspath(out)} holds no results: `polybus analyse` makes them, or Pipeline.run")
-    return SparkEngine(spark).read(output.storage, table, output.files(table), arrow_schema(table))
+    if table not in RESULTS:
+        raise ValueError(f"there is no table {table!r} of results; there are {', '.join(RESULTS)}")
+    return SparkEngine(spark).read(output.storage, table, output.files(table), RESULTS[table])

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import duckdb as duckdb_module
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from polybus.analysis import DuckEngine, Engine, matching
+from polybus.analysis import DuckEngine, Engine, matching, open_tables
 from polybus.analysis import Pipeline as AnyPipeline
 from polybus.analysis.correlation import FOLDED, exchanges_of, fold, orphans_of, turns_of
 from polybus.analysis.manifest import Output
@@ -21,6 +24,7 @@ from polybus.analysis.storage import Storage
 from polybus.analysis.timeouts import MatchTimeouts
 from polybus.capture.schema import EVENTS, EXCHANGES, ORPHANS, QUARANTINE
 from polybus.capture.store.segments import SegmentWriter
+from polybus.spark import load
 from polybus.spark.engine import SparkEngine
 from tests.unit.capture import rows as frames
 from tests.unit.capture.generator import traffic
@@ -29,6 +33,7 @@ from .stories import Story, table
 
 pytestmark = pytest.mark.spark
 
+QUESTIONS = Path(__file__).parents[3] / "docs" / "how-to" / "questions.md"
 TIMEOUTS = MatchTimeouts(30.0, 100.0)
 STEPS = [0, 0, 0.001, 1, 1, 10, 500, 29_999, 30_000, 30_001, 59_999, 100_000, 100_001, 300_000]
 """Milliseconds between two events: at, before and after what the timeouts and times to live below make a difference for."""
@@ -109,6 +114,32 @@ def test_generated_traffic_gives_the_same_rows_in_every_table_and_the_same_repor
     made = [_results(engine, capture, tmp_path / type(engine).__name__) for engine in (duckdb, SparkEngine(spark))]
     _same_results(*made)
     assert all(_table(made[0][0], name) for name in TABLES), f"seed {seed}"
+
+
+def test_the_questions_of_the_page_have_the_same_answers_in_both(
+    spark: SparkSession, duckdb: DuckEngine, tmp_path: Path
+) -> None:
+    capture = traffic(3000, ids=16).write(tmp_path / "capture", rows=200, segment_batches=4)
+    out, _ = _results(duckdb, capture, tmp_path / "out")
+    questions = re.findall(r"^## (\d+)\. .*?\n```sql\n(.*?)```", QUESTIONS.read_text(), re.DOTALL | re.MULTILINE)
+    assert [int(number) for number, _ in questions] == list(range(1, 11))
+    plain = open_tables(tmp_path / "out")
+    views = duckdb_module.connect()
+    for name in TABLES:
+        load(spark, out, name).createOrReplaceTempView(name)
+        views.execute(f"create view {name} as from read_parquet('{out}/{name}/**/*.parquet', hive_partitioning=true)")
+    for connection in (plain, views):
+        connection.execute("set timezone = 'UTC'")
+    for number, text in questions:
+        answers = [_plain(answer) for answer in (plain.sql(text), views.sql(text), spark.sql(text))]
+        assert answers[0] and answers[0] == answers[1] == answers[2], f"question {number}"
+
+
+def _plain(answer: Any) -> list[list[Any]]:
+    """The rows of an answer: sums are decimals in one engine, and whole numbers in the other."""
+    table = answer.toArrow() if hasattr(answer, "toArrow") else answer.to_arrow_table()
+    rows = ([float(value) if isinstance(value, Decimal) else value for value in row.values()] for row in table.to_pylist())
+    return list(rows)
 
 
 def test_runs_of_both_engines_may_take_turns_in_one_folder(spark: SparkSession, duckdb: DuckEngine, tmp_path: Path) -> None:

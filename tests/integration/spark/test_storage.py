@@ -64,11 +64,11 @@ def test_a_place_that_is_none_is_said_in_a_line() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (b'{"version": 1, "run"', "is damaged"),
+        (b'{"version": 2, "run"', "is damaged"),
         (b"[]", "is damaged"),
-        (b'{"version": 1, "start": {}, "colour": 1}', "is damaged"),
+        (b'{"version": 2, "start": {}, "colour": 1}', "is damaged"),
         (b"\xff", "is damaged"),
-        (b'{"version": 0}', "have version 0, and this polybus makes version 1"),
+        (b'{"version": 0}', "have version 0, and this polybus makes version 2"),
     ],
 )
 def test_a_manifest_that_cannot_be_read_is_told(text: bytes, said: str) -> None:
