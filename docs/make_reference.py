@@ -12,11 +12,11 @@ from typing import Any
 import pyarrow as pa
 import typer
 
+from polybus.analysis.report.metric_tables import METRICS
 from polybus.capture import schema
 from polybus.cli.app import app
 from polybus.plugins import Capabilities
 from polybus.plugins.registry import _PROTOCOLS, find_protocol
-from polybus.spark.report.metric_tables import METRICS
 
 FOLDER = Path(__file__).parent / "reference"
 

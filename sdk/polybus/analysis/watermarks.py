@@ -7,14 +7,10 @@ carried from run to run for good, with an entry here; the wall clock of the othe
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Final, Self
+from typing import Self
 
 import attrs
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-
-WATERMARK_COLUMNS: Final = ("end_ns", "silent_ns", "ended")
-"""Columns of `Watermarks.table`, beside the recording."""
 
 
 @attrs.frozen
@@ -35,8 +31,8 @@ class Watermarks:
         """Of some recordings."""
         return Watermarks(*({name: at for name, at in clocks.items() if name in names} for clocks in (self.ends, self.seen)))
 
-    def table(self, spark: SparkSession, *, all_read: bool, ended: Collection[str] = ()) -> DataFrame:
-        """``capture_id`` and `WATERMARK_COLUMNS`; ``silent_ns`` is for how long others have gone on since its last frame.
+    def table(self, *, all_read: bool, ended: Collection[str] = ()) -> pa.Table:
+        """``capture_id``, ``end_ns``, ``silent_ns``, ``ended``; ``silent_ns`` says how long others have gone on since.
 
         Where not all that is on the disk has been read, a recording may have said something after what others have said later,
         and none counts as silent.
@@ -48,7 +44,7 @@ class Watermarks:
             "silent_ns": pa.array([max(now - self.seen.get(name, now), 0) for name in self.ends], pa.int64()),
             "ended": pa.array([name in ended for name in self.ends], pa.bool_()),
         }
-        return spark.createDataFrame(pa.table(columns))
+        return pa.table(columns)
 
 
 def _latest(every: Iterable[Mapping[str, int]]) -> dict[str, int]:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
 from typing import Any
 
 import pyarrow as pa
-from pyspark import TaskContext
 
 from polybus.capture.columns.reader import SegmentColumns
 from polybus.capture.columns.stamp import BatchGroup
@@ -30,7 +27,6 @@ class RangeReader:
     """
 
     def __init__(self, path: str, piece: Range) -> None:
-        settle()
         self.damage: list[Stretch] = []
         """Losses that were found, after the last batch."""
         self.ended: str | None = None
@@ -125,19 +121,3 @@ def _shown(rows: pa.RecordBatch, seen: Callable[[pa.RecordBatch], None]) -> pa.R
 
 def _none(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([], schema=schema)
-
-
-def settle() -> None:
-    """Take what has been imported by now out of the sight of the garbage collector, where this is a worker.
-
-    PySpark's daemon calls `gc.collect` after each task (4.3, ``pyspark/daemon.py``). With all our modules that is 40 ms of the
-    processor, measured: as much as it takes to decode 100,000 frames of CSB.
-    """
-    if TaskContext.get() is not None:
-        _freeze()
-
-
-@cache
-def _freeze() -> None:
-    gc.collect()  # what is garbage already shall not stay for ever
-    gc.freeze()

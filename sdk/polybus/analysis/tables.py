@@ -1,12 +1,10 @@
-"""The tables of a capture as Spark knows them."""
+"""The tables of a capture, by name."""
 
 from __future__ import annotations
 
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructType
 
 from polybus.capture.schema import EVENTS, EXCHANGES, FRAMES, ORPHANS, QUARANTINE
 
@@ -21,6 +19,11 @@ SCHEMAS: Final = {
     "places": _PLACES,
 }
 """Schemas by the name of the table."""
+
+
+_DATE: Final = pa.field("date", pa.date32(), metadata={"doc": "Of the frame or request, UTC: a folder for each."})
+RESULTS: Final = {name: SCHEMAS[name].append(_DATE) for name in ("events", "quarantine", "exchanges", "orphans")}
+"""Schemas of the tables that a run makes: they have the date besides, by which their files are told apart."""
 
 
 def arrow_schema(table: str, columns: list[str] | None = None) -> pa.Schema:
@@ -38,12 +41,3 @@ def arrow_schema(table: str, columns: list[str] | None = None) -> pa.Schema:
     if unknown:
         raise ValueError(f"{table} has no column {unknown[0]!r}; it has {', '.join(schema.names)}")
     return pa.schema([schema.field(name) for name in columns])
-
-
-def spark_schema(table: str, columns: list[str] | None = None) -> StructType:
-    """The same for Spark.
-
-    Raises:
-        ValueError: There is no such table or no such column.
-    """
-    return from_arrow_schema(arrow_schema(table, columns), prefer_timestamp_ntz=False)

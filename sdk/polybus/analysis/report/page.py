@@ -8,7 +8,8 @@ from html import escape
 from typing import Any, Final
 
 from . import plots
-from .metrics import FIRST, MANY
+from .metrics import FIRST
+from .queries import MANY
 
 Metrics = dict[str, Any]
 Rows = Sequence[dict[str, Any]]

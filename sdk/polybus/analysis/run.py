@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, NamedTuple
 
 import attrs
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+import pyarrow as pa
 
 from polybus.capture.errors import CaptureError
+from polybus.capture.schema import EVENTS
+from polybus.capture.schema import ORPHANS as ORPHAN_ROWS
 from polybus.capture.store.reader import Capture
 from polybus.capture.store.segments import Stretch
 
-from ..source.ranges import ReadPosition, ReadWindow, plan, reach
-from .correlation import CARRIED, FINAL, OPEN, ORPHANS, exchanges_of, fold, orphans_of, part_of, turns_of
-from .ingest import SAMPLES, IngestResult, ingest_task
-from .manifest import STAGING, STATE, Manifest, Output, RunCounts, load_files, run_prefix
-from .matching import MatchTimeouts
+from .correlation import (
+    CARRIED,
+    EXCHANGES_BY_PART,
+    FINAL,
+    FOLDED,
+    OPEN,
+    ORPHANS,
+    TURNS,
+    exchanges_of,
+    fold,
+    orphans_of,
+    turns_of,
+)
+from .engine import Engine
+from .ingest import SAMPLES, IngestResult
+from .manifest import STAGING, STATE, Manifest, Output, RunCounts, run_prefix
+from .ranges import ReadPosition, ReadWindow, plan, reach
 from .storage import Storage, absolute
-from .watermarks import WATERMARK_COLUMNS, Watermarks
-
-DAY_NS: Final = 86_400_000_000_000
+from .timeouts import MatchTimeouts
+from .watermarks import Watermarks
 
 Progress = Callable[[str], None]
 
@@ -42,7 +52,7 @@ class Written(NamedTuple):
 class PipelineStep:
     """One run over what is new."""
 
-    _spark: SparkSession
+    _engine: Engine
     capture: str
     out: str
     _window: ReadWindow
@@ -89,8 +99,8 @@ class PipelineStep:
         before = Watermarks(last.ends, last.seen) if last is not None else Watermarks()
         clocks = before.later(Watermarks(done.ends, done.seen) for done in taken)
         counts = sum(taken, RunCounts())
-        events = load_files(self._spark, self.storage, "events", moved.get("events", []))
-        now = clocks.table(self._spark, all_read=self._is_all(end), ended=_ended(taken))
+        events = self._engine.read(self.storage, "events", moved.get("events", []), EVENTS)
+        now = clocks.table(all_read=self._is_all(end), ended=_ended(taken))
         folded = self._fold(staging, events, last.state if last is not None else None, now)
         exchanges = self._exchanges(prefix, staging, folded, moved)
         orphans = self._orphans(prefix, staging, folded, events, moved)
@@ -177,11 +187,7 @@ class PipelineStep:
 
     def _decode(self, start: ReadPosition, end: ReadPosition, staging: str) -> list[IngestResult]:
         ranges = plan(self._capture, start, end)
-        count = max(1, len(ranges))
-        numbers = self._spark.range(0, len(ranges), 1, count)
-        task = partial(ingest_task, self._path, absolute(self.out), f"{staging}/taken", ranges, self._window)
-        rows = numbers.mapInArrow(task, "taken string").collect()
-        taken = [IngestResult(**json.loads(row["taken"])) for row in rows]
+        taken = self._engine.take(self._path, absolute(self.out), f"{staging}/taken", ranges, self._window)
         for done in taken:
             if done.frames != done.rowed + done.quarantined + done.empty:
                 raise CaptureError(
@@ -215,16 +221,15 @@ class PipelineStep:
 
     # -- correlate -------------------------------------------------------------------------------------------------------
 
-    def _fold(self, staging: str, events: DataFrame, before: str | None, clocks: DataFrame) -> str:
+    def _fold(self, staging: str, events: Any, before: str | None, clocks: pa.Table) -> str:
         """Fold the turns, with those that the last run left open; the folder of the result, by what is over and what is not."""
         self._progress("correlate")
-        turns = turns_of(events, self._timeouts)
+        turns = [turns_of(self._engine, events, self._timeouts)]
         if before is not None:
-            turns = turns.unionByName(self._spark.read.schema(turns.schema).parquet(self.storage.to_read(before)))
+            turns.append(self._engine.read(self.storage, before, self.storage.files(before), TURNS))
         folder = f"{staging}/folded"
-        folded = fold(turns, self._timeouts).join(F.broadcast(clocks), "capture_id", "left")
-        folded = folded.withColumn("part", part_of(self._timeouts, *map(F.col, WATERMARK_COLUMNS)))
-        folded.write.partitionBy("part").parquet(self.storage.for_spark(folder))
+        folded = fold(self._engine, turns, self._timeouts, self._engine.hand(clocks))
+        self._engine.write(folded, self.storage, folder, FOLDED, ["part"], None)
         return folder
 
     def _exchanges(self, prefix: str, staging: str, folded: str, moved: dict[str, list[str]]) -> list[Written]:
@@ -232,39 +237,36 @@ class PipelineStep:
         self._progress("exchanges")
         table, written = self._read_folded(folded, (FINAL, OPEN)), []
         if table is not None:
-            made = exchanges_of(table, self._timeouts, F.col("end_ns"), "part")
-            written = self._write(made, "exchanges", f"{staging}/exchanges", prefix, "request_time_ns", "part")
+            made, staged = exchanges_of(self._engine, table, "part"), f"{staging}/exchanges"
+            self._engine.write(made, self.storage, staged, EXCHANGES_BY_PART, ["part"], "request_time_ns")
+            written = self._place(staged, "exchanges", prefix)
         moved["exchanges"] = [file.name for file in written if file.part == FINAL]
         return written
 
-    def _orphans(self, prefix: str, staging: str, folded: str, events: DataFrame, moved: dict[str, list[str]]) -> list[Written]:
+    def _orphans(self, prefix: str, staging: str, folded: str, events: Any, moved: dict[str, list[str]]) -> list[Written]:
         self._progress("orphans")
-        lost = self._read_folded(folded, ORPHANS)
+        lost, staged = self._read_folded(folded, ORPHANS), f"{staging}/orphans"
         if lost is None:
             return []
         # Those that were carried over are no event of this run: each is in the table once.
-        written = self._write(orphans_of(events, lost), "orphans", f"{staging}/orphans", prefix, "time_ns")
+        self._engine.write(orphans_of(self._engine, events, lost), self.storage, staged, ORPHAN_ROWS, [], "time_ns")
+        written = self._place(staged, "orphans", prefix)
         moved["orphans"] = [file.name for file in written]
         return written
 
-    def _read_folded(self, folder: str, parts: Sequence[str]) -> DataFrame | None:
+    def _read_folded(self, folder: str, parts: Sequence[str]) -> Any:
         """Some parts, None where there is nothing in them. By their folders: so Spark knows how few the orphans are, and does
         not sort all events for their sake."""
-        folders = [self.storage.to_read(found) for part in parts if self.storage.files(found := f"{folder}/part={part}")]
-        reader = self._spark.read.option("basePath", self.storage.for_spark(folder))
-        return reader.parquet(*folders) if folders else None
+        files = [name for part in parts for name in self.storage.files(f"{folder}/part={part}") if name.endswith(".parquet")]
+        return self._engine.read(self.storage, folder, files, FOLDED) if files else None
 
-    def _write(self, rows: DataFrame, table: str, staged: str, prefix: str, time: str, *parts: str) -> list[Written]:
-        """Rows into the files of a table, by date and protocol."""
-        # Not to_date: that depends on the session's time zone.
-        date = F.date_add(F.lit("1970-01-01"), F.expr(f"cast({time} div {DAY_NS} as int)"))
-        dated = rows.withColumn("date", date)
-        dated.write.partitionBy(*parts, "date", "protocol").parquet(self.storage.for_spark(staged))
+    def _place(self, staged: str, table: str, prefix: str) -> list[Written]:
+        """The files of a staged table in their places."""
         written = []
         files = (name for name in self.storage.files(staged) if name.endswith(".parquet"))
         for number, name in enumerate(files):
             *folders, _ = name.removeprefix(staged + "/").split("/")
-            part = folders.pop(0).partition("=")[2] if parts else ""
+            part = folders.pop(0).partition("=")[2] if folders[0].startswith("part=") else ""
             place = f"{table}/{'/'.join(folders)}/{prefix}{part or 'all'}-{number:06d}.parquet"
             written.append(Written(place, self.storage.rows(name), part))
             self.storage.move(name, place)

@@ -7,18 +7,14 @@ run that was killed; the next one removes them. So each message is in the tables
 from __future__ import annotations
 
 import json
-import os
 import re
 from typing import Any, Final
 
 import attrs
-from pyspark.sql import DataFrame, SparkSession
 
 from polybus.capture.errors import CaptureError
-from polybus.capture.store.filesystems import AnyPath
 
-from ..source.ranges import ReadPosition
-from ..source.tables import spark_schema
+from .ranges import ReadPosition
 from .storage import Storage
 
 FOLDER: Final = "_manifest"
@@ -26,7 +22,7 @@ STAGING: Final = "_staging"
 STATE: Final = "_state"
 TABLES: Final = ("events", "quarantine", "exchanges", "orphans")
 _OURS: Final = re.compile(r"run-(\d{6})-")
-_VERSION: Final = 1
+_VERSION: Final = 2
 
 
 def run_prefix(run: int) -> str:
@@ -201,34 +197,3 @@ class Output:
             raise CaptureError(f"{self.storage.inside('')}: another run has written here at the same time; run again")
         self.storage.write(name, manifest.to_json())
         self.manifests.append(manifest)
-
-
-def load(spark: SparkSession, out: AnyPath, table: str) -> DataFrame:
-    """A table of results, of the files that its manifests name: what a killed run has left is not among them.
-
-    Args:
-        spark: The session.
-        out: The folder of results.
-        table: events, exchanges, orphans or quarantine.
-
-    Raises:
-        CaptureError: `out` is no such folder.
-        ValueError: There is no such table.
-    """
-    output = Output(Storage(out))
-    if output.last is None:
-        raise CaptureError(f"{os.fspath(out)} holds no results: `polybus analyse` makes them, or Pipeline.run")
-    return load_files(spark, output.storage, table, output.files(table))
-
-
-def load_files(spark: SparkSession, storage: Storage, table: str, files: list[str]) -> DataFrame:
-    """Some files of a table, with its columns.
-
-    Raises:
-        ValueError: There is no such table.
-    """
-    schema = spark_schema(table)
-    if not files:
-        return spark.createDataFrame([], schema)
-    reader = spark.read.schema(schema).option("basePath", storage.for_spark(table))
-    return reader.parquet(*(storage.to_read(name) for name in files)).select(*schema.names)

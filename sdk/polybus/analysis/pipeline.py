@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import attrs
-from pyspark.sql import DataFrame, SparkSession
 
 from polybus.capture.errors import CaptureError
 from polybus.capture.store.filesystems import AnyPath
 from polybus.capture.store.reader import Capture
 
-from ..report.metrics import measure
-from ..report.page import render
-from ..source.ranges import ReadPosition, ReadWindow
+from .engine import Engine
 from .manifest import Output, RunCounts
-from .matching import MatchTimeouts
+from .ranges import ReadWindow
+from .report.metrics import measure
 from .run import PipelineStep, Progress
 from .storage import Storage, absolute
-
-if TYPE_CHECKING:
-    from pyspark.sql.streaming.query import StreamingQuery
+from .timeouts import MatchTimeouts
 
 METRICS: Final = "metrics.json"
 REPORT: Final = "report.html"
@@ -51,12 +47,13 @@ class Done:
 class Pipeline:
     """The stages decode, correlate, metrics and report, over one capture and one folder of results.
 
-    ``Pipeline(spark).run("captures", "out")`` makes ``events``, ``quarantine``, ``exchanges``, ``orphans`` and ``metrics`` as
+    ``Pipeline(engine).run("captures", "out")`` makes ``events``, ``quarantine``, ``exchanges``, ``orphans`` and ``metrics`` as
     Parquet, ``metrics.json`` and ``report.html``. Run again, it takes what has been recorded since; what was open is carried
-    over, so the tables are those that a single run would have made. A run that is killed leaves nothing that counts.
+    over, so the tables are those that a single run would have made, whichever engines have run it. A run that is killed
+    leaves nothing that counts.
 
     Args:
-        spark: The session, on any master. Other masters than local ones need paths that all machines reach.
+        engine: Runs it: `polybus.analysis.DuckEngine`, or Spark, see `polybus.spark.Pipeline`.
         timeout: Seconds after which an answer is late, where a request says nothing itself.
         horizon: Seconds for which an id is remembered; ten timeouts when None. See `Patience`.
         strict: Fail where a part of the capture cannot be read, instead of counting it.
@@ -68,14 +65,14 @@ class Pipeline:
 
     def __init__(
         self,
-        spark: SparkSession,
+        engine: Engine,
         *,
         timeout: float = 30.0,
         horizon: float | None = None,
         strict: bool = False,
         progress: Progress | None = None,
     ) -> None:
-        self._spark = spark
+        self._engine = engine
         self._timeouts = MatchTimeouts(timeout) if horizon is None else MatchTimeouts(timeout, horizon)
         self._strict = strict
         self._progress: Progress = progress if progress is not None else lambda stage: None
@@ -108,50 +105,13 @@ class Pipeline:
         """
         window = ReadWindow(start_ns, end_ns, connection)
         window.check()
-        step = self._step(capture, out, window)
+        step = self.step(capture, out, window)
         with step.alone():
             added = step.advance()
             if not report:
                 return _done(step.out, step.output, added)
             metrics = _metrics_of(step.output)
             return _done(step.out, step.output, added, metrics if metrics is not None else self._measure(step.output))
-
-    def stream(
-        self, capture: AnyPath, out: AnyPath, *, every: str | None = None, max_rows: int | None = None
-    ) -> StreamingQuery:
-        """Follow a capture: each batch of the stream goes through the same stages as `run`, but for metrics and report.
-
-        Args:
-            capture: As for `run`.
-            out: As for `run`; the checkpoint is in it too.
-            every: How often there is a batch, ``10 seconds``; when None, what is there is taken and the query ends.
-            max_rows: Of a batch, about.
-
-        Returns:
-            The running query; call `report` whenever a report is wanted.
-
-        Raises:
-            CaptureError: As `run`.
-        """
-        from ..source.data_source import BusDataSource
-
-        step = self._step(capture, out, ReadWindow())
-        self._spark.dataSource.register(BusDataSource)
-        reader = self._spark.readStream.format("polybus").option("table", "places")
-        if max_rows is not None:
-            reader = reader.option("maxRowsPerTrigger", max_rows)
-
-        def take(places: DataFrame, number: int) -> None:
-            reached = [ReadPosition(row["segment"], row["batch"], row["offset"]) for row in places.collect()]
-            if reached:
-                # What a killed run had done already is not done again: the manifest knows where it ended.
-                with step.alone():
-                    step.advance(max(reached))
-
-        writer = reader.load(os.fspath(capture)).writeStream.foreachBatch(take)
-        writer = writer.option("checkpointLocation", step.storage.for_spark("_checkpoint"))
-        writer = writer.trigger(availableNow=True) if every is None else writer.trigger(processingTime=every)
-        return writer.start()
 
     def report(self, capture: AnyPath, out: AnyPath) -> Done:
         """Metrics and report of what is there, without taking anything.
@@ -167,14 +127,17 @@ class Pipeline:
             output.check(absolute(os.fspath(capture)), {})
             return _done(os.fspath(out), output, RunCounts(), self._measure(output))
 
-    def _step(self, capture: AnyPath, out: AnyPath, window: ReadWindow) -> PipelineStep:
+    def step(self, capture: AnyPath, out: AnyPath, window: ReadWindow) -> PipelineStep:
+        """One run over what is new, which is yet to be made."""
         given = os.fspath(capture), os.fspath(out), window
-        return PipelineStep(self._spark, *given, self._timeouts, self._strict, self._progress)
+        return PipelineStep(self._engine, *given, self._timeouts, self._strict, self._progress)
 
     def _measure(self, output: Output) -> dict[str, Any]:
         self._progress("metrics")
-        metrics = measure(self._spark, output)
+        metrics = measure(self._engine, output)
         self._progress("report")
+        from .report.page import render  # which takes as long to load as all else together
+
         output.storage.write(REPORT, render(metrics).encode())
         # Last: where it is there and of the last run, the report is too.
         output.storage.write(METRICS, json.dumps(metrics, indent=1).encode())
@@ -200,7 +163,7 @@ def _metrics_of(output: Output) -> dict[str, Any] | None:
 def check(
     capture: AnyPath, out: AnyPath, *, start_ns: int | None = None, end_ns: int | None = None, connection: str | None = None
 ) -> None:
-    """Check that `Pipeline.run` could begin, before Spark is started.
+    """Check that `Pipeline.run` could begin, before an engine is started.
 
     Raises:
         CaptureError: It is no capture, or a segment is missing; `out` holds something else.

@@ -17,7 +17,7 @@ from polybus.capture.errors import CaptureError
 from polybus.capture.store.reader import Capture, Segment
 from polybus.capture.store.segments import lock
 
-from ...capture.store.compute import pc
+from ..capture.store.compute import pc
 
 LAST_NS: Final = 2**63 - 1
 """The last moment there is, in the year 2262."""

@@ -20,7 +20,7 @@ def _ns(name: str, doc: str) -> pa.Field:
 
 
 def _percentile(share: int, more: str = "") -> pa.Field:
-    doc = f"Latency, ns, that {share} % of the answers did not exceed{more}; the rank is exact to 1 in 10000."
+    doc = f"Latency, ns, that {share} % of the answers did not exceed{more}; exact to six digits."
     return _ns(f"p{share}_ns", doc)
 
 

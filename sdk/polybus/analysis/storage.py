@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from polybus.capture.store.filesystems import AnyPath, find_filesystem
 
-from ...capture.store.compute import pc
+from ..capture.store.compute import pc
 
 try:
     import fcntl
