@@ -39,6 +39,7 @@ class UpMessage(Message):
     """Of an error: ``text``, ``reason``, ``detail``."""
     # Declared in `Message`; again here for type checkers, because they are set below.
     subject: str | int
+    ttl: float | None
     headers: dict[str, str] | None
     code: Code | None
     reply_to: str | None

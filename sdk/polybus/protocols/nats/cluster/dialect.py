@@ -433,10 +433,10 @@ class ClusterDialect:
     def _have_it(self, reply: str, payload: bytes = b"") -> bytes:
         return write_publication(reply, None, f"NATS/1.0 {_HAVE_IT} {self.node}\r\n\r\n".encode(), payload)
 
-    def _end_turn(self) -> None:
+    def _say_taken(self, turn: list[Any]) -> None:
         """Say which of the requests of a turn this node still has: one word to each asker."""
         tokens: dict[str, list[str]] = {}
-        for id in self._turns.popleft():
+        for id in turn:
             asker = self._fresh.pop(id, None)
             if asker is not None:
                 self._held[id] = asker
@@ -818,7 +818,9 @@ class ClusterDialect:
     def tick(self, now: float) -> None:
         """At the end of a turn: say which of its requests this node has. Once a second: look at what is under way."""
         if self._turns:
-            self._end_turn()
+            turn = self._turns.popleft()
+            if not self._fresh.keys().isdisjoint(turn):
+                self._say_taken(turn)
         if now < self._due and now < self._hello_at:
             return
         if now >= self._due:
