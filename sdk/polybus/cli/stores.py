@@ -227,7 +227,7 @@ def _facts(letter: DeadLetter) -> dict[str, Any]:
         "death": letter.death,
         "error_id": letter.error_id,
         "origin": letter.origin,
-        **({"left_out": letter.left_out} if letter.left_out else {}),
+        **({"left_out": letter.left_out, "whole": letter.whole or None} if letter.left_out else {}),
         **({"fault": letter.fault} if letter.fault else {}),
     }
 

@@ -294,7 +294,7 @@ async def test_a_node_that_drains_answers_what_it_has_and_gets_nothing_more(engi
         assert found.complete
 
 
-@pytest.mark.parametrize(("dedup", "sent"), [(120.0, [0, 2, 6, 14, 30]), (10.0, [0, 2]), (1.0, [0])])
+@pytest.mark.parametrize(("dedup", "sent"), [(120.0, [0, 2, 6, 14]), (10.0, [0, 2]), (1.0, [0])])
 async def test_nothing_is_stored_twice_when_the_store_has_forgotten_its_id(
     engine: NatsEngine, dedup: float, sent: list[int]
 ) -> None:
@@ -309,5 +309,5 @@ async def test_nothing_is_stored_twice_when_the_store_has_forgotten_its_id(
         await Administration.of(shop).remove("work")  # so that nobody says that it is stored
         began = anyio.current_time()
         with pytest.raises(DeadlineExceeded, match="published again under the same id="):
-            await shop.publish("work.x", 1, timeout=40)
+            await shop.publish("work.x", 1, timeout=16)
     assert heard == sent

@@ -197,6 +197,17 @@ def test_a_reader_is_given_what_cannot_be_read_so_that_it_does_not_come_for_ever
     assert raw + b"5\r\n" in written(made)
 
 
+@pytest.mark.parametrize("name", [b"shop.p." + b"o" * 5000, b"shop.p.orders.\xff"])
+def test_a_stored_publication_whose_subject_cannot_be_read_is_given_to_its_reader_too(name: bytes) -> None:
+    made = session()
+    made.send(Message(Kind.SUBSCRIBE, attributes={"reader": 1}), 0.0)
+    sid = made.frames_to_send()[0].split()[-1]
+    made.receive(b"MSG %b %b $JS.ACK.s.c.3.41.7.1.0 1\r\n5\r\n" % (name, sid), 0.0)
+    [message] = made.events()
+    assert (message.raw, message.peer.number, message.peer.attempt) == (b"5", 41, 3)
+    assert message.peer.fault
+
+
 def test_of_a_stored_publication_over_the_limit_a_reader_is_given_nothing_but_that() -> None:
     made = session()
     made.send(Message(Kind.SUBSCRIBE, attributes={"reader": 1}), 0.0)

@@ -291,10 +291,10 @@ class ClusterDialect:
 
         It is no fault of the engine's, and does not count as one: what is stored does not go away by itself.
         """
-        block, payload = cut_delivery(frame)
+        reply, block, payload = cut_delivery(frame)
         headers = read_what_can_be(block, self._connection.limits.headers)
         try:
-            to = _given(subscription, error.answer_id, headers.only)
+            to = _given(subscription, reply, headers.only)
             named = self._subjects.named[subject]
         except RemoteProtocolError:
             return False
