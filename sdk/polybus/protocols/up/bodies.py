@@ -51,9 +51,14 @@ def written_body(message: Message, texts: bool) -> tuple[bytes | None, int]:
     return message.encoded(FORMATS, lambda value: chosen), _WRITTEN[id(chosen)]
 
 
-def read_format(payload: bytes, number: int, depth: int, answer_id: Any) -> BodyFormat:
-    """The format of a payload that came in. May raise `RemoteProtocolError`: it is not what it says."""
-    format = _READ.get(number, OCTETS)
+def format_of(number: int) -> BodyFormat:
+    """The format of payloads with a number."""
+    return _READ.get(number, OCTETS)
+
+
+def check_payload(payload: bytes, format: BodyFormat, depth: int, answer_id: Any) -> None:
+    """Check a payload that came in; `answer_id` is the id of its request. May raise `RemoteProtocolError`: it is not what its
+    format says."""
     if format is JSON:
         try:
             check_json(payload, depth)
@@ -66,7 +71,6 @@ def read_format(payload: bytes, number: int, depth: int, answer_id: Any) -> Body
             str(payload, "utf-8")
         except UnicodeDecodeError as error:
             raise _no(answer_id, "UTF-8") from error
-    return format
 
 
 def _no(answer_id: Any, what: str) -> RemoteProtocolError:
