@@ -27,11 +27,18 @@ from .wire import head_of, write_message
 if TYPE_CHECKING:
     from .adapter import Up
 
-CAPABILITIES: Final = Capabilities(subscribe=False, headers=False, bare_headers=False, answer_headers=False, extensions=False)
+_TRACE: Final = "traceparent"
+CAPABILITIES: Final = Capabilities(
+    subscribe=False,
+    headers=False,
+    bare_headers=False,
+    own_headers=frozenset({_TRACE}),
+    answer_headers=False,
+    extensions=False,
+)
 _READY: Final = Ready()
 _LAST_MOMENT: Final = 0.001
 """Time that is left in the very millisecond in which it is up: it has expired only after it."""
-_TRACE: Final = "traceparent"
 _REMEMBERED: Final = 1024
 _REQUEST, _RESPONSE, _ERROR = Kind.REQUEST, Kind.RESPONSE, Kind.ERROR
 # Tags of attributes, those of ids with the length.
