@@ -92,8 +92,10 @@ def depart(hooks: Sequence[OutgoingHook], message: Message, peer: Any, limit: in
         raise
     finally:
         message.peer = None
-    unread = peer is not None and message.headers != (given or {}) and not peer.reads_headers
-    message.headers = read_alone(message.headers, given, peer.own_headers) if unread else message.headers or None
+    if peer is not None and message.headers != (given or {}) and not peer.reads_headers:
+        message.headers = read_alone(message.headers, given, peer.own_headers)
+    else:
+        message.headers = message.headers or None
     return departure
 
 
