@@ -107,7 +107,11 @@ class UpMessage(Message):
     facts: dict[str, Any] | None
     """Of an error: ``text``, ``reason``, ``detail``."""
     # Declared in `Message`; again here for type checkers, because they are set below.
+    kind: Kind
     subject: str | int
+    id: Any
+    format: BodyFormat
+    ttl: float | None
     headers: dict[str, str] | None
     code: Code | None
     reply_to: str | None
