@@ -26,6 +26,7 @@ _WRITTEN: Final[Mapping[int, int]] = {
     id(OCTETS): PayloadFormat.RAW,
     id(TEXT): PayloadFormat.TEXT,
 }
+_JSON: Final = int(PayloadFormat.JSON)
 _NUMBERS: Final = {name: number for number, name in enumerate(FORMAT_NAMES)}
 
 
@@ -41,6 +42,8 @@ def format_for(value: Any, texts: bool) -> BodyFormat:
 def written_body(message: Message, texts: bool) -> tuple[bytes | None, int]:
     """The payload of a message, and its format on the wire. May raise `EncodeError`: the body does not fit."""
     format = message.format
+    if message.raw is not None and format is JSON:
+        return message.raw, _JSON
     if message.raw is not None and format in FORMATS:
         if format is OCTETS and message.extras is not None:  # relayed: bytes in a form that only the application knows
             return message.raw, _NUMBERS.get(message.extras.get("payload_format", ""), PayloadFormat.RAW)

@@ -223,8 +223,8 @@ class UpSession:
             more += _new_token(self._options.token)
         if message.headers:
             more += _trace(message.headers)
-        lives = varint(milliseconds(ttl))
-        return key, write_message(b"".join((_ID, key, head, _TTL, lives, more, _FORMATS[format])), raw), sink
+        attributes = b"".join((_ID, key, head, _TTL, varint(milliseconds(ttl)), more, _FORMATS[format]))
+        return key, write_message(attributes, raw), sink
 
     def _method(self, subject: str | int) -> tuple[bytes, str]:
         """The head of requests for a subject."""
