@@ -119,3 +119,12 @@ async def test_what_the_wire_has_no_form_for_is_said_at_once() -> None:
             await client.publish("no.name")
         with pytest.raises(NoHandler):
             await client.request("UpdateDoor")
+
+
+@bounded
+async def test_it_goes_through_a_tunnel() -> None:
+    inner, outer = Bus(), Bus()
+    inner.handle("UpdateDoor")(lambda: "done")
+    outer.handle_tunnels("plant.{id}", inner, protocol=Up(names=NAMES))
+    async with pair(outer) as through, connect(through.tunnel("plant.1"), protocol=Up(names=NAMES)) as client:
+        assert await client.request("UpdateDoor") == "done"
