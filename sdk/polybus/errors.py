@@ -342,7 +342,8 @@ class DeadlineExceeded(BusError, TimeoutError):
     def __str__(self) -> str:
         who = "the peer gave up" if self.where == "remote" else "no answer"
         said = self.text or "raise timeout= or look at the handler"
-        return f"{who} on {self.subject!r} after {self.elapsed:.3f} s: {in_one_line(said)}{self._asked}"
+        after = f"{self.elapsed:.3f}" if self.elapsed >= 0.001 else f"{self.elapsed:.1g}"
+        return f"{who} on {self.subject!r} after {after} s: {in_one_line(said)}{self._asked}"
 
 
 class Disconnected(BusError, ConnectionError):

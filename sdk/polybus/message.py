@@ -106,9 +106,9 @@ class Message(Generic[T_co]):
     extras: dict[str, Any] | None = field(default=None, alias="attributes")
     peer: Peer | Any = None
     decoded: Any = field(default=MISSING, alias="body")
-    _shared: dict[Any, bytes] | None = field(default=None, init=False)
-    expires: float | None = field(default=None, init=False)
-    answer_headers: dict[str, str] | None = field(default=None, init=False)
+    _shared: dict[Any, bytes] | None = field(default=None, alias="_shared")
+    expires: float | None = None
+    answer_headers: dict[str, str] | None = None
 
     # A function that loads `polybus.protocols.uprotocol`, a floor above: handed in by the package.
     cloudevents: ClassVar[Any]

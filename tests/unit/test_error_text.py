@@ -53,3 +53,8 @@ def test_where_there_was_no_link_the_reason_stands_alone_and_no_link_is_said_to_
 
 def test_marks_that_turn_the_direction_of_the_text_behind_them_are_shown_as_escapes() -> None:
     assert str(Forbidden("gpj.\u202egnp \u2066x\u2069")) == r"PERMISSION_DENIED: gpj.\u202egnp \u2066x\u2069"
+
+
+@pytest.mark.parametrize(("elapsed", "shown"), [(1.0064, "1.006 s"), (0.001, "0.001 s"), (0.00012, "0.0001 s"), (0.0, "0 s")])
+def test_a_deadline_of_less_than_a_millisecond_is_no_zero(elapsed: float, shown: str) -> None:
+    assert f"no answer on 'a' after {shown}: " in str(DeadlineExceeded("a", elapsed))

@@ -50,7 +50,7 @@ class StreamForwarder:
         handler = self.handler(message.attributes.get("mode", "stream"))
         calls, services = self._side.calls, self._side.here.services
         call = ChannelCall(
-            services, peer.inbound, peer, handler, message, deadline, channel, lambda over: calls.pop(over, None)
+            services, peer.inbound, peer, handler, message, deadline, channel=channel, on_discard=lambda it: calls.pop(it, None)
         )
         calls[call] = None
         return call

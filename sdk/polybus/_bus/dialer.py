@@ -194,7 +194,8 @@ class Connecting:
             except ConnectFailed as error:
                 left = until - time()
                 if left <= 0 or EndpointFeatures.of(self._connector).spent:  # no other port will come
-                    if attempt == 0 and (advice := advice_for(error)) is not None:
+                    of_cluster = self._backbone is not None
+                    if (attempt == 0 or of_cluster) and (advice := advice_for(error, of_cluster)) is not None:
                         raise ConnectFailed(error.url, f"{error.reason}{advice}") from error.__cause__
                     raise
                 # The last attempt is made when the time is up.

@@ -12,11 +12,13 @@ _ABSENT: Final = ("nobody listens there", "no such file", "nobody serves this na
 _IMPLIED: Final = {"ws": 80, "http": 80, "wss": 443, "https": 443}
 
 
-def advice_for(error: ConnectFailed) -> str | None:
+def advice_for(error: ConnectFailed, of_cluster: bool = False) -> str | None:
     """Say what to do about it, behind the reason; None where somebody was there."""
     if not error.reason.endswith(_ABSENT):
         return None
     scheme, _, address = error.url.partition("://")
     implied = _IMPLIED.get(scheme.rpartition("+")[2]) if urlsplit(f"//{address}").port is None else None
     where = "" if implied is None else f" (on port {implied}, since the URL names none)"
+    if of_cluster:
+        return f"{where}; is the NATS server of the cluster running? Cluster(..., wait=30) waits for it as long"
     return f"{where}; is the server running? connect(..., wait=30) goes on trying"

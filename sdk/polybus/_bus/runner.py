@@ -76,7 +76,8 @@ def run(
         ValueError: A URL or an option is wrong, or `metrics` is asked for without `health`.
         LocalProtocolError: This is not the main thread, or an event loop runs in it already, or an address that other
             machines can reach accepts every connection,
-            or there are several workers of a bus without `cluster`, or no NATS server is found for them.
+            or there are several workers of a bus without `cluster`, or with stores that nothing keeps, or no NATS server is
+            found for them.
         Unsupported: There are several workers, and an address that they cannot share.
         ImportError: `uvloop`, trio or, for `metrics`, prometheus-client is not installed.
         Exception: What the bus's lifespan raises.

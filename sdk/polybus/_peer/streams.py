@@ -202,8 +202,7 @@ class Streams:
         if side is not None:
             call = side.streams.call(peer, message, deadline, channel)
         else:
-            call = ChannelCall(link.services, inbound, peer, handler, message, deadline, channel)
-            call.places = handler.places
+            call = ChannelCall(link.services, inbound, peer, handler, message, deadline, handler.places, channel=channel)
         if mode != "stream":
             self.channel_send(channel, Kind.CREDIT, None, None, {"credit": CREDIT})
         inbound.start(call)

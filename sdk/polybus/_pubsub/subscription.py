@@ -7,6 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Generic, Self
 
 from .._handlers.durable import DurableSpec, ReplaySpec
+from .._util.entering import never_without_async
 from .._util.iteration import receive
 from .._util.typed_body import misfit, typed_body
 from ..errors import BusError, LocalProtocolError, SlowConsumer
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from .pubsub import PubSub
 
 
+@never_without_async("async with bus.subscribe(pattern) as messages:")
 class Subscription(SubscriptionQueue, Generic[T_co]):
     """Publications to be read, from `Bus.subscribe` or `Peer.subscribe`: ``async with`` it, then iterate over it.
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
-from attrs import define, field, frozen
+from attrs import define, frozen
 
 from .._core.context import current_call
 from .._core.executor import described
@@ -44,18 +44,18 @@ class Call:
     handler: RequestHandler
     message: Message
     deadline: float
-    places: Places | None = field(default=None, init=False)
+    places: Places | None = None
     """Places of its handler, where only so many of its calls may run at once."""
-    scope: anyio.CancelScope | None = field(default=None, init=False)
-    started: bool = field(default=False, init=False)
-    ended: bool = field(default=False, init=False)
-    looks: int = field(default=0, init=False)
+    scope: anyio.CancelScope | None = None
+    started: bool = False
+    ended: bool = False
+    looks: int = 0
     """Looks that have found it waiting."""
-    waited: int = field(default=0, init=False)
+    waited: int = 0
     """Looks that have found it waiting since its handler last went on."""
-    put_off: bool = field(default=False, init=False)
+    put_off: bool = False
     """True while it waits although it had a place: its client had stopped reading answers before it began."""
-    delivered: bool = field(default=False, init=False)
+    delivered: bool = False
     """True once it has come to its handler: before that, and when its time is over, the bus answers by itself."""
 
     @property

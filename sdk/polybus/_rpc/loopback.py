@@ -184,7 +184,7 @@ class Loopback:
         message = Message(Kind.OPEN, subject, near, raw, body_format, headers, ttl, attributes=attributes)
         if self.services.outgoing:
             near.departure = self._depart(message)
-        call = ChannelCall(self.services, LocalSink(self), None, handler, message, deadline, far)
+        call = ChannelCall(self.services, LocalSink(self), None, handler, message, deadline, channel=far)
         self._start(call, handler.places)
         return near
 

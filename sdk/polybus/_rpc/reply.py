@@ -147,7 +147,7 @@ class Reply(Generic[T_co]):
             value = self._value = typed_body(message, returns if whole is None else whole)
         except Exception as error:  # also what a check of the application's own raises
             self._error = BadReply(
-                f"the answer to {self.subject!r} is not a {_name(returns)}: {error}; is returns= what its handler gives?"
+                f"the answer to {self.subject!r} is no {_name(returns)}: {error}; is returns= what its handler gives?"
             )
             self._state = _FAILED
             self._value = None

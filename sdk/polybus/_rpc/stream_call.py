@@ -8,7 +8,7 @@ from collections.abc import AsyncIterable, Callable
 from typing import Any
 
 import anyio
-from attrs import define
+from attrs import define, field
 
 from .._core.context import current_call
 from .._core.injection import InjectedStream
@@ -24,8 +24,8 @@ class ChannelCall(Call):
     """A stream or channel while its handler runs."""
 
     sizes_known = False
-    channel: Channel[Any, Any]
-    _on_discard: Callable[[ChannelCall], object] | None = None
+    channel: Channel[Any, Any] = field(kw_only=True)
+    _on_discard: Callable[[ChannelCall], object] | None = field(default=None, kw_only=True, alias="on_discard")
     """Called when it is over, also where its peer goes before it has begun."""
 
     def __attrs_post_init__(self) -> None:

@@ -16,8 +16,8 @@ def keep_freed_blocks(size: int) -> None:
     """Have glibc keep freed blocks as large as messages of so many bytes, up to twice what one needs on its way.
 
     Otherwise each page of each large message is a new one, which the kernel has to clear: more than half of the processor time
-    for a mebibyte. Its threshold follows the largest mapped block that was ever freed (mallopt(3), `M_MMAP_THRESHOLD`), so one is
-    taken and freed here; it is never touched, so that it costs no memory. Other allocators take no notice.
+    for a mebibyte. Its threshold follows the largest mapped block that was ever freed (mallopt(3), `M_MMAP_THRESHOLD`): one is
+    taken and freed here. It is never touched, so that it costs no memory. Other allocators take no notice.
     """
     if size >= _MAPPED:
         bytes(min(size * _IN_FLIGHT, _MOST))

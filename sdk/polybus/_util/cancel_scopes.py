@@ -20,29 +20,29 @@ _EARLY = 0.05
 
 
 def effective_deadline(loop: Loop) -> Callable[[], float]:
-    """`anyio.current_effective_deadline` for callers in the thread of `loop`, a tenth of a request cheaper on asyncio.
+    """`anyio.current_effective_deadline` for callers in the thread of `loop`, a tenth of a request cheaper.
 
     The function raises `RuntimeError` where the loop does not run.
     """
     if loop.backend == "asyncio":
-        walk = _walk(asyncio.get_running_loop())
-        return anyio.current_effective_deadline if walk is None else walk
+        return _asyncio_walk(asyncio.get_running_loop())
     import trio
 
-    return trio.current_effective_deadline
+    walk = _walk_over_statuses(trio.lowlevel.current_task)
+    return walk if _trio_agrees(trio.lowlevel.current_task) else trio.current_effective_deadline
 
 
-def _walk(loop: asyncio.AbstractEventLoop) -> Callable[[], float] | None:
-    """Make the same walk over the scopes as anyio's, without its search for the task. None where anyio is built otherwise."""
+def _asyncio_walk(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
+    """Make the same walk over the scopes as anyio's, without its search for the task; anyio's where it is built otherwise."""
     try:
         from anyio._backends._asyncio import _task_states
     except ImportError:
-        return None
+        return anyio.current_effective_deadline
     state_of = getattr(_task_states, "data", {}).get  # the function of the dictionary itself is one of Python around that
-    return _walk_over(state_of, loop) if _agrees(state_of) else None
+    return _walk_over_tasks(state_of, loop) if _asyncio_agrees(state_of) else anyio.current_effective_deadline
 
 
-def _walk_over(state_of: Callable[[ref[asyncio.Task[Any]]], Any], loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
+def _walk_over_tasks(state_of: Callable[[ref[asyncio.Task[Any]]], Any], loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
     current_task, running = asyncio.current_task, asyncio.get_running_loop
 
     def deadline() -> float:
@@ -69,9 +69,38 @@ def _walk_over(state_of: Callable[[ref[asyncio.Task[Any]]], Any], loop: asyncio.
 
 
 @lru_cache(maxsize=1)  # as long as anyio is the same
-def _agrees(state_of: Callable[[ref[asyncio.Task[Any]]], Any]) -> bool:
-    """Check our walk against anyio's: its insides may change, and then its own function is taken."""
-    deadline, official = _walk_over(state_of, asyncio.get_running_loop()), anyio.current_effective_deadline
+def _asyncio_agrees(state_of: Callable[[ref[asyncio.Task[Any]]], Any]) -> bool:
+    return _agree(_walk_over_tasks(state_of, asyncio.get_running_loop()))
+
+
+def _walk_over_statuses(current_task: Callable[[], Any]) -> Callable[[], float]:
+    """Make the same walk over the scopes as trio's, without two calls for each."""
+
+    def deadline() -> float:
+        status = current_task()._cancel_status
+        if status.effectively_cancelled:
+            return -math.inf
+        nearest = math.inf
+        while status is not None:
+            scope = status._scope
+            if (end := scope._deadline) < nearest:
+                nearest = end
+            if scope._shield:
+                break
+            status = status._parent
+        return nearest
+
+    return deadline
+
+
+@lru_cache(maxsize=1)
+def _trio_agrees(current_task: Callable[[], Any]) -> bool:
+    return _agree(_walk_over_statuses(current_task))
+
+
+def _agree(deadline: Callable[[], float]) -> bool:
+    """Check our walk against the library's: its insides may change, and then its own function is taken."""
+    official = anyio.current_effective_deadline
     soon, later = anyio.current_time() + 5000, anyio.current_time() + 7000
     try:
         same = deadline() == official()

@@ -32,6 +32,20 @@ def entered_first(example: str) -> Callable[[type[T]], type[T]]:
     return decorate
 
 
+def never_without_async(example: str) -> Callable[[type[T]], type[T]]:
+    """The same for a class that is iterated over too: only ``with`` is a mistake always."""
+
+    def decorate(kind: type[T]) -> type[T]:
+        def refuse(_: Any) -> NoReturn:
+            raise TypeError(f"this is an async context manager, enter it: `{example}`")
+
+        made: Any = kind
+        made.__enter__, made.__exit__ = refuse, lambda *_: None
+        return kind
+
+    return decorate
+
+
 def blocking_entered_first(example: str) -> Callable[[type[T]], type[T]]:
     """The same for a class of context managers that block: ``with bus.serve(url) as listener:``"""
 
@@ -69,4 +83,5 @@ def awaited_first(kind: type[T]) -> type[T]:
         setattr(made, f"__{operator}__", refuse)
     # `__bool__`: otherwise `if bus.request("user.may_enter"):` lets everybody in.
     made.__getitem__, made.__iter__, made.__bool__, made.__getattr__ = refuse, refuse, refuse, missing
+    made.__aiter__, made.__aenter__, made.__aexit__ = refuse, refuse, refuse
     return kind

@@ -37,7 +37,7 @@ def info(folder: Folder, as_json: Json = False) -> None:
         return
     recordings = ", ".join(f"{name} (ended)" if name in found.ended else name for name in found.captures)
     print(f"{counted(found.segments, 'segment')} ({found.open} open), {found.bytes} bytes; recordings {recordings}")
-    print(f"{found.frames} frames of {found.frame_bytes} bytes on {found.connections} connections")
+    print(f"{counted(found.frames, 'frame')} of {found.frame_bytes} bytes on {counted(found.connections, 'connection')}")
     if found.marks:
         print(f"{found.marks} marks of where connections began or ended; polybus analyse counts them as frames too")
     for protocol, count in sorted(found.protocols.items()):

@@ -39,7 +39,7 @@ class Finding:
 
 def inspect(
     source: Annotated[str, argument("FILE|HEX", "A file, bytes in hexadecimal, or - for stdin.")],
-    protocol: Annotated[str, option("P", "Of the frames, with options if need be: ubre or 'ubre?format=binary'.")],
+    protocol: Annotated[str, option("P", "Required: of the frames, as ubre or 'ubre?format=binary'.")] = "",
     frames: Annotated[
         str,
         option(
@@ -49,9 +49,11 @@ def inspect(
     as_json: Annotated[bool, flag("--json", "One line of JSON for each frame.")] = False,
 ) -> None:
     """Show what frames say: the fields as they stand, and the messages. Status 1 if any of them is malformed."""
+    if not protocol and "://" not in source:  # of a URL there is more to say
+        raise UsageError("Missing option '--protocol', that of the frames: for example --protocol ubre")
     name, _, query = protocol.partition("?")
-    adapter = find_reader(name, dict(parse_qsl(query, keep_blank_values=True)))
     data = _bytes(source)
+    adapter = find_reader(name, dict(parse_qsl(query, keep_blank_values=True)))
     findings = [_look(adapter, number, offset, frame) for number, (offset, frame) in enumerate(_cut(data, frames), 1)]
     printer = Printer()
     for finding in findings:

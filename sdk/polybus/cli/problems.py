@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from typing import TypeVar
@@ -21,6 +22,7 @@ from ..errors import (
     Unauthorized,
     Unsupported,
 )
+from ..limits import Limits
 
 T = TypeVar("T")
 
@@ -28,6 +30,7 @@ OF_NATS = "the NATS server says"
 NATS_CREDENTIALS = "they stand in the URL: TOKEN@ or USER:PASSWORD@ before the host, or ?creds=FILE or ?nkey=FILE behind it"
 _NEXT_STEPS = ("in place of", "goes on trying", "begin the URL with")
 """Words of reasons that say themselves what to do."""
+_SECONDS = re.compile(r"timed out after (\d[\d.e+-]*) s\b")
 _LOOK = "; polybus doctor URL looks at every step"
 _TOKENS = ("--auth", "--bearer", "--token")
 """Options of other programs for what is a header here."""
@@ -88,6 +91,7 @@ def for_shell(text: str) -> str:
     """The advice of a text, in the words of the command line."""
     return (
         text.replace("connect(..., wait=30) goes on trying", "--wait S goes on trying")
+        .replace("Cluster(..., wait=30) waits for it as long", "--wait S goes on trying")
         .replace("--ca, or with tls=ssl.create_default_context(cafile=...)", "--ca FILE")
         .replace("timeout=", "--timeout ")
         .replace("pass authenticate=..., or ", "")
@@ -115,6 +119,12 @@ def _of_click(error: Exception) -> str:
     return f"{text}{'' if text.endswith('?') else '.'} See: {command} --help"
 
 
+def _ran_out(reason: str) -> bool:
+    """Tells whether a step ended before its usual limit, thus by --timeout: not every command has that option."""
+    found = _SECONDS.search(reason)
+    return found is not None and float(found[1]) < min(Limits().connect_timeout, Limits().handshake_timeout)
+
+
 def _nobody_there(reason: str) -> bool:
     return any(word in reason.lower() for word in ("refused", "nobody", "no such file", "timed out"))
 
@@ -123,7 +133,8 @@ def _next_step(error: BusError) -> str:
     if isinstance(error, ConnectFailed):
         if any(error.reason.endswith(mark) for mark in "?!") or any(mark in error.reason for mark in _NEXT_STEPS):
             return ""  # it has a next step of its own
-        return "; is the server running? --wait S goes on trying" if _nobody_there(error.reason) else _LOOK
+        longer = "--timeout S gives it longer, " if _ran_out(error.reason) else ""
+        return f"; is the server running? {longer}--wait S goes on trying" if _nobody_there(error.reason) else _LOOK
     if isinstance(error, DeadlineExceeded) and error.where == "remote":  # it was told the time that was given here
         return "; --timeout S gives it longer"
     if isinstance(error, (Disconnected, DeadlineExceeded, ProtocolError)):

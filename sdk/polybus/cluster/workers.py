@@ -15,7 +15,7 @@ from typing import Any, Final
 import anyio
 import anyio.abc
 
-from .._bus.bus import Bus
+from .._bus.bus import Bus, parts_of
 from .._bus.cluster import VARIABLE
 from .._bus.worker import ASK, ASK_METRICS, Inheritance
 from .._util.http_status import HttpStatus, Page
@@ -26,6 +26,7 @@ from ..plugins.registry import metrics_maker
 from ..transports._stream.sockets import unlink_if_ours
 from .children import Child, Children
 from .engine import Engine, find_server
+from .store_folder import STORE
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
@@ -81,7 +82,8 @@ def supervise(
         unlink: Remove the files of Unix sockets at the end.
 
     Raises:
-        LocalProtocolError: A bus has no cluster, or no NATS server is found, or this program cannot be started again.
+        LocalProtocolError: A bus has no cluster, or wants to keep something and nothing keeps, or no NATS server is found, or
+            this program cannot be started again.
         ValueError: `health` is no such URL.
         OSError: An address cannot be bound.
     """
@@ -94,9 +96,22 @@ def supervise(
                 "of one worker only: write Bus(cluster='auto')"
             )
     wants_engine = not os.environ.get(VARIABLE) and any(cluster_url(bus) == AUTO for bus in buses)
+    if wants_engine and not os.environ.get(STORE):
+        _check_keeps_nothing(count, buses)
     binary = find_server() if wants_engine else None
     supervisor = Supervisor(count, this_program(), patience, health, binary, _cluster_name(buses), metrics=metrics)
     return anyio.run(supervisor.main, bind, unlink)
+
+
+def _check_keeps_nothing(count: int, buses: Sequence[Bus]) -> None:
+    """Refuse stores and durable handlers: each worker would, with a traceback of its own."""
+    for bus in buses:
+        durable = any(spec.durable is not None for spec in parts_of(bus).lookup.subscribers)
+        if durable or (bus.cluster is not None and bus.cluster.stores):
+            raise LocalProtocolError(
+                f"workers={count}: a bus with stores= or durable=, and the NATS server that is started for its workers keeps "
+                f"nothing: set {STORE} to a folder, or {VARIABLE} to the URL of a server with JetStream"
+            )
 
 
 def this_program() -> list[str]:

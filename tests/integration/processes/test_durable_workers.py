@@ -7,6 +7,9 @@ import anyio.to_thread
 import psutil
 import pytest
 
+import polybus
+from polybus import Bus, Cluster, LocalProtocolError, Store
+
 from .processes import Process, eventually
 
 pytestmark = [pytest.mark.anyio, pytest.mark.interop]
@@ -40,12 +43,30 @@ async def test_what_was_stored_outlives_the_server_and_the_program(tmp_path: Pat
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_without_a_folder_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_folder_the_program_says_so_once_and_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("POLYBUS_CLUSTER", raising=False)
     monkeypatch.delenv("POLYBUS_STORE", raising=False)
     crew = await anyio.to_thread.run_sync(Process, "durable_crew", {})
     try:
         assert await crew.ended() != 0
-        assert "that of run(workers=...) keeps stores in the folder that POLYBUS_STORE names" in crew.log()
+        assert crew.log().count("Traceback") == 1
+        assert crew.log().count("set POLYBUS_STORE to a folder") == 1
     finally:
         crew.stop()
+
+
+async def bill(order: int) -> None:
+    pass
+
+
+@pytest.mark.parametrize("stores", [(), (Store("orders", "orders.>"),)])
+def test_a_bus_that_wants_to_keep_something_is_refused_before_a_worker_is_started(
+    stores: tuple[Store, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("POLYBUS_CLUSTER", raising=False)
+    monkeypatch.delenv("POLYBUS_STORE", raising=False)
+    bus = Bus(cluster=Cluster(stores=stores))
+    if not stores:
+        bus.on("orders.placed", durable="billing")(bill)
+    with pytest.raises(LocalProtocolError, match=r"workers=2: .* keeps nothing: set POLYBUS_STORE to a folder"):
+        polybus.run(bus, workers=2)

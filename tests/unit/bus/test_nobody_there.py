@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from polybus import ConnectFailed
+from polybus import Bus, Cluster, ConnectFailed
 from polybus._bus.nobody_there import advice_for
+from tests.support import free_port
 
 NOBODY = "connection refused: nobody listens there"
 
@@ -22,6 +23,20 @@ NOBODY = "connection refused: nobody listens there"
 )
 def test_the_port_is_told_where_the_url_leaves_it_out(url: str, where: str) -> None:
     assert advice_for(ConnectFailed(url, NOBODY)) == f"{where}; is the server running? connect(..., wait=30) goes on trying"
+
+
+def test_the_engine_of_a_cluster_is_named_and_how_to_wait_for_it() -> None:
+    error = ConnectFailed("nats+tcp://127.0.0.1:4222", NOBODY)
+    advice = "; is the NATS server of the cluster running? Cluster(..., wait=30) waits for it as long"
+    assert advice_for(error, of_cluster=True) == advice
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("wait", [0, 0.05])
+async def test_a_bus_whose_engine_is_not_there_says_so(wait: float) -> None:
+    with pytest.raises(ConnectFailed, match=r"is the NATS server of the cluster running\? Cluster\(\.\.\., wait=30\)"):
+        async with Bus(cluster=Cluster(f"nats+tcp://127.0.0.1:{free_port()}/shop", wait=wait)):
+            raise AssertionError
 
 
 def test_a_server_that_is_there_and_refuses_is_not_waited_for() -> None:

@@ -138,6 +138,7 @@ def test_a_malformed_frame_is_shown_and_is_status_1(
     [
         ([], "'FILE|HEX'"),
         (["00"], "--protocol"),
+        (["ubre+ws://127.0.0.1:9000/bus"], "is a URL, and what is inspected are frames; polybus doctor URL looks at a server"),
         (["00", "--protocol", "latin"], "there are: "),
         (["00", "--protocol", "ubre?format=xml"], "json, binary"),
         (["00", "--protocol", "ubre?nothing=1"], "known are"),

@@ -47,6 +47,15 @@ def test_nobody_behind_http_is_told_as_everywhere_else(capsys: pytest.CaptureFix
     assert "connection refused: nobody listens there; is the server running? --wait S" in text
 
 
+def test_a_connection_that_takes_longer_than_the_timeout_names_the_option(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"ubre+ws://127.0.0.1:{silent.getsockname()[1]}/bus"
+        status, text = one_line(capsys, "request", url, "a", "--timeout", "0.05")
+    assert status == 1
+    assert "timed out after 0.05 s" in text
+    assert text.endswith("is the server running? --timeout S gives it longer, --wait S goes on trying")
+
+
 @pytest.mark.parametrize("command", ["publish", "subscribe", "request"])
 def test_a_silent_peer_is_status_1_whatever_the_protocol(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:  # connections wait in its backlog

@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio
 import pytest
+import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -66,6 +67,24 @@ async def test_where_anyio_keeps_no_states_at_all_its_own_function_is_taken(
 ) -> None:
     monkeypatch.delattr("anyio._backends._asyncio._task_states")
     assert effective_deadline(running_loop()) is anyio.current_effective_deadline
+
+
+@pytest.mark.parametrize("anyio_backend", ["trio"])
+@pytest.mark.parametrize(
+    "status",
+    [object(), types.SimpleNamespace(effectively_cancelled=False, _parent=None, _scope=object())],
+    ids=["another status", "another scope"],
+)
+async def test_where_trio_is_built_otherwise_its_own_function_is_taken(
+    status: Any, monkeypatch: pytest.MonkeyPatch, anyio_backend: Any
+) -> None:
+    monkeypatch.setattr("trio.lowlevel.current_task", lambda: types.SimpleNamespace(_cancel_status=status))
+    assert effective_deadline(running_loop()) is trio.current_effective_deadline
+
+
+@pytest.mark.parametrize("anyio_backend", ["trio"])
+async def test_trio_itself_is_walked_over(anyio_backend: Any) -> None:
+    assert effective_deadline(running_loop()) is not trio.current_effective_deadline
 
 
 @pytest.mark.native

@@ -245,6 +245,19 @@ def _length(data: bytes) -> int:
     return int(data)
 
 
+def cut_delivery(frame: bytes) -> tuple[str | None, bytes, bytes]:
+    """Cut MSG or HMSG as it stands there, whatever it is: where an answer is wanted, headers and payload.
+
+    Both are empty where they are over the limit and not there.
+    """
+    line, _, rest = frame.partition(CRLF)
+    verb, *tokens = line.split()
+    lengths = 2 if verb.upper() == b"HMSG" else 1
+    head = int(tokens[-2]) if lengths == 2 and len(tokens) > 3 and tokens[-2].isdigit() else 0
+    reply = tokens[2].decode("utf-8", "replace") if len(tokens) - lengths == 3 else None
+    return reply, rest[:head], rest[head : -len(CRLF)]
+
+
 def write_publication(subject: str, reply: str | None, block: bytes, payload: bytes) -> bytes:
     """PUB or HPUB: `block` is empty where there are no headers."""
     return write_named(f"{subject} {reply}" if reply else subject, block, payload)

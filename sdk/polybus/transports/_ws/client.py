@@ -173,7 +173,7 @@ def _refusal(url: str, response: Response, headers: Mapping[str, str]) -> BusErr
         brought = (
             f"headers= brought {', '.join(headers)}: is what it carries expired, or meant for another server?"
             if headers
-            else "no headers= were given, which carry a token or a cookie"
+            else "nothing was given in headers=, which carries a token or a cookie"
         )
         return Unauthorized(f"{text or 'the server answered 401'}; {brought}")
     if response.status_code == 403:
