@@ -155,8 +155,8 @@ ROWS: tuple[tuple[str, Cell, Cell], ...] = (
     ("a deadline travels with the request", lambda wire: "sent" if wire.deadlines else "–", _when(lambda wire: wire.deadlines)),
     (
         "headers",
-        lambda wire: "sent" if wire.headers and not wire.asks_before_headers else "–",
-        _when(lambda wire: wire.headers),
+        lambda wire: "sent" if wire.headers and not wire.asks_before_headers else ", ".join(sorted(wire.own_headers)) or "–",
+        _when(lambda wire: wire.headers or bool(wire.own_headers)),
     ),
     (
         "headers of the answer",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from attrs import frozen
@@ -92,6 +92,18 @@ def depart(hooks: Sequence[OutgoingHook], message: Message, peer: Any, limit: in
         raise
     finally:
         message.peer = None
-    unread = peer is not None and message.headers != (given or {}) and not peer.reads_headers
-    message.headers = given if unread else message.headers or None
+    if peer is not None and message.headers != (given or {}) and not peer.reads_headers:
+        message.headers = read_alone(message.headers, given, peer.own_headers)
+    else:
+        message.headers = message.headers or None
     return departure
+
+
+def read_alone(
+    headers: Mapping[str, str] | None, given: Mapping[str, str] | None, own: frozenset[str]
+) -> dict[str, str] | None:
+    """The headers for a peer that reads none but some of its own: those of the caller, and of what was added these."""
+    kept = dict(given or ())
+    if own and headers:
+        kept |= {name: value for name, value in headers.items() if name.lower() in own}
+    return kept or None

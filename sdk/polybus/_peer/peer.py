@@ -436,6 +436,11 @@ class Peer(Asker):
         return link.carries_headers and self.speaks_extensions is True
 
     @property
+    def own_headers(self) -> frozenset[str]:
+        """Headers that a peer reads though it reads no others."""
+        return self.link.own_headers
+
+    @property
     def services(self) -> Services:
         return self.link.services
 

@@ -13,7 +13,7 @@ import anyio
 import anyio.lowlevel
 from attrs import define, field
 
-from .._core.outgoing import Departure, depart
+from .._core.outgoing import Departure, depart, read_alone
 from .._core.via import ViaHeader
 from .._peer.authorization_queue import OutboundAuthorization
 from .._rpc.loopback import encode_local
@@ -287,10 +287,11 @@ class Publisher:
         if not strangers or targets.two_ways or message.headers == given:
             return [(message, targets)], departure
         readers = tuple(peer for peer in targets.peers if peer.reads_headers)
-        return [
-            (message, Targets(readers, targets.queues)),
-            (message.with_headers(given), Targets(strangers)),
-        ], departure
+        copies = [(message, Targets(readers, targets.queues))]
+        for own in {peer.own_headers: None for peer in strangers}:
+            alike = tuple(peer for peer in strangers if peer.own_headers == own)
+            copies.append((message.with_headers(read_alone(message.headers, given, own)), Targets(alike)))
+        return copies, departure
 
     async def publish_stored(
         self, message: Message, route: PublicationRoute, peers: tuple[Peer, ...] | None, id: str | None, deadline: float

@@ -34,6 +34,9 @@ class Capabilities:
     bare_headers: bool = True
     """A bare peer reads headers: they are of the wire's own specification. Otherwise those that the bus adds by itself, and its
     outgoing hooks, go to polybus peers alone."""
+    own_headers: frozenset[str] = frozenset()
+    """Headers, in lower case, that have a place of their own on a wire that has no others: of what outgoing hooks add, these go
+    on, and a session may refuse the rest of what an application sets."""
     answer_headers: bool = True
     """Answers carry headers too; otherwise those that a handler sets are left out."""
     deadlines: bool = True

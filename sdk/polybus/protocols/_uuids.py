@@ -1,9 +1,8 @@
 """Ids of uProtocol messages: UUIDs that hold the time of their making (eclipse-uprotocol/up-spec a6392ed, basics/uuid.adoc).
 
-UMessage has those of RFC 9562, version 7, in the same layout. That of the generation before is version 8: 48 bits of Unix
-milliseconds, the version, 12 bits of a counter that begins anew with each millisecond, the variant, 62 bits that are random
-once for the life of the maker. Version 6 was written by up-java for a while, version 7 is written by later releases: both are
-read. The document's own examples show version 4, which has no time.
+The document's layout is UUID version 8: 48 bits of Unix milliseconds, the version, 12 bits of a counter that begins anew with
+each millisecond, the variant, 62 bits that are random once for the life of the maker. Version 6 was written by up-java for a
+while, version 7 is written by later releases: both are read. The document's own examples show version 4, which has no time.
 """
 
 from __future__ import annotations
@@ -37,13 +36,11 @@ class IdFactory:
     Args:
         clock: Nanoseconds since 1970.
         rng: Makes the random part; `random.SystemRandom` by default.
-        version: Of the UUIDs: 8, or 7 for UMessage.
     """
 
-    __slots__ = ("_clock", "_count", "_head", "_ms", "_version", "suffix")
+    __slots__ = ("_clock", "_count", "_head", "_ms", "suffix")
 
-    def __init__(self, clock: Callable[[], int] | None = None, rng: random.Random | None = None, *, version: int = 8) -> None:
-        self._version = version
+    def __init__(self, clock: Callable[[], int] | None = None, rng: random.Random | None = None) -> None:
         self._clock = clock if clock is not None else sources.get().wall_clock_ns
         random_bits = (rng if rng is not None else sources.get().rng).getrandbits(62)
         self.suffix: Final = (
@@ -70,7 +67,7 @@ class IdFactory:
     def _begin(self, ms: int) -> None:
         ms = min(max(ms, 0), _LAST_MS)
         self._ms = ms
-        self._head = f"{ms >> 16:08x}-{ms & 0xFFFF:04x}-{self._version}"
+        self._head = f"{ms >> 16:08x}-{ms & 0xFFFF:04x}-8"
 
 
 def id_version(id: str) -> int | None:

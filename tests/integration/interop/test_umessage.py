@@ -7,6 +7,7 @@ import os
 import random
 import string
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,11 @@ import pytest
 
 from polybus import Bus, Code, Context, Forbidden
 from polybus.protocols import Up
-from polybus.protocols._uuids import IdFactory
-from polybus.protocols.up.attributes import Attributes, uuid_bytes, uuid_text
+from polybus.protocols.up.attributes import Attributes, uuid_text
+from polybus.protocols.up.ids import WireIds
 from polybus.protocols.up.rules import first_violation
 from polybus.protocols.up.uuris import UUri
-from polybus.protocols.up.wire import read_attributes, split_message, write_attributes, write_message
+from polybus.protocols.up.wire import read_attributes, read_uuid, split_message, write_attributes, write_message
 from tests.support import BOUND, bounded
 
 FOLDER = Path(__file__).parent / "umessage"
@@ -91,16 +92,16 @@ def _uri(rng: random.Random, first: int, last: int) -> UUri:
     return UUri(name, rng.randint(0, 0xFFFE) << 16 | rng.randint(1, 0xFFFE), rng.randint(1, 0xFE), rng.randint(first, last))
 
 
-def _random(rng: random.Random, ids: IdFactory, kind: str) -> Attributes:
+def _random(rng: random.Random, ids: WireIds, kind: str) -> Attributes:
     topic, method, entity = _uri(rng, 0x8000, 0xFFFE), _uri(rng, 1, 0x7FFF), _uri(rng, 0, 0)
-    given = Attributes(uuid_bytes(ids.next()), KINDS[kind], priority=rng.randint(2, 7), payload_format=rng.randint(0, 8))
+    given = Attributes(read_uuid(ids.next()), KINDS[kind], priority=rng.randint(2, 7), payload_format=rng.randint(0, 8))
     given.source = method if kind == "response" else entity if kind == "request" else topic
     given.sink = {"publish": None, "request": method}.get(kind, entity)
     given.ttl = rng.randint(1, 2**31 - 1) if kind == "request" else rng.choice([None, 0, rng.randint(1, 2**31 - 1)])
     if kind in ("request", "response"):
         given.priority = rng.randint(5, 7)
     if kind == "response":
-        given.reqid, given.commstatus = uuid_bytes(ids.next()), rng.choice([None, rng.randint(0, 16)])
+        given.reqid, given.commstatus = read_uuid(ids.next()), rng.choice([None, rng.randint(0, 16)])
     if kind == "request":
         given.token, given.permission_level = rng.choice([None, "", "Bearer ä€"]), rng.choice([None, rng.randint(1, 2**31 - 1)])
     given.traceparent = rng.choice([None, "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"])
@@ -109,7 +110,8 @@ def _random(rng: random.Random, ids: IdFactory, kind: str) -> Attributes:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_thousand_messages_of_ours_are_valid_to_up_python_with_equal_attributes(theirs: UpPython, kind: str) -> None:
-    rng, ids = random.Random(7), IdFactory(version=7)
+    rng = random.Random(7)
+    ids = WireIds(time.time_ns, rng)
     made = [(_random(rng, ids, kind), rng.choice([None, rng.randbytes(rng.randint(0, 300))])) for _ in range(COUNT)]
     frames = [write_message(write_attributes(given), payload).hex() for given, payload in made]
     for (given, payload), (valid, why, said, data) in zip(made, theirs("read", frames=frames), strict=True):

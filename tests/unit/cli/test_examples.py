@@ -39,6 +39,12 @@ PRINTS["umessage.py"] = {
     "door.opened {'door': 2} from //vehicle7/10AB/3/80CD",
     "no: NOT_FOUND ('UpdateDoor'): there is no door 7",
 }
+PRINTS["generations.py"] = {
+    "the vehicle is asked as CS5 by //gateway/bridge/1/rpc.response",
+    "done",
+    "door.opened {'door': 2} CS3 //gateway/10AB/3/80CD",
+    "no: NOT_FOUND no_door there is no door 7",
+}
 PRINTS["recording.py"] = {
     "not sold: 1 apple",
     "not sold: 9 pear",

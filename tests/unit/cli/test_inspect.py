@@ -15,7 +15,7 @@ from polybus import Message
 from polybus.cli.app import run
 from polybus.message import Kind
 from polybus.plugins import FrameField
-from polybus.protocols import Ubre, UProtocol
+from polybus.protocols import Ubre, Up, UProtocol
 from tests.unit.cli.support import one_line
 
 NAMED = '{"request":"user.get","id":"x-1","body":{"id":7},"ttl":2000,"headers":{"a":"b"}}'
@@ -55,6 +55,20 @@ def test_the_token_of_an_event_is_not_shown(format: Any, capsys: pytest.CaptureF
     (frame,) = asker.frames_to_send()
     (found,) = inspected(capsys, frame.hex(), "--protocol", f"uprotocol?format={format}")
     assert found["messages"][0]["attributes"]["token"] == "..."
+    assert "s3cret" not in json.dumps(found)
+
+
+def test_a_umessage_is_shown_field_by_field_without_its_token(capsys: pytest.CaptureFixture[str]) -> None:
+    asker = Up(peer="//device2/CD/4", names={"UpdateDoor": 0xB}, token="s3cret").session("client")
+    asker.send(Message(Kind.REQUEST, "UpdateDoor", ttl=5.0, body={"p": 1}), 0.0)
+    (frame,) = asker.frames_to_send()
+    (found,) = inspected(capsys, frame.hex(), "--protocol", "up")
+    assert [field["name"] for field in found["fields"]] == (
+        "attributes id type source sink priority ttl token payload_format payload".split()
+    )
+    (message,) = found["messages"]
+    assert (message["kind"], message["subject"], message["body"]) == ("request", "//device2/CD/4/B", {"p": 1})
+    assert message["attributes"]["token"] == "..."
     assert "s3cret" not in json.dumps(found)
 
 

@@ -15,6 +15,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from opentelemetry.trace import StatusCode
 
 from polybus import Bus, Channel, Context, NotFound, Route, bridge, connect
+from polybus.protocols import Up
 from polybus.testing import pair
 from tests.support import BOUND, eventually
 from tests.unit.opentelemetry.spans import Traces
@@ -22,8 +23,10 @@ from tests.unit.opentelemetry.spans import Traces
 pytestmark = [pytest.mark.anyio]
 
 
-@pytest.mark.parametrize("protocol", ["ubre", "csb", "jrep", "uprotocol"])
-async def test_a_publication_is_a_producer_and_a_consumer_for_each_handler(protocol: str) -> None:
+@pytest.mark.parametrize(
+    "protocol", ["ubre", "csb", "jrep", Up(names={"news.today": 0x8001, "news.later": 0x8002}), "uprotocol"]
+)
+async def test_a_publication_is_a_producer_and_a_consumer_for_each_handler(protocol: Any) -> None:
     traces = Traces()
     server, client = traces.bus(), traces.bus()
     heard: list[tuple[str, int]] = []
@@ -56,7 +59,7 @@ async def test_a_publication_is_a_producer_and_a_consumer_for_each_handler(proto
         "messaging.operation.type": "process",
         "messaging.destination.name": "news.today",
         "messaging.destination.template": "news.*",
-        "polybus.protocol": protocol,
+        "polybus.protocol": protocol if isinstance(protocol, str) else protocol.name,
     }
     measured = traces.measured("messaging.process.duration")
     assert sorted((str(facts["messaging.destination.template"]), count) for facts, count in measured) == [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import anyio
 import pytest
@@ -25,6 +26,7 @@ from polybus import (
 )
 from polybus.errors import LocalProtocolError
 from polybus.opentelemetry import instrument
+from polybus.protocols import Up
 from polybus.testing import pair
 from tests.support import eventually
 from tests.unit.opentelemetry.spans import Traces
@@ -34,8 +36,8 @@ pytestmark = [pytest.mark.anyio]
 PROTOCOLS = ["ubre", "csb", "jrep", "uprotocol"]
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-async def test_a_request_is_one_trace_over_every_protocol(protocol: str) -> None:
+@pytest.mark.parametrize("protocol", [*PROTOCOLS, Up(names={"user.get": 1})])
+async def test_a_request_is_one_trace_over_every_protocol(protocol: Any) -> None:
     traces = Traces()
     server, client = traces.bus(), traces.bus()
 
@@ -63,7 +65,7 @@ async def test_a_request_is_one_trace_over_every_protocol(protocol: str) -> None
         "rpc.method": "user.get",
         "rpc.response.status_code": "OK",
         "polybus.kind": "request",
-        "polybus.protocol": protocol,
+        "polybus.protocol": protocol if isinstance(protocol, str) else protocol.name,
         "server.address": asked.attributes["server.address"],
     }
     assert ({"rpc.system.name": "polybus", "rpc.method": "user.get", "rpc.response.status_code": "OK"}, 1) in traces.measured(

@@ -16,11 +16,11 @@ class Accounts:
 
     def __init__(self, most: int) -> None:
         self._most: Final = most
-        self._authorities: dict[str, str] = {}
+        self._authorities: dict[bytes, str] = {}
         """By the id of each request."""
         self._counts: dict[str, int] = {}
 
-    def admit(self, id: str, authority: str) -> bool:
+    def admit(self, id: bytes, authority: str) -> bool:
         """Count a request; False of one that is too much for its authority. One that has come before counts once."""
         if id in self._authorities:
             return True
@@ -31,7 +31,7 @@ class Accounts:
         self._counts[authority] = count + 1
         return True
 
-    def settle(self, id: str) -> None:
+    def settle(self, id: bytes) -> None:
         """Count a request no longer: it is answered."""
         authority = self._authorities.pop(id, None)
         if authority is None:

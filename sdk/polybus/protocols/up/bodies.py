@@ -26,6 +26,7 @@ _WRITTEN: Final[Mapping[int, int]] = {
     id(OCTETS): PayloadFormat.RAW,
     id(TEXT): PayloadFormat.TEXT,
 }
+_JSON: Final = int(PayloadFormat.JSON)
 _NUMBERS: Final = {name: number for number, name in enumerate(FORMAT_NAMES)}
 
 
@@ -41,6 +42,8 @@ def format_for(value: Any, texts: bool) -> BodyFormat:
 def written_body(message: Message, texts: bool) -> tuple[bytes | None, int]:
     """The payload of a message, and its format on the wire. May raise `EncodeError`: the body does not fit."""
     format = message.format
+    if message.raw is not None and format is JSON:
+        return message.raw, _JSON
     if message.raw is not None and format in FORMATS:
         if format is OCTETS and message.extras is not None:  # relayed: bytes in a form that only the application knows
             return message.raw, _NUMBERS.get(message.extras.get("payload_format", ""), PayloadFormat.RAW)
@@ -51,9 +54,14 @@ def written_body(message: Message, texts: bool) -> tuple[bytes | None, int]:
     return message.encoded(FORMATS, lambda value: chosen), _WRITTEN[id(chosen)]
 
 
-def read_format(payload: bytes, number: int, depth: int, answer_id: Any) -> BodyFormat:
-    """The format of a payload that came in. May raise `RemoteProtocolError`: it is not what it says."""
-    format = _READ.get(number, OCTETS)
+def format_of(number: int) -> BodyFormat:
+    """The format of payloads with a number."""
+    return _READ.get(number, OCTETS)
+
+
+def check_payload(payload: bytes, format: BodyFormat, depth: int, answer_id: Any) -> None:
+    """Check a payload that came in; `answer_id` is the id of its request. May raise `RemoteProtocolError`: it is not what its
+    format says."""
     if format is JSON:
         try:
             check_json(payload, depth)
@@ -66,7 +74,6 @@ def read_format(payload: bytes, number: int, depth: int, answer_id: Any) -> Body
             str(payload, "utf-8")
         except UnicodeDecodeError as error:
             raise _no(answer_id, "UTF-8") from error
-    return format
 
 
 def _no(answer_id: Any, what: str) -> RemoteProtocolError:

@@ -7,20 +7,20 @@ from typing import Any, Final, Literal
 
 from attrs import field, frozen
 
-from ...body import OCTETS, BodyFormat
+from ...body import BodyFormat
 from ...errors import Code, LocalProtocolError, RemoteProtocolError, Unsupported
 from ...limits import Limits
 from ...message import Kind, Message
 from .._levels import LEVELS
-from .._protobuf.any_body import type_name, unpack
-from .._protobuf.status import code_of, facts_of, status_of
+from .._protobuf.status import status_of
 from .attributes import Attributes, MessageType, PayloadFormat, priority_name, uuid_bytes, uuid_text
-from .bodies import FORMATS, format_for, read_format, written_body
-from .checks import NAME, WIRE_RULES, refuse, shown
-from .messages import ReturnAddress, UpMessage, return_address
+from .bodies import FORMATS, format_for, written_body
+from .checks import NAME
+from .messages import ReturnAddress, UpMessage
+from .reader import UpReader
 from .rules import PROFILE, first_violation
 from .uuris import UUri, parse_uuri
-from .wire import read_attributes, split_message, write_attributes, write_message
+from .wire import read_uuid, write_attributes, write_message
 
 TYPES: Final = {
     Kind.PUBLISH: MessageType.PUBLISH,
@@ -29,13 +29,6 @@ TYPES: Final = {
     Kind.RESPONSE: MessageType.RESPONSE,
     Kind.ERROR: MessageType.RESPONSE,
 }
-_KINDS: Final = {
-    int(MessageType.PUBLISH): Kind.PUBLISH,
-    int(MessageType.NOTIFICATION): Kind.NOTIFY,
-    int(MessageType.REQUEST): Kind.REQUEST,
-    int(MessageType.RESPONSE): Kind.RESPONSE,
-}
-_STATUSES: Final = ("uprotocol.v1.UStatus", "google.rpc.Status")
 _USUAL_LEVEL: Final = {Kind.PUBLISH: 1, Kind.NOTIFY: 1}
 _REQUEST_LEVEL: Final = 4
 _RESPONSE: Final = MessageType.RESPONSE
@@ -54,6 +47,7 @@ class UpCodec:
         limits: Sizes.
         texts: Whether text goes as such, and not as JSON.
         level_of: The priority of a subject, where one was set for it.
+        read: The message of a frame, with its ids as they stand there. Raises `RemoteProtocolError`, nothing else.
     """
 
     limits: Limits = field(factory=Limits)
@@ -62,6 +56,10 @@ class UpCodec:
     formats: tuple[BodyFormat, ...] = FORMATS
     reads: frozenset[Literal["text", "binary"]] = frozenset({"binary"})
     writes: Literal["text", "binary"] = "binary"
+    read: Callable[[bytes], UpMessage] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        object.__setattr__(self, "read", UpReader(self.limits).read)
 
     def format_for(self, value: Any, subject: str | int) -> BodyFormat:
         """Bytes go as they are, messages of protocol buffers in an ``Any``, the rest as JSON."""
@@ -70,61 +68,20 @@ class UpCodec:
     def urgency(self, message: Message) -> int:
         """Urgency of a message, where some must wait: 0 (CS0) to 6 (CS6)."""
         if isinstance(message.id, ReturnAddress):  # an answer, as urgent as its question
-            return LEVELS[priority_name(message.id.asked.priority)]
+            return LEVELS[priority_name(message.id.shape.given.priority)]
         name = message.attributes.get("priority") or self.level_of(message.subject)
         return LEVELS.get(str(name), _USUAL_LEVEL.get(message.kind, _REQUEST_LEVEL))
 
     # -- reading ---------------------------------------------------------------------------------------------------------
 
     def decode(self, frame: bytes) -> Sequence[Message | RemoteProtocolError]:
-        """The one message of a frame."""
-        return [self.read(frame)]
-
-    def read(self, frame: bytes) -> UpMessage:
-        """The one message of a frame. May raise `RemoteProtocolError`: it is none, or a bad one."""
-        if len(frame) > self.limits.message:
-            raise WIRE_RULES.refuse_size(len(frame), self.limits.message)
-        try:
-            return self._read(frame)
-        except RemoteProtocolError as error:
-            error.frame = shown(frame)
-            raise
-        except ValueError as error:
-            refused = refuse(f"not a UMessage: {error}")
-            refused.frame = shown(frame)
-            raise refused from error
-
-    def _read(self, frame: bytes) -> UpMessage:
-        attributes, payload = split_message(frame)
-        given = read_attributes(attributes or b"")
-        self._check(given)
-        kind, answer_id, format = _KINDS[given.type], None, FORMATS[0]
-        if kind is Kind.REQUEST:
-            answer_id = return_address(given)
-        if payload is None:
-            if given.payload_format:
-                raise refuse("a format, and no payload (rule payload_format)", "invalid_attribute", answer_id)
-        elif kind is Kind.RESPONSE and given.commstatus:
-            format = OCTETS
-        else:
-            format = read_format(payload, given.payload_format, self.limits.depth, answer_id)
-        if kind is Kind.REQUEST:
-            return UpMessage(kind, str(given.sink), answer_id, payload, format, given)
-        if kind is not Kind.RESPONSE:
-            return UpMessage(kind, str(given.source), None, payload, format, given)
-        reqid = uuid_text(given.reqid)
-        return _failure(reqid, payload, given) if given.commstatus else UpMessage(kind, "", reqid, payload, format, given)
-
-    def _check(self, given: Attributes) -> None:
-        broken = first_violation(given)
-        if broken is None:
-            return
-        error = refuse(f"{broken.text} (rule {broken.name}, profile {PROFILE})", "invalid_attribute")
-        if broken.name.startswith("request.") and given.sink is not None and broken.name not in _UNANSWERABLE:
-            error.answer_id = return_address(given)
-        elif given.type == _RESPONSE and broken.name != "response.reqid" and len(given.reqid) == 16:
-            error.reply_id = uuid_text(given.reqid)
-        raise error
+        """The one message of a frame, with its ids as text."""
+        message = self.read(frame)
+        if message.reqid and message.kind in (Kind.RESPONSE, Kind.ERROR):
+            message.id = uuid_text(read_uuid(message.reqid))
+        elif message.kind is Kind.REQUEST:
+            message.id = uuid_text(read_uuid(message.uuid))
+        return [message]
 
     # -- writing ---------------------------------------------------------------------------------------------------------
 
@@ -174,9 +131,6 @@ class UpCodec:
         return write_message(write_attributes(given), payload)
 
 
-_UNANSWERABLE: Final = frozenset({"request.source", "request.sink"})
-
-
 def no_form(kind: Kind) -> Unsupported:
     """The error for a message that has no place on this wire."""
     return Unsupported(f"a UMessage has no form for a {kind.value} message")
@@ -189,29 +143,3 @@ def milliseconds(ttl: float) -> int:
 
 def _uri(text: Any) -> UUri | None:
     return None if text is None else parse_uuri(str(text))
-
-
-def _failure(reqid: str, payload: bytes | None, given: Attributes) -> UpMessage:
-    """The error of an answer that says so; its payload is looked at where it is a UStatus, bare or in an ``Any``."""
-    message = UpMessage(Kind.ERROR, "", reqid, None, OCTETS, given)
-    facts: dict[str, Any] = {"text": "", "reason": None, "detail": None}
-    if payload is not None:
-        try:
-            found = _status(payload, given.payload_format)
-            facts = facts if found is None else facts_of(found)[1]
-        except ValueError:
-            pass  # the number in the attributes says enough
-    message.code, unknown = code_of(given.commstatus or 0)
-    if unknown and not facts["text"]:
-        facts["text"] = unknown
-    message.facts = facts
-    return message
-
-
-def _status(payload: bytes, format: int) -> bytes | None:
-    if format == PayloadFormat.PROTOBUF:
-        return payload
-    if format == PayloadFormat.PROTOBUF_IN_ANY:
-        url, inner = unpack(payload)
-        return inner if type_name(url) in _STATUSES else None
-    return None

@@ -1,44 +1,116 @@
-"""A message of the bus that stands on attributes, and the id of a request, which knows where its answer goes."""
+"""A message of the bus that stands on its attributes, and the id of a request, which knows where its answer goes."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from attrs import fields
+from attrs import fields, frozen
+from msgspec.structs import replace
 
-from ...body import BodyFormat
+from ...body import OCTETS, BodyFormat
 from ...errors import Code
 from ...message import MISSING, Kind, Message
-from .attributes import Attributes, uuid_text
+from .attributes import Attributes, MessageType, uuid_text
+from .bodies import format_of
+from .wire import head_of, read_uuid, varint_field
 
 _SLOTS: Final = tuple(attribute.name for attribute in fields(Message))
+_PRIORITY_OF_ANSWERS: Final = 5
 
 
-class ReturnAddress(str):
-    """The id of a request as text, with its attributes: an answer takes source and sink the other way round."""
+@frozen(eq=False)
+class Shape:
+    """All of a message's attributes but its ids: many messages have the same, so it is made once for them.
 
-    __slots__ = ("asked",)
+    Attributes:
+        given: The attributes, without ids.
+        kind: Of the message.
+        subject: The address that it is about.
+        source: The address that it comes from.
+        authority: Of the source.
+        format: Of the payload, where there is one.
+        ttl: Seconds, or None.
+        headers: The context of a trace, as the bus has it.
+        answer: Of a request: the first and the last fields of its answer's attributes, around commstatus.
+    """
 
-    asked: Attributes
+    given: Attributes
+    kind: Kind
+    subject: str
+    source: str
+    authority: str
+    format: BodyFormat
+    ttl: float | None
+    headers: dict[str, str] | None
+    answer: bytes = b""
 
 
-def return_address(asked: Attributes) -> ReturnAddress:
-    """Address to which the answer to a request goes."""
-    address = ReturnAddress(uuid_text(asked.id))
-    address.asked = asked
-    return address
+def shape_of(given: Attributes) -> Shape:
+    """The shape of attributes that keep the rules."""
+    source, kind = given.source, _KINDS[given.type]
+    assert source is not None
+    subject, answer = str(source), b""
+    if kind is Kind.REQUEST:
+        subject = str(given.sink)
+        priority = max(given.priority, _PRIORITY_OF_ANSWERS)
+        answer = head_of(MessageType.RESPONSE, given.sink, source, priority) + varint_field(0x30, given.ttl or 0)
+    elif kind is Kind.RESPONSE:
+        subject = ""
+        if given.commstatus:
+            kind = Kind.ERROR
+    headers = None if given.traceparent is None else {"traceparent": given.traceparent}
+    template = replace(given, id=b"", reqid=b"")
+    format = OCTETS if kind is Kind.ERROR else format_of(given.payload_format)
+    ttl = given.ttl / 1000 if given.ttl else None
+    return Shape(template, kind, subject, str(source), source.authority, format, ttl, headers, answer)
+
+
+_KINDS: Final = {
+    int(MessageType.PUBLISH): Kind.PUBLISH,
+    int(MessageType.NOTIFICATION): Kind.NOTIFY,
+    int(MessageType.REQUEST): Kind.REQUEST,
+    int(MessageType.RESPONSE): Kind.RESPONSE,
+}
+
+
+class ReturnAddress(tuple[bytes, Shape]):
+    """The id of a request, as it stands on the wire, with its attributes: an answer goes back to where it came from."""
+
+    __slots__ = ()
+
+    @property
+    def id(self) -> bytes:
+        """The message UUID."""
+        return self[0]
+
+    @property
+    def shape(self) -> Shape:
+        """All else of the request."""
+        return self[1]
+
+    def __str__(self) -> str:
+        return uuid_text(read_uuid(self[0]))
+
+    __repr__ = __str__
 
 
 class UpMessage(Message):
     """A message whose attributes become texts when they are read: few handlers do."""
 
-    __slots__ = ("facts", "given")
+    __slots__ = ("facts", "reqid", "shape", "uuid")
 
-    given: Attributes
+    shape: Shape
+    uuid: bytes
+    """The id, as it stands on the wire."""
+    reqid: bytes
+    """The same of the request that it answers, or nothing."""
     facts: dict[str, Any] | None
     """Of an error: ``text``, ``reason``, ``detail``."""
     # Declared in `Message`; again here for type checkers, because they are set below.
+    kind: Kind
     subject: str | int
+    id: Any
+    format: BodyFormat
     ttl: float | None
     headers: dict[str, str] | None
     code: Code | None
@@ -47,32 +119,44 @@ class UpMessage(Message):
     expires: float | None
     answer_headers: dict[str, str] | None
 
-    def __init__(
-        self, kind: Kind, subject: str, id: str | None, raw: bytes | None, format: BodyFormat, given: Attributes
-    ) -> None:
+    def __init__(self, shape: Shape, raw: bytes | None, uuid: bytes, reqid: bytes) -> None:
         # By hand: with an argument for each field it would cost a quarter more.
-        self.kind = kind
-        self.subject = subject
-        self.id = id
+        self.kind = kind = shape.kind
+        self.subject = shape.subject
         self.raw = raw
-        self.format = format
-        self.given = given
-        self.ttl = given.ttl / 1000 if given.ttl else None
-        self.headers = None if given.traceparent is None else {"traceparent": given.traceparent}
+        self.format = shape.format
+        self.shape = shape
+        self.uuid = uuid
+        self.reqid = reqid
+        self.ttl = shape.ttl
+        self.headers = shape.headers
+        if kind is _REQUEST:
+            self.id = ReturnAddress((uuid, shape))
+        else:
+            self.id = reqid if kind is _RESPONSE or kind is _ERROR else None
         self.facts = self.code = self.reply_to = self.extras = self.peer = None
         self._shared = self.expires = self.answer_headers = None
         self.decoded = MISSING
 
     def __copy__(self) -> UpMessage:
-        made = UpMessage(self.kind, "", None, self.raw, self.format, self.given)
+        made = UpMessage(self.shape, self.raw, self.uuid, self.reqid)
         made.facts = self.facts
         for name in _SLOTS:
             setattr(made, name, getattr(self, name))
         return made
 
     @property
+    def given(self) -> Attributes:
+        """All attributes."""
+        reqid = read_uuid(self.reqid) if self.reqid else b""
+        return replace(self.shape.given, id=read_uuid(self.uuid), reqid=reqid)
+
+    @property
     def attributes(self) -> dict[str, Any]:
-        """The attributes of the message, and what an error says."""
+        """The attributes of the message as people read them, and what an error says."""
         if self.extras is None:
             self.extras = self.given.as_texts() | (self.facts or {})
         return self.extras
+
+
+_REQUEST, _RESPONSE, _ERROR = Kind.REQUEST, Kind.RESPONSE, Kind.ERROR

@@ -86,7 +86,7 @@ class Names:
         peer: Of the other side; None until it is known. Then our own stands for it.
     """
 
-    __slots__ = ("_methods", "_names", "_subjects", "_topics", "entity", "peer")
+    __slots__ = ("_methods", "_names", "_topics", "entity", "peer", "subjects")
 
     def __init__(self, table: Table, entity: UUri, peer: UUri | None) -> None:
         self.entity: Final = entity
@@ -98,17 +98,18 @@ class Names:
             for place in places:
                 (self._topics if _is_topic(place) else self._methods)[name] = place
                 self._names[place] = name
-        self._subjects: dict[UUri, str] = {}
+        self.subjects: dict[str, str] = {}
+        """Of addresses that came in lately."""
 
     @property
     def other(self) -> UUri:
         """The entity of the other side, as far as it is known."""
         return self.entity if self.peer is None else self.peer
 
-    def learn(self, source: UUri) -> None:
+    def learn(self, source: str) -> None:
         """The peer has shown its own address."""
-        self.peer = source.with_resource(0)
-        self._subjects.clear()
+        self.peer = parse_uuri(source).with_resource(0)
+        self.subjects.clear()
 
     def method(self, subject: str | int) -> UUri:
         """Address to which a request goes. May raise `Unsupported`: it has none; `LocalProtocolError`."""
@@ -118,13 +119,13 @@ class Names:
         """Address from which a publication comes. May raise `Unsupported`: it has none; `LocalProtocolError`."""
         return _found(subject, "topic", self._topics, self._methods, self.entity)
 
-    def subject(self, uri: UUri) -> str:
+    def subject(self, text: str) -> str:
         """The subject of an address that came in: its name where it has one, else the address."""
-        found = self._subjects.get(uri)
+        found = self.subjects.get(text)
         if found is None:
-            if len(self._subjects) >= _REMEMBERED:
-                self._subjects.clear()
-            found = self._subjects[uri] = self._name(uri)
+            if len(self.subjects) >= _REMEMBERED:
+                self.subjects.clear()
+            found = self.subjects[text] = self._name(parse_uuri(text))
         return found
 
     def _name(self, uri: UUri) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ...errors import Code, LocalProtocolError, RemoteProtocolError, Unsupported
@@ -11,46 +11,71 @@ from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins import Capabilities, CloseWanted, Ready, Refused, SessionEvent, Undelivered
 from .._levels import LEVELS
+from .._protobuf.status import status_of
+from .._protobuf.wire import field, varint
 from .._rules import too_large
-from .._uuids import IdFactory
 from .accounts import Accounts
-from .attributes import Attributes, MessageType, id_ms, uuid_bytes
+from .attributes import MessageType, PayloadFormat
+from .bodies import written_body
 from .checks import NAME, refuse
 from .codec import UpCodec, milliseconds, no_form
-from .messages import ReturnAddress, UpMessage
+from .ids import WireIds, wire_ms
+from .messages import ReturnAddress, Shape, UpMessage
 from .names import Names
-from .uuris import UUri
+from .wire import head_of, write_message
 
 if TYPE_CHECKING:
     from .adapter import Up
 
-CAPABILITIES: Final = Capabilities(subscribe=False, headers=False, bare_headers=False, answer_headers=False, extensions=False)
+_TRACE: Final = "traceparent"
+CAPABILITIES: Final = Capabilities(
+    subscribe=False,
+    headers=False,
+    bare_headers=False,
+    own_headers=frozenset({_TRACE}),
+    answer_headers=False,
+    extensions=False,
+)
 _READY: Final = Ready()
 _LAST_MOMENT: Final = 0.001
 """Time that is left in the very millisecond in which it is up: it has expired only after it."""
-_TRACE: Final = "traceparent"
+_REMEMBERED: Final = 1024
+_REQUEST, _RESPONSE, _ERROR = Kind.REQUEST, Kind.RESPONSE, Kind.ERROR
+# Tags of attributes, those of ids with the length.
+_ID, _TTL, _COMMSTATUS, _REQID, _TOKEN, _TRACEPARENT = b"\x0a\x12", b"\x30", b"\x40", b"\x4a\x12", b"\x52", b"\x5a"
+_FORMATS: Final = (b"", *(b"\x60" + varint(number) for number in range(1, 9)))
 _CODES: Final = {"clock_skew": Code.DEADLINE_EXCEEDED}
 
 
 class UpSession:
     """Either end of a connection: both speak alike.
 
-    A request has as key the id of its message, as text. Of an incoming request, `Message.id` is its `ReturnAddress`.
+    A request has as key the id of its message, as it stands on the wire. Of an incoming request, `Message.id` is its
+    `ReturnAddress`.
     """
 
     capabilities: Capabilities = CAPABILITIES
 
     def __init__(self, codec: UpCodec, adapter: Up, limits: Limits, rng: random.Random) -> None:
         self.codec: Final = codec
+        self._read = codec.read
         self._options = adapter
         self._clock: Callable[[], int] = adapter.clock
         self._max_frame = limits.message
+        self._texts = codec.texts
         self._names = Names(adapter.names, adapter.own, adapter.other)
-        self._ids = IdFactory(adapter.clock, rng, version=7)
+        self._ids = WireIds(adapter.clock, rng)
         self._accounts = Accounts(adapter.per_authority)
         self._ttl = None if adapter.ttl is None else milliseconds(adapter.ttl)
+        # What all requests have, in the order of the wire.
+        level, token = adapter.permission_level, adapter.token
+        self._constant = b"" if level is None else b"\x38" + varint(level)
+        self._constant += b"" if token is None or callable(token) else field(_TOKEN, token.encode())
+        # By subject: the head of a request and the address of its method; of publications and notifications the head.
+        self._methods: dict[str | int, tuple[bytes, str]] = {}
+        self._topics: dict[tuple[MessageType, str | int, str | None], bytes] = {}
         # By the id of each request of this side: the method that was asked.
-        self._asked: dict[str, UUri] = {}
+        self._asked: dict[bytes, str] = {}
         self._events: list[Message | SessionEvent] = []
         self._frames: list[bytes] = []
 
@@ -63,44 +88,47 @@ class UpSession:
     def receive(self, frame: bytes, now: float) -> None:
         """One frame has come in. Never raises: a bad message becomes `Refused`, and is answered where it is a request."""
         try:
-            message = self.codec.read(frame)
+            message = self._read(frame)
             if self._received(message, now):
                 self._events.append(message)
         except RemoteProtocolError as error:
             self._refuse(error)
 
     def _received(self, message: UpMessage, now: float) -> bool:
-        kind, given = message.kind, message.given
-        source = given.source
-        assert source is not None
-        if kind is Kind.RESPONSE or kind is Kind.ERROR:
-            return self._check_answer(message, source)
-        if self._names.peer is None:
-            self._names.learn(source)
-        if kind is Kind.REQUEST:
-            assert given.sink is not None
-            message.subject = self._names.subject(given.sink)
+        kind, shape, names = message.kind, message.shape, self._names
+        if kind is _RESPONSE or kind is _ERROR:
+            return self._check_answer(message, shape)
+        if names.peer is None:
+            self._learn(shape.source)
+        text = shape.subject
+        message.subject = names.subjects.get(text) or names.subject(text)
+        if kind is _REQUEST:
             self._in_time(message)
-            return self._admitted(message, source)
-        message.subject = self._names.subject(source)
+            return self._admitted(message, shape.authority)
         if message.ttl is not None:
             if not self._in_time(message):
                 return False
             message.expires = now + message.ttl
         return True
 
-    def _admitted(self, message: UpMessage, source: UUri) -> bool:
-        if self._accounts.admit(message.id, source.authority):
+    def _learn(self, source: str) -> None:
+        """The peer has shown its address: what was meant for it before went elsewhere."""
+        self._names.learn(source)
+        self._methods.clear()
+        self._topics.clear()
+
+    def _admitted(self, message: UpMessage, authority: str) -> bool:
+        if self._accounts.admit(message.uuid, authority):
             return True
         most = self._options.per_authority
-        text = f"{most} requests of {source.authority or 'this host'!r} are under way (per_authority): try again later"
+        text = f"{most} requests of {authority or 'this host'!r} are under way (per_authority): try again later"
         self._answer(message.id, Code.RESOURCE_EXHAUSTED, text, "too_many")
         self._events.append(Undelivered(message, Code.RESOURCE_EXHAUSTED, "too_many", text))
         return False
 
-    def _check_answer(self, message: UpMessage, source: UUri) -> bool:
+    def _check_answer(self, message: UpMessage, shape: Shape) -> bool:
         """True if an answer is taken. For one that has expired the request goes on waiting, to its own deadline."""
-        key = message.id
+        key, source = message.reqid, shape.source
         sink = self._asked.get(key)
         if sink is None:
             if not key.endswith(self._ids.suffix):
@@ -108,7 +136,7 @@ class UpSession:
             return True  # late: the bus counts it
         if source != sink:
             raise refuse(f"an answer from {source} to a request for {sink}", "wrong_peer")
-        if message.given.ttl and not self._in_time(message):
+        if shape.ttl is not None and not self._in_time(message):
             return False
         del self._asked[key]
         return True
@@ -116,19 +144,19 @@ class UpSession:
     def _in_time(self, message: UpMessage) -> bool:
         """True if a message still lives: it has expired strictly after its ttl. Sets what is left of its time, but of an
         answer, for which a timer of this side runs."""
-        kind, ttl, made = message.kind, message.ttl or 0.0, id_ms(message.given.id)
+        kind, ttl, made = message.kind, message.ttl or 0.0, wire_ms(message.uuid)
         age = (self._clock() // 1_000_000 - made) / 1000
         allowance, skew = self._options.allowance, self._options.max_clock_skew
         if age > ttl + allowance:
-            if kind is Kind.REQUEST:
+            if kind is _REQUEST:
                 message.ttl = 0.0  # the bus answers it, and holds what the peer does not read within bounds
             else:
-                if kind is not Kind.PUBLISH and kind is not Kind.NOTIFY:
-                    message.subject = self._names.subject(message.given.source)  # type: ignore[arg-type]
+                if kind is _RESPONSE or kind is _ERROR:
+                    message.subject = self._names.subject(message.shape.source)
                 text = f"made {age:.3f} s ago with a ttl of {ttl:.3f} s; where clocks differ, set allowance="
                 self._events.append(Undelivered(message, Code.DEADLINE_EXCEEDED, "expired", text))
             return False
-        if kind is Kind.RESPONSE or kind is Kind.ERROR:
+        if kind is _RESPONSE or kind is _ERROR:
             return True
         if -age > skew:
             text = f"made {-age:.3f} s in the future: at most {skew:g} s (max_clock_skew)"
@@ -158,21 +186,21 @@ class UpSession:
 
     # -- outgoing --------------------------------------------------------------------------------------------------------
 
-    def send(self, message: Message, now: float, peer_key: Any = None) -> str | None:
+    def send(self, message: Message, now: float, peer_key: Any = None) -> bytes | None:
         """Queue a message. For a request: the id of its message, under which the answer will come."""
         kind, key = message.kind, None
-        if kind is Kind.REQUEST:
+        if kind is _REQUEST:
             key, frame, sink = self._request(message)
             self._check_size(frame)
             self._asked[key] = sink
         else:
-            if kind is Kind.RESPONSE or kind is Kind.ERROR:
+            if kind is _RESPONSE or kind is _ERROR:
                 frame = self._response(message)
-                self._accounts.settle(message.id)
+                self._accounts.settle(message.id[0])
             elif kind is Kind.PUBLISH:
                 frame = self._publication(message)
             elif kind is Kind.NOTIFY:
-                frame = self._event(MessageType.NOTIFICATION, message, self._names.other.with_resource(0))
+                frame = self._event(MessageType.NOTIFICATION, message)
             else:
                 raise no_form(kind)
             self._check_size(frame)
@@ -183,32 +211,29 @@ class UpSession:
         if len(frame) > self._max_frame:
             raise too_large(len(frame), self._max_frame, "a message")
 
-    def _request(self, message: Message) -> tuple[str, bytes, UUri]:
-        if message.ttl is None:
+    def _request(self, message: Message) -> tuple[bytes, bytes, str]:
+        ttl, subject = message.ttl, message.subject
+        if ttl is None:
             raise LocalProtocolError("a request of up must have an end: pass timeout=", protocol=NAME)
-        sink = self._names.method(message.subject)
-        level = LEVELS[max(self.codec.level_of(message.subject) or "CS4", "CS4")]
-        key, options = self._ids.next(), self._options
-        given = Attributes(
-            uuid_bytes(key),
-            MessageType.REQUEST,
-            self._names.entity,
-            sink,
-            level + 1,
-            milliseconds(message.ttl),
-            options.permission_level,
-            token=self._token(),
-            traceparent=_trace(message),
-        )
-        return key, self.codec.frame(given, message), sink
+        head, sink = self._methods.get(subject) or self._method(subject)
+        raw, format = written_body(message, self._texts)
+        key = self._ids.next()
+        more = self._constant
+        if callable(self._options.token):
+            more += _new_token(self._options.token)
+        if message.headers:
+            more += _trace(message.headers)
+        attributes = b"".join((_ID, key, head, _TTL, varint(milliseconds(ttl)), more, _FORMATS[format]))
+        return key, write_message(attributes, raw), sink
 
-    def _token(self) -> str | None:
-        token = self._options.token
-        if not callable(token):
-            return token
-        found = token()
-        if found is not None and type(found) is not str:  # not the value: a token is never shown
-            raise LocalProtocolError(f"token() gave {type(found).__name__}: str is needed, or None", protocol=NAME)
+    def _method(self, subject: str | int) -> tuple[bytes, str]:
+        """The head of requests for a subject."""
+        sink = self._names.method(subject)
+        level = LEVELS[max(self.codec.level_of(subject) or "CS4", "CS4")]
+        if len(self._methods) >= _REMEMBERED:
+            self._methods.clear()
+        head = head_of(MessageType.REQUEST, self._names.entity, sink, level + 1)
+        found = self._methods[subject] = head, str(sink)
         return found
 
     def _publication(self, message: Message) -> bytes:
@@ -216,40 +241,43 @@ class UpSession:
         shared, key = message.shared, (self.codec, self._names.entity)
         frame = shared.get(key)
         if frame is None:
-            frame = shared[key] = self._event(MessageType.PUBLISH, message, None)
+            frame = shared[key] = self._event(MessageType.PUBLISH, message)
         return frame
 
-    def _event(self, type: MessageType, message: Message, sink: UUri | None) -> bytes:
+    def _event(self, type: MessageType, message: Message) -> bytes:
         relayed = message.extras.get("priority") if message.extras else None
-        level = LEVELS[relayed if relayed in LEVELS else self.codec.level_of(message.subject) or "CS1"]
+        relayed = relayed if relayed in LEVELS else None
+        head = self._topics.get((type, message.subject, relayed)) or self._topic(type, message.subject, relayed)
         ttl = self._ttl if message.ttl is None else milliseconds(message.ttl)
-        given = Attributes(
-            uuid_bytes(self._ids.next()),
-            type,
-            self._names.topic(message.subject),
-            sink,
-            level + 1,
-            ttl,
-            traceparent=_trace(message),
-        )
-        return self.codec.frame(given, message)
+        raw, format = written_body(message, self._texts)
+        lives = b"" if ttl is None else _TTL + varint(ttl)
+        trace = _trace(message.headers) if message.headers else b""
+        return write_message(b"".join((_ID, self._ids.next(), head, lives, trace, _FORMATS[format])), raw)
+
+    def _topic(self, type: MessageType, subject: str | int, relayed: str | None) -> bytes:
+        """The head of publications or notifications of a subject; what is relayed keeps its priority."""
+        source = self._names.topic(subject)
+        sink = self._names.other.with_resource(0) if type is MessageType.NOTIFICATION else None
+        level = LEVELS[relayed or self.codec.level_of(subject) or "CS1"]
+        if len(self._topics) >= _REMEMBERED:
+            self._topics.clear()
+        found = self._topics[type, subject, relayed] = head_of(type, source, sink, level + 1)
+        return found
 
     def _response(self, message: Message) -> bytes:
         """Source and sink change places, as they came; priority and ttl are those of the request."""
         address = message.id
         if not isinstance(address, ReturnAddress):
             raise LocalProtocolError("an answer has the id that its request came with", protocol=NAME)
-        asked = address.asked
-        given = Attributes(
-            uuid_bytes(self._ids.next()),
-            MessageType.RESPONSE,
-            asked.sink,
-            asked.source,
-            asked.priority if asked.priority >= 5 else 5,
-            asked.ttl or None,
-            reqid=asked.id,
-        )
-        return self.codec.frame(given, message)
+        status = b""
+        if message.kind is _ERROR:
+            raw: bytes | None = status_of(message)
+            format = int(PayloadFormat.PROTOBUF)
+            status = _COMMSTATUS + varint(int(message.code or Code.UNKNOWN))
+        else:
+            raw, format = written_body(message, self._texts)
+        asked, shape = address
+        return write_message(b"".join((_ID, self._ids.next(), shape.answer, status, _REQID, asked, _FORMATS[format])), raw)
 
     def forget(self, key: Any, now: float) -> None:
         """Forget a request: its answer is not wanted any more."""
@@ -279,12 +307,18 @@ class UpSession:
         self._accounts.clear()
 
 
-def _trace(message: Message) -> str | None:
+def _new_token(make: Callable[[], Any]) -> bytes:
+    found = make()
+    if found is None:
+        return b""
+    if type(found) is not str:  # not the value: a token is never shown
+        raise LocalProtocolError(f"token() gave {type(found).__name__}: str is needed, or None", protocol=NAME)
+    return field(_TOKEN, found.encode())
+
+
+def _trace(headers: Mapping[str, str]) -> bytes:
     """The context of a trace. May raise `Unsupported`: other headers, for which there is no room."""
-    headers = message.headers
-    if not headers:
-        return None
     others = [name for name in headers if name.lower() != _TRACE]
     if others:
         raise Unsupported(f"up: the attributes of a UMessage have room for the header {_TRACE} alone, not for {others[0]!r}")
-    return next(iter(headers.values()))
+    return field(_TRACEPARENT, next(iter(headers.values())).encode())

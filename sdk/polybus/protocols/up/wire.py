@@ -111,6 +111,11 @@ def head_of(type: int, source: UUri | None, sink: UUri | None, priority: int) ->
     return b"".join(parts)
 
 
+def varint_field(tag: int, number: int) -> bytes:
+    """A field with a number; nothing where that is 0."""
+    return bytes((tag,)) + varint(number) if number else b""
+
+
 def read_attributes(data: bytes) -> Attributes:
     """The message UAttributes; no rule but those of the wire is looked at. May raise `ValueError`: it is none."""
     found = Attributes()

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from hypothesis import given as given_examples
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from polybus import Code, Limits, LocalProtocolError, Message, TooLarge, Unsupported
 from polybus.body import JSON, OCTETS, TEXT
@@ -19,7 +18,7 @@ from polybus.protocols.up.attributes import Attributes, MessageType, PayloadForm
 from polybus.protocols.up.messages import ReturnAddress
 from polybus.protocols.up.session import UpSession
 from polybus.protocols.up.uuris import parse_uuri
-from polybus.protocols.up.wire import read_attributes, split_message, write_attributes, write_message
+from polybus.protocols.up.wire import read_attributes, read_uuid, split_message, write_attributes, write_message, write_uuid
 from tests.vectors import up_vectors as vectors
 
 NOW = 1_700_000_000_123  # the time in the ids of the examples
@@ -130,7 +129,7 @@ def test_a_request_goes_from_us_to_the_peer() -> None:
     assert (str(first.source), str(first.sink)) == (f"{CAR}/0", f"{PHONE}/B")
     assert (first.type, first.priority, first.ttl, first.permission_level) == (MessageType.REQUEST, 5, 5000, 3)
     assert (first.token, payload, first.payload_format) == ("secret", b'{"p":1}', PayloadFormat.JSON)
-    assert first.as_texts()["id"] == key
+    assert key == write_uuid(first.id)
     assert (str(second.sink), second.priority, second.ttl, none, second.payload_format) == (f"{PHONE}/C", 7, 1, None, 0)
     assert (str(third.sink), str(fourth.sink)) == ("//device3/1/1/7", "//a.b/1/2/3")
 
@@ -398,7 +397,7 @@ def test_a_message_of_the_future_is_refused() -> None:
 # -- answers -------------------------------------------------------------------------------------------------------------
 
 
-def answered(to: UpSession, key: str, payload: bytes | None = None, **change: Any) -> list[Any]:
+def answered(to: UpSession, key: bytes, payload: bytes | None = None, **change: Any) -> list[Any]:
     usual: dict[str, Any] = {
         "type": MessageType.RESPONSE,
         "source": f"{PHONE}/B",
@@ -406,10 +405,10 @@ def answered(to: UpSession, key: str, payload: bytes | None = None, **change: An
         "priority": 5,
         "ttl": 5000,
     }
-    return receive(to, frame_of(payload, reqid=uuid_bytes(key), **usual | change))
+    return receive(to, frame_of(payload, reqid=read_uuid(key), **usual | change))
 
 
-def ask(clock: Clock | None = None) -> tuple[UpSession, str]:
+def ask(clock: Clock | None = None) -> tuple[UpSession, bytes]:
     ours = session(clock, peer=PHONE)
     key = ours.send(request(), 0.0)
     assert key is not None
@@ -434,7 +433,7 @@ def test_a_handlers_error_comes_back_as_it_was() -> None:
     theirs.send(Message(Kind.ERROR, "", message.id, code=Code.PERMISSION_DENIED, attributes=facts), 0.0)
     (frame,) = theirs.frames_to_send()
     (error,) = receive(ours, frame)
-    assert (error.kind, error.code, error.id) == (Kind.ERROR, Code.PERMISSION_DENIED, str(message.id))
+    assert (error.kind, error.code, error.id) == (Kind.ERROR, Code.PERMISSION_DENIED, message.id.id)
     assert {name: error.attributes[name] for name in facts} == facts
 
 
@@ -479,7 +478,7 @@ def test_an_answer_from_elsewhere_or_to_nothing_is_refused() -> None:
     (event,) = answered(ours, key, source="//device9/CD/4/B")
     assert isinstance(event, Refused)
     assert event.error.reason == "wrong_peer"
-    (event,) = answered(ours, vectors.ID.format(7))
+    (event,) = answered(ours, write_uuid(uuid_bytes(vectors.ID.format(7))))
     assert event.error.reason == "unknown_id"
     (event,) = answered(ours, key, b"\xff", payload_format=7)
     assert isinstance(event, Refused)
@@ -571,8 +570,9 @@ def test_the_codec_writes_what_attributes_say_and_refuses_what_breaks_a_rule() -
 
 def test_urgency_is_that_of_the_message_its_subject_or_its_question() -> None:
     codec = Up(priorities={"light": "CS3"}).codec()
-    address = ReturnAddress("x")
-    address.asked = replace(read_attributes(b""), priority=7)
+    (first,) = receive(session(), asked(priority=7))
+    address = first.id
+    assert isinstance(address, ReturnAddress)
     assert codec.urgency(Message(Kind.PUBLISH, "door.opened")) == 1
     assert codec.urgency(Message(Kind.PUBLISH, "light")) == 3
     assert codec.urgency(Message(Kind.REQUEST, "UpdateDoor")) == 4

@@ -1,0 +1,130 @@
+"""Buses that speak UMessage: what is dropped is counted, and what a wire without extensions cannot carry is said."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, TypeVar
+
+import anyio
+import pytest
+
+from polybus import Bus, Context, DeadlineExceeded, NoHandler, TooManyRequests, Unsupported, connect
+from polybus.events import BusEvent, DeadLettered, FrameRefused
+from polybus.message import Message
+from polybus.protocols import Up
+from polybus.testing import pair
+from tests.support import bounded, eventually
+
+pytestmark = pytest.mark.anyio
+
+Event = TypeVar("Event", bound=BusEvent)
+NAMES = {"UpdateDoor": 0xB, "door.opened": 0x80CD, "slow": 0xC}
+CAR, PHONE = "//car/10AB/3", "//phone/CD/4"
+
+
+async def next_event(events: AsyncIterator[BusEvent], kind: type[Event]) -> Event:
+    async for event in events:
+        if isinstance(event, kind):
+            return event
+    raise AssertionError(f"no {kind.__name__} has come")
+
+
+@bounded
+async def test_two_entities_know_each_other_by_what_they_show() -> None:
+    bus, seen = Bus(), list[Any]()
+
+    @bus.handle("UpdateDoor")
+    async def update(body: int, ctx: Context, message: Message) -> int:
+        seen.append((message.attributes["source"], message.attributes["sink"]))
+        assert ctx.peer is not None
+        await ctx.peer.notify("door.opened", body)
+        return body + 1
+
+    phone, told = Bus(), list[Any]()
+
+    @phone.handle("door.opened")
+    async def opened(body: int, message: Message) -> None:
+        told.append((body, message.attributes["source"], message.attributes["sink"]))
+
+    async with bus.serve("up+memory://entities", protocol=Up(entity=CAR, names=NAMES)) as listener:
+        assert "entity" not in listener.url
+        asking = Up(entity=PHONE, peer=CAR, names=NAMES)
+        async with connect(listener.url, bus=phone, protocol=asking):
+            assert await phone.request("UpdateDoor", 1) == 2
+            assert await phone.request(f"{CAR}/B", 2) == 3  # an address as it stands
+            await eventually(lambda: len(told) == 2)
+    assert seen == [(f"{PHONE}/0", f"{CAR}/B")] * 2
+    assert told == [(1, f"{CAR}/80CD", f"{PHONE}/0"), (2, f"{CAR}/80CD", f"{PHONE}/0")]
+
+
+@bounded
+async def test_what_is_bad_or_late_is_counted_and_the_link_goes_on() -> None:
+    bus = Bus()
+    bus.handle("UpdateDoor")(lambda: None)
+    ms = 1_700_000_000_000
+    old = Up(names=NAMES, ttl=1, clock=lambda: ms * 1_000_000)
+    async with bus.serve("up+memory://counted", protocol=Up(names=NAMES)) as listener:
+        events = bus.events()
+        async with connect(listener.url, protocol=old) as late:
+            await late.publish("door.opened", 1)
+            dead = await next_event(events, DeadLettered)
+            assert dead.subject == "door.opened"
+            assert dead.reason.startswith("expired: made ")
+            with pytest.raises(DeadlineExceeded):
+                await late.request("UpdateDoor", timeout=5)
+            assert bus.stats().malformed == 0
+        ahead = Up(names=NAMES, ttl=1, clock=lambda: 4_000_000_000_000 * 1_000_000)
+        async with connect(listener.url, protocol=ahead) as early:
+            await early.publish("door.opened", 1)
+            refused = await next_event(events, FrameRefused)
+            assert refused.reason == "clock_skew"
+            assert (bus.stats().malformed, len(early.peers)) == (1, 1)
+
+
+@bounded
+async def test_a_loud_authority_is_told_to_wait() -> None:
+    bus, release = Bus(), anyio.Event()
+
+    @bus.handle("slow")
+    async def slow() -> str:
+        await release.wait()
+        return "done"
+
+    async with bus.serve("up+memory://loud", protocol=Up(names=NAMES, per_authority=2)) as listener:
+        loud = Up(entity=PHONE, peer="//polybus/1/1", names=NAMES)
+        other = Up(entity="//tablet/CD/4", peer="//polybus/1/1", names=NAMES)
+        async with connect(listener.url, protocol=loud) as asker, connect(listener.url, protocol=other) as another:
+            waiting = [asker.request("slow") for _ in range(2)]
+            with pytest.raises(TooManyRequests, match="per_authority"):
+                await asker.request("slow")
+            third = another.request("slow")
+            await eventually(lambda: bus.stats().running == 3)
+            release.set()
+            assert [await reply for reply in (*waiting, third)] == ["done"] * 3
+            assert await asker.request("slow") == "done"
+
+
+@bounded
+async def test_what_the_wire_has_no_form_for_is_said_at_once() -> None:
+    bus = Bus()
+    async with pair(bus, protocol=Up(names=NAMES)) as client:
+        with pytest.raises(Unsupported):
+            async with client.stream("UpdateDoor"):
+                pass
+        with pytest.raises(Unsupported, match="'x-user'"):
+            await client.request("UpdateDoor", headers={"x-user": "1"})
+        with pytest.raises(Unsupported, match="lacks it"):
+            await client.request("no.name")
+        with pytest.raises(Unsupported, match="lacks it"):
+            await client.publish("no.name")
+        with pytest.raises(NoHandler):
+            await client.request("UpdateDoor")
+
+
+@bounded
+async def test_it_goes_through_a_tunnel() -> None:
+    inner, outer = Bus(), Bus()
+    inner.handle("UpdateDoor")(lambda: "done")
+    outer.handle_tunnels("plant.{id}", inner, protocol=Up(names=NAMES))
+    async with pair(outer) as through, connect(through.tunnel("plant.1"), protocol=Up(names=NAMES)) as client:
+        assert await client.request("UpdateDoor") == "done"

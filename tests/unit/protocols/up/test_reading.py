@@ -1,0 +1,125 @@
+"""Frames whose shape is known are read on a short way, with the same result as on the long one."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from polybus import Limits, RemoteProtocolError
+from polybus.protocols.up.attributes import Attributes, uuid_bytes
+from polybus.protocols.up.ids import WireIds, is_wire_id, wire_ms
+from polybus.protocols.up.reader import UpReader
+from polybus.protocols.up.wire import read_uuid, write_attributes, write_message, write_uuid
+from tests.vectors import up_vectors as vectors
+
+from .test_rules import GOOD
+
+IDS = [uuid_bytes(f"018bcfe5-687b-7{number:03x}-8010-101010101a1a") for number in range(64)]
+MORE: Any = st.fixed_dictionaries(
+    {},
+    optional={
+        "ttl": st.integers(1, 2**32 - 1),
+        "token": st.sampled_from(["t", "J\x12\t", "J\x12\t" + "x" * 17, "J\x12\t" + "\x11" * 20]),
+        "permission_level": st.sampled_from([0, 7, 74]),
+        "commstatus": st.sampled_from([0, 5, 74]),
+        "traceparent": st.text(max_size=5),
+        "payload_format": st.sampled_from([0, 3, 6, 7]),
+        "reqid": st.sampled_from(IDS),
+    },
+)
+PAYLOADS = st.none() | st.sampled_from([b"", b"{}", b"[1]", b"x" * 130])
+
+
+def seen(reader: UpReader, frame: bytes) -> Any:
+    try:
+        message = reader.read(frame)
+    except RemoteProtocolError as error:
+        return error.text, error.reason, str(error.answer_id), error.reply_id
+    return (message.kind, message.subject, str(message.id), message.raw, message.format, message.ttl, message.headers,
+            message.code, message.attributes)  # fmt: skip
+
+
+@given(st.sampled_from(sorted(GOOD)), MORE, st.sampled_from(IDS), PAYLOADS, st.data())
+def test_a_second_frame_of_a_shape_is_read_like_the_first(
+    kind: str, more: dict[str, Any], id: bytes, payload: bytes | None, data: Any
+) -> None:
+    attributes = replace(GOOD[kind], id=id, **more)
+    frame = write_message(write_attributes(attributes), payload)
+    used = UpReader(Limits())
+    for other in IDS[:2]:  # of the same shape
+        seen(used, write_message(write_attributes(replace(attributes, id=other)), payload))
+    if attributes.reqid:
+        seen(used, write_message(write_attributes(replace(attributes, reqid=data.draw(st.sampled_from(IDS)))), payload))
+    assert seen(used, frame) == seen(UpReader(Limits()), frame)
+
+
+@given(st.data())
+def test_a_damaged_frame_is_read_as_if_nothing_were_known(data: Any) -> None:
+    frame = bytearray(data.draw(st.sampled_from([vectors.PUBLICATION, vectors.REQUEST])))
+    for _ in range(data.draw(st.integers(1, 3))):
+        frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))
+    used = UpReader(Limits())
+    for known in (vectors.PUBLICATION, vectors.REQUEST):
+        seen(used, known)
+    assert seen(used, bytes(frame)) == seen(UpReader(Limits()), bytes(frame))
+
+
+def test_the_id_of_a_request_that_stands_twice_is_the_last_one() -> None:
+    first, last = (b"\x4a\x12" + write_uuid(id) for id in IDS[:2])
+    attributes = write_attributes(replace(GOOD["response"], reqid=b""))
+    for order, found in ((first + last, IDS[1]), (last + first, IDS[0])):
+        for _ in range(2):
+            reader = UpReader(Limits())
+            seen(reader, write_message(attributes + first, None))
+            assert reader.read(write_message(attributes + order, None)).id == write_uuid(found)
+
+
+def test_what_is_known_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polybus.protocols.up.reader._REMEMBERED", 8)
+    reader = UpReader(Limits())
+    for ttl in range(1, 50):
+        reader.read(write_message(write_attributes(replace(GOOD["publish"], ttl=ttl)), None))
+    known = getattr(reader, "_known")  # noqa: B009
+    assert len(known) <= 8
+    reader.read(write_message(write_attributes(replace(GOOD["publish"], traceparent="x" * 1024)), None))
+    assert max(len(before) + len(behind) for before, behind in known) < 1024
+
+
+class Clock:
+    """Nanoseconds, from milliseconds that the test sets."""
+
+    ms = 1_700_000_000_123
+
+    def __call__(self) -> int:
+        return self.ms * 1_000_000
+
+
+def made(ids: WireIds, count: int) -> list[bytes]:
+    return [read_uuid(ids.next()) for _ in range(count)]
+
+
+def test_ids_are_of_version_7_and_in_order_whatever_the_clock_does() -> None:
+    import random
+
+    clock = Clock()
+    ids = WireIds(clock, random.Random(1))
+    first = ids.next()
+    assert (is_wire_id(first), wire_ms(first), first.endswith(ids.suffix)) == (True, Clock.ms, True)
+    found = made(ids, 10_000)  # more than one millisecond has
+    clock.ms -= 5000
+    found += made(ids, 5_000)
+    clock.ms += 60_000
+    found += made(ids, 3)
+    assert found == sorted(set(found))
+    assert all(is_wire_id(write_uuid(id)) for id in found)
+    assert wire_ms(write_uuid(found[-1])) == clock.ms
+
+
+def test_an_id_in_another_form_is_read_on_the_long_way() -> None:
+    data = write_uuid(IDS[0])
+    turned = data[9:] + data[:9]
+    frame = write_message(b"\x0a\x12" + turned + write_attributes(replace(GOOD["publish"], id=b"")), None)
+    message = UpReader(Limits()).read(frame)
+    assert message.given == Attributes(IDS[0], 1, GOOD["publish"].source)
