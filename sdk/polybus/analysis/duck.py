@@ -6,7 +6,7 @@ import itertools
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -31,7 +31,7 @@ _AS_SPARK: Final = (
     "create macro timestamp_micros(micros) as make_timestamp(micros)",
     "set default_null_order = 'nulls_first_on_asc_last_on_desc'",
 )
-"""What Spark calls otherwise, and does otherwise."""
+"""Names and an order that are those of Spark."""
 
 
 class DuckEngine:
@@ -80,9 +80,15 @@ class DuckEngine:
         """Parquet files of a folder, whose names hold values of columns, as a table."""
         return self._named(rows_of(storage, folder, files, schema))
 
-    def hand(self, rows: pa.Table) -> str:
-        """Some rows as a table."""
+    def hand(self, rows: pa.Table | pa.RecordBatchReader) -> str:
+        """Some rows as a table; those of a reader can be read once."""
         return self._named(rows)
+
+    def keep(self, table: str) -> str:
+        """The rows of a table as they are now, worked out."""
+        name = self._name()
+        self._connection.execute(f"create table {name} as from {table}")
+        return name
 
     def sql(self, text: str, **tables: str) -> str:
         """The answer of a query as a table, which is worked out when it is read."""
@@ -99,9 +105,14 @@ class DuckEngine:
     ) -> None:
         """Write a table as Parquet beneath a folder: by `parts`, and where there is a `time` (ns), by date and protocol."""
         writer = PartitionWriter(storage, folder)
-        for rows in self._connection.sql(f"select {', '.join(schema.names)} from {table}").to_arrow_reader(BATCH):
-            writer.add("", rows.cast(schema), parts, time)
+        for rows in self.batches(table, schema):
+            writer.add("", rows, parts, time)
         writer.close()
+
+    def batches(self, table: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """The rows of a table piece by piece, with the columns of a schema."""
+        for rows in self._connection.sql(f"select {', '.join(schema.names)} from {table}").to_arrow_reader(BATCH):
+            yield rows.cast(schema)
 
     def _named(self, rows: Any) -> str:
         name = self._name()

@@ -16,7 +16,7 @@ _UNITS: Final = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 
 class EngineName(StrEnum):
-    """What can be asked for."""
+    """Names of engines that can be asked for."""
 
     AUTO = "auto"
     DUCKDB = "duckdb"
