@@ -57,10 +57,17 @@ def analyse(
         if chosen.name is EngineName.SPARK:
             running: Any = stack.enter_context(_on_spark(master or "local[*]", size, shown))
         else:
-            running = stack.enter_context(analysis.DuckEngine())
+            running = stack.enter_context(analysis.DuckEngine(spill=_spill(out)))
         pipeline = analysis.Pipeline(running, timeout=timeout, strict=strict, progress=shown.stage)
         done = pipeline.run(capture, out, **window)
     _say(done, chosen, as_json)
+
+
+def _spill(out: str) -> str | None:
+    """A folder of the results for what does not fit memory: the next run removes what a killed one has left there."""
+    from ..analysis.manifest import STAGING
+
+    return None if "://" in out else f"{out}/{STAGING}/duckdb"
 
 
 @contextmanager
