@@ -12,7 +12,7 @@ from attrs import asdict
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
-from .. import analysis
+from .. import analysis, spark
 from .engines import Chosen, EngineName, capture_size, choose
 from .options import Json, argument, duration, flag, option
 from .values import json_line
@@ -72,11 +72,11 @@ def _spill(out: str) -> str | None:
 
 @contextmanager
 def _on_spark(master: str, size: int, shown: _StageProgress) -> Iterator[Any]:
-    from ..spark.engine import SparkEngine
+    engine = spark.SparkEngine  # first of all: it says what is not installed
     from .spark_engine import LITTLE, named_failures, running_session
 
     with running_session(master, brief=size < LITTLE) as session, shown.following(session), named_failures():
-        yield SparkEngine(session)
+        yield engine(session)
 
 
 class _StageProgress:

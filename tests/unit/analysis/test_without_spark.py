@@ -44,6 +44,16 @@ def test_a_command_needs_neither_java_nor_pyspark_nor_pandas(tmp_path: Path) -> 
     assert open_tables(tmp_path / "out").sql("from exchanges").fetchall()
 
 
+@pytest.mark.own_interpreter
+def test_spark_that_is_asked_for_and_not_there_is_said_with_what_to_install(tmp_path: Path) -> None:
+    traffic(300).write(tmp_path / "capture")
+    command = [sys.executable, "-c", _BARE, "analyse", str(tmp_path / "capture"), "--out", str(tmp_path / "out")]
+    ended = subprocess.run([*command, "--engine", "spark"], capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 2
+    assert "pip install 'polybus[spark]'" in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
 def test_what_duckdb_puts_aside_goes_with_the_engine_and_not_into_the_folder_of_the_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
