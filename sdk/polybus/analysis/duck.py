@@ -6,7 +6,7 @@ import itertools
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -16,14 +16,18 @@ import pyarrow.dataset as pads
 
 from polybus.capture.errors import CaptureError
 from polybus.capture.store.filesystems import AnyPath
+from polybus.capture.store.reader import Capture
 
-from .ingest import IngestResult, take
+from .ingest import IngestResult
 from .manifest import Output
 from .partitions import PartitionWriter
 from .ranges import Range, ReadWindow
 from .storage import Storage
 from .tables import RESULTS
+from .workers import take_all
 
+MUCH: Final = 16 << 20
+"""Bytes of segments, two seconds of decoding, from which on it is worth while to start processes for it."""
 BATCH: Final = 50_000
 """Rows of a result that are taken from DuckDB at a time."""
 _AS_SPARK: Final = (
@@ -31,23 +35,25 @@ _AS_SPARK: Final = (
     "create macro timestamp_micros(micros) as make_timestamp(micros)",
     "set default_null_order = 'nulls_first_on_asc_last_on_desc'",
 )
-"""What Spark calls otherwise, and does otherwise."""
+"""Names and an order that are those of Spark."""
 
 
 class DuckEngine:
-    """Runs the pipeline by DuckDB, on all cores of this machine: what does not fit memory goes to a folder for the while.
+    """Runs the pipeline by DuckDB, on all cores of this machine: what does not fit memory goes to a folder meanwhile.
 
     A context manager, at whose end that folder is removed. Nothing is downloaded, and nothing listens.
 
     Args:
         memory: At most so much of it, ``4GB``; when None 80 % of what there is.
         threads: At most so many; all cores when None.
+        spill: The folder for what does not fit; when None a new one among the temporary files, of this user alone.
     """
 
     at_once: int = 1
 
-    def __init__(self, *, memory: str | None = None, threads: int | None = None) -> None:
-        self._folder = tempfile.mkdtemp(prefix="polybus-duckdb-")
+    def __init__(self, *, memory: str | None = None, threads: int | None = None, spill: str | None = None) -> None:
+        self._folder = tempfile.mkdtemp(prefix="polybus-duckdb-") if spill is None else spill
+        self._cores = (os.cpu_count() or 1) if threads is None else threads
         given: dict[str, Any] = {"memory_limit": memory, "threads": threads}
         settings = {name: value for name, value in given.items() if value is not None}
         fixed: dict[str, Any] = {
@@ -73,16 +79,24 @@ class DuckEngine:
 
     def take(self, capture: str, out: str, staging: str, ranges: Sequence[Range], window: ReadWindow) -> list[IngestResult]:
         """Decode ranges of a capture into files of the staging folder."""
-        storage = Storage(out)
-        return [take(capture, storage, f"{staging}/{number:06d}", piece, window) for number, piece in enumerate(ranges)]
+        numbers = {piece.start.segment for piece in ranges}
+        size = sum(one.size for one in Capture(capture).segments(complete=False) if one.number in numbers)
+        count = min(self._cores, len(ranges)) if size >= MUCH else 1
+        return take_all(capture, out, staging, ranges, window, count)
 
     def read(self, storage: Storage, folder: str, files: Sequence[str], schema: pa.Schema) -> str:
         """Parquet files of a folder, whose names hold values of columns, as a table."""
         return self._named(rows_of(storage, folder, files, schema))
 
-    def hand(self, rows: pa.Table) -> str:
-        """Some rows as a table."""
+    def hand(self, rows: pa.Table | pa.RecordBatchReader) -> str:
+        """Some rows as a table; those of a reader can be read once."""
         return self._named(rows)
+
+    def keep(self, table: str) -> str:
+        """The rows of a table as they are now, worked out."""
+        name = self._name()
+        self._connection.execute(f"create table {name} as from {table}")
+        return name
 
     def sql(self, text: str, **tables: str) -> str:
         """The answer of a query as a table, which is worked out when it is read."""
@@ -99,9 +113,14 @@ class DuckEngine:
     ) -> None:
         """Write a table as Parquet beneath a folder: by `parts`, and where there is a `time` (ns), by date and protocol."""
         writer = PartitionWriter(storage, folder)
-        for rows in self._connection.sql(f"select {', '.join(schema.names)} from {table}").to_arrow_reader(BATCH):
-            writer.add("", rows.cast(schema), parts, time)
+        for rows in self.batches(table, schema):
+            writer.add("", rows, parts, time)
         writer.close()
+
+    def batches(self, table: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """The rows of a table piece by piece, with the columns of a schema."""
+        for rows in self._connection.sql(f"select {', '.join(schema.names)} from {table}").to_arrow_reader(BATCH):
+            yield rows.cast(schema)
 
     def _named(self, rows: Any) -> str:
         name = self._name()

@@ -12,7 +12,7 @@ from attrs import asdict
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
-from .. import analysis
+from .. import analysis, spark
 from .engines import Chosen, EngineName, capture_size, choose
 from .options import Json, argument, duration, flag, option
 from .values import json_line
@@ -57,19 +57,26 @@ def analyse(
         if chosen.name is EngineName.SPARK:
             running: Any = stack.enter_context(_on_spark(master or "local[*]", size, shown))
         else:
-            running = stack.enter_context(analysis.DuckEngine())
+            running = stack.enter_context(analysis.DuckEngine(spill=_spill(out)))
         pipeline = analysis.Pipeline(running, timeout=timeout, strict=strict, progress=shown.stage)
         done = pipeline.run(capture, out, **window)
     _say(done, chosen, as_json)
 
 
+def _spill(out: str) -> str | None:
+    """A folder of the results for what does not fit memory: the next run removes what a killed one has left there."""
+    from ..analysis.manifest import STAGING
+
+    return None if "://" in out else f"{out}/{STAGING}/duckdb"
+
+
 @contextmanager
 def _on_spark(master: str, size: int, shown: _StageProgress) -> Iterator[Any]:
-    from ..spark.engine import SparkEngine
+    engine = spark.SparkEngine  # first of all: it says what is not installed
     from .spark_engine import LITTLE, named_failures, running_session
 
     with running_session(master, brief=size < LITTLE) as session, shown.following(session), named_failures():
-        yield SparkEngine(session)
+        yield engine(session)
 
 
 class _StageProgress:

@@ -16,7 +16,7 @@ _UNITS: Final = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 
 class EngineName(StrEnum):
-    """What can be asked for."""
+    """Names of engines that can be asked for."""
 
     AUTO = "auto"
     DUCKDB = "duckdb"
@@ -42,13 +42,12 @@ def choose(asked: EngineName, size: int, master: str) -> Chosen:
         return Chosen(asked, "as --engine says")
     if master:
         return Chosen(EngineName.SPARK, "since --master says where it runs")
-    spark, duckdb = (find_spec(name) is not None for name in ("pyspark", "duckdb"))
     shown, limit = in_units(size), in_units(LARGE)
-    if size < LARGE and duckdb:
+    if size < LARGE and find_spec("duckdb") is not None:
         return Chosen(EngineName.DUCKDB, f"for a capture of {shown}; from {limit} on it is spark")
     if size < LARGE:
         return Chosen(EngineName.SPARK, "since duckdb is not installed: pip install 'polybus[analyse]'")
-    if spark:
+    if find_spec("pyspark") is not None:
         return Chosen(EngineName.SPARK, f"for a capture of {shown}; below {limit} it is duckdb, which does without Java")
     return Chosen(EngineName.DUCKDB, "since pyspark is not installed: pip install 'polybus[spark]' for what is large")
 

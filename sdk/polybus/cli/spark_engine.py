@@ -22,7 +22,7 @@ LITTLE: Final = 32 << 20
 
 @contextmanager
 def named_failures() -> Iterator[None]:
-    """What Spark says of a failure becomes a PeerError with its cause, and KeyboardInterrupt where it is the user's doing."""
+    """Raise PeerError with the cause of a failure of Spark, and KeyboardInterrupt where the user has interrupted it."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 

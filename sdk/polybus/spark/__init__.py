@@ -11,13 +11,14 @@ if TYPE_CHECKING:
     from ..analysis.moments import nanoseconds
     from ..analysis.pipeline import Done, check
     from .correlation import Correlated, correlate
+    from .engine import SparkEngine
     from .pipeline import Pipeline
     from .session import SparkUnavailable, check_java, start_session
     from .source.data_source import BusDataSource
     from .source.scan import scan
     from .tables import load
 
-__all__ = ["BusDataSource", "Correlated", "Done", "Pipeline", "SparkUnavailable", "check", "check_java"]
+__all__ = ["BusDataSource", "Correlated", "Done", "Pipeline", "SparkEngine", "SparkUnavailable", "check", "check_java"]
 __all__ += ["correlate", "load", "nanoseconds", "scan", "start_session"]
 
 __getattr__: Callable[[str], Any] = lazy_names(
@@ -26,6 +27,7 @@ __getattr__: Callable[[str], Any] = lazy_names(
         "..analysis.moments": ("nanoseconds",),
         "..analysis.pipeline": ("Done", "check"),
         ".correlation": ("Correlated", "correlate"),
+        ".engine": ("SparkEngine",),
         ".pipeline": ("Pipeline",),
         ".session": ("SparkUnavailable", "check_java", "start_session"),
         ".source.data_source": ("BusDataSource",),

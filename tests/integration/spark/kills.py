@@ -21,8 +21,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from polybus.analysis.exchanges import exchanges
 from polybus.analysis.manifest import Output
-from polybus.analysis.matching import exchanges
 from polybus.analysis.ranges import ReadWindow
 from polybus.analysis.storage import Storage
 from polybus.capture import Capture, decode

@@ -1,4 +1,4 @@
-"""Spark and DuckDB make the same rows of every table, whatever the traffic is, and so does the correlation of a single task."""
+"""Spark and DuckDB make the same rows of every table, whatever the traffic is."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from polybus.analysis import DuckEngine, Engine, matching, open_tables
+from polybus.analysis import DuckEngine, Engine, open_tables
 from polybus.analysis import Pipeline as AnyPipeline
 from polybus.analysis.correlation import FOLDED, exchanges_of, fold, orphans_of, turns_of
 from polybus.analysis.manifest import Output
-from polybus.analysis.matching import Matcher
 from polybus.analysis.pipeline import Done
 from polybus.analysis.storage import Storage
 from polybus.analysis.timeouts import MatchTimeouts
@@ -171,26 +170,15 @@ def test_a_capture_that_has_nothing_and_results_without_rows_are_the_same(
     assert [len(_table(made[0][0], name)) for name in TABLES] == [0, 1, 0, 0]
 
 
-def test_every_correlation_gives_the_same_exchanges_to_the_row(
-    spark: SparkSession, duckdb: DuckEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(matching, "SWEEP", 20)  # exchanges are given out while others are open
-    recordings = [_recording(seed) for seed in range(RECORDINGS)]
-    events = table(*recordings)
-    matcher, rows = Matcher(TIMEOUTS), list[dict[str, Any]]()
-    for recording in recordings:
-        for batch in table(recording).to_batches(max_chunksize=7):
-            matcher.take(batch)
-            rows += matcher.over()
-    rows += matcher.over(all_of_it=True)
-    by_task = [dict.fromkeys(EXCHANGES.names) | row for row in rows]
+def test_both_correlations_give_the_same_exchanges_to_the_row(spark: SparkSession, duckdb: DuckEngine) -> None:
+    events = table(*(_recording(seed) for seed in range(RECORDINGS)))
     by_spark, by_duckdb = (_correlated(engine, events) for engine in (SparkEngine(spark), duckdb))
-    for row in (*by_task, *by_spark[0], *by_duckdb[0]):
-        row["request_time"] = None  # a number, a time, and a time that does not say that it is in UTC
-    assert _ordered(by_spark[0]) == _ordered(by_duckdb[0]) == _ordered(by_task)
+    for row in (*by_spark[0], *by_duckdb[0]):
+        row["request_time"] = None  # a time, and one that does not say that it is in UTC
+    assert _ordered(by_spark[0]) == _ordered(by_duckdb[0])
     assert by_spark[1] == by_duckdb[1]
-    assert len({row["outcome"] for row in by_task}) == 6
-    assert len({row["match_quality"] for row in by_task}) == 3
+    assert len({row["outcome"] for row in by_spark[0]}) == 6
+    assert len({row["match_quality"] for row in by_spark[0]}) == 3
 
 
 def _correlated(engine: Engine, events: pa.Table) -> tuple[list[dict[str, Any]], list[str]]:

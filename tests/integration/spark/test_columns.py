@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from polybus.analysis import ranges
-from polybus.analysis.matching import exchanges
+from polybus.analysis.exchanges import exchanges
 from polybus.analysis.range_reader import RangeReader
 from polybus.analysis.ranges import ReadPosition, ReadWindow, plan
 from polybus.capture import Capture, write_columns

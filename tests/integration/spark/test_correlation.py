@@ -9,7 +9,6 @@ from pyspark.sql import SparkSession
 
 from polybus.analysis import DuckEngine, Engine, MatchTimeouts
 from polybus.analysis.correlation import CARRIED, FINAL, FOLDED, ORPHANS, TURNS, exchanges_of, fold, orphans_of, turns_of
-from polybus.analysis.matching import Matcher
 from polybus.analysis.watermarks import Watermarks
 from polybus.capture.schema import EXCHANGES, MATCH_QUALITIES, OUTCOMES
 from polybus.capture.schema import ORPHANS as ORPHAN_ROWS
@@ -304,13 +303,6 @@ def _same(found: list[dict[str, Any]], pairs: tuple[Rows, Rows]) -> None:
 
     wanted = [row for story in pairs[0].values() for row in story]
     assert sorted(found, key=by_request) == sorted(wanted, key=by_request)
-
-
-def test_one_event_after_the_other_gives_the_same_pairs(pairs: tuple[Rows, Rows]) -> None:
-    matcher = Matcher(MatchTimeouts())
-    for batch in table(*_stories()).to_batches(max_chunksize=5):
-        matcher.take(batch)
-    _same(pa.Table.from_pylist(list(matcher.over(all_of_it=True)), schema=EXCHANGES).to_pylist(), pairs)
 
 
 def test_a_table_of_events_is_paired_at_once(spark: SparkSession) -> None:

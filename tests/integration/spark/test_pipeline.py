@@ -21,9 +21,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
 from polybus.analysis import DuckEngine, partitions
+from polybus.analysis.exchanges import exchanges as matched
 from polybus.analysis.ingest import take
 from polybus.analysis.manifest import Output, RunCounts
-from polybus.analysis.matching import exchanges as matched
 from polybus.analysis.ranges import Range, ReadPosition, ReadWindow
 from polybus.analysis.report.metric_tables import METRICS
 from polybus.analysis.report.queries import QUERIES

@@ -5,7 +5,7 @@ from html import unescape
 
 import pytest
 
-from polybus.analysis.report import page, plots
+from polybus.analysis.report import page, plots, words
 from polybus.analysis.report.metrics import FIRST
 
 pytestmark = pytest.mark.spark
@@ -13,15 +13,15 @@ pytestmark = pytest.mark.spark
 S = 1_000_000_000
 
 
-def words(svg: str) -> list[str]:
+def texts(svg: str) -> list[str]:
     return [unescape(re.sub("<[^>]*>", "", text)) for text in re.findall("<text.*?</text>", svg, re.DOTALL)]
 
 
 def test_logarithmic_axes_have_plain_numbers() -> None:
-    said = words(plots.histogram([{"from_ns": 10.0**power, "n": 10**number} for number, power in enumerate(range(5, 11))]))
+    said = texts(plots.histogram([{"from_ns": 10.0**power, "n": 10**number} for number, power in enumerate(range(5, 11))]))
     assert {"latency, ms", "answers", "1", "10", "1,000", "100,000"} <= set(said)
     over_time = [{"window_ns": number * S, "p50_ns": 2_000_000, "p95_ns": 40_000_000} for number in range(3)]
-    said += words(plots.latency_over_time(over_time, S))
+    said += texts(plots.latency_over_time(over_time, S))
     assert {"10", "20"} <= set(said), "also between the powers of ten, where these are far apart"
     assert not [word for word in said if re.search(r"[$\\{]", word)]
 
@@ -36,7 +36,7 @@ def test_names_from_peers_are_shown_as_they_are_or_shortened_where_they_are_alik
     ]
     rows = [{"window_ns": 0, "subject": name, "n": 1, "nbytes": 1} for name in names]
     svg = plots.throughput(rows, S)
-    said = words(svg)
+    said = texts(svg)
     assert {"costs $5 & $6", "<script>", "a\N{REPLACEMENT CHARACTER}b"} <= set(said)
     assert "<script" not in svg
     assert len({word for word in said if "…" in word}) == 2
@@ -70,4 +70,4 @@ def test_a_table_says_where_the_rest_of_it_is(rows: int, said: str | None) -> No
     ],
 )
 def test_long_times_are_told_in_minutes_hours_and_days(ns: float, said: str) -> None:
-    assert page._duration(ns) == said
+    assert words.duration(ns) == said

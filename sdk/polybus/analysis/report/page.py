@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from html import escape
 from typing import Any, Final
 
 from . import plots
 from .metrics import FIRST
 from .queries import MANY
+from .verdict import verdict
+from .words import duration, moment
 
 Metrics = dict[str, Any]
 Rows = Sequence[dict[str, Any]]
@@ -24,6 +25,7 @@ _TILE: Final = 10
 def render(metrics: Metrics) -> str:
     """The report as HTML, from the metrics."""
     sections = [
+        ("Verdict", _verdict(metrics)),
         ("Totals", _totals(metrics)),
         ("Latency", _latency(metrics)),
         ("Throughput", _throughput(metrics)),
@@ -40,11 +42,22 @@ def render(metrics: Metrics) -> str:
     ]
     links = " ".join(f'<a href="#{_anchor(title)}">{title}</a>' for title, _ in sections)
     body = "\n".join(f'<section id="{_anchor(title)}"><h2>{title}</h2>\n{html}</section>' for title, html in sections)
-    when = f"{_time(metrics['begin_ns'])} to {_time(metrics['end_ns'])}" if metrics["totals"]["events"] else "nothing recorded"
+    when = (
+        f"{moment(metrics['begin_ns'])} to {moment(metrics['end_ns'])}" if metrics["totals"]["events"] else "nothing recorded"
+    )
     return _PAGE.format(style=_STYLE, capture=escape(metrics["capture"]), when=when, links=links, body=body)
 
 
 # -- sections ----------------------------------------------------------------------------------------------------------------
+
+
+def _verdict(metrics: Metrics) -> str:
+    lines = (
+        f'<li class="{one.about}"><b>{one.about}</b> {escape(one.text)} '
+        f'<a href="#{_anchor(one.section)}">{one.section}</a></li>'
+        for one in verdict(metrics)
+    )
+    return f'<ul class="verdict">{"".join(lines)}</ul>'
 
 
 def _totals(metrics: Metrics) -> str:
@@ -104,7 +117,7 @@ def _throughput(metrics: Metrics) -> str:
     if not rows:
         return _NOTHING
     width, peers = metrics["window_ns"], _table(metrics["peers"], "peer protocol direction n nbytes")
-    return f"{plots.throughput(rows, width)}<p>Windows of {_duration(width)}.</p>{peers}"
+    return f"{plots.throughput(rows, width)}<p>Windows of {duration(width)}.</p>{peers}"
 
 
 def _plotted(rows: Rows, plot: Callable[[Rows], str], names: str) -> str:
@@ -148,7 +161,7 @@ def _table(rows: Rows, names: str, most: int = MANY) -> str:
     lines = []
     for row in rows[:SHOWN]:
         cells = ((form, "" if row.get(name) is None else form(row[name])) for name, form in columns)
-        lines.append("<tr>" + "".join(f'<td class="{form.__name__[1:]}">{cell}</td>' for form, cell in cells) + "</tr>")
+        lines.append("<tr>" + "".join(f'<td class="{form.__name__.strip("_")}">{cell}</td>' for form, cell in cells) + "</tr>")
     limit = f", which lists {most:,} at most" if len(rows) >= most else ""
     more = f"<p>{len(rows) - SHOWN:,} more in metrics.json{limit}.</p>" if len(rows) > SHOWN else ""
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>{more}'
@@ -157,7 +170,7 @@ def _table(rows: Rows, names: str, most: int = MANY) -> str:
 def _form_of(name: str) -> Callable[[Any], str]:
     """The function that writes the values of a column."""
     if name.endswith("_ns"):
-        return _time if name in ("request_time_ns", "ts_ns") else _duration
+        return moment if name in ("request_time_ns", "ts_ns") else duration
     return _way if name == "direction" else _number if name in _NUMBERS else _text
 
 
@@ -181,45 +194,28 @@ def _way(value: Any) -> str:
     return "in" if value else "out"
 
 
-def _time(ns: Any) -> str:
-    return datetime.fromtimestamp(ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
-
-
-def _duration(ns: Any) -> str:
-    if ns >= 59.995e9:  # in seconds it would round to 60
-        return _long(round(ns / 1e9))
-    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
-        if ns >= size:
-            return f"{ns / size:.4g} {unit}"
-    return f"{ns:.0f} ns"
-
-
-def _long(seconds: int) -> str:
-    """A minute and more, in its two largest units: ``14 days 7 h``."""
-    days = "day" if seconds < 2 * 86_400 else "days"
-    for unit, size, smaller, part in ((days, 86_400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
-        if seconds >= size:
-            rest = seconds % size // part
-            return f"{seconds // size:,} {unit}" + (f" {rest} {smaller}" if rest else "")
-    return f"{seconds} s"
-
-
 _STYLE: Final = """
-:root { color-scheme: light; }
+:root { color-scheme: light dark; --text: #1d2129; --quiet: #5b6270; --back: #fff; --line: #e4e4e8; --link: #2f6fb3;
+  --bad: #b3261e; --warn: #8a5a00; --good: #1e7a3c; }
+@media (prefers-color-scheme: dark) { :root { --text: #e3e5ea; --quiet: #a3a9b5; --back: #16181d; --line: #363b45;
+  --link: #7fb4ee; --bad: #ff8a80; --warn: #f0bd62; --good: #76d396; } }
 body { font: 15px/1.45 system-ui, sans-serif; margin: 0 auto; max-width: 60rem; padding: 0 1rem 4rem;
-  color: #1d2129; background: #fff; }
+  color: var(--text); background: var(--back); }
 h1 { font-size: 1.5rem; margin: 1rem 0 0; overflow-wrap: anywhere; } h2 { margin: 2.2rem 0 .6rem; font-size: 1.2rem; }
 h3 { font-size: 1rem; }
-nav { position: sticky; top: 0; background: #fff; padding: .5rem 0; overflow-x: auto; white-space: nowrap;
-  border-bottom: 1px solid #e4e4e8; }
-nav a { margin-right: .9rem; color: #2f6fb3; text-decoration: none; }
+nav { position: sticky; top: 0; background: var(--back); padding: .5rem 0; overflow-x: auto; white-space: nowrap;
+  border-bottom: 1px solid var(--line); }
+nav a { margin-right: .9rem; color: var(--link); text-decoration: none; }
 .tiles { display: grid; grid-template-columns: repeat(auto-fill, minmax(8.4rem, 1fr)); gap: .5rem; }
-.tile { border: 1px solid #e4e4e8; border-radius: .4rem; padding: .45rem .6rem; min-width: 0; overflow-wrap: anywhere; }
+.tile { border: 1px solid var(--line); border-radius: .4rem; padding: .45rem .6rem; min-width: 0; overflow-wrap: anywhere; }
 .wide { grid-column: span 2; }
 .tile b { display: block; font-size: 1.15rem; }
-.tile span { color: #5b6270; font-size: .85rem; }
+.tile span { color: var(--quiet); font-size: .85rem; }
+.verdict { list-style: none; padding: 0; } .verdict li { margin: .35rem 0; overflow-wrap: anywhere; }
+.verdict b { display: inline-block; min-width: 4.2rem; } .verdict a { color: var(--link); }
+.failed b, .missing b { color: var(--bad); } .slow b, .unseen b { color: var(--warn); } .fine b { color: var(--good); }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: .85rem; width: 100%; }
-th, td { text-align: left; padding: .25rem .6rem .25rem 0; border-bottom: 1px solid #eee; white-space: nowrap; }
+th, td { text-align: left; padding: .25rem .6rem .25rem 0; border-bottom: 1px solid var(--line); white-space: nowrap; }
 td.number, td.duration { font-variant-numeric: tabular-nums; }
 td.text { max-width: 26rem; overflow: hidden; text-overflow: ellipsis; }
 svg { width: 100%; max-width: 36rem; height: auto; display: block; margin: .6rem 0; }

@@ -16,6 +16,8 @@ from matplotlib.figure import Figure
 
 Rows = Sequence[dict[str, Any]]
 
+_TEXT, _LINE = "#010203", "#030201"
+"""Colours that become those of the page, which is light or dark."""
 _STYLE: Final[Any] = {
     "svg.fonttype": "none",
     # Names of subjects come from peers: a dollar sign in them is no formula.
@@ -25,7 +27,9 @@ _STYLE: Final[Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
-    "grid.color": "#e4e4e8",
+    "grid.color": _LINE,
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), _TEXT),
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor"), "none"),
     "axes.axisbelow": True,
     "figure.constrained_layout.use": True,
 }
@@ -47,7 +51,7 @@ def _drawn(name: str, draw: Callable[[Any], None], height: float = 2.8) -> str:
         canvas: Any = FigureCanvasSVG(figure)
         canvas.print_svg(buffer, metadata={"Date": None, "Creator": None})
     svg = buffer.getvalue()
-    return svg[svg.index("<svg") :]
+    return svg[svg.index("<svg") :].replace(_TEXT, "var(--text)").replace(_LINE, "var(--line)")
 
 
 def _short(text: str | None) -> str:

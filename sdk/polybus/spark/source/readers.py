@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql import datasource as ds
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from polybus.analysis.matching import exchanges
+from polybus.analysis.exchanges import exchanges
 from polybus.analysis.range_reader import RangeReader
 from polybus.analysis.ranges import Range, ReadPosition, plan, reach
 from polybus.analysis.tables import arrow_schema

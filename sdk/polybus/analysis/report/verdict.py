@@ -1,0 +1,128 @@
+"""The verdict: what failed, what went missing, who was slow and what could not be seen, in words and out of the metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from statistics import median
+from typing import Any, Final
+
+import attrs
+
+from .words import duration, moment, share, shortened
+
+Rows = Sequence[dict[str, Any]]
+NAMED: Final = 3
+"""Subjects or codes that a sentence names."""
+ENOUGH: Final = 20
+"""Answers from which on a subject may be called slow."""
+SLOWER: Final = 4
+"""Times by which a p95 exceeds what is usual, to be worth a sentence."""
+
+
+@attrs.frozen
+class Finding:
+    """A sentence of the verdict."""
+
+    about: str
+    """fine, failed, missing, slow or unseen."""
+    text: str
+    section: str
+    """Title of the section of the report that leads to it."""
+
+
+def verdict(metrics: dict[str, Any]) -> list[Finding]:
+    """The findings, the gravest first; one that all is fine where there is none."""
+    findings = [*_failed(metrics), *_missing(metrics), *_slow(metrics), *_unseen(metrics)]
+    if any(finding.about != "unseen" for finding in findings):
+        return findings
+    asked = metrics["totals"]["exchanges"]
+    fine = f"Nothing failed and nothing went missing: {asked:,} requests." if asked else "No request was recorded."
+    return [Finding("fine", fine, "Totals"), *findings]
+
+
+def _failed(metrics: dict[str, Any]) -> Iterator[Finding]:
+    outcomes, asked = metrics["totals"]["outcomes"], metrics["totals"]["exchanges"]
+    if failed := outcomes.get("error", 0):
+        told = [(f"{_subject(row)} with {row['code_name'] or row['code']}", row["n"]) for row in metrics["errors"]]
+        yield Finding("failed", f"{_of(failed, asked)} failed: {_most(told)}.{_when(metrics, failed)}", "Errors")
+
+
+def _when(metrics: dict[str, Any], failed: int) -> str:
+    """The window in which most of what did not go well has happened, where there is such a one."""
+    rows = metrics["latency_over_time"]
+    worst: dict[str, Any] = max(rows, key=lambda row: row.get("not_ok", 0), default={})
+    bad = sum(row.get("not_ok", 0) for row in rows)
+    if len(rows) < ENOUGH or worst.get("not_ok", 0) * 4 < bad or failed < ENOUGH:
+        return ""
+    within = duration(metrics["window_ns"])
+    return f" {_of(worst['not_ok'], bad, 'bad ends')} were asked in the {within} from {moment(worst['window_ns'])} on."
+
+
+def _missing(metrics: dict[str, Any]) -> Iterator[Finding]:
+    outcomes, asked = metrics["totals"]["outcomes"], metrics["totals"]["exchanges"]
+    if lost := outcomes.get("timeout", 0) + outcomes.get("unanswered", 0):
+        told = [(_subject(row), row.get("timeout", 0) + row.get("unanswered", 0)) for row in metrics["latency"]]
+        text = f"{_of(lost, asked)} were never answered: {_most(told)}."
+        yield Finding("missing", text, "Dead letters")
+    if orphans := metrics["counts"]["orphans"]:
+        told = [(_subject(row), row["n"]) for row in metrics["orphans"]]
+        text = f"{orphans:,} answers came to requests that nobody saw: {_most(told)}."
+        yield Finding("missing", text, "Dead letters")
+
+
+def _slow(metrics: dict[str, Any]) -> Iterator[Finding]:
+    if late := metrics["totals"]["outcomes"].get("late", 0):
+        told = [(_subject(row), row.get("late", 0)) for row in metrics["latency"]]
+        yield Finding("slow", f"{late:,} answers came too late: {_most(told)}.", "Slowest exchanges")
+    rows = [row for row in metrics["latency"] if row["answered"] >= ENOUGH and row["p95_ns"]]
+    usual = median(row["p95_ns"] for row in rows) if rows else 0
+    for row in sorted(rows, key=lambda row: -row["p95_ns"])[:NAMED]:
+        if len(rows) > 1 and row["p95_ns"] >= SLOWER * usual:
+            text = (
+                f"{shortened(_subject(row))} is slow: 5 % of its {row['answered']:,} answers took {duration(row['p95_ns'])} "
+                f"or more, of the usual subject {duration(usual)}."
+            )
+            yield Finding("slow", text, "Latency")
+    yield from _slow_times(metrics)
+
+
+def _slow_times(metrics: dict[str, Any]) -> Iterator[Finding]:
+    rows = [row for row in metrics["latency_over_time"] if row["p50_ns"]]
+    usual = median(row["p50_ns"] for row in rows) if rows else 0
+    slow = [row for row in rows if row["p50_ns"] >= SLOWER * usual]
+    if len(rows) >= ENOUGH and slow:
+        worst = max(slow, key=lambda row: row["p50_ns"])
+        begin, end = moment(slow[0]["window_ns"]), moment(slow[-1]["window_ns"] + metrics["window_ns"])
+        text = (
+            f"From {begin} to {end} all of it was slow at times: half of the answers took {duration(worst['p50_ns'])} or more, "
+            f"usually {duration(usual)}."
+        )
+        yield Finding("slow", text, "Latency")
+
+
+def _unseen(metrics: dict[str, Any]) -> Iterator[Finding]:
+    counts = metrics["counts"]
+    if bad := counts["quarantined"]:
+        told = [(f"{row['protocol'] or 'no protocol'}: {row['reason']}", row["n"]) for row in metrics["quarantine"]]
+        yield Finding("unseen", f"{_of(bad, counts['frames'], 'frames')} could not be read: {_most(told)}.", "Quarantine")
+    if counts["gaps"] or counts["lost"]:
+        text = f"The recording has holes: {counts['gaps']:,} gaps, and {counts['lost']:,} stretches that are unreadable."
+        yield Finding("unseen", text, "Gaps")
+    if open_at_end := metrics["totals"]["outcomes"].get("open-at-end", 0):
+        yield Finding("unseen", f"{open_at_end:,} requests were still waiting when the recording ended.", "Dead letters")
+
+
+def _subject(row: dict[str, Any]) -> str:
+    return row["subject"] or "no subject"
+
+
+def _of(part: int, whole: int, what: str = "requests") -> str:
+    return f"{part:,} of {whole:,} {what} ({share(part, whole)})"
+
+
+def _most(told: Sequence[tuple[str, int]]) -> str:
+    """The most frequent of them, with their numbers, and how many others there are."""
+    some = sorted(((name, n) for name, n in told if n), key=lambda pair: -pair[1])
+    named = ", ".join(f"{shortened(name)} ({n:,})" for name, n in some[:NAMED])
+    rest = sum(n for _, n in some[NAMED:])
+    return f"{named}, others ({rest:,})" if rest else named or "of none that is listed"

@@ -1,0 +1,77 @@
+"""`polybus analyse` of what fits one machine: without Java, and without anything of Spark."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from polybus.analysis import DuckEngine, MatchTimeouts, Pipeline, open_tables
+from polybus.capture.errors import CaptureError
+from tests.unit.capture.generator import traffic
+
+_BARE = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("pyspark", "py4j", "pandas"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Missing())
+from polybus.cli.app import run
+sys.exit(run(sys.argv[1:]))
+"""
+
+
+@pytest.mark.own_interpreter
+def test_a_command_needs_neither_java_nor_pyspark_nor_pandas(tmp_path: Path) -> None:
+    made = traffic(300)
+    made.write(tmp_path / "capture")
+    (tmp_path / "bin").mkdir()
+    environment = {**os.environ, "PATH": str(tmp_path / "bin"), "JAVA_HOME": str(tmp_path / "gone")}
+    command = [sys.executable, "-c", _BARE, "analyse", str(tmp_path / "capture"), "--out", str(tmp_path / "out"), "--json"]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    told = json.loads(ended.stdout)
+    assert told["engine"] == "duckdb"
+    assert told["total"]["frames"] == made.frames
+    assert Path(told["report"]).read_text().startswith("<!doctype html>")
+    assert open_tables(tmp_path / "out").sql("from exchanges").fetchall()
+
+
+@pytest.mark.own_interpreter
+def test_spark_that_is_asked_for_and_not_there_is_said_with_what_to_install(tmp_path: Path) -> None:
+    traffic(300).write(tmp_path / "capture")
+    command = [sys.executable, "-c", _BARE, "analyse", str(tmp_path / "capture"), "--out", str(tmp_path / "out")]
+    ended = subprocess.run([*command, "--engine", "spark"], capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 2
+    assert "pip install 'polybus[spark]'" in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
+def test_what_duckdb_puts_aside_goes_with_the_engine_and_not_into_the_folder_of_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    capture = traffic(20_000).write(tmp_path / "capture")
+    with DuckEngine(memory="64MB", threads=1) as engine:
+        assert [path.name.startswith("polybus-duckdb-") for path in tmp_path.iterdir() if path != capture] == [True]
+        done = Pipeline(engine).run(capture, tmp_path / "out")
+    assert done.total.exchanges > 8000
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["capture", "out"]
+
+
+def test_a_folder_without_results_has_no_tables_and_the_next_step_is_said(tmp_path: Path) -> None:
+    with pytest.raises(CaptureError, match="holds no results: `polybus analyse` makes them"):
+        open_tables(tmp_path)
+
+
+def test_a_horizon_shorter_than_the_timeout_is_refused() -> None:
+    with DuckEngine() as engine, pytest.raises(ValueError, match="shorter than timeout=30"):
+        Pipeline(engine, timeout=30, horizon=10)
+    assert MatchTimeouts(2.0).horizon == 20

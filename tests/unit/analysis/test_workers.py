@@ -1,0 +1,65 @@
+"""Processes that decode: what they make is what one alone makes, and what goes wrong with them is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import attrs
+import pyarrow.parquet as pq
+import pytest
+
+from polybus.analysis import DuckEngine, duck
+from polybus.analysis.ranges import ReadPosition, ReadWindow, plan
+from polybus.analysis.workers import take_all
+from polybus.capture.errors import CaptureError
+from polybus.capture.store.reader import Capture
+from tests.unit.capture.generator import traffic
+
+
+@pytest.fixture(scope="module")
+def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return traffic(3000).write(tmp_path_factory.mktemp("workers") / "capture", rows=200, segment_batches=3)
+
+
+def test_two_processes_make_what_one_makes(capture: Path, tmp_path: Path) -> None:
+    ranges, window = plan(Capture(capture), ReadPosition()), ReadWindow(connection="cafe-2")
+    assert len(ranges) > 3
+    alone, both = (take_all(str(capture), str(tmp_path), f"by-{count}", ranges, window, count) for count in (1, 2))
+    assert [attrs.evolve(done, files=[]) for done in alone] == [attrs.evolve(done, files=[]) for done in both]
+    assert sum(done.events for done in alone) > 100
+    for one, other in zip(alone, both, strict=True):
+        assert [place for place, _ in one.files] == [place for place, _ in other.files]
+        for (_, name), (_, same) in zip(one.files, other.files, strict=True):
+            assert pq.read_table(tmp_path / name).equals(pq.read_table(tmp_path / same))
+
+
+def test_the_engine_starts_processes_where_the_capture_is_worth_them(
+    capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: list[int] = []
+    monkeypatch.setattr(duck, "take_all", lambda *given: counts.append(given[-1]))
+    ranges = plan(Capture(capture), ReadPosition())
+    for much in (16 << 20, 1):
+        monkeypatch.setattr(duck, "MUCH", much)
+        with DuckEngine(threads=3) as engine:
+            engine.take(str(capture), str(tmp_path), "staging", ranges, ReadWindow())
+    assert counts == [1, 3]
+
+
+def test_a_segment_that_is_gone_is_said_by_whichever_process_misses_it(capture: Path, tmp_path: Path) -> None:
+    ranges = plan(Capture(capture), ReadPosition())
+    missing = [attrs.evolve(ranges[0], start=ReadPosition(99)), *ranges]
+    with pytest.raises(CaptureError, match="segment 99 is gone: retention has removed it before it was read"):
+        take_all(str(capture), str(tmp_path), "staging", missing, ReadWindow(), 2)
+
+
+def test_a_folder_that_takes_no_files_is_an_error_of_the_system(capture: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("no folder")
+    with pytest.raises(OSError, match="out"):
+        take_all(str(capture), str(tmp_path / "out"), "staging", plan(Capture(capture), ReadPosition()), ReadWindow(), 2)
+
+
+def test_a_process_that_ends_too_early_is_an_error(capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", "true")
+    with pytest.raises(CaptureError, match="has ended before its work was done"):
+        take_all(str(capture), str(tmp_path), "staging", plan(Capture(capture), ReadPosition()), ReadWindow(), 2)
