@@ -456,6 +456,7 @@ blocking: Any = polybus.sync
             r"Bus\(\) takes no URL: .*polybus\.connect\('ubre\+ws://h:1/bus'\).*bus\.serve\(",
         ),
         (lambda: bus_class(url="ubre+ws://h:1/bus"), r"Bus\(\) has no url=: a client is polybus\.connect"),
+        (lambda: bus_class(auth=print), r"Bus\(\) has no auth=: authenticate= says who a peer is, authorize= what it may do$"),
         (lambda: connector("ubre+ws://h:1/bus", timeout=3), r"connect\(\) has no timeout=: wait= .*Limits\(connect_timeout="),
         (lambda: connector(url="ubre+ws://h:1/bus"), r"the URL is the first argument"),
         (

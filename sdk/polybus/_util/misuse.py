@@ -49,6 +49,7 @@ def _meant(keyword: str, known: Sequence[str]) -> str:
 
 
 BUS: Final[Mapping[str, str]] = {
+    "auth": "authenticate= says who a peer is, authorize= what it may do",
     "url": "a client is polybus.connect(url), a server bus.serve(url)",
     "name": "a bus has no name; Cluster(name=...) is that of a cluster",
     "timeout": "each request has a timeout= of its own",
