@@ -485,7 +485,7 @@ class Link:
             self._call_when_due(event.at, now)
         elif isinstance(event, Lost):
             if self.peer is not None:
-                self.peer.lost(event.ids, Disconnected(event.reason, self.address, event.sent))
+                self.peer.lost(event.ids, Disconnected(event.reason, "", event.sent))
         elif isinstance(event, (NodeJoined, NodeLeft)):
             if self.backbone is not None:
                 self.backbone.node_event(event)
