@@ -144,7 +144,7 @@ def parse_body(text: str | None) -> Any:
 
 
 def _meant(body: str) -> str:
-    """What a BODY that is no JSON was probably meant to be."""
+    """Advice for a BODY that is no JSON: what it was probably meant to be."""
     if body[:1] == "@":
         return f"; a file comes from stdin: - < {body[1:101]}"
     return """; text needs its own quotes: '"like this"'""" if body[:1].isalpha() else ""
