@@ -13,6 +13,8 @@ NODE := tests/integration/interop/node
 NODE_READY := $(NODE)/node_modules/.ready
 UP_PYTHON := tests/integration/interop/up_python
 UP_PYTHON_READY := $(UP_PYTHON)/.venv/.ready
+UMESSAGE := tests/integration/interop/umessage
+UMESSAGE_READY := $(UMESSAGE)/.venv/.ready
 WHEELS := tests/integration/pyodide/wheels
 WHEELS_READY := $(WHEELS)/.ready
 SPARK_CLASSES := $(VENV)/spark-classes.jsa
@@ -112,7 +114,7 @@ $(SITE): $(DOCS_READY) mkdocs.yml $(shell find docs sdk -type f \( -name '*.md' 
 	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/python -m mkdocs build --strict
 
 clean:
-	rm -rf $(VENV) $(DOCS_VENV) $(NODE)/node_modules $(UP_PYTHON)/.venv $(WHEELS) site .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(DOCS_VENV) $(NODE)/node_modules $(UP_PYTHON)/.venv $(UMESSAGE)/.venv $(WHEELS) site .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # A virtual environment that came along when its folder was copied or moved still points at the old place.
 ifneq ($(shell cat $(READY) 2>/dev/null),$(CURDIR))
@@ -148,7 +150,7 @@ peers: $(READY)
 		echo "no npm, or npm install failed: without it the tests against real Node peers cannot run" >&2; \
 		test -z "$$POLYBUS_CI"; \
 	}
-	@$(MAKE) --silent --no-print-directory $(UP_PYTHON_READY) || { \
+	@$(MAKE) --silent --no-print-directory $(UP_PYTHON_READY) $(UMESSAGE_READY) || { \
 		echo "up-python cannot be had: without it the tests against the real uProtocol SDK cannot run" >&2; \
 		test -z "$$POLYBUS_CI"; \
 	}
@@ -174,6 +176,11 @@ $(SPARK_CLASSES): $(READY) tests/integration/spark/archive.py
 $(UP_PYTHON_READY): $(UP_PYTHON)/requirements.txt
 	@python="$$(scripts/find-python.sh)" && "$$python" -m venv --clear $(UP_PYTHON)/.venv
 	@$(UP_PYTHON)/.venv/bin/python -m pip install -qq --disable-pip-version-check -r $(UP_PYTHON)/requirements.txt
+	@touch $@
+
+$(UMESSAGE_READY): $(UMESSAGE)/requirements.txt
+	@python="$$(scripts/find-python.sh)" && "$$python" -m venv --clear $(UMESSAGE)/.venv
+	@$(UMESSAGE)/.venv/bin/python -m pip install -qq --disable-pip-version-check -r $(UMESSAGE)/requirements.txt
 	@touch $@
 
 $(NODE_READY): $(NODE)/package.json $(NODE)/.npmrc

@@ -17,7 +17,7 @@ from cloudevents.core.v1.event import CloudEvent
 
 from polybus import Message
 from polybus.protocols import UProtocol
-from polybus.protocols.uprotocol.bodies import pack
+from polybus.protocols._protobuf.any_body import pack
 
 __all__ = ["main"]
 

@@ -225,9 +225,9 @@ def aggregation_part(folder: Path, sizes: Sizes) -> Iterator[Measured]:
     """Latency by subject over the exchanges of the larger capture: Spark, and DuckDB over the same files."""
     import duckdb
 
+    from polybus.analysis.manifest import Output
+    from polybus.analysis.storage import Storage
     from polybus.spark import load
-    from polybus.spark.stages.manifest import Output
-    from polybus.spark.stages.storage import Storage
 
     spark = _session(2)
     out = folder / f"out-2-{sizes.both[1]}"

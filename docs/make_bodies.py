@@ -19,7 +19,7 @@ import anyio
 from attrs import frozen
 
 from polybus import Bus, EncodeError, connect
-from polybus.protocols import Csb, Jrep, Nats, Ubre, UProtocol
+from polybus.protocols import Csb, Jrep, Nats, Ubre, Up, UProtocol
 from polybus.testing import NatsEngine, pair
 
 PAGE = Path(__file__).parent / "reference" / "bodies.md"
@@ -31,6 +31,7 @@ WIRES: dict[str, Any] = {
     "J.REP": Jrep(),
     "J.REP `values=plain`": Jrep(values="plain"),
     "uProtocol": UProtocol(),
+    "UMessage": Up(names={"take": 1}),
     "NATS": Nats(),
 }
 SAME: dict[str, Any] = {"UBRE": Ubre(format="binary"), "uProtocol": UProtocol(format="protobuf")}
@@ -96,7 +97,7 @@ what they cannot hold, also when it comes over UBRE or CSB: send such numbers as
 everywhere.
 
 How each wire writes them: [UBRE](ubre.md), [CSB](csb.md), [J.REP](jrep.md), [uProtocol](uprotocol.md),
-[NATS](nats.md).
+[UMessage](up.md), [NATS](nats.md).
 """
 
 

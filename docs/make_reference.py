@@ -12,11 +12,11 @@ from typing import Any
 import pyarrow as pa
 import typer
 
+from polybus.analysis.report.metric_tables import METRICS
 from polybus.capture import schema
 from polybus.cli.app import app
 from polybus.plugins import Capabilities
 from polybus.plugins.registry import _PROTOCOLS, find_protocol
-from polybus.spark.report.metric_tables import METRICS
 
 FOLDER = Path(__file__).parent / "reference"
 
@@ -135,7 +135,7 @@ ROWS: tuple[tuple[str, Cell, Cell], ...] = (
     (
         "subscribe with wildcards",
         _when(lambda wire: wire.patterns and not wire.asks_before_publishing),
-        _when(lambda wire: wire.patterns or wire.extensions),
+        _when(lambda wire: wire.patterns or wire.extensions or not wire.subscribe),
     ),
     (
         "subscribe to one peer, also one that dialled in",
@@ -179,10 +179,14 @@ def features() -> str:
     for title, bare, ours in ROWS:
         cells = " | ".join(_both(bare(wire), ours(wire)) for wire in wires.values())
         lines.append(f"| {title} | {cells} |")
+    stored = " | ".join("in a cluster" if name == "nats" else "asked" for name in wires)
+    lines.append(f"| stored publications, durable handlers | {stored} |")
     notes = (
         '"polybus only": with a bare peer it is `Unsupported`. "sent": it is written, and a bare peer may ignore it. Headers',
-        "that a handler sets for its answer are left out where the wire has none. What the verbs promise is the same for all:",
-        "see [delivery promises](../explanation/delivery.md).",
+        'that a handler sets for its answer are left out where the wire has none. "asked": a durable handler of a cluster asks',
+        "who is behind that wire, or a bridge: its answer acknowledges, its error is another attempt; see",
+        "[what is stored](../how-to/stores.md#read-what-is-stored). What the verbs promise is the same for all: see",
+        "[delivery promises](../explanation/delivery.md).",
     )
     return FEATURES + "\n".join((*lines, "", *notes, ""))
 

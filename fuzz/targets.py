@@ -14,10 +14,11 @@ from typing import Any, Literal
 from attrs import frozen
 
 from fuzz.cluster import ClusterTarget
-from polybus.errors import BadRequest, BusError, RemoteProtocolError
+from polybus.errors import BadRequest, BusError, Code, RemoteProtocolError
 from polybus.limits import Limits
-from polybus.message import Message
-from polybus.protocols import Csb, Jrep, Nats, Ubre, UProtocol
+from polybus.message import Kind, Message
+from polybus.protocols import Csb, Jrep, Nats, Ubre, Up, UProtocol
+from tests.vectors import up_vectors as vectors
 
 __all__ = ["TARGETS", "Target"]
 
@@ -187,6 +188,22 @@ def _nats() -> list[bytes]:
     ]
 
 
+def _up() -> list[bytes]:
+    codec = Up().codec()
+    written = []
+    for frame in (vectors.PUBLICATION, vectors.REQUEST):
+        (message,) = codec.decode(frame)
+        assert isinstance(message, Message)
+        said = message.attributes | {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}
+        written += [
+            codec.encode([Message(message.kind, ttl=1.0, body=body, attributes=dict(said))]) for body in (None, b"", "x")
+        ]
+    answer = {"id": vectors.ID.format(3), "source": "//a/1/1/7", "sink": "//b/1/1/0", "priority": "CS4"}
+    for kind, code in ((Kind.RESPONSE, None), (Kind.ERROR, Code.NOT_FOUND)):
+        written.append(codec.encode([Message(kind, id=vectors.ID.format(1), code=code, body=[], attributes=dict(answer))]))
+    return [vectors.PUBLICATION, vectors.REQUEST, vectors.REQUEST[:60], bytes.fromhex("0a0220ff"), *written]
+
+
 def _uprotocol() -> list[bytes]:
     seeds = _bad_inputs("uprotocol", "any") + _vectors("uprotocol", "input")
     codec, binary = UProtocol(mode="lenient").codec(), UProtocol(format="protobuf", mode="lenient").codec()
@@ -207,6 +224,7 @@ TARGETS: Mapping[str, Target | ClusterTarget] = {
     ),
     "nats": Target((Nats(), Nats(tls_first=True)), _nats, _LET_IN),
     "nats-cluster": ClusterTarget(_LET_IN),
+    "up": Target((Up(), Up(entity="//device2/CD/4", names={"UpdateDoor": 0xB}, per_authority=1)), _up),
     "uprotocol": Target((UProtocol(), UProtocol(mode="lenient"), UProtocol(format="protobuf", mode="lenient")), _uprotocol),
 }
 """By the name of the protocol, and of its dialect."""

@@ -57,12 +57,14 @@ def seconds(value: Any, name: str = "timeout", *, endless: bool = False) -> floa
         raise ValueError(f"{name}={shown(value)}: a number of seconds, at most {sys.float_info.max:.0e}") from None
 
 
-def check_count(value: Any, name: str, least: int = 1) -> None:
-    """Raise TypeError or ValueError for what is no number of things, so many or more."""
+def check_count(value: Any, name: str, least: int = 1, most: int | None = None) -> None:
+    """Raise TypeError or ValueError for what is no number of things, so many or more, and at most so many."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name}={shown(value)}: a whole number, not {type(value).__name__}")
     if value < least:
         raise ValueError(f"{name}={shown(value)}: at least {least}")
+    if most is not None and value > most:
+        raise ValueError(f"{name}={shown(value)}: at most {most}")
 
 
 def at_least(least: int) -> Callable[[Any, Attribute[Any], Any], None]:

@@ -16,9 +16,10 @@ from attrs import frozen
 from tests.loops import FULL, LOOPS, TRIO, on
 from tests.shares import classes_of, left_to, traits_of
 
-from . import test_csb, test_jrep, test_nats, test_protocols, test_tunnels
+from . import test_csb, test_jrep, test_nats, test_protocols, test_tunnels, test_up
 
-PROTOCOLS = {"csb", "jrep", "ubre", "uprotocol"}
+PROTOCOLS = {"csb", "jrep", "up", "ubre", "uprotocol"}
+WITH_TUNNELS = PROTOCOLS - {"up"}
 
 
 @frozen
@@ -48,17 +49,17 @@ def places(*modules: ModuleType) -> Iterator[Place]:
                 yield Place(name, cls().adapter.name, outside, transport, getattr(cls, "loops", LOOPS))
 
 
-ON_TRANSPORTS = [*places(test_csb, test_jrep, test_protocols)]
+ON_TRANSPORTS = [*places(test_csb, test_jrep, test_protocols, test_up)]
 AT_NETWORKS = [*places(test_nats)]
 IN_TUNNELS = [*places(test_tunnels)]
 
 
 def test_every_form_of_a_protocol_on_every_transport_runs() -> None:
     # One class each; what `make test-all` multiplies are the loops alone.
-    assert len(ON_TRANSPORTS) == 25
+    assert len(ON_TRANSPORTS) == 28
     assert all(place.loops for place in [*ON_TRANSPORTS, *IN_TUNNELS])
     tunnels = {(place.protocol, place.outside, place.transport) for place in IN_TUNNELS}
-    assert tunnels >= {*itertools.product(PROTOCOLS, PROTOCOLS, ["tcp", "ws"])}
+    assert tunnels >= {*itertools.product(WITH_TUNNELS, WITH_TUNNELS, ["tcp", "ws"])}
 
 
 def test_every_protocol_runs_on_every_loop() -> None:
@@ -68,7 +69,7 @@ def test_every_protocol_runs_on_every_loop() -> None:
 
 
 CORES = test_tunnels.CORES
-WHOLE = [classes_of(vars(module)) for module in (test_csb, test_jrep, test_protocols)]
+WHOLE = [classes_of(vars(module)) for module in (test_csb, test_jrep, test_protocols, test_up)]
 GROUPS = {
     f"{protocol}{' in tunnels' if classes is CORES else ''}": group
     for classes in (*WHOLE, CORES)

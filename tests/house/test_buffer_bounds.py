@@ -12,7 +12,7 @@ import polybus
 PACKAGE = Path(polybus.__file__).parent
 FOLDERS = """
 _bridge _bus _core _handlers _link _peer _pubsub _rpc _tunnel bindings broker cluster
-prometheus protocols/csb protocols/nats protocols/ubre transports/_stream transports/_ws
+prometheus protocols/csb protocols/nats protocols/ubre protocols/up transports/_stream transports/_ws
 """.split()
 MODULES = ("_util/broadcast", "_util/pattern_index", "_util/priority_queue")
 GROWING = {"Counter", "OrderedDict", "PriorityQueue", "bytearray", "defaultdict", "deque", "dict", "list", "set"}
@@ -67,6 +67,15 @@ BOUNDS: dict[str, str] = {
     "protocols.nats.connection.events": "what one chunk holds: taken after each",
     "protocols.nats.connection.frames": "what one chunk is answered with: taken after each",
     "protocols.nats.native._waiting": "Limits.pending",
+    "protocols.up.accounts._authorities": "Up(per_authority=) of each authority, and within Limits.waiting and running",
+    "protocols.up.accounts._counts": "the same",
+    "protocols.up.names._methods": OURS,
+    "protocols.up.names._names": OURS,
+    "protocols.up.names._subjects": "1,024 addresses, then it is emptied",
+    "protocols.up.names._topics": OURS,
+    "protocols.up.session._asked": "Limits.pending",
+    "protocols.up.session._events": "what one chunk holds: taken after each",
+    "protocols.up.session._frames": "what one chunk is answered with: taken after each",
     "protocols.nats.subscriptions._leaving": "4,096 sids",
     "protocols.nats.session._pings": OURS,
     "protocols.nats.subscriptions._sids": OURS,

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, TypeAlias, TypeVar, overload
 
 from attrs import asdict
 
@@ -70,6 +70,7 @@ AnyPeer: TypeAlias = Peer | RemotePeer
 
 TIMEOUT = 30.0
 """Seconds by default: they need no check for each message."""
+_REQUEST: Final = Kind.REQUEST
 
 
 @injected_as("bus")
@@ -272,7 +273,7 @@ class Bus(Router):
                 failed: Reply[Any] = Reply(runtime.loop, name, returns, now, now + timeout)
                 failed.fail(error)
                 return failed
-        return to.send_request(Kind.REQUEST, name, body, timeout, returns, checked)
+        return to.send_request(_REQUEST, name, body, timeout, returns, checked)
 
     @overload
     async def notify(

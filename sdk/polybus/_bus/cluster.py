@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeVar, overload
@@ -11,7 +12,7 @@ from attrs import field, frozen
 
 from .._peer import ports as peer_ports
 from .._validation import at_least, check_type, seconds, shown
-from .store import Store
+from .store import Store, overlapping
 
 if TYPE_CHECKING:
     from .._link.link import Link
@@ -49,6 +50,14 @@ def _stores(given: Any) -> tuple[Store, ...]:
         check_type(store, Store, "stores", "stores=[Store('orders', 'orders.>')]")
         if store is None or sum(other.name == store.name for other in stores) > 1:
             raise ValueError(f"Cluster(stores={shown(given)}): one Store for each name")
+    for one, other in itertools.combinations(stores, 2):
+        for subject in other.subjects:
+            found = overlapping(subject, one.subjects)
+            if found is not None:
+                raise ValueError(
+                    f"Cluster(stores=...): stores {one.name!r} and {other.name!r}: {found!r} and {subject!r} have subjects in "
+                    "common, and each is kept by one store"
+                )
     return stores
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from attrs import evolve
 
-from .._handlers.durable import Start, durable_spec
+from .._handlers.durable import Start, check_no_effect, durable_spec
 from .._handlers.handler import Handler, plan
 from .._handlers.lookup import HandlerLookup
 from .._handlers.publications import declared
@@ -135,7 +135,7 @@ class Router:
 
         Args:
             pattern: ``*`` one token, ``>`` the rest, ``{name}`` one token handed over by that name.
-            queue: Publications that wait for the function.
+            queue: Publications that wait for the function; of a durable one they wait in the store.
             when_full: What happens to one more; see `WhenFull`.
             concurrency: Above 1: that many at the same time, and no order.
             inline: Call a plain function on the event loop.
@@ -165,6 +165,7 @@ class Router:
         check_count(concurrency, "concurrency")
         check_group(group)
         lasting = durable_spec(durable, retry, ack_wait, start, ordered, group=group, concurrency=concurrency)
+        check_no_effect(lasting, queue, when_full)
 
         def register(function: F) -> F:
             handler = plan(name, function, _typed(pattern), inline=inline, publication=True)

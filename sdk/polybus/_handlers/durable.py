@@ -22,6 +22,12 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _SHORTEST: Final = 1.0
 _LONGEST: Final = 86_400.0
 """Seconds that a publication may be with a worker of which nothing is heard."""
+MOST: Final = 20_000
+"""Publications that all workers of a durable handler may be given at once."""
+_YEARS: Final = 290
+"""The longest that 64 bits of nanoseconds hold, which the engine has for times, and its largest number."""
+_LARGEST: Final = (1 << 63) - 1
+_USUAL: Final = Retry()
 
 
 @frozen
@@ -83,10 +89,7 @@ def durable_spec(
             if value is not None:
                 raise ValueError(f"{name}={shown(value)} goes with durable= alone: say durable='billing', too")
         return None
-    if not isinstance(durable, str):
-        raise TypeError(f"durable={shown(durable)}: a name, for example durable='billing', not {type(durable).__name__}")
-    if not _NAME.fullmatch(durable):
-        raise ValueError(f"durable={durable!r:.60}: 1 to 100 letters, digits, '-' and '_'")
+    check_durable_name(durable)
     if group is not None:
         raise ValueError(f"durable={durable!r} and group={group!r}: workers of one durable= share its work; leave out group=")
     check_type(retry, Retry, "retry", "retry=Retry(attempts=5, backoff=(1, 5, 30))")
@@ -95,9 +98,47 @@ def durable_spec(
         raise ValueError(f"ack_wait={shown(ack_wait)}: {_SHORTEST:g} to {_LONGEST:g} seconds")
     if not isinstance(ordered, bool):
         raise TypeError(f"ordered={shown(ordered)}: True or False, not {type(ordered).__name__}")
+    if concurrency > MOST:
+        raise ValueError(f"concurrency={concurrency}: at most {MOST} with durable=, for all of its workers together")
     if ordered and concurrency > 1:
         raise ValueError(f"ordered=True is one at a time: not with concurrency={concurrency}")
-    return DurableSpec(durable, RETRY if retry is None else retry, wait, _start(start), ordered)
+    return DurableSpec(durable, RETRY if retry is None else _retry(retry, durable), wait, _start(start), ordered)
+
+
+def check_durable_name(durable: object) -> None:
+    """Raise TypeError or ValueError for what cannot be the name of a durable handler."""
+    if not isinstance(durable, str):
+        raise TypeError(f"durable={shown(durable)}: a name, for example durable='billing', not {type(durable).__name__}")
+    if not _NAME.fullmatch(durable):
+        raise ValueError(f"durable={durable!r:.60}: 1 to 100 letters, digits, '-' and '_'")
+
+
+def check_no_effect(durable: DurableSpec | None, queue: int, when_full: str) -> None:
+    """Raise ValueError where a durable handler is given what is for others, and does nothing."""
+    for name, value, usual in (("queue", queue, 1000), ("when_full", when_full, "drop_oldest")):
+        if durable is not None and value != usual:
+            raise ValueError(
+                f"{name}={value!r} has no effect with durable={durable.name!r}: concurrency= is how many this worker has at "
+                "once, and the others wait in the store"
+            )
+
+
+def check_pause(pause: float, name: str) -> None:
+    """Raise ValueError for a pause that is longer than the engine can count."""
+    if pause >= timedelta(days=_YEARS * 365).total_seconds():
+        raise ValueError(f"{name}={shown(pause)}: less than {_YEARS} years, in seconds")
+
+
+def _retry(retry: Retry, durable: str) -> Retry:
+    for name, value, usual in (("idempotent=True", retry.idempotent, False), ("codes=...", retry.codes, _USUAL.codes)):
+        if value != usual:
+            raise ValueError(
+                f"Retry({name}) has no effect with durable={durable!r}: whatever the function raises, it is given the "
+                "publication again"
+            )
+    pauses = (retry.backoff.maximum,) if isinstance(retry.backoff, Backoff) else retry.backoff
+    check_pause(max(pauses), "backoff")
+    return retry
 
 
 def _start(start: Any) -> Start:
@@ -106,9 +147,11 @@ def _start(start: Any) -> Start:
     if isinstance(start, timedelta):
         if start <= timedelta():
             raise ValueError(f"start={shown(start)}: longer than no time")
+        if start >= timedelta(days=_YEARS * 365):
+            raise ValueError(f"start={shown(start)}: shorter than {_YEARS} years; 'all' is all that is stored")
         return start
     if isinstance(start, int) and not isinstance(start, bool):
-        check_count(start, "start")
+        check_count(start, "start", 1, _LARGEST)
         return start
     if start not in ("all", "new"):
         raise ValueError(f"start={shown(start)}: 'all', 'new', a timedelta, or the number of a publication")

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 DRAINING = "this bus takes no requests now, it is draining or has not started yet: ask another, or later"
 
+_REQUEST: Final = Kind.REQUEST
 _FIRST = 1_000
 """The level of calls that had a place already: above all that a wire has, as is the one below it."""
 
@@ -177,7 +178,7 @@ class InboundCalls:
     # -- outcomes --------------------------------------------------------------------------------------------------------
 
     def answer(self, call: Call, value: Any) -> None:
-        if call.message.kind is Kind.REQUEST:
+        if call.message.kind is _REQUEST:
             link = self.link
             link.answer(response_to(call.message, value, link, call), self.peer, alone=len(self.calls) == 1)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from .._core.answer_sizes import LARGE
 from ..errors import BusError, Code
@@ -14,10 +14,13 @@ if TYPE_CHECKING:
     from .._rpc.call import Call
     from .peer import Peer
 
+_RESPONSE: Final = Kind.RESPONSE
+"""The look at a member of an enum is a call of its class."""
+
 
 def response_to(message: Message, value: Any, link: Link, call: Call | None = None) -> Message:
     """Make the response to a request, its body encoded; `call` has served it, where a handler did."""
-    response = Message(Kind.RESPONSE, message.subject, message.id, None, link.format)
+    response = Message(_RESPONSE, message.subject, message.id, None, link.format)
     response.reply_to = message.reply_to
     if message.answer_headers and link.carries_headers:
         response.headers = check_headers(message.answer_headers, link.runtime.limits.headers)

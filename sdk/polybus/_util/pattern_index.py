@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Generic, TypeVar
 
 from attrs import define, field
@@ -17,6 +17,16 @@ _SHALLOW: Final = 8
 _PATTERN: Final = 300
 _NODE: Final = 500
 """Bytes that a pattern, and a node of it, cost roughly."""
+
+
+def tokens_overlap(one: Sequence[str], other: Sequence[str]) -> bool:
+    """Tell whether two patterns, as their tokens, have a subject in common."""
+    for left, right in zip(one, other, strict=False):
+        if ">" in (left, right):
+            return True
+        if left != right and "*" not in (left, right):
+            return False
+    return len(one) == len(other)
 
 
 @define(eq=False, weakref_slot=False)

@@ -61,8 +61,10 @@ def of_channel(url: str) -> dict[str, Any]:
 def of_operation(operation: Operation, wires: list[tuple[str, str]]) -> dict[str, Any]:
     """The bindings of an operation over these wires."""
     made: dict[str, Any] = {}
-    if operation.group is not None or any(protocol == "nats" for protocol, _ in wires):
+    if operation.group is not None or operation.durable is not None or any(protocol == "nats" for protocol, _ in wires):
         made["nats"] = {"bindingVersion": "0.1.0"} | ({} if operation.group is None else {"queue": operation.group})
+        if operation.durable is not None:  # a consumer of JetStream, which the binding does not know
+            made["nats"]["x-durable"] = operation.durable
     if not operation.sent and any(transport in _HTTP for _, transport in wires):
         made["http"] = {"method": "POST", "bindingVersion": "0.3.0"}
     subject = operation.subject

@@ -208,6 +208,8 @@ class _Builder:
             made["x-polybus-running"] = operation.running
         if operation.group is not None:
             made["x-polybus-group"] = operation.group
+        if operation.durable is not None:
+            made["x-polybus-durable"] = operation.durable
         self._operations[key] = made
 
     def _channel(self, operation: Operation, words: Docstring) -> str:

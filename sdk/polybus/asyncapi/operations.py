@@ -35,6 +35,7 @@ class Operation:
         running: Calls that run at once, where that is limited.
         name: The function or method.
         sent: It is a publication that the application makes.
+        durable: Of a durable handler: its name, which its workers share.
     """
 
     subject: str | int
@@ -46,6 +47,7 @@ class Operation:
     running: int | None = None
     name: str = ""
     sent: bool = False
+    durable: str | None = None
 
 
 @frozen
@@ -103,7 +105,8 @@ def _handled(handler: Handler) -> Operation:
 def _heard(spec: SubscriberSpec) -> Operation:
     handler = spec.handler
     text = "" if handler.signature is None else handler.signature.text
-    return Operation(handler.subject, "publication", handler.takes, None, text, spec.group, name=handler.name)
+    durable = None if spec.durable is None else spec.durable.name
+    return Operation(handler.subject, "publication", handler.takes, None, text, spec.group, name=handler.name, durable=durable)
 
 
 def _sent(publication: Publication) -> Operation:

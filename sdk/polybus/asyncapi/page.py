@@ -169,6 +169,8 @@ class _Page:
             facts.append(f"{operation['x-polybus-running']} at once")
         if "x-polybus-group" in operation:
             facts.append(f"one of the group {operation['x-polybus-group']}")
+        if "x-polybus-durable" in operation:
+            facts.append(f"what is stored, until it is dealt with; durable {operation['x-polybus-durable']}")
         channel = self._channels[_last(operation["channel"])]
         search = " ".join([subject, word, summary, operation.get("description", ""), *self._names_in(operation)]).lower()
         parts = [

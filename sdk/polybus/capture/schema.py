@@ -36,7 +36,7 @@ _SUB = _column("sub", _INT32, "Number of the message in its frame: 0 but for pay
 _CONN_ID = _column("conn_id", _STRING, "Of the connection; another one after each reconnect.")
 _DIRECTION = _column("direction", _INT8, "0 out, 1 in, seen from the side that recorded.")
 _PEER = _column("peer", _STRING, "Address of the other end.")
-_PROTOCOL = _column("protocol", _STRING, "ubre, csb, jrep, nats, uprotocol, or a plugin's name.")
+_PROTOCOL = _column("protocol", _STRING, "ubre, csb, jrep, nats, up, uprotocol, or a plugin's name.")
 _TRANSPORT = _column("transport", _STRING, "tcp, ws, memory, ...")
 _SUBJECT = _column("subject", _STRING, "Topic, J.REP subject, method URI, or CSB action (0x%08X where its name is not known).")
 

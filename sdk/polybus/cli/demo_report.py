@@ -1,4 +1,4 @@
-"""Report of the recording of `polybus demo`, by the Spark pipeline: without Java or Spark it says so and goes on."""
+"""Report of the recording of `polybus demo`: without DuckDB it says so and goes on."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define
 
-from .. import spark
-from .analyse import running_session
-from .problems import PeerError, UsageError
+from .. import analysis
+from .problems import UsageError
 
 if TYPE_CHECKING:
-    from ..spark import Done
+    from ..analysis import Done
 
 
 @define
@@ -33,8 +32,8 @@ class DemoReport:
         if not wanted:
             return cls(False)
         try:
-            spark.check_java()
-        except (ImportError, RuntimeError) as error:
+            analysis.DuckEngine().close()
+        except ImportError as error:
             return cls(True, missing=str(error))
         place = Path(folder) if folder else Path(tempfile.mkdtemp(prefix="polybus-demo-"))
         if place.exists() and any(place.iterdir()):
@@ -45,9 +44,9 @@ class DemoReport:
         if self.record is None:
             return
         try:
-            with running_session(spark, "local[2]", brief=True) as session:
-                self.done = spark.Pipeline(session).run(self.record, self.record.parent / "analysed")
-        except (PeerError, ValueError, OSError) as error:
+            with analysis.DuckEngine() as engine:
+                self.done = analysis.Pipeline(engine).run(self.record, self.record.parent / "analysed")
+        except (ValueError, OSError) as error:
             self.missing = str(error)
 
     def lines(self) -> list[str]:

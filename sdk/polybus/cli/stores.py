@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import anyio
 import typer
 
 from .. import Store
+from .._bus.store import check_store_name
+from .._handlers.durable import check_durable_name
 from .._validation import counted, in_one_line
 from ..errors import BusError, ConnectFailed
 from .options import Json, argument, flag, option
-from .problems import PeerError, UsageError, unwrapped
+from .problems import PeerError, UsageError, describe, say, unwrapped
 from .values import cluster_of, hasty_bus, json_line
 
 if TYPE_CHECKING:
@@ -28,11 +30,19 @@ _LARGEST = 128 << 20
 """Bytes of an answer with a letter: the largest that a server takes, as text."""
 _TEXT = 4096
 """Characters of a body that are shown."""
+_MOST = (1 << 63) - 1
+"""The largest number that an engine understands."""
+
+
+def _number(metavar: str, help: str) -> Any:
+    return typer.Argument(metavar=metavar, help=help, min=1, max=_MOST)
+
 
 ClusterUrl = Annotated[str, argument("URL", "Of a cluster: nats+tcp://host/name, or auto for POLYBUS_CLUSTER.")]
 Yes = Annotated[bool, flag("--yes", "Do it: what is removed does not come back.")]
 Durable = Annotated[str, option("NAME", "Of this durable handler alone.")]
-Numbers = Annotated[list[int] | None, argument("[NUMBER]...", "As polybus dead list shows them.")]
+Number = Annotated[int, _number("NUMBER", "As polybus dead list shows it.")]
+Numbers = Annotated[list[int] | None, _number("[NUMBER]...", "As polybus dead list shows them.")]
 All = Annotated[bool, flag("--all", "All of them.")]
 
 
@@ -94,6 +104,7 @@ def list_stores(url: ClusterUrl, as_json: Json = False) -> None:
 @stores.command("show")
 def show_store(url: ClusterUrl, name: Annotated[str, argument("NAME", "Of the store.")], as_json: Json = False) -> None:
     """Show one store, and how far its durable handlers are."""
+    check_store_name(name)
     store = _with(url, lambda administration: administration.store(name))
     if as_json:
         print(json_line(_members(store)))
@@ -160,6 +171,7 @@ def _size(text: str) -> int:
 @stores.command("remove")
 def remove_store(url: ClusterUrl, name: Annotated[str, argument("NAME", "Of the store.")], yes: Yes = False) -> None:
     """Remove a store, with all that it keeps and its durable handlers."""
+    check_store_name(name)
     if not yes:
         store = _with(url, lambda administration: administration.store(name))
         raise UsageError(f"{name}: {counted(store.publications, 'publication')} would be gone for good: say --yes")
@@ -172,6 +184,8 @@ def remove_store(url: ClusterUrl, name: Annotated[str, argument("NAME", "Of the 
 @dead.command("list")
 def list_dead(url: ClusterUrl, durable: Durable = "", as_json: Json = False) -> None:
     """Show the dead letters of a cluster, a line each, the oldest first."""
+    if durable:
+        check_durable_name(durable)
 
     async def show(administration: Administration) -> int:
         count = 0
@@ -190,9 +204,7 @@ def list_dead(url: ClusterUrl, durable: Durable = "", as_json: Json = False) -> 
 
 
 @dead.command("show")
-def show_dead(
-    url: ClusterUrl, number: Annotated[int, argument("NUMBER", "As polybus dead list shows it.")], as_json: Json = False
-) -> None:
+def show_dead(url: ClusterUrl, number: Number, as_json: Json = False) -> None:
     """Show one dead letter, with its headers and its body."""
     letter = _with(url, lambda administration: administration.letter(number))
     body = letter.body.decode("utf-8", "backslashreplace")
@@ -223,8 +235,7 @@ def _facts(letter: DeadLetter) -> dict[str, Any]:
 @dead.command("retry")
 def retry_dead(url: ClusterUrl, numbers: Numbers = None, all_of_them: All = False, durable: Durable = "") -> None:
     """Store dead letters again, each for its durable handler alone, and remove them."""
-    count = _each(url, numbers, all_of_them, durable, lambda administration, letter: administration.retry(letter))
-    print(f"{counted(count, 'dead letter')} stored again")
+    _each(url, numbers, all_of_them, durable, lambda at, letter: at.retry(letter), "stored again")
 
 
 @dead.command("drop")
@@ -234,8 +245,7 @@ def drop_dead(
     """Remove dead letters."""
     if not yes:
         raise UsageError("what is dropped is gone for good: say --yes")
-    count = _each(url, numbers, all_of_them, durable, lambda administration, letter: administration.drop(letter))
-    print(f"{counted(count, 'dead letter')} dropped")
+    _each(url, numbers, all_of_them, durable, lambda at, letter: at.drop(letter), "dropped")
 
 
 def _each(
@@ -244,23 +254,54 @@ def _each(
     all_of_them: bool,
     durable: str,
     act: Callable[[Administration, DeadLetter], Awaitable[None]],
-) -> int:
+    done: str,
+) -> None:
+    """Do something with letters, each for itself: what cannot be is said, and the others follow."""
     if bool(numbers) == all_of_them:
         raise UsageError("which? Their numbers, as polybus dead list shows them, or --all")
+    if durable:
+        check_durable_name(durable)
 
-    async def run(administration: Administration) -> int:
-        if all_of_them:
-            letters = [letter async for letter in administration.letters(durable)]
-        else:
-            letters = [await administration.letter(number) for number in numbers or ()]
-        failed: BusError | None = None
-        for letter in letters:
-            try:
-                await act(administration, letter)
-            except BusError as error:  # each for itself
-                failed = failed or error
-        if failed is not None:
-            raise failed
-        return len(letters)
+    async def run(administration: Administration) -> tuple[int, int]:
+        count = worst = 0
+        async with aclosing(_letters(administration, numbers, durable)) as letters:
+            async for found in letters:
+                failure = found if isinstance(found, BusError) else await _failure(act(administration, found))
+                if failure is None:
+                    count += 1
+                else:
+                    text, status = describe(failure)
+                    say(text)
+                    worst = max(worst, status)
+        return count, worst
 
-    return _with(url, run)
+    count, worst = _with(url, run)
+    if count or not worst:
+        print(f"{counted(count, 'dead letter')} {done}")
+    if worst:
+        raise typer.Exit(worst)
+
+
+async def _failure(act: Awaitable[None]) -> BusError | None:
+    try:
+        await act
+    except BusError as error:
+        return error
+    return None
+
+
+async def _letters(
+    administration: Administration, numbers: list[int] | None, durable: str
+) -> AsyncGenerator[DeadLetter | BusError]:
+    """Find letters one after the other: those of these numbers, or the error of one that is not there, or all."""
+    for number in numbers or ():
+        found: DeadLetter | BusError
+        try:
+            found = await administration.letter(number)
+        except BusError as error:
+            found = error
+        yield found
+    if not numbers:
+        async with aclosing(administration.letters(durable)) as letters:
+            async for letter in letters:
+                yield letter

@@ -25,6 +25,7 @@ from ..backoff import Backoff
 from ..errors import LocalProtocolError
 from . import guard
 from .children import Child, Children
+from .store_folder import STORE, held
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
 NAME: Final = "nats-server"
-STORE: Final = "POLYBUS_STORE"
-"""The environment variable that names the folder in which it keeps stores."""
 
 _START: Final = 20.0
 """Seconds in which it has to take clients."""
@@ -113,7 +112,7 @@ class Engine:
         self._name = name
         self._lifeline = lifeline
         self._token = secrets.token_hex(16)
-        self._store = os.environ.get(STORE, "")
+        self._stores: Path | None = None
         self._port = -1
         self._folder: str | None = None
         self._last: deque[str] = deque(maxlen=3)
@@ -135,8 +134,13 @@ class Engine:
         """Have it run until this is cancelled; `task_status` is told when it takes clients for the first time.
 
         Raises:
+            LocalProtocolError: As `store_folder.held`.
             OSError: It does not start; later it is tried again.
         """
+        with held(os.environ.get(STORE, "")) as self._stores:
+            await self._keep_running(task_status)
+
+    async def _keep_running(self, task_status: anyio.abc.TaskStatus[None]) -> None:
         started = False
         attempt = 0
         while True:
@@ -201,16 +205,8 @@ logtime: false
             configuration.write(text)
 
     def _keeping(self) -> str:
-        """Write where it keeps stores, if anywhere.
-
-        Raises:
-            OSError: The folder cannot be made.
-        """
-        if not self._store:
-            return ""
-        folder = Path(self._store).absolute()
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return f"jetstream {{ store_dir: {json.dumps(str(folder))} }}\n"
+        """Write where it keeps stores, if anywhere."""
+        return "" if self._stores is None else f"jetstream {{ store_dir: {json.dumps(str(self._stores))} }}\n"
 
     @property
     def _path(self) -> str:

@@ -25,7 +25,8 @@ from ..errors import LocalProtocolError
 from ..plugins.registry import metrics_maker
 from ..transports._stream.sockets import unlink_if_ours
 from .children import Child, Children
-from .engine import STORE, Engine, find_server
+from .engine import Engine, find_server
+from .store_folder import STORE
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 

@@ -25,6 +25,7 @@ _PROTOCOLS = {
     "jrep": "polybus.protocols.jrep:Jrep",
     "nats": "polybus.protocols.nats:Nats",
     "ubre": "polybus.protocols.ubre:Ubre",
+    "up": "polybus.protocols.up:Up",
     "uprotocol": "polybus.protocols.uprotocol:UProtocol",
 }
 _TRANSPORTS = {

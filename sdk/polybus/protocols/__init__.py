@@ -12,11 +12,12 @@ if TYPE_CHECKING:
     from .jrep import Jrep
     from .nats import Nats
     from .ubre import Ubre
+    from .up import Up
     from .uprotocol import UProtocol
 
-__all__ = ["Csb", "Jrep", "Nats", "UProtocol", "Ubre"]
+__all__ = ["Csb", "Jrep", "Nats", "UProtocol", "Ubre", "Up"]
 
 __getattr__: Callable[[str], Any] = lazy_names(
     __name__,
-    {".csb": ["Csb"], ".jrep": ["Jrep"], ".nats": ["Nats"], ".ubre": ["Ubre"], ".uprotocol": ["UProtocol"]},
+    {".csb": ["Csb"], ".jrep": ["Jrep"], ".nats": ["Nats"], ".ubre": ["Ubre"], ".up": ["Up"], ".uprotocol": ["UProtocol"]},
 )

@@ -83,7 +83,7 @@ class NatsEngine:
         """The connections that stand."""
         self.subscriptions: Final[SubjectIndex[EngineSubscription]] = SubjectIndex()
         self._rng = rng if rng is not None else random.Random()
-        self._limits = Limits(message=max_payload + 64 * 1024)
+        self._limits = Limits(message=max_payload + 64 * 1024, headers=max_payload)
         self._reader = OperationReader(self._limits)
         self._runtime: Runtime | None = None
         self._listening: Any = None

@@ -18,7 +18,7 @@ import anyio
 import msgspec
 from attrs import define, field, frozen
 
-from .._util.pattern_index import SubjectIndex
+from .._util.pattern_index import SubjectIndex, tokens_overlap
 from ..protocols.nats.cluster.subjects import covers
 from ..protocols.nats.operations import Operation
 
@@ -387,6 +387,8 @@ class NatsStreams:
         if there is not None and there.config != asked:
             raise _Refused(400, 10058, "stream name already in use with a different configuration")
         if there is None:
+            if asked.get("num_replicas", 1) > 1:
+                raise _Refused(500, 10074, "replicas > 1 not supported in non-clustered mode")
             for subject in asked["subjects"]:
                 if any(_overlap(subject, other) for stream in self._streams.values() for other in stream.config["subjects"]):
                     raise _Refused(400, 10065, "subjects overlap with an existing stream")
@@ -446,17 +448,32 @@ class NatsStreams:
     def _create_consumer(self, word: str, asked: Any) -> dict[str, Any]:
         place = 3 if word.startswith("CONSUMER.DURABLE.") else 2
         stream, name = self._stream(word, place), word.split(".")[place + 1]
-        if name not in stream.consumers:
-            made = PullConsumer(stream, name, asked["config"], self._hand, covers)
-            made.begin(self._time())
-            stream.consumers[name] = made
-        return stream.consumers[name].members
+        config, there = asked["config"], stream.consumers.get(name)
+        if there is None:
+            _check_for_work(stream, config)
+            there = stream.consumers[name] = PullConsumer(stream, name, config, self._hand, covers)
+            there.begin(self._time())
+        elif asked.get("action") == "create" and any(there.config.get(member) != config[member] for member in config):
+            raise _Refused(400, 10148, "consumer already exists")
+        else:
+            there.config = config
+        return there.members
 
     def _delete_consumer(self, word: str, asked: Any) -> dict[str, Any]:
         consumer = self._consumer(word)
         del consumer.stream.consumers[consumer.name]
         consumer.end()
         return {"success": True}
+
+
+def _check_for_work(stream: Stream, config: dict[str, Any]) -> None:
+    if stream.config.get("retention") != "workqueue":
+        return
+    if config.get("deliver_policy", "all") != "all":
+        raise _Refused(400, 10101, "consumer must be deliver all on workqueue stream")
+    wanted = config.get("filter_subject") or ">"
+    if any(_overlap(wanted, other.config.get("filter_subject") or ">") for other in stream.consumers.values()):
+        raise _Refused(400, 10100, "filtered consumer not unique on workqueue stream")
 
 
 class _Refused(Exception):
@@ -470,13 +487,7 @@ class _Refused(Exception):
 
 
 def _overlap(one: str, other: str) -> bool:
-    left, right = one.split("."), other.split(".")
-    for a, b in zip(left, right, strict=False):
-        if ">" in (a, b):
-            return True
-        if a != b and "*" not in (a, b):
-            return False
-    return len(left) == len(right)
+    return tokens_overlap(one.split("."), other.split("."))
 
 
 _ACTS: Final[dict[str, Callable[[NatsStreams, str, Any], dict[str, Any]]]] = {

@@ -261,7 +261,7 @@ async def test_nothing_is_wider_than_the_window_also_where_words_are_long(file: 
     for width in (320, 390, 768, 1280):
         await file.resize(width, 844)
         assert await file.run("document.documentElement.scrollWidth - innerWidth") <= 0, width
-        assert await file.run("document.querySelector('nav details').open") is (width >= 960)
+        await file.until(f"document.querySelector('nav details').open === {'true' if width >= 960 else 'false'}")
 
 
 async def test_a_page_of_a_contract_has_its_words(chromium: Browser, tmp_path: Path) -> None:

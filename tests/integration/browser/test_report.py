@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from polybus.spark.report.page import render
+from polybus.analysis.report.page import render
 from tests.integration.web.browser import Browser
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]

@@ -10,7 +10,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from polybus import Bus, Cluster, Context, Limits, Message, Retry, Store
+from polybus import Bus, Cluster, Context, Limits, LocalProtocolError, Message, Retry, Store
 from polybus._bus.bus import parts_of
 from polybus.cluster.durable.administration import Administration, DeadLetter
 from polybus.events import DeadLettered
@@ -151,37 +151,120 @@ async def test_no_attempt_comes_before_its_pause_is_over(engine: NatsServer) -> 
     assert (second - first >= 0.3, third - second >= 0.6) == (True, True)
 
 
+@pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("work", [False, True])
-async def test_what_has_no_room_in_its_letter_is_tried_again_from_where_it_is_stored(engine: NatsServer, work: bool) -> None:
+async def test_what_has_no_room_in_its_letter_is_kept_whole_beside_it_and_the_others_go_on(
+    engine: NatsServer, work: bool, ordered: bool
+) -> None:
     name = f"left{next(_names)}"
     cluster = Cluster(engine.url, name=name, stores=[Store("work", "work.>", work=work)])
     bus = Bus(cluster=cluster, limits=Limits(message=4 << 20))
-    handled: list[tuple[int, str]] = []
+    handled: list[tuple[int, str, Any]] = []
     repaired = False
 
-    @bus.on("work.hard", durable="billing", retry=Retry(attempts=1))
+    @bus.on("work.hard", durable="billing", retry=Retry(attempts=1), ordered=ordered)
     async def bill(text: str, ctx: Context) -> None:
-        if not repaired:
+        if len(text) > 1 and not repaired:
             raise ValueError("no bank")
-        handled.append((len(text), str(ctx.message.id)))
+        handled.append((len(text), str(ctx.message.id), (ctx.message.headers or {}).get("x-shop")))
 
     size = (1 << 20) - 200
     async with bus:
         administration = Administration.of(bus)
-        await bus.publish("work.hard", "x" * size, id="order-1")
+        await bus.publish("work.hard", "x" * size, id="order-1", headers={"x-shop": "7"})
+        await bus.publish("work.hard", "x", id="order-2")
         with anyio.fail_after(20):
-            while not (found := [letter async for letter in administration.letters()]):
+            while not (found := [letter async for letter in administration.letters()]) or not handled:
                 await anyio.lowlevel.checkpoint()
         [letter] = found
-        assert (letter.left_out, letter.body) == ("headers, body", b"") or letter.left_out == "body"
-        assert (await administration.store("work")).publications == 1, "it rests where it is stored"
+        assert (letter.left_out, letter.body, letter.whole) == ("headers, body", b"", 1)
+        assert handled.pop() == (1, "order-2", None)
+        with pytest.raises(LocalProtocolError, match="has no dead letter 1"):
+            await administration.letter(1)
+        with anyio.fail_after(20):
+            while (await administration.store("work")).publications != (0 if work else 2):
+                await anyio.lowlevel.checkpoint()
         repaired = True
         await administration.retry(letter)
         with anyio.fail_after(20):
             while not handled:
                 await anyio.lowlevel.checkpoint()
-        assert handled == [(size, "order-1")]
-        assert [letter async for letter in administration.letters()] == []
+        assert handled == [(size, "order-1", "7")]
+        assert (await administration.store("dead")).publications == 0
         with anyio.fail_after(20):  # a store of work is empty when it is dealt with
-            while (await administration.store("work")).publications != (0 if work else 2):
+            while (await administration.store("work")).publications != (0 if work else 3):
                 await anyio.lowlevel.checkpoint()
+
+
+async def test_what_a_worker_has_no_room_for_stays_in_its_store_until_it_is_tried_again(
+    engine: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = f"room{next(_names)}"
+    bus = Bus(cluster=Cluster(engine.url, name=name, stores=[Store("work", "work.>", work=True)]))
+    small = Bus(cluster=Cluster(engine.url, name=name), limits=Limits(message=64 << 10))
+    large = Bus(cluster=Cluster(engine.url, name=name))
+    handled: list[tuple[int, Any]] = []
+
+    async def bill(text: str, ctx: Context) -> None:
+        handled.append((len(text), ctx.message.id))
+
+    for worker in (small, large):
+        worker.on("work.*", durable="billing")(bill)
+    async with bus:
+        administration = Administration.of(bus)
+        async with small:
+            await bus.publish("work.hard", "x" * 100_000, id="order-1")
+            await bus.publish("work.hard", "x", id="order-2")
+            with anyio.fail_after(20):
+                while not (found := [letter async for letter in administration.letters()]) or not handled:
+                    await anyio.lowlevel.checkpoint()
+        assert handled == [(1, "order-2")]
+        [letter] = found
+        assert (letter.body, letter.left_out, letter.whole) == (b"", "headers, body", 0)
+        assert (await administration.store("work")).publications == 1
+        assert "it rests where it is stored until that is retried or dropped" in caplog.text
+        async with large:
+            await administration.retry(letter)
+            with anyio.fail_after(20):
+                while (await administration.store("work")).publications:
+                    await anyio.lowlevel.checkpoint()
+    assert handled == [(1, "order-2"), (100_000, "order-1")]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_worker_that_may_not_acknowledge_says_so_once_and_takes_no_more(
+    version: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    allowed = '{ publish: ["shop.>", "$JS.API.>"], subscribe: ["shop.>"] }'
+    config = f'''
+jetstream {{ store_dir: "{tmp_path}" }}
+authorization {{ users: [
+  {{ user: all, password: x }}
+  {{ user: few, password: x, permissions: {allowed} }}
+] }}
+'''
+    with nats_server(version, config) as server:
+        shop, few, other = (
+            Bus(cluster=Cluster(server.url.replace("//", f"//{user}:x@"), name="shop", stores=[WORK]))
+            for user in ("all", "few", "all")
+        )
+        handled: dict[Bus, list[int]] = {few: [], other: []}
+
+        async def bill(number: int, ctx: Context) -> None:
+            handled[ctx.bus].append(number)
+
+        for worker in (few, other):
+            worker.on("work.x", durable="billing", ack_wait=1)(bill)
+        async with shop, few:
+            for number in range(5):
+                await shop.publish("work.x", number)
+            with anyio.fail_after(20):
+                while "may not say what has become" not in caplog.text:
+                    await anyio.lowlevel.checkpoint()
+                before = [*handled[few]]
+                async with other:
+                    while {*handled[other]} != {*range(5)}:
+                        await anyio.lowlevel.checkpoint()
+        assert handled[few] == before
+        assert caplog.text.count("may not say what has become") == 1
+        assert "let this user publish to $JS.ACK.shop-work.billing.>" in caplog.text

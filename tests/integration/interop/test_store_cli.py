@@ -5,11 +5,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
-from polybus import Bus, Cluster, Retry
+from polybus import Bus, Cluster, Retry, connect
 from polybus.events import DeadLettered
 from tests.support import free_port
 
@@ -30,17 +31,18 @@ def run(*arguments: str) -> tuple[int, str, str]:
     return ended.returncode, ended.stdout, ended.stderr
 
 
-async def die(url: str) -> None:
-    """Have one publication die."""
+async def die(url: str, size: int = 0) -> None:
+    """Have one publication die, with a body of so many bytes more."""
     bus = Bus(cluster=Cluster(url))
 
     @bus.on("orders.placed", durable="billing", retry=Retry(attempts=1))
-    async def bill(order: dict[str, int]) -> None:
+    async def bill(order: dict[str, Any]) -> None:
         raise ValueError("no bank")
 
     async with bus:
         events = bus.events()
-        await bus.publish("orders.placed", {"n": 1}, headers={"x-shop": "7"})
+        body = {"n": 1, "more": "x" * size} if size else {"n": 1}
+        await bus.publish("orders.placed", body, headers={"x-shop": "7"})
         async for event in events:
             if isinstance(event, DeadLettered):
                 return
@@ -79,6 +81,16 @@ def test_stores_and_dead_letters_from_the_shell(server: NatsServer) -> None:
         (["store", "show", "{url}", "none"], "polybus: the cluster 'shop' has no store 'none'"),
         (["store", "remove", "{url}", "none", "--yes"], "polybus: the cluster 'shop' has no store 'none'"),
         (["dead", "show", "{url}", "7"], "polybus: the cluster 'shop' has no dead letter 7"),
+        (
+            ["dead", "show", "{url}", "0"],
+            "polybus: Invalid value for 'NUMBER': Input should be greater than or equal to 1",
+        ),
+        (["dead", "retry", "{url}", "--", "-1"], "Input should be greater than or equal to 1"),
+        (["dead", "drop", "{url}", "9" * 23, "--yes"], "Input should be less than or equal to 9223372036854775807"),
+        (["dead", "list", "nats+tcp://127.0.0.1:1/shop", "--durable", "a.b"], "polybus: durable='a.b': 1 to 100 letters"),
+        (["dead", "drop", "nats+tcp://127.0.0.1:1/shop", "--all", "--durable", "*", "--yes"], "polybus: durable='*': 1 to"),
+        (["store", "show", "nats+tcp://127.0.0.1:1/shop", "a b"], "polybus: Store('a b'): 1 to 100 letters"),
+        (["store", "remove", "nats+tcp://127.0.0.1:1/shop", "a.b", "--yes"], "polybus: Store('a.b'): 1 to 100 letters"),
         (["dead", "retry", "{url}"], "polybus: which? Their numbers, as polybus dead list shows them, or --all"),
         (["dead", "drop", "{url}", "7"], "polybus: what is dropped is gone for good: say --yes"),
         (["store", "add", "{url}", "a", "a.>", "--max-age", "week"], "polybus: --max-age 'week': a number and s, m, h or d"),
@@ -96,6 +108,41 @@ def test_what_cannot_be_is_said_in_one_line(server: NatsServer, arguments: list[
     assert (status, out) == (2, "")
     assert said in err
     assert err.count("\n") == 1
+
+
+def test_a_letter_whose_answer_is_larger_than_usual_limits_is_shown_and_tried_again(server: NatsServer) -> None:
+    url = f"{server.url}/shop"
+    assert run("store", "add", url, "orders", "orders.>") == (0, "", "")
+    anyio.run(die, url, 900 << 10)
+    assert "  billing  orders.placed  1 attempt: " in run("dead", "list", url)[1]
+    out = run("dead", "show", url, "1")[1]
+    characters = len('{"n":1,"more":""}') + (900 << 10)
+    assert out.endswith(f"x ... ({characters} characters)\n")
+    assert run("dead", "retry", url, "1") == (0, "1 dead letter stored again\n", "")
+
+
+@pytest.mark.parametrize("server", ["wheel"], indirect=True)
+def test_one_letter_that_cannot_be_stored_again_keeps_nothing_from_the_others(server: NatsServer) -> None:
+    url = f"{server.url}/shop"
+
+    async def foreign() -> None:
+        async with connect(server.url) as bus:
+            for subject in ("shop.dead.billing.%iabc", "shop.dead.billing.%ixyz"):
+                await bus.publish(subject, 1)
+
+    assert run("store", "add", url, "orders", "orders.>") == (0, "", "")
+    anyio.run(die, url)
+    anyio.run(foreign)
+    anyio.run(die, url)
+    status, out, err = run("dead", "retry", url, "--all")
+    assert (status, out) == (2, "2 dead letters stored again\n")
+    assert [line.partition(": it is no dead letter")[0] for line in err.splitlines()] == [
+        "polybus: dead letter 2",
+        "polybus: dead letter 3",
+    ]
+    status, out, err = run("dead", "drop", url, "99", "2", "3", "--yes")
+    assert (status, out, err) == (2, "2 dead letters dropped\n", "polybus: the cluster 'shop' has no dead letter 99\n")
+    assert run("dead", "list", url) == (0, "no dead letters\n", "")
 
 
 @pytest.mark.parametrize("server", ["debian"], indirect=True)

@@ -19,8 +19,8 @@ from attrs import frozen
 from polybus import Bus, connect
 from polybus.message import Kind, Message
 from polybus.protocols import UProtocol
+from polybus.protocols._protobuf.any_body import ANY
 from polybus.protocols.uprotocol import IdFactory
-from polybus.protocols.uprotocol.bodies import ANY
 
 from .processes import Process, eventually, loop_of, port_of, running
 from .raw import frame

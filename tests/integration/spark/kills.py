@@ -21,13 +21,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from polybus.analysis.manifest import Output
+from polybus.analysis.matching import exchanges
+from polybus.analysis.ranges import ReadWindow
+from polybus.analysis.storage import Storage
 from polybus.capture import Capture, decode
 from polybus.capture.schema import EXCHANGES
 from polybus.spark.source.data_source import BusDataSource
-from polybus.spark.source.ranges import ReadWindow
-from polybus.spark.stages.manifest import Output
-from polybus.spark.stages.matching import exchanges
-from polybus.spark.stages.storage import Storage
 from tests.unit.capture.generator import traffic
 
 from .support import QUICK

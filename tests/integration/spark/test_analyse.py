@@ -12,16 +12,19 @@ import pytest
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
+from polybus.analysis.ingest import IngestResult
+from polybus.analysis.manifest import Output, RunCounts
+from polybus.analysis.pipeline import _metrics_of
+from polybus.analysis.run import _ended
+from polybus.analysis.storage import Storage
 from polybus.capture.store.segments import SegmentWriter
-from polybus.cli.analyse import _reason, _run, _say, _why
+from polybus.cli.analyse import _say
 from polybus.cli.app import run
+from polybus.cli.engines import Chosen, EngineName, choose, in_units
+from polybus.cli.problems import PeerError, UsageError
+from polybus.cli.spark_engine import _reason, _why, named_failures
 from polybus.spark import Done, Pipeline, load
 from polybus.spark.session import SparkUnavailable, check_java, start_session
-from polybus.spark.stages.ingest import IngestResult
-from polybus.spark.stages.manifest import Output, RunCounts
-from polybus.spark.stages.pipeline import _metrics_of
-from polybus.spark.stages.run import _ended
-from polybus.spark.stages.storage import Storage
 from tests.unit.capture import rows as frames
 from tests.unit.capture.generator import traffic
 
@@ -122,12 +125,14 @@ def test_people_are_told_how_many_exchanges_may_still_change(
 ) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     outcomes = {"ok": 4, "error": 0, "unanswered": 1}
+    chosen = Chosen(EngineName.DUCKDB, "as --engine says")
     total = RunCounts(frames=10, rowed=10, events=10, exchanges=5)
-    _say(Done("out", total, total, {"totals": {"outcomes": outcomes}}, "out/report.html", provisional), as_json=False)
+    _say(Done("out", total, total, {"totals": {"outcomes": outcomes}}, "out/report.html", provisional), chosen, as_json=False)
     assert capsys.readouterr().out.splitlines() == [
         "10 frames: 10 messages, 0 quarantined, 0 empty",
         "5 exchanges: 4 ok, 1 unanswered",
         *said,
+        "engine: duckdb, as --engine says",
         "report: out/report.html",
     ]
 
@@ -151,9 +156,10 @@ def test_what_is_no_capture_and_what_is_no_place_for_results_is_said(
     assert not (tmp_path / "out").exists()
 
 
-def test_the_demo_records_itself_and_ends_with_its_report(
-    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_the_demo_records_itself_and_ends_with_its_report_without_java(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
     command = ["demo", "--only", "memory,json", "--json", "--report"]
     assert run([*command, str(tmp_path / "demo")]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -165,12 +171,25 @@ def test_the_demo_records_itself_and_ends_with_its_report(
     assert "there is something in it" in capsys.readouterr().err
 
 
-def test_without_java_the_demo_works_and_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
-    assert run(["demo", "--only", "memory,json", "--report", str(tmp_path / "demo")]) == 0
-    assert "no report of it: Spark needs Java" in capsys.readouterr().out
+def test_the_size_chooses_the_engine_and_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    auto, large = EngineName.AUTO, 600 << 20
+    chosen = {size: choose(auto, size, "") for size in (5, large)}
+    assert str(chosen[5]) == "duckdb, for a capture of 5 bytes; from 512 MiB on it is spark"
+    assert str(chosen[large]) == "spark, for a capture of 600 MiB; below 512 MiB it is duckdb, which does without Java"
+    assert str(choose(auto, 5, "yarn")) == "spark, since --master says where it runs"
+    assert str(choose(EngineName.DUCKDB, large, "")) == "duckdb, as --engine says"
+    with pytest.raises(UsageError, match="--master yarn says where Spark runs, and --engine duckdb is not Spark"):
+        choose(EngineName.DUCKDB, 5, "yarn")
+    monkeypatch.setattr("polybus.cli.engines.find_spec", lambda name: None)
+    assert str(choose(auto, 5, "")) == "spark, since duckdb is not installed: pip install 'polybus[analyse]'"
+    assert str(choose(auto, large, "")).startswith("duckdb, since pyspark is not installed")
+    assert [in_units(size) for size in (0, 1023, 1536, 5 << 40, 1 << 60)] == [
+        "0 bytes",
+        "1023 bytes",
+        "1.5 KiB",
+        "5 TiB",
+        "1.05e+06 TiB",
+    ]
 
 
 def _java(folder: Path, says: str) -> None:
@@ -233,14 +252,12 @@ Caused by: java.io.IOException: No space left on device"""
 
 
 def test_a_user_who_interrupts_is_not_told_how_py4j_has_taken_it() -> None:
-    class Interrupted:
-        def run(self, *_: object) -> None:
-            error = Py4JError("Gateway must be connected to send cancel cmd.")
-            error.__context__ = KeyboardInterrupt()
-            raise error
-
-    with pytest.raises(KeyboardInterrupt):
-        _run(Interrupted(), "capture", "out", {})
+    error = Py4JError("Gateway must be connected to send cancel cmd.")
+    error.__context__ = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt), named_failures():
+        raise error
+    with pytest.raises(PeerError, match="^Gateway must be connected to send cancel cmd.$"), named_failures():
+        raise Py4JError("Gateway must be connected to send cancel cmd.")
 
 
 def test_why_spark_does_not_start_is_found_in_what_its_jvm_writes() -> None:

@@ -12,6 +12,10 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from polybus.analysis import ranges
+from polybus.analysis.matching import exchanges
+from polybus.analysis.range_reader import RangeReader
+from polybus.analysis.ranges import ReadPosition, ReadWindow, plan
 from polybus.capture import Capture, write_columns
 from polybus.capture.columns import writer
 from polybus.capture.columns.reader import SegmentColumns
@@ -19,10 +23,6 @@ from polybus.capture.decoding.decoder import decoded
 from polybus.capture.errors import CaptureError
 from polybus.capture.schema import EVENTS
 from polybus.spark import Pipeline, load, scan
-from polybus.spark.source import ranges
-from polybus.spark.source.range_reader import RangeReader
-from polybus.spark.source.ranges import ReadPosition, ReadWindow, plan
-from polybus.spark.stages.matching import exchanges
 from tests.unit.capture.generator import Traffic, traffic
 
 pytestmark = pytest.mark.spark
@@ -216,8 +216,8 @@ def test_the_pipeline_makes_the_same_tables_of_columns(spark: SparkSession, reco
 
 
 def _gaps(out: Path) -> list[dict[str, Any]]:
-    from polybus.spark.stages.manifest import Output
-    from polybus.spark.stages.storage import Storage
+    from polybus.analysis.manifest import Output
+    from polybus.analysis.storage import Storage
 
     return [row for manifest in Output(Storage(out)).manifests for row in manifest.gaps]
 

@@ -1,29 +1,20 @@
-"""Pairs, outcomes, attempts, duplicates and doubt, over stories told by hand; all are paired in one go."""
+"""Pairs, outcomes, attempts, duplicates and doubt, over stories told by hand; all are paired in one go, by each engine."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
+from polybus.analysis import DuckEngine, Engine, MatchTimeouts
+from polybus.analysis.correlation import CARRIED, FINAL, FOLDED, ORPHANS, TURNS, exchanges_of, fold, orphans_of, turns_of
+from polybus.analysis.matching import Matcher
+from polybus.analysis.watermarks import Watermarks
 from polybus.capture.schema import EXCHANGES, MATCH_QUALITIES, OUTCOMES
 from polybus.capture.schema import ORPHANS as ORPHAN_ROWS
-from polybus.spark.stages.correlation import (
-    CARRIED,
-    FINAL,
-    KEY,
-    ORPHANS,
-    correlate,
-    exchanges_of,
-    fold,
-    orphans_of,
-    part_of,
-    turns_of,
-)
-from polybus.spark.stages.matching import Matcher, MatchTimeouts
-from polybus.spark.stages.watermarks import WATERMARK_COLUMNS, Watermarks
+from polybus.spark import correlate
+from polybus.spark.engine import SparkEngine
 
 from .stories import MS, START, Story, table
 
@@ -156,14 +147,50 @@ def _stories() -> Iterator[Story]:
 Rows = dict[str, list[dict[str, Any]]]
 
 
+KEY = ("capture_id", "conn_id", "client", "direction", "protocol", "correlation_id")
+
+
+@pytest.fixture(scope="module", params=["duckdb", "spark"])
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    if request.param == "spark":
+        yield SparkEngine(request.getfixturevalue("spark"))
+        return
+    with DuckEngine() as duckdb:
+        yield duckdb
+
+
+def _clocks(events: pa.Table, *, silent_ns: int = 0, ended: bool = True, end_ns: int | None = None) -> pa.Table:
+    ends = events.group_by("capture_id").aggregate([("mono_ns", "max")])
+    return pa.table(
+        {
+            "capture_id": ends["capture_id"],
+            "end_ns": ends["mono_ns_max"] if end_ns is None else pa.array([end_ns] * len(ends), pa.int64()),
+            "silent_ns": pa.array([silent_ns] * len(ends), pa.int64()),
+            "ended": pa.array([ended] * len(ends)),
+        }
+    )
+
+
+def _folded(engine: Engine, events: pa.Table, clocks: pa.Table, before: pa.Table | None = None) -> pa.Table:
+    turns = [turns_of(engine, engine.hand(events), MatchTimeouts())]
+    turns += [] if before is None else [engine.hand(before)]
+    return engine.rows(fold(engine, turns, MatchTimeouts(), engine.hand(clocks))).cast(FOLDED)
+
+
+def _of(folded: pa.Table, parts: Collection[str]) -> pa.Table:
+    return pa.Table.from_pylist([row for row in folded.to_pylist() if row["part"] in parts], schema=FOLDED)
+
+
 @pytest.fixture(scope="module")
-def pairs(spark: SparkSession) -> tuple[Rows, Rows]:
+def pairs(engine: Engine) -> tuple[Rows, Rows]:
     """The exchanges and the orphans of each story, in their order."""
-    done = correlate(spark.createDataFrame(table(*_stories())))
-    exchanges, orphans = done.exchanges.toArrow(), done.orphans.toArrow()
+    events = table(*_stories())
+    folded = _folded(engine, events, _clocks(events))
+    exchanges = engine.rows(exchanges_of(engine, engine.hand(folded)))
+    orphans = engine.rows(orphans_of(engine, engine.hand(events), engine.hand(_of(folded, ORPHANS))))
     assert exchanges.column_names == EXCHANGES.names
     assert orphans.column_names == ORPHAN_ROWS.names
-    assert [str(field.type) for field in exchanges.schema] == [str(field.type) for field in EXCHANGES]
+    exchanges = exchanges.cast(EXCHANGES)
 
     def by_story(rows: list[dict[str, Any]], order: str) -> Rows:
         sorted_rows = sorted(rows, key=lambda row: (row["capture_id"], row[order]))
@@ -286,10 +313,18 @@ def test_one_event_after_the_other_gives_the_same_pairs(pairs: tuple[Rows, Rows]
     _same(pa.Table.from_pylist(list(matcher.over(all_of_it=True)), schema=EXCHANGES).to_pylist(), pairs)
 
 
-def test_runs_over_what_is_new_give_the_same_pairs_and_carry_a_turn_a_key(
-    spark: SparkSession, pairs: tuple[Rows, Rows]
-) -> None:
-    timeouts, stories = MatchTimeouts(), list(_stories())
+def test_a_table_of_events_is_paired_at_once(spark: SparkSession) -> None:
+    done = correlate(spark.createDataFrame(table(*_stories())))
+    exchanges, orphans = done.exchanges.toArrow(), done.orphans.toArrow()
+    assert [(field.name, str(field.type)) for field in exchanges.schema] == [(one.name, str(one.type)) for one in EXCHANGES]
+    assert orphans.column_names == ORPHAN_ROWS.names
+    requests = sum(event["kind"] == "request" for story in _stories() for event in story.events)
+    assert sum(row["attempts"] for row in exchanges.to_pylist()) == requests
+    assert orphans.num_rows == 7
+
+
+def test_runs_over_what_is_new_give_the_same_pairs_and_carry_a_turn_a_key(engine: Engine, pairs: tuple[Rows, Rows]) -> None:
+    stories = list(_stories())
     rows: list[dict[str, Any]] = []
     lost: list[tuple[str, int]] = []
     ends: dict[str, int] = {}
@@ -297,40 +332,33 @@ def test_runs_over_what_is_new_give_the_same_pairs_and_carry_a_turn_a_key(
     for first, last in ((0, 1), (1, 2), (2, 99)):
         events = table(*(Story(story.name, story.events[first:last]) for story in stories))
         ends |= {story.name: story.events[:last][-1]["mono_ns"] for story in stories}
-        new = spark.createDataFrame(events)
-        turns = turns_of(new, timeouts)
-        if state is not None:
-            turns = turns.unionByName(spark.createDataFrame(state, turns.schema))
-        folded = fold(turns, timeouts).join(Watermarks(ends).table(spark, all_read=True), "capture_id", "left")
-        folded = folded.withColumn("part", part_of(timeouts, *map(F.col, WATERMARK_COLUMNS)))
-        folded = spark.createDataFrame(folded.toArrow())
-        made = exchanges_of(folded, timeouts, F.col("end_ns"), "part").toArrow().to_pylist()
-        rows += [row for row in made if row.pop("part") == FINAL or last == 99]
-        orphans = orphans_of(new, folded.where(F.col("part").isin(*ORPHANS))).toArrow().to_pylist()
-        lost += [(row["capture_id"], row["seq"]) for row in orphans]
-        carried = folded.where(F.col("part").isin(*CARRIED)).select(*turns.columns).toArrow()
-        assert carried.num_rows == len({tuple(row[name] for name in KEY) for row in carried.to_pylist()})
-        state = carried
-    _same(rows, pairs)
+        folded = _folded(engine, events, Watermarks(ends).table(all_read=True), state)
+        made = engine.rows(exchanges_of(engine, engine.hand(folded), "part"))
+        rows += [row for row in made.to_pylist() if row.pop("part") == FINAL or last == 99]
+        orphans = orphans_of(engine, engine.hand(events), engine.hand(_of(folded, ORPHANS)))
+        lost += [(row["capture_id"], row["seq"]) for row in engine.rows(orphans).to_pylist()]
+        state = _of(folded, CARRIED).select(TURNS.names)
+        assert state.num_rows == len({tuple(row[name] for name in KEY) for row in state.to_pylist()})
+    times = pa.Table.from_pylist(rows).column("request_time").cast(pa.timestamp("us", tz="UTC")).to_pylist()
+    _same([row | {"request_time": time} for row, time in zip(rows, times, strict=True)], pairs)
     assert sorted(lost) == sorted((row["capture_id"], row["seq"]) for story in pairs[1].values() for row in story)
 
 
-def test_what_the_horizon_has_passed_is_not_carried(spark: SparkSession) -> None:
+def test_what_the_horizon_has_passed_is_not_carried(engine: Engine) -> None:
     story = Story("quiet")
     for number in range(5):
         story.answers(number, f"orphan {number}")
         story.asks(number, f"request {number}")
-    folded = fold(turns_of(spark.createDataFrame(table(story)), MatchTimeouts()), MatchTimeouts())
+    events = table(story)
 
     def carried(end_ms: int) -> int:
-        part = part_of(MatchTimeouts(), F.lit(end_ms * MS), F.lit(0), F.lit(False))
-        return folded.where(part.isin(*CARRIED)).count()
+        return len(_of(_folded(engine, events, _clocks(events, end_ns=end_ms * MS, ended=False)), CARRIED).to_pylist())
 
     assert carried(300_003) == 4
     assert carried(300_005) == 0
 
 
-def test_what_a_recording_left_that_others_have_outlived_is_not_carried(spark: SparkSession) -> None:
+def test_what_a_recording_left_that_others_have_outlived_is_not_carried(engine: Engine) -> None:
     story = Story("stopped")
     story.asks(0, "answered")
     story.answers(1, "answered")
@@ -338,12 +366,11 @@ def test_what_a_recording_left_that_others_have_outlived_is_not_carried(spark: S
     story.asks(3, "long", ttl_ms=1_000_000)
     story.answers(4, "long", code=3)
     story.asks(5, "no answer")
-    ends = 5 * MS
-    folded = fold(turns_of(spark.createDataFrame(table(story)), MatchTimeouts()), MatchTimeouts())
+    ends, events = 5 * MS, table(story)
 
     def carried(silent_s: float, end_ns: int = ends, *, ended: bool = False) -> set[str]:
-        part = part_of(MatchTimeouts(), F.lit(end_ns), F.lit(round(silent_s * 1000 * MS)), F.lit(ended))
-        return {row["correlation_id"] for row in folded.where(part.isin(*CARRIED)).collect()}
+        clocks = _clocks(events, silent_ns=round(silent_s * 1000 * MS), ended=ended, end_ns=end_ns)
+        return set(_of(_folded(engine, events, clocks), CARRIED).column("correlation_id").to_pylist())
 
     everything = {"answered", "orphan", "long", "no answer"}
     # The horizon is 300 s, and as long again it is waited.
@@ -357,14 +384,14 @@ def test_what_a_recording_left_that_others_have_outlived_is_not_carried(spark: S
     assert carried(601, ends + 31_000 * MS) == set()
 
 
-def test_a_recording_is_silent_while_others_go_on_and_all_of_it_is_read(spark: SparkSession) -> None:
+def test_a_recording_is_silent_while_others_go_on_and_all_of_it_is_read() -> None:
     clocks = Watermarks({"one": 5, "two": 7}, {"one": 1000, "two": 1000}).later([Watermarks({"two": 9}, {"two": 1600})])
-    rows = {row["capture_id"]: (row["end_ns"], row["silent_ns"]) for row in clocks.table(spark, all_read=True).collect()}
+    rows = {row["capture_id"]: (row["end_ns"], row["silent_ns"]) for row in clocks.table(all_read=True).to_pylist()}
     assert rows == {"one": (5, 600), "two": (9, 0)}
-    assert {row["silent_ns"] for row in clocks.table(spark, all_read=False).collect()} == {0}
+    assert {row["silent_ns"] for row in clocks.table(all_read=False).to_pylist()} == {0}
     assert clocks.only({"one"}) == Watermarks({"one": 5}, {"one": 1000})
     # As an older polybus has left it.
-    assert [row["silent_ns"] for row in Watermarks({"one": 5}).table(spark, all_read=True).collect()] == [0]
+    assert [row["silent_ns"] for row in Watermarks({"one": 5}).table(all_read=True).to_pylist()] == [0]
 
 
 def test_a_horizon_shorter_than_the_timeout_is_refused() -> None:

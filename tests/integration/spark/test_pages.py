@@ -27,7 +27,8 @@ def test_the_programs_about_spark_run(
     assert "32 frames: 32 messages" in page
     assert "\n15 exchanges: 13 ok, 2 error\n" in page
     printed = []
-    for program in [*programs_of("tutorial/what-happened.md"), *programs_of("how-to/spark.md")]:
+    pages = ("tutorial/what-happened.md", "how-to/questions.md", "how-to/spark.md")
+    for program in (program for page in pages for program in programs_of(page)):
         if program.info.endswith(OURS):
             # Workers stay in the folder in which the session was started.
             text = program.text.replace('load("captures")', f"load({str(tutorial.folder / 'captures')!r})")
@@ -36,11 +37,12 @@ def test_the_programs_about_spark_run(
             text = text.replace("datetime.now(UTC)", "(datetime.now(UTC) + timedelta(days=1))")
             exec(compile(text, program.file_name, "exec"), {})
             printed.append(capsys.readouterr().out)
-    by_outcome, slow, errors, asked, counted = printed
+    by_outcome, slow, longest, errors, asked, counted = printed
     assert by_outcome.count("tank.get") == 2
     latencies = [float(found) for found in re.findall(r"\|tank\.get\|\s*([0-9.]+)", slow)]
     assert latencies[2] >= 200, "three have waited for 200 ms; a busy machine adds to them, and to the others"
     assert latencies == sorted(latencies, reverse=True)
+    assert "('tank.get', 2" in longest
     assert errors.count("NOT_FOUND") == 2
     assert re.search(r"\|\s*tank\.get\|\s*\d+\|", asked)
     assert (tutorial.folder / "captures/events/segment-00000000.parquet").exists()

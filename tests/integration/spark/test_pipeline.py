@@ -20,22 +20,22 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
+from polybus.analysis import DuckEngine, partitions
+from polybus.analysis.ingest import take
+from polybus.analysis.manifest import Output, RunCounts
+from polybus.analysis.matching import exchanges as matched
+from polybus.analysis.ranges import Range, ReadPosition, ReadWindow
+from polybus.analysis.report.metric_tables import METRICS
+from polybus.analysis.report.queries import QUERIES
+from polybus.analysis.storage import Storage
 from polybus.capture import Capture, CaptureError
 from polybus.capture.decoding import decoder
 from polybus.capture.schema import EVENTS, EXCHANGES, FLAG_GAP_BEFORE, FRAMES, QUARANTINE
 from polybus.capture.store.segments import SegmentWriter, segment_name
 from polybus.cli.app import run
 from polybus.spark import Done, Pipeline, load, nanoseconds
-from polybus.spark.report.metric_tables import METRICS
-from polybus.spark.report.metrics import _dead_letters
 from polybus.spark.source.data_source import BusDataSource
-from polybus.spark.source.ranges import Range, ReadPosition, ReadWindow
-from polybus.spark.source.tables import spark_schema
-from polybus.spark.stages import ingest
-from polybus.spark.stages.ingest import take
-from polybus.spark.stages.manifest import Output, RunCounts
-from polybus.spark.stages.matching import exchanges as matched
-from polybus.spark.stages.storage import Storage
+from polybus.spark.tables import spark_schema
 from tests.unit.capture import rows as frames
 from tests.unit.capture.generator import EXCHANGES as TRUTH
 from tests.unit.capture.generator import Traffic, traffic
@@ -64,13 +64,13 @@ def recorded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> R
     made = traffic(12_000, ids=32)
     path, out = made.write(folder / "capture", rows=200, segment_batches=9), folder / "out"
     with redirect_stdout(io.StringIO()) as said:
-        assert run(["analyse", str(path), "--out", str(out), "--json"]) == 0
+        assert run(["analyse", str(path), "--out", str(out), "--engine", "spark", "--json"]) == 0
     done = Pipeline(spark).run(path, out)  # which finds nothing new
     return Recorded(made, path, out, done, {table: rows_of(spark, out, table) for table in TABLES}, json.loads(said.getvalue()))
 
 
 def rows_of(spark: SparkSession, out: Path, table: str) -> pa.Table:
-    rows = load(spark, out, table).toArrow()
+    rows = load(spark, out, table).drop("date").toArrow()
     return rows.sort_by([(name, "ascending") for name in TABLES[table]])
 
 
@@ -368,13 +368,15 @@ def test_the_metrics_are_those_of_the_truth(recorded: Recorded) -> None:
     assert len(metrics["gaps"]) == recorded.made.gaps
 
 
-def test_the_first_requests_without_an_answer_are_the_first_by_the_clock(spark: SparkSession) -> None:
+def test_the_first_requests_without_an_answer_are_the_first_by_the_clock() -> None:
     none = dict.fromkeys(EXCHANGES.names)
     asked = [
         none | {"capture_id": name, "request_seq": seq, "request_time_ns": at} for name, seq, at in (("d", 1, 9), ("c", 7, 5))
     ]
-    exchanges = spark.createDataFrame(pa.Table.from_pylist([*asked, asked[0] | {"latency_ns": 1}], EXCHANGES))
-    assert [row["request_time_ns"] for row in _dead_letters(exchanges).collect()] == [5, 9]
+    with DuckEngine() as engine:
+        exchanges = engine.hand(pa.Table.from_pylist([*asked, asked[0] | {"latency_ns": 1}], EXCHANGES))
+        found = engine.rows(engine.sql(QUERIES["dead_letters"], exchanges=exchanges))
+    assert found.column("request_time_ns").to_pylist() == [5, 9]
 
 
 def test_the_metrics_have_the_columns_of_their_reference(recorded: Recorded) -> None:
@@ -476,7 +478,7 @@ def test_large_rows_do_not_wait_until_they_are_many(tmp_path: Path, monkeypatch:
         writer.write(frames.batch(frames.row(number, frame=b'{"publish":"news","body":"%s"}' % (b"x" * 5000))), number)
     writer.seal()
     monkeypatch.setattr(decoder, "BYTES_AT_ONCE", 1)
-    monkeypatch.setattr(ingest, "BYTES_AT_ONCE", 8000)
+    monkeypatch.setattr(partitions, "BYTES_AT_ONCE", 8000)
     done = take(str(capture), Storage(tmp_path / "out"), "staging", Range(ReadPosition(), None), ReadWindow())
     assert [pq.ParquetFile(tmp_path / "out" / name).num_row_groups for _, name in done.files] == [2]
 

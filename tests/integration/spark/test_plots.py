@@ -5,8 +5,8 @@ from html import unescape
 
 import pytest
 
-from polybus.spark.report import page, plots
-from polybus.spark.report.metrics import FIRST
+from polybus.analysis.report import page, plots
+from polybus.analysis.report.metrics import FIRST
 
 pytestmark = pytest.mark.spark
 

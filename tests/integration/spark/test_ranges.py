@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
+from polybus.analysis import ranges
+from polybus.analysis.range_reader import RangeReader
+from polybus.analysis.ranges import Range, ReadPosition, ReadWindow, plan
 from polybus.capture.store.reader import Capture
-from polybus.spark.source import ranges
-from polybus.spark.source.range_reader import RangeReader, settle
-from polybus.spark.source.ranges import Range, ReadPosition, ReadWindow, plan
+from polybus.spark.engine import settle
 from tests.unit.capture.generator import traffic
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def test_a_window_may_be_bounded_by_time_at_both_ends_and_by_a_connection(
 
 def test_a_worker_leaves_its_modules_out_of_the_collections_after_each_task(spark: SparkSession) -> None:
     def frozen(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from polybus.spark.source.range_reader import settle
+        from polybus.spark.engine import settle
 
         for batch in batches:
             settle()

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from polybus.analysis.manifest import Manifest
+from polybus.analysis.storage import Storage
 from polybus.capture import CaptureError
-from polybus.spark.stages.manifest import Manifest
-from polybus.spark.stages.storage import Storage
 
 pytestmark = pytest.mark.spark
 
@@ -33,8 +33,8 @@ def test_who_comes_second_waits_until_the_first_is_done(tmp_path: Path) -> None:
 def test_whoever_died_keeps_nobody_out(tmp_path: Path) -> None:
     died = f"""
 import os
-from polybus.spark.stages.manifest import Manifest
-from polybus.spark.stages.storage import Storage
+from polybus.analysis.manifest import Manifest
+from polybus.analysis.storage import Storage
 with Storage({str(tmp_path / "out")!r}).alone(lambda: None):
     os._exit(7)
 """
@@ -64,11 +64,11 @@ def test_a_place_that_is_none_is_said_in_a_line() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (b'{"version": 1, "run"', "is damaged"),
+        (b'{"version": 2, "run"', "is damaged"),
         (b"[]", "is damaged"),
-        (b'{"version": 1, "start": {}, "colour": 1}', "is damaged"),
+        (b'{"version": 2, "start": {}, "colour": 1}', "is damaged"),
         (b"\xff", "is damaged"),
-        (b'{"version": 0}', "have version 0, and this polybus makes version 1"),
+        (b'{"version": 0}', "have version 0, and this polybus makes version 2"),
     ],
 )
 def test_a_manifest_that_cannot_be_read_is_told(text: bytes, said: str) -> None:

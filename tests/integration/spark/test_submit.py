@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from polybus.spark.stages.manifest import Output
-from polybus.spark.stages.storage import Storage
+from polybus.analysis.manifest import Output
+from polybus.analysis.storage import Storage
 from tests.unit.capture.generator import traffic
 
 from .support import QUICK

@@ -20,15 +20,15 @@ _LOOKING: Final = """
 import os, signal, sys
 from pathlib import Path
 from polybus.cli.app import run
-from polybus.spark import Pipeline
+from polybus.analysis import Pipeline
 
 take = Pipeline.run
 
 def look(self, *given, **options):
     done = take(self, *given, **options)
-    options = self._spark._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments()
+    options = self._engine._spark._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments()
     print([one for one in options if one in ("-XX:TieredStopAtLevel=1", "-Dmine=1", "-Dmine=2")])
-    folder = Path(self._spark.conf.get("spark.python.unix.domain.socket.dir"))
+    folder = Path(self._engine._spark.conf.get("spark.python.unix.domain.socket.dir"))
     print(folder, oct(folder.stat().st_mode), any(file.is_socket() for file in folder.iterdir()), flush=True)
     return done
 
@@ -61,6 +61,6 @@ def play(folder: Path) -> Tutorial:
     (folder / "spark-defaults.conf").write_text(f"spark.driver.defaultJavaOptions -Dmine=2\n{quick}")
     submit = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} -Dmine=1"
     environment = {**os.environ, "SPARK_CONF_DIR": str(folder), "SPARK_SUBMIT_OPTS": submit}
-    command = [sys.executable, "-c", _LOOKING, "analyse", "captures", "--out", "analysed", "--json"]
+    command = [sys.executable, "-c", _LOOKING, "analyse", "captures", "--out", "analysed", "--engine", "spark", "--json"]
     ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=800, check=False)
     return Tutorial(folder, ended)

@@ -48,8 +48,8 @@ from polybus.fastapi import attach
 from polybus.message import Kind
 from polybus.plugins import Identity
 from polybus.protocols import UProtocol
+from polybus.protocols._protobuf.any_body import ANY
 from polybus.protocols.uprotocol import IdFactory
-from polybus.protocols.uprotocol.bodies import ANY
 from polybus.protocols.uprotocol.http import frames_of, from_http, to_http
 from tests.support import BOUND, eventually
 from tests.unit.protocols.uprotocol.support import HI

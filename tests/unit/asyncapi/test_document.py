@@ -12,7 +12,7 @@ import attrs
 import pytest
 
 from polybus import Bus
-from polybus.asyncapi import document, to_text
+from polybus.asyncapi import document, page, to_text
 from polybus.asyncapi.document import servers_of
 
 from .shop import Users, UsersInMemory, make_bus
@@ -185,6 +185,20 @@ def test_a_group_is_a_queue_of_nats(shop: dict[str, Any]) -> None:
     assert shop["operations"]["news.day.rest"]["x-polybus-group"] == "printers"
 
 
+def test_a_durable_handler_says_by_what_name_its_workers_share_what_is_stored() -> None:
+    bus = Bus(cluster="auto")
+
+    @bus.on("orders.placed", durable="billing")
+    async def bill(number: int) -> None:
+        """Bill an order."""
+
+    made = document(bus, title="Shop", version="1")
+    [operation] = made["operations"].values()
+    assert operation["bindings"] == {"nats": {"bindingVersion": "0.1.0", "x-durable": "billing"}}
+    assert operation["x-polybus-durable"] == "billing"
+    assert "what is stored, until it is dealt with; durable billing" in page(made)
+
+
 def test_the_subject_and_its_publications_share_a_channel(shop: dict[str, Any]) -> None:
     assert list(shop["channels"]["user.get"]["messages"]) == [
         "user.get.request",
@@ -283,7 +297,7 @@ def test_a_contract_and_its_implementation_are_the_same_messages() -> None:
 
 def test_a_document_is_the_same_text_in_every_process_and_in_whatever_order_handlers_come() -> None:
     program = (
-        "from tests.unit.asyncapi.shop import make_bus\nfrom polybus.asyncapi import document, to_text\n"
+        "from tests.unit.asyncapi.shop import make_bus\nfrom polybus.asyncapi import document, page, to_text\n"
         "print(to_text(document(make_bus())), end='')"
     )
     root = Path(__file__).parents[3]

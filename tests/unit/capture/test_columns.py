@@ -31,6 +31,7 @@ from polybus.capture.rows import Gap
 from polybus.capture.schema import EVENTS, QUARANTINE
 from polybus.capture.store.folders import Folder
 from polybus.capture.store.segments import SegmentWriter, segment_name
+from tests.vectors import up_vectors as vectors
 
 from .generator import PROTOCOLS, Traffic, traffic
 from .rows import batch, row, run
@@ -147,7 +148,7 @@ def _segments(folder: Path, *batches: pa.RecordBatch, seal: bool = True) -> Segm
 
 
 _FRAMES = st.lists(
-    st.tuples(st.sampled_from([*PROTOCOLS, "nats", "mqtt", ""]), st.binary(max_size=40) | st.none(), st.integers(0, 7)),
+    st.tuples(st.sampled_from([*PROTOCOLS, "nats", "up", "mqtt", ""]), st.binary(max_size=40) | st.none(), st.integers(0, 7)),
     min_size=1,
     max_size=12,
 )
@@ -373,6 +374,7 @@ _DIGESTS = {
     "csb": ("1", "94a6cc0791a4a6b5"),
     "jrep": ("1", "c24623b881200472"),
     "nats": ("1", "d16cc3a7e4ca64b2"),
+    "up": ("1", "f6ac99bdb4c7515c"),
     "ubre": ("1", "8f64d845bfb96c8b"),
     "uprotocol": ("1", "b87a5c5c605a0999"),
 }
@@ -385,12 +387,23 @@ _NATS = (
     b"-ERR 'x'\r\n",
     b"nonsense",
 )
+_UP = (
+    vectors.PUBLICATION,
+    vectors.REQUEST,
+    vectors.REQUEST[:40],
+    vectors.PUBLICATION[2:],
+    bytes.fromhex(
+        "0a530a120902707b68e5cf8b01111a1a10101010108010031a100a076465766963653210cd011804200b220f0a0764657669"
+        "63653110ab87101803280540054a120901707b68e5cf8b01111a1a10101010108060021206080512026e6f"
+    ),
+)
+_BY_HAND = {"nats": _NATS, "up": _UP}
 
 
 def _spoken(protocol: str) -> Iterator[dict[str, Any]]:
     """Frames of all kinds, which do not depend on the version of anything else."""
-    if protocol == "nats":
-        yield from ({"frame": frame, "options": options} for frame in _NATS for options in ("", "{}"))
+    if protocol in _BY_HAND:
+        yield from ({"frame": frame, "options": options} for frame in _BY_HAND[protocol] for options in ("", "{}"))
         return
     for variant in (form(protocol, conn, 64) for form in (variants, varied) for conn in range(4)):
         subjects, ttls = len(variant.subjects), len(variant.ttls)
@@ -406,7 +419,7 @@ def _spoken(protocol: str) -> Iterator[dict[str, Any]]:
         yield from ({"frame": frame, "options": options_text(variant)} for frame, _ in variant.junk)
 
 
-@pytest.mark.parametrize("protocol", [*PROTOCOLS, "nats"])
+@pytest.mark.parametrize("protocol", [*PROTOCOLS, *_BY_HAND])
 def test_a_decoder_that_makes_other_events_has_another_version(protocol: str) -> None:
     rows = batch(*(row(seq, protocol=protocol, **said) for seq, said in enumerate(_spoken(protocol))))
     digest = hashlib.sha256()
@@ -418,4 +431,4 @@ def test_a_decoder_that_makes_other_events_has_another_version(protocol: str) ->
 
 
 def test_every_protocol_of_ours_has_a_version() -> None:
-    assert all(decoder_version(name) is not None for name in ("csb", "jrep", "nats", "ubre", "uprotocol"))
+    assert all(decoder_version(name) is not None for name in ("csb", "jrep", "nats", "ubre", "up", "uprotocol"))

@@ -1084,9 +1084,8 @@ def test_a_folder_that_somebody_removes_is_made_again_and_what_went_with_it_is_c
         recorder.take((_end(), 0, _frame(1), None))
         until(lambda: recorder.stats().frames == 1)
         shutil.rmtree(folder)
-        writer._writer.segment_seconds = 0.0
+        writer._writer._since -= 60.0  # that segment alone is old enough to be sealed
         until(lambda: recorder.stats().dropped == 1)
-        writer._writer.segment_seconds = 60.0
         assert recorder.stats().frames == 0
         recorder.take((_end(), 0, _frame(2), None))
         until(lambda: recorder.stats().frames == 1)

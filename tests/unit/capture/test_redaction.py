@@ -37,6 +37,7 @@ WIRES: tuple[tuple[str, dict[str, str]], ...] = (
     ("jrep", {}),
     ("jrep", {"values": "plain"}),
     ("nats", {}),
+    ("up", {}),
     ("uprotocol", {}),
     ("uprotocol", {"format": "protobuf"}),
 )
@@ -71,6 +72,12 @@ def _frame(protocol: str, options: dict[str, str], body: Any, kind: Kind = Kind.
         message = Message(kind, sink, said["id"], body=body, attributes=dict(said), headers=headers)
         message.ttl = 1.0 if kind is Kind.REQUEST else None
         return bytes(codec.encode([message]))
+    if protocol == "up":
+        said = {"id": "01890f5e-7b2c-7000-8000-000000000001", "source": "//v/1/1/0" if kind is Kind.REQUEST else "//v/1/1/8001"}
+        if kind is Kind.REQUEST:
+            said |= {"sink": "//v/2/1/7", "priority": "CS4"}
+        ttl = 1.0 if kind is Kind.REQUEST else None
+        return bytes(codec.encode([Message(kind, "", ttl=ttl, body=body, attributes=dict(said), headers=headers)]))
     id: Any = {"csb": 7 | 0xFFFF0005 << 16, "jrep": ("user.login:1:RespondTo:RPC", None)}.get(protocol, "7")
     message = Message(kind, "user.login", id if kind is Kind.REQUEST else None, body=body, headers=headers)
     return bytes(codec.encode([message]))
@@ -104,7 +111,7 @@ def test_members_named_like_secrets_are_blanked_and_the_rest_stays(protocol: str
     assert found["accessToken"]["expires"] != 12345.5
 
 
-@pytest.mark.parametrize(("protocol", "options"), WIRES)
+@pytest.mark.parametrize(("protocol", "options"), [wire for wire in WIRES if wire[0] != "up"])  # which has no headers
 def test_headers_named_like_secrets_are_blanked(protocol: str, options: dict[str, str]) -> None:
     frame = _frame(protocol, options, {"n": 1}, headers={"authorization": f"Basic {PLAIN}", "x-trace": "abc"})
     clean = redact_default(protocol, frame)
@@ -237,7 +244,7 @@ def test_no_value_below_a_secret_name_is_ever_seen(value: Any, name: str, wire: 
 @given(st.one_of(st.binary(max_size=80), st.text(max_size=60).map(lambda text: b'{"token":' + text.encode("utf-8", "replace"))))
 def test_any_bytes_can_be_looked_at(frame: bytes) -> None:
     assert len(redact_default("csb", frame)) == len(redact_default("nats", frame)) == len(frame)
-    for protocol in ("ubre", "csb", "jrep", "nats", "uprotocol", "other"):
+    for protocol in ("ubre", "csb", "jrep", "nats", "up", "uprotocol", "other"):
         headers_only(protocol, "{}", frame)
         headers_only(protocol, '{"format": "protobuf", "side": "broker-server"}', frame)
 

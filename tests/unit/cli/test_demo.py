@@ -4,6 +4,7 @@ import io
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ import anyio
 import pytest
 from rich.console import Console
 
-from polybus import spark
 from polybus.cli.app import run
 from polybus.cli.matrix import groups_of, legend, steps_of, summary
 from polybus.demo import backend, console, workers
@@ -117,15 +117,13 @@ def test_the_demo_for_people_ends_with_a_table_and_a_verdict(capsys: pytest.Capt
     assert f"{len(STEPS)} of {len(STEPS)} steps held over 1 wires" in out
 
 
-def test_without_spark_the_demo_says_what_to_install_with_the_extra_in_its_brackets(
+def test_without_duckdb_the_demo_says_what_to_install_with_the_extra_in_its_brackets(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def missing() -> None:
-        raise ImportError("the pipeline needs pyspark: pip install 'polybus[spark]'")
-
-    monkeypatch.setattr(spark, "check_java", missing)
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    monkeypatch.delitem(sys.modules, "polybus.analysis.duck", raising=False)
     assert run(["demo", "--only", "memory,json", "--report", str(tmp_path / "new")]) == 0
-    assert "no report of it: the pipeline needs pyspark: pip install 'polybus[spark]'" in capsys.readouterr().out
+    assert "no report of it: the pipeline needs duckdb: pip install 'polybus[analyse]'" in capsys.readouterr().out
 
 
 def test_every_sabotage_is_known_here() -> None:

@@ -33,6 +33,12 @@ PRINTS["gateway.py"] = {
     "in the tunnel: plant 7 starts with full power",
     "over the bridge: alarm.pressure.high {'bar': 12}",
 }
+PRINTS["umessage.py"] = {
+    "done",
+    "the lights of the vehicle: {'on': True}",
+    "door.opened {'door': 2} from //vehicle7/10AB/3/80CD",
+    "no: NOT_FOUND ('UpdateDoor'): there is no door 7",
+}
 PRINTS["recording.py"] = {
     "not sold: 1 apple",
     "not sold: 9 pear",

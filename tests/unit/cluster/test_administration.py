@@ -1,6 +1,7 @@
 """Stores and dead letters as those see them who keep a cluster, over the engine in memory and over real servers."""
 
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import Any
 
 import anyio
@@ -8,7 +9,7 @@ import anyio.lowlevel
 import pytest
 from attrs import evolve
 
-from polybus import Bus, LocalProtocolError, Retry, Store, connect
+from polybus import Bus, Context, Limits, LocalProtocolError, Retry, Store, connect
 from polybus.cluster.durable.administration import Administration, DeadLetter
 from polybus.testing import NatsEngine
 
@@ -165,11 +166,91 @@ async def test_what_is_no_dead_letter_is_listed_and_dropped_like_one(engine: Any
         assert [letter.body for letter in await letters(administration) if letter.attempts] == [b"7"]
 
 
+async def test_letters_that_come_while_they_are_listed_are_for_the_next_time(engine: Any, name: str) -> None:  # noqa: F811
+    bus = node(engine, WORK, name=name)
+
+    @bus.on("work.hard", durable="billing", retry=Retry(attempts=1))
+    async def bill(number: int) -> None:
+        raise ValueError("still no bank")
+
+    async with bus:
+        administration = Administration.of(bus)
+        for number in range(2):
+            await bus.publish("work.hard", number)
+        with anyio.fail_after(20):
+            while len(await letters(administration)) < 2:
+                await anyio.lowlevel.checkpoint()
+            tried = []
+            async with aclosing(administration.letters()) as found:
+                async for letter in found:
+                    tried.append(letter.number)
+                    await administration.retry(letter)
+                    while (await state(bus, f"{name}-dead"))["last_seq"] < 2 + len(tried):  # it dies again
+                        await anyio.lowlevel.checkpoint()
+        assert tried == [1, 2]
+
+
+async def test_a_letter_is_not_stored_again_for_a_handler_that_is_gone(engine: Any, name: str) -> None:  # noqa: F811
+    bus = node(engine, WORK, name=name)
+
+    @bus.on("work.hard", durable="billing", retry=Retry(attempts=1))
+    async def bill(number: int) -> None:
+        raise ValueError("no bank")
+
+    async with bus:
+        administration = Administration.of(bus)
+        await bus.publish("work.hard", 1)
+        with anyio.fail_after(20):
+            while not (found := await letters(administration)):
+                await anyio.lowlevel.checkpoint()
+        [letter] = found
+        for durable, subject in (("gone", "work.hard"), ("billing", "work.easy")):
+            with pytest.raises(LocalProtocolError, match=f"no durable handler '{durable}' .* that is given '{subject}'"):
+                await administration.retry(evolve(letter, durable=durable, subject=subject))
+        with pytest.raises(LocalProtocolError, match="dead letter 1: no store keeps 'elsewhere' any more"):
+            await administration.retry(evolve(letter, subject="elsewhere"))
+        assert await letters(administration) == [letter]
+
+
 async def test_a_publication_that_is_gone_from_its_place_cannot_be_tried_again(engine: Any, name: str) -> None:  # noqa: F811
-    async with node(engine, WORK, name=name) as bus:
+    bus = node(engine, WORK, name=name)
+    bus.on("work.x", durable="billing")(lambda body: None)
+    async with bus:
         letter = DeadLetter(7, "", "billing", "work.x", 1, "", "", f"{name}-work 99", {}, b"", octets=True, left_out="body")
         with pytest.raises(LocalProtocolError, match=f"has no body, and the publication is not at '{name}-work 99' any more"):
             await Administration.of(bus).retry(letter)
         await bus.publish("work.other", 1)
         with pytest.raises(LocalProtocolError, match=f"is not at '{name}-work 1' any more"):
             await Administration.of(bus).retry(evolve(letter, origin=f"{name}-work 1"))
+
+
+async def test_what_a_worker_cannot_read_dies_with_its_body_and_is_kept_whole(engine: Any, name: str) -> None:  # noqa: F811
+    bus = node(engine, Store("work", "work.>", work=True), name=name, limits=Limits(headers=64 << 10))
+    small, large = node(engine, name=name), node(engine, name=name, limits=Limits(headers=64 << 10))
+    handled: list[tuple[int, Any, Any]] = []
+
+    async def bill(number: int, ctx: Context) -> None:
+        handled.append((number, ctx.message.id, (ctx.message.headers or {}).get("x")))
+
+    for worker in (small, large):
+        worker.on("work.*", durable="billing")(bill)
+    long = "7" * 20_000
+    async with bus:
+        administration = Administration.of(bus)
+        async with small:
+            await bus.publish("work.hard", 1, headers={"x": long, "y": "8"}, id="order-1")
+            with anyio.fail_after(20):
+                while not (found := await letters(administration)):
+                    await anyio.lowlevel.checkpoint()
+            await all_done(bus, f"{name}-work", "billing")
+        [letter] = found
+        assert (letter.body, letter.headers, letter.left_out, letter.id) == (b"1", {"y": "8"}, "headers", "order-1")
+        assert "cannot be read" in letter.death
+        assert (await administration.store("work")).publications == 0
+        async with large:
+            await administration.retry(letter)
+            with anyio.fail_after(20):
+                while not handled:
+                    await anyio.lowlevel.checkpoint()
+        assert (await administration.store("dead")).publications == 0
+    assert handled == [(1, "order-1", long)]

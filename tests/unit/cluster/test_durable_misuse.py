@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from polybus import Bus, Cluster, LocalProtocolError, Retry, Store
+from polybus import Backoff, Bus, Cluster, LocalProtocolError, Retry, Store
 from polybus.testing import NatsEngine
 
 pytestmark = [pytest.mark.anyio]
@@ -65,6 +65,19 @@ async def test_a_durable_handler_is_registered_before_the_bus_is_entered() -> No
         ({"durable": "b", "start": "old"}, ValueError, "start='old': 'all', 'new', a timedelta, or the number"),
         ({"durable": "b", "start": 0}, ValueError, "start=0: at least 1"),
         ({"durable": "b", "start": timedelta()}, ValueError, "longer than no time"),
+        ({"durable": "b", "start": 1 << 63}, ValueError, "start=9223372036854775808: at most 9223372036854775807"),
+        ({"durable": "b", "start": timedelta(days=900_000)}, ValueError, "shorter than 290 years"),
+        ({"durable": "b", "queue": 5}, ValueError, "queue=5 has no effect with durable='b': concurrency= is how many"),
+        ({"durable": "b", "when_full": "block"}, ValueError, "when_full='block' has no effect with durable='b'"),
+        (
+            {"durable": "b", "retry": Retry(idempotent=True)},
+            ValueError,
+            "Retry(idempotent=True) has no effect with durable='b'",
+        ),
+        ({"durable": "b", "retry": Retry(codes=[])}, ValueError, "Retry(codes=...) has no effect with durable='b'"),
+        ({"durable": "b", "concurrency": 20_001}, ValueError, "concurrency=20001: at most 20000 with durable="),
+        ({"durable": "b", "retry": Retry(backoff=1e11)}, ValueError, "backoff=100000000000.0: less than 290 years"),
+        ({"durable": "b", "retry": Retry(backoff=Backoff(maximum=1e300))}, ValueError, "backoff=1e+300: less than 290 years"),
         ({"retry": Retry()}, ValueError, "goes with durable= alone: say durable='billing', too"),
         ({"ack_wait": 5}, ValueError, "ack_wait=5 goes with durable= alone"),
         ({"start": "new"}, ValueError, "start='new' goes with durable= alone"),
@@ -94,7 +107,19 @@ def _any(value: Any) -> Any:
         (lambda: Store("a", "a.>", max_age=_any("7d")), TypeError, "max_age='7d': a number of seconds"),
         (lambda: Store("a", "a.>", max_age=0), ValueError, "max_age=0: more than 0 seconds"),
         (lambda: Store("a", "a.>", max_bytes=0), ValueError, "max_bytes=0: at least 1"),
+        (lambda: Store("a", "a.>", max_bytes=2**63), ValueError, "max_bytes=9223372036854775808: at most 9223372036854775807"),
+        (lambda: Store("a", "a.>", max_age=0.01), ValueError, "max_age=0.01: at least 0.1 seconds"),
         (lambda: Store("a", "a.>", replicas=0), ValueError, "replicas=0: at least 1"),
+        (lambda: Store("a", "a.>", replicas=6), ValueError, "replicas=6: 1 to 5"),
+        (lambda: Store("a", "a.>", "a.b"), ValueError, "Store('a'): 'a.>' and 'a.b' have subjects in common"),
+        (lambda: Store("a", "a.{x}.b", "*.c.b"), ValueError, "Store('a'): 'a.{x}.b' and '*.c.b' have subjects in common"),
+        (lambda: Store("a", 7, 7), ValueError, "Store('a'): 7 and 7 have subjects in common"),
+        (lambda: Store("a", "/vehicle/1/2/*"), ValueError, "a pattern of URIs would keep all of them: name each whole"),
+        (
+            lambda: Cluster(stores=[WORK, Store("more", "others", "work.x")]),
+            ValueError,
+            "stores 'work' and 'more': 'work.>' and 'work.x' have subjects in common, and each is kept by one store",
+        ),
         (lambda: Store("a", "a.>", dedup=0), ValueError, "dedup=0: more than 0 seconds"),
         (lambda: Store("a", "a.>", work=_any(1)), TypeError, "Store(work=1): True or False, not int"),
         (lambda: Cluster(stores=WORK), TypeError, "several stores, for example stores=[Store('orders', 'orders.>')]"),
@@ -106,6 +131,11 @@ def _any(value: Any) -> Any:
 def test_what_a_store_cannot_be_is_said_where_it_is_made(make: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=re.escape(text)):
         make()
+
+
+def test_what_does_not_overlap_may_be_in_one_store_and_in_several() -> None:
+    stores = [Store("a", "a.*.b", "a.b", "c", 7, 8), Store("b", "a.x.c", "b.>", "/vehicle/1/2/3", "/vehicle/1/2/4")]
+    assert Cluster(stores=stores).stores == tuple(stores)
 
 
 async def test_two_functions_of_one_durable_name_are_named() -> None:

@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+from contextlib import ExitStack
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +24,7 @@ from polybus import LocalProtocolError
 from polybus.cluster import guard
 from polybus.cluster.children import Children
 from polybus.cluster.engine import Engine, find_server, level_and_text
+from polybus.cluster.store_folder import held
 from tests.support import BOUND, eventually
 
 pytestmark = pytest.mark.native
@@ -134,17 +136,43 @@ async def test_it_keeps_stores_where_the_environment_says(
     await lives(program(tmp_path, SERVES), "Server is ready", caplog)
     assert f"jetstream {{ store_dir: {json.dumps(str(folder))} }}" in capfd.readouterr().out
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert f"stores are kept in {folder}" in caplog.text
 
 
 @pytest.mark.anyio
-async def test_a_folder_that_cannot_be_made_is_named(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", ["below a file", "a file", "read alone", "of another engine"])
+async def test_a_folder_that_cannot_be_used_is_one_clear_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("POLYBUS_STORE", str(tmp_path / "file" / "stores"))
-    with pytest.raises(BaseExceptionGroup) as failed:
-        await lives(program(tmp_path, SERVES), "never", caplog)
-    assert "file/stores" in str(failed.value.exceptions[0]) or "file/stores" in caplog.text
+    folder = tmp_path / "stores"
+    if kind == "below a file":
+        folder.touch()
+        folder /= "stores"
+    elif kind == "a file":
+        folder.touch()
+    elif kind == "read alone":
+        folder.mkdir()
+        monkeypatch.setattr(os, "access", lambda path, mode, **options: path != folder)
+    monkeypatch.setenv("POLYBUS_STORE", str(folder))
+    why = (
+        "the engine of another program keeps its stores there" if kind == "of another engine" else "stores cannot be kept there"
+    )
+    with ExitStack() as stack:
+        if kind == "of another engine":
+            stack.enter_context(held(str(folder)))
+        with pytest.raises(BaseExceptionGroup) as failed:
+            await lives(program(tmp_path, SERVES), "never", caplog)
+    error: BaseException = failed.value
+    while isinstance(error, BaseExceptionGroup):
+        [error] = error.exceptions
+    assert isinstance(error, LocalProtocolError)
+    assert str(error).startswith(f"POLYBUS_STORE={folder}: {why}")
+
+
+def test_a_folder_is_free_again_when_its_engine_has_ended(tmp_path: Path) -> None:
+    for _ in range(2):
+        with held(str(tmp_path / "stores")) as folder:
+            assert folder == tmp_path / "stores"
 
 
 @pytest.mark.anyio

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 import anyio
 import pytest
 
-from polybus import Bus, Cluster, ConnectFailed, Disconnected, Reply, TooManyRequests, connect
+from polybus import Bus, Cluster, ConnectFailed, DeadlineExceeded, Disconnected, Reply, Store, TooManyRequests, connect
+from polybus.cluster.durable.administration import Administration
 from polybus.events import ClusterGap, LinkDown, NodeGone
 from polybus.plugins import Closed
 from polybus.testing import NatsEngine, cluster
@@ -291,3 +292,22 @@ async def test_a_node_that_drains_answers_what_it_has_and_gets_nothing_more(engi
         found = await asker.nodes()
         assert len(found) == 2
         assert found.complete
+
+
+@pytest.mark.parametrize(("dedup", "sent"), [(120.0, [0, 2, 6, 14, 30]), (10.0, [0, 2]), (1.0, [0])])
+async def test_nothing_is_stored_twice_when_the_store_has_forgotten_its_id(
+    engine: NatsEngine, dedup: float, sent: list[int]
+) -> None:
+    shop, native = Bus(cluster=Cluster(engine.url, stores=[Store("work", "work.>", dedup=dedup)])), Bus()
+    heard: list[int] = []
+
+    @native.handle("polybus.p.work.x")
+    async def listen(body: int) -> None:
+        heard.append(round(anyio.current_time() - began))
+
+    async with shop, connect(engine.url, bus=native):
+        await Administration.of(shop).remove("work")  # so that nobody says that it is stored
+        began = anyio.current_time()
+        with pytest.raises(DeadlineExceeded, match="published again under the same id="):
+            await shop.publish("work.x", 1, timeout=40)
+    assert heard == sent

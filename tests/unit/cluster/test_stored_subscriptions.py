@@ -111,6 +111,8 @@ async def test_a_pause_of_its_own_holds(engine: Any, name: str) -> None:
         async with shop.subscribe("work.do", durable="audit", retry=Retry(backoff=600)) as work:
             message = await work.receive(10)
             before = anyio.current_time()
+            with pytest.raises(ValueError, match="delay=1e.300: less than 290 years, in seconds"):
+                message.retry(1e300)
             message.retry(0.1)
             assert (await work.receive(10)).attempt == 2
             assert anyio.current_time() - before >= 0.09

@@ -10,8 +10,8 @@ import anyio
 from ...errors import TooLarge
 from ...message import Kind, Message
 from ...plugins import Closed, Identity, Receiver
+from ...protocols._uuids import IdFactory
 from ...protocols.uprotocol.adapter import UProtocol
-from ...protocols.uprotocol.ids import IdFactory
 from ...transports._stream.transport import TransportState
 from ...transports._stream.wire import HIGH_WATER
 from ..http.server import HttpRequest

@@ -10,6 +10,8 @@ import msgspec
 from ...errors import BusError, Code
 from ...message import Kind, Message
 from ...protocols.csb.wire import FIRST_RESERVED
+from ...protocols.up.attributes import priority_name, uuid_text
+from ...protocols.up.messages import UpMessage
 
 EventMapper: TypeAlias = Callable[[Message, Mapping[int, str]], list[Any]]
 """A function that makes the fields of an event of a message, with the names of CSB's actions."""
@@ -49,8 +51,8 @@ class EventFields(NamedTuple):
 
 
 FIELDS: Final = tuple(EventFields.__annotations__)
-_SUBJECT, _ID, _SOURCE, _SCHEMA, _CORRELATION, _PRIORITY, _REPLY_TO, _CLIENT = map(
-    FIELDS.index, ("subject", "id", "source", "dataschema", "correlation_id", "priority", "reply_to", "client")
+_SUBJECT, _ID, _SOURCE, _SCHEMA, _CORRELATION, _TTL, _PRIORITY, _REPLY_TO, _CLIENT = map(
+    FIELDS.index, ("subject", "id", "source", "dataschema", "correlation_id", "ttl_ms", "priority", "reply_to", "client")
 )
 
 
@@ -134,7 +136,20 @@ def _uprotocol(message: Message, names: Mapping[int, str]) -> list[Any]:
     return row
 
 
-_MAPPERS: Final[Mapping[str, EventMapper]] = {"csb": _csb, "jrep": _jrep, "uprotocol": _uprotocol}
+def _up(message: Message, names: Mapping[int, str]) -> list[Any]:
+    row = _plain(message, names)
+    if isinstance(message, UpMessage):
+        given = message.given
+        source, row[_ID], row[_PRIORITY] = str(given.source), uuid_text(given.id), priority_name(given.priority)
+        row[_SOURCE] = source
+        if row[0] == "response":
+            row[_SUBJECT], row[_TTL] = source, None
+        elif row[0] == "request":
+            row[_REPLY_TO] = source
+    return row
+
+
+_MAPPERS: Final[Mapping[str, EventMapper]] = {"csb": _csb, "jrep": _jrep, "up": _up, "uprotocol": _uprotocol}
 
 
 def mapper_for(protocol: str) -> EventMapper:

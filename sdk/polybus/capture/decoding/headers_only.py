@@ -11,6 +11,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
+from ...protocols.up.wire import read_attributes, split_message, write_attributes, write_message
+
 _members: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 _elements: Final = msgspec.json.Decoder(list[Raw]).decode
 _encode: Final = msgspec.json.Encoder().encode
@@ -131,5 +133,12 @@ def _told_by_nats(block: bytes) -> bytes:
     return b"\r\n".join(line for line in lines if line.partition(b":")[0].lower() not in _TEXTS_OF_NATS)
 
 
+def _up(frame: bytes, options: Mapping[str, Any]) -> bytes:
+    attributes, _ = split_message(frame)
+    kept = read_attributes(attributes or b"")
+    kept.payload_format = 0
+    return write_message(write_attributes(kept), None)
+
+
 _TEXTS_OF_NATS: Final = (b"nats-service-error", b"polybus-text")
-_STRIP: Final = {"ubre": _ubre, "csb": _csb, "jrep": _jrep, "nats": _nats, "uprotocol": _uprotocol}
+_STRIP: Final = {"ubre": _ubre, "csb": _csb, "jrep": _jrep, "nats": _nats, "up": _up, "uprotocol": _uprotocol}

@@ -27,6 +27,7 @@ _BY_TEXT: Final = (
     ("a JSON object, not", "bad_json"),
     ("JSON", "bad_json"),
     ("CloudEvent", "bad_protobuf"),
+    ("not a UMessage", "bad_protobuf"),
     ("google.protobuf", "bad_protobuf"),
     ("google.rpc.Status", "bad_protobuf"),
     ("base64", "bad_encoding"),

@@ -19,6 +19,7 @@ from ..schema import FLAG_REDACTED, FLAG_TRUNCATED
 from ..store.compute import bytes_of, pc
 from .redact_bytes import SUSPECT, SUSPECT_EVENT, blank
 from .redact_nats import SUSPECT_NATS, blank_nats
+from .redact_up import SUSPECT_UP, blank_up
 
 Redact: TypeAlias = Callable[[str, bytes], bytes]
 """``redact(protocol, frame)`` gives what is to be written in place of a frame."""
@@ -29,6 +30,7 @@ _DATA_IN_FRAMES: Final = re.compile(rb'"data_base64":"([^"]*)"')
 _BETWEEN: Final = b"CgoK"
 """Base64 of line feeds: nothing that is looked for goes over it."""
 _CLOSING: Final = tuple(b"}]")
+_EXPRESSIONS: Final = {"nats": SUSPECT_NATS, "up": SUSPECT_UP}
 _HIDING: Final = {3: "form", 4: "encoded"}
 """The encodings of CSB for a form and for base64, by which `blank` is told of them."""
 
@@ -41,6 +43,8 @@ def redact_default(protocol: str, frame: bytes) -> bytes:
                 frame = blank(frame, **{_HIDING[frame[start] & 15]: start + 8})
     elif protocol == "nats":
         frame = blank_nats(frame)
+    elif protocol == "up":
+        frame = blank_up(frame)
     return blank(frame)
 
 
@@ -134,7 +138,7 @@ def suspicious(ends: Sequence[RowHeader], numbers: Int32s, frames: pa.Array) -> 
 def _suspicious_of(protocol: str, frames: pa.Array) -> set[int]:
     """The same for one protocol."""
     if protocol != "uprotocol":
-        found = _matching(frames, SUSPECT_NATS if protocol == "nats" else SUSPECT)
+        found = _matching(frames, _EXPRESSIONS.get(protocol, SUSPECT))
         return found.union(_hiding_csb(frames)) if protocol == "csb" else found
     found = _matching(frames, SUSPECT_EVENT)
     if _hidden_in(frames):

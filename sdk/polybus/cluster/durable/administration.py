@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,10 +14,10 @@ from ..._validation import shown
 from ...body import JSON, OCTETS
 from ...errors import BusError, LocalProtocolError
 from ...message import Kind, Message
-from ...protocols.nats.cluster.subjects import escape_subject, publication_pattern, unescape_subject
+from ...protocols.nats.cluster.subjects import covers, escape_subject, publication_pattern, unescape_subject
 from ...protocols.nats.headers import MESSAGE_ID, HeaderBlock, HeaderReader
 from ..backbone import Backbone
-from .dead_letters import ID
+from .dead_letters import ID, WHOLE
 from .dead_letters import NAME as DEAD
 from .jetstream import NOT_FOUND, JetStream, JetStreamError, config_of, count_of, is_stream_name
 from .publishing import StoredPublishing
@@ -43,12 +43,19 @@ _FACTS: Final = (
     "polybus-left-out",
     "nats-msg-id",
     ID.lower(),
+    WHOLE.lower(),
 )
 
 
 def _block_of(message: dict[str, Any]) -> HeaderBlock:
     """Read the headers of a stored message. May raise BusError or ValueError: any program may have written them."""
     return HeaderReader(_LARGEST_HEADERS).read(base64.b64decode(message.get("hdrs") or "") or _NO_HEADERS)
+
+
+def _id_of(block: HeaderBlock) -> str:
+    """Find the id of a publication in its headers; empty where it has none."""
+    facts = {name.lower(): value for name, value in (block.fields or {}).items()}
+    return facts.get(ID.lower()) or facts.get(MESSAGE_ID.lower()) or ""
 
 
 @frozen
@@ -89,6 +96,7 @@ class DeadLetter:
         body: As it was.
         octets: The body is bytes, whatever it looks like.
         left_out: ``headers``, ``body`` or both, where there was no room for them beside its story.
+        whole: The number in the store of dead letters under which the publication is as it was; 0 where it is not there.
         fault: Why it cannot be read; empty where it can.
     """
 
@@ -104,6 +112,7 @@ class DeadLetter:
     body: bytes
     octets: bool
     left_out: str = ""
+    whole: int = 0
     id: str = ""
     fault: str = ""
 
@@ -230,20 +239,29 @@ class Administration:
 
     # -- dead letters --------------------------------------------------------------------------------------------------------
 
-    async def letters(self, durable: str = "") -> AsyncIterator[DeadLetter]:
-        """Find the dead letters, of one durable handler or of all, the oldest first.
+    async def letters(self, durable: str = "") -> AsyncGenerator[DeadLetter]:
+        """Find the dead letters that there are now, of one durable handler or of all, the oldest first.
 
         Raises:
             BusError: As `JetStream.ask`.
         """
-        number = 1
-        while True:
+        number, last = 1, await self._last_letter()
+        while number <= last:
             wanted = {"seq": number, "next_by_subj": f"{self._cluster}.dead.{durable or '*'}.>"}
             letter = await self._letter(wanted)
-            if letter is None:
+            if letter is None or letter.number > last:
                 return
             yield letter
             number = letter.number + 1
+
+    async def _last_letter(self) -> int:
+        try:
+            info = await self._jetstream.ask(f"STREAM.INFO.{stream_name(self._cluster, DEAD)}")
+        except JetStreamError as error:
+            if error.number == NOT_FOUND:
+                return 0
+            raise LocalProtocolError(f"dead letters: the NATS server says: {error.text}") from None
+        return count_of(info.get("state"), "last_seq")
 
     async def letter(self, number: int) -> DeadLetter:
         """Find one dead letter.
@@ -266,6 +284,8 @@ class Administration:
             raise LocalProtocolError(f"dead letters: the NATS server says: {error.text}") from None
         message = answer.get("message")
         message = message if isinstance(message, dict) else {}
+        if self._is_whole(message):
+            return None
         try:
             return self._read(message)
         except (BusError, ValueError, KeyError, TypeError) as error:  # any program may have written it
@@ -274,6 +294,11 @@ class Administration:
             fault = f"it is no dead letter of polybus, or cannot be read: {error}"
             number, at = count_of(message, "seq"), str(message.get("time", ""))
             return DeadLetter(number, at, durable, subject, 0, fault, "", "", {}, b"", octets=True, fault=fault)
+
+    def _is_whole(self, message: dict[str, Any]) -> bool:
+        """Tell whether this is a publication as it was, which a letter leads to, and no letter."""
+        head, _, rest = str(message.get("subject", "")).rpartition(".")
+        return head == f"{self._cluster}.dead" and bool(rest)
 
     def _read(self, message: dict[str, Any]) -> DeadLetter:
         block = _block_of(message)
@@ -293,6 +318,7 @@ class Administration:
             body=base64.b64decode(message.get("data") or ""),
             octets=block.octets,
             left_out=facts.get("polybus-left-out", ""),
+            whole=int(facts.get(WHOLE.lower(), "0")),
             id=facts.get(ID.lower(), ""),
         )
 
@@ -302,18 +328,35 @@ class Administration:
         What was left out of it is taken from where the publication is stored.
 
         Raises:
-            LocalProtocolError: That is gone, or the letter cannot be read.
+            LocalProtocolError: That is gone, or the letter cannot be read, or nobody would be given it.
             BusError: As `StoredPublishing.store`.
         """
         if letter.fault:
             raise LocalProtocolError(f"dead letter {letter.number}: {letter.fault}")
+        await self._check_wanted(letter)
         whole = await self._completed(letter) if letter.left_out else letter
         format = OCTETS if whole.octets else JSON
-        headers = {**whole.headers, **({ID: letter.id} if letter.id else {})}
+        headers = {**whole.headers, **({ID: whole.id} if whole.id else {})}
         message = Message(Kind.PUBLISH, letter.subject, None, whole.body or None, format, headers or None)
         id = f"dead.{letter.durable}.{letter.number}.{letter.at}"
         await self._publishing.store(message, id, self._time() + _PATIENCE, only=letter.durable)
         await self.drop(letter)
+
+    async def _check_wanted(self, letter: DeadLetter) -> None:
+        """Check that its durable handler is there: anybody else would leave out what is stored again."""
+        at = f"{self._cluster}.p.{escape_subject(letter.subject)}"
+        names = (await self._jetstream.ask("STREAM.NAMES", {"subject": at})).get("streams") or []
+        if not names:
+            raise LocalProtocolError(f"dead letter {letter.number}: no store keeps {letter.subject!r} any more")
+        try:
+            consumer = config_of(await self._jetstream.ask(f"CONSUMER.INFO.{names[0]}.{letter.durable}"))
+        except JetStreamError:
+            consumer = {}
+        if not covers(str(consumer.get("filter_subject", "")), at):
+            raise LocalProtocolError(
+                f"dead letter {letter.number}: there is no durable handler {letter.durable!r} of the store {names[0]} that is "
+                f"given {letter.subject!r}: start one that names it before, or drop the letter"
+            )
 
     async def _completed(self, letter: DeadLetter) -> DeadLetter:
         message = await self._original(letter)
@@ -323,30 +366,44 @@ class Administration:
         block = _block_of(message)
         fields = {name: value for name, value in (block.fields or {}).items() if name.lower() not in _FACTS}
         body = base64.b64decode(message.get("data") or "")
-        return evolve(letter, headers=fields, body=body, octets=block.octets, left_out="")
+        id = letter.id or _id_of(block)
+        return evolve(letter, headers=fields, body=body, octets=block.octets, left_out="", id=id)
 
     async def _original(self, letter: DeadLetter) -> dict[str, Any] | None:
-        """Find the publication of a letter where it was stored; None where it is gone, or another one has its number."""
+        """Find the publication of a letter, as it was; None where it is gone, or another one has its number."""
+        if letter.whole:
+            message = await self._message_at(stream_name(self._cluster, DEAD), letter.whole)
+            return message if self._is_whole(message) else None
         stream, _, number = letter.origin.partition(" ")
         if not is_stream_name(stream) or not (number.isascii() and number.isdigit()):
             return None
-        try:
-            message = (await self._jetstream.ask(f"STREAM.MSG.GET.{stream}", {"seq": int(number)})).get("message")
-        except JetStreamError:
+        message = await self._message_at(stream, int(number))
+        if message.get("subject") != f"{self._cluster}.p.{escape_subject(letter.subject)}":
             return None
-        if not isinstance(message, dict) or message.get("subject") != f"{self._cluster}.p.{escape_subject(letter.subject)}":
-            return None
-        facts = {name.lower(): value for name, value in (_block_of(message).fields or {}).items()}
-        id = facts.get(ID.lower()) or facts.get(MESSAGE_ID.lower())
+        id = _id_of(_block_of(message))
         return message if not id or not letter.id or id == letter.id else None
 
+    async def _message_at(self, stream: str, number: int) -> dict[str, Any]:
+        """Find what a stream has under a number; empty where that is nothing."""
+        with suppress(JetStreamError):
+            message = (await self._jetstream.ask(f"STREAM.MSG.GET.{stream}", {"seq": number})).get("message")
+            return message if isinstance(message, dict) else {}
+        return {}
+
     async def _remove_original(self, letter: DeadLetter) -> None:
-        """Remove a publication that rests in a store of work, since its letter has not all of it."""
+        """Remove what is kept because a letter has not all of it: beside the letter, or where it rests in a store of work."""
+        if letter.whole:
+            if await self._original(letter) is not None:
+                await self._remove_message(stream_name(self._cluster, DEAD), letter.whole)
+            return
         stream, _, number = letter.origin.partition(" ")
         if await self._original(letter) is None or await Stores(self._jetstream).retention(stream) != "workqueue":
             return
+        await self._remove_message(stream, int(number))
+
+    async def _remove_message(self, stream: str, number: int) -> None:
         with suppress(JetStreamError):  # it is gone
-            await self._jetstream.ask(f"STREAM.MSG.DELETE.{stream}", {"seq": int(number)})
+            await self._jetstream.ask(f"STREAM.MSG.DELETE.{stream}", {"seq": number})
 
     async def drop(self, letter: DeadLetter) -> None:
         """Remove a dead letter, and what rests in a store of work because of it; one that is gone is gone.

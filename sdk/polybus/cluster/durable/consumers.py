@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attrs import define, field
 
+from ..._handlers.durable import MOST
 from ..._util.sources import sources
 from ..._validation import shown
 from ...errors import BusError, LocalProtocolError
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
 _NOT_FOUND: Final = 10014
-_MOST: Final = 20_000
-"""Publications that all workers of a durable handler may be given at once."""
 _IDLE: Final = 60.0
 """Seconds for which the engine keeps a consumer that nobody asks and that only reads."""
 
@@ -92,7 +91,7 @@ class Consumers:
             "ack_policy": "none",
             "filter_subject": subject,
             "inactive_threshold": round(_IDLE * NANOSECONDS),
-            "max_waiting": _MOST,
+            "max_waiting": MOST,
             "mem_storage": True,
             "num_replicas": 1,
             **beginning_of(start),
@@ -137,7 +136,8 @@ class Consumers:
             raise
 
     async def _make(self, stream: str, spec: DurableSpec, config: dict[str, Any]) -> dict[str, Any]:
-        members = {"stream_name": stream, "config": config}
+        # Servers before 2.10 know no such action, and change what is there.
+        members = {"stream_name": stream, "config": config, "action": "create"}
         try:
             made = config_of(await self._jetstream.ask(f"CONSUMER.DURABLE.CREATE.{stream}.{spec.name}", members))
         except JetStreamError:
@@ -239,7 +239,16 @@ class ReplayConsumer:
 
 
 def _not_made(what: str, pattern: str | int, error: JetStreamError) -> LocalProtocolError:
-    return LocalProtocolError(f"{what} of {pattern!r} cannot be made: the NATS server says: {error.text}")
+    text = f"{what} of {pattern!r} cannot be made: the NATS server says: {error.text}{_WORK.get(error.number, '')}"
+    return LocalProtocolError(text)
+
+
+_ONE_EACH: Final = (
+    "; several durable= of a store with work=True have no subject in common: each publication is for one, whose workers share "
+    "its name"
+)
+_WORK: Final = {10099: _ONE_EACH, 10100: _ONE_EACH, 10101: "; start= of a store with work=True is 'all'"}
+"""Advice by the number of an error."""
 
 
 def _members(spec: DurableSpec, subject: str) -> dict[str, Any]:
@@ -248,9 +257,9 @@ def _members(spec: DurableSpec, subject: str) -> dict[str, Any]:
         "ack_policy": "explicit",
         "ack_wait": round(spec.ack_wait * NANOSECONDS),
         "filter_subject": subject,
-        "max_ack_pending": 1 if spec.ordered else _MOST,
+        "max_ack_pending": 1 if spec.ordered else MOST,
         "max_deliver": -1,
-        "max_waiting": _MOST,
+        "max_waiting": MOST,
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from attrs import define, frozen
 
@@ -28,6 +28,10 @@ _PATIENCE: Final = 10.0
 """Seconds to store one."""
 ID: Final = "Polybus-Id"
 """The id of the publication, by which its handlers know it when it is tried again."""
+WHOLE: Final = "Polybus-Whole"
+"""The number of the whole publication in the store of dead letters, where its letter leaves something out.
+
+Its subject there is ``<cluster>.dead.<durable>``: no pattern of letters matches that."""
 _LEFT_OUT: Final = "Polybus-Left-Out"
 _NO_LINE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
 
@@ -43,7 +47,8 @@ class Death:
         stream: Where it was stored.
         number: Its number there.
         id: The id that its handlers saw.
-        readable: False where neither its headers nor its body could be read.
+        readable: False where its headers could not be read, or nothing has come of it.
+        block: Such headers, as they came; empty where nothing has.
     """
 
     attempts: int
@@ -53,6 +58,12 @@ class Death:
     number: int
     id: str = ""
     readable: bool = True
+    block: bytes = b""
+
+    @property
+    def all_came(self) -> bool:
+        """True where all of the publication has come, whether it could be read or not."""
+        return self.readable or bool(self.block)
 
 
 @define(eq=False)
@@ -83,9 +94,10 @@ class DeadLetters:
         )
 
     async def keep(self, message: Message, durable: str, death: Death, now: float) -> bool:
-        """Return when a dead letter is stored; once, however often it is tried. False where something is left out of it.
+        """Return when a dead letter is stored; once, however often it is tried. False where it does not lead to all there was.
 
-        What has no room beside its story is left out, and said to be: the headers, else the body, too.
+        What has no room beside its story is left out, and said to be: the headers, else the body, too. Then the publication is
+        stored as it was, too, and the letter names its number.
 
         Raises:
             BusError: As `StoredPublishing.store`.
@@ -101,14 +113,27 @@ class DeadLetters:
         if death.id:
             facts[ID] = death.id
         at = f"{self._cluster}.dead.{durable}.{escape_subject(message.subject)}"
-        *larger, smallest = _letters(message, facts, readable=death.readable)
         id, deadline = f"{death.stream}.{durable}.{death.number}", now + _PATIENCE
+        if death.readable and await self._fits(_whole(message, facts), id, deadline, at) is not None:
+            return True
+        # Without an id, which it may have no room for: one that is stored twice is of no more use, and of no harm.
+        beside, kept = f"{self._cluster}.dead.{durable}", None
+        if death.all_came:
+            kept = await self._fits(message, "", deadline, beside, death.block)
+        if kept is not None:
+            facts[WHOLE] = str(kept["seq"])
+        *larger, smallest = _parts(message, facts, death)
         for letter in larger:
-            with suppress(LocalProtocolError, TooLarge):  # it is over the limits
-                await self._publishing.store(letter, id, deadline, at)
-                return _LEFT_OUT not in (letter.headers or {})
+            if await self._fits(letter, id, deadline, at) is not None:
+                return kept is not None
         await self._publishing.store(smallest, id, deadline, at)
-        return False
+        return kept is not None
+
+    async def _fits(self, message: Message, id: str, deadline: float, at: str, block: bytes = b"") -> dict[str, Any] | None:
+        """Store a message, and give what the engine says; None where it is over the limits."""
+        with suppress(LocalProtocolError, TooLarge):
+            return await self._publishing.store(message, id, deadline, at, block=block)
+        return None
 
     async def keeps_original(self, stream: str) -> bool:
         """Tell whether a publication stays where it is stored when it is dealt with.
@@ -119,15 +144,25 @@ class DeadLetters:
         return await self._stores.retention(stream) == "limits"
 
 
-def _letters(message: Message, facts: dict[str, str], *, readable: bool) -> list[Message]:
-    """Make the letter of a publication and its story, and smaller ones."""
-    if not readable:
-        return [Message(message.kind, message.subject, headers={**facts, _LEFT_OUT: "headers, body"})]
-    headers = {name: value for name, value in (message.headers or {}).items() if name.lower() != "nats-msg-id"}
-    letters = [message.with_headers({**headers, **facts})]
-    left_out = "body"
-    if headers:
-        letters.append(message.with_headers({**facts, _LEFT_OUT: "headers"}))
-        left_out = "headers, body"
-    letters.append(Message(message.kind, message.subject, headers={**facts, _LEFT_OUT: left_out}))
-    return letters
+def _whole(message: Message, facts: dict[str, str]) -> Message:
+    """Make the letter of a publication with its story."""
+    return message.with_headers({**_headers(message), **facts})
+
+
+def _parts(message: Message, facts: dict[str, str], death: Death) -> list[Message]:
+    """Make letters that leave something out, each more than the one before."""
+    headers, smallest = _headers(message), "headers, body"
+    without_headers = message.with_headers({**facts, _LEFT_OUT: "headers"})
+    if not death.all_came:
+        larger = []
+    elif not death.readable:
+        larger = [message.with_headers({**headers, **facts, _LEFT_OUT: "headers"}), without_headers]
+    elif headers:
+        larger = [without_headers]
+    else:
+        larger, smallest = [], "body"
+    return [*larger, Message(message.kind, message.subject, headers={**facts, _LEFT_OUT: smallest})]
+
+
+def _headers(message: Message) -> dict[str, str]:
+    return {name: value for name, value in (message.headers or {}).items() if name.lower() != "nats-msg-id"}

@@ -6,8 +6,9 @@ import json
 import logging
 from typing import TYPE_CHECKING, Final
 
-from attrs import define, field
+from attrs import define, evolve, field
 
+from ..._handlers.durable import check_pause
 from ..._util.log_fields import log_fields
 from ..._validation import check_given, seconds
 from ...errors import BusError, Code, LocalProtocolError
@@ -28,7 +29,9 @@ _DONE: Final = "+ACK"
 _OVER: Final = "+TERM"
 GIVEN_BACK: Final = "-NAK"
 _REST: Final = 30 * 86_400.0
-"""Seconds for which a publication rests in a store that removes what is dealt with, where its dead letter has not all of it."""
+"""Seconds for which a publication rests in a store that removes what is dealt with, where nobody else has all of it.
+
+An ordered handler waits for it: whoever ends its wait by removing the publication loses the only copy."""
 _AGAIN: Final = 5.0
 """Seconds after which a publication comes again whose dead letter could not be stored."""
 
@@ -66,9 +69,11 @@ class Fate:
     async def bury(self, delivery: Delivery, attempts: int, reason: str, error_id: str = "") -> None:
         """Keep a dead letter, and have its publication come no more; where that cannot be, have it come again."""
         message, services, durable = delivery.message, self._services, self.spec.name
-        id, readable = str(message.id or ""), not delivery.to.fault
-        death = Death(attempts, reason, error_id, delivery.stream, delivery.to.number, id, readable)
-        text = "%.200r of the durable handler %s is a dead letter after %d attempts: %.300s"
+        to = delivery.to
+        death = Death(attempts, reason, error_id, delivery.stream, to.number, "", not to.fault, to.block)
+        if death.all_came:  # or its id is not known
+            death = evolve(death, id=str(message.id or ""))
+        text = "%.200r of the durable handler %s is a dead letter after %d attempts: %.400s"
         fields = log_fields(message=message, handler=self.name)
         try:
             whole = await self._dead_letters.keep(message, durable, death, services.running.time())
@@ -78,7 +83,10 @@ class Fate:
             logger.error(text, message.subject, durable, attempts, said, extra=fields)
             delivery.end(again(_AGAIN))
             return
-        logger.error(text, message.subject, durable, attempts, reason, extra=fields)
+        rest = (
+            "; its letter has not all of it, so it rests where it is stored until that is retried or dropped" if rests else ""
+        )
+        logger.error(text, message.subject, durable, attempts, f"{reason}{rest}", extra=fields)
         services.dead_letter(message.peer, message, Code.ABORTED, f"durable {durable}: {reason}")
         delivery.end(again(_REST) if rests else _OVER)
 
@@ -152,6 +160,7 @@ class Delivery:
             LocalProtocolError, TypeError, ValueError: As `Message.retry`.
         """
         pause = None if delay is None else seconds(delay, "delay")
+        check_pause(pause or 0.0, "delay")
         fate = self._decide("is to come again")
         if fate.is_last(self):
             self._bury(fate, "another attempt was asked for after the last one")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
-from attrs import define, field
+from attrs import define, evolve, field
 
+from ..._bus.store import as_seconds
 from ..._util.pattern_index import SubjectIndex
 from ..._util.sources import sources
 from ...errors import BusError, DeadlineExceeded, Disconnected, LocalProtocolError, NoHandler, QueueFull
@@ -48,13 +50,16 @@ class StoredPublishing:
     _known: Membership
     _jetstream: JetStream
     _cluster: str
-    _kept: SubjectIndex[str] = field(factory=lambda: SubjectIndex[str]())
-    """The names of stores by what they keep."""
+    _kept: SubjectIndex[tuple[str, float]] = field(factory=lambda: SubjectIndex[tuple[str, float]]())
+    """The names of stores by what they keep, each with the seconds for which it surely knows an id."""
 
     def add(self, store: Store) -> None:
         """Take note of what a store keeps."""
+        window = as_seconds(store.dedup, "dedup")
+        if store.max_age is not None:
+            window = min(window, as_seconds(store.max_age, "max_age"))
         for pattern in store.subjects:
-            self._kept.add(pattern, store.name)
+            self._kept.add(pattern, (store.name, window / 2))  # what is on its way may take as long
 
     def keeps(self, subject: str | int) -> bool:
         """Tell whether publications of a subject are stored."""
@@ -73,7 +78,8 @@ class StoredPublishing:
                 raise LocalProtocolError(
                     f"the header {name!r} is for the engine that stores {subject!r}: leave it out; an id is said by id="
                 )
-        answer = await self.store(message, sources.get().urandom(12).hex() if id is None else id, deadline)
+        known = min((window for _, window in self._kept.match(subject)), default=math.inf)
+        answer = await self.store(message, sources.get().urandom(12).hex() if id is None else id, deadline, known=known)
         if id is not None and answer.get("duplicate") is True:
             other = await self._other(f"{self._cluster}.p.{escape_subject(subject)}", answer)
             if other is not None:
@@ -89,7 +95,16 @@ class StoredPublishing:
                 return at.removeprefix(f"{self._cluster}.p.")
         return None
 
-    async def store(self, message: Message, id: str, deadline: float, at: str = "", only: str = "") -> dict[str, Any]:
+    async def store(
+        self,
+        message: Message,
+        id: str,
+        deadline: float,
+        at: str = "",
+        only: str = "",
+        block: bytes = b"",
+        known: float = math.inf,
+    ) -> dict[str, Any]:
         """Return when the engine has stored a publication; sent again under its id as long as it does not say so.
 
         Gives what the engine says: the stream, the number there, and whether it had it already.
@@ -100,6 +115,8 @@ class StoredPublishing:
             deadline: Time until which it is tried.
             at: Its subject on the wire, where that is another one than of a publication.
             only: The one durable handler that it is for, where that is not all.
+            block: Its headers on the wire, where they are not to be written anew.
+            known: Seconds for which the engine knows its id. It is not sent again later, and its answer still waited for.
 
         Raises:
             QueueFull: The store is full, or waits for room to this engine.
@@ -109,13 +126,14 @@ class StoredPublishing:
         """
         runtime, subject = self._services.running, message.subject
         began, may_be_stored = runtime.time(), False
+        to = ToStore(id, at, only, block=block, until=began + known)
         last: BusError | None = None
         while (left := deadline - runtime.time()) > 0:
             peer = self._known.peer
-            if peer is None:
+            if peer is None or (may_be_stored and runtime.time() >= to.until):
                 break
             try:
-                return read_answer(await peer.pass_on(_question(message, ToStore(id, at, only, may_be_stored)), left))
+                return read_answer(await peer.pass_on(_question(message, evolve(to, again=may_be_stored)), left))
             except JetStreamError as error:
                 last = _refused(subject, error)
                 if not error.passes:

@@ -18,7 +18,7 @@ from ...plugins import ToEngine, ToReader
 from .dead_letters import ID
 from .delivery import Delivery, Fate
 from .jetstream import NANOSECONDS
-from .pull import EXPIRES, HEARTBEAT, SILENCE, Pull
+from .pull import EXPIRES, HEARTBEAT, SILENCE, Pull, PullState
 
 if TYPE_CHECKING:
     from ..._core.services import Services
@@ -315,6 +315,19 @@ class StoreReader:
             warnings.warn(logger, text, title, to.status, to.text, about=(self, "refused"), lines=1, extra=fields)
             self._pull.refused(now)
             self._changed.set()
+
+    def forbidden(self, to: ToReader) -> None:
+        """Take no more on this connection, if this is the consumer of which the engine takes no word."""
+        consumer = self._consumer
+        if f".{consumer.stream}.{consumer.name}." not in to.ack or self._pull.state is PullState.OFF:
+            return
+        text = (
+            "%s may not say what has become of its publications, and takes no more: each would come again, and in the end be a "
+            "dead letter. The NATS server says: %.200s; let this user publish to $JS.ACK.%s.%s.>"
+        )
+        logger.error(text, consumer.title, to.text, consumer.stream, consumer.name, extra=log_fields(handler=consumer.title))
+        self._pull.stop()
+        self._waiting.clear()
 
     def _begin(self, delivery: Delivery, now: float) -> None:
         self._running[delivery] = now + self._consumer.ack_wait / _SHARE

@@ -140,7 +140,10 @@ class StoreReaders:
     def receive(self, message: Message, to: ToReader) -> None:
         """Take what has come for one of them; what was on its way to one that is gone is given back."""
         reader = self._readers.get(to.reader)
-        if reader is not None:
+        if to.status and to.ack:
+            for one in self._readers.values():
+                one.forbidden(to)
+        elif reader is not None:
             reader.receive(message, to)
         elif to.ack:
             say(self._cluster(), to, GIVEN_BACK)

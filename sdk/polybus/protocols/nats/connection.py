@@ -114,7 +114,7 @@ class NatsDialect(Protocol):
     def delivered(self, subject: str, sid: str, reply: str | None, headers: HeaderBlock | None, payload: bytes) -> None:
         """Take a message of the server."""
 
-    def malformed(self, error: RemoteProtocolError, subject: str, sid: str) -> None:
+    def malformed(self, error: RemoteProtocolError, subject: str, sid: str, frame: bytes) -> None:
         """Note which request a malformed answer belongs to, in the error, and answer a malformed question."""
 
     def not_allowed(self, error: ServerError) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -125,6 +126,23 @@ class HeaderReader:
             only=own.get(ONLY.lower()),
             again=AGAIN.lower() in own,
         )
+
+
+def read_what_can_be(block: bytes, limit: int) -> HeaderBlock:
+    """Read the lines of a block that are as they should be, each within the limit, where the whole is not."""
+    fields, own = dict[str, str](), dict[str, str]()
+    for line in block.split(b"\r\n")[1:]:
+        with suppress(RemoteProtocolError):
+            name, value = _field(line)
+            if fault_in_headers({name: value}, limit) is None:
+                own[name.lower()] = fields[name] = value
+    fields = {name: value for name, value in fields.items() if name.lower() not in _OWN}
+    return HeaderBlock(fields=fields or None, octets=own.get(BODY.lower()) == "bytes", only=own.get(ONLY.lower()))
+
+
+def raw_without_those_of_engine(block: bytes) -> bytes:
+    """Leave them out of a block that cannot be read."""
+    return b"\r\n".join(line for line in block.split(b"\r\n") if line[:5].lower() != b"nats-")
 
 
 def _of_engine(name: str) -> bool:

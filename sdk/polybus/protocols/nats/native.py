@@ -99,7 +99,7 @@ class NativeDialect:
             return
         self._connection.events.append(self._message(_RESPONSE, "", token, headers, payload))
 
-    def malformed(self, error: RemoteProtocolError, subject: str, sid: str) -> None:
+    def malformed(self, error: RemoteProtocolError, subject: str, sid: str, frame: bytes) -> None:
         """Note which request a malformed answer belongs to, and answer a malformed question."""
         if sid == INBOX_SID:
             error.reply_id = subject.removeprefix(self._inbox)

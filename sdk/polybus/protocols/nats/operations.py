@@ -245,6 +245,14 @@ def _length(data: bytes) -> int:
     return int(data)
 
 
+def cut_delivery(frame: bytes) -> tuple[bytes, bytes]:
+    """Headers and payload of HMSG as they stand there, whatever they are; empty where they are over the limit and not there."""
+    line, _, rest = frame.partition(CRLF)
+    verb, *tokens = line.split()
+    head = int(tokens[-2]) if verb.upper() == b"HMSG" and len(tokens) > 3 and tokens[-2].isdigit() else 0
+    return rest[:head], rest[head : -len(CRLF)]
+
+
 def write_publication(subject: str, reply: str | None, block: bytes, payload: bytes) -> bytes:
     """PUB or HPUB: `block` is empty where there are no headers."""
     return write_named(f"{subject} {reply}" if reply else subject, block, payload)

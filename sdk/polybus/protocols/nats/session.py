@@ -160,7 +160,7 @@ class NatsSession:
         if not self._move(NatsEvent.MALFORMED, f"{frame[:40]!r} ({error.text})"):
             return
         _, subject, sid, *_ = (*frame[: frame.find(b"\r\n")].decode("utf-8", "replace").split(" "), "", "", "")
-        self._dialect.malformed(error, subject, sid)
+        self._dialect.malformed(error, subject, sid, frame)
 
     def _information(self, operation: Operation) -> None:
         """Learn about the server; the first time say who we are."""
@@ -296,7 +296,7 @@ class NatsSession:
         self._dialect.tick(now)
         if self._connection.info.leaving:
             self._leave_if_idle()
-        if self._asked_at is not None and self._connection.heard > self._asked_at:
+        if self._asked_at is not None and self._connection.heard >= self._asked_at:
             self._asked_at = None
         if self._asked_at is None:
             if now - self._connection.heard >= self._limits.ping_interval:

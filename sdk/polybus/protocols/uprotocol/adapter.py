@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Final, Literal
 
 from attrs import field, frozen
 
-from ..._util.pattern_index import SubjectIndex
 from ..._util.sources import sources
 from ...limits import Limits
 from ...plugins import FrameField, Role
+from .._levels import Pairs, SubjectLevels, pairs_of
 from .._options import UrlOptions, choice
 from .cloudevents.envelope import Envelope
 from .cloudevents.json_reader import JsonEventReader
@@ -22,7 +22,7 @@ from .cloudevents.proto_writer import ProtoWriter
 from .codec import UProtocolCodec
 from .dissect import dissect
 from .names import entity_key
-from .rules.checks import MAX_INTEGER, PRIORITIES, is_uri_reference
+from .rules.checks import MAX_INTEGER, is_uri_reference
 from .session import UProtocolSession
 
 _LIMITS: Final = Limits()
@@ -67,12 +67,8 @@ def _seconds(adapter: UProtocol, attribute: object, value: Any) -> None:
         raise ValueError(f"uprotocol: {attribute.name}={value!r} is no number of seconds")  # type: ignore[attr-defined]
 
 
-def _pairs(priorities: Mapping[str, str] | tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-    pairs = tuple(priorities.items()) if isinstance(priorities, Mapping) else tuple(priorities)
-    for pattern, name in pairs:
-        if name not in PRIORITIES:
-            raise ValueError(f"uprotocol: priority {name!r} of {pattern!r} is not one of {', '.join(PRIORITIES)}")
-    return pairs
+def _pairs(priorities: Mapping[str, str] | Pairs) -> Pairs:
+    return pairs_of("uprotocol", priorities)
 
 
 @frozen(kw_only=True)
@@ -150,7 +146,7 @@ def _codec(adapter: UProtocol, limits: Limits) -> UProtocolCodec:
     envelope = Envelope(limits, adapter.mode == "lenient", local)
     # What is written keeps all rules, also where what is read need not.
     strict = envelope if adapter.mode == "strict" else Envelope(limits, lenient=False, local=local)
-    levels = _Levels(adapter.priorities)
+    levels = SubjectLevels(adapter.priorities)
     json, old = adapter.format == "json", adapter.profile == "up-python-1.5"
     return UProtocolCodec(
         reader=JsonEventReader(envelope, limits) if json else ProtoReader(envelope, limits),
@@ -163,18 +159,3 @@ def _codec(adapter: UProtocol, limits: Limits) -> UProtocolCodec:
         usual=strict.usual,
         level_of=levels.of,
     )
-
-
-class _Levels:
-    """The priority of a subject, by the patterns of the application."""
-
-    def __init__(self, priorities: tuple[tuple[str, str], ...]) -> None:
-        self._index: SubjectIndex[int] = SubjectIndex()
-        self._names = [name for _, name in priorities]
-        for place, (pattern, _) in enumerate(priorities):
-            self._index.add(pattern, place)
-
-    def of(self, subject: str | int) -> str | None:
-        """The name of its priority, or None."""
-        places = self._index.match(subject) if self._names else ()
-        return self._names[min(places)] if places else None

@@ -12,7 +12,9 @@ from attrs import field, frozen
 from ...body import JSON, OCTETS, BodyFormat
 from ...errors import LocalProtocolError, RemoteProtocolError, Unsupported
 from ...message import Kind, Message
-from .bodies import ANY, FORMATS, written_body
+from .._levels import LEVELS
+from .._protobuf.any_body import ANY
+from .bodies import FORMATS, written_body
 from .cloudevents.envelope import ReturnAddress, is_id, known_schema
 from .cloudevents.json_reader import JsonEventReader
 from .cloudevents.json_writer import JsonEventWriter
@@ -20,7 +22,7 @@ from .cloudevents.proto_reader import ProtoReader
 from .cloudevents.proto_writer import ProtoWriter
 from .events import EventMessage, UsualEvent
 from .rules import violations
-from .rules.checks import PRIORITIES, TYPES, Facts
+from .rules.checks import TYPES, Facts
 from .rules.extensions import NAMES, extension_attributes
 from .rules.headers import write_headers
 from .rules.items import ITEM, item_id
@@ -39,7 +41,6 @@ _NOT_WRITTEN: Final = frozenset((*_HEAD, "text", "reason", "detail", "mode", "cr
 _QUICK: Final = frozenset({Kind.PUBLISH, Kind.NOTIFY, Kind.REQUEST, Kind.RESPONSE})
 _json: Final = msgspec.json.Encoder().encode
 _convert: Final = msgspec.convert
-_LEVELS: Final = {name: level for level, name in enumerate(PRIORITIES)}
 _USUAL_LEVEL: Final = {Kind.PUBLISH: 1, Kind.NOTIFY: 1}
 _CONTROL_LEVEL: Final = 4
 
@@ -90,7 +91,7 @@ class UProtocolCodec:
         name = message.attributes.get("priority") or self.level_of(message.subject)
         if name is None and isinstance(message.id, ReturnAddress):  # an answer, as urgent as its question
             name = message.id.event.priority
-        return _LEVELS.get(str(name), _USUAL_LEVEL.get(message.kind, _CONTROL_LEVEL))
+        return LEVELS.get(str(name), _USUAL_LEVEL.get(message.kind, _CONTROL_LEVEL))
 
     def decode(self, frame: bytes) -> Sequence[Message | RemoteProtocolError]:
         """The message of an event, or those of a JSON batch."""

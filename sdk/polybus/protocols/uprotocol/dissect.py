@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from ...plugins import FrameField
-from .cloudevents.wire import read_varint
+from .._protobuf.wire import read_varint
 
 # By number, from 1.
 _FIELDS: Final = dict(enumerate("id source spec_version type attribute binary_data text_data proto_data".split(), 1))

@@ -11,12 +11,14 @@ from ...errors import Code, LocalProtocolError, RemoteProtocolError, TooLarge, U
 from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins import Capabilities, CloseWanted, Ready, Refused, SessionEvent, Undelivered
+from .._levels import LEVELS
+from .._protobuf.any_body import ANY
 from .._rules import too_large
-from .bodies import ANY, written_body
-from .cloudevents.envelope import LEVELS, ReturnAddress, return_address
+from .._uuids import IdFactory, id_time_ms
+from .bodies import written_body
+from .cloudevents.envelope import ReturnAddress, return_address
 from .codec import UProtocolCodec
 from .events import EventMessage
-from .ids import IdFactory, id_time_ms
 from .names import MESSAGE, Names, subject_text
 from .rules.checks import MAX_INTEGER, refuse
 from .rules.extensions import NAMES, extension_attributes

@@ -8,10 +8,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql import datasource as ds
 from pyspark.sql.types import StructType
 
+from ..tables import spark_schema
 from .options import PLACES, READABLE, STREAMED, Options
 from .readers import CaptureReader, CaptureStreamReader, FilteringReader
 from .sink import BusStreamWriter, BusWriter
-from .tables import spark_schema
 
 PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 

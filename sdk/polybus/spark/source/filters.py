@@ -10,8 +10,9 @@ from typing import Any, Final
 import attrs
 from pyspark.sql import datasource as ds
 
+from polybus.analysis.ranges import ReadWindow, together
+
 from ...capture.store.compute import pc
-from .ranges import ReadWindow, together
 
 _COMPARED: Final[Mapping[type, Callable[[Any, Any], Any]]] = MappingProxyType(
     {

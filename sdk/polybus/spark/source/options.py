@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from typing import Final, TypeVar
 
 import attrs
 from pyspark.sql.datasource import Filter
 from pyspark.sql.types import StructType
 
-from ..stages.matching import LONGEST_MS
-from .ranges import LAST_NS, ROWS_PER_RANGE, ReadWindow
-from .tables import arrow_schema, spark_schema
+from polybus.analysis.moments import nanoseconds
+from polybus.analysis.ranges import ROWS_PER_RANGE, ReadWindow
+from polybus.analysis.tables import arrow_schema
+from polybus.analysis.timeouts import LONGEST_MS
+
+from ..tables import spark_schema
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -21,8 +23,6 @@ STREAMED: Final = ("events", "raw")
 PLACES: Final = "places"
 """The table that `Pipeline.stream` reads: one row a batch of the stream, with its end."""
 KNOWN: Final = "path table columns start end connection segments rowsperpartition maxrowspertrigger timeout".split()
-FIRST_NS: Final = 10**17
-"""In 1973: a smaller number is one of seconds, of milliseconds or of microseconds, or a date without its dashes."""
 
 
 @attrs.frozen
@@ -121,26 +121,3 @@ def _count(text: str, name: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise ValueError(f"{name}={text!r}: a whole number, 1 or more")
     return int(text)
-
-
-def nanoseconds(text: str, name: str = "time") -> int:
-    """A time as text, ISO 8601 (UTC where it names no zone), or nanoseconds since 1970 as they are.
-
-    Returns:
-        Nanoseconds since 1970; what is too early or too late for 64 bits (the year 2262) becomes the first or last of them.
-
-    Raises:
-        ValueError: It is neither.
-    """
-    if text.isdecimal():
-        if 0 < int(text) < FIRST_NS:
-            raise ValueError(f"{name}={text!r}: nanoseconds since 1970 have 19 digits; or say a time as 2026-11-21T08:00:00Z")
-        return min(int(text), LAST_NS)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise ValueError(f"{name}={text!r}: a time as 2026-11-21T08:00:00Z, or nanoseconds since 1970") from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    whole = moment.replace(microsecond=0)
-    return max(-LAST_NS, min(int(whole.timestamp()) * 1_000_000_000 + moment.microsecond * 1000, LAST_NS))

@@ -13,16 +13,17 @@ import pyarrow as pa
 from pyspark.sql import datasource as ds
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
+from polybus.analysis.matching import exchanges
+from polybus.analysis.range_reader import RangeReader
+from polybus.analysis.ranges import Range, ReadPosition, plan, reach
+from polybus.analysis.tables import arrow_schema
 from polybus.capture.errors import CaptureError
 from polybus.capture.schema import FRAMES
 from polybus.capture.store.reader import Capture
 
-from ..stages.matching import exchanges
+from ..engine import settle
 from .filters import conditions, narrowed
 from .options import PLACES, Options
-from .range_reader import RangeReader
-from .ranges import Range, ReadPosition, plan, reach
-from .tables import arrow_schema
 
 
 class CapturePartition(ds.InputPartition):
@@ -67,6 +68,7 @@ class CaptureReader(ds.DataSourceReader):
     def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a range."""
         assert isinstance(partition, CapturePartition)
+        settle()
         if partition.piece is not None:
             yield from read_piece(self.options, partition.piece)
             return
@@ -134,6 +136,7 @@ class CaptureStreamReader(ds.DataSourceStreamReader, SupportsTriggerAvailableNow
     def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a range."""
         assert isinstance(partition, CapturePartition) and partition.piece is not None
+        settle()
         if self.options.table == PLACES:
             place = attrs.asdict(partition.piece.start)
             yield pa.RecordBatch.from_pylist([place], schema=arrow_schema(PLACES))

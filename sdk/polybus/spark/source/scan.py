@@ -7,14 +7,14 @@ from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
+from polybus.analysis.storage import Storage, absolute
 from polybus.capture.columns.places import columns_path
 from polybus.capture.columns.reader import SegmentColumns
 from polybus.capture.store.filesystems import AnyPath
 from polybus.capture.store.reader import Capture
 
-from ..stages.storage import Storage, absolute
+from ..tables import spark_schema
 from .data_source import BusDataSource
-from .tables import spark_schema
 
 SCANNED: Final = ("events", "quarantine")
 

@@ -34,8 +34,9 @@ BOUND = 60.0
 
 
 def needs(*capabilities: str) -> Callable[[Test], Test]:
-    """Leave a test out where the wire does not have these of `Capabilities`; ``wildcards`` and ``notifications`` may come by
-    the extensions or by the wire itself."""
+    """Leave a test out where the wire does not have these of `Capabilities`; ``interest`` (it can be
+    said that nobody wants a subject any more), ``wildcards`` and ``notifications`` may come by the extensions or by the wire
+    itself."""
 
     def mark(test: Test) -> Test:
         test.__dict__["needs"] = capabilities
@@ -174,7 +175,11 @@ def ground_of(transport: str) -> Ground:
     return lambda: nullcontext(transport if "://" in transport else f"{transport}://127.0.0.1:0")
 
 
-_EITHER: Final = {"wildcards": ("extensions", "patterns"), "notifications": ("extensions", "groups")}
+_EITHER: Final = {
+    "interest": ("extensions", "subscribe"),
+    "wildcards": ("extensions", "patterns"),
+    "notifications": ("extensions", "groups"),
+}
 """Abilities that the extensions bring, and some wires have of themselves."""
 
 

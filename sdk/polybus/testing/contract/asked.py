@@ -53,6 +53,7 @@ class AskedContract(Contract):
                 await client.publish(self.subject(name), number)
             assert await take(news, 2) == [2, 4]
 
+    @needs("interest")
     async def test_the_server_is_asked_too_and_told_when_nobody_wants_it_any_more(self) -> None:
         news = self.subject("news.today")
         async with self.meeting() as (bus, [client], _, settled):
@@ -69,6 +70,7 @@ class AskedContract(Contract):
             await settled()
             assert client.stats().received == before + 1  # the answer, and nothing else
 
+    @needs("interest")
     async def test_interest_in_one_peer_and_in_all_keep_each_other_told(self) -> None:
         news = self.subject("news.today")
         async with self.meeting() as (bus, [client], _, settled):

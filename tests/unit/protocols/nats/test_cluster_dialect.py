@@ -151,11 +151,71 @@ def test_a_request_that_is_not_answered_in_its_turn_is_said_to_be_here() -> None
     _, message = told(session, msg("shop.r.user.get", "3", b"7", "shop.n.other1.a.t2"))
     session.tick(2.0)
     [taken] = session.frames_to_send()
-    assert taken.startswith(b"HPUB shop.n.other1.a.t2 ")
-    assert f"NATS/1.0 102 {node}\r\n".encode() in taken
+    assert taken.startswith(b"HPUB shop.n.other1.t ")
+    assert taken.endswith(f"NATS/1.0 102 {node}\r\n\r\nt2\r\n".encode())
     # Foreign programs would take it for the answer.
     told(session, msg("shop.r.user.get", "3", b"7", "_INBOX.them.1"))
     session.tick(2.0)
+    assert session.frames_to_send() == []
+
+
+def test_each_asker_is_told_once_which_of_its_requests_of_a_turn_are_here() -> None:
+    session, node = ready()
+    sent(session, Message(Kind.SUBSCRIBE, "user.get", attributes={"handler": True}))
+    asked = [("other1", "t1"), ("other2", "t2"), ("other1", "t3"), ("other1", "t4")]
+    for asker, token in asked:
+        session.receive(msg("shop.r.user.get", "3", b"7", f"shop.n.{asker}.a.{token}"), 2.0)
+    third: Any = session.events()[3]
+    sent(session, Message(Kind.RESPONSE, "", third.id, b"8", JSON))
+    session.tick(2.0)
+    head = f"NATS/1.0 102 {node}\r\n\r\n".encode()
+    assert session.frames_to_send() == [
+        b"HPUB shop.n.other1.t %d %d\r\n%bt1 t4\r\n" % (len(head), len(head) + 5, head),
+        b"HPUB shop.n.other2.t %d %d\r\n%bt2\r\n" % (len(head), len(head) + 2, head),
+    ]
+
+
+def test_a_node_that_has_more_requests_than_one_message_names_sends_several() -> None:
+    session, _ = ready()
+    sent(session, Message(Kind.SUBSCRIBE, "user.get", attributes={"handler": True}))
+    for number in range(600):
+        session.receive(msg("shop.r.user.get", "3", b"7", f"shop.n.other1.a.t{number}"), 2.0)
+    session.events()
+    session.tick(2.0)
+    taken = session.frames_to_send()
+    assert [len(frame.split(b"\r\n\r\n")[1].split()) for frame in taken] == [256, 256, 88]
+
+
+def test_a_node_that_has_several_requests_and_is_gone_ends_those() -> None:
+    session, node = ready()
+    tokens = [asked(session) for _ in range(3)]
+    told(session, msg("shop.a", "2", HELLO, "shop.n.other1.h"))
+    told(session, msg(f"shop.n.{node}.t", "1", " ".join(tokens[:2]).encode(), status=" 102 other1"))
+    session.frames_to_send()
+    session.tick(3.1)
+    [probe] = [frame for frame in session.frames_to_send() if b"shop.n.other1.y" in frame]
+    events = told(session, msg(probe.split()[2].decode(), "1", status=" 503"), 3.2)
+    [lost] = [event for event in events if isinstance(event, Lost)]
+    assert (lost.ids, lost.sent) == (tuple(tokens[:2]), True)
+
+
+@pytest.mark.parametrize(
+    ("payload", "status"),
+    [(b"t1", ""), (b"t1", " 503"), (b"t1", " 102 *"), (b" ".join([b"t"] * 257), " 102 other1")],
+    ids=["no status", "another one", "no node", "too many"],
+)
+def test_a_list_of_requests_that_is_none_is_counted_and_not_answered(payload: bytes, status: str) -> None:
+    session, node = ready()
+    [refused] = told(session, msg(f"shop.n.{node}.t", "1", payload, "_INBOX.them.1", status=status))
+    assert isinstance(refused, Refused)
+    assert session.frames_to_send() == []
+
+
+def test_a_list_of_requests_that_nobody_has_asked_changes_nothing() -> None:
+    session, node = ready()
+    told(session, msg("shop.a", "2", HELLO, "shop.n.other1.h"))
+    session.frames_to_send()
+    assert told(session, msg(f"shop.n.{node}.t", "1", b"t1  \xff t2", status=" 102 other1")) == []
     assert session.frames_to_send() == []
 
 
@@ -172,7 +232,7 @@ def test_the_end_of_a_turn_is_that_of_its_own_requests_and_not_of_those_which_ca
     assert session.frames_to_send() == []
     session.tick(2.0)
     [taken] = session.frames_to_send()
-    assert taken.startswith(b"HPUB shop.n.other1.a.t2 ")
+    assert taken.endswith(b"\r\n\r\nt2\r\n")
 
 
 def test_a_node_that_has_a_request_and_is_gone_ends_it() -> None:

@@ -67,6 +67,17 @@ def test_a_stored_publication_is_sent_again_by_and_by_until_the_engine_says_that
     assert b"orders.x" not in written(made)
 
 
+def test_nothing_is_sent_again_when_the_store_may_have_forgotten_its_id() -> None:
+    made = session()
+    made.send(Message(Kind.REQUEST, "orders.x", None, b"1", attributes={"to": ToStore("7", until=5.0)}), 0.0)
+    made.frames_to_send()
+    sent = []
+    for now in range(1, 40):
+        made.tick(float(now))
+        sent += [now] * written(made).count(b"HPUB shop.p.orders.x ")
+    assert sent == [2]
+
+
 def test_what_is_sent_again_says_so_and_listeners_and_groups_do_not_hear_it_twice() -> None:
     made = session()
     made.send(Message(Kind.REQUEST, "orders.x", None, b"1", attributes={"to": ToStore("7")}), 0.0)
@@ -170,14 +181,30 @@ def test_a_reader_is_given_what_cannot_be_read_so_that_it_does_not_come_for_ever
     made = session()
     made.send(Message(Kind.SUBSCRIBE, attributes={"reader": 1}), 0.0)
     sid = made.frames_to_send()[0].split()[-1].decode()
-    block = b"NATS/1.0\r\nx: " + b"y" * Limits().headers + b"\r\n\r\n"
+    x = b"x: " + b"y" * Limits().headers
+    block = b"NATS/1.0\r\nNats-Msg-Id: 7\r\nPolybus-Only: billing\r\n%b\r\nz: 1\r\n\xff: 2\r\nNats-Rollup: all\r\n\r\n" % x
     size = f"{len(block)} {len(block) + 1}"
     made.receive(f"HMSG shop.p.orders.x {sid} $JS.ACK.s.c.3.41.7.1.0 {size}\r\n".encode() + block + b"5\r\n", 0.0)
     [message] = made.events()  # and nothing that counts against the engine: what is stored does not go away
-    assert (message.kind, message.subject, message.raw) == (Kind.PUBLISH, "orders.x", None)
+    assert (message.kind, message.subject, message.raw) == (Kind.PUBLISH, "orders.x", b"5")
     assert (message.peer.ack, message.peer.attempt, message.peer.number) == ("$JS.ACK.s.c.3.41.7.1.0", 3, 41)
-    assert "larger than" in message.peer.fault
+    assert "is not UTF-8" in message.peer.fault or "larger than" in message.peer.fault
+    assert (message.headers, message.peer.only) == ({"Nats-Msg-Id": "7", "z": "1", "Nats-Rollup": "all"}, "billing")
+    raw = b"NATS/1.0\r\nPolybus-Only: billing\r\n%b\r\nz: 1\r\n\xff: 2\r\n\r\n" % x  # without what tells an engine what to do
+    assert message.peer.block == raw
     assert written(made) == b""
+    made.send(Message(Kind.REQUEST, "x", None, b"5", attributes={"to": ToStore("", "shop.dead.b", block=raw)}), 0.0)
+    assert raw + b"5\r\n" in written(made)
+
+
+def test_of_a_stored_publication_over_the_limit_a_reader_is_given_nothing_but_that() -> None:
+    made = session()
+    made.send(Message(Kind.SUBSCRIBE, attributes={"reader": 1}), 0.0)
+    sid = made.frames_to_send()[0].split()[-1].decode()
+    made.receive(f"HMSG shop.p.orders.x {sid} $JS.ACK.s.c.3.41.7.1.0 30 5000000\r\n".encode(), 0.0)  # as the framing cuts it
+    [message] = made.events()
+    assert (message.raw, message.headers, message.peer.block) == (None, None, b"")
+    assert "over the limit" in message.peer.fault
 
 
 def test_the_id_of_a_stored_publication_is_no_part_of_what_its_sender_may_fill() -> None:

@@ -12,7 +12,7 @@ from polybus.events import BusEvent, DeadLettered, FrameRefused
 from polybus.message import Kind
 from polybus.plugins import Refused
 from polybus.protocols import UProtocol
-from polybus.protocols.uprotocol.bodies import ANY
+from polybus.protocols._protobuf.any_body import ANY
 from tests.support import BOUND
 
 CASES: list[dict[str, Any]] = [

@@ -13,7 +13,7 @@ from cloudevents.core.v1.event import CloudEvent
 from polybus import Code, LocalProtocolError, Message, RemoteProtocolError
 from polybus.message import Kind
 from polybus.protocols import UProtocol
-from polybus.protocols.uprotocol.bodies import ANY
+from polybus.protocols._protobuf.any_body import ANY
 from polybus.protocols.uprotocol.cloudevents import cloudevents_pb2
 from polybus.protocols.uprotocol.http import from_http, to_http
 

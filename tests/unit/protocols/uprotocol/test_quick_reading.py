@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from polybus import Message, RemoteProtocolError
 from polybus.protocols import UProtocol
-from polybus.protocols.uprotocol.bodies import pack_value
-from polybus.protocols.uprotocol.cloudevents.wire import field, varint
+from polybus.protocols._protobuf.any_body import pack_value
+from polybus.protocols._protobuf.wire import field, varint
 from polybus.protocols.uprotocol.codec import UProtocolCodec
 
 IDS = [

@@ -10,9 +10,9 @@ import msgspec
 from ....body import OCTETS
 from ....errors import RemoteProtocolError
 from ....message import Kind
-from ....protocols.uprotocol.bodies import ANY
+from ....protocols._protobuf.any_body import ANY
+from ....protocols._protobuf.wire import read_varint
 from ....protocols.uprotocol.cloudevents.envelope import is_id, known_schema
-from ....protocols.uprotocol.cloudevents.wire import read_varint
 from ....protocols.uprotocol.events import EventMessage, UsualEvent
 from ....protocols.uprotocol.rules.payloads import OCTET_STREAM
 from ....protocols.uprotocol.status import STATUS_URLS

@@ -12,6 +12,7 @@ import math
 import string
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -42,8 +43,20 @@ from ..checks import refuse
 from ..codec import failure
 from ..connection import NatsConnection
 from ..failures import NO_RESPONDERS, ServerError, error_message, is_failure
-from ..headers import AGAIN, KIND, MESSAGE_ID, ONLY, TTL, USER, HeaderBlock, without_those_of_engine, write_block
-from ..operations import write_named, write_publication
+from ..headers import (
+    AGAIN,
+    KIND,
+    MESSAGE_ID,
+    ONLY,
+    TTL,
+    USER,
+    HeaderBlock,
+    raw_without_those_of_engine,
+    read_what_can_be,
+    without_those_of_engine,
+    write_block,
+)
+from ..operations import cut_delivery, write_named, write_publication
 from ..subscriptions import INBOX_SID, NatsSubscription
 from ..tokens import Tokens
 from .liveness import PACE, Liveness
@@ -62,6 +75,8 @@ _ELSEWHERE: Final = 2
 """Times that a request is asked again which no handler has seen."""
 _HAVE_IT: Final = 102
 """The status with which a node says that it has a request."""
+_AT_ONCE: Final = 256
+"""Requests of which it says so in one message."""
 _LONGEST_FACT: Final = 200
 """Characters that are kept of what a node says of itself."""
 _UNDELIVERED: Final = "undelivered"
@@ -73,6 +88,9 @@ _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 _encode: Final = msgspec.json.Encoder().encode
 
 
+_ACKS: Final = "$JS.ACK."
+_NOT_ALLOWED: Final = 403
+"""The status of a word that a reader may not say what has become of its publications."""
 _AGAIN: Final = 2.0
 _LONGEST_PAUSE: Final = 16.0
 """Seconds after which a publication is sent again of which the engine has said nothing: first, and at the most."""
@@ -216,8 +234,6 @@ class ClusterDialect:
         try:
             subscription.tag(self, subscription, subject, reply, headers, payload)
         except RemoteProtocolError as error:
-            if subscription.tag is ClusterDialect._stored and self._unreadable(subscription, subject, reply, error):
-                return
             self._connection.events.append(Refused(error))
             if reply is not None and subscription.tag in _QUESTIONS:
                 self._connection.answer_malformed(error, reply)
@@ -266,21 +282,24 @@ class ClusterDialect:
             told = ToReader(subscription.name, status=headers.status, text=headers.text, left=pending)
             self._connection.events.append(Message(Kind.CONTROL, peer=told))
             return
-        to = _given(subscription, reply, only=None if headers is None else headers.only)
+        to = _given(subscription, reply, None if headers is None else headers.only)
         message = self._message(_PUBLISH, self._subjects.named[subject], None, headers, payload, None, to)
         self._connection.events.append(message)
 
-    def _unreadable(self, subscription: NatsSubscription, subject: str, reply: str | None, error: RemoteProtocolError) -> bool:
+    def _unreadable(self, subscription: NatsSubscription, subject: str, error: RemoteProtocolError, frame: bytes) -> bool:
         """Give a reader what cannot be read: it would come again for ever. False where nobody knows what it was.
 
         It is no fault of the engine's, and does not count as one: what is stored does not go away by itself.
         """
+        block, payload = cut_delivery(frame)
+        headers = read_what_can_be(block, self._connection.limits.headers)
         try:
-            to = _given(subscription, reply, fault=error.text)
+            to = _given(subscription, error.answer_id, headers.only)
             named = self._subjects.named[subject]
         except RemoteProtocolError:
             return False
-        self._connection.events.append(Message(_PUBLISH, named, peer=to))
+        to = evolve(to, fault=error.text, block=raw_without_those_of_engine(block))
+        self._connection.events.append(self._message(_PUBLISH, named, None, headers, payload, None, to))
         return True
 
     def _asked_of_handlers(
@@ -344,6 +363,8 @@ class ClusterDialect:
                 self._answered(tail, headers, payload)
             elif what == "c":
                 self._controlled(tail, headers, payload)
+            elif what == "t":
+                self._several_taken(headers, payload)
             elif what == "r":
                 self._question(self._subjects.read[tail], ToNode(self.node), reply, headers, payload)
             elif what == "d":
@@ -409,8 +430,24 @@ class ClusterDialect:
             self._connection.frames.append(self._have_it(id[0]))
             self._look_at(self._connection.heard + PACE)
 
-    def _have_it(self, reply: str) -> bytes:
-        return write_publication(reply, None, f"NATS/1.0 {_HAVE_IT} {self.node}\r\n\r\n".encode(), b"")
+    def _have_it(self, reply: str, payload: bytes = b"") -> bytes:
+        return write_publication(reply, None, f"NATS/1.0 {_HAVE_IT} {self.node}\r\n\r\n".encode(), payload)
+
+    def _say_taken(self, turn: list[Any]) -> None:
+        """Say which of the requests of a turn this node still has: one word to each asker."""
+        tokens: dict[str, list[str]] = {}
+        for id in turn:
+            asker = self._fresh.pop(id, None)
+            if asker is not None:
+                self._held[id] = asker
+                if asker:
+                    tokens.setdefault(asker, []).append(id[0].rpartition(".")[2])
+        for asker, its in tokens.items():
+            for start in range(0, len(its), _AT_ONCE):
+                payload = " ".join(its[start : start + _AT_ONCE]).encode()
+                self._connection.frames.append(self._have_it(self._subjects.of_node(asker, "t"), payload))
+        if tokens:
+            self._look_at(self._connection.heard + PACE)
 
     def _controlled(self, tail: str, headers: HeaderBlock | None, payload: bytes) -> None:
         """A cancel, item, credit or end of a node that has asked this one."""
@@ -519,19 +556,27 @@ class ClusterDialect:
             self._liveness.answered(token)
         self._greet(node)
 
+    def _several_taken(self, headers: HeaderBlock | None, payload: bytes) -> None:
+        """A node has said which requests of one turn it has. May raise `RemoteProtocolError`: it has not."""
+        tokens = payload.decode("ascii", "replace").split(" ")
+        if headers is None or headers.status != _HAVE_IT or len(tokens) > _AT_ONCE:
+            raise refuse(f"{payload[:60]!r} is no list of requests that a node has", "malformed")
+        for token in tokens:
+            self._taken(token, self._asked.get(token), headers.text)
+
     def _found(self, asked: Asked, token: str, node: str) -> None:
         asked.node, asked.frame = node, None
         controls, asked.controls = asked.controls, None
         for kind, block, payload in controls or ():
             self._write_control(node, token, kind, block, payload)
 
-    def malformed(self, error: RemoteProtocolError, subject: str, sid: str) -> None:
+    def malformed(self, error: RemoteProtocolError, subject: str, sid: str, frame: bytes) -> None:
         """Note which request a malformed answer belongs to, and answer a malformed question."""
         if sid == INBOX_SID and subject.startswith(self._subjects.answers):
             error.reply_id = subject.removeprefix(self._subjects.answers)
         subscription = self._connection.subscriptions.by_sid.get(sid)
         if subscription is not None and subscription.tag is ClusterDialect._stored:
-            if self._unreadable(subscription, subject, error.answer_id, error):
+            if self._unreadable(subscription, subject, error, frame):
                 return
         self._connection.events.append(Refused(error))
         if subscription is not None and error.answer_id is not None and subscription.queue is not None:
@@ -540,6 +585,12 @@ class ClusterDialect:
     def not_allowed(self, error: ServerError) -> None:
         """Tell whom it concerns: who has asked, or subscribed; else it is a lost message."""
         connection, subject, text = self._connection, error.refused or "", f"the NATS server says: {error.text}"
+        if subject.startswith(_ACKS):
+            with suppress(RemoteProtocolError):
+                ack = read_ack(subject)
+                to = ToReader(0, subject, consumer=ack.consumer, status=_NOT_ALLOWED, text=error.text)
+                connection.events.append(Message(Kind.CONTROL, peer=to))
+            return
         if error.subscribing:
             connection.subscriptions.refuse(subject, error.queue)
             told = Message(Kind.SUBSCRIBE, subject)
@@ -618,8 +669,11 @@ class ClusterDialect:
         """PUB or HPUB for what the engine itself answers: no deadline, which would be stored with a publication."""
         if isinstance(to, ToEngine):
             own = []  # it reads what it is written as
+        elif to.block:
+            return write_named(names, to.block, payload)
         else:
-            own.append((MESSAGE_ID, to.id))
+            if to.id:
+                own.append((MESSAGE_ID, to.id))
             if to.only:
                 own.append((ONLY, to.only))
             if to.again:
@@ -764,10 +818,9 @@ class ClusterDialect:
     def tick(self, now: float) -> None:
         """At the end of a turn: say which of its requests this node has. Once a second: look at what is under way."""
         if self._turns:
-            for id in self._turns.popleft():
-                asker = self._fresh.pop(id, None)
-                if asker is not None:
-                    self._hold(id, asker)
+            turn = self._turns.popleft()
+            if not self._fresh.keys().isdisjoint(turn):
+                self._say_taken(turn)
         if now < self._due and now < self._hello_at:
             return
         if now >= self._due:
@@ -801,7 +854,7 @@ class ClusterDialect:
         if lost:
             self._connection.events.append(Lost(lost, "a node is gone, and no other says that it has this request"))
         for token, asked in self._asked.items():
-            if asked.publication is not None and asked.at + asked.pause <= now:
+            if asked.publication is not None and asked.at + asked.pause <= now < asked.to.until:
                 self._send_again(token, asked, now)
         if self._asked or any(self._held.values()):
             self._look_at(now + PACE)
@@ -836,7 +889,7 @@ class ClusterDialect:
 
 
 _QUESTIONS: Final = (ClusterDialect._asked_of_handlers, ClusterDialect._asked_of_user)
-_NOT_ANSWERED: Final = frozenset(("a", "c", "h", "p"))
+_NOT_ANSWERED: Final = frozenset(("a", "c", "h", "p", "t"))
 """The first token of what a node is told, and has no answer even where it is not understood."""
 _NO_SOURCE: Final = ToAll()
 _NOBODY: Final = NatsSubscription(0, "", None)
@@ -855,10 +908,10 @@ def _fact(value: Any) -> str | None:
     return value[:_LONGEST_FACT] if isinstance(value, str) else None
 
 
-def _given(subscription: NatsSubscription, reply: str | None, *, only: str | None = None, fault: str = "") -> ToReader:
+def _given(subscription: NatsSubscription, reply: str | None, only: str | None) -> ToReader:
     """Make the address of a stored publication. May raise `RemoteProtocolError`: nobody has given it."""
     ack = read_ack(reply)
-    return ToReader(subscription.name, ack.subject, ack.attempt, ack.number, ack.consumer, ack.place, only=only, fault=fault)
+    return ToReader(subscription.name, ack.subject, ack.attempt, ack.number, ack.consumer, ack.place, only=only)
 
 
 def _is_number(text: str) -> bool:

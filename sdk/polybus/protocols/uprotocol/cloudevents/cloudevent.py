@@ -17,10 +17,10 @@ from ....body import OCTETS, BodyFormat
 from ....errors import LocalProtocolError, RemoteProtocolError
 from ....limits import Limits
 from ....message import Kind, Message
+from ..._protobuf.any_body import ANY
+from ..._uuids import IdFactory, id_time_ms
 from ..adapter import DEFAULT_ENTITY, UProtocol
-from ..bodies import ANY
 from ..codec import UProtocolCodec
-from ..ids import IdFactory, id_time_ms
 from ..names import Names
 from ..rules.checks import MAX_INTEGER, refuse
 from ..rules.payloads import OCTET_STREAM, PROTOBUF, format_of, from_text, hash_of

@@ -13,14 +13,15 @@ from ....body import OCTETS, BodyFormat
 from ....errors import Code, RemoteProtocolError
 from ....limits import Limits
 from ....message import Kind, Message
-from ..bodies import ANY, check_any
+from ..._protobuf.any_body import ANY, check_any
+from ..._protobuf.status import code_of
+from ..._uuids import id_version
 from ..events import EventMessage, UsualEvent, event_of
-from ..ids import id_version
 from ..rules import RULES, Violation, violations
-from ..rules.checks import PRIORITIES, TYPES, Facts, is_uri_reference, refuse
+from ..rules.checks import TYPES, Facts, is_uri_reference, refuse
 from ..rules.extensions import KINDS, read_extension
 from ..rules.headers import read_headers
-from ..status import code_of, read_status
+from ..status import read_status
 from ..uris import UriError, read_uri
 
 BATCH: Final = 4096
@@ -28,7 +29,6 @@ BATCH: Final = 4096
 
 USUAL_ID: Final = "[0-9a-f]{8}-[0-9a-f]{4}-[678][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
 is_id: Final = re.compile(USUAL_ID).fullmatch
-LEVELS: Final = frozenset(PRIORITIES)
 _ADDRESSES: Final = 1024
 _KINDS: Final = {"publish": Kind.PUBLISH, "notification": Kind.NOTIFY, "request": Kind.REQUEST, "response": Kind.RESPONSE}
 _REQUEST, _RESPONSE = Kind.REQUEST, Kind.RESPONSE

@@ -1,4 +1,4 @@
-"""The package ``protobuf``, loaded when something needs it: the generated ``CloudEvent``, and messages of the application.
+"""The package ``protobuf``, loaded when something needs it: the generated ``CloudEvent``.
 
 ``cloudevents_pb2.py`` was made from ``cloudevents.proto`` beside it with protoc 30 (grpcio-tools 1.72.2), in this folder::
 
@@ -13,6 +13,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from ..._protobuf.classes import known_class
+
 
 @cache
 def cloud_event_classes() -> tuple[type[Any], type[Any]]:
@@ -25,19 +27,3 @@ def cloud_event_classes() -> tuple[type[Any], type[Any]]:
             raise
         return event, batch
     return generated.CloudEvent, generated.CloudEventBatch
-
-
-def known_class(name: str) -> type[Any] | None:
-    """The class of a message by its full name, where the program has it; None otherwise."""
-    from google.protobuf import descriptor_pool, message_factory
-
-    try:
-        descriptor = descriptor_pool.Default().FindMessageTypeByName(name)
-    except KeyError:
-        return None
-    return message_factory.GetMessageClass(descriptor)
-
-
-def is_message(value: Any) -> bool:
-    """True if a value is a message of protocol buffers, without loading the package."""
-    return hasattr(value, "DESCRIPTOR") and hasattr(value, "SerializeToString")

@@ -14,7 +14,7 @@ from ....body import OCTETS, BodyFormat, check_json
 from ....errors import EncodeError, RemoteProtocolError
 from ....limits import Limits
 from ....message import Kind
-from ..bodies import ANY, check_any
+from ..._protobuf.any_body import ANY, check_any
 from ..events import EventMessage, UsualEvent
 from ..rules.checks import WIRE_RULES, refuse
 from ..rules.items import read_json_item

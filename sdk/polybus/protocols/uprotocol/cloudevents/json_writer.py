@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from ....body import JSON, BodyFormat
-from ..bodies import ANY
+from ..._protobuf.any_body import ANY
 from ..events import Attributes, Extra, Head
 from ..rules.payloads import OCTET_STREAM, PROTOBUF
 

@@ -12,15 +12,16 @@ from ....body import OCTETS, BodyFormat
 from ....errors import EncodeError, RemoteProtocolError
 from ....limits import Limits
 from ....message import Kind
-from ..bodies import ANY, check_any
+from ..._levels import LEVELS
+from ..._protobuf.any_body import ANY, check_any
+from ..._protobuf.wire import length, read_fields, read_varint
 from ..events import EventMessage, UsualEvent
 from ..rules.checks import MAX_INTEGER, WIRE_RULES, refuse
 from ..rules.items import ITEM, read_proto_item
 from ..rules.payloads import OCTET_STREAM, PROTOBUF, format_of, from_text
 from ..status import STATUS_URLS
-from .envelope import BATCH, LEVELS, Envelope, is_id, known_schema, shown
+from .envelope import BATCH, Envelope, is_id, known_schema, shown
 from .generated import cloud_event_classes
-from .wire import length, read_fields, read_varint
 
 _REQUEST, _RESPONSE = Kind.REQUEST, Kind.RESPONSE
 _ID, _SOURCE, _VERSION, _TYPE, _ATTRIBUTE, _BINARY, _PROTO = 0x0A, 0x12, 0x1A, 0x22, 0x2A, 0x32, 0x42

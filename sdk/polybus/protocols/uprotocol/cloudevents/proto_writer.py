@@ -10,11 +10,11 @@ from functools import lru_cache
 from typing import Final
 
 from ....body import BodyFormat
-from ..bodies import ANY
+from ..._protobuf.any_body import ANY
+from ..._protobuf.wire import field, length, varint
 from ..events import Attributes, Extra, Head
 from ..rules.checks import MAX_INTEGER
 from ..rules.payloads import OCTET_STREAM
-from .wire import field, length, varint
 
 # Fields of CloudEvent and of CloudEventAttributeValue.
 _ID, _SOURCE, _VERSION, _TYPE, _ATTRIBUTE, _BINARY, _PROTO = b"\n", b"\x12", b"\x1a", b'"', b"*", b"2", b"B"

@@ -9,8 +9,9 @@ from typing import Any, Final
 
 from attrs import define
 
+from ..._levels import PRIORITIES
 from ..._rules import WireRules
-from ..ids import id_version
+from ..._uuids import id_version
 from ..uris import Uri, UriError, read_uri
 
 WIRE_RULES: Final = WireRules("uprotocol")
@@ -20,7 +21,6 @@ MAX_INTEGER: Final = 2**31 - 1
 """An Integer of CloudEvents 1.0.2 is signed and has 32 bits."""
 MAX_TTL: Final = 2**32 - 1
 """The document's Uint32 does not fit in one: JSON carries it all the same."""
-PRIORITIES: Final = tuple(f"CS{level}" for level in range(7))
 PUBLISH, NOTIFICATION, REQUEST, RESPONSE = "publish", "notification", "request", "response"
 TYPES: Final[Mapping[str, str]] = {
     "pub.v1": PUBLISH,

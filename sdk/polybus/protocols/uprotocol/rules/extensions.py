@@ -11,8 +11,9 @@ from typing import Any, Final
 from ....body import BodyFormat
 from ....limits import Limits
 from ....message import Kind, Message
+from ..._protobuf.status import code_of
 from ..._rules import MODES, fault_in_subject
-from ..status import code_of, read_status, write_status
+from ..status import read_status, write_status
 from .checks import WIRE_RULES, refuse
 
 NAMES: Final = {

@@ -10,7 +10,7 @@ import msgspec
 
 from ....body import JSON, OCTETS, TEXT, BodyFormat, check_json
 from ....errors import BusError, RemoteProtocolError
-from ..bodies import ANY
+from ..._protobuf.any_body import ANY
 from .checks import refuse
 
 PROTOBUF: Final = "application/protobuf"

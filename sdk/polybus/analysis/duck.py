@@ -1,0 +1,143 @@
+"""The engine of one machine: DuckDB, within this process and without Java."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Final, Self
+
+import duckdb
+import pyarrow as pa
+import pyarrow.dataset as pads
+
+from polybus.capture.errors import CaptureError
+from polybus.capture.store.filesystems import AnyPath
+
+from .ingest import IngestResult, take
+from .manifest import Output
+from .partitions import PartitionWriter
+from .ranges import Range, ReadWindow
+from .storage import Storage
+from .tables import RESULTS
+
+BATCH: Final = 50_000
+"""Rows of a result that are taken from DuckDB at a time."""
+_AS_SPARK: Final = (
+    "create macro div(whole, part) as whole // part",
+    "create macro timestamp_micros(micros) as make_timestamp(micros)",
+    "set default_null_order = 'nulls_first_on_asc_last_on_desc'",
+)
+"""What Spark calls otherwise, and does otherwise."""
+
+
+class DuckEngine:
+    """Runs the pipeline by DuckDB, on all cores of this machine: what does not fit memory goes to a folder for the while.
+
+    A context manager, at whose end that folder is removed. Nothing is downloaded, and nothing listens.
+
+    Args:
+        memory: At most so much of it, ``4GB``; when None 80 % of what there is.
+        threads: At most so many; all cores when None.
+    """
+
+    at_once: int = 1
+
+    def __init__(self, *, memory: str | None = None, threads: int | None = None) -> None:
+        self._folder = tempfile.mkdtemp(prefix="polybus-duckdb-")
+        given: dict[str, Any] = {"memory_limit": memory, "threads": threads}
+        settings = {name: value for name, value in given.items() if value is not None}
+        fixed: dict[str, Any] = {
+            "temp_directory": self._folder,
+            "autoinstall_known_extensions": False,
+            "preserve_insertion_order": False,
+        }
+        self._connection: Any = duckdb.connect(config={**fixed, **settings})
+        for text in _AS_SPARK:
+            self._connection.execute(text)
+        self._numbers = itertools.count()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Forget all tables, and remove what DuckDB has put aside."""
+        self._connection.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def take(self, capture: str, out: str, staging: str, ranges: Sequence[Range], window: ReadWindow) -> list[IngestResult]:
+        """Decode ranges of a capture into files of the staging folder."""
+        storage = Storage(out)
+        return [take(capture, storage, f"{staging}/{number:06d}", piece, window) for number, piece in enumerate(ranges)]
+
+    def read(self, storage: Storage, folder: str, files: Sequence[str], schema: pa.Schema) -> str:
+        """Parquet files of a folder, whose names hold values of columns, as a table."""
+        return self._named(rows_of(storage, folder, files, schema))
+
+    def hand(self, rows: pa.Table) -> str:
+        """Some rows as a table."""
+        return self._named(rows)
+
+    def sql(self, text: str, **tables: str) -> str:
+        """The answer of a query as a table, which is worked out when it is read."""
+        name = self._name()
+        self._connection.execute(f"create view {name} as {text.format(**tables)}")
+        return name
+
+    def rows(self, table: str) -> pa.Table:
+        """The rows of a table."""
+        return self._connection.sql(f"from {table}").to_arrow_table()
+
+    def write(
+        self, table: str, storage: Storage, folder: str, schema: pa.Schema, parts: Sequence[str], time: str | None
+    ) -> None:
+        """Write a table as Parquet beneath a folder: by `parts`, and where there is a `time` (ns), by date and protocol."""
+        writer = PartitionWriter(storage, folder)
+        for rows in self._connection.sql(f"select {', '.join(schema.names)} from {table}").to_arrow_reader(BATCH):
+            writer.add("", rows.cast(schema), parts, time)
+        writer.close()
+
+    def _named(self, rows: Any) -> str:
+        name = self._name()
+        self._connection.register(name, rows)
+        return name
+
+    def _name(self) -> str:
+        return f"table_{next(self._numbers)}"
+
+
+def open_tables(out: AnyPath) -> duckdb.DuckDBPyConnection:
+    """A connection of DuckDB that has the tables of results: ``events``, ``exchanges``, ``orphans`` and ``quarantine``.
+
+    They are made of the files that the manifests name: what a killed run has left is not among them.
+
+    Args:
+        out: The folder of results.
+
+    Raises:
+        CaptureError: `out` is no such folder.
+    """
+    output = Output(Storage(out))
+    if output.last is None:
+        raise CaptureError(f"{os.fspath(out)} holds no results: `polybus analyse` makes them, or Pipeline.run")
+    connection = duckdb.connect(config={"autoinstall_known_extensions": False})
+    for name, schema in RESULTS.items():
+        connection.register(name, rows_of(output.storage, name, output.files(name), schema))
+    return connection
+
+
+def rows_of(storage: Storage, folder: str, files: Sequence[str], schema: pa.Schema) -> Any:
+    """Parquet files of a folder, whose names hold values of columns, to be read when somebody asks."""
+    if not files:
+        return schema.empty_table()
+    folders = [part.partition("=")[0] for part in files[0].split("/") if "=" in part]
+    partitions = pads.partitioning(pa.schema([schema.field(name) for name in folders if name in schema.names]), flavor="hive")
+    paths, root = [storage.inside(name) for name in files], storage.inside(folder)
+    form: dict[str, Any] = {"schema": schema, "format": "parquet", "filesystem": storage.filesystem}
+    return pads.dataset(paths, **form, partitioning=partitions, partition_base_dir=root)

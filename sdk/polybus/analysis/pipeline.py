@@ -1,0 +1,174 @@
+"""From a capture to tables, metrics and a report: all of it, or only what is new since the last run."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, Final
+
+import attrs
+
+from polybus.capture.errors import CaptureError
+from polybus.capture.store.filesystems import AnyPath
+from polybus.capture.store.reader import Capture
+
+from .engine import Engine
+from .manifest import Output, RunCounts
+from .ranges import ReadWindow
+from .report.metrics import measure
+from .run import PipelineStep, Progress
+from .storage import Storage, absolute
+from .timeouts import MatchTimeouts
+
+METRICS: Final = "metrics.json"
+REPORT: Final = "report.html"
+
+
+@attrs.frozen
+class Done:
+    """Result of a run."""
+
+    out: str
+    """The folder."""
+    added: RunCounts
+    """Rows that this run added for good; among the exchanges are those that runs before had as provisional."""
+    total: RunCounts
+    """Rows that are there now: what all runs have added, and the provisional exchanges."""
+    metrics: dict[str, Any]
+    """As in ``metrics.json``; empty where none were wanted."""
+    report: str
+    """Path of the HTML file; empty where none was wanted."""
+    provisional: int = 0
+    """Number of ``total.exchanges`` that may still change with what is recorded later: an answer may come, or the id again,
+    within the horizon of `Pipeline`. The last ones of a recording are provisional until it says that it is over, or, where its
+    writer was killed, until others were recorded for long enough after it."""
+
+
+class Pipeline:
+    """The stages decode, correlate, metrics and report, over one capture and one folder of results.
+
+    ``Pipeline(engine).run("captures", "out")`` makes ``events``, ``quarantine``, ``exchanges``, ``orphans`` and ``metrics`` as
+    Parquet, ``metrics.json`` and ``report.html``. Run again, it takes what has been recorded since; what was open is carried
+    over, so the tables are those that a single run would have made, whichever engines have run it. A run that is killed
+    leaves nothing that counts.
+
+    Args:
+        engine: Runs it: `polybus.analysis.DuckEngine`, or Spark, see `polybus.spark.Pipeline`.
+        timeout: Seconds after which an answer is late, where a request says nothing itself.
+        horizon: Seconds for which an id is remembered; ten timeouts when None. See `Patience`.
+        strict: Fail where a part of the capture cannot be read, instead of counting it.
+        progress: Told the name of each stage when it begins.
+
+    Raises:
+        ValueError: The timeout is not above zero, or the horizon is shorter.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        timeout: float = 30.0,
+        horizon: float | None = None,
+        strict: bool = False,
+        progress: Progress | None = None,
+    ) -> None:
+        self._engine = engine
+        self._timeouts = MatchTimeouts(timeout) if horizon is None else MatchTimeouts(timeout, horizon)
+        self._strict = strict
+        self._progress: Progress = progress if progress is not None else lambda stage: None
+
+    def run(
+        self,
+        capture: AnyPath,
+        out: AnyPath,
+        *,
+        start_ns: int | None = None,
+        end_ns: int | None = None,
+        connection: str | None = None,
+        report: bool = True,
+    ) -> Done:
+        """Take what is new, and write metrics and report anew; where nothing is new, they stay as they are.
+
+        Args:
+            capture: The folder of segments; a path, or a URI that `pyarrow.fs` knows.
+            out: The folder of results.
+            start_ns: Only frames from here on, ns since 1970 UTC.
+            end_ns: Only frames before.
+            connection: Only this connection's.
+            report: False leaves metrics and report as they are, for runs that follow each other closely.
+
+        Raises:
+            CaptureError: It is no capture, or a segment is missing, or it is not the one any more that `out` holds the results
+                of; `out` holds something else; with `strict`, a part of the capture cannot be read.
+            ValueError: `end_ns` is not after `start_ns`.
+            OSError: Files cannot be written.
+        """
+        window = ReadWindow(start_ns, end_ns, connection)
+        window.check()
+        step = self.step(capture, out, window)
+        with step.alone():
+            added = step.advance()
+            if not report:
+                return _done(step.out, step.output, added)
+            metrics = _metrics_of(step.output)
+            return _done(step.out, step.output, added, metrics if metrics is not None else self._measure(step.output))
+
+    def report(self, capture: AnyPath, out: AnyPath) -> Done:
+        """Metrics and report of what is there, without taking anything.
+
+        Raises:
+            CaptureError: `out` holds something else, or nothing.
+        """
+        storage = Storage(out)
+        with storage.alone(lambda: self._progress("wait")):
+            output = Output(storage)
+            if output.last is None:
+                raise CaptureError(f"{os.fspath(out)} holds no results: Pipeline.run makes them")
+            output.check(absolute(os.fspath(capture)), {})
+            return _done(os.fspath(out), output, RunCounts(), self._measure(output))
+
+    def step(self, capture: AnyPath, out: AnyPath, window: ReadWindow) -> PipelineStep:
+        """One run over what is new, which is yet to be made."""
+        given = os.fspath(capture), os.fspath(out), window
+        return PipelineStep(self._engine, *given, self._timeouts, self._strict, self._progress)
+
+    def _measure(self, output: Output) -> dict[str, Any]:
+        self._progress("metrics")
+        metrics = measure(self._engine, output)
+        self._progress("report")
+        from .report.page import render  # which takes as long to load as all else together
+
+        output.storage.write(REPORT, render(metrics).encode())
+        # Last: where it is there and of the last run, the report is too.
+        output.storage.write(METRICS, json.dumps(metrics, indent=1).encode())
+        return metrics
+
+
+def _done(out: str, output: Output, added: RunCounts, metrics: dict[str, Any] | None = None) -> Done:
+    report = f"{out.rstrip('/')}/{REPORT}" if metrics is not None else ""
+    return Done(out, added, output.counts, metrics or {}, report, output.provisional)
+
+
+def _metrics_of(output: Output) -> dict[str, Any] | None:
+    """The metrics that are there, if they are of all runs."""
+    if not {METRICS, REPORT} <= set(output.storage.names()):
+        return None
+    try:
+        metrics: dict[str, Any] = json.loads(output.storage.read(METRICS))
+    except ValueError:
+        return None
+    return metrics if metrics.get("runs") == len(output.manifests) else None
+
+
+def check(
+    capture: AnyPath, out: AnyPath, *, start_ns: int | None = None, end_ns: int | None = None, connection: str | None = None
+) -> None:
+    """Check that `Pipeline.run` could begin, before an engine is started.
+
+    Raises:
+        CaptureError: It is no capture, or a segment is missing; `out` holds something else.
+        ValueError: `end_ns` is not after `start_ns`.
+    """
+    ReadWindow(start_ns, end_ns, connection).check()
+    Capture(capture).segments()
+    Output(Storage(out))

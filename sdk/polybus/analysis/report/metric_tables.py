@@ -1,0 +1,150 @@
+"""The tables of ``metrics/``, with what each column means. In ``metrics.json`` each is a list of objects with these members."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+
+from polybus.capture.schema import EVENTS, OUTCOMES
+
+_TEXT, _WHOLE, _SHORT = pa.string(), pa.int64(), pa.int32()
+
+
+def _column(name: str, kind: pa.DataType, doc: str) -> pa.Field:
+    return pa.field(name, kind, metadata={"doc": doc})
+
+
+def _ns(name: str, doc: str) -> pa.Field:
+    return _column(name, _WHOLE, doc)
+
+
+def _percentile(share: int, more: str = "") -> pa.Field:
+    doc = f"Latency, ns, that {share} % of the answers did not exceed{more}; exact to six digits."
+    return _ns(f"p{share}_ns", doc)
+
+
+def _table(doc: str, *columns: pa.Field) -> tuple[str, pa.Schema]:
+    return doc, pa.schema(columns)
+
+
+_PROTOCOL, _DIRECTION, _PEER, _CONN_ID, _CAPTURE_ID = map(
+    EVENTS.field, ("protocol", "direction", "peer", "conn_id", "capture_id")
+)
+_SUBJECT = _column("subject", _TEXT, "As in the events.")
+_OUTCOME = _column("outcome", _TEXT, "As in the exchanges.")
+_CODE = _column("code", _SHORT, "google.rpc.Code of the answer.")
+_CODE_NAME = _column("code_name", _TEXT, "Its name.")
+_MESSAGES = _column("n", _WHOLE, "Messages.")
+_REQUESTS = _column("n", _WHOLE, "Requests.")
+_DUPLICATES = _column("duplicates", _WHOLE, "Further answers.")
+_BYTES = _column("nbytes", _WHOLE, "Bytes of their frames.")
+_WINDOW = _ns("window_ns", "Begin of the window, ns since 1970 UTC; how long one is stands in metrics.json as window_ns.")
+_REASON = _column("reason", _TEXT, "As in the quarantine.")
+_LISTED = (
+    _PROTOCOL,
+    _SUBJECT,
+    _OUTCOME,
+    _ns("latency_ns", "From request to answer, ns; null without one."),
+    _CODE,
+    _CODE_NAME,
+    _CONN_ID,
+    _PEER,
+    _column("correlation_id", _TEXT, "As on the wire."),
+    _ns("request_time_ns", "ns since 1970 UTC."),
+    _column("request_seq", _WHOLE, "Frame of the request."),
+)
+_OF_OUTCOMES = {"ok": "Requests with this outcome.", "open-at-end": "The same, of open-at-end."}
+
+METRICS: Final = {
+    "kinds": _table(
+        "Messages by protocol, kind and direction.",
+        _PROTOCOL,
+        _column("kind", _TEXT, "As in the events."),
+        _DIRECTION,
+        _MESSAGES,
+        _BYTES,
+        _ns("first_ns", "When the first was recorded, ns since 1970 UTC."),
+        _ns("last_ns", "When the last was."),
+    ),
+    "outcomes": _table(
+        "Exchanges by protocol, outcome and quality of the pair.",
+        _PROTOCOL,
+        _OUTCOME,
+        _column("match_quality", _TEXT, "As in the exchanges."),
+        _REQUESTS,
+        _DUPLICATES,
+        _column("repeats", _WHOLE, "Further attempts."),
+    ),
+    "latency": _table(
+        "Exchanges by subject, the 1000 with the most requests.",
+        _PROTOCOL,
+        _SUBJECT,
+        _REQUESTS,
+        _column("answered", _WHOLE, "Of these with an answer; all latencies are of theirs."),
+        _ns("max_ns", "The longest latency, ns."),
+        _column("mean_ns", pa.float64(), "The mean latency, ns."),
+        *(_column(name.replace("-", "_"), _WHOLE, _OF_OUTCOMES.get(name, "The same.")) for name in OUTCOMES),
+        _DUPLICATES,
+        *map(_percentile, (50, 90, 95)),
+        _percentile(99, "; null below 100 answers"),
+    ),
+    "latency_over_time": _table(
+        "Exchanges by when they were asked.",
+        _WINDOW,
+        _REQUESTS,
+        _column("not_ok", _WHOLE, "Those with another outcome than ok."),
+        *map(_percentile, (50, 95)),
+    ),
+    "latency_histogram": _table(
+        "Answers by latency, five buckets for each power of ten.",
+        _column("from_ns", pa.float64(), "Where the bucket begins, ns."),
+        _column("n", _WHOLE, "Answers in it."),
+    ),
+    "throughput": _table(
+        "Messages by time and subject: the eight busiest subjects, and the others together.",
+        _WINDOW,
+        _column("subject", _TEXT, "Null for all others."),
+        _MESSAGES,
+        _BYTES,
+    ),
+    "errors": _table(
+        "Answers with a code other than 0, by subject; the 1000 most frequent.",
+        *(_PROTOCOL, _SUBJECT, _CODE, _CODE_NAME, _column("n", _WHOLE, "Exchanges.")),
+    ),
+    "slowest": _table("The 20 exchanges with the longest latency.", *_LISTED),
+    "dead_letters": _table("The first 20 requests without an answer.", *_LISTED),
+    "orphans": _table("Answers without a request, by subject; the 1000 most frequent.", _PROTOCOL, _SUBJECT, _MESSAGES),
+    "sessions": _table(
+        "Connections; the 1000 with the most messages.",
+        _CAPTURE_ID,
+        _CONN_ID,
+        _PROTOCOL,
+        _column("transport", _TEXT, "tcp, ws, memory, ..."),
+        _PEER,
+        _MESSAGES,
+        _BYTES,
+        _ns("first_ns", "When its first message was recorded, ns since 1970 UTC."),
+        _ns("last_ns", "When its last one was."),
+        _ns("length_ns", "From the first to the last on the monotonic clock, ns."),
+        _ns("handshake_ns", "From its first message of the kind open to its last, ns; null where there is only one."),
+        _column("heartbeats", _WHOLE, "Messages of the kind heartbeat."),
+        _column("closed", _TEXT, "Why it was closed; null where that was not recorded."),
+    ),
+    "peers": _table("Messages by peer; the 1000 most frequent.", _PEER, _PROTOCOL, _DIRECTION, _MESSAGES, _BYTES),
+    "quarantine": _table("Frames that could not be read, by reason.", _PROTOCOL, _REASON, _column("n", _WHOLE, "Frames.")),
+    "quarantine_samples": _table(
+        "The first 20 of them.",
+        _CAPTURE_ID,
+        _column("seq", _WHOLE, "Number of the frame in its capture."),
+        _ns("ts_ns", "ns since 1970 UTC."),
+        _CONN_ID,
+        _PROTOCOL,
+        _REASON,
+        _column("detail", _TEXT, "What the decoder said."),
+        _column("offset", _SHORT, "Byte in the frame where it went wrong, where known."),
+        _column("raw_hex", _TEXT, "The first 48 bytes of the frame, in hexadecimal."),
+        _column("size", _SHORT, "Bytes of the frame."),
+    ),
+}
+"""By name: what a row is, and the columns."""

@@ -1,0 +1,104 @@
+"""Numbers about a capture, from its tables: what the report shows, and ``metrics.json`` holds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+import attrs
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from polybus.capture.schema import OUTCOMES
+
+from ..engine import Engine
+from ..manifest import Output
+from ..tables import SCHEMAS
+from .metric_tables import METRICS
+from .queries import BUCKETS_A_DECADE, QUERIES
+
+FIRST: Final = 100
+"""Gaps and losses beyond so many are counted only."""
+WINDOWS: Final = 120
+STEPS_S: Final = (0.01, 0.1, 0.5, 1, 2, 5, 10, 30, 60, 300, 600, 1800, 3600, 21_600, 86_400, 604_800)
+SHOWN_BYTES: Final = 48
+"""Of a frame in quarantine."""
+
+Rows = list[dict[str, Any]]
+
+
+def measure(engine: Engine, output: Output) -> dict[str, Any]:
+    """The metrics of all that is there; the tables among them also go to ``metrics/`` as Parquet."""
+    names = ("events", "exchanges", "orphans", "quarantine")
+    tables = {name: engine.read(output.storage, name, output.files(name), SCHEMAS[name]) for name in names}
+
+    def ask(name: str, **values: int) -> Rows:
+        text = QUERIES[name]
+        for value, number in values.items():
+            text = text.replace(f"{{{value}}}", str(number))
+        used = {table: rows for table, rows in tables.items() if f"{{{table}}}" in text}
+        return _shaped(name, engine.rows(engine.sql(text, **used)).to_pylist())
+
+    kinds = ask("kinds")
+    begin = min((row["first_ns"] for row in kinds), default=0)
+    end = max((row["last_ns"] for row in kinds), default=0)
+    # Windows of time so wide that there are not too many.
+    width = round(next((step for step in STEPS_S if end - begin <= step * 1e9 * WINDOWS), STEPS_S[-1]) * 1e9)
+    with ThreadPoolExecutor(engine.at_once) as pool:
+        answers = {name: pool.submit(ask, name, width=width) for name in QUERIES if name != "kinds"}
+        found: dict[str, Rows] = {"kinds": kinds} | {name: answer.result() for name, answer in answers.items()}
+    _write(output, found)
+    last = output.last
+    return {
+        "capture": last.capture if last is not None else "",
+        "runs": len(output.manifests),
+        "settings": last.settings if last is not None else {},
+        "begin_ns": begin,
+        "end_ns": end,
+        "window_ns": width,
+        "counts": attrs.asdict(output.counts),
+        "provisional": output.provisional,
+        "totals": _totals(kinds, found["outcomes"]),
+        **found,
+        "gaps": [gap for manifest in output.manifests for gap in manifest.gaps][:FIRST],
+        "losses": [loss for manifest in output.manifests for loss in manifest.losses][:FIRST],
+    }
+
+
+def _shaped(name: str, rows: Rows) -> Rows:
+    """Rows of a query as they are listed: what SQL says otherwise in each engine is said here."""
+    if name == "latency_histogram":
+        rows = [{"from_ns": 10 ** (row["bucket"] / BUCKETS_A_DECADE), "n": row["n"]} for row in rows]
+    if name == "quarantine_samples":
+        rows = [{**row, "raw_hex": row["raw"][:SHOWN_BYTES].hex().upper(), "size": len(row["raw"])} for row in rows]
+    shaped: Rows = pa.Table.from_pylist(rows, METRICS[name][1]).to_pylist()
+    return shaped
+
+
+def _totals(kinds: Rows, outcomes: Rows) -> dict[str, Any]:
+    def sums(rows: Rows, key: str) -> dict[str, int]:
+        found = Counter[str]()
+        for row in rows:
+            found[row[key]] += row["n"]
+        return dict(sorted(found.items()))
+
+    found = sums(outcomes, "outcome")
+    return {
+        "events": sum(row["n"] for row in kinds),
+        "bytes": sum(row["nbytes"] for row in kinds),
+        "by_kind": sums(kinds, "kind"),
+        "by_protocol": sums(kinds, "protocol"),
+        "exchanges": sum(row["n"] for row in outcomes),
+        "outcomes": {name: found.get(name, 0) for name in OUTCOMES},
+        "match_quality": sums(outcomes, "match_quality"),
+        "duplicates": sum(row["duplicates"] for row in outcomes),
+        "repeats": sum(row["repeats"] for row in outcomes),
+    }
+
+
+def _write(output: Output, tables: dict[str, Rows]) -> None:
+    for name, rows in tables.items():
+        buffer = pa.BufferOutputStream()
+        pq.write_table(pa.Table.from_pylist(rows, METRICS[name][1]), buffer)
+        output.storage.write(f"metrics/{name}.parquet", buffer.getvalue().to_pybytes())

@@ -1,0 +1,150 @@
+"""The numbers of the report as SQL, which Spark and DuckDB run alike. Names in braces are tables, or the ns of a window."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import MappingProxyType
+from typing import Final
+
+from polybus.capture.schema import OUTCOMES
+
+from .metric_tables import METRICS
+
+FEW: Final = 100
+"""Below so many samples there is no p99."""
+MANY: Final = 1000
+"""Subjects, errors, peers, sessions and reasons beyond so many are left out of the numbers, the rarest first."""
+SAMPLES: Final = 20
+STACKED: Final = 8
+"""Subjects that a plot of throughput tells apart; the others are one."""
+DIGITS: Final = 6
+"""Significant digits by which latencies are told apart for percentiles, so that counting them takes little room."""
+BUCKETS_A_DECADE: Final = 5
+
+
+def _most(table: str, keys: str, more: str = "", where: str = "true") -> str:
+    """Number of rows by some keys, and more about them, of the keys that have the most rows."""
+    return f"""
+        select {keys}, count(*) as n {more} from {{{table}}} where {where}
+        group by {keys} order by n desc, {", ".join(f"{key} nulls first" for key in keys.split(", "))} limit {MANY}
+    """
+
+
+def _percentile(share: int, few: int = 0) -> str:
+    """The least latency that so many in 100 answers do not exceed, out of `_ranked`; null below `few` answers."""
+    enough = f" and total >= {few}" if few else ""
+    return f"min(case when value is not null and upto * 100 >= {share} * total{enough} then value end) as p{share}_ns"
+
+
+def _ranked(keys: Sequence[str], more: Sequence[str], columns: str) -> str:
+    """Exchanges by keys and by latency, with the number of answers up to that latency (`upto`), and of all (`total`).
+
+    The latency of a class is the longest in it: of few answers each has its own.
+    """
+    named = ", ".join(keys)
+    return f"""
+        select *, sum(answered) over (partition by {named} order by value nulls first) as upto,
+            sum(answered) over (partition by {named}) as total
+        from (
+            select {named}, max(latency_ns) as value, count(*) as n, count(latency_ns) as answered, {", ".join(more)}
+            from (
+                select *, {columns}
+                    latency_ns - latency_ns % cast(power(10, case when length(cast(latency_ns as string)) > {DIGITS}
+                        then length(cast(latency_ns as string)) - {DIGITS} else 0 end) as bigint) as class
+                from {{exchanges}}
+            ) as classed
+            group by {named}, class
+        ) as counted
+    """
+
+
+_BY_OUTCOME: Final = {name.replace("-", "_"): name for name in OUTCOMES}
+_LISTED: Final = ", ".join(METRICS["slowest"][1].names)
+_TIES: Final = "capture_id, request_seq, conn_id, direction, correlation_id"
+_BYTES: Final = ", sum(nbytes) as nbytes"
+_WINDOW: Final = "time_ns - time_ns % {width}"
+
+QUERIES: Final = MappingProxyType(
+    {
+        "kinds": f"""
+            select protocol, kind, direction, count(*) as n{_BYTES}, min(time_ns) as first_ns, max(time_ns) as last_ns
+            from {{events}} group by protocol, kind, direction order by protocol nulls first, kind, direction
+        """,
+        "outcomes": """
+            select protocol, outcome, match_quality, count(*) as n, sum(duplicates) as duplicates, sum(attempts - 1) as repeats
+            from {exchanges} group by protocol, outcome, match_quality order by protocol nulls first, outcome, match_quality
+        """,
+        "latency": f"""
+            select protocol, subject, sum(n) as n, sum(answered) as answered, max(value) as max_ns,
+                cast(sum(summed) as double) / nullif(sum(answered), 0) as mean_ns,
+                {", ".join(f"sum({name}) as {name}" for name in _BY_OUTCOME)}, sum(duplicates) as duplicates,
+                {", ".join(map(_percentile, (50, 90, 95)))}, {_percentile(99, FEW)}
+            from ({
+            _ranked(
+                ("protocol", "subject"),
+                (
+                    "sum(cast(latency_ns as decimal(20, 0))) as summed",
+                    *(f"count_if(outcome = '{outcome}') as {name}" for name, outcome in _BY_OUTCOME.items()),
+                    "sum(duplicates) as duplicates",
+                ),
+                "",
+            )
+        }) as ranked
+            group by protocol, subject order by n desc, protocol nulls first, subject nulls first limit {MANY}
+        """,
+        "latency_over_time": f"""
+            select window_ns, sum(n) as n, sum(not_ok) as not_ok, {_percentile(50)}, {_percentile(95)}
+            from ({
+            _ranked(
+                ("window_ns",),
+                ("count_if(outcome != 'ok') as not_ok",),
+                "request_time_ns - request_time_ns % {width} as window_ns,",
+            )
+        }) as ranked
+            group by window_ns order by window_ns
+        """,
+        "latency_histogram": f"""
+            select bucket, count(*) as n from (
+                select cast(floor(log10(positive_ns) * {BUCKETS_A_DECADE}) as int) as bucket from (
+                    select case when latency_ns > 1 then latency_ns else 1 end as positive_ns
+                    from {{exchanges}} where latency_ns is not null
+                ) as answered
+            ) as placed
+            group by bucket order by bucket
+        """,
+        "throughput": f"""
+            select {_WINDOW} as window_ns, busiest.subject as subject, count(*) as n{_BYTES}
+            from {{events}} as events left join (
+                select subject, count(*) as n from {{events}} where subject is not null
+                group by subject order by n desc, subject limit {STACKED}
+            ) as busiest on events.subject = busiest.subject
+            group by {_WINDOW}, busiest.subject order by window_ns, subject nulls first
+        """,
+        "errors": _most("exchanges", "protocol, subject, code, code_name", where="code is not null and code != 0"),
+        "slowest": f"""
+            select {_LISTED} from {{exchanges}} where latency_ns is not null order by latency_ns desc, {_TIES} limit {SAMPLES}
+        """,
+        # By the clock of the wall: each recording of a folder counts its frames from 0.
+        "dead_letters": f"""
+            select {_LISTED} from {{exchanges}} where latency_ns is null order by request_time_ns, {_TIES} limit {SAMPLES}
+        """,
+        "orphans": _most("orphans", "protocol, subject"),
+        "sessions": _most(
+            "events",
+            "capture_id, conn_id, protocol",
+            f""", max(transport) as transport, max(peer) as peer{_BYTES}, min(time_ns) as first_ns, max(time_ns) as last_ns,
+                max(mono_ns) - min(mono_ns) as length_ns,
+                case when count_if(kind = 'open') > 1 then max(case when kind = 'open' then mono_ns end)
+                    - min(case when kind = 'open' then mono_ns end) end as handshake_ns,
+                count_if(kind = 'heartbeat') as heartbeats,
+                max(case when kind = 'close' then coalesce(code_name, 'closed') end) as closed""",
+        ),
+        "peers": _most("events", "peer, protocol, direction", _BYTES),
+        "quarantine": _most("quarantine", "protocol, reason"),
+        "quarantine_samples": f"""
+            select capture_id, seq, ts_ns, conn_id, protocol, reason, detail, bad.offset, raw from {{quarantine}} as bad
+            order by capture_id, seq limit {SAMPLES}
+        """,
+    }
+)
+"""By the names of `METRICS`."""

@@ -1,0 +1,54 @@
+"""Watermarks: the progress of each recording on its own clock, by which latencies are measured, and on the wall's.
+
+A recorder that was killed does not say that its recording is over, and its clock stands still. What it left open would be
+carried from run to run for good, with an entry here; the wall clock of the others shows that it has been silent for long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Self
+
+import attrs
+import pyarrow as pa
+
+
+@attrs.frozen
+class Watermarks:
+    """Of each recording, by its id."""
+
+    ends: dict[str, int] = attrs.Factory(dict)
+    """Its last moment, ns on its monotonic clock."""
+    seen: dict[str, int] = attrs.Factory(dict)
+    """The same on the wall clock, ns since 1970 UTC; what an older polybus has written does not say it."""
+
+    def later(self, others: Iterable[Self]) -> Watermarks:
+        """With what others have seen."""
+        every = [self, *others]
+        return Watermarks(_latest(one.ends for one in every), _latest(one.seen for one in every))
+
+    def only(self, names: set[str]) -> Watermarks:
+        """Of some recordings."""
+        return Watermarks(*({name: at for name, at in clocks.items() if name in names} for clocks in (self.ends, self.seen)))
+
+    def table(self, *, all_read: bool, ended: Collection[str] = ()) -> pa.Table:
+        """``capture_id``, ``end_ns``, ``silent_ns``, ``ended``; ``silent_ns`` says how long others have gone on since.
+
+        Where not all that is on the disk has been read, a recording may have said something after what others have said later,
+        and none counts as silent.
+        """
+        now = max(self.seen.values(), default=0) if all_read else 0
+        columns = {
+            "capture_id": pa.array(self.ends, pa.string()),
+            "end_ns": pa.array(self.ends.values(), pa.int64()),
+            "silent_ns": pa.array([max(now - self.seen.get(name, now), 0) for name in self.ends], pa.int64()),
+            "ended": pa.array([name in ended for name in self.ends], pa.bool_()),
+        }
+        return pa.table(columns)
+
+
+def _latest(every: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for clocks in every:
+        found |= {name: max(value, found.get(name, value)) for name, value in clocks.items()}
+    return found

@@ -1,0 +1,46 @@
+"""Finding the token of a UMessage, a field that has a number and no name, and blanking it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from ...protocols._protobuf.wire import read_varint
+from .redact_bytes import SUSPECT
+
+SUSPECT_UP: Final = rf"{SUSPECT}|(?-i:R)"
+"""As `SUSPECT`; each frame is looked at that has the tag of the token somewhere, which is the letter R."""
+
+_ATTRIBUTES: Final = 1
+_TOKEN: Final = 10
+
+
+def blank_up(frame: bytes) -> bytes:
+    """The frame with its token blanked, also where it is cut off; the same object where there is none."""
+    places = [place for part in _fields(frame, 0, len(frame), _ATTRIBUTES) for place in _fields(frame, *part, _TOKEN)]
+    if not any(start < end for start, end in places):
+        return frame
+    data = bytearray(frame)
+    for start, end in places:
+        data[start:end] = b"*" * (end - start)
+    return bytes(data)
+
+
+def _fields(frame: bytes, at: int, end: int, wanted: int) -> Iterator[tuple[int, int]]:
+    """Places at which the bytes of the fields of a number begin and end, as far as the message goes."""
+    while at < end:
+        try:
+            tag, at = read_varint(frame, at)
+            kind = tag & 7
+            if kind == 0:
+                _, at = read_varint(frame, at)
+                continue
+            if kind not in (1, 2, 5):
+                return
+            size, at = read_varint(frame, at) if kind == 2 else (8 if kind == 1 else 4, at)
+        except (ValueError, IndexError):
+            return
+        stop = min(at + size, end)
+        if kind == 2 and tag >> 3 == wanted:
+            yield at, stop
+        at = stop

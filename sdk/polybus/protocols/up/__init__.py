@@ -1,0 +1,9 @@
+"""uProtocol as it is today: UMessage, in protocol buffers, with numbers for addresses.
+
+On the wire is one serialised ``uprotocol.v1.UMessage`` a frame; `docs/reference/up.md` describes it in full.
+"""
+
+from .adapter import Up
+from .names import names_in
+
+__all__ = ["Up", "names_in"]

@@ -1,0 +1,140 @@
+"""The options of the protocol, and what is made from them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, ClassVar, Final, Literal
+
+from attrs import field, frozen
+
+from ..._util.sources import sources
+from ...limits import Limits
+from ...plugins import FrameField, Role
+from .._levels import Pairs, SubjectLevels, pairs_of
+from .._options import UrlOptions, choice
+from .codec import MAX_TTL, UpCodec
+from .dissect import dissect
+from .names import Table, table_of
+from .session import UpSession
+from .uuris import UUri, parse_entity
+
+_LIMITS: Final = Limits()
+DEFAULT_ENTITY: Final = "//polybus/1/1"
+
+
+def _entity(adapter: Up, attribute: Any, value: Any) -> None:
+    if value is None:
+        return
+    try:
+        entity = parse_entity(str(value))
+    except ValueError as error:
+        raise ValueError(f"up: {attribute.name}={str(value)[:100]!r}: {error}") from error
+    if not entity.authority:
+        text = "an authority is needed, as in //device1/10AB/3: answers to a source without one go to the answerer's own host"
+        raise ValueError(f"up: {attribute.name}={value!r}: {text}")
+
+
+def _token(adapter: Up, attribute: object, value: Any) -> None:
+    if not (value is None or callable(value) or (isinstance(value, str) and value.isprintable())):
+        raise ValueError("up: token is text, a function that gives it, or None")  # never the value
+
+
+def _number(adapter: Up, attribute: Any, value: Any) -> None:
+    if value is not None and not (type(value) is int and 0 <= value <= MAX_TTL):
+        raise ValueError(f"up: {attribute.name}={value!r} is no number from 0 to {MAX_TTL}")
+
+
+def _count(adapter: Up, attribute: Any, value: Any) -> None:
+    if type(value) is not int or value < 1:
+        raise ValueError(f"up: {attribute.name}={value!r} is no number of requests, at least 1")
+
+
+def _lifetime(adapter: Up, attribute: object, value: Any) -> None:
+    if value is not None and not (isinstance(value, (int, float)) and 0.001 <= value <= MAX_TTL / 1000):
+        raise ValueError(f"up: ttl={value!r} is not within 0.001 and {MAX_TTL // 1000} seconds")
+
+
+def _seconds(adapter: Up, attribute: Any, value: Any) -> None:
+    if not isinstance(value, (int, float)) or not 0 <= value < 1e9:
+        raise ValueError(f"up: {attribute.name}={value!r} is no number of seconds")
+
+
+def _pairs(priorities: Mapping[str, str] | Pairs) -> Pairs:
+    return pairs_of("up", priorities)
+
+
+@frozen(kw_only=True)
+class Up(UrlOptions):
+    """uProtocol as it is today (UMessage), with its options.
+
+    Args:
+        entity: Who this side is: ``//device1/10AB/3``, with its authority.
+        peer: Who the other side is, for requests to names with a number alone, and for notifications. None: as it shows itself
+            first.
+        names: From subjects to resources: below 0x8000 a method, from there on a topic, a list with one of each; or a whole
+            address, ``"//device2/CD/4/B"``. `names_in` reads such a table from a file. A subject with a slash needs none.
+        ttl: Seconds that publications and notifications live; None for ever. Requests live as long as their deadline.
+        priorities: From patterns of subjects to ``CS0`` ... ``CS6``; of several that fit the first. Requests have at least
+            ``CS4``, which is their default; that of publications is ``CS1``.
+        token: Goes out with every request: text, or a function that gives it each time (None for none). Never logged.
+        permission_level: Goes out with every request.
+        strings: How text is written: as ``json``, or as plain ``text``.
+        per_authority: Requests of one source authority that are under way at the same time; more are answered with
+            RESOURCE_EXHAUSTED. A fabric is one peer to the bus: this keeps a loud sender from filling it.
+        max_clock_skew: Seconds that the time in an id may lie in the future, where the message has a ttl.
+        allowance: Seconds that a message may be older than its ttl, because clocks differ.
+        clock: Nanoseconds since 1970.
+
+    Raises:
+        ValueError: A value is not known.
+    """
+
+    name = "up"
+    option_names: ClassVar[tuple[str, ...]] = ("entity", "peer", "strings")
+
+    entity: str = field(default=DEFAULT_ENTITY, validator=_entity)
+    peer: str | None = field(default=None, validator=_entity)
+    names: Table = field(default=(), converter=table_of)
+    ttl: float | None = field(default=None, validator=_lifetime)
+    priorities: Pairs = field(default=(), converter=_pairs)
+    token: str | Callable[[], str | None] | None = field(default=None, validator=_token, repr=False)
+    permission_level: int | None = field(default=None, validator=_number)
+    strings: Literal["json", "text"] = choice("json", "text")
+    per_authority: int = field(default=4096, validator=_count)
+    max_clock_skew: float = field(default=30.0, validator=_seconds)
+    allowance: float = field(default=0.0, validator=_seconds)
+    clock: Callable[[], int] = field(factory=lambda: sources.get().wall_clock_ns)
+
+    @property
+    def url_options(self) -> Mapping[str, str]:
+        """The options that differ from the defaults, but for who is who: whoever connects to a listener's URL is another."""
+        return {name: value for name, value in super().url_options.items() if name == "strings"}
+
+    @property
+    def own(self) -> UUri:
+        """The address of this side: where answers and notifications go."""
+        return parse_entity(self.entity)
+
+    @property
+    def other(self) -> UUri | None:
+        """That of the other side, where it is given."""
+        return None if self.peer is None else parse_entity(self.peer)
+
+    def dissect(self, frame: bytes) -> Sequence[FrameField]:
+        """The fields of a message, for people; see `plugins.Dissector`. The value of a token is not among them."""
+        return list(dissect(frame))
+
+    def codec(self, limits: Limits = _LIMITS) -> UpCodec:
+        """The codec; the same object for equal options and limits."""
+        return _codec(self.strings == "text", self.priorities, limits)
+
+    def session(self, role: Role, limits: Limits = _LIMITS, rng: random.Random | None = None) -> UpSession:
+        """A session for one connection. Both roles speak alike; `rng` makes the random part of the ids."""
+        return UpSession(self.codec(limits), self, limits, random.SystemRandom() if rng is None else rng)
+
+
+@lru_cache(maxsize=64)
+def _codec(texts: bool, priorities: Pairs, limits: Limits) -> UpCodec:
+    return UpCodec(limits=limits, texts=texts, level_of=SubjectLevels(priorities).of)

@@ -1,0 +1,162 @@
+"""Subjects of the bus as addresses, and back, by a table of names: of code, or of a file.
+
+A number alone is a resource: of this entity for publications, notifications and what is asked of it, of the peer for requests
+to it. A subject with a ``/`` is an address as it stands.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from typing import Any, Final, TypeAlias
+
+from ...errors import LocalProtocolError, Unsupported
+from .checks import NAME
+from .uuris import ANY_PART, FIRST_TOPIC, UUri, UUriError, parse_uuri
+
+Place: TypeAlias = "int | UUri"
+"""A resource of whoever is meant, or the resource of one entity."""
+Table: TypeAlias = tuple[tuple[str, tuple[Place, ...]], ...]
+"""Names with their places: a method, a topic, or one of each."""
+_REMEMBERED: Final = 1024
+
+
+def names_in(text: str) -> dict[str, Any]:
+    """The table of a TOML file, for ``Up(names=...)``.
+
+    Each line is a name with a number, an address, or one of each kind: ``"door.opened" = 0x80CD``,
+    ``UpdateDoor = "//device2/CD/4/B"``, ``light = [0xC, 0x80CE]``.
+
+    Raises:
+        ValueError: The text is no such table; it says where.
+    """
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"up: names: no TOML: {error}") from error
+
+
+def table_of(names: Mapping[str, Any] | Table) -> Table:
+    """The table of an option. May raise `ValueError`: a name or a number is none, or stands there twice."""
+    pairs = names.items() if isinstance(names, Mapping) else names
+    table: list[tuple[str, tuple[Place, ...]]] = []
+    taken: dict[Place, str] = {}
+    for name, given in pairs:
+        if type(name) is not str or not name or "/" in name:
+            raise ValueError(f"up: names: {name!r} is no name: it is text without a slash")
+        places = tuple(_place(name, one) for one in (given if isinstance(given, (list, tuple)) else (given,)))
+        if not 1 <= len(places) == len({_is_topic(place) for place in places}):
+            raise ValueError(f"up: names: {name!r} has one method, one topic, or one of each, not {given!r}")
+        for place in places:
+            if place in taken:
+                raise ValueError(f"up: names: {_shown(place)} is both {taken[place]!r} and {name!r}")
+            taken[place] = name
+        table.append((name, places))
+    return tuple(table)
+
+
+def _place(name: str, given: Any) -> Place:
+    try:
+        uri = parse_uuri(given) if isinstance(given, str) else given
+    except UUriError as error:
+        raise ValueError(f"up: names: {name!r}: {error}") from error
+    if isinstance(uri, UUri):
+        if not uri.is_pattern and uri.resource:
+            return uri
+    elif type(uri) is int and 0 < uri < ANY_PART:
+        return uri
+    text = "a number from 1 to 7FFF (a method) or from 8000 to FFFE (a topic), or an address with one"
+    raise ValueError(f"up: names: {given!r} of {name!r} is not {text}")
+
+
+def _is_topic(place: Place) -> bool:
+    return (place if isinstance(place, int) else place.resource) >= FIRST_TOPIC
+
+
+def _shown(place: Place) -> str:
+    return f"{place:X}" if isinstance(place, int) else str(place)
+
+
+class Names:
+    """The names of one connection.
+
+    Args:
+        table: Names with their places.
+        entity: Of this side.
+        peer: Of the other side; None until it is known. Then our own stands for it.
+    """
+
+    __slots__ = ("_methods", "_names", "_subjects", "_topics", "entity", "peer")
+
+    def __init__(self, table: Table, entity: UUri, peer: UUri | None) -> None:
+        self.entity: Final = entity
+        self.peer = peer
+        self._methods: dict[str, Place] = {}
+        self._topics: dict[str, Place] = {}
+        self._names: dict[Place, str] = {}
+        for name, places in table:
+            for place in places:
+                (self._topics if _is_topic(place) else self._methods)[name] = place
+                self._names[place] = name
+        self._subjects: dict[UUri, str] = {}
+
+    @property
+    def other(self) -> UUri:
+        """The entity of the other side, as far as it is known."""
+        return self.entity if self.peer is None else self.peer
+
+    def learn(self, source: UUri) -> None:
+        """The peer has shown its own address."""
+        self.peer = source.with_resource(0)
+        self._subjects.clear()
+
+    def method(self, subject: str | int) -> UUri:
+        """Address to which a request goes. May raise `Unsupported`: it has none; `LocalProtocolError`."""
+        return _found(subject, "method", self._methods, self._topics, self.other)
+
+    def topic(self, subject: str | int) -> UUri:
+        """Address from which a publication comes. May raise `Unsupported`: it has none; `LocalProtocolError`."""
+        return _found(subject, "topic", self._topics, self._methods, self.entity)
+
+    def subject(self, uri: UUri) -> str:
+        """The subject of an address that came in: its name where it has one, else the address."""
+        found = self._subjects.get(uri)
+        if found is None:
+            if len(self._subjects) >= _REMEMBERED:
+                self._subjects.clear()
+            found = self._subjects[uri] = self._name(uri)
+        return found
+
+    def _name(self, uri: UUri) -> str:
+        name = self._names.get(uri)
+        if name is None and uri.with_resource(0) in (self.entity, self.peer):
+            name = self._names.get(uri.resource)
+        return str(uri) if name is None else name
+
+
+def _found(subject: str | int, kind: str, places: Mapping[str, Place], others: Mapping[str, Place], entity: UUri) -> UUri:
+    if isinstance(subject, int):
+        raise Unsupported(f"up: {subject} is a number; subjects are the names of Up(names=...), and addresses")
+    if "/" in subject:
+        return _address(subject, kind)
+    place = places.get(subject)
+    if place is None:
+        if subject in others:
+            text = f"{subject!r} is no {kind}: names= has {_shown(others[subject])} for it alone"
+        else:
+            text = f"{subject!r} has no number: Up(names=...) lacks it; an address, such as //device1/10AB/3/80CD, needs none"
+        raise Unsupported(f"up: {text}")
+    return entity.with_resource(place) if isinstance(place, int) else place
+
+
+def _address(subject: str, kind: str) -> UUri:
+    try:
+        uri = parse_uuri(subject)
+    except UUriError as error:
+        raise LocalProtocolError(str(error), protocol=NAME) from error
+    if uri.is_pattern:
+        raise LocalProtocolError(f"{subject[:100]!r} has wildcards, which no message may have", protocol=NAME)
+    if not (uri.is_method if kind == "method" else uri.is_topic):
+        numbers = "from 1 to 7FFF" if kind == "method" else "from 8000 to FFFE"
+        raise LocalProtocolError(f"{subject[:100]!r} is no {kind}, whose last number is {numbers}", protocol=NAME)
+    return uri

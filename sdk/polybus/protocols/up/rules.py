@@ -1,0 +1,167 @@
+"""The rules for the attributes of messages (eclipse-uprotocol/up-spec, basics/uattributes.adoc), one table for a profile.
+
+A message is looked at when it is sent, and when it has come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from typing import Final
+
+from attrs import frozen
+
+from .attributes import LAST_PRIORITY, REQUEST_PRIORITY, Attributes, MessageType, PayloadFormat, is_v7
+from .uuris import UUri
+
+PROFILE: Final = "1.6-alpha.7"
+"""The release whose rules these are: later ones want a ttl and a priority in every message."""
+
+
+@frozen
+class Rule:
+    """One rule.
+
+    Attributes:
+        name: For programs and logs: ``publish.source``.
+        types: Of the messages that have to keep it.
+        kept: True of attributes that keep it.
+        text: What it says.
+    """
+
+    name: str
+    types: frozenset[MessageType]
+    kept: Callable[[Attributes], bool]
+    text: str
+
+
+_PUBLISH, _REQUEST, _RESPONSE = MessageType.PUBLISH, MessageType.REQUEST, MessageType.RESPONSE
+_NOTIFICATION: Final = MessageType.NOTIFICATION
+_ALL: Final = frozenset((_PUBLISH, _REQUEST, _RESPONSE, _NOTIFICATION))
+
+
+def _only(*types: MessageType) -> frozenset[MessageType]:
+    return frozenset(types)
+
+
+def _is_topic(uri: UUri | None) -> bool:
+    return uri is not None and uri.is_topic and not uri.is_pattern
+
+
+def _is_method(uri: UUri | None) -> bool:
+    return uri is not None and uri.is_method and not uri.is_pattern
+
+
+def _is_entity(uri: UUri | None) -> bool:
+    return uri is not None and uri.resource == 0 and not uri.is_pattern
+
+
+def _is_stream_sink(uri: UUri | None) -> bool:
+    """True of none, and of a streamer's: an authority with wildcards in all else."""
+    return uri is None or (
+        bool(uri.authority) and uri.authority != "*" and (uri.entity, uri.version, uri.resource) == (0xFFFF_FFFF, 0xFF, 0xFFFF)
+    )
+
+
+RULES: Final[Sequence[Rule]] = (
+    Rule("id", _ALL, lambda given: is_v7(given.id), "the id is a UUID of version 7"),
+    Rule("type", _ALL, lambda given: given.type in _ALL, "the type is publish, request, response or notification"),
+    Rule("source", _ALL, lambda given: given.source is not None, "a message has a source"),
+    Rule("priority", _ALL, lambda given: 0 <= given.priority <= LAST_PRIORITY, "the priority is CS0 to CS6, or none"),
+    Rule(
+        "payload_format",
+        _ALL,
+        lambda given: 0 <= given.payload_format <= PayloadFormat.SHARED_MEMORY,
+        "the format of a payload is one of those from 1 to 8, or none",
+    ),
+    Rule(
+        "publish.source",
+        _only(_PUBLISH),
+        lambda given: _is_topic(given.source),
+        "a publication comes from a topic, whose resource is 8000 to FFFE",
+    ),
+    Rule(
+        "publish.sink",
+        _only(_PUBLISH),
+        lambda given: _is_stream_sink(given.sink),
+        "a publication has no sink, or that of a streamer: an authority, and wildcards in all else",
+    ),
+    Rule(
+        "notification.source",
+        _only(_NOTIFICATION),
+        lambda given: _is_topic(given.source),
+        "a notification comes from a topic, whose resource is 8000 to FFFE",
+    ),
+    Rule(
+        "notification.sink",
+        _only(_NOTIFICATION),
+        lambda given: _is_entity(given.sink),
+        "a notification goes to an entity: its sink has resource 0",
+    ),
+    Rule(
+        "request.source",
+        _only(_REQUEST),
+        lambda given: _is_entity(given.source),
+        "a request comes from where its answer goes: its source has resource 0",
+    ),
+    Rule(
+        "request.sink",
+        _only(_REQUEST),
+        lambda given: _is_method(given.sink),
+        "a request goes to a method, whose resource is 1 to 7FFF",
+    ),
+    Rule(
+        "request.priority",
+        _only(_REQUEST),
+        lambda given: given.priority >= REQUEST_PRIORITY,
+        "a request has priority CS4 or more",
+    ),
+    Rule("request.ttl", _only(_REQUEST), lambda given: bool(given.ttl), "a request has a ttl above 0"),
+    Rule(
+        "response.source",
+        _only(_RESPONSE),
+        lambda given: _is_method(given.source),
+        "a response comes from the method, whose resource is 1 to 7FFF",
+    ),
+    Rule(
+        "response.sink",
+        _only(_RESPONSE),
+        lambda given: _is_entity(given.sink),
+        "a response goes to the source of its request, which has resource 0",
+    ),
+    Rule("response.reqid", _only(_RESPONSE), lambda given: is_v7(given.reqid), "a response has the id of its request"),
+    Rule(
+        "response.priority",
+        _only(_RESPONSE),
+        lambda given: given.priority == 0 or given.priority >= REQUEST_PRIORITY,
+        "a response has the priority of its request, which is CS4 or more",
+    ),
+)
+
+
+def violations(given: Attributes) -> Iterator[Rule]:
+    """Every rule that attributes break, in the order of the table."""
+    for rule in RULES:
+        if (given.type in rule.types or given.type not in _ALL) and (rule.types == _ALL or given.type in _ALL):
+            if not rule.kept(given):
+                yield rule
+
+
+def first_violation(given: Attributes) -> Rule | None:
+    """The first rule that attributes break; None of those that keep all."""
+    if not is_v7(given.id) or (given.type == _RESPONSE and not is_v7(given.reqid)):
+        return next(violations(given))
+    return _violation_of_head(given.type, given.source, given.sink, given.priority, bool(given.ttl), given.payload_format)
+
+
+_SOME_ID: Final = bytes.fromhex("018bcfe5687b70008010101010101a1a")
+
+
+@lru_cache(maxsize=4096)
+def _violation_of_head(
+    type: int, source: UUri | None, sink: UUri | None, priority: int, lives: bool, format: int
+) -> Rule | None:
+    """The same of all but the ids: the rest is alike in many messages."""
+    ttl = 1 if lives else None
+    given = Attributes(_SOME_ID, type, source, sink, priority, ttl, reqid=_SOME_ID, payload_format=format)
+    return next(violations(given), None)

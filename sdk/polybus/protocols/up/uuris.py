@@ -1,0 +1,149 @@
+"""Addresses of UMessage (eclipse-uprotocol/up-spec 1.6.0-alpha.7, basics/uri.adoc): numbers behind the name of a host.
+
+::
+
+    [up:][//AUTHORITY]/ENTITY/VERSION/RESOURCE           hexadecimal: 32 bits, 8 bits, 16 bits
+
+The low 16 bits of an entity are its type, the high ones its instance. Patterns have a ``*`` as authority, which also stands for
+none, FFFF as type, instance or resource, and FF as version: so any entity is FFFFFFFF, and FFFF any type of instance 0.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from functools import lru_cache
+from typing import Final
+
+from attrs import frozen
+
+ANY_AUTHORITY: Final = "*"
+ANY_PART: Final = 0xFFFF
+"""Of a type, an instance or a resource."""
+ANY_VERSION: Final = 0xFF
+FIRST_TOPIC: Final = 0x8000
+"""Of the resources: methods are below, topics from here on; 0 is where answers and notifications go."""
+LONGEST_AUTHORITY: Final = 128
+
+_TEXT: Final = re.compile(
+    r"(?:up:)?(?://(?P<authority>[^/]+))?/(?P<entity>[0-9A-Fa-f]{1,8})/(?P<version>[0-9A-Fa-f]{1,2})/(?P<resource>[0-9A-Fa-f]{1,4})"
+)
+_NAME: Final = re.compile(r"[a-z0-9\-._~]+")
+_LITERAL: Final = re.compile(r"\[[0-9a-f:.]+\]")
+_FORM: Final = "it has the form //device1/10AB/3/80CD: an authority, and three hexadecimal numbers"
+
+
+class UUriError(ValueError):
+    """The text or the numbers are no address of UMessage."""
+
+
+@frozen
+class UUri:
+    """An address, or a pattern of some.
+
+    Attributes:
+        authority: The host, empty for this one.
+        entity: Instance and type.
+        version: Its major version.
+        resource: 0 for answers and notifications, a method below 0x8000, a topic from there on.
+    """
+
+    authority: str
+    entity: int
+    version: int
+    resource: int
+
+    @property
+    def type(self) -> int:
+        """The low 16 bits of the entity."""
+        return self.entity & 0xFFFF
+
+    @property
+    def instance(self) -> int:
+        """The high 16 bits of the entity."""
+        return self.entity >> 16
+
+    @property
+    def is_pattern(self) -> bool:
+        """True if it has wildcards, which no message may."""
+        return (
+            self.authority == ANY_AUTHORITY
+            or ANY_PART in (self.type, self.instance, self.resource)
+            or self.version == ANY_VERSION
+        )
+
+    @property
+    def is_method(self) -> bool:
+        """True if requests may go here."""
+        return 0 < self.resource < FIRST_TOPIC
+
+    @property
+    def is_topic(self) -> bool:
+        """True if publications and notifications may come from here."""
+        return FIRST_TOPIC <= self.resource < ANY_PART
+
+    @property
+    def entity_text(self) -> str:
+        """The address without its resource: ``//device1/10AB/3``. Equal for equal entities."""
+        host = f"//{self.authority}" if self.authority else ""
+        return f"{host}/{self.entity:X}/{self.version:X}"
+
+    def with_resource(self, resource: int) -> UUri:
+        """The same entity with another resource."""
+        return UUri(self.authority, self.entity, self.version, resource)
+
+    def matches(self, pattern: UUri) -> bool:
+        """True if a pattern, which may be an address, stands for this one."""
+        return (
+            pattern.authority in (ANY_AUTHORITY, self.authority)
+            and pattern.type in (ANY_PART, self.type)
+            and pattern.instance in (ANY_PART, self.instance)
+            and pattern.version in (ANY_VERSION, self.version)
+            and pattern.resource in (ANY_PART, self.resource)
+        )
+
+    def __str__(self) -> str:
+        return f"{self.entity_text}/{self.resource:X}"
+
+
+@lru_cache(maxsize=1024)
+def parse_uuri(text: str) -> UUri:
+    """Take an address apart. May raise `UUriError`, which says what is wrong with it."""
+    found = _TEXT.fullmatch(text)
+    if found is None:
+        raise UUriError(f"{text[:100]!r} is no address: {_FORM}")
+    authority = found["authority"] or ""
+    check_authority(authority)
+    return UUri(authority, *(int(found[part], 16) for part in ("entity", "version", "resource")))
+
+
+def parse_entity(text: str) -> UUri:
+    """Take an entity, an address without resource, apart. May raise `UUriError`: it is none, or a pattern."""
+    try:
+        entity = parse_uuri(f"{text}/0")
+    except UUriError as error:
+        raise UUriError(f"{text[:100]!r} is no entity: it has the form //device1/10AB/3") from error
+    if entity.is_pattern:
+        raise UUriError(f"{text[:100]!r} has wildcards: an entity is one")
+    return entity
+
+
+@lru_cache(maxsize=1024)
+def check_authority(authority: str) -> None:
+    """Check the name of a host, empty or a wildcard. May raise `UUriError`, which says what is wrong with it."""
+    if len(authority) > LONGEST_AUTHORITY:
+        raise UUriError(f"an authority of {len(authority)} characters: the limit is {LONGEST_AUTHORITY}: {authority[:40]!r}")
+    if not authority or authority == ANY_AUTHORITY or _NAME.fullmatch(authority):
+        return
+    if _LITERAL.fullmatch(authority) and _is_ipv6(authority[1:-1]):
+        return
+    text = "lower-case letters, digits, - . _ ~, or an IPv6 address in brackets"
+    raise UUriError(f"{authority[:60]!r} is no authority: {text}; without user and port")
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True

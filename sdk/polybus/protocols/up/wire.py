@@ -1,0 +1,203 @@
+"""The messages UMessage, UAttributes, UUri and UUID of ``uprotocol.v1`` as protocol buffers, by hand.
+
+Fields are written in the order of their numbers, and what has its default is left out. Read are all forms that proto3 allows,
+fields without a known number are passed over. An id is its 16 bytes, the first one first; on the wire it is two fixed64, whose
+bytes stand the other way round.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+from .._protobuf.wire import field, length, read_fields, read_varint, varint
+from .attributes import Attributes
+from .uuris import LONGEST_AUTHORITY, UUri, UUriError, check_authority
+
+_LONGEST_UUID: Final = 64
+_LONGEST_UUri: Final = 2 * LONGEST_AUTHORITY
+"""Bytes that are remembered; no address of this wire needs more."""
+_NUMBERS: Final = {2: "type", 5: "priority", 6: "ttl", 7: "permission_level", 8: "commstatus", 12: "payload_format"}
+_IDS: Final = {1: "id", 9: "reqid"}
+_ADDRESSES: Final = {3: "source", 4: "sink"}
+_TEXTS: Final = {10: "token", 11: "traceparent"}
+_LARGEST: Final = {6: 2**32 - 1, 7: 2**32 - 1}
+
+
+def write_uuid(id: bytes) -> bytes:
+    """The message UUID of an id."""
+    return b"\x09" + id[7::-1] + b"\x11" + id[15:7:-1]
+
+
+def read_uuid(data: bytes) -> bytes:
+    """The id of a message UUID. May raise `ValueError`: it is none."""
+    if len(data) == 18 and data[0] == 9 and data[9] == 17:
+        return data[8:0:-1] + data[17:9:-1]
+    if len(data) > _LONGEST_UUID:
+        raise ValueError(f"a UUID of {len(data)} bytes: 18 are enough")
+    halves = {1: bytes(8), 2: bytes(8)}
+    for number, part in read_fields(data):
+        if number in halves:
+            if not isinstance(part, bytes) or len(part) != 8:
+                raise ValueError("half a UUID is no fixed64")
+            halves[number] = part[::-1]
+    return halves[1] + halves[2]
+
+
+@lru_cache(maxsize=4096)
+def write_uuri(uri: UUri) -> bytes:
+    """The message UUri of an address."""
+    data = field(b"\x0a", uri.authority.encode()) if uri.authority else b""
+    for tag, number in ((b"\x10", uri.entity), (b"\x18", uri.version), (b"\x20", uri.resource)):
+        if number:
+            data += tag + varint(number)
+    return data
+
+
+def read_uuri(data: bytes) -> UUri:
+    """The address of a message UUri. May raise `ValueError`: it is none, or breaks a rule of addresses."""
+    if len(data) > _LONGEST_UUri:  # so that what is remembered is small
+        raise UUriError(f"an address of {len(data)} bytes: an authority has at most {LONGEST_AUTHORITY} characters")
+    return _read_uuri(data)
+
+
+@lru_cache(maxsize=4096)
+def _read_uuri(data: bytes) -> UUri:
+    authority, numbers = "", {2: 0, 3: 0, 4: 0}
+    for number, part in read_fields(data):
+        if number == 1:
+            if not isinstance(part, bytes):
+                raise UUriError("an authority is text")
+            authority = str(part, "utf-8")
+        elif number in numbers:
+            if not isinstance(part, int):
+                raise UUriError("entity, version and resource are numbers")
+            numbers[number] = part & 0xFFFF_FFFF  # as protobuf reads a uint32
+    check_authority(authority)
+    entity, version, resource = numbers.values()
+    if version > 0xFF or resource > 0xFFFF:
+        raise UUriError(f"version {version:X} and resource {resource:X}: they have 8 and 16 bits")
+    return UUri(authority, entity, version, resource)
+
+
+def write_attributes(given: Attributes) -> bytes:
+    """The message UAttributes."""
+    parts = [head_of(given.type, given.source, given.sink, given.priority)]
+    if given.id:
+        parts.insert(0, b"\x0a\x12" + write_uuid(given.id))
+    for tag, number in ((b"\x30", given.ttl), (b"\x38", given.permission_level), (b"\x40", given.commstatus)):
+        if number is not None:
+            parts.append(tag + varint(number & 0xFFFF_FFFF_FFFF_FFFF))
+    if given.reqid:
+        parts.append(b"\x4a\x12" + write_uuid(given.reqid))
+    for tag, text in ((b"\x52", given.token), (b"\x5a", given.traceparent)):
+        if text is not None:
+            parts.append(field(tag, text.encode()))
+    if given.payload_format:
+        parts.append(b"\x60" + varint(given.payload_format))
+    return b"".join(parts)
+
+
+@lru_cache(maxsize=1024)
+def head_of(type: int, source: UUri | None, sink: UUri | None, priority: int) -> bytes:
+    """The fields of a message's type, addresses and priority, which are those of many messages."""
+    parts = [b"\x10" + varint(type)] if type else []
+    if source is not None:
+        parts.append(field(b"\x1a", write_uuri(source)))
+    if sink is not None:
+        parts.append(field(b"\x22", write_uuri(sink)))
+    if priority:
+        parts.append(b"\x28" + varint(priority))
+    return b"".join(parts)
+
+
+def read_attributes(data: bytes) -> Attributes:
+    """The message UAttributes; no rule but those of the wire is looked at. May raise `ValueError`: it is none."""
+    found = Attributes()
+    at, end = 0, len(data)
+    try:
+        while at < end:
+            start, tag = at, data[at]
+            at += 1
+            kind = tag & 7
+            if tag > 127 or kind not in (0, 2):  # of a later release, or damaged
+                at = _after(data, start)
+                continue
+            value, at = (data[at], at + 1) if data[at] < 128 else read_varint(data, at)
+            if kind == 0:
+                _set_number(found, tag >> 3, value)
+            else:
+                if at + value > end:
+                    raise ValueError("a field that ends behind the attributes")
+                _set_part(found, tag >> 3, data[at : at + value])
+                at += value
+    except IndexError as error:
+        raise ValueError("attributes that are cut off") from error
+    return found
+
+
+def _after(data: bytes, at: int) -> int:
+    """The place behind a field of any number and kind. May raise `ValueError`, `IndexError`: there is no such field."""
+    tag, at = read_varint(data, at)
+    if tag >> 3 in _FIELDS:
+        raise ValueError(f"{_FIELDS[tag >> 3]} is of another type")
+    if tag >> 3 == 0 or tag & 7 not in (0, 1, 2, 5):
+        raise ValueError("no field of protocol buffers")
+    if tag & 7 == 0:
+        return read_varint(data, at)[1]
+    if tag & 7 == 2:
+        size, at = read_varint(data, at)
+    else:
+        size = 8 if tag & 7 == 1 else 4
+    if at + size > len(data):
+        raise ValueError("a field that ends behind the attributes")
+    return at + size
+
+
+_FIELDS: Final = _NUMBERS | _IDS | _ADDRESSES | _TEXTS
+
+
+def _set_number(found: Attributes, number: int, value: int) -> None:
+    name = _NUMBERS.get(number)
+    if name is None:
+        if number in _FIELDS or number == 0:
+            raise ValueError(f"{_FIELDS.get(number, 'field 0')} is no number")
+        return
+    if value > _LARGEST.get(number, 2**31 - 1):
+        # An int32 below 0 has ten bytes; a uint32 has 32 bits, and proto3 takes the low ones.
+        value &= 0xFFFF_FFFF
+        if number not in _LARGEST and value > 2**31 - 1:
+            value -= 2**32
+    setattr(found, name, value)
+
+
+def _set_part(found: Attributes, number: int, part: bytes) -> None:
+    if number in _ADDRESSES:
+        setattr(found, _ADDRESSES[number], read_uuri(part))
+    elif number in _IDS:
+        setattr(found, _IDS[number], read_uuid(part))
+    elif number in _TEXTS:
+        setattr(found, _TEXTS[number], str(part, "utf-8"))
+    elif number in _NUMBERS or number == 0:
+        raise ValueError(f"{_NUMBERS.get(number, 'field 0')} is a number")
+
+
+def write_message(attributes: bytes, payload: bytes | None) -> bytes:
+    """The message UMessage of written attributes."""
+    head = b"\x0a" + length(attributes) + attributes
+    return head if payload is None else head + b"\x12" + length(payload) + payload
+
+
+def split_message(frame: bytes) -> tuple[bytes | None, bytes | None]:
+    """Attributes and payload of a message UMessage, unread. May raise `ValueError`: it is none."""
+    attributes: bytes | None = None
+    payload: bytes | None = None
+    for number, part in read_fields(frame):
+        if number in (1, 2):
+            if not isinstance(part, bytes):
+                raise ValueError("attributes and payload of a UMessage are bytes")
+            if number == 1:
+                attributes = part
+            else:
+                payload = part
+    return attributes, payload

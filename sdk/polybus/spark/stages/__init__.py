@@ -1,1 +1,0 @@
-"""The stages of the pipeline: ingest, correlation, tables and manifests."""

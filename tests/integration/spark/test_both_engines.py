@@ -1,0 +1,206 @@
+"""Spark and DuckDB make the same rows of every table, whatever the traffic is, and so does the correlation of a single task."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import duckdb as duckdb_module
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from polybus.analysis import DuckEngine, Engine, matching, open_tables
+from polybus.analysis import Pipeline as AnyPipeline
+from polybus.analysis.correlation import FOLDED, exchanges_of, fold, orphans_of, turns_of
+from polybus.analysis.manifest import Output
+from polybus.analysis.matching import Matcher
+from polybus.analysis.pipeline import Done
+from polybus.analysis.storage import Storage
+from polybus.analysis.timeouts import MatchTimeouts
+from polybus.capture.schema import EVENTS, EXCHANGES, ORPHANS, QUARANTINE
+from polybus.capture.store.segments import SegmentWriter
+from polybus.spark import load
+from polybus.spark.engine import SparkEngine
+from tests.unit.capture import rows as frames
+from tests.unit.capture.generator import traffic
+
+from .stories import Story, table
+
+pytestmark = pytest.mark.spark
+
+QUESTIONS = Path(__file__).parents[3] / "docs" / "how-to" / "questions.md"
+TIMEOUTS = MatchTimeouts(30.0, 100.0)
+STEPS = [0, 0, 0.001, 1, 1, 10, 500, 29_999, 30_000, 30_001, 59_999, 100_000, 100_001, 300_000]
+"""Milliseconds between two events: at, before and after what the timeouts and times to live below make a difference for."""
+RECORDINGS = 200
+
+
+def _recording(seed: int) -> Story:
+    """Some events: few ids, so that they come round, on few connections, in both directions, some of them in one frame."""
+    chance = random.Random(seed)
+    story, at, seq, sub = Story(f"recording {seed}"), 0.0, 0, 0
+    ids = ["1", "2", "3"][: chance.randint(1, 3)]
+    for _ in range(chance.randint(1, 40)):
+        if chance.random() < 0.2:
+            sub += 1
+        else:
+            at, seq, sub = at + chance.choice(STEPS), seq + chance.randint(1, 3), 0
+        columns: dict[str, Any] = {
+            "seq": seq,
+            "sub": sub,
+            "conn_id": chance.choice(["a", "a", "a", "b"]),
+            "client": chance.choice(["", "", "", "7", None]),
+            "protocol": chance.choice(["ubre", "ubre", "ubre", "csb"]),
+            "correlation_id": chance.choice([*ids, *ids, *ids, None]),
+            "direction": chance.choice([0, 1]),
+            "subject": chance.choice(["user.get", "user.get", "user.set", None]),
+            "data": chance.choice([b"?", b"?", b"!", b"", None]),
+        }
+        kind = chance.choice(["request", "request", "request", "response", "response", "response", "publish"])
+        if kind == "request":
+            wait = chance.choice([None, None, 0, 1, 30_000, 30_001, 100_001, 2**53])
+            left = chance.choice([None, None, None, -1, 0, 30_000_000_000, 100_000_000_001])
+            columns |= {"ttl_ms": wait, "deadline_ns": None if left is None else round(at * 1_000_000) + left}
+        elif kind == "response":
+            code = chance.choice([0, 0, 5, 13])
+            columns |= {"code": code, "code_name": str(code)}
+        story.add(kind, at, **columns)
+    return story
+
+
+TABLES = {"events": EVENTS, "quarantine": QUARANTINE, "exchanges": EXCHANGES, "orphans": ORPHANS}
+
+
+@pytest.fixture
+def duckdb() -> Iterator[DuckEngine]:
+    with DuckEngine(memory="1GB") as engine:
+        yield engine
+
+
+def _ordered(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(rows, key=str)
+
+
+def _table(out: Path, name: str) -> list[dict[str, Any]]:
+    """The rows that lie in a folder of results, whoever has written them."""
+    schema, storage = TABLES[name], Storage(out)
+    with DuckEngine() as engine:
+        return _ordered(engine.rows(engine.read(storage, name, Output(storage).files(name), schema)).to_pylist())
+
+
+def _results(engine: Engine, capture: Path, out: Path) -> tuple[Path, Done]:
+    return out, AnyPipeline(engine, timeout=30.0).run(capture, out)
+
+
+def _same_results(one: tuple[Path, Done], other: tuple[Path, Done]) -> None:
+    assert one[1].total == other[1].total
+    for name in TABLES:
+        assert _table(one[0], name) == _table(other[0], name), name
+    assert one[1].metrics == other[1].metrics
+    assert Path(one[1].report).read_text() == Path(other[1].report).read_text()
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_generated_traffic_gives_the_same_rows_in_every_table_and_the_same_report(
+    spark: SparkSession, duckdb: DuckEngine, tmp_path: Path, alike: bool
+) -> None:
+    seed = random.randrange(10**6)
+    capture = traffic(3000, seed=seed, ids=16, alike=alike).write(tmp_path / "capture", rows=200, segment_batches=4)
+    made = [_results(engine, capture, tmp_path / type(engine).__name__) for engine in (duckdb, SparkEngine(spark))]
+    _same_results(*made)
+    assert all(_table(made[0][0], name) for name in TABLES), f"seed {seed}"
+
+
+def test_the_questions_of_the_page_have_the_same_answers_in_both(
+    spark: SparkSession, duckdb: DuckEngine, tmp_path: Path
+) -> None:
+    capture = traffic(3000, ids=16).write(tmp_path / "capture", rows=200, segment_batches=4)
+    out, _ = _results(duckdb, capture, tmp_path / "out")
+    questions = re.findall(r"^## (\d+)\. .*?\n```sql\n(.*?)```", QUESTIONS.read_text(), re.DOTALL | re.MULTILINE)
+    assert [int(number) for number, _ in questions] == list(range(1, 11))
+    plain = open_tables(tmp_path / "out")
+    views = duckdb_module.connect()
+    for name in TABLES:
+        load(spark, out, name).createOrReplaceTempView(name)
+        views.execute(f"create view {name} as from read_parquet('{out}/{name}/**/*.parquet', hive_partitioning=true)")
+    for connection in (plain, views):
+        connection.execute("set timezone = 'UTC'")
+    for number, text in questions:
+        answers = [_plain(answer) for answer in (plain.sql(text), views.sql(text), spark.sql(text))]
+        assert answers[0] and answers[0] == answers[1] == answers[2], f"question {number}"
+
+
+def _plain(answer: Any) -> list[list[Any]]:
+    """The rows of an answer: sums are decimals in one engine, and whole numbers in the other."""
+    table = answer.toArrow() if hasattr(answer, "toArrow") else answer.to_arrow_table()
+    rows = ([float(value) if isinstance(value, Decimal) else value for value in row.values()] for row in table.to_pylist())
+    return list(rows)
+
+
+def test_runs_of_both_engines_may_take_turns_in_one_folder(spark: SparkSession, duckdb: DuckEngine, tmp_path: Path) -> None:
+    capture = traffic(3000, ids=16).write(tmp_path / "capture", rows=200, segment_batches=4)
+    growing, whole = tmp_path / "growing", _results(duckdb, capture, tmp_path / "whole")
+    growing.mkdir()
+    segments = sorted(capture.iterdir())
+    engines: list[Engine] = [SparkEngine(spark), duckdb, SparkEngine(spark), duckdb]
+    for number, engine in enumerate(engines):
+        for segment in segments[number : number + 1] if number < 3 else segments[3:]:
+            (growing / segment.name).hardlink_to(segment)
+        turns = AnyPipeline(engine, timeout=30.0).run(growing, tmp_path / "turns", report=number == 3)
+    assert len(Output(Storage(tmp_path / "turns")).manifests) == 4
+    assert turns.total == whole[1].total
+    for name in TABLES:
+        assert _table(tmp_path / "turns", name) == _table(whole[0], name), name
+    assert turns.metrics["latency"] == whole[1].metrics["latency"]
+
+
+def test_a_capture_that_has_nothing_and_results_without_rows_are_the_same(
+    spark: SparkSession, duckdb: DuckEngine, tmp_path: Path
+) -> None:
+    (tmp_path / "capture").mkdir()
+    writer = SegmentWriter(tmp_path / "capture", 0)
+    writer.write(frames.batch(frames.row(0, frame=b"no frame at all")), 0)
+    writer.seal()
+    made = [_results(engine, tmp_path / "capture", tmp_path / type(engine).__name__) for engine in (duckdb, SparkEngine(spark))]
+    _same_results(*made)
+    assert [len(_table(made[0][0], name)) for name in TABLES] == [0, 1, 0, 0]
+
+
+def test_every_correlation_gives_the_same_exchanges_to_the_row(
+    spark: SparkSession, duckdb: DuckEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matching, "SWEEP", 20)  # exchanges are given out while others are open
+    recordings = [_recording(seed) for seed in range(RECORDINGS)]
+    events = table(*recordings)
+    matcher, rows = Matcher(TIMEOUTS), list[dict[str, Any]]()
+    for recording in recordings:
+        for batch in table(recording).to_batches(max_chunksize=7):
+            matcher.take(batch)
+            rows += matcher.over()
+    rows += matcher.over(all_of_it=True)
+    by_task = [dict.fromkeys(EXCHANGES.names) | row for row in rows]
+    by_spark, by_duckdb = (_correlated(engine, events) for engine in (SparkEngine(spark), duckdb))
+    for row in (*by_task, *by_spark[0], *by_duckdb[0]):
+        row["request_time"] = None  # a number, a time, and a time that does not say that it is in UTC
+    assert _ordered(by_spark[0]) == _ordered(by_duckdb[0]) == _ordered(by_task)
+    assert by_spark[1] == by_duckdb[1]
+    assert len({row["outcome"] for row in by_task}) == 6
+    assert len({row["match_quality"] for row in by_task}) == 3
+
+
+def _correlated(engine: Engine, events: pa.Table) -> tuple[list[dict[str, Any]], list[str]]:
+    """The exchanges and the ids of the orphans."""
+    ends = events.group_by("capture_id").aggregate([("mono_ns", "max")])
+    silent, ended = pa.array([0] * len(ends), pa.int64()), pa.array([True] * len(ends))
+    clocks = pa.table([ends["capture_id"], ends["mono_ns_max"], silent, ended], ["capture_id", "end_ns", "silent_ns", "ended"])
+    given = engine.hand(events)
+    folded = engine.rows(fold(engine, [turns_of(engine, given, TIMEOUTS)], TIMEOUTS, engine.hand(clocks))).cast(FOLDED)
+    exchanges = engine.rows(exchanges_of(engine, engine.hand(folded))).to_pylist()
+    lost = engine.hand(pa.Table.from_pylist([row for row in folded.to_pylist() if row["request_seq"] is None], schema=FOLDED))
+    orphans = engine.rows(orphans_of(engine, given, lost)).to_pylist()
+    return exchanges, sorted(f"{row['capture_id']} {row['seq']} {row['sub']}" for row in orphans)

@@ -1,0 +1,201 @@
+"""Readers of stores at an engine that lies, forgets and is silent, in virtual time."""
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+
+from polybus import Bus, Cluster, Context, LocalProtocolError, Retry, Store
+from polybus.cluster.durable.administration import Administration
+from polybus.protocols.nats.operations import Operation
+from polybus.testing import NatsEngine
+from polybus.testing.nats_engine import EngineClient
+from tests.loops import virtual_time  # noqa: F401
+from tests.support import eventually
+
+pytestmark = [pytest.mark.anyio]
+
+WORK = Store("work", "work.>")
+ASKED = "$JS.API."
+NEXT = "$JS.API.CONSUMER.MSG.NEXT."
+
+
+class Liar(NatsEngine):
+    """An engine that asks `lie` first what to do with what a client says: True where that was all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lie: Callable[[Operation], bool] = lambda operation: False
+        self.heard: list[tuple[float, Operation]] = []
+
+    def route(self, sender: EngineClient, operation: Operation, block: bytes) -> None:
+        self.heard.append((anyio.current_time(), operation))
+        if not self.lie(operation):
+            super().route(sender, operation, block)
+
+    def answer(self, operation: Operation, said: Any) -> bool:
+        assert operation.reply is not None
+        return self.hand(operation.reply, Operation("PUB", operation.reply, payload=msgspec.json.encode(said)), b"")
+
+    def status(self, operation: Operation, status: str) -> bool:
+        assert operation.reply is not None
+        return self.hand(operation.reply, Operation("PUB", operation.reply), f"NATS/1.0 {status}\r\n\r\n".encode())
+
+    def times(self, subject: str, word: bytes = b"") -> list[float]:
+        """When something was said to a subject."""
+        return [at for at, said in self.heard if said.subject.startswith(subject) and said.payload.startswith(word)]
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[Liar]:
+    async with Liar() as running:
+        yield running
+
+
+def shop(engine: NatsEngine) -> Bus:
+    return Bus(cluster=Cluster(engine.url, name="shop", stores=[WORK]))
+
+
+@pytest.mark.parametrize("said", [{"error": {"err_code": [1]}}, {"error": "no"}, [1], None, {"config": 7}])
+async def test_whatever_an_engine_answers_a_handler_goes_on(engine: Liar, said: Any, caplog: pytest.LogCaptureFixture) -> None:
+    bus, handled = shop(engine), list[int]()
+
+    @bus.on("work.x", durable="billing")
+    async def bill(number: int) -> None:
+        handled.append(number)
+
+    async with bus:
+        engine.lie = lambda operation: operation.subject.startswith(f"{ASKED}CONSUMER.INFO.") and engine.answer(operation, said)
+        await engine.cut()
+        with anyio.fail_after(60):
+            await eventually(lambda: "the durable handler billing waits for its store" in caplog.text)
+            engine.lie = lambda operation: False
+            await bus.publish("work.x", 1)
+            await eventually(lambda: handled == [1])
+
+
+@pytest.mark.parametrize("status", ["404 No Messages", "408 Request Timeout", "409 Exceeded MaxRequestBatch of 1"])
+async def test_an_engine_that_refuses_at_once_is_asked_once_a_second(
+    engine: Liar, status: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    bus = shop(engine)
+    bus.on("work.x", durable="billing")(lambda number: None)
+    engine.lie = lambda operation: operation.subject.startswith(NEXT) and engine.status(operation, status)
+    async with bus:
+        began = anyio.current_time()
+        await anyio.sleep(10)
+        asked = [at for at in engine.times(NEXT) if at >= began]
+    assert 5 <= len(asked) <= 12
+    assert (f"the durable handler billing: the engine refuses: {status}" in caplog.text) == status.startswith("409")
+
+
+async def test_names_of_an_answer_are_no_subjects(engine: Liar) -> None:
+    bus = shop(engine)
+    bus.on("work.x", durable="billing")(lambda number: None)
+    names = ["a b", "a\r\nPUB x 0\r\n\r\n", "shop.work", "*", 7]
+    engine.lie = lambda operation: operation.subject == f"{ASKED}STREAM.NAMES" and engine.answer(operation, {"streams": names})
+    with pytest.raises(LocalProtocolError, match="no store keeps it"):
+        async with bus:
+            raise AssertionError
+    assert [subject for _, said in engine.heard if " " in (subject := said.subject) or subject == "x"] == []
+
+
+async def test_a_pull_that_is_forgotten_is_noticed_however_long_ack_wait_is(engine: Liar) -> None:
+    bus, handled = shop(engine), list[int]()
+
+    @bus.on("work.x", durable="billing", ack_wait=3600)
+    async def bill(number: int) -> None:
+        engine.lie = lambda operation: operation.subject.startswith(NEXT)  # and says nothing
+        handled.append(number)
+
+    async with bus:
+        await bus.publish("work.x", 1)
+        await eventually(lambda: handled == [1])
+        await eventually(lambda: len(engine.times("$JS.ACK.", b"+ACK")) == 1)
+        engine.lie = lambda operation: False
+        await bus.publish("work.x", 2)
+        with anyio.fail_after(30):
+            await eventually(lambda: handled == [1, 2])
+
+
+async def test_what_comes_again_while_it_is_worked_on_runs_once(engine: Liar) -> None:
+    bus, attempts = shop(engine), list[int]()
+
+    @bus.on("work.x", durable="billing", ack_wait=1, concurrency=4)
+    async def bill(number: int, ctx: Context) -> None:
+        attempts.append(ctx.attempt)
+        await anyio.sleep(10)
+
+    async with bus:
+        engine.lie = lambda operation: operation.payload == b"+WPI" and anyio.current_time() < until
+        until = anyio.current_time() + 5  # a network that loses the word that it is worked on
+        await bus.publish("work.x", 1)
+        await eventually(lambda: len(engine.times("$JS.ACK.", b"+ACK")) == 1)
+        found = await Administration.of(bus).store("work")
+        assert found.durables == {"billing": (0, 0)}
+    assert attempts == [1]
+    assert len({said.subject for _, said in engine.heard if said.subject.startswith("$JS.ACK.")}) > 1, "it came again"
+
+
+async def test_what_is_worked_on_is_said_while_the_consumer_is_looked_for(engine: Liar) -> None:
+    bus, other, begun = shop(engine), shop(engine), list[int]()
+
+    async def bill(number: int, ctx: Context) -> None:
+        begun.append(ctx.attempt)
+        await anyio.sleep(20)
+
+    for worker in (bus, other):
+        worker.on("work.x", durable="billing", ack_wait=3, retry=Retry(attempts=2))(bill)
+    async with bus, other:
+        await bus.publish("work.x", 1)
+        await eventually(lambda: begun == [1])
+        silent_until = anyio.current_time() + 12
+        engine.lie = lambda operation: (
+            operation.subject.startswith(f"{ASKED}CONSUMER.INFO.") and anyio.current_time() < silent_until
+        )
+        await engine.cut()
+        await eventually(lambda: len(engine.times("$JS.ACK.", b"+ACK")) == 1)
+    assert begun == [1]
+
+
+async def test_a_consumer_of_other_tools_is_named_with_what_differs(engine: Liar) -> None:
+    async with shop(engine):
+        config = {
+            "durable_name": "billing",
+            "ack_policy": "explicit",
+            "ack_wait": 30_000_000_000,
+            "filter_subject": "shop.p.work.x",
+            "max_ack_pending": 1000,
+        }
+        worker = shop(engine)
+        worker.on("work.x", durable="billing")(lambda number: None)
+        engine.lie = lambda operation: (
+            operation.subject.startswith(f"{ASKED}CONSUMER.INFO.") and engine.answer(operation, {"config": config})
+        )
+        with pytest.raises(LocalProtocolError) as caught:
+            async with worker:
+                raise AssertionError
+        assert "has another ordered: False (max_ack_pending 1000), not False (max_ack_pending 20000)" in str(caught.value)
+        assert "(one that is removed begins anew)" in str(caught.value)
+
+
+async def test_a_letter_that_is_tried_again_has_the_id_that_its_handler_saw(engine: Liar) -> None:
+    bus, seen = shop(engine), list[tuple[Any, int]]()
+
+    @bus.on("work.x", durable="billing", retry=Retry(attempts=1))
+    async def bill(number: int, ctx: Context) -> None:
+        seen.append((ctx.message.id, ctx.attempt))
+        if len(seen) == 1:
+            raise ValueError("no bank")
+
+    async with bus:
+        await bus.publish("work.x", 1, id="order-1")
+        administration = Administration.of(bus)
+        with anyio.fail_after(20):
+            await eventually(lambda: len(seen) == 1)
+            await eventually(lambda: len(engine.times("shop.dead.")) == 1)
+            await administration.retry(await administration.letter(1))
+            await eventually(lambda: len(seen) == 2)
+    assert seen == [("order-1", 1), ("order-1", 1)]

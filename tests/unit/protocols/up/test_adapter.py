@@ -1,0 +1,87 @@
+"""The options: what a URL can say, and what is refused; tables of names from code and from files."""
+
+from typing import Any
+
+import pytest
+
+from polybus.protocols.up import Up, names_in
+from polybus.protocols.up.names import table_of
+from polybus.protocols.up.uuris import parse_uuri
+
+FILE = """
+"door.opened" = 0x80CD
+UpdateDoor = "//device2/CD/4/B"
+light = [0xC, 0x80CE]
+"""
+
+
+def test_a_table_of_a_file_is_that_of_code() -> None:
+    from_file = Up(names=names_in(FILE))
+    assert from_file.names == (
+        ("door.opened", (0x80CD,)),
+        ("UpdateDoor", (parse_uuri("//device2/CD/4/B"),)),
+        ("light", (0xC, 0x80CE)),
+    )
+    assert table_of(from_file.names) == from_file.names
+    assert hash(from_file) == hash(Up(names=names_in(FILE), clock=from_file.clock))
+
+
+def test_a_file_that_is_no_table_is_refused_with_the_place() -> None:
+    with pytest.raises(ValueError, match="line 1"):
+        names_in("door opened = 1")
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        ({"a": 0}, "is not a number from 1"),
+        ({"a": 0xFFFF}, "is not a number from 1"),
+        ({"a": True}, "is not a number from 1"),
+        ({"a": 1.5}, "is not a number from 1"),
+        ({"a": "//x/1/1/0"}, "is not a number from 1"),
+        ({"a": "//*/1/1/1"}, "is not a number from 1"),
+        ({"a": "//X/1/1/1"}, "no authority"),
+        ({"a": []}, "one method, one topic"),
+        ({"a": [1, 2]}, "one method, one topic"),
+        ({"a": 1, "b": 1}, "both 'a' and 'b'"),
+        ({"a/b": 1}, "without a slash"),
+        ({"": 1}, "is no name"),
+        ({1: 1}, "is no name"),
+    ],
+)
+def test_a_wrong_name_or_number_is_named(names: Any, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        Up(names=names)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"entity": "/10AB/3"}, "an authority is needed"),
+        ({"entity": "//a/1/1/1"}, "no entity"),
+        ({"entity": 5}, "entity='5'"),
+        ({"peer": "//*/1/1"}, "wildcards"),
+        ({"ttl": 0}, "within"),
+        ({"priorities": {"a": "CS9"}}, "CS9"),
+        ({"permission_level": -1}, "permission_level"),
+        ({"per_authority": 0}, "per_authority"),
+        ({"max_clock_skew": -1}, "max_clock_skew"),
+        ({"strings": "xml"}, "one of json, text"),
+        ({"token": b"secret"}, "token is text"),
+    ],
+)
+def test_a_wrong_option_is_named(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text) as caught:
+        Up(**options)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_url_says_entities_and_how_text_goes() -> None:
+    options = {"entity": "//device1/10AB/3", "peer": "//device2/CD/4", "strings": "text"}
+    adapter = Up.from_options(options)
+    assert (adapter.entity, adapter.peer) == ("//device1/10AB/3", "//device2/CD/4")
+    assert adapter.url_options == {"strings": "text"}  # of a listener's URL: its clients are somebody else
+    assert Up().url_options == {}
+    assert adapter.codec() is Up.from_options(options).codec()
+    with pytest.raises(ValueError, match="unknown option token"):
+        Up.from_options({"token": "x"})

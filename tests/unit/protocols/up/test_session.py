@@ -1,0 +1,581 @@
+"""The session: names, times, tokens, answers, accounts; no sockets, and a clock that stands where it is put."""
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given as given_examples
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from polybus import Code, Limits, LocalProtocolError, Message, TooLarge, Unsupported
+from polybus.body import JSON, OCTETS, TEXT
+from polybus.message import MISSING, Kind
+from polybus.plugins import CloseWanted, Ready, Refused, Undelivered
+from polybus.protocols._protobuf.any_body import ANY
+from polybus.protocols._protobuf.status import status_of
+from polybus.protocols.up import Up
+from polybus.protocols.up.attributes import Attributes, MessageType, PayloadFormat, id_ms, uuid_bytes
+from polybus.protocols.up.messages import ReturnAddress
+from polybus.protocols.up.session import UpSession
+from polybus.protocols.up.uuris import parse_uuri
+from polybus.protocols.up.wire import read_attributes, split_message, write_attributes, write_message
+from tests.vectors import up_vectors as vectors
+
+NOW = 1_700_000_000_123  # the time in the ids of the examples
+ID = uuid_bytes(vectors.ID.format(0))
+NAMES = {"door.opened": 0x80CD, "UpdateDoor": 0xB, "light": [0xC, 0x80CE], "seat": "//device3/1/1/7"}
+CAR, PHONE = "//device1/10AB/3", "//device2/CD/4"
+
+
+class Clock:
+    """Nanoseconds, from milliseconds that the test sets."""
+
+    def __init__(self, ms: int = NOW) -> None:
+        self.ms = ms
+
+    def __call__(self) -> int:
+        return self.ms * 1_000_000
+
+
+def session(clock: Clock | None = None, limits: Limits = Limits(), **options: Any) -> UpSession:  # noqa: B008
+    options = {"entity": CAR, "names": NAMES} | options
+    made = Up(clock=clock or Clock(), **options).session("client", limits, random.Random(1))
+    made.start(0.0)
+    assert made.events() == [Ready()]
+    return made
+
+
+def pair(clock: Clock) -> tuple[UpSession, UpSession]:
+    return session(clock, entity=CAR, peer=PHONE), session(clock, entity=PHONE, peer=CAR)
+
+
+def request(subject: str = "UpdateDoor", ttl: float | None = 5.0, body: Any = MISSING) -> Message:
+    return Message(Kind.REQUEST, subject, None, ttl=ttl, body=body)
+
+
+def sent(by: UpSession) -> list[tuple[Attributes, bytes | None]]:
+    split = [split_message(frame) for frame in by.frames_to_send()]
+    return [(read_attributes(attributes or b""), payload) for attributes, payload in split]
+
+
+def receive(to: UpSession, frame: bytes, now: float = 0.0) -> list[Any]:
+    to.receive(frame, now)
+    return to.events()
+
+
+def frame_of(payload: bytes | None = None, **attributes: Any) -> bytes:
+    for name in ("source", "sink"):
+        if name in attributes:
+            attributes[name] = parse_uuri(attributes[name])
+    return write_message(write_attributes(Attributes(**{"id": ID} | attributes)), payload)
+
+
+def asked(**change: Any) -> bytes:
+    usual: dict[str, Any] = {
+        "type": MessageType.REQUEST,
+        "source": f"{PHONE}/0",
+        "sink": f"{CAR}/B",
+        "priority": 5,
+        "ttl": 2000,
+    }
+    return frame_of(**usual | change)
+
+
+def published(**change: Any) -> bytes:
+    usual: dict[str, Any] = {"type": MessageType.PUBLISH, "source": f"{PHONE}/80CD"}
+    return frame_of(**usual | change)
+
+
+# -- the worked examples -------------------------------------------------------------------------------------------------
+
+
+def test_the_worked_publication_arrives() -> None:
+    (message,) = receive(session(), vectors.PUBLICATION, now=10.0)
+    assert (message.kind, message.subject, message.body, message.format) == (Kind.PUBLISH, "door.opened", "open", TEXT)
+    assert message.attributes == {
+        "id": vectors.ID.format(0),
+        "type": "up-pub.v1",
+        "source": "//device1/10AB/3/80CD",
+        "priority": "CS2",
+        "ttl": 5000,
+        "payload_format": "text",
+    }
+    assert (message.ttl, message.expires) == (5.0, 15.0)
+
+
+def test_the_worked_request_arrives_and_is_answered_the_other_way_round() -> None:
+    ours = session(entity=PHONE)
+    (message,) = receive(ours, vectors.REQUEST)
+    assert (message.kind, message.subject, message.body, message.ttl) == (Kind.REQUEST, "UpdateDoor", {"p": 50}, 2.0)
+    assert message.attributes["token"] == "t"
+    ours.send(Message(Kind.RESPONSE, "", message.id, body=[1]), 0.0)
+    ((given, payload),) = sent(ours)
+    assert (str(given.source), str(given.sink)) == ("//device2/CD/4/B", "//device1/403AB/3/0")
+    assert (given.type, given.priority, given.ttl, given.commstatus) == (MessageType.RESPONSE, 5, 2000, None)
+    assert (given.reqid, payload, given.payload_format) == (uuid_bytes(vectors.ID.format(1)), b"[1]", PayloadFormat.JSON)
+    assert id_ms(given.id) == NOW
+
+
+# -- what goes out -------------------------------------------------------------------------------------------------------
+
+
+def test_a_request_goes_from_us_to_the_peer() -> None:
+    ours = session(peer=PHONE, token="secret", permission_level=3, priorities={"light": "CS6"})
+    key = ours.send(request(body={"p": 1}), 0.0)
+    ours.send(request("light", 0.0001), 0.0)
+    ours.send(request("seat"), 0.0)
+    ours.send(request("//a.b/1/2/3"), 0.0)
+    (first, payload), (second, none), (third, _), (fourth, _) = sent(ours)
+    assert (str(first.source), str(first.sink)) == (f"{CAR}/0", f"{PHONE}/B")
+    assert (first.type, first.priority, first.ttl, first.permission_level) == (MessageType.REQUEST, 5, 5000, 3)
+    assert (first.token, payload, first.payload_format) == ("secret", b'{"p":1}', PayloadFormat.JSON)
+    assert first.as_texts()["id"] == key
+    assert (str(second.sink), second.priority, second.ttl, none, second.payload_format) == (f"{PHONE}/C", 7, 1, None, 0)
+    assert (str(third.sink), str(fourth.sink)) == ("//device3/1/1/7", "//a.b/1/2/3")
+
+
+def test_a_publication_comes_from_us_and_is_made_once_for_all_peers() -> None:
+    ours, other = session(ttl=2.5), session(ttl=2.5)
+    message = Message(Kind.PUBLISH, "door.opened", body=b"\x00")
+    ours.send(message, 0.0)
+    other.send(message, 0.0)
+    (frame,) = ours.frames_to_send()
+    assert other.frames_to_send() == [frame]
+    attributes, payload = split_message(frame)
+    given = read_attributes(attributes or b"")
+    assert (given.type, str(given.source), given.sink, given.priority) == (MessageType.PUBLISH, f"{CAR}/80CD", None, 2)
+    assert (given.ttl, payload, given.payload_format) == (2500, b"\x00", PayloadFormat.RAW)
+
+
+def test_a_notification_goes_to_the_peer() -> None:
+    ours, theirs = pair(Clock())
+    ours.send(Message(Kind.NOTIFY, "light", body=1), 0.0)
+    (frame,) = ours.frames_to_send()
+    (message,) = receive(theirs, frame)
+    assert (message.kind, message.subject, message.body) == (Kind.NOTIFY, "light", 1)
+    assert (message.attributes["source"], message.attributes["sink"]) == (f"{CAR}/80CE", f"{PHONE}/0")
+
+
+def test_what_is_relayed_keeps_its_priority_and_the_form_of_its_bytes() -> None:
+    ours = session()
+    said = {"priority": "CS5", "payload_format": "someip"}
+    ours.send(Message(Kind.PUBLISH, "door.opened", raw=b"\x01", format=OCTETS, attributes=said), 0.0)
+    ((given, payload),) = sent(ours)
+    assert (given.priority, given.payload_format, payload) == (6, PayloadFormat.SOMEIP, b"\x01")
+
+
+@pytest.mark.parametrize(
+    ("body", "strings", "payload", "format"),
+    [
+        ({"a": None}, "json", b'{"a":null}', PayloadFormat.JSON),
+        ("hi", "json", b'"hi"', PayloadFormat.JSON),
+        ("hi", "text", b"hi", PayloadFormat.TEXT),
+        (b"", "json", b"", PayloadFormat.RAW),
+        (bytearray(b"a"), "text", b"a", PayloadFormat.RAW),
+    ],
+)
+def test_a_value_is_written_in_its_form(body: Any, strings: str, payload: bytes, format: PayloadFormat) -> None:
+    ours = session(strings=strings)
+    ours.send(Message(Kind.PUBLISH, "door.opened", body=body), 0.0)
+    ((given, written),) = sent(ours)
+    assert (written, given.payload_format) == (payload, format)
+
+
+def test_messages_of_protocol_buffers_go_in_an_any_and_come_back() -> None:
+    from google.protobuf.duration_pb2 import Duration
+
+    ours, theirs = pair(Clock())
+    ours.send(Message(Kind.PUBLISH, "door.opened", body=Duration(seconds=3)), 0.0)
+    (frame,) = ours.frames_to_send()
+    (message,) = receive(theirs, frame)
+    assert (message.format, message.body) == (ANY, Duration(seconds=3))
+    assert message.attributes["payload_format"] == "protobuf_in_any"
+
+
+@pytest.mark.parametrize(
+    ("subject", "error", "text"),
+    [
+        ("door.closed", Unsupported, "names=.* lacks it"),
+        ("door.opened", Unsupported, "no method: names= has 80CD"),
+        (7, Unsupported, "is a number"),
+        ("//a/1/1/8000", LocalProtocolError, "no method"),
+        ("//a/1/1/0", LocalProtocolError, "no method"),
+        ("//*/1/1/1", LocalProtocolError, "wildcards"),
+        ("//A/1/1/1", LocalProtocolError, "no authority"),
+        ("a/b", LocalProtocolError, "no address"),
+    ],
+)
+def test_a_subject_without_an_address_is_named(subject: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        session().send(request(subject), 0.0)
+
+
+def test_a_method_is_not_published() -> None:
+    with pytest.raises(Unsupported, match="no topic: names= has B"):
+        session().send(Message(Kind.PUBLISH, "UpdateDoor"), 0.0)
+    with pytest.raises(LocalProtocolError, match="8000"):
+        session().send(Message(Kind.PUBLISH, "//a/1/1/1"), 0.0)
+
+
+def test_what_has_no_form_is_said() -> None:
+    for kind in (Kind.SUBSCRIBE, Kind.OPEN, Kind.ITEM, Kind.CANCEL):
+        with pytest.raises(Unsupported, match=kind.value):
+            session().send(Message(kind, "door.opened", "x"), 0.0)
+    with pytest.raises(Unsupported, match="'x-user'"):
+        session().send(Message(Kind.PUBLISH, "door.opened", headers={"x-user": "1"}), 0.0)
+    with pytest.raises(LocalProtocolError, match="timeout="):
+        session().send(request(ttl=None), 0.0)
+    with pytest.raises(TooLarge, match="a message of .* bytes"):
+        session(limits=Limits(message=100)).send(request(body="x" * 100), 0.0)
+    with pytest.raises(LocalProtocolError, match="its request came with"):
+        session().send(Message(Kind.RESPONSE, "", "x"), 0.0)
+
+
+def test_the_context_of_a_trace_goes_along() -> None:
+    ours, theirs = pair(Clock())
+    trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    ours.send(Message(Kind.REQUEST, "UpdateDoor", headers={"traceparent": trace}, ttl=1.0), 0.0)
+    (frame,) = ours.frames_to_send()
+    (message,) = receive(theirs, frame)
+    assert message.headers == {"traceparent": trace}
+    assert message.attributes["traceparent"] == trace
+
+
+def test_a_token_is_asked_for_each_time_and_never_shown() -> None:
+    tokens = iter(["a", None, b"secret"])
+    ours = session(peer=PHONE, token=lambda: next(tokens))
+    ours.send(request(), 0.0)
+    ours.send(request(), 0.0)
+    assert [given.token for given, _ in sent(ours)] == ["a", None]
+    with pytest.raises(LocalProtocolError, match=r"token\(\) gave bytes") as caught:
+        ours.send(request(), 0.0)
+    assert "secret" not in str(caught.value)
+    assert "secret" not in repr(Up(token="secret"))
+
+
+# -- what comes in -------------------------------------------------------------------------------------------------------
+
+
+def test_requests_go_to_the_peer_as_it_has_shown_itself() -> None:
+    ours = session()
+    ours.send(request(), 0.0)
+    receive(ours, published())
+    receive(ours, published(source="//device9/9/9/8001"))
+    ours.send(request(), 0.0)
+    assert [str(given.sink) for given, _ in sent(ours)] == [f"{CAR}/B", f"{PHONE}/B"]
+
+
+def test_a_topic_of_somebody_else_is_an_address_unless_the_table_has_it() -> None:
+    ours = session(peer=PHONE, names=NAMES | {"far": "//device9/9/9/80CD"})
+    subjects = [receive(ours, published(source=uri))[0].subject for uri in
+                (f"{PHONE}/80CD", f"{CAR}/80CE", f"{PHONE}/8001", "//device8/CD/4/80CD", "//device9/9/9/80CD")]  # fmt: skip
+    assert subjects == ["door.opened", "light", f"{PHONE}/8001", "//device8/CD/4/80CD", "far"]
+
+
+@pytest.mark.parametrize("format", [0, 2, 4, 5, 8])
+def test_forms_that_only_the_application_knows_are_bytes(format: int) -> None:
+    (message,) = receive(session(), published(payload=b"\x0a", payload_format=format))
+    assert (message.format, message.body) == (OCTETS, b"\x0a")
+
+
+@pytest.mark.parametrize(
+    ("payload", "format", "reason"),
+    [
+        (b"[" * 200 + b"]" * 200, PayloadFormat.JSON, "too_deep"),
+        (b'"\xff"', PayloadFormat.JSON, "malformed"),
+        (b"\xff", PayloadFormat.TEXT, "invalid_value"),
+        (b"\xff", PayloadFormat.PROTOBUF_IN_ANY, "invalid_value"),
+        (None, PayloadFormat.JSON, "invalid_attribute"),
+    ],
+)
+def test_a_payload_that_is_not_what_it_says_is_refused_and_a_request_told(
+    payload: bytes | None, format: PayloadFormat, reason: str
+) -> None:
+    ours = session()
+    (event,) = receive(ours, published(payload=payload, payload_format=format))
+    assert isinstance(event, Refused)
+    assert event.error.reason == reason
+    assert ours.frames_to_send() == []
+    receive(ours, asked(payload=payload, payload_format=format))
+    ((given, status),) = sent(ours)
+    assert (given.commstatus, given.payload_format, given.reqid) == (Code.INVALID_ARGUMENT, PayloadFormat.PROTOBUF, ID)
+    assert status is not None
+
+
+@pytest.mark.parametrize("change", [{"priority": 1}, {"ttl": None}])
+def test_a_request_that_breaks_a_rule_is_told_where_it_can_be(change: dict[str, Any]) -> None:
+    ours = session()
+    (event,) = receive(ours, asked(**change))
+    assert isinstance(event, Refused)
+    assert "rule request." in event.error.text
+    ((given, _),) = sent(ours)
+    assert (given.commstatus, given.reqid, str(given.sink)) == (Code.INVALID_ARGUMENT, ID, f"{PHONE}/0")
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"",
+        b"\x0a",
+        b"\x12\x00",
+        published(source="//*/CD/4/80CD"),
+        published(source=f"{PHONE}/B"),
+        published(sink=f"{CAR}/0"),
+        published(id=bytes(16)),
+        published(type=0),
+        published(type=7),
+        asked(sink=f"{CAR}/0"),
+        asked(source=f"{PHONE}/B"),
+        frame_of(type=MessageType.NOTIFICATION, source=f"{PHONE}/80CD"),
+    ],
+)
+def test_bad_input_is_counted_and_dropped(frame: bytes) -> None:
+    ours = session()
+    (event,) = receive(ours, frame)
+    assert isinstance(event, Refused)
+    assert event.error.protocol == "up"
+    assert ours.frames_to_send() == []
+
+
+def test_a_frame_over_the_limit_ends_the_connection_and_a_token_is_not_shown() -> None:
+    ours = session(limits=Limits(message=60))
+    refused, wanted = receive(ours, vectors.REQUEST)
+    assert isinstance(refused, Refused)
+    assert isinstance(wanted, CloseWanted)
+    assert wanted.code == 1009
+    (event,) = receive(session(), asked(token="secret", priority=1))
+    assert isinstance(event, Refused)
+    assert b"secret" not in event.error.frame
+    (event,) = receive(session(), b"\x0a\x7f")
+    assert event.error.frame == b"\x0a\x7f"
+
+
+@given_examples(st.binary(max_size=200) | st.binary(max_size=60).map(lambda data: write_message(data, b"{}")))
+def test_any_bytes_are_an_event(frame: bytes) -> None:
+    ours = session()
+    for event in receive(ours, frame):
+        assert isinstance(event, (Message, Refused, Undelivered, CloseWanted))
+
+
+# -- times ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("age", "left"), [(0, 2.0), (500, 1.5), (2000, 0.001), (2001, None), (-30_000, 2.0)])
+def test_a_message_lives_until_its_ttl_is_over(age: int, left: float | None) -> None:
+    ours = session(Clock(NOW + age))
+    (event,) = receive(ours, published(ttl=2000), now=100.0)
+    if left is None:
+        assert isinstance(event, Undelivered)
+        assert (event.code, event.reason) == (Code.DEADLINE_EXCEEDED, "expired")
+    else:
+        assert event.ttl == pytest.approx(left)
+        assert event.expires == pytest.approx(100.0 + left)
+
+
+@pytest.mark.parametrize("ttl", [None, 0])
+def test_a_publication_without_ttl_never_expires(ttl: int | None) -> None:
+    (message,) = receive(session(Clock(NOW + 10**9)), published(ttl=ttl))
+    assert (message.ttl, message.expires) == (None, None)
+
+
+def test_an_expired_request_is_left_to_the_bus_and_allowance_is_added() -> None:
+    (message,) = receive(session(Clock(NOW + 2500)), asked())
+    assert message.ttl == 0.0
+    (message,) = receive(session(Clock(NOW + 2500), allowance=1.0), asked())
+    assert message.ttl == pytest.approx(0.5)
+
+
+def test_a_message_of_the_future_is_refused() -> None:
+    ours = session(Clock(NOW - 30_001))
+    (event,) = receive(ours, asked())
+    assert isinstance(event, Refused)
+    assert event.error.reason == "clock_skew"
+    ((given, _),) = sent(ours)
+    assert given.commstatus == Code.DEADLINE_EXCEEDED
+
+
+# -- answers -------------------------------------------------------------------------------------------------------------
+
+
+def answered(to: UpSession, key: str, payload: bytes | None = None, **change: Any) -> list[Any]:
+    usual: dict[str, Any] = {
+        "type": MessageType.RESPONSE,
+        "source": f"{PHONE}/B",
+        "sink": f"{CAR}/0",
+        "priority": 5,
+        "ttl": 5000,
+    }
+    return receive(to, frame_of(payload, reqid=uuid_bytes(key), **usual | change))
+
+
+def ask(clock: Clock | None = None) -> tuple[UpSession, str]:
+    ours = session(clock, peer=PHONE)
+    key = ours.send(request(), 0.0)
+    assert key is not None
+    ours.frames_to_send()
+    return ours, key
+
+
+def test_an_answer_has_the_key_of_its_request() -> None:
+    ours, key = ask()
+    (message,) = answered(ours, key, b"[]", payload_format=PayloadFormat.JSON)
+    assert (message.kind, message.id, message.body) == (Kind.RESPONSE, key, [])
+    (late,) = answered(ours, key)
+    assert (late.kind, late.id) == (Kind.RESPONSE, key)
+
+
+def test_a_handlers_error_comes_back_as_it_was() -> None:
+    ours, theirs = pair(Clock())
+    ours.send(request(), 0.0)
+    (frame,) = ours.frames_to_send()
+    (message,) = receive(theirs, frame)
+    facts = {"text": "no key", "reason": "locked", "detail": {"door": 2}}
+    theirs.send(Message(Kind.ERROR, "", message.id, code=Code.PERMISSION_DENIED, attributes=facts), 0.0)
+    (frame,) = theirs.frames_to_send()
+    (error,) = receive(ours, frame)
+    assert (error.kind, error.code, error.id) == (Kind.ERROR, Code.PERMISSION_DENIED, str(message.id))
+    assert {name: error.attributes[name] for name in facts} == facts
+
+
+@pytest.mark.parametrize(
+    ("payload", "format", "status", "code", "text"),
+    [
+        (None, 0, 14, Code.UNAVAILABLE, ""),
+        (b"\x08\x0e\x12\x02no", 2, 14, Code.UNAVAILABLE, "no"),
+        (b"\x0a\x17/uprotocol.v1.UStatus\x12", 1, 14, Code.UNAVAILABLE, ""),
+        (b"\xff\xff", 2, 7, Code.PERMISSION_DENIED, ""),
+        (b"anything", 6, 13, Code.INTERNAL, ""),
+        (None, 0, 99, Code.UNKNOWN, "UNKNOWN(99): no google.rpc.Code"),
+        (None, 0, -1, Code.UNKNOWN, "UNKNOWN(-1): no google.rpc.Code"),
+    ],
+)
+def test_a_failed_answer_is_an_error_whatever_its_payload(
+    payload: bytes | None, format: int, status: int, code: Code, text: str
+) -> None:
+    ours, key = ask()
+    (error,) = answered(ours, key, payload, payload_format=format, commstatus=status)
+    assert (error.kind, error.code, error.attributes["text"]) == (Kind.ERROR, code, text)
+
+
+def test_a_status_in_an_any_is_read_too() -> None:
+    from polybus.protocols._protobuf.any_body import pack
+
+    ours, key = ask()
+    message = Message(Kind.ERROR, code=Code.NOT_FOUND, attributes={"text": "gone"})
+    payload = pack("uprotocol.v1.UStatus", status_of(message))
+    (error,) = answered(ours, key, payload, payload_format=1, commstatus=5)
+    assert (error.code, error.attributes["text"]) == (Code.NOT_FOUND, "gone")
+
+
+def test_a_status_of_0_is_an_answer() -> None:
+    ours, key = ask()
+    (message,) = answered(ours, key, commstatus=0)
+    assert message.kind is Kind.RESPONSE
+
+
+def test_an_answer_from_elsewhere_or_to_nothing_is_refused() -> None:
+    ours, key = ask()
+    (event,) = answered(ours, key, source="//device9/CD/4/B")
+    assert isinstance(event, Refused)
+    assert event.error.reason == "wrong_peer"
+    (event,) = answered(ours, vectors.ID.format(7))
+    assert event.error.reason == "unknown_id"
+    (event,) = answered(ours, key, b"\xff", payload_format=7)
+    assert isinstance(event, Refused)
+
+
+def test_a_bad_answer_ends_the_wait_of_its_request() -> None:
+    ours, key = ask()
+    (event,) = answered(ours, key, sink=f"{CAR}/8001")
+    assert isinstance(event, Refused)
+    assert event.error.reply_id == key
+    (event,) = answered(ours, key, sink=f"{CAR}/8001")
+    assert event.error.reply_id is None
+
+
+def test_an_answer_that_has_expired_is_not_taken() -> None:
+    clock = Clock()
+    ours, key = ask(clock)
+    clock.ms += 6000
+    (event,) = answered(ours, key)
+    assert isinstance(event, Undelivered)
+    assert event.message.subject == "UpdateDoor"
+
+
+# -- accounts ------------------------------------------------------------------------------------------------------------
+
+
+def ids() -> Any:
+    return (uuid_bytes(f"018bcfe5-687b-7{number:03x}-8010-101010101a1a") for number in range(4096))
+
+
+def test_a_loud_authority_fills_its_own_account_alone() -> None:
+    ours, made = session(per_authority=2), ids()
+    messages = [receive(ours, asked(id=next(made)))[0] for _ in range(2)]
+    (event,) = receive(ours, asked(id=next(made)))
+    assert isinstance(event, Undelivered)
+    assert (event.code, event.reason) == (Code.RESOURCE_EXHAUSTED, "too_many")
+    ((given, _),) = sent(ours)
+    assert given.commstatus == Code.RESOURCE_EXHAUSTED
+    (other,) = receive(ours, asked(id=next(made), source="//device5/1/1/0"))
+    assert other.kind is Kind.REQUEST
+    ours.send(Message(Kind.RESPONSE, "", messages[0].id), 0.0)
+    (again,) = receive(ours, asked(id=next(made)))
+    assert again.kind is Kind.REQUEST
+
+
+def test_the_same_request_twice_counts_once() -> None:
+    ours, made = session(per_authority=1), ids()
+    id = next(made)
+    (first,), (second,) = receive(ours, asked(id=id)), receive(ours, asked(id=id))
+    assert (first.id, second.kind) == (second.id, Kind.REQUEST)
+    ours.send(Message(Kind.RESPONSE, "", first.id), 0.0)
+    (third,) = receive(ours, asked(id=next(made)))
+    assert third.kind is Kind.REQUEST
+
+
+def test_nothing_is_left_of_a_connection_that_is_lost() -> None:
+    ours, made = session(per_authority=1), ids()
+    receive(ours, asked(id=next(made)))
+    ours.send(Message(Kind.PUBLISH, "door.opened"), 0.0)
+    ours.connection_lost("gone")
+    assert ours.frames_to_send() == []
+    (message,) = receive(ours, asked(id=next(made)))
+    assert message.kind is Kind.REQUEST
+    assert ours.next_tick() is None
+
+
+# -- the codec -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("frame", [vectors.PUBLICATION, vectors.REQUEST])
+def test_a_frame_is_written_as_it_was_read(frame: bytes) -> None:
+    codec = Up().codec()
+    (message,) = codec.decode(frame)
+    assert isinstance(message, Message)
+    assert codec.encode([message]) == frame
+
+
+def test_the_codec_writes_what_attributes_say_and_refuses_what_breaks_a_rule() -> None:
+    codec = Up().codec()
+    with pytest.raises(LocalProtocolError, match="rule publish.source"):
+        codec.encode([Message(Kind.PUBLISH, attributes={"id": vectors.ID.format(0), "source": "//a/1/1/1"})])
+    with pytest.raises(LocalProtocolError, match="no UUID"):
+        codec.encode([Message(Kind.PUBLISH, attributes={"source": "//a/1/1/8000"})])
+    with pytest.raises(Unsupported, match="not 2"):
+        codec.encode([Message(Kind.PUBLISH), Message(Kind.PUBLISH)])
+    with pytest.raises(Unsupported, match="subscribe"):
+        codec.encode([Message(Kind.SUBSCRIBE)])
+
+
+def test_urgency_is_that_of_the_message_its_subject_or_its_question() -> None:
+    codec = Up(priorities={"light": "CS3"}).codec()
+    address = ReturnAddress("x")
+    address.asked = replace(read_attributes(b""), priority=7)
+    assert codec.urgency(Message(Kind.PUBLISH, "door.opened")) == 1
+    assert codec.urgency(Message(Kind.PUBLISH, "light")) == 3
+    assert codec.urgency(Message(Kind.REQUEST, "UpdateDoor")) == 4
+    assert codec.urgency(Message(Kind.PUBLISH, "x", attributes={"priority": "CS6"})) == 6
+    assert codec.urgency(Message(Kind.RESPONSE, "", address)) == 6
+    assert codec.format_for({}, "x") is JSON

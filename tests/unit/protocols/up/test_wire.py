@@ -1,0 +1,177 @@
+"""The messages of `uprotocol.v1` in bytes: the rows of the specification, worked examples, and any bytes."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polybus.protocols.up.attributes import Attributes, is_v7, uuid_bytes, uuid_text
+from polybus.protocols.up.uuris import UUri, parse_uuri
+from polybus.protocols.up.wire import (
+    read_attributes,
+    read_uuid,
+    read_uuri,
+    split_message,
+    write_attributes,
+    write_message,
+    write_uuid,
+    write_uuri,
+)
+from tests.vectors import up_vectors as vectors
+
+from .test_uuris import URIS
+
+OPTIONAL_TEXT = st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+UINT32 = st.none() | st.integers(0, 2**32 - 1)
+ANY_ATTRIBUTES = st.builds(
+    Attributes,
+    st.binary(min_size=16, max_size=16),
+    st.integers(0, 2**31 - 1),
+    st.none() | URIS,
+    st.none() | URIS,
+    st.integers(0, 2**31 - 1),
+    UINT32,
+    UINT32,
+    st.none() | st.integers(-(2**31), 2**31 - 1),
+    st.just(b"") | st.binary(min_size=16, max_size=16),
+    OPTIONAL_TEXT,
+    OPTIONAL_TEXT,
+    st.integers(0, 2**31 - 1),
+)
+
+
+@pytest.mark.parametrize(("authority", "type", "instance", "version", "resource", "data"), vectors.ADDRESS_BYTES)
+def test_an_address_is_read_from_its_bytes(
+    authority: str, type: int, instance: int, version: int, resource: int, data: str
+) -> None:
+    uri = UUri(authority, instance << 16 | type, version, resource)
+    assert read_uuri(bytes.fromhex(data)) == uri
+    assert read_uuri(write_uuri(uri)) == uri
+    assert (uri.type, uri.instance) == (type, instance)
+
+
+@pytest.mark.parametrize(("msb", "lsb", "data"), vectors.ID_BYTES)
+def test_an_id_is_two_fixed64_on_the_wire(msb: int, lsb: int, data: str) -> None:
+    id = msb.to_bytes(8, "big") + lsb.to_bytes(8, "big")
+    assert read_uuid(bytes.fromhex(data)) == id
+    assert write_uuid(id).hex() == data
+
+
+@pytest.mark.parametrize(("msb", "lsb", "text"), vectors.IDS)
+def test_an_id_is_written_with_hyphens(msb: int, lsb: int, text: str) -> None:
+    id = msb.to_bytes(8, "big") + lsb.to_bytes(8, "big")
+    assert uuid_text(id) == text
+    assert uuid_bytes(text) == id
+
+
+@pytest.mark.parametrize("text", [*vectors.NO_IDS, "", "x", "0000000000017000801010101010 1a1a", "ä" * 36])
+def test_other_versions_and_variants_are_no_ids(text: str) -> None:
+    with pytest.raises(ValueError):
+        uuid_bytes(text)
+
+
+def test_halves_of_an_id_may_stand_the_other_way_round_and_a_zero_be_left_out() -> None:
+    id = uuid_bytes(vectors.ID.format(0))
+    data = write_uuid(id)
+    assert read_uuid(data[9:] + data[:9]) == id
+    assert read_uuid(data[:9]) == id[:8] + bytes(8)
+    with pytest.raises(ValueError, match="fixed64"):
+        read_uuid(b"\x08\x01" + data[9:])
+    with pytest.raises(ValueError, match="65 bytes"):
+        read_uuid(bytes(65))
+
+
+def test_the_worked_examples_are_read_and_written() -> None:
+    attributes, payload = split_message(vectors.PUBLICATION)
+    assert attributes is not None
+    found = read_attributes(attributes)
+    assert found == Attributes(
+        uuid_bytes(vectors.ID.format(0)), 1, parse_uuri("//device1/10AB/3/80CD"), priority=3, ttl=5000, payload_format=7
+    )
+    assert write_message(write_attributes(found), payload) == vectors.PUBLICATION
+
+    attributes, payload = split_message(vectors.REQUEST)
+    assert attributes is not None
+    found = read_attributes(attributes)
+    assert found.as_texts() == {
+        "id": vectors.ID.format(1),
+        "type": "up-req.v1",
+        "source": "//device1/403AB/3/0",
+        "sink": "//device2/CD/4/B",
+        "priority": "CS4",
+        "ttl": 2000,
+        "token": "t",
+        "payload_format": "json",
+    }
+    assert payload == b'{"p":50}'
+    assert write_message(write_attributes(found), payload) == vectors.REQUEST
+
+
+@given(ANY_ATTRIBUTES)
+def test_attributes_come_back_from_their_bytes(given: Attributes) -> None:
+    assert read_attributes(write_attributes(given)) == given
+
+
+@given(ANY_ATTRIBUTES, st.none() | st.binary(max_size=300))
+def test_a_message_comes_back_from_its_bytes(given: Attributes, payload: bytes | None) -> None:
+    attributes, found = split_message(write_message(write_attributes(given), payload))
+    assert (attributes, found) == (write_attributes(given), payload)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_attributes_or_a_value_error(data: bytes) -> None:
+    for read in (read_attributes, read_uuri, read_uuid, split_message):
+        try:
+            read(data)
+        except ValueError:
+            continue
+
+
+@given(ANY_ATTRIBUTES, st.integers(0, 300))
+def test_attributes_that_are_cut_off_are_a_value_error_or_shorter(given: Attributes, cut: int) -> None:
+    data = write_attributes(given)
+    try:
+        found = read_attributes(data[:cut])
+    except ValueError:
+        return
+    assert write_attributes(found) == data[:cut] or cut >= len(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        ("0801", "id is no number"),
+        ("1a01", "cut off|behind"),
+        ("120100", "type is a number"),
+        ("3500000000", "ttl is of another type"),
+        ("0000", "field 0"),
+        ("0b", "another type|no field"),
+        ("1a05", "behind"),
+        ("5201ff", "utf-8"),
+    ],
+)
+def test_a_damaged_field_is_named(data: str, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        read_attributes(bytes.fromhex(data))
+
+
+@pytest.mark.parametrize("data", ["6805", "7a0161", "7d01020304", "790102030405060708", "8201026162", "880107", "8d0100000000"])
+def test_fields_of_a_later_release_are_passed_over(data: str) -> None:
+    assert read_attributes(bytes.fromhex(data) + b"\x28\x05") == Attributes(priority=5)
+
+
+def test_a_number_above_32_bits_is_read_as_protobuf_reads_it() -> None:
+    assert read_attributes(bytes.fromhex("308080808010")).ttl == 0
+    assert read_attributes(bytes.fromhex("40ffffffffffffffffff01")).commstatus == -1
+
+
+def test_an_address_beyond_its_bits_or_its_length_is_refused() -> None:
+    for data in ("188002", "20808004", "0a03414243", "0d00000000", "12"):
+        with pytest.raises(ValueError):
+            read_uuri(bytes.fromhex(data))
+    with pytest.raises(ValueError, match="300 bytes"):
+        read_uuri(b"\x0a" + bytes(299))
+
+
+def test_an_id_is_of_version_7_and_variant_2() -> None:
+    assert is_v7(uuid_bytes(vectors.ID.format(0)))
+    assert not is_v7(b"")
