@@ -139,8 +139,12 @@ def literal_wildcards(pattern: str | int) -> str:
     Returns:
         What to say of the first one; nothing where there is none.
     """
-    if isinstance(pattern, int) or "/" in pattern:
+    if isinstance(pattern, int):
         return ""
+    if "/" in pattern:  # of a URI, or of MQTT
+        mqtt = next((token for token in pattern.split("/") if token in ("#", "+")), None)
+        words = "subjects are words with dots, as in 'news.*' or 'news.>'"
+        return "" if mqtt is None else f"pattern {pattern!r}: {mqtt!r} stands for itself; {words}"
     for token in pattern.split("."):
         if token in ("#", "+") or ("*" in token and token != "*") or (token != ">" and ">" in token):
             usual = "'*' is one token, '>' at the end the rest, as in 'news.*' or 'news.>'"

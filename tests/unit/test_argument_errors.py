@@ -427,6 +427,20 @@ def test_insecure_is_a_bool_and_no_text_that_happens_to_be_true(insecure: Any) -
     attach(app, Bus())  # nothing was attached
 
 
+@pytest.mark.parametrize(
+    ("keyword", "says"),
+    [
+        ("origin", r"attach\(\) has no origin=: did you mean origins=\?$"),
+        ("url", r"attach\(\) has no url=: path='/bus' is where, protocol='ubre' what is spoken there"),
+        ("authenticate", r"attach\(\) has no authenticate=: it belongs to the bus, Bus\(authenticate=\.\.\.\)"),
+    ],
+)
+def test_an_argument_that_attach_does_not_have_is_answered_with_what_to_write(keyword: str, says: str) -> None:
+    given: dict[str, Any] = {keyword: "x"}
+    with pytest.raises(TypeError, match=says):
+        attach(FastAPI(), Bus(), **given)
+
+
 def test_the_health_url_of_run_is_a_text() -> None:
     with pytest.raises(TypeError, match="health=8081"):
         polybus.run(Bus(), health=8081)  # type: ignore[arg-type]
@@ -456,6 +470,7 @@ blocking: Any = polybus.sync
             r"Bus\(\) takes no URL: .*polybus\.connect\('ubre\+ws://h:1/bus'\).*bus\.serve\(",
         ),
         (lambda: bus_class(url="ubre+ws://h:1/bus"), r"Bus\(\) has no url=: a client is polybus\.connect"),
+        (lambda: bus_class(auth=print), r"Bus\(\) has no auth=: authenticate= says who a peer is, authorize= what it may do$"),
         (lambda: connector("ubre+ws://h:1/bus", timeout=3), r"connect\(\) has no timeout=: wait= .*Limits\(connect_timeout="),
         (lambda: connector(url="ubre+ws://h:1/bus"), r"the URL is the first argument"),
         (

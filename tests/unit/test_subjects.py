@@ -183,7 +183,17 @@ def test_options_of_the_protocol_stay_allowed_on_tcp() -> None:
 
 @pytest.mark.parametrize(
     ("pattern", "token"),
-    [("a*b", "a*b"), ("a.**", "**"), ("a.#", "#"), ("a.+", "+"), ("a.b>", "b>"), ("news.{x", "{x"), ("news.x}", "x}")],
+    [
+        ("a*b", "a*b"),
+        ("a.**", "**"),
+        ("a.#", "#"),
+        ("a.+", "+"),
+        ("a.b>", "b>"),
+        ("news.{x", "{x"),
+        ("news.x}", "x}"),
+        ("a/+/b", "+"),
+        ("a/#", "#"),
+    ],
 )
 def test_wildcards_of_other_systems_are_warned_of_wherever_a_pattern_is_given(
     pattern: str, token: str, caplog: pytest.LogCaptureFixture
@@ -197,7 +207,7 @@ def test_wildcards_of_other_systems_are_warned_of_wherever_a_pattern_is_given(
         assert record.levelname == "WARNING" and f"{token!r} stands for itself" in record.getMessage()
 
 
-@pytest.mark.parametrize("pattern", ["a.*", "a.>", "*", ">", "a.{x}.b", "//a.b/c*/d", 7, "a.b"])
+@pytest.mark.parametrize("pattern", ["a.*", "a.>", "*", ">", "a.{x}.b", "//a.b/c*/d", "//a.b/c#d/e+", 7, "a.b"])
 def test_patterns_that_mean_what_they_say_are_not(pattern: str | int, caplog: pytest.LogCaptureFixture) -> None:
     Bus().subscribe(pattern)
     assert not caplog.records

@@ -271,6 +271,7 @@ class _Run:
                     served.append((await stack.enter_async_context(serving)).url)
                 if self._worker is None:  # of a worker who started it says it
                     self._announce(served[-1])
+            self._tell_if_alone()
             self._serving = True
             if self._worker is not None:
                 self._worker.tell_served(served)
@@ -280,6 +281,15 @@ class _Run:
                 for listening in list(parts_of(bus).links.gates.values()):
                     await listening.aclose()
             await bus.drain(self._drain)
+
+    def _tell_if_alone(self) -> None:
+        """Say that there is no way to this bus: its lifespan may serve and connect too, and has not."""
+        links = parts_of(self._bus).links
+        if not links.gates and not links.services.running.links:
+            logger.warning(
+                "nobody can reach this program: run() was given no URL, and its bus has neither a link nor a cluster; write "
+                "for example run(bus, 'ubre+tcp://127.0.0.1:9000'), or set POLYBUS_CLUSTER for one with cluster='auto'"
+            )
 
     async def _heed(self, signals: AsyncIterator[signal.Signals]) -> None:
         async for number in signals:

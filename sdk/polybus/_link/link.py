@@ -487,7 +487,7 @@ class Link:
             self._call_when_due(event.at, now)
         elif isinstance(event, Lost):
             if self.peer is not None:
-                self.peer.lost(event.ids, Disconnected(event.reason, self.address, event.sent))
+                self.peer.lost(event.ids, Disconnected(event.reason, "", event.sent))
         elif isinstance(event, (NodeJoined, NodeLeft)):
             if self.backbone is not None:
                 self.backbone.node_event(event)
@@ -752,6 +752,8 @@ class Link:
         self.slow += 1
         if self.slow == 1:
             self.services.emit(PeerSlow(peer=peer, policy=self.when_full, dropped=1))
+            text = "%s reads too slowly: publications to it are dropped (when_full=%r), and counted in stats().dropped"
+            self.runtime.warnings.warn(logger, text, peer or self.address, self.when_full, extra=self._log_fields())
 
     def _wait(self, message: Message, peer: PeerPort, reply: Reply[Any] | None, deadline: float, *, droppable: bool) -> bool:
         if not self._comes:

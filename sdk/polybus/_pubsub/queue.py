@@ -369,6 +369,9 @@ class SubscriptionQueue(ABC):
 
     def clear(self) -> None:
         """Forget what waits, and let publishers go on."""
+        if self._tells_at != math.inf and self.dropped != self._told:  # what would have been told within a second
+            self._tells_at = math.inf
+            self._tell(None, len(self._queue))
         self._queue.clear()
         self._bytes = 0
         if self._budget is not None:

@@ -49,6 +49,7 @@ def _meant(keyword: str, known: Sequence[str]) -> str:
 
 
 BUS: Final[Mapping[str, str]] = {
+    "auth": "authenticate= says who a peer is, authorize= what it may do",
     "url": "a client is polybus.connect(url), a server bus.serve(url)",
     "name": "a bus has no name; Cluster(name=...) is that of a cluster",
     "timeout": "each request has a timeout= of its own",
@@ -73,3 +74,9 @@ SERVE: Final[Mapping[str, str]] = {
     "path": "the path is part of the URL, serve('ubre+ws://127.0.0.1:8000/bus')",
 }
 """For `Bus.serve`."""
+ATTACH: Final[Mapping[str, str]] = {
+    "url": "path='/bus' is where, protocol='ubre' what is spoken there",
+    "prefix": "path= is all of it behind the prefix of the router",
+    "authenticate": SERVE["authenticate"],
+}
+"""For `fastapi.attach`."""

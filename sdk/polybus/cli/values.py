@@ -138,10 +138,16 @@ def parse_body(text: str | None) -> Any:
     try:
         return json.loads(given)
     except ValueError as error:
-        hint = """; text needs its own quotes: '"like this"'""" if given[:1].isalpha() else ""
-        raise UsageError(f"BODY is not JSON: {error}{hint}") from None
+        raise UsageError(f"BODY is not JSON: {error}{_meant(given)}") from None
     except RecursionError:
         raise UsageError("BODY is nested too deeply: nothing that a bus carries needs so many brackets") from None
+
+
+def _meant(body: str) -> str:
+    """Advice for a BODY that is no JSON: what it was probably meant to be."""
+    if body[:1] == "@":
+        return f"; a file comes from stdin: - < {body[1:101]}"
+    return """; text needs its own quotes: '"like this"'""" if body[:1].isalpha() else ""
 
 
 def parse_subject(url: str, text: str) -> str | int:

@@ -49,7 +49,7 @@ _ANSWERED: Final = 5.0
 _ONLINE: Final = "_polybus.online"
 _NO_ENGINE: Final = (
     f"stores= and durable= need the engine of a cluster, which keeps, and none is named: set {VARIABLE}, start the "
-    "program with polybus.run(bus, workers=...), or in tests enter the bus by polybus.testing.cluster(bus)"
+    "program with polybus.run(bus, workers=...) and POLYBUS_STORE, or in tests enter the bus by polybus.testing.cluster(bus)"
 )
 _CUT_OFF: Final = "the cluster was cut off: read anew what may have been missed"
 

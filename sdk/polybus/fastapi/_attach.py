@@ -12,6 +12,7 @@ from starlette.routing import PARAM_REGEX, compile_path
 
 from .._bus.acceptor import WHEN_FULL
 from .._bus.bus import Bus
+from .._util.misuse import ATTACH, explains
 from .._validation import check_type, shown, texts
 from ..plugins.registry import find_protocol, find_web_endpoint
 from ..transports._ws.asgi_server import AsgiWebSocket
@@ -33,6 +34,7 @@ _SCRIPT = "polybus-script"
 """Name of the route of the JavaScript module."""
 
 
+@explains("attach", ATTACH)
 def attach(
     app: Application,
     bus: Bus,

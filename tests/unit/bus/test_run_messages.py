@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -50,3 +54,41 @@ def test_where_it_serves_is_said_once_in_the_log_or_on_stdout(
     logged = [record.getMessage() for record in caplog.records]
     printed = capsys.readouterr().out
     assert (logged, printed) == (([f"serving {URL}"], "") if level == logging.INFO else ([], f"serving {URL}\n"))
+
+
+class EndsAt(logging.Handler):
+    """Ends the program with the line that has these words, as Ctrl-C would, and keeps what was logged."""
+
+    def __init__(self, words: str) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+        self._words = words
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(f"{record.levelname} {record.getMessage()}")
+        if self._words in self.lines[-1]:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@contextmanager
+def ended_at(words: str, caplog: pytest.LogCaptureFixture) -> Iterator[EndsAt]:
+    handler = EndsAt(words)
+    logger = logging.getLogger("polybus")
+    logger.addHandler(handler)
+    try:
+        with caplog.at_level(logging.INFO, "polybus"):
+            yield handler
+    finally:
+        logger.removeHandler(handler)
+
+
+def test_a_program_that_nobody_can_reach_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    with ended_at("nobody", caplog) as ends:
+        polybus.run(Bus())
+    assert ends.lines[0].startswith("WARNING nobody can reach this program: run() was given no URL")
+
+
+def test_a_program_with_a_url_can_be_reached(caplog: pytest.LogCaptureFixture) -> None:
+    with ended_at("serving", caplog) as ends:
+        polybus.run(Bus(), URL)
+    assert ends.lines == [f"INFO serving {URL}", "INFO SIGINT, draining"]

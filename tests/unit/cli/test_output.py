@@ -23,6 +23,8 @@ URL = "ubre+tcp://127.0.0.1:9"
         (f"doctor {URL} --body 1", "--subject"),
         (f"request {URL} a --timeout inf", "--timeout"),
         (f"doctor {URL} --body {{", "BODY is not JSON"),
+        (f"request {URL} a greeting", """text needs its own quotes: '"like this"'"""),
+        (f"request {URL} a @body.json", "a file comes from stdin: - < body.json"),
         (f"bench {URL} --seconds inf", "--seconds"),
         ("broker --clients csb+tcp://127.0.0.1:0 --servers csb+tcp://127.0.0.1:0 --drain inf", "--drain"),
         (f"subscribe {URL} a --timeout inf", "--timeout"),

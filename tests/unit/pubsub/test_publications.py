@@ -491,7 +491,7 @@ async def test_a_publisher_waits_until_authorize_has_decided() -> None:
 
 
 @bounded
-async def test_what_waits_for_authorize_is_bounded_and_charged() -> None:
+async def test_what_waits_for_authorize_is_bounded_and_charged(caplog: pytest.LogCaptureFixture) -> None:
     thinking = Thinking()
     async with heard(thinking, Limits(outbox=10)) as (server, news):
         events = server.events()
@@ -503,6 +503,8 @@ async def test_what_waits_for_authorize_is_bounded_and_charged() -> None:
         assert [(await anext(news)).body[0] for _ in range(11)] == [0, *range(40, 50)]
         assert server._services.running.buffered < 1000, "only what the subscription costs"
         assert type(await anext(events)).__name__ == "PeerSlow"
+    (line,) = [record.getMessage() for record in caplog.records if "too slowly" in record.getMessage()]
+    assert line.endswith("publications to it are dropped (when_full='drop_oldest'), and counted in stats().dropped")
 
 
 @bounded
