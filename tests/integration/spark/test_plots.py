@@ -26,6 +26,12 @@ def test_logarithmic_axes_have_plain_numbers() -> None:
     assert not [word for word in said if re.search(r"[$\\{]", word)]
 
 
+def test_one_window_alone_has_its_own_seconds_on_the_axis_and_no_years() -> None:
+    said = texts(plots.latency_over_time([{"window_ns": 1_800_000_000 * S, "p50_ns": 2_000_000, "p95_ns": 40_000_000}], S))
+    assert not {"2026", "2027", "2028", "2029"} & set(said)
+    assert [word for word in said if re.fullmatch(r"\d\d:\d\d|\d\d(\.\d)?", word)]
+
+
 def test_names_from_peers_are_shown_as_they_are_or_shortened_where_they_are_alike() -> None:
     names = [
         "costs $5 & $6",

@@ -143,6 +143,8 @@ def latency_over_time(rows: Rows, width_ns: int) -> str:
         axes.set_yscale("log")
         _logarithmic(axes.yaxis)
         axes.set_ylabel("latency, ms")
+        if len(set(times)) == 1:  # matplotlib would show years around it
+            axes.set_xlim(*(_moment(answered[0]["window_ns"] + shift * width_ns) for shift in (-1, 2)))
         _times(axes)
         axes.legend(fontsize=8, frameon=False)
 
