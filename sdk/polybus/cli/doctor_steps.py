@@ -208,7 +208,7 @@ class Examination:
         return f"a bare {self._adapter.name} peer, or a silent one: no streams, channels or wildcards"
 
     async def _ask(self, stack: AsyncExitStack) -> str:
-        subject = NOBODY if self.subject == "" else self.subject
+        subject = self.subject if self.subject != "" else ProtocolFeatures.of(self._adapter).unhandled or NOBODY
         times: list[float] = []
         answer = ""
         for _ in range(_ROUNDS if self.subject == "" else 1):

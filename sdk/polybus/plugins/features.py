@@ -171,5 +171,7 @@ class ProtocolFeatures(_Features):
     lost is tried again."""
     default_port: int | None = None
     """Port of URLs with ``tcp`` and ``tls`` that name none. WebSockets and HTTP have those of the web."""
+    unhandled: str | None = None
+    """A subject that nobody handles, for `polybus doctor`, on wires where not any name is a subject."""
     inspect_options: Mapping[str, str] | None = None
     """Options with which frames that are only looked at are read; see `Dissector`."""

@@ -192,6 +192,12 @@ def test_serve_goes_on_answering_for_the_delay_while_it_says_that_it_is_not_read
         process.wait(timeout=60)
 
 
+def test_doctor_asks_for_an_address_where_no_name_is_a_subject(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(tmp_path, url="up+tcp://127.0.0.1:0") as (url, _):
+        assert run(["doctor", url]) == 0  # which asks for an address: no name has a number there
+        assert "//polybus/1/1/7FFF: nobody handles it, as expected" in capsys.readouterr().out
+
+
 def test_a_subject_is_a_number_where_the_protocol_has_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with serving(tmp_path, url="csb+tcp://127.0.0.1:0") as (url, _):
         for subject in ("65537", "0x00010001"):

@@ -18,7 +18,7 @@ from .codec import MAX_TTL, UpCodec
 from .dissect import dissect
 from .names import Table, table_of
 from .session import UpSession
-from .uuris import UUri, parse_entity
+from .uuris import FIRST_TOPIC, UUri, parse_entity
 
 _LIMITS: Final = Limits()
 DEFAULT_ENTITY: Final = "//polybus/1/1"
@@ -111,6 +111,11 @@ class Up(UrlOptions):
     def url_options(self) -> Mapping[str, str]:
         """The options that differ from the defaults, but for who is who: whoever connects to a listener's URL is another."""
         return {name: value for name, value in super().url_options.items() if name == "strings"}
+
+    @property
+    def unhandled(self) -> str:
+        """The last method of the other side; see `plugins.ProtocolFeatures`."""
+        return str((self.other or self.own).with_resource(FIRST_TOPIC - 1))
 
     @property
     def own(self) -> UUri:
