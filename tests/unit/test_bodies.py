@@ -15,6 +15,7 @@ import pydantic
 import pytest
 
 from polybus import Bus, EncodeError
+from polybus.protocols import Up
 
 ROOT = Path(__file__).parents[2]
 
@@ -83,6 +84,8 @@ async def test_a_handler_and_a_caller_that_name_their_type_get_what_was_sent(wir
 
         echo.__annotations__["body"] = kind
         bus.handle(f"echo.{number}")(echo)
+    if isinstance(wire, Up):
+        wire = Up(names={f"echo.{number}": number + 1 for number in range(len(TYPED))})
     async with maker.asking(bus, wire) as client:
         answers = [await client.request(f"echo.{number}", value, returns=kind) for number, (kind, value) in enumerate(TYPED)]
     values = [value for _, value in TYPED]
