@@ -166,7 +166,7 @@ async def history(it: History, replicas: int) -> None:
                 it.read()
                 return it.done.keys() >= good
 
-            await eventually(handled)
+            await eventually(handled, 30 + PUBLICATIONS / 1000)
             poison = sorted(it.stored - good)
 
             async def dead() -> bool:
