@@ -64,7 +64,7 @@ def test_without_its_body_a_frame_still_says_all_else() -> None:
     assert b'"p"' not in kept
     (message,) = Up().codec().decode(kept)
     (whole,) = Up().codec().decode(vectors.REQUEST)
-    assert message.attributes == {name: value for name, value in whole.attributes.items() if name != "payload_format"}  # type: ignore[union-attr]
+    assert message.attributes == {name: value for name, value in whole.attributes.items() if name != "payload_format"}  # type: ignore[union-attr]  # messages, no events
     assert headers_only("up", "{}", b"\xff") == b""
 
 

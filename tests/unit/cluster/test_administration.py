@@ -1,5 +1,8 @@
 """Stores and dead letters as those see them who keep a cluster, over the engine in memory and over real servers."""
 
+# ruff: noqa: F811  # a fixture is imported under the name that tests take it by
+
+import math
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
@@ -10,7 +13,9 @@ import pytest
 from attrs import evolve
 
 from polybus import Bus, Context, Limits, LocalProtocolError, Retry, Store, connect
+from polybus.body import JSON
 from polybus.cluster.durable.administration import Administration, DeadLetter
+from polybus.message import Kind, Message
 from polybus.testing import NatsEngine
 
 from .test_durable import SOON, WORK, all_done, name, node, state  # noqa: F401
@@ -39,7 +44,7 @@ async def some_die(bus: Bus, administration: Administration, count: int) -> list
     return found
 
 
-async def test_dead_letters_are_listed_tried_again_and_dropped(engine: Any, name: str) -> None:  # noqa: F811
+async def test_dead_letters_are_listed_tried_again_and_dropped(engine: Any, name: str) -> None:
     bus = node(engine, WORK, name=name)
     handled: list[tuple[str, int]] = []
     heard: list[int] = []
@@ -91,7 +96,7 @@ async def test_dead_letters_are_listed_tried_again_and_dropped(engine: Any, name
         assert await letters(administration) == []
 
 
-async def test_stores_are_listed_shown_made_and_removed(engine: Any, name: str) -> None:  # noqa: F811
+async def test_stores_are_listed_shown_made_and_removed(engine: Any, name: str) -> None:
     bus = node(engine, WORK, name=name)
 
     @bus.on("work.done", durable="billing")
@@ -143,7 +148,7 @@ async def test_the_store_of_another_cluster_that_is_called_alike_is_not_shown_an
                     raise AssertionError
 
 
-async def test_what_is_no_dead_letter_is_listed_and_dropped_like_one(engine: Any, name: str) -> None:  # noqa: F811
+async def test_what_is_no_dead_letter_is_listed_and_dropped_like_one(engine: Any, name: str) -> None:
     bus = node(engine, WORK, name=name)
 
     @bus.on("work.hard", durable="billing", retry=Retry(attempts=1))
@@ -166,7 +171,30 @@ async def test_what_is_no_dead_letter_is_listed_and_dropped_like_one(engine: Any
         assert [letter.body for letter in await letters(administration) if letter.attempts] == [b"7"]
 
 
-async def test_letters_that_come_while_they_are_listed_are_for_the_next_time(engine: Any, name: str) -> None:  # noqa: F811
+async def test_a_publication_that_bears_the_words_of_a_letter_leads_to_nothing_of_others(engine: Any, name: str) -> None:
+    bus, body = node(engine, WORK, name=name), b'"mine"'
+
+    @bus.on("work.hard", durable="billing", retry=Retry(attempts=1))
+    async def bill(text: str) -> None:
+        raise ValueError("no bank")
+
+    async with bus, connect(engine.url) as foreign:
+        await foreign.publish(f"{name}.dead.billing", "of somebody else")
+        (server,) = foreign.peers
+        sham = {"Polybus-Whole": "1", "polybus-left-out": "body", "Polybus-Attempts": "many", "x-shop": "7"}
+        server.link.publish(Message(Kind.PUBLISH, f"{name}.p.work.hard", None, body, JSON, sham), server, math.inf)
+        administration = Administration.of(bus)
+        with anyio.fail_after(20):
+            while not (found := await letters(administration)):
+                await anyio.lowlevel.checkpoint()
+        (letter,) = found
+        assert (letter.whole, letter.left_out, letter.attempts, letter.body) == (0, "", 1, body)
+        assert letter.headers == {"x-shop": "7"}
+        await administration.drop(letter)
+        assert (await state(bus, f"{name}-dead"))["messages"] == 1
+
+
+async def test_letters_that_come_while_they_are_listed_are_for_the_next_time(engine: Any, name: str) -> None:
     bus = node(engine, WORK, name=name)
 
     @bus.on("work.hard", durable="billing", retry=Retry(attempts=1))
@@ -190,7 +218,7 @@ async def test_letters_that_come_while_they_are_listed_are_for_the_next_time(eng
         assert tried == [1, 2]
 
 
-async def test_a_letter_is_not_stored_again_for_a_handler_that_is_gone(engine: Any, name: str) -> None:  # noqa: F811
+async def test_a_letter_is_not_stored_again_for_a_handler_that_is_gone(engine: Any, name: str) -> None:
     bus = node(engine, WORK, name=name)
 
     @bus.on("work.hard", durable="billing", retry=Retry(attempts=1))
@@ -212,7 +240,7 @@ async def test_a_letter_is_not_stored_again_for_a_handler_that_is_gone(engine: A
         assert await letters(administration) == [letter]
 
 
-async def test_a_publication_that_is_gone_from_its_place_cannot_be_tried_again(engine: Any, name: str) -> None:  # noqa: F811
+async def test_a_publication_that_is_gone_from_its_place_cannot_be_tried_again(engine: Any, name: str) -> None:
     bus = node(engine, WORK, name=name)
     bus.on("work.x", durable="billing")(lambda body: None)
     async with bus:
@@ -224,7 +252,7 @@ async def test_a_publication_that_is_gone_from_its_place_cannot_be_tried_again(e
             await Administration.of(bus).retry(evolve(letter, origin=f"{name}-work 1"))
 
 
-async def test_what_a_worker_cannot_read_dies_with_its_body_and_is_kept_whole(engine: Any, name: str) -> None:  # noqa: F811
+async def test_what_a_worker_cannot_read_dies_with_its_body_and_is_kept_whole(engine: Any, name: str) -> None:
     bus = node(engine, Store("work", "work.>", work=True), name=name, limits=Limits(headers=64 << 10))
     small, large = node(engine, name=name), node(engine, name=name, limits=Limits(headers=64 << 10))
     handled: list[tuple[int, Any, Any]] = []

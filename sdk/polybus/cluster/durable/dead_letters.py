@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from attrs import define, frozen
 
 from ...errors import LocalProtocolError, TooLarge
+from ...headers import VIA
 from ...message import Message
 from ...protocols.nats.cluster.subjects import escape_subject
 from .jetstream import NANOSECONDS
@@ -33,6 +34,7 @@ WHOLE: Final = "Polybus-Whole"
 
 Its subject there is ``<cluster>.dead.<durable>``: no pattern of letters matches that."""
 _LEFT_OUT: Final = "Polybus-Left-Out"
+_WORDS: Final = ("polybus-", "nats-")
 _NO_LINE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
 
 
@@ -165,4 +167,6 @@ def _parts(message: Message, facts: dict[str, str], death: Death) -> list[Messag
 
 
 def _headers(message: Message) -> dict[str, str]:
-    return {name: value for name, value in (message.headers or {}).items() if name.lower() != "nats-msg-id"}
+    """The headers of a publication, without words of a letter or of the engine, which clients may send."""
+    headers = (message.headers or {}).items()
+    return {name: value for name, value in headers if name.lower() == VIA or not name.lower().startswith(_WORDS)}
