@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from polybus.analysis.report.hops import BY_BODY, BY_ID, BY_SUBJECT, BY_TIME, MOST, follow
 
-IN, OUT = 1, 0
+IN, OUT, MS = 1, 0, 1_000_000
 
 
 def _row(conn: str, direction: int, begin: int, latency: int | None, **given: Any) -> dict[str, Any]:
     usual = {"capture_id": "b", "protocol": "ubre", "subject": "door.open", "correlation_id": conn, "digest": "d"}
-    times = {"request_time_ns": begin, "latency_ns": latency, "request_seq": begin}
+    times = {"request_time_ns": begin * MS, "latency_ns": None if latency is None else latency * MS, "request_seq": begin}
     return {**usual, **times, "conn_id": conn, "direction": direction, **given}
 
 
@@ -46,10 +46,11 @@ def test_without_the_same_body_the_same_subject_and_then_being_alone_decides() -
 
 def test_what_outlasts_a_request_or_was_recorded_elsewhere_is_none_of_its_hops() -> None:
     for other in (
-        {**FAR, "latency_ns": 90},
-        {**FAR, "request_time_ns": 5},
-        {**FAR, "request_time_ns": 95},
-        {**FAR, "capture_id": "somewhere else"},
+        {**FAR, "latency_ns": 90 * MS},
+        {**FAR, "request_time_ns": 5 * MS},
+        {**FAR, "request_time_ns": 95 * MS},
+        {**FAR, "capture_id": "somewhere else", "digest": "e", "subject": "door.close"},
+        {**FAR, "capture_id": "somewhere else", "latency_ns": 90 * MS},
         {**FAR, "conn_id": NEAR["conn_id"]},
         {**FAR, "direction": IN},
     ):
@@ -60,6 +61,14 @@ def test_a_request_that_was_never_answered_leads_to_the_one_that_was_not_answere
     asked, onward = {**NEAR, "latency_ns": None}, {**FAR, "latency_ns": None}
     assert _ways(onward, [asked]) == [("b-1", BY_BODY), ("b-2", "")]
     assert _ways(NEAR, [onward]) == [("b-1", ""), ("b-2", BY_BODY)], "given up at its deadline"
+
+
+def test_the_two_buses_of_a_bridge_may_be_two_recordings() -> None:
+    onward = {**FAR, "capture_id": "the other bus"}
+    assert _ways(CLIENT, [onward, NEAR, SERVER]) == [("c-1", ""), ("b-1", BY_ID), ("b-2", BY_BODY), ("s-1", BY_ID)]
+    other = {**onward, "digest": "e", "subject": "far%2Eopen"}
+    assert _ways(NEAR, [other]) == [("b-1", ""), ("b-2", BY_SUBJECT)]
+    assert _ways(NEAR, [other, {**other, "conn_id": "b-3"}]) == [("b-1", "")], "nobody knows which"
 
 
 _ROWS = st.lists(

@@ -6,8 +6,10 @@ hop says which of them it was.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
+from urllib.parse import unquote
 
 import attrs
 
@@ -15,11 +17,13 @@ Row = dict[str, Any]
 
 SLACK_NS: Final = 1_000_000_000
 """By so much the clocks of two recordings may differ."""
+_APART_NS: Final = 20_000
+"""By so much two recorders of one machine date the same moment apart at most."""
 MOST: Final = 8
 """Hops of an exchange that are followed."""
 BY_ID: Final = "same id"
 BY_BODY: Final = "same body"
-BY_SUBJECT: Final = "same subject"
+BY_SUBJECT: Final = "same name"
 BY_TIME: Final = "nothing else at that time"
 
 
@@ -93,20 +97,34 @@ def _origin(row: Row, near: Iterable[Row], all_near: bool) -> Hop | None:
 
 
 def _encloses(outer: Row, inner: Row) -> bool:
-    if outer["capture_id"] != inner["capture_id"] or outer["conn_id"] == inner["conn_id"]:
+    if outer["conn_id"] == inner["conn_id"]:
         return False
-    if inner["request_time_ns"] < outer["request_time_ns"]:
+    slack = 0 if outer["capture_id"] == inner["capture_id"] else _APART_NS
+    if inner["request_time_ns"] < outer["request_time_ns"] - slack:
         return False
     end, inner_end = end_of(outer), end_of(inner)
     if end is None:
         return True
     # A request that was given up at the deadline has no answer in it.
-    return inner["request_time_ns"] <= end and (inner_end is None or inner_end <= end)
+    return inner["request_time_ns"] <= end + slack and (inner_end is None or inner_end <= end + slack)
 
 
 def _surest(row: Row, others: list[Row], all_near: bool) -> Hop | None:
-    for known_by, column in ((BY_BODY, "digest"), (BY_SUBJECT, "subject")):
-        alike = [other for other in others if row[column] is not None and other[column] == row[column]]
-        if alike:
-            return Hop(min(alike, key=lambda other: abs(other["request_time_ns"] - row["request_time_ns"])), known_by)
-    return Hop(others[0], BY_TIME) if all_near and len(others) == 1 else None
+    """The one that belongs to a row: of other recordings, as of the two buses of a bridge, only where one alone fits."""
+    ours = [other for other in others if other["capture_id"] == row["capture_id"]]
+    for known_by, mark in ((BY_BODY, _body), (BY_SUBJECT, _name)):
+        alike = [other for other in others if mark(row) is not None and mark(other) == mark(row)]
+        here = [other for other in alike if other in ours]
+        if here or len(alike) == 1:
+            return Hop(min(here or alike, key=lambda other: abs(other["request_time_ns"] - row["request_time_ns"])), known_by)
+    return Hop(ours[0], BY_TIME) if all_near and len(ours) == 1 else None
+
+
+def _body(row: Row) -> str | None:
+    return row["digest"]
+
+
+def _name(row: Row) -> str | None:
+    """The last word of a subject, which routes of bridges usually keep."""
+    words = re.findall(r"\w+", unquote(row["subject"] or ""))
+    return words[-1] if words else None

@@ -33,7 +33,7 @@ _COLUMNS: Final = (
 _LISTED: Final = ", ".join(_COLUMNS)
 _TIES: Final = "capture_id, request_seq, conn_id, direction, correlation_id"
 _PLACED: Final = pa.schema([("story", pa.int64()), *((name, EXCHANGES.field(name).type) for name in _COLUMNS)])
-_FRAME: Final = "capture_id seq sub kind direction conn_id protocol peer tunnel nbytes mono_ns correlation_id".split()
+_FRAME: Final = "capture_id seq sub kind direction conn_id protocol peer tunnel nbytes time_ns correlation_id".split()
 _FRAMES: Final = ", ".join(f"events.{name}" for name in _FRAME)
 
 CHOSEN: Final = f"""
@@ -77,11 +77,11 @@ _MESSAGES: Final = f"""
 _CARRYING: Final = f"""
     select place, {", ".join(_FRAME)} from (
         select wanted.place, {_FRAMES}, row_number() over (
-            partition by wanted.place order by abs(events.mono_ns - wanted.mono_ns), events.seq, events.sub
+            partition by wanted.place order by abs(events.time_ns - wanted.time_ns), events.capture_id, events.seq, events.sub
         ) as nth
         from {{events}} as events join {{wanted}} as wanted
-        on events.capture_id = wanted.capture_id and events.direction = wanted.direction
-            and events.mono_ns between wanted.mono_ns - {_CARRIED_NS} and wanted.mono_ns + {_CARRIED_NS}
+        on events.direction = wanted.direction
+            and events.time_ns between wanted.time_ns - {_CARRIED_NS} and wanted.time_ns + {_CARRIED_NS}
             and events.nbytes > wanted.nbytes
         where events.kind = 'control'
     ) as numbered
@@ -91,7 +91,7 @@ _PLACE: Final = pa.schema([("capture_id", pa.string()), ("seq", pa.int64())])
 _CARRIED: Final = pa.schema(
     [
         ("place", pa.int64()),
-        *((name, EVENTS.field(name).type) for name in ("capture_id", "direction", "mono_ns", "nbytes")),
+        *((name, EVENTS.field(name).type) for name in ("direction", "time_ns", "nbytes")),
     ]
 )
 
@@ -147,7 +147,7 @@ class Journeys:
             for depth in range(len(frame["tunnel"])):
                 outer = [row for row in around if row["tunnel"] == frame["tunnel"][:depth]]
                 if outer:
-                    frame["carriers"].append(min(outer, key=lambda row: abs(row["mono_ns"] - frame["mono_ns"])))
+                    frame["carriers"].append(min(outer, key=lambda row: abs(row["time_ns"] - frame["time_ns"])))
 
 
 def _asked(row: dict[str, Any]) -> tuple[Any, ...]:
@@ -215,7 +215,7 @@ class _Way:
 
 
 def _shown(frame: dict[str, Any], inner: dict[str, Any], *, carries: bool) -> dict[str, Any]:
-    """A frame as it is listed: at its time on the clock of the one that it carries."""
+    """A frame as it is listed: at its time beside that of the one that it carries."""
     names = "capture_id conn_id direction protocol peer kind nbytes seq".split()
-    at = inner["at_ns"] + frame["mono_ns"] - inner["mono_ns"]
+    at = inner["at_ns"] + frame["time_ns"] - inner["time_ns"]
     return {**{name: frame[name] for name in names}, "at_ns": at, "hop": inner["hop"], "carries": carries}

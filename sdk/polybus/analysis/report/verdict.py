@@ -18,6 +18,8 @@ ENOUGH: Final = 20
 """Answers from which on a subject may be called slow."""
 SLOWER: Final = 4
 """Times by which a p95 exceeds what is usual, to be worth a sentence."""
+LEAST_NS: Final = 5_000_000
+"""What took less is slow for nobody."""
 
 
 _GRAVE: Final = frozenset(("failed", "missing", "slow"))
@@ -83,7 +85,7 @@ def _slow(metrics: dict[str, Any]) -> Iterator[Finding]:
     rows = [row for row in metrics["latency"] if row["answered"] >= ENOUGH and row["p95_ns"]]
     usual = median(row["p95_ns"] for row in rows) if rows else 0
     for row in sorted(rows, key=lambda row: -row["p95_ns"])[:NAMED]:
-        if len(rows) > 1 and row["p95_ns"] >= SLOWER * usual:
+        if len(rows) > 1 and row["p95_ns"] >= max(SLOWER * usual, LEAST_NS):
             text = (
                 f"{shortened(_subject(row))} is slow: 5 % of its {row['answered']:,} answers took {duration(row['p95_ns'])} "
                 f"or more, of the usual subject {duration(usual)}."
@@ -95,7 +97,7 @@ def _slow(metrics: dict[str, Any]) -> Iterator[Finding]:
 def _slow_times(metrics: dict[str, Any]) -> Iterator[Finding]:
     rows = [row for row in metrics["latency_over_time"] if row["p50_ns"]]
     usual = median(row["p50_ns"] for row in rows) if rows else 0
-    slow = [row for row in rows if row["p50_ns"] >= SLOWER * usual]
+    slow = [row for row in rows if row["p50_ns"] >= max(SLOWER * usual, LEAST_NS)]
     if len(rows) >= ENOUGH and slow:
         worst = max(slow, key=lambda row: row["p50_ns"])
         begin, end = moment(slow[0]["window_ns"]), moment(slow[-1]["window_ns"] + metrics["window_ns"])
@@ -124,7 +126,10 @@ def _subject(row: dict[str, Any]) -> str:
 
 def _most(told: Sequence[tuple[str, int]]) -> str:
     """The most frequent of them, with their numbers, and how many others there are."""
-    some = sorted(((name, n) for name, n in told if n), key=lambda pair: -pair[1])
+    counted = Counter[str]()
+    for name, n in told:  # protocols may have the same names
+        counted[name] += n
+    some = sorted((pair for pair in counted.items() if pair[1]), key=lambda pair: -pair[1])
     named = ", ".join(f"{shortened(name)} ({n:,})" for name, n in some[:NAMED])
     rest = sum(n for _, n in some[NAMED:])
     return f"{named}, others ({rest:,})" if rest else named or "of none that is listed"
