@@ -1,7 +1,7 @@
 """A day on which seven things go wrong: programs of the public API, and the log that they write themselves.
 
-Consoles ask a plant over four protocols, over a bridge, and in a tunnel. A number in each body says which request it was, so that
-requests and answers can be told apart in the bytes of the frames, without a codec.
+Consoles ask a plant over four protocols, over a bridge, and in a tunnel. A number in each body says which request it was, so
+that requests and answers can be told apart in the bytes of the frames, without a codec.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from polybus import Bus, BusError, Limits, NotFound, RequestError, Route, bridge
 
 PROTOCOLS: Final = ("ubre", "csb", "jrep", "uprotocol")
 TIMEOUT: Final = 0.3
-"""Seconds after which nobody waits any more."""
+"""Seconds after which nobody waits any more for what never comes; for all else they have patience."""
 SLOW: Final = 0.1
 GET, SLOW_GET, LOST_GET = 0x00010001, 0x00010002, 0x00010003
 
@@ -54,7 +54,7 @@ class Day:
         number = next(self._numbers)
         began = time.monotonic_ns()
         try:
-            await bus.request(subject, {"number": f"n{number:06d}n", **more}, timeout=TIMEOUT)
+            await bus.request(subject, {"number": f"n{number:06d}n", **more}, timeout=TIMEOUT if what == "lost" else 30)
             outcome = "ok"
         except (TimeoutError, RequestError) as error:
             outcome = "lost" if isinstance(error, TimeoutError) else "error"
@@ -66,13 +66,16 @@ class Day:
         """Consoles of four protocols ask the plant; one tank is slow, one does not exist, and one is never answered."""
         for protocol in PROTOCOLS:
             subjects = _subjects(protocol)
-            async with _plant(subjects).serve(f"{protocol}+tcp://127.0.0.1:0") as listener:
+            async with _plant(subjects).serve(
+                f"{protocol}+tcp://127.0.0.1:0{'?format=protobuf' * (protocol == 'uprotocol')}"
+            ) as listener:
                 async with connect(listener.url, record=self.capture) as console:
                     for number in range(24):
                         await self.ask(protocol, console, subjects["get"], "get", missing=number % 8 == 7)
-                    async with anyio.create_task_group() as tasks:
-                        for _ in range(24 if protocol == "ubre" else 1):
-                            tasks.start_soon(self.ask, protocol, console, subjects["slow"], "slow")
+                    for _ in range(2):
+                        async with anyio.create_task_group() as tasks:
+                            for _ in range(12 if protocol == "ubre" else 1):
+                                tasks.start_soon(self.ask, protocol, console, subjects["slow"], "slow")
                     await self.ask(protocol, console, subjects["lost"], "lost")
 
     async def over_a_bridge_and_in_a_tunnel(self) -> None:
@@ -81,7 +84,7 @@ class Day:
         console.handle_tunnels("plant.{id}", machines, protocol="csb")
         async with AsyncExitStack() as stack:
             enter = stack.enter_async_context
-            far_listener = await enter(far.serve("uprotocol+tcp://127.0.0.1:0"))
+            far_listener = await enter(far.serve("uprotocol+tcp://127.0.0.1:0?format=protobuf"))
             await enter(connect(far_listener.url, bus=inside))
             near = await enter(console.serve("ubre+tcp://127.0.0.1:0"))
             await enter(bridge(console, inside, routes=[Route("tank.*", "far.tank.{1}")]))
@@ -91,11 +94,11 @@ class Day:
             page = await enter(connect(near.url, record=self.capture))
             for number in range(8):
                 await self.ask("bridge", page, "tank.get", "get", missing=number == 7)
-            await self.ask("bridge", page, "tank.slow", "slow")
+            await self.ask("bridge", page, "tank.slow", "slow", times=3)
             plant = await enter(connect(page.tunnel("plant.7"), protocol="csb", record=self.capture))
             for _ in range(4):
                 await self.ask("tunnel", plant, GET, "get")
-            await self.ask("tunnel", plant, SLOW_GET, "slow")
+            await self.ask("tunnel", plant, SLOW_GET, "slow", times=3)
 
     async def killed(self) -> None:
         """A subscriber is killed, and a console says more than the plant takes."""
@@ -134,7 +137,7 @@ def _plant(subjects: dict[str, Any]) -> Bus:
 
     @bus.handle(subjects["slow"])
     async def slow(body: dict[str, Any]) -> dict[str, Any]:
-        await anyio.sleep(SLOW)
+        await anyio.sleep(SLOW * body.get("times", 1))
         return body
 
     @bus.handle(subjects["lost"])
@@ -160,7 +163,7 @@ anyio.run(main)
 
 @asynccontextmanager
 async def _subscriber(url: str) -> AsyncIterator[subprocess.Popen[bytes]]:
-    child = subprocess.Popen([sys.executable, "-c", _SUBSCRIBER, url], stdout=subprocess.PIPE)
+    child = subprocess.Popen([sys.executable, "-c", _SUBSCRIBER, url], stdout=subprocess.PIPE)  # noqa: ASYNC220
     try:
         yield child
     finally:

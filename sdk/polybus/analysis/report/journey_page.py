@@ -21,14 +21,15 @@ _FRAMES: Final = 40
 
 
 def journeys(found: Sequence[Row]) -> str:
-    """The section: of each kind the journeys, the first of them open."""
+    """The section: of each kind the journeys, of which that with most hops is open."""
     if not found:
         return html_tables.NOTHING
     parts = [_INTRO]
     for kind, title in _KINDS.items():
         some = [(number, row) for number, row in enumerate(found, 1) if row["why"] == kind]
         if some:
-            made = "".join(_journey(number, row, first=not place) for place, (number, row) in enumerate(some))
+            longest = max(some, key=lambda one: len(one[1]["hops"]))
+            made = "".join(_journey(number, row, opened=row is longest[1]) for number, row in some)
             parts.append(f"<h3>{title}</h3>{made}")
     return "".join(parts)
 
@@ -40,14 +41,13 @@ _INTRO: Final = (
 )
 
 
-def _journey(number: int, row: Row, *, first: bool) -> str:
+def _journey(number: int, row: Row, *, opened: bool) -> str:
     took = f"after {duration(row['latency_ns'])}" if row["latency_ns"] is not None else "no answer"
     ended = f"{row['outcome']}{' with ' + str(row['code_name'] or row['code']) if row['code'] else ''}"
     title = f"{shortened(row['subject'] or 'no subject')}: {ended}, {took}"
     where = f"{row['protocol']}, {moment(row['request_time_ns'])}, id {shortened(row['correlation_id'] or '')}"
-    opened = " open" if first else ""
     return (
-        f'<details id="journey-{number}"{opened}{html_tables.marks(row)}><summary><b>{escape(title)}</b> '
+        f'<details id="journey-{number}"{" open" * opened}{html_tables.marks(row)}><summary><b>{escape(title)}</b> '
         f"({escape(where)})</summary>{_waterfall(row['hops'])}{_sequence(row['frames'], row['hops'])}{_table(row['frames'])}"
         "</details>"
     )
