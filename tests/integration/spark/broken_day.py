@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -119,14 +119,14 @@ class Day:
                     self.log.outcomes["news", "large", "refused"] += 1
 
 
-def _subjects(protocol: str) -> dict[str, Any]:
+def _subjects(protocol: str) -> dict[str, str | int]:
     if protocol == "csb":
         return {"get": GET, "slow": SLOW_GET, "lost": LOST_GET}
     form = "//v/tank/1/rpc.{}" if protocol == "uprotocol" else "tank.{}"
     return {name: form.format(name) for name in ("get", "slow", "lost")}
 
 
-def _plant(subjects: dict[str, Any]) -> Bus:
+def _plant(subjects: Mapping[str, str | int]) -> Bus:
     bus = Bus()
 
     @bus.handle(subjects["get"])

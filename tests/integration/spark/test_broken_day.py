@@ -46,7 +46,10 @@ def _truth(capture: Path) -> dict[tuple[Any, ...], int]:
 def _exchanges(out: Path) -> list[dict[str, Any]]:
     storage = Storage(out)
     with DuckEngine() as engine:
-        return engine.rows(engine.read(storage, "exchanges", Output(storage).files("exchanges"), EXCHANGES)).to_pylist()
+        rows: list[dict[str, Any]] = engine.rows(
+            engine.read(storage, "exchanges", Output(storage).files("exchanges"), EXCHANGES)
+        ).to_pylist()
+        return rows
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +114,7 @@ def _named(metrics: dict[str, Any]) -> None:
 def _ways(journeys: list[dict[str, Any]]) -> None:
     """The slow request over the bridge is followed to its far side, and the one in the tunnel to the frames that carried it."""
     ways = [[(hop["protocol"], hop["direction"], hop["tunnel"]) for hop in row["hops"]] for row in journeys]
-    over_the_bridge = [("ubre", 0, []), ("ubre", 1, []), ("uprotocol", 0, [])]
+    over_the_bridge: list[Any] = [("ubre", 0, []), ("ubre", 1, []), ("uprotocol", 0, [])]
     in_the_tunnel = [("csb", 0, ["plant.7"]), ("csb", 1, ["plant.7"])]
     assert over_the_bridge in ways
     place = ways.index(in_the_tunnel)

@@ -121,7 +121,8 @@ def _surest(row: Row, others: list[Row], all_near: bool) -> Hop | None:
 
 
 def _body(row: Row) -> str | None:
-    return row["digest"]
+    digest: str | None = row["digest"]
+    return digest
 
 
 def _name(row: Row) -> str | None:

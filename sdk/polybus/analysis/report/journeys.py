@@ -10,7 +10,7 @@ import pyarrow as pa
 from polybus.capture.schema import EVENTS, EXCHANGES
 
 from ..engine import Engine
-from .hops import SLACK_NS, Hop, follow
+from .hops import Hop, follow
 
 Rows = list[dict[str, Any]]
 
@@ -20,8 +20,8 @@ _CANDIDATES: Final = 8
 """Of each kind: some turn out to be hops of one that is shown already."""
 _NEAR: Final = 60
 """Other exchanges that are looked at for each."""
-_WAIT_NS: Final = 60_000_000_000
-"""So long an exchange without an answer is taken to last."""
+_AROUND_NS: Final = 2_000_000_000
+"""A hop begins within so much of the exchange that leads to it."""
 _CARRIED_NS: Final = 50_000_000
 """Between a frame in a tunnel and the frame that carries it lies less."""
 _CARRIERS: Final = 20
@@ -61,8 +61,7 @@ _NEARBY: Final = f"""
                 abs(other.request_time_ns - chosen.request_time_ns), {", ".join(f"other.{name}" for name in _TIES.split(", "))}
         ) as nth
         from {{exchanges}} as other join {{chosen}} as chosen
-        on other.request_time_ns <= chosen.request_time_ns + coalesce(chosen.latency_ns, {_WAIT_NS}) + {SLACK_NS}
-            and other.request_time_ns + coalesce(other.latency_ns, {_WAIT_NS}) >= chosen.request_time_ns - {SLACK_NS}
+        on other.request_time_ns between chosen.request_time_ns - {_AROUND_NS} and chosen.request_time_ns + {_AROUND_NS}
     ) as numbered
     where nth <= {_NEAR + 1} order by story, nth
 """
