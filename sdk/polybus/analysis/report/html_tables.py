@@ -22,7 +22,7 @@ _NUMBERS: Final = frozenset(
         "late_before request_seq"
     ).split()
 )
-_HEADINGS: Final = {"n": "count", "nbytes": "bytes", "code_name": "name", "conn_id": "connection"}
+_HEADINGS: Final = {"n": "count", "nbytes": "bytes", "code_name": "name", "conn_id": "connection", "n_before": "before"}
 _MARKED: Final = ("subject", "peer", "outcome")
 
 

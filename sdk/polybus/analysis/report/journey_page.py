@@ -13,7 +13,7 @@ Row = dict[str, Any]
 
 TITLE: Final = "Journeys"
 _KINDS: Final = {"failed": "Failed", "unanswered": "Never answered", "slowest": "Slowest"}
-_LANE, _LINE, _HEAD, _LEFT = 184, 26, 40, 80
+_LANE, _LINE, _HEAD, _LEFT = 168, 26, 40, 80
 """Pixels between two lanes and two frames, above the first frame, and left of the first lane."""
 _LETTERS: Final = 26
 _FRAMES: Final = 40
@@ -117,11 +117,13 @@ def _lanes(frames: Sequence[Row], hops: Sequence[Row]) -> tuple[list[Any], dict[
         here, link = frame["capture_id"], (frame["capture_id"], frame["conn_id"])
         asking.setdefault(here, {})
         asked.setdefault(here, {})
-        names.setdefault(here, "here" if len(asking) == 1 else f"recording {len(asking)}")
+        names.setdefault(here, f"recording {len(asking)}")
         if link not in names:
             names[link] = _connection(tunnels.get(link, frame))
             side = asking if frame["direction"] else asked
             side[here][link] = None
+    if len(asking) == 1:
+        names[next(iter(asking))] = "here"
     return [lane for here in asking for lane in (*asking[here], here, *asked[here])], names
 
 
@@ -155,7 +157,7 @@ def _table(frames: Sequence[Row]) -> str:
     heads = "".join(f"<th>{name}</th>" for name in ("at", "way", "what", "connection", "bytes", "frame", "recording"))
     lines = "".join(f"<tr>{_line(frame)}</tr>" for frame in frames)
     made = f'<div class="scroll"><table><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table></div>'
-    return f"<details><summary>The {len(frames)} frames as a table</summary>{made}</details>"
+    return f"<details><summary>The frames as a table ({len(frames)})</summary>{made}</details>"
 
 
 def _line(frame: Row) -> str:

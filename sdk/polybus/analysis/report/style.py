@@ -12,9 +12,10 @@ STYLE: Final = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 0 auto; max-width: 60rem; padding: 0 1rem 4rem;
   color: var(--text); background: var(--back); }
 h1 { font-size: 1.5rem; margin: 1rem 0 0; overflow-wrap: anywhere; } h2 { margin: 2.2rem 0 .6rem; font-size: 1.2rem; }
-h3 { font-size: 1rem; } a { color: var(--link); } section, tbody { scroll-margin-top: 3.2rem; }
+h3 { font-size: 1rem; } a { color: var(--link); } section, tbody { scroll-margin-top: 4.6rem; }
 nav { position: sticky; top: 0; background: var(--back); padding: .5rem 0; overflow-x: auto; white-space: nowrap;
   border-bottom: 1px solid var(--line); z-index: 1; }
+@media (min-width: 50rem) { nav { white-space: normal; } }
 nav a { margin-right: .9rem; text-decoration: none; }
 #filter { display: flex; flex-wrap: wrap; gap: .4rem .8rem; align-items: end; padding: .6rem 0; font-size: .85rem; }
 #filter[hidden], [hidden] { display: none; }
@@ -27,7 +28,7 @@ nav a { margin-right: .9rem; text-decoration: none; }
 .tile b { display: block; font-size: 1.15rem; }
 .tile span { color: var(--quiet); font-size: .85rem; }
 .verdict { list-style: none; padding: 0; } .verdict li { margin: .35rem 0; overflow-wrap: anywhere; }
-.verdict b { display: inline-block; min-width: 4.2rem; }
+.verdict b { display: inline-block; min-width: 4.6rem; }
 .failed b, .missing b { color: var(--bad); } .slow b, .unseen b, .broke b { color: var(--warn); }
 .fine b, .better b, .same b { color: var(--good); } .new b { color: var(--link); }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: .85rem; width: 100%; }
