@@ -108,3 +108,15 @@ def test_the_page_stays_small_however_many_subjects_and_however_long_names_there
     again.ask(1, "other", GOOD)
     for metrics in (done.metrics, again.analysed(tmp_path / "again", before=done.out).metrics):
         assert len(page.render(metrics).encode()) < 2_000_000
+
+
+@pytest.mark.parametrize("moment_ns", [2**63 - 1, -(2**63)])
+def test_a_clock_that_is_as_wrong_as_can_be_spoils_no_report(tmp_path: Path, moment_ns: int) -> None:
+    day = Day()
+    for number in range(3):
+        day.ask(number, "tank.get", BAD)
+    for row in day.rows:
+        row["ts_ns"] = moment_ns
+    done = day.analysed(tmp_path / "day")
+    assert [row["why"] for row in done.metrics["journeys"]] == ["failed"] * 3
+    assert "3 of 3 requests (100 %) failed" in Path(done.report).read_text()

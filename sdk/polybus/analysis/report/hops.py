@@ -61,7 +61,7 @@ def _key(row: Row) -> tuple[Any, ...]:
 
 
 def end_of(row: Row) -> int | None:
-    """When its answer came, ns since 1970 UTC; None without one."""
+    """The moment of its answer, ns since 1970 UTC; None without one."""
     return None if row["latency_ns"] is None else int(row["request_time_ns"] + row["latency_ns"])
 
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 from polybus.capture.schema import EVENTS, EXCHANGES
 
 from ..engine import Engine
+from ..ranges import LAST_NS
 from .hops import Hop, follow
 
 Rows = list[dict[str, Any]]
@@ -32,7 +33,12 @@ _COLUMNS: Final = (
 ).split()
 _LISTED: Final = ", ".join(_COLUMNS)
 _TIES: Final = "capture_id, request_seq, conn_id, direction, correlation_id"
-_PLACED: Final = pa.schema([("story", pa.int64()), *((name, EXCHANGES.field(name).type) for name in _COLUMNS)])
+_PLACED: Final = pa.schema(
+    [
+        *((name, pa.int64()) for name in ("story", "from_ns", "to_ns")),
+        *((name, EXCHANGES.field(name).type) for name in _COLUMNS),
+    ]
+)
 _FRAME: Final = "capture_id seq sub kind direction conn_id protocol peer tunnel nbytes time_ns correlation_id".split()
 _FRAMES: Final = ", ".join(f"events.{name}" for name in _FRAME)
 
@@ -61,7 +67,7 @@ _NEARBY: Final = f"""
                 abs(other.request_time_ns - chosen.request_time_ns), {", ".join(f"other.{name}" for name in _TIES.split(", "))}
         ) as nth
         from {{exchanges}} as other join {{chosen}} as chosen
-        on other.request_time_ns between chosen.request_time_ns - {_AROUND_NS} and chosen.request_time_ns + {_AROUND_NS}
+        on other.request_time_ns between chosen.from_ns and chosen.to_ns
     ) as numbered
     where nth <= {_NEAR + 1} order by story, nth
 """
@@ -80,7 +86,7 @@ _CARRYING: Final = f"""
         ) as nth
         from {{events}} as events join {{wanted}} as wanted
         on events.direction = wanted.direction
-            and events.time_ns between wanted.time_ns - {_CARRIED_NS} and wanted.time_ns + {_CARRIED_NS}
+            and events.time_ns between wanted.from_ns and wanted.to_ns
             and events.nbytes > wanted.nbytes
         where events.kind = 'control'
     ) as numbered
@@ -89,7 +95,7 @@ _CARRYING: Final = f"""
 _PLACE: Final = pa.schema([("capture_id", pa.string()), ("seq", pa.int64())])
 _CARRIED: Final = pa.schema(
     [
-        ("place", pa.int64()),
+        *((name, pa.int64()) for name in ("place", "from_ns", "to_ns")),
         *((name, EVENTS.field(name).type) for name in ("direction", "time_ns", "nbytes")),
     ]
 )
@@ -109,7 +115,10 @@ class Journeys:
         chosen = engine.rows(engine.sql(CHOSEN, exchanges=self._exchanges)).to_pylist()
         if not chosen:
             return []
-        numbered = pa.Table.from_pylist([{**row, "story": place} for place, row in enumerate(chosen)], _PLACED)
+        numbered = pa.Table.from_pylist(
+            [{**row, "story": place, **_around(row["request_time_ns"], _AROUND_NS)} for place, row in enumerate(chosen)],
+            _PLACED,
+        )
         near = engine.rows(engine.sql(_NEARBY, exchanges=self._exchanges, chosen=engine.hand(numbered))).to_pylist()
         messages = self._messages([*chosen, *near])
         for row in (*chosen, *near):
@@ -138,7 +147,9 @@ class Journeys:
         inner = [frame for way in ways for frame in way.frames if frame["tunnel"]]
         if not inner:
             return
-        wanted = pa.Table.from_pylist([{**frame, "place": place} for place, frame in enumerate(inner)], _CARRIED)
+        wanted = pa.Table.from_pylist(
+            [{**frame, "place": place, **_around(frame["time_ns"], _CARRIED_NS)} for place, frame in enumerate(inner)], _CARRIED
+        )
         given = self._engine.hand(wanted)
         near = self._engine.rows(self._engine.sql(_CARRYING, events=self._events, wanted=given)).to_pylist()
         for place, frame in enumerate(inner):
@@ -147,6 +158,11 @@ class Journeys:
                 outer = [row for row in around if row["tunnel"] == frame["tunnel"][:depth]]
                 if outer:
                     frame["carriers"].append(min(outer, key=lambda row: abs(row["time_ns"] - frame["time_ns"])))
+
+
+def _around(ns: int, by: int) -> dict[str, int]:
+    """A time and what is near it, as far as numbers go."""
+    return {"from_ns": max(ns - by, -LAST_NS), "to_ns": min(ns + by, LAST_NS)}
 
 
 def _asked(row: dict[str, Any]) -> tuple[Any, ...]:

@@ -19,7 +19,7 @@ ENOUGH: Final = 20
 SLOWER: Final = 4
 """Times by which a p95 exceeds what is usual, to be worth a sentence."""
 LEAST_NS: Final = 5_000_000
-"""What took less is slow for nobody."""
+"""A latency below is slow for nobody."""
 
 
 _GRAVE: Final = frozenset(("failed", "missing", "slow"))
