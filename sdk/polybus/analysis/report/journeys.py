@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -26,6 +27,10 @@ _AROUND_NS: Final = 2_000_000_000
 _CARRIED_NS: Final = 50_000_000
 """Between a frame in a tunnel and the frame that carries it lies less."""
 _CARRIERS: Final = 20
+_COMMON: Final = frozenset(
+    hashlib.md5(body, usedforsecurity=False).hexdigest() for body in (b"", b"null", b"true", b"false", b"{}", b"[]", b"0", b"1")
+)
+"""Digests of bodies that say nothing about who sent them."""
 
 _COLUMNS: Final = (
     "capture_id conn_id direction protocol subject correlation_id request_seq response_seq request_time_ns latency_ns outcome "
@@ -123,7 +128,7 @@ class Journeys:
         messages = self._messages([*chosen, *near])
         for row in (*chosen, *near):
             asked = messages.get(_asked(row))
-            row["digest"] = asked["digest"] if asked is not None else None
+            row["digest"] = asked["digest"] if asked is not None and asked["digest"] not in _COMMON else None
         journeys = _distinct(
             (row["why"], row, _followed(row, [other for other in near if other["story"] == place]))
             for place, row in enumerate(chosen)
@@ -165,6 +170,10 @@ def _around(ns: int, by: int) -> dict[str, int]:
     return {"from_ns": max(ns - by, -LAST_NS), "to_ns": min(ns + by, LAST_NS)}
 
 
+def _key(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["capture_id"], row["conn_id"], row["request_seq"], row["correlation_id"]
+
+
 def _asked(row: dict[str, Any]) -> tuple[Any, ...]:
     return row["capture_id"], row["request_seq"], row["correlation_id"], "request"
 
@@ -178,14 +187,13 @@ def _followed(row: dict[str, Any], near: Rows) -> list[Hop]:
 
 
 def _distinct(journeys: Iterable[tuple[str, dict[str, Any], list[Hop]]]) -> list[tuple[str, dict[str, Any], list[Hop]]]:
-    """So many of each kind, and none that is part of another one."""
+    """So many of each kind, and none of an exchange that is on the way of another one."""
     kept: list[tuple[str, dict[str, Any], list[Hop]]] = []
     seen = set[tuple[Any, ...]]()
     for why, row, hops in journeys:
-        keys = {_asked(hop.row) + (hop.row["conn_id"],) for hop in hops}
-        if not keys & seen and sum(one[0] == why for one in kept) < SHOWN:
+        if _key(row) not in seen and sum(one[0] == why for one in kept) < SHOWN:
             kept.append((why, row, hops))
-            seen |= keys
+            seen |= {_key(hop.row) for hop in hops}
     return kept
 
 
