@@ -131,8 +131,55 @@ def test_what_cannot_be_compared_with_is_said_before_anything_is_done(tmp_path: 
 
 
 def test_results_are_not_compared_with_themselves(tmp_path: Path) -> None:
-    with pytest.raises(CaptureError, match="is the folder of these results themselves"):
-        read_earlier(tmp_path / "out", f"{tmp_path}/out/")
+    for before, out in ((tmp_path / "out", f"{tmp_path}/out/"), ("s3://bucket/out/", "s3://bucket/out")):
+        with pytest.raises(CaptureError, match="is the folder of these results themselves"):
+            read_earlier(before, out)
+
+
+MS = 1_000_000
+
+
+def _change(now: dict[str, Any], before: dict[str, Any], seconds: tuple[int, int] = (60, 60)) -> str | None:
+    """The change of a subject with a hundred answers of 2 ms, but for what is given."""
+    usual = {"protocol": "ubre", "subject": "a", "n": 100, "answered": 100, "p50_ns": 2 * MS, "p95_ns": 4 * MS}
+    usual |= dict.fromkeys(("error", "late", "timeout", "unanswered"), 0)
+    whole = []
+    for length, given in zip(seconds, (now, before), strict=True):
+        times = {"capture": "c", "begin_ns": 0, "end_ns": length * 1000 * MS}
+        rows = [usual | given] * bool(given.get("n", 1))
+        whole.append({**times, "totals": {"exchanges": 1}, "topics": [], "latency": rows})
+    rows = compare(whole[0], Earlier(msgspec.convert(whole[1], Measured), ""))["changes"]
+    return rows[0]["change"] if rows else None
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "seconds", "change"),
+    [
+        ({"error": 3}, {}, (60, 60), None),
+        ({"error": 9}, {}, (60, 60), "failed more"),
+        ({"error": 60}, {"error": 45}, (60, 60), None),
+        ({"timeout": 5, "unanswered": 5}, {}, (60, 60), "lost more"),
+        ({"late": 1}, {"late": 12}, (60, 60), "late less"),
+        ({"p50_ns": 3 * MS}, {}, (60, 60), "slower"),
+        ({"p50_ns": 2_900_000}, {}, (60, 60), None),
+        ({"p50_ns": 900_000, "p95_ns": MS}, {"p50_ns": 1000, "p95_ns": 2000}, (60, 60), None),
+        ({"p50_ns": 3 * MS, "answered": 19}, {}, (60, 60), None),
+        ({"p95_ns": 6 * MS}, {}, (60, 60), "slower"),
+        ({"p95_ns": 6 * MS, "answered": 99}, {}, (60, 60), None),
+        ({"p95_ns": 6 * MS}, {"p95_ns": 9 * MS}, (60, 60), "faster"),
+        ({"n": 0}, {"n": 5}, (60, 60), "gone"),
+        ({"n": 0}, {"n": 4}, (60, 60), None),
+        ({"n": 0}, {"n": 100}, (1, 60), None),
+        ({"n": 5}, {"n": 0}, (60, 60), "new"),
+        ({"n": 50}, {}, (60, 60), "fewer"),
+        ({"n": 50}, {}, (30, 60), None),
+        ({"n": 80}, {}, (60, 60), None),
+    ],
+)
+def test_a_change_is_told_from_its_threshold_on(
+    now: dict[str, Any], before: dict[str, Any], seconds: tuple[int, int], change: str | None
+) -> None:
+    assert _change(now, before, seconds) == change
 
 
 _NUMBER = st.integers(0, 10**6)

@@ -66,6 +66,8 @@ def test_a_request_that_was_never_answered_leads_to_the_one_that_was_not_answere
 def test_the_two_buses_of_a_bridge_may_be_two_recordings() -> None:
     onward = {**FAR, "capture_id": "the other bus"}
     assert _ways(CLIENT, [onward, NEAR, SERVER]) == [("c-1", ""), ("b-1", BY_ID), ("b-2", BY_BODY), ("s-1", BY_ID)]
+    earlier = {**onward, "request_time_ns": NEAR["request_time_ns"] - 10_000}
+    assert _ways(NEAR, [earlier]) == [("b-2", BY_BODY), ("b-1", "")], "the clocks of two recorders differ by a little"
     other = {**onward, "digest": "e", "subject": "far%2Eopen"}
     assert _ways(NEAR, [other]) == [("b-1", ""), ("b-2", BY_SUBJECT)]
     assert _ways(NEAR, [other, {**other, "conn_id": "b-3"}]) == [("b-1", "")], "nobody knows which"

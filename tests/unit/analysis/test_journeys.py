@@ -52,3 +52,13 @@ def test_a_request_on_the_way_of_another_one_is_not_shown_twice(tmp_path: Path) 
     assert ("failed", "door.open") in asked
     assert ("slowest", "motor.run.0") not in asked
     assert sorted(subject for why, subject in asked if why == "slowest") == ["motor.run.1", "motor.run.2", "motor.run.3"]
+
+
+def test_four_journeys_of_a_kind_are_shown_and_of_as_many_subjects_as_there_are(tmp_path: Path) -> None:
+    day = Day()
+    for number in range(20):
+        day.ask(number, f"tank.{number // 10}", BAD)
+    for number in range(20, 26):
+        day.ask(number, f"pump.{number}", BAD)
+    journeys = day.metrics(tmp_path)["journeys"]
+    assert [row["subject"] for row in journeys] == ["tank.0", "tank.1", "pump.20", "pump.21"]
