@@ -144,9 +144,9 @@ def _change(now: dict[str, Any], before: dict[str, Any], seconds: tuple[int, int
     usual = {"protocol": "ubre", "subject": "a", "n": 100, "answered": 100, "p50_ns": 2 * MS, "p95_ns": 4 * MS}
     usual |= dict.fromkeys(("error", "late", "timeout", "unanswered"), 0)
     whole = []
-    for length, given in zip(seconds, (now, before), strict=True):
+    for length, own in zip(seconds, (now, before), strict=True):
         times = {"capture": "c", "begin_ns": 0, "end_ns": length * 1000 * MS}
-        rows = [usual | given] * bool(given.get("n", 1))
+        rows = [usual | own] * bool(own.get("n", 1))
         whole.append({**times, "totals": {"exchanges": 1}, "topics": [], "latency": rows})
     rows = compare(whole[0], Earlier(msgspec.convert(whole[1], Measured), ""))["changes"]
     return rows[0]["change"] if rows else None

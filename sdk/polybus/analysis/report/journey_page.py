@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any, Final
 
@@ -61,7 +61,7 @@ def _waterfall(hops: Sequence[Row]) -> str:
     lines = "".join(_hop(hop, whole) for hop in hops)
     heads = "".join(
         f"<th>{name}</th>"
-        for name in ("way", "connection", "subject", "began", "took", "from begin to end", "ended", "known by")
+        for name in ("way", "connection", "from begin to end", "took", "ended", "subject", "began", "known by")
     )
     return f'<div class="scroll"><table><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table></div>'
 
@@ -72,15 +72,15 @@ def _hop(hop: Row, whole: int) -> str:
     looks = " ".join(["bad"] * (hop["outcome"] != "ok") + ["open"] * (latency is None))
     bar = f'<i class="{looks}" style="margin-left:{left:.2f}%;width:{min(width, 100 - left):.2f}%"></i>'
     ended = hop["outcome"] + (f" {hop['code_name']}" if hop["outcome"] == "error" and hop["code_name"] else "")
-    cells = (
-        "in" if hop["direction"] else "out",
-        _connection(hop),
-        shortened(hop["subject"] or ""),
-        duration(hop["at_ns"]),
-        "" if latency is None else duration(latency),
-    )
-    said = "".join(f"<td>{html_tables.text(cell)}</td>" for cell in cells)
-    return f'<tr>{said}<td class="bar">{bar}</td><td>{html_tables.text(ended)}</td><td>{escape(hop["known_by"])}</td></tr>'
+    took = "" if latency is None else duration(latency)
+    before = "in" if hop["direction"] else "out", _connection(hop)
+    # A phone shows the first columns: the bars are among them.
+    after = took, ended, shortened(hop["subject"] or ""), duration(hop["at_ns"]), hop["known_by"]
+    return f'<tr>{_cells(before)}<td class="bar">{bar}</td>{_cells(after)}</tr>'
+
+
+def _cells(texts: Iterable[str]) -> str:
+    return "".join(f"<td>{html_tables.text(text)}</td>" for text in texts)
 
 
 def _connection(row: Row) -> str:
@@ -162,8 +162,5 @@ def _table(frames: Sequence[Row]) -> str:
 
 def _line(frame: Row) -> str:
     what = "carries the frame in the tunnel" if frame["carries"] else frame["kind"]
-    cells = (
-        *(_at(frame), "in" if frame["direction"] else "out", what, _connection(frame)),
-        *(f"{frame['nbytes']:,}", f"{frame['seq']:,}", shortened(frame["capture_id"])),
-    )
-    return "".join(f"<td>{html_tables.text(cell)}</td>" for cell in cells)
+    where = f"{frame['nbytes']:,}", f"{frame['seq']:,}", shortened(frame["capture_id"])
+    return _cells((_at(frame), "in" if frame["direction"] else "out", what, _connection(frame), *where))
