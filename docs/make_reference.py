@@ -235,7 +235,11 @@ RESULTS = """## Results of the pipeline
 change: `Done.provisional`, and `provisional` of `polybus analyse --json` and of `metrics.json`, is their number. The tables
 below are small, and written anew by each run that finds something new. `metrics.json` holds them as lists, beside `counts` and
 `totals` of everything, `begin_ns` and `end_ns` (ns since 1970 UTC), `window_ns` (the length of the windows), `gaps` and
-`losses` (the first 100), `runs`, `settings` and the path of the `capture`.
+`losses` (the first 100), `runs`, `settings` and the path of the `capture`. `verdict` is a list of sentences (`about`: fine,
+failed, missing, slow, new, better, same, broke or unseen; `text`; `section` of the report), `compared` names what `--before`
+was (null without it), and `journeys` are the exchanges that the report shows with their `hops` and `frames` (`at_ns`: ns
+since the first of them).
+
 """
 
 

@@ -15,13 +15,18 @@ from polybus.capture.store.reader import Capture
 from .engine import Engine
 from .manifest import Output, RunCounts
 from .ranges import ReadWindow
-from .report.metrics import measure
+from .report.comparison import compare, is_of
+from .report.earlier import Earlier, read_earlier
+from .report.metrics import measure, shaped, write_tables
+from .report.verdict import verdict
 from .run import PipelineStep, Progress
 from .storage import Storage, absolute
 from .timeouts import MatchTimeouts
 
 METRICS: Final = "metrics.json"
 REPORT: Final = "report.html"
+_VERSION: Final = 2
+"""Of what metrics hold: those of an older one are made anew."""
 
 
 @attrs.frozen
@@ -85,6 +90,7 @@ class Pipeline:
         start_ns: int | None = None,
         end_ns: int | None = None,
         connection: str | None = None,
+        before: AnyPath | None = None,
         report: bool = True,
     ) -> Done:
         """Take what is new, and write metrics and report anew; where nothing is new, they stay as they are.
@@ -95,49 +101,73 @@ class Pipeline:
             start_ns: Only frames from here on, ns since 1970 UTC.
             end_ns: Only frames before.
             connection: Only this connection's.
+            before: The folder of results of an earlier capture: the report says what has changed since.
             report: False leaves metrics and report as they are, for runs that follow each other closely.
 
         Raises:
             CaptureError: It is no capture, or a segment is missing, or it is not the one any more that `out` holds the results
-                of; `out` holds something else; with `strict`, a part of the capture cannot be read.
+                of; `out` holds something else; with `strict`, a part of the capture cannot be read. `before` holds no
+                results, or those of another version.
             ValueError: `end_ns` is not after `start_ns`.
             OSError: Files cannot be written.
         """
         window = ReadWindow(start_ns, end_ns, connection)
         window.check()
+        earlier = read_earlier(before, out) if before is not None else None
         step = self.step(capture, out, window)
         with step.alone():
             added = step.advance()
             if not report:
                 return _done(step.out, step.output, added)
-            metrics = _metrics_of(step.output)
-            return _done(step.out, step.output, added, metrics if metrics is not None else self._measure(step.output))
+            return _done(step.out, step.output, added, self._reported(step.output, earlier))
 
-    def report(self, capture: AnyPath, out: AnyPath) -> Done:
+    def report(self, capture: AnyPath, out: AnyPath, *, before: AnyPath | None = None) -> Done:
         """Metrics and report of what is there, without taking anything.
 
+        Args:
+            capture: As for `run`.
+            out: As for `run`.
+            before: As for `run`.
+
         Raises:
-            CaptureError: `out` holds something else, or nothing.
+            CaptureError: `out` holds something else, or nothing; `before` as for `run`.
         """
+        earlier = read_earlier(before, out) if before is not None else None
         storage = Storage(out)
         with storage.alone(lambda: self._progress("wait")):
             output = Output(storage)
             if output.last is None:
                 raise CaptureError(f"{os.fspath(out)} holds no results: Pipeline.run makes them")
             output.check(absolute(os.fspath(capture)), {})
-            return _done(os.fspath(out), output, RunCounts(), self._measure(output))
+            return _done(os.fspath(out), output, RunCounts(), self._measured(output, earlier))
 
     def step(self, capture: AnyPath, out: AnyPath, window: ReadWindow) -> PipelineStep:
         """One run over what is new, which is yet to be made."""
         given = os.fspath(capture), os.fspath(out), window
         return PipelineStep(self._engine, *given, self._timeouts, self._strict, self._progress)
 
-    def _measure(self, output: Output) -> dict[str, Any]:
+    def _reported(self, output: Output, earlier: Earlier | None) -> dict[str, Any]:
+        """The metrics that are there, if they are of all runs and compared with the same; else new ones."""
+        metrics = _metrics_of(output)
+        if metrics is None:
+            return self._measured(output, earlier)
+        return metrics if is_of(metrics, earlier) else self._told(output, metrics, earlier)
+
+    def _measured(self, output: Output, earlier: Earlier | None) -> dict[str, Any]:
         self._progress("metrics")
-        metrics = measure(self._engine, output)
+        return self._told(output, measure(self._engine, output), earlier)
+
+    def _told(self, output: Output, metrics: dict[str, Any], earlier: Earlier | None) -> dict[str, Any]:
+        """Comparison, verdict and report of metrics."""
         self._progress("report")
         from .report.page import render  # which takes as long to load as all else together
 
+        output.storage.remove(METRICS)  # a report that is newer than they are is none that anybody asked for
+        compared = compare(metrics, earlier)
+        compared["changes"] = shaped("changes", compared["changes"])
+        write_tables(output, {"changes": compared["changes"]})
+        metrics = {**metrics, **compared, "version": _VERSION}
+        metrics["verdict"] = [attrs.asdict(finding) for finding in verdict(metrics)]
         output.storage.write(REPORT, render(metrics).encode())
         # Last: where it is there and of the last run, the report is too.
         output.storage.write(METRICS, json.dumps(metrics, indent=1).encode())
@@ -157,18 +187,27 @@ def _metrics_of(output: Output) -> dict[str, Any] | None:
         metrics: dict[str, Any] = json.loads(output.storage.read(METRICS))
     except ValueError:
         return None
-    return metrics if metrics.get("runs") == len(output.manifests) else None
+    fresh = metrics.get("runs") == len(output.manifests) and metrics.get("version") == _VERSION
+    return metrics if fresh else None
 
 
 def check(
-    capture: AnyPath, out: AnyPath, *, start_ns: int | None = None, end_ns: int | None = None, connection: str | None = None
+    capture: AnyPath,
+    out: AnyPath,
+    *,
+    start_ns: int | None = None,
+    end_ns: int | None = None,
+    connection: str | None = None,
+    before: AnyPath | None = None,
 ) -> None:
     """Check that `Pipeline.run` could begin, before an engine is started.
 
     Raises:
-        CaptureError: It is no capture, or a segment is missing; `out` holds something else.
+        CaptureError: It is no capture, or a segment is missing; `out` holds something else, or `before` no results.
         ValueError: `end_ns` is not after `start_ns`.
     """
     ReadWindow(start_ns, end_ns, connection).check()
     Capture(capture).segments()
     Output(Storage(out))
+    if before is not None:
+        read_earlier(before, out)

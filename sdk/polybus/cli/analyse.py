@@ -1,4 +1,4 @@
-"""`polybus analyse`: the Spark pipeline over a capture, and its report."""
+"""`polybus analyse`: the pipeline over a capture, its verdict and its report."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ def analyse(
     start: Annotated[str, option("TIME", "Only from here on, 2026-11-21T08:00:00Z.")] = "",
     end: Annotated[str, option("TIME", "Only up to here.")] = "",
     connection: Annotated[str, option("ID", "Only this connection's.")] = "",
+    before: Annotated[str, option("DIR", "Results of an earlier capture: say what has changed since.")] = "",
     strict: Annotated[bool, flag("--strict", "Fail where a part of the capture cannot be read.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -49,7 +50,7 @@ def analyse(
         "connection": connection or None,
     }
     # Before the ten seconds that Spark takes to start.
-    analysis.check(capture, out, **window)
+    analysis.check(capture, out, **window, before=before or None)
     size = capture_size(capture)
     chosen, shown = choose(engine, size, master), _StageProgress(as_json)
     with shown.bars, ExitStack() as stack:
@@ -59,7 +60,7 @@ def analyse(
         else:
             running = stack.enter_context(analysis.DuckEngine(spill=_spill(out)))
         pipeline = analysis.Pipeline(running, timeout=timeout, strict=strict, progress=shown.stage)
-        done = pipeline.run(capture, out, **window)
+        done = pipeline.run(capture, out, **window, before=before or None)
     _say(done, chosen, as_json)
 
 
@@ -121,7 +122,8 @@ def _say(done: Done, chosen: Chosen, as_json: bool) -> None:
     if as_json or not sys.stdout.isatty():
         facts: dict[str, Any] = {"out": done.out, "report": done.report, "engine": chosen.name, "why": chosen.reason}
         facts |= {"added": asdict(done.added), "total": asdict(done.total)}
-        print(json_line({**facts, "provisional": done.provisional, "outcomes": totals["outcomes"]}), flush=True)
+        facts |= {"provisional": done.provisional, "outcomes": totals["outcomes"], "verdict": done.metrics["verdict"]}
+        print(json_line(facts), flush=True)
         return
     counts = done.total
     new = "" if done.added.frames == counts.frames else f" ({done.added.frames:,} of them new)"
@@ -133,5 +135,7 @@ def _say(done: Done, chosen: Chosen, as_json: bool) -> None:
         print(f"{done.provisional:,} of them are provisional: what is recorded later may still change them")
     if counts.orphans or counts.gaps or counts.lost:
         print(f"{counts.orphans:,} orphans, {counts.gaps:,} gaps, {counts.lost:,} stretches unreadable")
+    for finding in done.metrics["verdict"]:
+        print(f"{finding['about']}: {finding['text']}")
     print(f"engine: {chosen}")
     print(f"report: {done.report}")

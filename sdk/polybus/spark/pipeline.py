@@ -53,6 +53,7 @@ class Pipeline:
         start_ns: int | None = None,
         end_ns: int | None = None,
         connection: str | None = None,
+        before: AnyPath | None = None,
         report: bool = True,
     ) -> Done:
         """Take what is new, and write metrics and report anew; where nothing is new, they stay as they are.
@@ -63,15 +64,18 @@ class Pipeline:
             start_ns: Only frames from here on, ns since 1970 UTC.
             end_ns: Only frames before.
             connection: Only this connection's.
+            before: The folder of results of an earlier capture: the report says what has changed since.
             report: False leaves metrics and report as they are, for runs that follow each other closely.
 
         Raises:
             CaptureError: It is no capture, or a segment is missing, or it is not the one any more that `out` holds the results
-                of; `out` holds something else; with `strict`, a part of the capture cannot be read.
+                of; `out` holds something else; with `strict`, a part of the capture cannot be read. `before` holds no
+                results, or those of another version.
             ValueError: `end_ns` is not after `start_ns`.
             OSError: Files cannot be written.
         """
-        return self._pipeline.run(capture, out, start_ns=start_ns, end_ns=end_ns, connection=connection, report=report)
+        window = {"start_ns": start_ns, "end_ns": end_ns}
+        return self._pipeline.run(capture, out, **window, connection=connection, before=before, report=report)
 
     def stream(
         self, capture: AnyPath, out: AnyPath, *, every: str | None = None, max_rows: int | None = None
@@ -110,10 +114,15 @@ class Pipeline:
         writer = writer.trigger(availableNow=True) if every is None else writer.trigger(processingTime=every)
         return writer.start()
 
-    def report(self, capture: AnyPath, out: AnyPath) -> Done:
+    def report(self, capture: AnyPath, out: AnyPath, *, before: AnyPath | None = None) -> Done:
         """Metrics and report of what is there, without taking anything.
 
+        Args:
+            capture: As for `run`.
+            out: As for `run`.
+            before: As for `run`.
+
         Raises:
-            CaptureError: `out` holds something else, or nothing.
+            CaptureError: `out` holds something else, or nothing; `before` as for `run`.
         """
-        return self._pipeline.report(capture, out)
+        return self._pipeline.report(capture, out, before=before)

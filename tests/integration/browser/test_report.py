@@ -23,6 +23,16 @@ def metrics(size: int, word: str) -> dict[str, Any]:
     wide = {"protocol": "uprotocol", "subject": f"//{word}/1/rpc.{word}", "conn_id": word, "correlation_id": word}
     exchange = {**wide, "outcome": "unanswered", "request_time_ns": BEGIN, "latency_ns": 1_234_567_890_000, "code_name": word}
     times = {f"{name}_ns": 1_234_567_890_000 for name in ("p50", "p90", "p95", "p99", "max")}
+    hop = {
+        **exchange,
+        "capture_id": word,
+        "direction": 1,
+        "peer": word,
+        "at_ns": 0,
+        "known_by": "same id",
+        "tunnel": [word, word],
+    }
+    frame = {**hop, "kind": "request", "carries": False, "nbytes": size, "seq": size, "hop": 0}
     return {
         "capture": f"/srv/{word}/captures",
         "begin_ns": BEGIN,
@@ -46,6 +56,14 @@ def metrics(size: int, word: str) -> dict[str, Any]:
         "throughput": [{"window_ns": BEGIN + n * SECOND, "subject": wide["subject"], "n": size} for n in range(3)],
         "peers": [{"peer": word, "protocol": "uprotocol", "direction": 1, "n": size, "nbytes": size * 1000}],
         "errors": [{**wide, "code": 4, "code_name": "DEADLINE_EXCEEDED", "n": size}],
+        "topics": [{**wide, "direction": 0, "n": size, "nbytes": size}],
+        "rows": [{**exchange, "code": 4, "request_seq": size, "capture_id": word, "peer": word, "alike": size}],
+        "journeys": [
+            {**exchange, "why": why, "code": 4, "hops": [hop] * 8, "frames": [frame] * 9} for why in ("failed", "slowest")
+        ],
+        "verdict": [{"about": "missing", "text": f"{word} {word}", "section": "Dead letters"}],
+        "compared": {"capture": word, "begin_ns": BEGIN, "end_ns": BEGIN, "exchanges": size},
+        "changes": [{**wide, "kind": "request", "change": "gone", "n": size, "n_before": size}],
         "slowest": [exchange],
         "dead_letters": [{**exchange, "latency_ns": None}],
         "orphans": [{**wide, "n": size}],
@@ -94,5 +112,44 @@ async def test_no_number_and_no_word_is_wider_than_its_tile(chromium: Browser, t
             found = await tab.run(NARROW)
             assert found["tiles"] == 13
             assert (width, found["wider"], found["page"]) == (width, [], False)
+    finally:
+        await tab.aclose()
+
+
+FILTERED = """
+(() => {
+  const form = document.getElementById('filter')
+  const seen = () => [...document.querySelectorAll('table.groups tbody')].filter((one) => one.checkVisibility()).length
+  const found = [form.hidden ? -1 : seen()]
+  for (const [name, value] of [
+    ['subject', 'TANK'], ['outcome', 'error'], ['peer', 'elsewhere'], ['peer', '9000'], ['from', '2030-01-01T00:00:00']
+  ]) {
+    form.elements[name].value = value
+    form.dispatchEvent(new Event('input'))
+    found.push(seen())
+  }
+  const told = form.querySelector('output').textContent
+  form.reset()
+  return new Promise((done) => setTimeout(() => done({found, told, all: seen()}), 0))
+})()
+"""
+
+
+async def test_the_filters_show_the_rows_that_fit_and_then_all_of_them(chromium: Browser, tmp_path: Path) -> None:
+    made = metrics(10, "x")
+    made["totals"]["outcomes"]["error"] = 2
+    row = made["rows"][0]
+    made["rows"] = [
+        {**row, "subject": subject, "outcome": outcome, "peer": "127.0.0.1:9000"}
+        for subject, outcome in (("tank.get", "error"), ("tank.get", "ok"), ("pump.stop", "error"), ("pump.stop", "ok"))
+    ]
+    report = tmp_path / "report.html"
+    report.write_text(render(made), encoding="utf-8")
+    tab = await chromium.tab(report.as_uri())
+    try:
+        found = await tab.run(FILTERED)
+        assert found["found"] == [4, 2, 1, 0, 1, 0]
+        assert " of " in found["told"]
+        assert found["all"] == 4
     finally:
         await tab.aclose()

@@ -92,8 +92,8 @@ def _table(out: Path, name: str) -> list[dict[str, Any]]:
         return _ordered(engine.rows(engine.read(storage, name, Output(storage).files(name), schema)).to_pylist())
 
 
-def _results(engine: Engine, capture: Path, out: Path) -> tuple[Path, Done]:
-    return out, AnyPipeline(engine, timeout=30.0).run(capture, out)
+def _results(engine: Engine, capture: Path, out: Path, before: Path | None = None) -> tuple[Path, Done]:
+    return out, AnyPipeline(engine, timeout=30.0).run(capture, out, before=before)
 
 
 def _same_results(one: tuple[Path, Done], other: tuple[Path, Done]) -> None:
@@ -110,8 +110,14 @@ def test_generated_traffic_gives_the_same_rows_in_every_table_and_the_same_repor
 ) -> None:
     seed = random.randrange(10**6)
     capture = traffic(3000, seed=seed, ids=16, alike=alike).write(tmp_path / "capture", rows=200, segment_batches=4)
-    made = [_results(engine, capture, tmp_path / type(engine).__name__) for engine in (duckdb, SparkEngine(spark))]
+    before = _results(duckdb, traffic(1000, seed=seed + 1, ids=16).write(tmp_path / "earlier"), tmp_path / "before")[0]
+    engines: tuple[Engine, ...] = (duckdb, SparkEngine(spark))
+    made = [_results(engine, capture, tmp_path / type(engine).__name__, before=before) for engine in engines]
     _same_results(*made)
+    metrics = made[0][1].metrics
+    assert {row["why"] for row in metrics["journeys"]} >= {"failed", "slowest"}
+    assert all(row["frames"] for row in metrics["journeys"])
+    assert metrics["changes"] and metrics["rows"] and metrics["verdict"]
     assert all(_table(made[0][0], name) for name in TABLES), f"seed {seed}"
 
 

@@ -319,7 +319,7 @@ class _Sources(HTMLParser):
         self.svgs += tag == "svg"
         fetched = [given.get("src"), *(given.get(name) for name in ("href", "xlink:href"))]
         self.fetched += [url for url in fetched if url and not url.startswith("#")]
-        if tag in ("script", "link", "img", "iframe"):
+        if tag in ("link", "img", "iframe"):
             self.fetched.append(tag)
         self._tile = given.get("data-metric")
 

@@ -5,8 +5,7 @@ from html import unescape
 
 import pytest
 
-from polybus.analysis.report import page, plots, words
-from polybus.analysis.report.metrics import FIRST
+from polybus.analysis.report import plots, words
 
 pytestmark = pytest.mark.spark
 
@@ -46,16 +45,6 @@ def test_names_from_peers_are_shown_as_they_are_or_shortened_where_they_are_alik
     assert {"costs $5 & $6", "<script>", "a\N{REPLACEMENT CHARACTER}b"} <= set(said)
     assert "<script" not in svg
     assert len({word for word in said if "…" in word}) == 2
-
-
-@pytest.mark.parametrize(
-    ("rows", "said"),
-    [(25, None), (26, "<p>1 more in metrics.json.</p>"), (100, "<p>75 more in metrics.json, which lists 100 at most.</p>")],
-)
-def test_a_table_says_where_the_rest_of_it_is(rows: int, said: str | None) -> None:
-    html = page._table([{"n": number} for number in range(rows)], "n", FIRST)
-    assert html.count("<tr>") == 26
-    assert html.endswith(said) if said is not None else "more" not in html
 
 
 @pytest.mark.parametrize(

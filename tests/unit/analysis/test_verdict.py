@@ -2,51 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import random
+from html import escape
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from polybus.analysis import DuckEngine, Pipeline
 from polybus.analysis.report.page import render
 from polybus.analysis.report.verdict import verdict
-from polybus.capture.store.segments import SegmentWriter
-from tests.unit.capture import rows as frames
+from polybus.cli.app import run
 
-MS = 1_000_000
-SUBJECTS = ("tank.get", "valve.set", "pump.stop", "door.open")
-
-
-class _Day:
-    """Requests of UBRE and their answers, one after the other."""
-
-    def __init__(self) -> None:
-        self.rows: list[dict[str, Any]] = []
-        self._at = 0
-
-    def ask(self, number: int, subject: str, answer: str | None, after_ms: float = 1.0) -> None:
-        self._say(f'{{"request":"{subject}","id":"{number}"}}', 0)
-        if answer is not None:
-            self._at += round(after_ms * MS)
-            self._say(answer.replace("ID", str(number)), 1)
-        self._at += 10 * MS
-
-    def _say(self, text: str, direction: int) -> None:
-        row = frames.row(len(self.rows), frame=text.encode(), direction=direction)
-        self.rows.append(row | {"ts_ns": row["ts_ns"] + self._at, "mono_ns": row["mono_ns"] + self._at})
-
-    def wait(self, seconds: float) -> None:
-        self._at += round(seconds * 1000 * MS)
-
-    def metrics(self, folder: Path) -> dict[str, Any]:
-        (folder / "capture").mkdir()
-        writer = SegmentWriter(folder / "capture", 0, {"capture_id": "c"})
-        writer.write(frames.batch(*self.rows), 0)
-        writer.end(len(self.rows))
-        writer.seal()
-        with DuckEngine(threads=1) as engine:
-            return Pipeline(engine).run(folder / "capture", folder / "out").metrics
+from .days import BAD, GOOD, SUBJECTS, Day
 
 
 def _said(metrics: dict[str, Any]) -> dict[str, list[str]]:
@@ -56,12 +24,8 @@ def _said(metrics: dict[str, Any]) -> dict[str, list[str]]:
     return found
 
 
-GOOD = '{"success":"ID"}'
-BAD = '{"fail":"ID","body":"no such tank","code":5}'
-
-
 def test_a_good_day_is_called_one(tmp_path: Path) -> None:
-    day = _Day()
+    day = Day()
     for number in range(100):
         day.ask(number, SUBJECTS[number % 4], GOOD)
     metrics = day.metrics(tmp_path)
@@ -70,7 +34,7 @@ def test_a_good_day_is_called_one(tmp_path: Path) -> None:
 
 
 def test_three_planted_faults_are_found_in_the_verdict(tmp_path: Path) -> None:
-    day, chance = _Day(), random.Random(8)
+    day, chance = Day(), random.Random(8)
     for number in range(400):
         subject = SUBJECTS[number % 4]
         if subject == "tank.get" and number % 3 == 0:
@@ -94,7 +58,7 @@ def test_three_planted_faults_are_found_in_the_verdict(tmp_path: Path) -> None:
 
 
 def test_what_could_not_be_seen_is_said_beside_a_good_day(tmp_path: Path) -> None:
-    day = _Day()
+    day = Day()
     day.ask(1, "tank.get", GOOD)
     day.ask(2, "tank.get", "no message at all")
     said = _said(day.metrics(tmp_path))
@@ -104,10 +68,11 @@ def test_what_could_not_be_seen_is_said_beside_a_good_day(tmp_path: Path) -> Non
 
 
 def test_names_of_peers_are_no_html(tmp_path: Path) -> None:
-    day = _Day()
+    day = Day()
     day.ask(1, "<script>alert(1)</script>" + "x" * 100, BAD)
     html = render(day.metrics(tmp_path))
-    assert "<script" not in html
+    assert "<script>alert" not in html
+    assert html.count("<script") == 1
 
 
 @pytest.mark.parametrize("rows", [[], [{"window_ns": 0, "p50_ns": None, "p95_ns": None, "n": 1}]])
@@ -116,3 +81,30 @@ def test_nothing_recorded_is_said(rows: list[dict[str, Any]]) -> None:
     counts = dict.fromkeys(("frames", "quarantined", "gaps", "lost", "orphans"), 0)
     metrics = {"totals": totals, "counts": counts, "latency": [], "latency_over_time": rows, "window_ns": 1, "errors": []}
     assert _said(metrics) == {"fine": ["No request was recorded."]}
+
+
+def test_connections_that_ended_without_a_goodbye_are_told_beside_a_good_day(tmp_path: Path) -> None:
+    day = Day()
+    day.ask(1, "tank.get", GOOD)
+    for number, code in enumerate((1000, 1006, 1006, 1009)):
+        end = f'{{"link":{{"state":"close","code":{code},"reason":""}}}}'
+        day.say(None, 0, conn_id=f"c-{number}", options=end)
+    said = _said(day.metrics(tmp_path))
+    assert said["fine"] == ["Nothing failed and nothing went missing: 1 requests."]
+    assert said["broke"] == [
+        "3 of 4 connections (75 %) broke off: ubre: without a word, 1006 (2), ubre: a message too large, 1009 (1)."
+    ]
+
+
+def test_the_command_says_the_same_sentences_as_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    day = Day()
+    for number in range(10):
+        day.ask(number, SUBJECTS[number % 4], BAD if number == 4 else GOOD)
+    capture, out = day.write(tmp_path / "capture"), tmp_path / "out"
+    assert run(["analyse", str(capture), "--out", str(out), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["verdict"]
+    assert told == json.loads((out / "metrics.json").read_text())["verdict"]
+    assert told == [
+        {"about": "failed", "section": "Errors", "text": "1 of 10 requests (10 %) failed: tank.get with NOT_FOUND (1)."}
+    ]
+    assert escape(told[0]["text"]) in (out / "report.html").read_text()

@@ -54,6 +54,16 @@ _LISTED = (
     _ns("request_time_ns", "ns since 1970 UTC."),
     _column("request_seq", _WHOLE, "Frame of the request."),
 )
+_NOW_AND_BEFORE: Final = tuple(
+    _column(name + end, _WHOLE, doc + more)
+    for name, doc in (
+        ("n", "Messages of this kind"),
+        ("failed", "Requests that ended as error"),
+        ("lost", "Requests that ended as timeout or unanswered"),
+        ("late", "Requests that ended as late"),
+    )
+    for end, more in (("", "."), ("_before", ", in the capture before."))
+)
 _OF_OUTCOMES = {"ok": "Requests with this outcome.", "open-at-end": "The same, of open-at-end."}
 
 METRICS: Final = {
@@ -131,6 +141,17 @@ METRICS: Final = {
         _column("heartbeats", _WHOLE, "Messages of the kind heartbeat."),
         _column("closed", _TEXT, "Why it was closed; null where that was not recorded."),
     ),
+    "topics": _table(
+        "Publications by subject; the 1000 most frequent.",
+        *(_PROTOCOL, _SUBJECT, _DIRECTION, _column("n", _WHOLE, "Publications."), _BYTES),
+    ),
+    "rows": _table(
+        "At most 400 exchanges to look at: of each protocol, subject, outcome and code the slowest five, those that did not go "
+        "well first.",
+        *_LISTED,
+        _CAPTURE_ID,
+        _column("alike", _WHOLE, "Exchanges with this protocol, subject, outcome and code."),
+    ),
     "peers": _table("Messages by peer; the 1000 most frequent.", _PEER, _PROTOCOL, _DIRECTION, _MESSAGES, _BYTES),
     "quarantine": _table("Frames that could not be read, by reason.", _PROTOCOL, _REASON, _column("n", _WHOLE, "Frames.")),
     "quarantine_samples": _table(
@@ -145,6 +166,19 @@ METRICS: Final = {
         _column("offset", _SHORT, "Byte in the frame where it went wrong, where known."),
         _column("raw_hex", _TEXT, "The first 48 bytes of the frame, in hexadecimal."),
         _column("size", _SHORT, "Bytes of the frame."),
+    ),
+    "changes": _table(
+        "Subjects beside those of the capture before (`--before`), what has changed first; at most 1000.",
+        _column("kind", _TEXT, "request or publish."),
+        _PROTOCOL,
+        _SUBJECT,
+        _column("change", _TEXT, "What has changed beyond chance, several with commas; null for nothing."),
+        *_NOW_AND_BEFORE,
+        *(
+            _ns(f"p{share}{end}_ns", f"Latency, ns, that {share} % of the answers did not exceed{more}")
+            for share in (50, 95)
+            for end, more in (("", "."), ("_before", ", in the capture before."))
+        ),
     ),
 }
 """By name: what a row is, and the columns."""

@@ -15,6 +15,7 @@ from polybus.capture.schema import OUTCOMES
 from ..engine import Engine
 from ..manifest import Output
 from ..tables import SCHEMAS
+from .journeys import Journeys
 from .metric_tables import METRICS
 from .queries import BUCKETS_A_DECADE, QUERIES
 
@@ -38,7 +39,7 @@ def measure(engine: Engine, output: Output) -> dict[str, Any]:
         for value, number in values.items():
             text = text.replace(f"{{{value}}}", str(number))
         used = {table: rows for table, rows in tables.items() if f"{{{table}}}" in text}
-        return _shaped(name, engine.rows(engine.sql(text, **used)).to_pylist())
+        return shaped(name, engine.rows(engine.sql(text, **used)).to_pylist())
 
     kinds = ask("kinds")
     begin = min((row["first_ns"] for row in kinds), default=0)
@@ -48,7 +49,8 @@ def measure(engine: Engine, output: Output) -> dict[str, Any]:
     with ThreadPoolExecutor(engine.at_once) as pool:
         answers = {name: pool.submit(ask, name, width=width) for name in QUERIES if name != "kinds"}
         found: dict[str, Rows] = {"kinds": kinds} | {name: answer.result() for name, answer in answers.items()}
-    _write(output, found)
+    write_tables(output, found)
+    journeys = Journeys(engine, tables["events"], tables["exchanges"]).found()
     last = output.last
     return {
         "capture": last.capture if last is not None else "",
@@ -61,12 +63,13 @@ def measure(engine: Engine, output: Output) -> dict[str, Any]:
         "provisional": output.provisional,
         "totals": _totals(kinds, found["outcomes"]),
         **found,
+        "journeys": journeys,
         "gaps": [gap for manifest in output.manifests for gap in manifest.gaps][:FIRST],
         "losses": [loss for manifest in output.manifests for loss in manifest.losses][:FIRST],
     }
 
 
-def _shaped(name: str, rows: Rows) -> Rows:
+def shaped(name: str, rows: Rows) -> Rows:
     """Rows of a query as they are listed: what SQL says otherwise in each engine is said here."""
     if name == "latency_histogram":
         rows = [{"from_ns": 10 ** (row["bucket"] / BUCKETS_A_DECADE), "n": row["n"]} for row in rows]
@@ -97,7 +100,8 @@ def _totals(kinds: Rows, outcomes: Rows) -> dict[str, Any]:
     }
 
 
-def _write(output: Output, tables: dict[str, Rows]) -> None:
+def write_tables(output: Output, tables: dict[str, Rows]) -> None:
+    """Tables of `METRICS` as Parquet."""
     for name, rows in tables.items():
         buffer = pa.BufferOutputStream()
         pq.write_table(pa.Table.from_pylist(rows, METRICS[name][1]), buffer)

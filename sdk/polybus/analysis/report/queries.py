@@ -15,6 +15,10 @@ FEW: Final = 100
 MANY: Final = 1000
 """Subjects, errors, peers, sessions and reasons beyond so many are left out of the numbers, the rarest first."""
 SAMPLES: Final = 20
+ROWS: Final = 400
+"""Exchanges that the report shows one by one."""
+ALIKE: Final = 5
+"""Of these with the same protocol, subject, outcome and code."""
 STACKED: Final = 8
 """Subjects that a plot of throughput tells apart; the others are one."""
 DIGITS: Final = 6
@@ -61,6 +65,7 @@ def _ranked(keys: Sequence[str], more: Sequence[str], columns: str) -> str:
 _BY_OUTCOME: Final = {name.replace("-", "_"): name for name in OUTCOMES}
 _LISTED: Final = ", ".join(METRICS["slowest"][1].names)
 _TIES: Final = "capture_id, request_seq, conn_id, direction, correlation_id"
+_ALIKE: Final = "protocol, subject, outcome, code"
 _BYTES: Final = ", sum(nbytes) as nbytes"
 _WINDOW: Final = "time_ns - time_ns % {width}"
 
@@ -139,6 +144,18 @@ QUERIES: Final = MappingProxyType(
                 count_if(kind = 'heartbeat') as heartbeats,
                 max(case when kind = 'close' then coalesce(code_name, 'closed') end) as closed""",
         ),
+        "topics": _most("events", "protocol, subject, direction", _BYTES, where="kind = 'publish'"),
+        "rows": f"""
+            select {_LISTED}, capture_id, alike from (
+                select *,
+                    row_number() over (partition by {_ALIKE} order by latency_ns desc nulls first, {_TIES}) as nth,
+                    count(*) over (partition by {_ALIKE}) as alike
+                from {{exchanges}}
+            ) as numbered
+            where nth <= {ALIKE}
+            order by outcome = 'ok', nth, protocol nulls first, subject nulls first, outcome, code nulls first, {_TIES}
+            limit {ROWS}
+        """,
         "peers": _most("events", "peer, protocol, direction", _BYTES),
         "quarantine": _most("quarantine", "protocol, reason"),
         "quarantine_samples": f"""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Any, Final
 
-import attrs
-
-from .words import duration, moment, share, shortened
+from .comparison import changed
+from .finding import Finding
+from .words import duration, moment, part_of, shortened
 
 Rows = Sequence[dict[str, Any]]
 NAMED: Final = 3
@@ -17,23 +18,30 @@ ENOUGH: Final = 20
 """Answers from which on a subject may be called slow."""
 SLOWER: Final = 4
 """Times by which a p95 exceeds what is usual, to be worth a sentence."""
+LEAST_NS: Final = 5_000_000
+"""A latency below is slow for nobody."""
 
 
-@attrs.frozen
-class Finding:
-    """A sentence of the verdict."""
-
-    about: str
-    """fine, failed, missing, slow or unseen."""
-    text: str
-    section: str
-    """Title of the section of the report that leads to it."""
+_GRAVE: Final = frozenset(("failed", "missing", "slow"))
+_CLOSES: Final = {
+    "1002": "a protocol error",
+    "1006": "without a word",
+    "1008": "a rule of the other side",
+    "1009": "a message too large",
+    "1011": "an internal error",
+    "1013": "too much at once",
+    "4401": "unauthorized",
+    "4403": "forbidden",
+}
+_ORDERLY: Final = frozenset(("1000", "1001", "1005"))
 
 
 def verdict(metrics: dict[str, Any]) -> list[Finding]:
     """The findings, the gravest first; one that all is fine where there is none."""
-    findings = [*_failed(metrics), *_missing(metrics), *_slow(metrics), *_unseen(metrics)]
-    if any(finding.about != "unseen" for finding in findings):
+    found = [*_failed(metrics), *_missing(metrics), *_slow(metrics), *changed(metrics)]
+    # Sorting leaves those of a kind as they are.
+    findings = [*sorted(found, key=_gravity), *_broke(metrics), *_unseen(metrics)]
+    if any(finding.about in _GRAVE for finding in findings):
         return findings
     asked = metrics["totals"]["exchanges"]
     fine = f"Nothing failed and nothing went missing: {asked:,} requests." if asked else "No request was recorded."
@@ -44,7 +52,7 @@ def _failed(metrics: dict[str, Any]) -> Iterator[Finding]:
     outcomes, asked = metrics["totals"]["outcomes"], metrics["totals"]["exchanges"]
     if failed := outcomes.get("error", 0):
         told = [(f"{_subject(row)} with {row['code_name'] or row['code']}", row["n"]) for row in metrics["errors"]]
-        yield Finding("failed", f"{_of(failed, asked)} failed: {_most(told)}.{_when(metrics, failed)}", "Errors")
+        yield Finding("failed", f"{part_of(failed, asked)} failed: {_most(told)}.{_when(metrics, failed)}", "Errors")
 
 
 def _when(metrics: dict[str, Any], failed: int) -> str:
@@ -55,14 +63,14 @@ def _when(metrics: dict[str, Any], failed: int) -> str:
     if len(rows) < ENOUGH or worst.get("not_ok", 0) * 4 < bad or failed < ENOUGH:
         return ""
     within = duration(metrics["window_ns"])
-    return f" {_of(worst['not_ok'], bad, 'bad ends')} were asked in the {within} from {moment(worst['window_ns'])} on."
+    return f" {part_of(worst['not_ok'], bad, 'bad ends')} were asked in the {within} from {moment(worst['window_ns'])} on."
 
 
 def _missing(metrics: dict[str, Any]) -> Iterator[Finding]:
     outcomes, asked = metrics["totals"]["outcomes"], metrics["totals"]["exchanges"]
     if lost := outcomes.get("timeout", 0) + outcomes.get("unanswered", 0):
         told = [(_subject(row), row.get("timeout", 0) + row.get("unanswered", 0)) for row in metrics["latency"]]
-        text = f"{_of(lost, asked)} were never answered: {_most(told)}."
+        text = f"{part_of(lost, asked)} were never answered: {_most(told)}."
         yield Finding("missing", text, "Dead letters")
     if orphans := metrics["counts"]["orphans"]:
         told = [(_subject(row), row["n"]) for row in metrics["orphans"]]
@@ -77,7 +85,7 @@ def _slow(metrics: dict[str, Any]) -> Iterator[Finding]:
     rows = [row for row in metrics["latency"] if row["answered"] >= ENOUGH and row["p95_ns"]]
     usual = median(row["p95_ns"] for row in rows) if rows else 0
     for row in sorted(rows, key=lambda row: -row["p95_ns"])[:NAMED]:
-        if len(rows) > 1 and row["p95_ns"] >= SLOWER * usual:
+        if len(rows) > 1 and row["p95_ns"] >= max(SLOWER * usual, LEAST_NS):
             text = (
                 f"{shortened(_subject(row))} is slow: 5 % of its {row['answered']:,} answers took {duration(row['p95_ns'])} "
                 f"or more, of the usual subject {duration(usual)}."
@@ -89,7 +97,7 @@ def _slow(metrics: dict[str, Any]) -> Iterator[Finding]:
 def _slow_times(metrics: dict[str, Any]) -> Iterator[Finding]:
     rows = [row for row in metrics["latency_over_time"] if row["p50_ns"]]
     usual = median(row["p50_ns"] for row in rows) if rows else 0
-    slow = [row for row in rows if row["p50_ns"] >= SLOWER * usual]
+    slow = [row for row in rows if row["p50_ns"] >= max(SLOWER * usual, LEAST_NS)]
     if len(rows) >= ENOUGH and slow:
         worst = max(slow, key=lambda row: row["p50_ns"])
         begin, end = moment(slow[0]["window_ns"]), moment(slow[-1]["window_ns"] + metrics["window_ns"])
@@ -104,7 +112,7 @@ def _unseen(metrics: dict[str, Any]) -> Iterator[Finding]:
     counts = metrics["counts"]
     if bad := counts["quarantined"]:
         told = [(f"{row['protocol'] or 'no protocol'}: {row['reason']}", row["n"]) for row in metrics["quarantine"]]
-        yield Finding("unseen", f"{_of(bad, counts['frames'], 'frames')} could not be read: {_most(told)}.", "Quarantine")
+        yield Finding("unseen", f"{part_of(bad, counts['frames'], 'frames')} could not be read: {_most(told)}.", "Quarantine")
     if counts["gaps"] or counts["lost"]:
         text = f"The recording has holes: {counts['gaps']:,} gaps, and {counts['lost']:,} stretches that are unreadable."
         yield Finding("unseen", text, "Gaps")
@@ -116,13 +124,32 @@ def _subject(row: dict[str, Any]) -> str:
     return row["subject"] or "no subject"
 
 
-def _of(part: int, whole: int, what: str = "requests") -> str:
-    return f"{part:,} of {whole:,} {what} ({share(part, whole)})"
-
-
 def _most(told: Sequence[tuple[str, int]]) -> str:
     """The most frequent of them, with their numbers, and how many others there are."""
-    some = sorted(((name, n) for name, n in told if n), key=lambda pair: -pair[1])
+    counted = Counter[str]()
+    for name, n in told:  # protocols may have the same names
+        counted[name] += n
+    some = sorted((pair for pair in counted.items() if pair[1]), key=lambda pair: -pair[1])
     named = ", ".join(f"{shortened(name)} ({n:,})" for name, n in some[:NAMED])
     rest = sum(n for _, n in some[NAMED:])
     return f"{named}, others ({rest:,})" if rest else named or "of none that is listed"
+
+
+def _gravity(finding: Finding) -> int:
+    order = ("failed", "missing", "slow", "new", "better", "same")
+    return order.index(finding.about)
+
+
+def _broke(metrics: dict[str, Any]) -> Iterator[Finding]:
+    """The connections that ended otherwise than by a goodbye."""
+    ends = Counter[str]()
+    for row in metrics.get("sessions", []):
+        code = row["closed"] or ""
+        if code.isdecimal() and code not in _ORDERLY:
+            ends[f"{row['protocol'] or 'no protocol'}: {_CLOSES.get(code, 'code')}, {code}"] += 1
+    if broken := sum(ends.values()):
+        yield Finding(
+            "broke",
+            f"{part_of(broken, len(metrics['sessions']), 'connections')} broke off: {_most(list(ends.items()))}.",
+            "Connections",
+        )

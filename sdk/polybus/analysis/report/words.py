@@ -44,3 +44,8 @@ def shortened(name: Any) -> str:
     """A name from a peer, of which the middle is left out where it is long."""
     text = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in str(name))
     return text if len(text) <= LONGEST else f"{text[: LONGEST // 2 - 1]}…{text[-LONGEST // 2 :]}"
+
+
+def part_of(part: int, whole: int, what: str = "requests") -> str:
+    """A part of a whole with both numbers: ``34 of 401 requests (8.5 %)``."""
+    return f"{part:,} of {whole:,} {what} ({share(part, whole)})"

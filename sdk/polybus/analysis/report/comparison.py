@@ -1,0 +1,219 @@
+"""The comparison with an earlier capture: which subjects are slower, fail more, get lost more, are new or gone.
+
+It is made out of the metrics of both, so it is the same whichever engines have made them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from math import sqrt
+from typing import Any, Final
+
+from .earlier import Earlier, Measured, SubjectRow, TopicRow, measured_of
+from .finding import Finding
+from .queries import FEW, MANY
+from .words import duration, moment, part_of, shortened
+
+Rows = list[dict[str, Any]]
+
+TIMES: Final = 1.5
+"""A latency or a share of bad ends that grew to so many times itself may be told."""
+LEAST_NS: Final = 1_000_000
+"""A latency that changed by less is the same."""
+ERRORS: Final = 3.0
+"""Standard errors by which two shares differ, to be more than chance."""
+ENOUGH: Final = 20
+"""Answers on both sides from which on a median is compared; a p95 from `FEW` on."""
+EXPECTED: Final = 5.0
+"""Messages that should have come, by what came before, for a subject to be gone."""
+NAMED: Final = 3
+"""Subjects of which a sentence is told, of each kind of change."""
+
+TITLE: Final = "Compared"
+"""The section of the report."""
+_Key = tuple[str, str | None, str | None]
+
+
+def compare(metrics: dict[str, Any], earlier: Earlier | None) -> dict[str, Any]:
+    """The members ``changes`` and ``compared`` of the metrics; empty and None without something to compare with."""
+    if earlier is None:
+        return {"changes": [], "compared": None}
+    now, before = measured_of(metrics), earlier.measured
+    rows = [*_requests(now, before), *_publications(now, before)]
+    rows.sort(key=lambda row: (row["change"] is None, -max(row["n"], row["n_before"]), str(_key(row))))
+    told = {name: getattr(before, name) for name in ("capture", "begin_ns", "end_ns")}
+    more = {"exchanges": before.totals.exchanges, "digest": earlier.digest}
+    return {"changes": rows[:MANY], "compared": told | more}
+
+
+def is_of(metrics: dict[str, Any], earlier: Earlier | None) -> bool:
+    """True where these metrics were compared with just that."""
+    made = metrics.get("compared")
+    return (made["digest"] if made else None) == (earlier.digest if earlier is not None else None)
+
+
+def _key(row: dict[str, Any]) -> _Key:
+    return row["kind"], row["protocol"], row["subject"]
+
+
+# -- rows --------------------------------------------------------------------------------------------------------------------
+
+
+def _requests(now: Measured, before: Measured) -> Iterator[dict[str, Any]]:
+    ours, theirs = _by_subject(now.latency), _by_subject(before.latency)
+    whole = _Whole.of(now, before, now.latency, before.latency)
+    for key in {**ours, **theirs}:
+        one, other = ours.get(key, _NONE), theirs.get(key, _NONE)
+        yield {
+            **{"kind": "request", "protocol": key[0], "subject": key[1]},
+            "change": ", ".join([*whole.came(one.n, other.n), *_ends(one, other), *_pace(one, other)]) or None,
+            **{"n": one.n, "n_before": other.n, "failed": one.error, "failed_before": other.error},
+            **{"lost": one.lost, "lost_before": other.lost, "late": one.late, "late_before": other.late},
+            **{"p50_ns": one.p50_ns, "p50_before_ns": other.p50_ns, "p95_ns": one.p95_ns, "p95_before_ns": other.p95_ns},
+        }
+
+
+def _publications(now: Measured, before: Measured) -> Iterator[dict[str, Any]]:
+    ours, theirs = _by_topic(now.topics), _by_topic(before.topics)
+    whole = _Whole.of(now, before, now.topics, before.topics)
+    for protocol, subject in {**ours, **theirs}:
+        n, n_before = ours.get((protocol, subject), 0), theirs.get((protocol, subject), 0)
+        change = ", ".join(whole.came(n, n_before)) or None
+        said = {"kind": "publish", "protocol": protocol, "subject": subject, "change": change}
+        yield said | {"n": n, "n_before": n_before}
+
+
+_NONE: Final = SubjectRow(None, None, 0, 0, None, None, 0, 0, 0, 0)
+
+
+def _by_subject(rows: Iterable[SubjectRow]) -> dict[tuple[str | None, str | None], SubjectRow]:
+    return {(row.protocol, row.subject): row for row in rows}
+
+
+def _by_topic(rows: Iterable[TopicRow]) -> dict[tuple[str | None, str | None], int]:
+    found: dict[tuple[str | None, str | None], int] = {}
+    for row in rows:
+        found[row.protocol, row.subject] = found.get((row.protocol, row.subject), 0) + row.n
+    return found
+
+
+class _Whole:
+    """The two captures as wholes: how much of the one is to be expected in the other."""
+
+    def __init__(self, share: float, all_now: bool, all_before: bool) -> None:
+        self._share = share
+        self._all_now, self._all_before = all_now, all_before
+
+    @classmethod
+    def of(cls, now: Measured, before: Measured, ours: list[Any], theirs: list[Any]) -> _Whole:
+        length, length_before = now.end_ns - now.begin_ns, before.end_ns - before.begin_ns
+        share = min(1.0, length / length_before) if length_before > 0 else 1.0
+        # What is beyond the longest list is not known to be gone, or new.
+        return cls(share, len(ours) < MANY, len(theirs) < MANY)
+
+    def came(self, n: int, n_before: int) -> list[str]:
+        """The change of how much came of a subject."""
+        expected = n_before * self._share
+        if not n:
+            return ["gone"] if self._all_now and expected >= EXPECTED else []
+        if not n_before:
+            return ["new"] if self._all_before else []
+        fewer = n * TIMES <= expected and expected - n > ERRORS * sqrt(expected + n)
+        return ["fewer"] if fewer else []
+
+
+def _ends(one: SubjectRow, other: SubjectRow) -> list[str]:
+    """The changes of how exchanges ended."""
+    found = []
+    kinds = (("failed", one.error, other.error), ("lost", one.lost, other.lost), ("late", one.late, other.late))
+    for name, bad, bad_before in kinds:
+        if _is_more(bad, one.n, bad_before, other.n):
+            found.append(f"{name} more")
+        elif _is_more(bad_before, other.n, bad, one.n):
+            found.append(f"{name} less")
+    return found
+
+
+def _is_more(bad: int, n: int, bad_before: int, n_before: int) -> bool:
+    """True where the share of bad ends is larger than before by more than chance, and by enough to matter."""
+    if not n or not n_before:
+        return False
+    share, share_before, pooled = bad / n, bad_before / n_before, (bad + bad_before) / (n + n_before)
+    error = sqrt(pooled * (1 - pooled) * (1 / n + 1 / n_before))
+    return share >= TIMES * share_before and share - share_before > ERRORS * error
+
+
+def _pace(one: SubjectRow, other: SubjectRow) -> list[str]:
+    """The change of latencies."""
+    enough = min(one.answered, other.answered)
+    pairs = [(one.p50_ns, other.p50_ns)] * (enough >= ENOUGH) + [(one.p95_ns, other.p95_ns)] * (enough >= FEW)
+    if any(_is_slower(ns, ns_before) for ns, ns_before in pairs):
+        return ["slower"]
+    return ["faster"] if any(_is_slower(ns_before, ns) for ns, ns_before in pairs) else []
+
+
+def _is_slower(ns: int | None, ns_before: int | None) -> bool:
+    return ns is not None and ns_before is not None and ns >= TIMES * ns_before and ns - ns_before >= LEAST_NS
+
+
+# -- sentences ---------------------------------------------------------------------------------------------------------------
+
+
+def changed(metrics: dict[str, Any]) -> Iterator[Finding]:
+    """The changes in words, the gravest first."""
+    if not (before := metrics.get("compared")):
+        return
+    rows = [row for row in metrics["changes"] if row["change"]]
+    for change, about, tell, others in _TOLD:
+        found = [row for row in rows if change in row["change"].split(", ")]
+        for row in found[:NAMED]:
+            yield Finding(about, f"{shortened(row['subject'] or 'no subject')} {tell(row)}", TITLE)
+        if len(found) > NAMED:
+            yield Finding(about, f"{len(found) - NAMED:,} further subjects {others}.", TITLE)
+    if not rows:
+        told = f"{before['exchanges']:,} requests from {moment(before['begin_ns'])} to {moment(before['end_ns'])}"
+        yield Finding("same", f"Nothing has changed beyond chance since the capture before: {told}.", TITLE)
+
+
+def _ended(name: str, words: str) -> Any:
+    def tell(row: dict[str, Any]) -> str:
+        now, before = part_of(row[name], row["n"]), part_of(row[f"{name}_before"], row["n_before"])
+        return f"{words}: {now}, before {before}."
+
+    return tell
+
+
+def _took(words: str, *, slower: bool) -> Any:
+    def tell(row: dict[str, Any]) -> str:
+        median = row["p50_ns"], row["p50_before_ns"]
+        name, share = ("p50", "half") if _is_slower(*(median if slower else median[::-1])) else ("p95", "5 %")
+        now, before = duration(row[f"{name}_ns"]), duration(row[f"{name}_before_ns"])
+        return f"{words}: {share} of {row['n']:,} requests took {now} or more, before {before} of {row['n_before']:,}."
+
+    return tell
+
+
+def _what(row: dict[str, Any], n: int) -> str:
+    word = "publication" if row["kind"] == "publish" else "request"
+    return f"{n:,} {word}" if n == 1 else f"{n:,} {word}s"
+
+
+_TOLD: Final = (
+    ("failed more", "failed", _ended("failed", "fails more than before"), "fail more than before"),
+    ("lost more", "missing", _ended("lost", "is left without an answer more than before"), "are left without an answer more"),
+    ("gone", "missing", lambda row: f"is gone: not one, before {_what(row, row['n_before'])}.", "are gone"),
+    (
+        "fewer",
+        "missing",
+        lambda row: f"has become rare: {_what(row, row['n'])}, before {_what(row, row['n_before'])}.",
+        "have become rare",
+    ),
+    ("late more", "slow", _ended("late", "is answered too late more than before"), "are answered too late more"),
+    ("slower", "slow", _took("has become slower", slower=True), "have become slower"),
+    ("new", "new", lambda row: f"is new: {_what(row, row['n'])}, before none.", "are new"),
+    ("failed less", "better", _ended("failed", "fails less than before"), "fail less than before"),
+    ("lost less", "better", _ended("lost", "is left without an answer less than before"), "are left without an answer less"),
+    ("late less", "better", _ended("late", "is answered too late less than before"), "are answered too late less"),
+    ("faster", "better", _took("has become faster", slower=False), "have become faster"),
+)
+"""By kind of change: what it is about, what is said of a subject, and of those for which there is no room."""

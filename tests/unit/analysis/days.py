@@ -1,0 +1,55 @@
+"""Days of a bus, made by hand: requests of UBRE and what became of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from polybus.analysis import DuckEngine, Pipeline
+from polybus.analysis.pipeline import Done
+from polybus.capture.store.segments import SegmentWriter
+from tests.unit.capture import rows as frames
+
+MS = 1_000_000
+SUBJECTS = ("tank.get", "valve.set", "pump.stop", "door.open")
+GOOD = '{"success":"ID"}'
+BAD = '{"fail":"ID","body":"no such tank","code":5}'
+
+
+class Day:
+    """Requests of UBRE and their answers, one after the other."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self._at = 0
+
+    def ask(self, number: int, subject: str, answer: str | None, after_ms: float = 1.0) -> None:
+        self.say(f'{{"request":"{subject}","id":"{number}"}}', 0)
+        if answer is not None:
+            self._at += round(after_ms * MS)
+            self.say(answer.replace("ID", str(number)), 1)
+        self._at += 10 * MS
+
+    def say(self, text: str | None, direction: int, **given: Any) -> None:
+        row = frames.row(len(self.rows), frame=text and text.encode(), direction=direction, **given)
+        self.rows.append(row | {"ts_ns": row["ts_ns"] + self._at, "mono_ns": row["mono_ns"] + self._at})
+
+    def wait(self, seconds: float) -> None:
+        self._at += round(seconds * 1000 * MS)
+
+    def write(self, capture: Path) -> Path:
+        capture.mkdir()
+        writer = SegmentWriter(capture, 0, {"capture_id": "c"})
+        writer.write(frames.batch(*self.rows), 0)
+        writer.end(len(self.rows))
+        writer.seal()
+        return capture
+
+    def analysed(self, folder: Path, **given: Any) -> Done:
+        """Its results, in `folder`, which holds the capture too."""
+        folder.mkdir(exist_ok=True)
+        with DuckEngine(threads=1) as engine:
+            return Pipeline(engine).run(self.write(folder / "capture"), folder / "out", **given)
+
+    def metrics(self, folder: Path) -> dict[str, Any]:
+        return self.analysed(folder).metrics

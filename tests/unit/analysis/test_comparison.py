@@ -1,0 +1,220 @@
+"""Comparison with the capture before: planted changes are told with both numbers, and chance is not."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polybus.analysis.report.comparison import compare
+from polybus.analysis.report.earlier import Earlier, Measured, read_earlier
+from polybus.capture.errors import CaptureError
+from polybus.cli.app import run
+
+from .days import BAD, GOOD, SUBJECTS, Day
+
+
+def _day(seed: int, *, broken: bool) -> Day:
+    """400 requests to four subjects, and some news; on a broken one three subjects are not what they were."""
+    day, chance = Day(), random.Random(seed)
+    for number in range(400):
+        subject, slow = SUBJECTS[number % 4], chance.uniform(1, 2)
+        if broken and subject == "tank.get" and number % 3 == 0:
+            day.ask(number, subject, BAD)
+        elif broken and subject == "pump.stop":
+            day.ask(number, subject, None if number % 10 == 2 else GOOD)
+        elif broken and subject == "door.open":
+            day.ask(number, "door.close", GOOD)
+        else:
+            day.ask(number, subject, GOOD, 20 * slow if broken and subject == "valve.set" else slow)
+        if number % 20 == 0 and not broken:
+            day.say('{"publish":"news.sport"}', 1)
+    day.wait(60)
+    day.ask(1000, "tank.get", GOOD)
+    return day
+
+
+def _told(metrics: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(one["about"], one["text"]) for one in metrics["verdict"] if one["section"] == "Compared"]
+
+
+def test_planted_changes_are_told_with_both_numbers(tmp_path: Path) -> None:
+    _day(1, broken=False).analysed(tmp_path / "before")
+    done = _day(2, broken=True).analysed(tmp_path / "now", before=tmp_path / "before" / "out")
+    told = _told(done.metrics)
+    assert [(about, text.split(" ")[0]) for about, text in told] == [
+        ("failed", "tank.get"),
+        ("missing", "pump.stop"),
+        ("missing", "door.open"),
+        ("missing", "news.sport"),
+        ("slow", "valve.set"),
+        ("new", "door.close"),
+    ]
+    texts = [text for _, text in told]
+    assert texts[0] == ("tank.get fails more than before: 34 of 101 requests (34 %), before 0 of 101 requests (0 %).")
+    assert texts[1] == (
+        "pump.stop is left without an answer more than before: 20 of 100 requests (20 %), before 0 of 100 requests (0 %)."
+    )
+    assert texts[2] == "door.open is gone: not one, before 100 requests."
+    assert texts[3] == "news.sport is gone: not one, before 20 publications."
+    assert texts[4].startswith("valve.set has become slower: half of 100 requests took ")
+    assert texts[5] == "door.close is new: 100 requests, before none."
+    html = Path(done.report).read_text()
+    assert '<section id="compared">' in html
+    assert texts[0] in html
+    rows = {(row["kind"], row["subject"]): row for row in done.metrics["changes"]}
+    assert (rows["request", "tank.get"]["failed"], rows["request", "tank.get"]["failed_before"]) == (34, 0)
+    assert rows["publish", "news.sport"]["change"] == "gone"
+
+
+def test_a_day_like_the_one_before_has_not_changed_beyond_chance(tmp_path: Path) -> None:
+    _day(1, broken=False).analysed(tmp_path / "before")
+    done = _day(2, broken=False).analysed(tmp_path / "now", before=tmp_path / "before" / "out")
+    [(about, text)] = _told(done.metrics)
+    assert about == "same"
+    assert text.startswith("Nothing has changed beyond chance since the capture before: 401 requests from 2023-11-14 ")
+    assert done.metrics["verdict"][0]["about"] == "fine"
+
+
+def test_a_day_that_was_mended_is_called_better(tmp_path: Path) -> None:
+    _day(1, broken=True).analysed(tmp_path / "before")
+    done = _day(2, broken=False).analysed(tmp_path / "now", before=tmp_path / "before" / "out")
+    better = [text for about, text in _told(done.metrics) if about == "better"]
+    assert [text.split(":")[0] for text in better] == [
+        "tank.get fails less than before",
+        "pump.stop is left without an answer less than before",
+        "valve.set has become faster",
+    ]
+    assert done.metrics["verdict"][0]["about"] == "missing", "door.close is gone"
+
+
+def test_the_report_is_compared_with_what_the_last_run_was_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("first", "second"):
+        _day(1, broken=name == "second").analysed(tmp_path / name)
+    capture, out = _day(2, broken=True).write(tmp_path / "capture"), tmp_path / "out"
+    abouts = []
+    for before in ("", "first", "second", ""):
+        more = ["--before", str(tmp_path / before / "out")] if before else []
+        assert run(["analyse", str(capture), "--out", str(out), "--json", *more]) == 0
+        told = json.loads(capsys.readouterr().out)
+        abouts.append([one["about"] for one in told["verdict"] if one["section"] == "Compared"])
+    assert (abouts[0], abouts[2], abouts[3]) == ([], ["same"], [])
+    assert "new" in abouts[1]
+    assert 'id="compared"' not in (out / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, r"holds no metrics.json to compare with: `polybus analyse CAPTURE --out .*` makes it"),
+        ("{", "is of another version of polybus, or damaged .*: analyse that capture again, into a new folder"),
+        ('{"capture":"c","begin_ns":0,"end_ns":"soon"}', "is of another version of polybus, or damaged"),
+        ("[" * 100_000, "is of another version of polybus, or damaged"),
+    ],
+)
+def test_what_cannot_be_compared_with_is_said_before_anything_is_done(tmp_path: Path, text: str | None, said: str) -> None:
+    before = tmp_path / "before"
+    before.mkdir()
+    if text is not None:
+        (before / "metrics.json").write_text(text)
+    with pytest.raises(CaptureError, match=said):
+        _day(1, broken=False).analysed(tmp_path / "now", before=before)
+    assert not (tmp_path / "now" / "out").exists()
+
+
+def test_results_are_not_compared_with_themselves(tmp_path: Path) -> None:
+    for before, out in ((tmp_path / "out", f"{tmp_path}/out/"), ("s3://bucket/out/", "s3://bucket/out")):
+        with pytest.raises(CaptureError, match="is the folder of these results themselves"):
+            read_earlier(before, out)
+
+
+MS = 1_000_000
+
+
+def _change(now: dict[str, Any], before: dict[str, Any], seconds: tuple[int, int] = (60, 60)) -> str | None:
+    """The change of a subject with a hundred answers of 2 ms, but for what is given."""
+    usual = {"protocol": "ubre", "subject": "a", "n": 100, "answered": 100, "p50_ns": 2 * MS, "p95_ns": 4 * MS}
+    usual |= dict.fromkeys(("error", "late", "timeout", "unanswered"), 0)
+    whole = []
+    for length, own in zip(seconds, (now, before), strict=True):
+        times = {"capture": "c", "begin_ns": 0, "end_ns": length * 1000 * MS}
+        rows = [usual | own] * bool(own.get("n", 1))
+        whole.append({**times, "totals": {"exchanges": 1}, "topics": [], "latency": rows})
+    rows = compare(whole[0], Earlier(msgspec.convert(whole[1], Measured), ""))["changes"]
+    return rows[0]["change"] if rows else None
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "seconds", "change"),
+    [
+        ({"error": 3}, {}, (60, 60), None),
+        ({"error": 9}, {}, (60, 60), "failed more"),
+        ({"error": 60}, {"error": 45}, (60, 60), None),
+        ({"timeout": 5, "unanswered": 5}, {}, (60, 60), "lost more"),
+        ({"late": 1}, {"late": 12}, (60, 60), "late less"),
+        ({"p50_ns": 3 * MS}, {}, (60, 60), "slower"),
+        ({"p50_ns": 2_900_000}, {}, (60, 60), None),
+        ({"p50_ns": 900_000, "p95_ns": MS}, {"p50_ns": 1000, "p95_ns": 2000}, (60, 60), None),
+        ({"p50_ns": 3 * MS, "answered": 19}, {}, (60, 60), None),
+        ({"p95_ns": 6 * MS}, {}, (60, 60), "slower"),
+        ({"p95_ns": 6 * MS, "answered": 99}, {}, (60, 60), None),
+        ({"p95_ns": 6 * MS}, {"p95_ns": 9 * MS}, (60, 60), "faster"),
+        ({"n": 0}, {"n": 5}, (60, 60), "gone"),
+        ({"n": 0}, {"n": 4}, (60, 60), None),
+        ({"n": 0}, {"n": 100}, (1, 60), None),
+        ({"n": 5}, {"n": 0}, (60, 60), "new"),
+        ({"n": 50}, {}, (60, 60), "fewer"),
+        ({"n": 50}, {}, (30, 60), None),
+        ({"n": 80}, {}, (60, 60), None),
+    ],
+)
+def test_a_change_is_told_from_its_threshold_on(
+    now: dict[str, Any], before: dict[str, Any], seconds: tuple[int, int], change: str | None
+) -> None:
+    assert _change(now, before, seconds) == change
+
+
+_NUMBER = st.integers(0, 10**6)
+
+
+@st.composite
+def _measured(draw: st.DrawFn) -> dict[str, Any]:
+    latency = []
+    for subject in draw(st.lists(st.sampled_from([*SUBJECTS, None]), unique=True)):
+        ends = {name: draw(_NUMBER) for name in ("ok", "error", "late", "timeout", "unanswered")}
+        took = draw(st.none() | _NUMBER)
+        answered = 0 if took is None else ends["ok"] + ends["error"] + ends["late"]
+        row = {"protocol": "ubre", "subject": subject, "n": sum(ends.values()), "answered": answered, **ends}
+        latency.append({**row, "p50_ns": took, "p95_ns": took if took is None else took * 2})
+    topics = [{"protocol": None, "subject": name, "direction": 0, "n": draw(_NUMBER)} for name in draw(st.sets(st.text()))]
+    begin, length = draw(st.integers(0, 2**62)), draw(_NUMBER)
+    return {
+        **{"capture": "c", "begin_ns": begin, "end_ns": begin + length, "totals": {"exchanges": 1}},
+        **{"latency": latency, "topics": topics},
+    }
+
+
+@given(_measured(), _measured())
+def test_what_is_more_on_one_side_is_less_on_the_other_and_nothing_differs_from_itself(
+    one: dict[str, Any], other: dict[str, Any]
+) -> None:
+    def rows(now: dict[str, Any], before: dict[str, Any]) -> dict[Any, dict[str, Any]]:
+        earlier = Earlier(msgspec.convert(before, Measured), "")
+        found = compare(now, earlier)["changes"]
+        return {(row["kind"], row["protocol"], row["subject"]): row for row in found}
+
+    assert [row["change"] for row in rows(one, one).values() if row["change"]] == []
+    there, back = rows(one, other), rows(other, one)
+    assert there.keys() == back.keys()
+    for key, row in there.items():
+        assert (row["n"], row["n_before"]) == (back[key]["n_before"], back[key]["n"])
+        for name in ("failed", "lost", "late"):
+            assert (f"{name} more" in (row["change"] or "")) == (f"{name} less" in (back[key]["change"] or ""))

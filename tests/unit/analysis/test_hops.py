@@ -1,0 +1,97 @@
+"""Hops of an exchange: what belongs together is found by ids, bodies, subjects or times, and what does not is left out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polybus.analysis.report.hops import BY_BODY, BY_ID, BY_SUBJECT, BY_TIME, MOST, follow
+
+IN, OUT, MS = 1, 0, 1_000_000
+
+
+def _row(conn: str, direction: int, begin: int, latency: int | None, **given: Any) -> dict[str, Any]:
+    usual = {"capture_id": "b", "protocol": "ubre", "subject": "door.open", "correlation_id": conn, "digest": "d"}
+    times = {"request_time_ns": begin * MS, "latency_ns": None if latency is None else latency * MS, "request_seq": begin}
+    return {**usual, **times, "conn_id": conn, "direction": direction, **given}
+
+
+CLIENT = _row("c-1", OUT, 0, 100, capture_id="c", correlation_id="7")
+NEAR = _row("b-1", IN, 10, 80, correlation_id="7")
+FAR = _row("b-2", OUT, 20, 60, protocol="uprotocol", subject="//v/door/1/rpc.Open", correlation_id="x")
+SERVER = _row("s-1", IN, 30, 40, capture_id="s", protocol="uprotocol", subject="//v/door/1/rpc.Open", correlation_id="x")
+
+
+def _ways(root: dict[str, Any], near: list[dict[str, Any]], *, all_near: bool = True) -> list[tuple[str, str]]:
+    return [(hop.row["conn_id"], hop.known_by) for hop in follow(root, near, all_near=all_near)]
+
+
+def test_the_way_over_a_bridge_is_the_same_from_wherever_it_is_asked_for() -> None:
+    rows = [SERVER, FAR, NEAR, CLIENT]
+    assert _ways(CLIENT, rows) == [("c-1", ""), ("b-1", BY_ID), ("b-2", BY_BODY), ("s-1", BY_ID)]
+    for root in rows:
+        assert [conn for conn, _ in _ways(root, rows)] == ["c-1", "b-1", "b-2", "s-1"]
+
+
+def test_without_the_same_body_the_same_subject_and_then_being_alone_decides() -> None:
+    other = {**FAR, "digest": "e"}
+    assert _ways(NEAR, [{**other, "subject": "door.open"}]) == [("b-1", ""), ("b-2", BY_SUBJECT)]
+    assert _ways(NEAR, [other]) == [("b-1", ""), ("b-2", BY_TIME)]
+    assert _ways(NEAR, [other], all_near=False) == [("b-1", "")]
+    assert _ways(NEAR, [other, {**other, "conn_id": "b-3"}]) == [("b-1", "")]
+    assert _ways(NEAR, [{**other, "digest": None, "subject": None}, {**other, "conn_id": "b-3"}]) == [("b-1", "")]
+
+
+def test_what_outlasts_a_request_or_was_recorded_elsewhere_is_none_of_its_hops() -> None:
+    for other in (
+        {**FAR, "latency_ns": 90 * MS},
+        {**FAR, "request_time_ns": 5 * MS},
+        {**FAR, "request_time_ns": 95 * MS},
+        {**FAR, "capture_id": "somewhere else", "digest": "e", "subject": "door.close"},
+        {**FAR, "capture_id": "somewhere else", "latency_ns": 90 * MS},
+        {**FAR, "conn_id": NEAR["conn_id"]},
+        {**FAR, "direction": IN},
+    ):
+        assert _ways(NEAR, [other]) == [("b-1", "")]
+
+
+def test_a_request_that_was_never_answered_leads_to_the_one_that_was_not_answered_either() -> None:
+    asked, onward = {**NEAR, "latency_ns": None}, {**FAR, "latency_ns": None}
+    assert _ways(onward, [asked]) == [("b-1", BY_BODY), ("b-2", "")]
+    assert _ways(NEAR, [onward]) == [("b-1", ""), ("b-2", BY_BODY)], "given up at its deadline"
+
+
+def test_the_two_buses_of_a_bridge_may_be_two_recordings() -> None:
+    onward = {**FAR, "capture_id": "the other bus"}
+    assert _ways(CLIENT, [onward, NEAR, SERVER]) == [("c-1", ""), ("b-1", BY_ID), ("b-2", BY_BODY), ("s-1", BY_ID)]
+    earlier = {**onward, "request_time_ns": NEAR["request_time_ns"] - 10_000}
+    assert _ways(NEAR, [earlier]) == [("b-2", BY_BODY), ("b-1", "")], "the clocks of two recorders differ by a little"
+    other = {**onward, "digest": "e", "subject": "far%2Eopen"}
+    assert _ways(NEAR, [other]) == [("b-1", ""), ("b-2", BY_SUBJECT)]
+    assert _ways(NEAR, [other, {**other, "conn_id": "b-3"}]) == [("b-1", "")], "nobody knows which"
+
+
+_ROWS = st.lists(
+    st.builds(
+        _row,
+        st.sampled_from(["b-1", "b-2", "b-3"]),
+        st.sampled_from([IN, OUT]),
+        st.integers(0, 30),
+        st.none() | st.integers(0, 30),
+        capture_id=st.sampled_from("bc"),
+        correlation_id=st.sampled_from(["1", "2", None]),
+        digest=st.sampled_from(["d", "e", None]),
+    ),
+    min_size=1,
+    max_size=30,
+)
+
+
+@given(_ROWS, st.booleans())
+def test_no_way_is_longer_than_allowed_or_goes_twice_over_one_row(rows: list[dict[str, Any]], all_near: bool) -> None:
+    hops = follow(rows[0], rows, all_near=all_near)
+    assert 1 <= len(hops) <= MOST
+    assert len({id(hop.row) for hop in hops}) == len(hops)
+    assert [hop.known_by for hop in hops].count("") == 1

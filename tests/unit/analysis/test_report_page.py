@@ -1,0 +1,122 @@
+"""Rows behind the numbers, journeys and the size of the page."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from polybus.analysis.report import page
+from polybus.analysis.report.html_tables import table
+from polybus.analysis.report.metrics import FIRST
+from polybus.analysis.report.row_groups import RowGroups
+
+from .days import BAD, GOOD, Day
+
+HOSTILE = "a'; drop table x; \"$(touch gone)`\\\N{BELL} </code><script>"
+
+
+@pytest.fixture(scope="module")
+def html(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    day = Day()
+    for number in range(40):
+        day.ask(number, "tank.get", BAD if number % 4 == 0 else GOOD)
+    day.ask(100, "pump.stop", None)
+    day.wait(60)
+    for number in range(8):
+        day.ask(200 + number, "long." + "x" * 300 + str(number % 2), GOOD)
+    done = day.analysed(tmp_path_factory.mktemp("page"))
+    return Path(done.report).read_text(), Path(done.out)
+
+
+def test_the_query_of_each_group_finds_all_rows_that_it_counts(html: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    text, out = html
+    monkeypatch.chdir(out)
+    groups = re.findall(r"<b>([^<]*)</b>: (\d+) of them(?:, \d+ here)?<br><code>(.*?)</code>", text)
+    groups = [(title, int(count), query) for title, count, query in groups]
+    counted = [(title, count) for title, count, _ in groups]
+    assert ("tank.get (ubre) error with NOT_FOUND", 10) in counted
+    assert ("pump.stop (ubre) unanswered", 1) in counted
+    assert sum(count for _, count in counted) == 49
+    for title, count, query in groups:
+        found = duckdb.execute(unescape(query)).fetchall()
+        # Names that are cut are told by their beginning, which others may share.
+        assert len(found) == count or ("starts_with" in query and len(found) == 8), title
+
+
+def test_each_number_of_a_table_leads_to_rows_that_are_there(html: tuple[str, Path]) -> None:
+    text, _ = html
+    places = set(re.findall(r' id="([^"]*)"', text))
+    targets = re.findall(r'href="#([^"]*)"', text)
+    assert set(targets) <= places
+    [failed] = re.findall(r'<a href="#(rows-\d+)" data-metric="error">10</a>', text)
+    assert re.search(rf'<tbody id="{failed}">.*?NOT_FOUND', text)
+    [lost] = re.findall(r'<a href="#(rows-\d+)" data-metric="unanswered">1</a>', text)
+    assert re.search(rf'<tbody id="{lost}"><tr class="head"><th[^>]*><b>pump.stop', text)
+
+
+def test_no_letter_of_a_peer_reaches_the_shell_or_the_page(tmp_path: Path) -> None:
+    row: dict[str, Any] = {"protocol": None, "subject": HOSTILE, "outcome": "ok", "code": 0, "alike": 1}
+    groups = RowGroups([{**row, "code_name": HOSTILE, "latency_ns": 1, "request_time_ns": 0, "peer": HOSTILE}])
+    [group] = groups.groups
+    query = group.query()
+    assert re.fullmatch(r"[\w (),.:/*='-]*", query)
+    assert "<script" not in groups.html()
+    place = str(tmp_path / "rows.parquet")
+    columns = {"protocol": [None], "subject": [HOSTILE], "outcome": ["ok"], "code": [0], "latency_ns": [5]}
+    pq.write_table(pa.table(columns), place)
+    assert len(duckdb.execute(query.replace("exchanges/**/*.parquet", place)).fetchall()) == 1
+
+
+def test_only_the_script_of_the_page_may_run(html: tuple[str, Path]) -> None:
+    [script] = re.findall(r"<script>(.*?)</script>", html[0], re.DOTALL)
+    source = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{source}'\"" in html[0]
+
+
+def test_all_rows_are_shown_where_no_script_runs(html: tuple[str, Path]) -> None:
+    assert re.findall(r"<[^>]* hidden[^>]*>", html[0]) == ['<form id="filter" hidden>']
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [(25, None), (26, "<p>1 more in metrics.json.</p>"), (100, "<p>75 more in metrics.json, which lists 100 at most.</p>")],
+)
+def test_a_table_says_where_the_rest_of_it_is(rows: int, said: str | None) -> None:
+    html = table([{"n": number} for number in range(rows)], "n", FIRST)
+    assert html.count("<tr>") == 26
+    assert html.endswith(said) if said is not None else "more" not in html
+
+
+def test_the_page_stays_small_however_many_subjects_and_however_long_names_there_are(tmp_path: Path) -> None:
+    day = Day()
+    for number in range(1500):
+        answer = None if number % 3 == 0 else BAD if number % 3 == 1 else GOOD
+        day.ask(number, f"{number % 700}&&&" + "<" * 400, answer)
+    day.wait(60)
+    day.ask(9999, "last", GOOD)
+    done = day.analysed(tmp_path / "day")
+    again = Day()
+    again.ask(1, "other", GOOD)
+    for metrics in (done.metrics, again.analysed(tmp_path / "again", before=done.out).metrics):
+        assert len(page.render(metrics).encode()) < 2_000_000
+
+
+@pytest.mark.parametrize("moment_ns", [2**63 - 1, -(2**63)])
+def test_a_clock_that_is_as_wrong_as_can_be_spoils_no_report(tmp_path: Path, moment_ns: int) -> None:
+    day = Day()
+    for number in range(3):
+        day.ask(number, "tank.get", BAD)
+    for row in day.rows:
+        row["ts_ns"] = moment_ns
+    done = day.analysed(tmp_path / "day")
+    assert [row["why"] for row in done.metrics["journeys"]] == ["failed"] * 3
+    assert "3 of 3 requests (100 %) failed" in Path(done.report).read_text()
