@@ -8,6 +8,8 @@ import pyarrow as pa
 
 from polybus.capture.schema import EVENTS, OUTCOMES
 
+from .stores import STORE_METRICS
+
 _TEXT, _WHOLE, _SHORT = pa.string(), pa.int64(), pa.int32()
 
 
@@ -146,5 +148,6 @@ METRICS: Final = {
         _column("raw_hex", _TEXT, "The first 48 bytes of the frame, in hexadecimal."),
         _column("size", _SHORT, "Bytes of the frame."),
     ),
+    **STORE_METRICS,
 }
 """By name: what a row is, and the columns."""

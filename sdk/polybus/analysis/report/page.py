@@ -9,6 +9,7 @@ from typing import Any, Final
 from . import plots
 from .metrics import FIRST
 from .queries import MANY
+from .stores import stores
 from .verdict import verdict
 from .words import duration, moment
 
@@ -36,10 +37,12 @@ def render(metrics: Metrics) -> str:
             f"<h3>Requests without an answer</h3>{_exchanges(metrics['dead_letters'])}"
             f"<h3>Answers without a request</h3>{_table(metrics['orphans'], 'protocol subject n')}",
         ),
+        ("Stores", stores(metrics, _table)),
         ("Connections", _plotted(metrics["sessions"], plots.sessions, _CONNECTIONS)),
         ("Quarantine", _quarantine(metrics)),
         ("Gaps", _gaps(metrics)),
     ]
+    sections = [(title, html) for title, html in sections if html]
     links = " ".join(f'<a href="#{_anchor(title)}">{title}</a>' for title, _ in sections)
     body = "\n".join(f'<section id="{_anchor(title)}"><h2>{title}</h2>\n{html}</section>' for title, html in sections)
     when = (
@@ -149,7 +152,10 @@ def _gaps(metrics: Metrics) -> str:
 # -- parts -------------------------------------------------------------------------------------------------------------------
 
 _NOTHING: Final = "<p>Nothing.</p>"
-_NUMBERS: Final = frozenset("n nbytes answered code seq size segment offset batch frames".split())
+_NUMBERS: Final = frozenset(
+    "n nbytes answered code seq size segment offset batch frames kept duplicates refused unanswered sent_again publications "
+    "redelivered most_attempts handled again ended unsettled".split()
+)
 
 
 def _table(rows: Rows, names: str, most: int = MANY) -> str:

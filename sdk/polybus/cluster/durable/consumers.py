@@ -14,7 +14,7 @@ from ..._handlers.durable import MOST
 from ..._util.sources import sources
 from ..._validation import shown
 from ...errors import BusError, LocalProtocolError
-from ...protocols.nats.cluster.subjects import covers
+from ...protocols.nats.cluster.subjects import REPLAY, covers
 from ...subjects import is_pattern
 from .jetstream import NANOSECONDS, JetStream, JetStreamError, config_of, count_of, is_stream_name
 
@@ -221,7 +221,7 @@ class ReplayConsumer:
     async def prepare(self) -> None:
         if self.name:
             await self.remove()
-        name = f"replay-{sources.get().urandom(8).hex()}"
+        name = f"{REPLAY}{sources.get().urandom(8).hex()}"
         start = self._last + 1 if self._last else self._spec.start
         self.stream, before = await self._consumers.replay(name, start, self._subject, self._pattern)
         self.name, self._place, self._last = name, 0, max(self._last, before)
