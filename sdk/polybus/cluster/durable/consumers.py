@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import json
 import logging
 import math
+import zlib
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
 _NOT_FOUND: Final = 10014
+_MARKS: Final = 99_991
+"""Numbers by which they are told apart: two that differ have the same by a chance of one in so many."""
 _IDLE: Final = 60.0
 """Seconds for which the engine keeps a consumer that nobody asks and that only reads."""
 
@@ -136,8 +140,9 @@ class Consumers:
             raise
 
     async def _make(self, stream: str, spec: DurableSpec, config: dict[str, Any]) -> dict[str, Any]:
-        # Servers before 2.10 know no such action, and change what is there.
         members = {"stream_name": stream, "config": config, "action": "create"}
+        if self._jetstream.is_old:  # it knows no such action, and would change what others have made meanwhile
+            members["config"] = {**config, "max_waiting": MOST + _mark(config)}
         try:
             made = config_of(await self._jetstream.ask(f"CONSUMER.DURABLE.CREATE.{stream}.{spec.name}", members))
         except JetStreamError:
@@ -147,6 +152,11 @@ class Consumers:
             return there
         logger.info("the durable handler %s of the store %s is new", spec.name, stream)
         return made
+
+
+def _mark(config: dict[str, Any]) -> int:
+    """A number by which configurations differ, for the one member that no server changes of a consumer."""
+    return 1 + zlib.crc32(json.dumps(config, sort_keys=True).encode()) % _MARKS
 
 
 @define(eq=False)

@@ -43,8 +43,6 @@ def stream_members(store: Store, cluster: str, published: Callable[[str | int], 
     }
 
 
-_SAFE: Final = (2, 10)
-"""The first release that never drops what it has stored where a store is full (2.9.10 does)."""
 _ARGUMENTS: Final = {
     "subjects": "subjects",
     "retention": "work",
@@ -69,7 +67,7 @@ class Stores:
             LocalProtocolError: It cannot be made, or is there and differs; the text names the argument.
             Disconnected, Forbidden, DeadlineExceeded: As `JetStream.ask`.
         """
-        if store.max_bytes is not None and _release(self._jetstream.version) < _SAFE:
+        if store.max_bytes is not None and self._jetstream.is_old:
             raise LocalProtocolError(
                 f"the store {store.name!r}: NATS servers before 2.10 drop the oldest of a store with max_bytes= at times, "
                 f"where they should refuse, and this one is {self._jetstream.version}: take a newer one, or no max_bytes="
@@ -137,11 +135,6 @@ class Stores:
             return there
         logger.info("the store %s has been made", stream)
         return made
-
-
-def _release(version: str) -> tuple[int, int]:
-    numbers = [int(digits) for digits in version.split(".")[:2] if digits.isascii() and digits.isdigit()]
-    return (numbers[0], numbers[1]) if len(numbers) == 2 else _SAFE
 
 
 _OURS: Final[dict[str, tuple[Any, ...]]] = {
