@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from polybus import Bus, Cluster, Context, Retry, Store
-from polybus.analysis import DuckEngine, Pipeline
+from polybus.analysis import DuckEngine, Engine, Pipeline
 from polybus.events import DeadLettered
 from polybus.spark.engine import SparkEngine
 from tests.integration.interop.nats_servers import nats_server
@@ -81,7 +81,7 @@ def test_attempts_redeliveries_and_dead_letters_are_those_that_the_program_has_c
         program = Program(engine.url, folder)
         anyio.run(bounded(program.run))
     with DuckEngine() as duck:
-        engines = {"duckdb": duck, "spark": SparkEngine(spark)} if server == "wheel" else {"duckdb": duck}
+        engines: dict[str, Engine] = {"duckdb": duck, "spark": SparkEngine(spark)} if server == "wheel" else {"duckdb": duck}
         found = {name: Pipeline(one).run(folder, tmp_path / name).metrics for name, one in engines.items()}
     metrics = found["duckdb"]
     assert all(other == metrics for other in found.values())

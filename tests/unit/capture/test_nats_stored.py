@@ -32,7 +32,8 @@ def _pub(line: str, payload: str = "", headers: dict[str, str] | None = None, st
 
 def _event(frame: bytes) -> dict[str, Any]:
     made = decode(batch(row(1, protocol="nats", frame=frame, options="{}")))
-    [event] = made.events.to_pylist()
+    events: list[dict[str, Any]] = made.events.to_pylist()
+    [event] = events
     return event
 
 

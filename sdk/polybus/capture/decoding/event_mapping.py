@@ -56,7 +56,7 @@ FIELDS: Final = tuple(EventFields.__annotations__)
 _SUBJECT, _ID, _SOURCE, _SCHEMA, _CORRELATION, _TTL, _PRIORITY, _REPLY_TO, _CLIENT = map(
     FIELDS.index, ("subject", "id", "source", "dataschema", "correlation_id", "ttl_ms", "priority", "reply_to", "client")
 )
-_OF_NATS: Final = tuple(map(FIELDS.index, NatsFacts._fields))
+_OF_NATS: Final = tuple(map(FIELDS.index, NatsFacts.__annotations__))
 
 
 def _plain(message: Message, names: Mapping[int, str]) -> list[Any]:

@@ -80,7 +80,7 @@ def read_nats(message: Message) -> NatsFacts | None:
 
 
 def _of_node(message: Message, subject: str, reply: str) -> NatsFacts | None:
-    """What a node says, and wants an answer to."""
+    """Read a question of a node."""
     if node_word(subject) == "y":
         return NatsFacts(_HEARTBEAT, subject)
     came = "sid" in message.attributes
@@ -117,22 +117,23 @@ def _settlement(subject: str, said: bytes) -> NatsFacts | None:
     except RemoteProtocolError:
         return None
     # Each has a subject of its own, which says no more than its columns do.
-    short, stored = f"{ACKS}{ack.stream}.{ack.consumer}", _given(ack)
-    word, _, reason = said.partition(b" ")
+    short = f"{ACKS}{ack.stream}.{ack.consumer}"
+    word, _, rest = said.partition(b" ")
     if word == _WORKING:
-        return NatsFacts(_CONTROL, short, stored=stored)
+        return NatsFacts(_CONTROL, short, stored=_given(ack))
     code, name = _SETTLED.get(word, (Code.OK, Code.OK.name))
-    if code is Code.FAILED_PRECONDITION and reason:
-        stored = stored._replace(reason=reason.decode("utf-8", "replace"))
-    return NatsFacts(_RESPONSE, short, subject, int(code), name, stored)
+    reason = rest.decode("utf-8", "replace") if code is Code.FAILED_PRECONDITION and rest else None
+    return NatsFacts(_RESPONSE, short, subject, int(code), name, _given(ack, reason))
 
 
-def _given(ack: AckSubject) -> StoredFacts:
-    return StoredFacts(DELIVERY, ack.stream, _up_to(_MOST, ack.number), ack.consumer, _up_to(_MOST_ATTEMPTS, ack.attempt))
+def _given(ack: AckSubject, reason: str | None = None) -> StoredFacts:
+    return StoredFacts(
+        DELIVERY, ack.stream, _up_to(_MOST, ack.number), ack.consumer, _up_to(_MOST_ATTEMPTS, ack.attempt), reason
+    )
 
 
 def _answer(message: Message) -> NatsFacts | None:
-    """What a stream says of a publication, or that the engine refuses."""
+    """Read the word of a stream about a publication, or a refusal of the engine."""
     said = engine_says(message.raw or b"")
     if said is None:
         return None
