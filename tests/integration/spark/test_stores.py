@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,16 @@ import pytest
 from pyspark.sql import SparkSession
 
 from polybus import Bus, Cluster, Context, Retry, Store
-from polybus.analysis import DuckEngine, Engine, Pipeline
+from polybus.analysis import DuckEngine, Engine, Pipeline, open_tables
 from polybus.events import DeadLettered
+from polybus.spark import load
 from polybus.spark.engine import SparkEngine
 from tests.integration.interop.nats_servers import nats_server
 from tests.support import bounded, eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.interop]
 
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "stores.md"
 ORDERS = 12
 """Of which each third is handled at its first, second or third attempt."""
 
@@ -74,7 +77,7 @@ class Program:
 
 @pytest.mark.parametrize("server", ["debian", "wheel"])
 def test_attempts_redeliveries_and_dead_letters_are_those_that_the_program_has_counted(
-    spark: SparkSession, tmp_path: Path, server: str, caplog: pytest.LogCaptureFixture
+    spark: SparkSession, tmp_path: Path, server: str
 ) -> None:
     folder = tmp_path / "captures"
     with nats_server(server, f'jetstream {{ store_dir: "{tmp_path / "js"}" }}\n') as engine:
@@ -113,4 +116,11 @@ def test_attempts_redeliveries_and_dead_letters_are_those_that_the_program_has_c
     report = (tmp_path / "duckdb" / "report.html").read_text()
     assert 'id="stores"' in report
     assert "2 stored publications are dead letters" in report
+    [question] = re.findall(r"```sql\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    answer = open_tables(tmp_path / "duckdb").sql(question).fetchall()
+    assert sum(n for durable, _, _, n in answer if durable == "billing") == deliveries["billing"]["n"]
+    assert ("audit", 2, "TERM", 1) in answer
+    if server == "wheel":
+        load(spark, tmp_path / "spark", "exchanges").createOrReplaceTempView("exchanges")
+        assert [tuple(row) for row in spark.sql(question).collect()] == answer
     assert metrics["totals"]["outcomes"]["unanswered"] == metrics["counts"]["orphans"] == 0
