@@ -37,12 +37,11 @@ def render(metrics: Metrics) -> str:
             f"<h3>Requests without an answer</h3>{_exchanges(metrics['dead_letters'])}"
             f"<h3>Answers without a request</h3>{_table(metrics['orphans'], 'protocol subject n')}",
         ),
-        ("Stores", stores(metrics, _table)),
+        *stores(metrics, _table),
         ("Connections", _plotted(metrics["sessions"], plots.sessions, _CONNECTIONS)),
         ("Quarantine", _quarantine(metrics)),
         ("Gaps", _gaps(metrics)),
     ]
-    sections = [(title, html) for title, html in sections if html]
     links = " ".join(f'<a href="#{_anchor(title)}">{title}</a>' for title, _ in sections)
     body = "\n".join(f'<section id="{_anchor(title)}"><h2>{title}</h2>\n{html}</section>' for title, html in sections)
     when = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -111,17 +111,18 @@ STORE_QUERIES: Final = MappingProxyType(
 """By the names of `STORE_METRICS`; texts as those of `queries.QUERIES`."""
 
 
-def stores(metrics: dict[str, Any], table: Callable[[Rows, str], str]) -> str:
-    """The section as HTML; `table` makes a table of some columns of rows. Empty where nothing was stored."""
+def stores(metrics: dict[str, Any], table: Callable[[Rows, str], str]) -> Iterator[tuple[str, str]]:
+    """The section, title and HTML; `table` makes a table of some columns of rows. None where nothing was stored."""
     found = {name: metrics.get(name, ()) for name in STORE_METRICS}
     if not any(found.values()):
-        return ""
+        return
     parts = [
         f"<h3>{_TITLES[name]}</h3>{table(found[name], ' '.join(columns.names))}" for name, (_, columns) in STORE_METRICS.items()
     ]
-    return "".join(parts)
+    yield TITLE, "".join(parts)
 
 
+TITLE: Final = "Stores"
 _TITLES: Final = {
     "store_publications": "Publications",
     "store_deliveries": "Deliveries",
