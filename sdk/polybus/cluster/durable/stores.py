@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+import anyio
 from attrs import define
 
 from ..._bus.store import as_seconds
 from ..._validation import shown
 from ...errors import BusError, LocalProtocolError
-from .jetstream import NANOSECONDS, NOT_FOUND, JetStream, JetStreamError, config_of
+from .jetstream import NANOSECONDS, NOT_FOUND, JetStream, JetStreamError, config_of, count_of
 
 if TYPE_CHECKING:
     from ..._bus.store import Store
@@ -43,6 +45,8 @@ def stream_members(store: Store, cluster: str, published: Callable[[str | int], 
     }
 
 
+_LOOKS, _PAUSE = 50, 0.1
+"""Times to look whether the engine has copied something, and seconds between them."""
 _ARGUMENTS: Final = {
     "subjects": "subjects",
     "retention": "work",
@@ -115,6 +119,39 @@ class Stores:
         except JetStreamError as error:
             text = f"the store {members['name']!r} cannot be made: the NATS server says: {error.text}"
             raise LocalProtocolError(text) from None
+
+    async def copy_one(self, stream: str, number: int, subject: str, members: dict[str, Any]) -> bool:
+        """Have the engine copy one publication into a new stream, by itself: it may be more than this bus can read.
+
+        Args:
+            stream: Where it is.
+            number: Its number there.
+            subject: Its subject on the wire.
+            members: Of the new stream.
+
+        Returns:
+            True when it is there. Otherwise there is no such stream, and the log says why.
+        """
+        name, sources = members["name"], [{"name": stream, "opt_start_seq": number, "filter_subject": subject}]
+        try:
+            _ = await self._jetstream.ask(
+                f"STREAM.CREATE.{name}", {**members, "max_msgs": 1, "discard": "new", "sources": sources}
+            )
+            for _ in range(_LOOKS):
+                if count_of((await self._jetstream.ask(f"STREAM.INFO.{name}")).get("state"), "messages"):
+                    # Newer servers keep in a store of work what a copy that goes on has not taken.
+                    _ = await self._jetstream.ask(f"STREAM.UPDATE.{name}", {**members, "max_msgs": 1, "discard": "new"})
+                    return True
+                await anyio.sleep(_PAUSE)
+        except (JetStreamError, BusError) as error:
+            logger.warning("the engine does not copy publication %d of the store %s: %s", number, stream, error)
+        await self.remove(name)
+        return False
+
+    async def remove(self, stream: str) -> None:
+        """Remove a stream, if it is there and may be removed."""
+        with suppress(JetStreamError, BusError):
+            await self._jetstream.ask(f"STREAM.DELETE.{stream}")
 
     async def _find(self, stream: str) -> dict[str, Any] | None:
         try:
