@@ -218,11 +218,19 @@ protocol, and of each row group the batches of the segment that it holds (`first
 On every run: frames = frames with an event + rows of `quarantine` + empty payloads.
 """
 
+EXCHANGES = """A row for each request, with its answer.
+
+What a NATS stream keeps makes three kinds of them, by the column `stored`. A **publication** is answered by the stream, with
+`OK` or `DUPLICATE` (it had the id already). A **delivery** is answered by who got it: `OK` (handled), `NAK` with the code
+ABORTED (comes again), `TERM` with FAILED_PRECONDITION (comes no more); each attempt is an exchange of its own, and never
+late: the stream gives it out again. A **dead letter** is stored by the bus that gives up, and has the number, the attempts
+and the reason of the publication that it is about. Replays settle nothing, and their deliveries are events of the kind
+`publish`. What is settled on another connection than it came by is open there, and an orphan here."""
 _TABLES = {
     "frames": ("As recorded: a row for each frame.", schema.FRAMES),
     "events": ("What frames say: a row for each message. Its key is (`capture_id`, `seq`, `sub`).", schema.EVENTS),
     "quarantine": ("Frames of which not even one message could be read.", schema.QUARANTINE),
-    "exchanges": ("A row for each request, with its answer.", schema.EXCHANGES),
+    "exchanges": (EXCHANGES, schema.EXCHANGES),
     "orphans": ("Responses to which no request was recorded: the columns of `events`.", None),
 }
 

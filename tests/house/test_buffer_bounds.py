@@ -35,6 +35,7 @@ BOUNDS: dict[str, str] = {
     "cluster.departures.cut": "4,096 nodes",
     "cluster.workers._slots": OURS,
     "cluster.workers._sockets": OURS,
+    "cluster.workers._why_not": OURS,
     "cluster.workers.urls": OURS,
     "cluster.parking._waiting": "Limits.outbox and outbox_bytes; charged",
     "cluster.parking.cut": "4,096 nodes",

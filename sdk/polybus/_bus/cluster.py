@@ -242,6 +242,11 @@ class ClusterPort(Protocol):
         """The cluster, as the peer of its link; None while there is none, or the bus is alone."""
         ...
 
+    @property
+    def entered(self) -> bool:
+        """True once the engine was reached, and keeps what this bus wants it to."""
+        ...
+
     def around(self, lifespan: Lifespan | None) -> Lifespan:
         """Make the lifespan that connects to the engine before the given one begins, and leaves after it."""
         ...

@@ -40,7 +40,10 @@ DRAIN: Final = 20.0
 """Seconds for a drain by default."""
 STREAMS_SHARE: Final = 0.25
 """The part of a drain's time that streams and channels get: most have no end of their own to wait for."""
-_NOT_CLUSTERED: Final = "%s: durable=%r needs a cluster, whose engine stores: make the bus with Bus(cluster='auto')"
+_NOT_CLUSTERED: Final = (
+    "%s: durable=%r needs a cluster, whose engine stores: make the bus with Bus(cluster='auto'). Over a link to a NATS network "
+    "of others subscribe to the subject that a consumer of their stream delivers to, with group="
+)
 _TOO_LATE: Final = "%s: durable=%r is registered before the bus is entered, so that its store is looked for then"
 _UNFINISHED: Final = "the bus is leaving, and what still ran was cut"
 

@@ -19,7 +19,7 @@ from .._util.event_loop import running_loop
 from .._util.http_status import HttpStatus, Page
 from .._util.log_fields import log_fields
 from .._validation import check_count, seconds, shown
-from ..errors import LocalProtocolError
+from ..errors import BusError, LocalProtocolError
 from ..plugins import ProtocolFeatures
 from ..plugins.registry import metrics_maker, resolve_url, supervise
 from .bus import Bus, parts_of
@@ -252,10 +252,17 @@ class _Run:
                 except anyio.get_cancelled_exc_class():
                     raise
                 except BaseException as error:
-                    failure = error
+                    failure = SystemExit(1) if self._told_why_not(error) else error
                 group.cancel_scope.cancel()
         if failure is not None:
             raise failure
+
+    def _told_why_not(self, error: BaseException) -> bool:
+        """Have who has started this worker say what all workers would; False where the error is to be seen as it is."""
+        if self._worker is None or not isinstance(error, BusError):
+            return False
+        cluster = parts_of(self._bus).links.cluster
+        return cluster is not None and not cluster.entered and self._worker.tell_why_not(str(error))
 
     async def _serve(self, addresses: _Addresses) -> None:
         bus = self._bus

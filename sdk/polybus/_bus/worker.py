@@ -31,6 +31,8 @@ ASK: Final = b"?"
 ASK_METRICS: Final = b"m"
 """Another one: what is the text of ``/metrics``?"""
 
+_LONGEST: Final = 4000
+"""Characters that are told of an error."""
 _GRACE: Final = 5.0
 """Seconds beyond those that an orderly end may take, before a worker whose supervisor is gone ends all the same."""
 
@@ -154,6 +156,10 @@ class Worker:
         """Say that this worker serves, and where."""
         self._tell({"serves": list(urls)})
 
+    def tell_why_not(self, text: str) -> bool:
+        """Say why this worker cannot serve; False where nobody has heard it."""
+        return self._tell({"cannot": text[:_LONGEST]})
+
     async def answer(self, ready: Callable[[], bool], metrics: Callable[[], Awaitable[str]] | None = None) -> None:
         """Answer the questions of the supervisor: in this event loop, so that one that is stuck is seen to be."""
         writing = anyio.Lock()
@@ -199,8 +205,10 @@ class Worker:
                     logger.debug("worker %d: not told: %s", self.number, error, extra=self._fields)
                     return
 
-    def _tell(self, fields: Mapping[str, object]) -> None:
+    def _tell(self, fields: Mapping[str, object]) -> bool:
         try:
             self._reports.send(json.dumps(fields).encode() + b"\n")
         except OSError as error:  # it has ended, or reads nothing
             logger.debug("worker %d: not told: %s", self.number, error, extra=self._fields)
+            return False
+        return True

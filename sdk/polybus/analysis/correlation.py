@@ -44,11 +44,16 @@ _REQUEST: Final = (
 )
 _ANSWER: Final = (("response_seq", _WHOLE), ("response_mono_ns", _WHOLE), ("code", _SHORT), ("code_name", _TEXT))
 _COUNTS: Final = (("attempts", _SHORT), ("answers", _SHORT))
+_STORED: Final = (
+    *((name, _TEXT) for name in ("stored", "store", "durable", "reason")),
+    *(("store_seq", _WHOLE), ("attempt", _SHORT)),
+)
+"""Facts about a stored publication: those of the request count before those of its answer."""
 _LAST: Final = (
     *(("last_seq", _WHOLE), ("last_sub", _SHORT), ("last_mono_ns", _WHOLE), ("last_linger_ns", _WHOLE)),
     *(("last_is_request", _TRUTH), ("last_digest", _TEXT), ("last_subject", _TEXT), ("last_allowance_ns", _WHOLE)),
 )
-TURNS: Final = pa.schema([*_KEY, *_KEY_END, *_REQUEST, *_ANSWER, *_COUNTS, *_LAST])
+TURNS: Final = pa.schema([*_KEY, *_KEY_END, *_REQUEST, *_ANSWER, *_COUNTS, *_STORED, *_LAST])
 """Columns of turns: what a run leaves to the next one."""
 FOLDED: Final = pa.schema(
     [
@@ -82,6 +87,7 @@ def turns_of(engine: Engine, events: Any, timeouts: MatchTimeouts) -> Any:
             cast(null as string) as quality,
             {", ".join(f"case when not asks then {one} end as {name}" for one, name in answered.items())},
             cast(asks as int) as attempts, cast(not asks as int) as answers,
+            {", ".join(name for name, _ in _STORED)},
             seq as last_seq, sub as last_sub, mono_ns as last_mono_ns,
             case when asks and allowance_ns > {timeouts.horizon_ns} then allowance_ns else {timeouts.horizon_ns} end
                 as last_linger_ns,
@@ -159,12 +165,18 @@ def _folded(numbered: str) -> str:
     def of(flag: str, columns: Iterable[tuple[str, Any]]) -> str:
         return ", ".join(f"max(case when {flag} then {name} end) as {name}" for name, _ in columns)
 
+    def first_known(column: tuple[str, Any]) -> str:
+        name, _ = column
+        by_request, by_answer = (f"max(case when {flag} then {name} end)" for flag in ("starts", "first_answer"))
+        return f"coalesce({by_request}, {by_answer}) as {name}"
+
     key, end = (", ".join(name for name, _ in part) for part in (_KEY, _KEY_END))
     known = [column for column in _REQUEST if column[0] != "quality"]
     return f"""
         select {key}, {end}, {of("starts", known)}, max(case when starts then found end) as quality,
             {of("first_answer", _ANSWER)},
             cast(sum(attempts) as int) as attempts, cast(sum(answers) as int) as answers,
+            {", ".join(map(first_known, _STORED))},
             {of("ends", _LAST)},
             max(next_opens is null and ends) as newest, max(next_reuses and ends) as reused
         from (
@@ -202,7 +214,8 @@ def _parted(folded: str, timeouts: MatchTimeouts) -> str:
 _EXCHANGES: Final = f"""
     select capture_id, conn_id, direction, protocol, subject, correlation_id, request_seq, response_seq, request_time_ns,
         case when answers > 0 then latency end as latency_ns,
-        case when answers > 0 and latency > allowance_ns then 'late'
+        -- Of a delivery the engine knows how long it waits, and gives it out again.
+        case when answers > 0 and latency > allowance_ns and stored is distinct from 'delivery' then 'late'
             when answers > 0 and coalesce(code, 0) = 0 then 'ok'
             when answers > 0 then 'error'
             when not waited then 'open-at-end'
@@ -212,7 +225,8 @@ _EXCHANGES: Final = f"""
         -- Its answer may have been taken for the next one's.
         case when answers = 0 and given_up then 'ambiguous' else quality end as match_quality,
         peer, identity_key, timestamp_micros(div(request_time_ns, 1000)) as request_time,
-        case when answers > 0 then latency / 1e6 end as latency_ms{{part}}
+        case when answers > 0 then latency / 1e6 end as latency_ms,
+        stored, store, store_seq, durable, attempt, reason{{part}}
     from (
         -- No answer is waited for any more to an id that was given to the next request, however soon the recording ends.
         select *, response_mono_ns - request_mono_ns as latency, coalesce(reused, false) as given_up,

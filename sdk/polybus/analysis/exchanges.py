@@ -22,7 +22,7 @@ MEMORY: Final = "1GB"
 """So much a task may take; the rest lies on the disk meanwhile."""
 _NEEDED: Final = (
     "capture_id conn_id client direction protocol subject correlation_id seq sub kind time_ns mono_ns deadline_ns ttl_ms data "
-    "source peer code code_name"
+    "source peer code code_name stored store store_seq durable attempt reason"
 ).split()
 
 

@@ -39,6 +39,14 @@ _PEER = _column("peer", _STRING, "Address of the other end.")
 _PROTOCOL = _column("protocol", _STRING, "ubre, csb, jrep, nats, up, uprotocol, or a plugin's name.")
 _TRANSPORT = _column("transport", _STRING, "tcp, ws, memory, ...")
 _SUBJECT = _column("subject", _STRING, "Topic, J.REP subject, method URI, or CSB action (0x%08X where its name is not known).")
+_STORED = (
+    _column("stored", _STRING, "Of what a NATS stream keeps: publication, delivery, dead letter; null elsewhere."),
+    _column("store", _STRING, "The stream; of a dead letter the one that the publication was in."),
+    _column("store_seq", _INT64, "Number of the publication there."),
+    _column("durable", _STRING, "The consumer that it was given to; null of a publication."),
+    _column("attempt", _INT32, "How often it has been given out, this time included; of a dead letter, how often it was."),
+    _column("reason", _STRING, "Why it is a dead letter, or the stream has refused it."),
+)
 
 FRAMES: Final = pa.schema(
     [
@@ -98,6 +106,7 @@ EVENTS: Final = pa.schema(
         _column("client", _STRING, "Behind a broker: which client of the connection; empty elsewhere."),
         _column("tunnel", _STRINGS, "Names of the tunnels that carry it, outermost first."),
         _column("flags", _INT32, "As in the capture."),
+        *_STORED,
     ],
     metadata={"polybus.events": SCHEMA_VERSION},
 )
@@ -149,6 +158,7 @@ EXCHANGES: Final = pa.schema(
         _column("identity_key", _STRING, "Whose it was, where the wire says so: the client behind a broker, the source."),
         _column("request_time", _TIMESTAMP, "When it was recorded."),
         _column("latency_ms", pa.float64(), "The latency in milliseconds."),
+        *_STORED,
     ],
     metadata={"polybus.exchanges": SCHEMA_VERSION},
 )

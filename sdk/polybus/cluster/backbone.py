@@ -64,6 +64,8 @@ class Backbone:
     """The link to the engine, from its first connection to the end of the bus."""
     nodes_known: dict[str, NodeJoined] = field(factory=dict, init=False)
     """The other nodes, by their names on the engine."""
+    entered: bool = field(default=False, init=False)
+    """True once the engine was reached, and keeps what this bus wants it to."""
     host: str = field(default="", init=False)
     """The machine that this bus runs on, as other nodes are told."""
     title: str = field(default="", init=False)
@@ -109,6 +111,7 @@ class Backbone:
                     await self._keeping(stack, found[1])
                 elif self._keeps:
                     raise LocalProtocolError(_NO_ENGINE)
+                self.entered = True
                 try:
                     yield None if lifespan is None else await stack.enter_async_context(lifespan(bus))
                 finally:

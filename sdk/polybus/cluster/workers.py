@@ -137,6 +137,8 @@ class Slot:
         self.urls: list[str] = []
         self.child: Child | None = None
         self.serves: bool = False
+        self.why_not: str = ""
+        """The words of the last one that could not serve."""
         self._ready = False
         self._reports: socket.socket | None = None
         self._answered = anyio.Event()
@@ -150,7 +152,7 @@ class Slot:
 
     async def live(self, child: Child, reports: socket.socket) -> None:
         """One life, to its end."""
-        self.child, self._reports, self.serves = child, reports, False
+        self.child, self._reports, self.serves, self.why_not = child, reports, False, ""
         try:
             with reports:
                 await self._listen(reports)
@@ -186,6 +188,8 @@ class Slot:
                 else:
                     logger.info("worker %d, pid %d, serves", self.number, self.child.pid, extra=fields)
             self.served.set()
+        elif "cannot" in said:
+            self.why_not = said["cannot"]
         elif "ready" in said:
             self._ready = said["ready"]
             self._answered.set()
@@ -247,6 +251,7 @@ class Supervisor:
         if metrics:
             pages["/metrics"] = self._metrics
         self._restarts = 0
+        self._why_not: set[str] = set()
         self._health = None if health is None else HttpStatus("health", health, pages, "http://127.0.0.1:8081")
         self._binary = binary
         self._cluster = cluster
@@ -364,7 +369,8 @@ class Supervisor:
                 "worker %d, pid %d, has ended (%s): another one in %g s",
                 log_fields(worker=slot.number, pid=child.pid),
             )
-            logger.warning(text, slot.number, child.pid, _how(child), pause, extra=fields)
+            how = f"{_how(child)}: {slot.why_not}" if slot.why_not else _how(child)
+            logger.warning(text, slot.number, child.pid, how, pause, extra=fields)
             with anyio.move_on_after(pause):
                 await self._stopping.wait()
             self._restarts += not self._stopping.is_set()
@@ -385,23 +391,31 @@ class Supervisor:
 
     def _fail(self, slot: Slot, child: Child) -> None:
         """One ends by itself before it has ever served: so would the next."""
-        logger.error(
-            "worker %d has ended (%s) before it served%s",
-            slot.number,
-            _how(child),
-            "" if child.status else ": does the program come to run()?",
-            extra=log_fields(worker=slot.number, pid=child.pid),
-        )
+        fields = log_fields(worker=slot.number, pid=child.pid)
+        if slot.why_not:
+            self._say_why_not(slot, fields)
+        else:
+            text = "" if child.status else ": does the program come to run()?"
+            logger.error("worker %d has ended (%s) before it served%s", slot.number, _how(child), text, extra=fields)
         self._status = self._status or child.status or 1
         if not self._stopping.is_set():
             self._stop()
+
+    def _say_why_not(self, slot: Slot, fields: dict[str, Any]) -> None:
+        """Say it once, however many workers it is true of."""
+        if slot.why_not not in self._why_not:
+            self._why_not.add(slot.why_not)
+            logger.error("worker %d cannot serve: %s", slot.number, slot.why_not, extra=fields)
 
     def _count_end(self, slot: Slot, child: Child) -> None:
         # One that was still starting, or had come to its end already, knew nothing of signals.
         if child.status in (0, -signal.SIGTERM, -signal.SIGINT):
             return
         fields = log_fields(worker=slot.number, pid=child.pid)
-        logger.warning("worker %d, pid %d, has ended (%s)", slot.number, child.pid, _how(child), extra=fields)
+        if slot.why_not and not slot.served.is_set():
+            self._say_why_not(slot, fields)
+        else:
+            logger.warning("worker %d, pid %d, has ended (%s)", slot.number, child.pid, _how(child), extra=fields)
         own = child.status if child.status > 0 else 128 - child.status
         self._status = self._status or (own if self._forced is None else 128 + self._forced)
 

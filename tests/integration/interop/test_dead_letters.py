@@ -12,9 +12,12 @@ import pytest
 
 from polybus import Bus, Cluster, Context, Limits, LocalProtocolError, Message, Retry, Store
 from polybus._bus.bus import parts_of
+from polybus.cluster.backbone import Backbone
 from polybus.cluster.durable.administration import Administration, DeadLetter
+from polybus.cluster.durable.jetstream import JetStream
 from polybus.events import DeadLettered
 from tests.integration.interop.nats_servers import VERSIONS, NatsServer, nats_server
+from tests.support import eventually
 
 pytestmark = [pytest.mark.anyio, pytest.mark.interop]
 
@@ -229,6 +232,40 @@ async def test_what_a_worker_has_no_room_for_stays_in_its_store_until_it_is_trie
                 while (await administration.store("work")).publications:
                     await anyio.lowlevel.checkpoint()
     assert handled == [(1, "order-2"), (100_000, "order-1")]
+
+
+async def test_an_ordered_handler_goes_on_behind_what_its_worker_has_no_room_for(
+    engine: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = f"room{next(_names)}"
+    bus = Bus(cluster=Cluster(engine.url, name=name, stores=[Store("work", "work.>", work=True)]))
+    small = Bus(cluster=Cluster(engine.url, name=name), limits=Limits(message=64 << 10))
+    large = Bus(cluster=Cluster(engine.url, name=name))
+    handled: list[tuple[int, Any]] = []
+
+    async def bill(text: str, ctx: Context) -> None:
+        handled.append((len(text), ctx.message.id))
+
+    for worker in (small, large):
+        worker.on("work.*", durable="billing", ordered=True)(bill)
+    async with bus:
+        administration, backbone = Administration.of(bus), parts_of(bus).links.cluster
+        assert isinstance(backbone, Backbone)
+        async with small:
+            for number, size in enumerate((100_000, 1, 90_000, 2)):
+                await bus.publish("work.hard", "x" * size, id=f"order-{number}")
+            await eventually(lambda: handled == [(1, "order-1"), (2, "order-3")], 20)
+        first, second = [letter async for letter in administration.letters()]
+        assert [(letter.left_out, letter.whole) for letter in (first, second)] == [("headers, body", 0)] * 2
+        assert (await administration.store("work")).publications == 0
+        assert "rests where it is stored" not in caplog.text
+        await administration.drop(second)
+        async with large:
+            await administration.retry(first)
+            await eventually(lambda: len(handled) == 3, 20)
+        assert handled[2] == (100_000, "order-0")
+        names = (await JetStream(backbone).ask("STREAM.NAMES")).get("streams") or []
+        assert sorted(one for one in names if one.startswith(f"{name}-")) == [f"{name}-dead", f"{name}-work"]
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -1,6 +1,7 @@
 """Workers of one machine with a store. The only argument is a JSON object of options:
 
 * ``publish``: what each worker publishes when it begins; under one id, so that it is stored once
+* ``store``: arguments of the store
 * ``ledger``: a file to which the durable handler writes what it is given; without, there is none
 """
 
@@ -26,7 +27,7 @@ def crew(options: dict[str, Any]) -> Bus:
             await bus.publish("work.begun", number, id=str(number))
         yield
 
-    bus = Bus(cluster=Cluster(stores=[Store("work", "work.>")]), lifespan=lifespan)
+    bus = Bus(cluster=Cluster(stores=[Store("work", "work.>", **options.get("store", {}))]), lifespan=lifespan)
     if "ledger" in options:
         ledger = os.open(options["ledger"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 

@@ -9,6 +9,7 @@ import pytest
 
 import polybus
 from polybus import Bus, Cluster, LocalProtocolError, Store
+from tests.integration.interop.nats_servers import nats_server
 
 from .processes import Process, eventually
 
@@ -53,6 +54,21 @@ async def test_without_a_folder_the_program_says_so_once_and_starts_nothing(monk
         assert crew.log().count("set POLYBUS_STORE to a folder") == 1
     finally:
         crew.stop()
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_store_that_differs_is_one_clear_error_of_all_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with nats_server("wheel", f'jetstream {{ store_dir: "{tmp_path}" }}\n') as server:
+        async with Bus(cluster=Cluster(server.url, stores=[Store("work", "work.>")])):
+            pass
+        monkeypatch.setenv("POLYBUS_CLUSTER", server.url)
+        crew = await anyio.to_thread.run_sync(Process, "durable_crew", {"store": {"max_age": 60}})
+        try:
+            assert await crew.ended() == 1
+            assert "Traceback" not in crew.log()
+            assert crew.log().count("the store 'work' is there already and has another max_age: none, not 0:01:00") == 1
+        finally:
+            crew.stop()
 
 
 async def bill(order: int) -> None:

@@ -538,8 +538,8 @@ def test_a_wrong_option_is_named(options: dict[str, str], problem: str) -> None:
 
 
 def test_a_schema_that_does_not_fit_is_refused() -> None:
-    schema = spark_schema("quarantine", ["seq", "reason"])
-    with pytest.raises(ValueError, match="events has no column 'reason'"):
+    schema = spark_schema("quarantine", ["seq", "detail"])
+    with pytest.raises(ValueError, match="events has no column 'detail'"):
         BusDataSource({"path": "x"}).reader(schema)
     with pytest.raises(ValueError, match="seq is bigint, not string: cast it after reading"):
         BusDataSource({"path": "x"}).streamReader(StructType([StructField("seq", StringType())]))

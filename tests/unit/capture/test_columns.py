@@ -371,12 +371,12 @@ def test_columns_of_a_segment_that_goes_meanwhile_go_too(tmp_path: Path, monkeyp
 # -- versions --------------------------------------------------------------------------------------------------------------
 
 _DIGESTS = {
-    "csb": ("1", "94a6cc0791a4a6b5"),
-    "jrep": ("1", "c24623b881200472"),
-    "nats": ("1", "d16cc3a7e4ca64b2"),
-    "up": ("1", "f6ac99bdb4c7515c"),
-    "ubre": ("1", "8f64d845bfb96c8b"),
-    "uprotocol": ("1", "b87a5c5c605a0999"),
+    "csb": ("1", "043dbb14e46ad69e"),
+    "jrep": ("1", "e6162e69e182d71b"),
+    "nats": ("2", "a0c2012f212f2b22"),
+    "up": ("1", "69b650cf112e0689"),
+    "ubre": ("1", "2f3b59a1f83aaa3b"),
+    "uprotocol": ("1", "4ae45ee8d1fc3cd6"),
 }
 """The version of each decoder, and a digest of what it makes of some frames: another digest needs another version."""
 _NATS = (

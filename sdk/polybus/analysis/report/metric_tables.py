@@ -8,6 +8,8 @@ import pyarrow as pa
 
 from polybus.capture.schema import EVENTS, OUTCOMES
 
+from .stores import STORE_METRICS
+
 _TEXT, _WHOLE, _SHORT = pa.string(), pa.int64(), pa.int32()
 
 
@@ -180,5 +182,6 @@ METRICS: Final = {
             for end, more in (("", "."), ("_before", ", in the capture before."))
         ),
     ),
+    **STORE_METRICS,
 }
 """By name: what a row is, and the columns."""

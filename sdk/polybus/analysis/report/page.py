@@ -10,6 +10,7 @@ from . import change_page, comparison, filters, journey_page, plots, row_groups
 from .html_tables import NOTHING, anchor, table
 from .metrics import FIRST
 from .row_groups import RowGroups
+from .stores import stores
 from .style import STYLE
 from .words import duration, moment
 
@@ -39,6 +40,7 @@ def render(metrics: Metrics) -> str:
             f"<h3>Answers without a request</h3>{table(metrics['orphans'], 'protocol subject n')}",
         ),
         (row_groups.TITLE, groups.html()),
+        *stores(metrics, table),
         ("Connections", _plotted(metrics["sessions"], plots.sessions, _CONNECTIONS)),
         ("Quarantine", _quarantine(metrics)),
         ("Gaps", _gaps(metrics)),

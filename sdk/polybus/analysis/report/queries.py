@@ -9,6 +9,7 @@ from typing import Final
 from polybus.capture.schema import OUTCOMES
 
 from .metric_tables import METRICS
+from .stores import STORE_QUERIES
 
 FEW: Final = 100
 """Below so many samples there is no p99."""
@@ -162,6 +163,7 @@ QUERIES: Final = MappingProxyType(
             select capture_id, seq, ts_ns, conn_id, protocol, reason, detail, bad.offset, raw from {{quarantine}} as bad
             order by capture_id, seq limit {SAMPLES}
         """,
+        **STORE_QUERIES,
     }
 )
 """By the names of `METRICS`."""

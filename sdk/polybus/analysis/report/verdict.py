@@ -38,7 +38,7 @@ _ORDERLY: Final = frozenset(("1000", "1001", "1005"))
 
 def verdict(metrics: dict[str, Any]) -> list[Finding]:
     """The findings, the gravest first; one that all is fine where there is none."""
-    found = [*_failed(metrics), *_missing(metrics), *_slow(metrics), *changed(metrics)]
+    found = [*_failed(metrics), *_buried(metrics), *_missing(metrics), *_slow(metrics), *changed(metrics)]
     # Sorting leaves those of a kind as they are.
     findings = [*sorted(found, key=_gravity), *_broke(metrics), *_unseen(metrics)]
     if any(finding.about in _GRAVE for finding in findings):
@@ -53,6 +53,13 @@ def _failed(metrics: dict[str, Any]) -> Iterator[Finding]:
     if failed := outcomes.get("error", 0):
         told = [(f"{_subject(row)} with {row['code_name'] or row['code']}", row["n"]) for row in metrics["errors"]]
         yield Finding("failed", f"{part_of(failed, asked)} failed: {_most(told)}.{_when(metrics, failed)}", "Errors")
+
+
+def _buried(metrics: dict[str, Any]) -> Iterator[Finding]:
+    rows = metrics.get("store_letters", ())
+    if letters := sum(row["n"] for row in rows):
+        told = [(f"{row['durable']}: {row['reason']}", row["n"]) for row in rows]
+        yield Finding("failed", f"{letters:,} stored publications are dead letters: {_most(told)}.", "Stores")
 
 
 def _when(metrics: dict[str, Any], failed: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from operator import itemgetter
 from typing import Any, Final
 
@@ -11,10 +12,16 @@ import pyarrow as pa
 from ..schema import EVENTS, FRAMES
 from ..store.compute import pc
 from .event_mapping import FIELDS
+from .nats_events import StoredFacts
 
 _TYPES: Final = dict.fromkeys(FIELDS, pa.string()) | {"data": pa.binary(), "code": pa.int32(), "ttl_ms": pa.int64()}
 _PLACES: Final = {name: place for place, name in enumerate(FIELDS)}
-_FIELDS: Final = frozenset(FIELDS) - {"id", "source"}
+_STORED: Final = {"stored": pa.string(), "store": pa.string(), "store_seq": pa.int64(), "durable": pa.string()} | {
+    "attempt": pa.int32(),
+    "reason": pa.string(),
+}
+"""The columns that come from `StoredFacts`, which few messages have."""
+_FIELDS: Final = frozenset(FIELDS) - {"id", "source", "stored"}
 """The columns that come from the message alone."""
 _DECODED: Final = frozenset(("protocol", "frame", "options", "flags"))
 """The columns of frames without which nothing is decoded."""
@@ -52,6 +59,8 @@ class EventColumns:
         self._taken = tuple(zip(*fields, strict=True)) if all else ()
         self._rows = None if rows == list(range(batch.num_rows)) else pa.array(rows, pa.int64())
         self._made: dict[str, pa.Array] = {}
+        self._facts: Sequence[StoredFacts | None] | None = None
+        self._is_stored = False
         self._makers: dict[str, Callable[[], pa.Array]] = {
             "id": self._id,
             "source": self._source,
@@ -63,6 +72,7 @@ class EventColumns:
             "sub": lambda: pa.array(self._subs, pa.int32()),
             "nbytes": self._nbytes,
             "deadline_ns": self._deadlines,
+            **{name: partial(self._fact, name) for name in _STORED},
         }
 
     def table(self, names: Sequence[str] | None) -> pa.RecordBatch:
@@ -89,6 +99,16 @@ class EventColumns:
     def _field(self, name: str) -> pa.Array:
         place = _PLACES[name]
         return pa.array(self._taken[place] if self._taken else list(map(itemgetter(place), self._fields)), _TYPES[name])
+
+    def _fact(self, name: str) -> pa.Array:
+        """A column about what is stored."""
+        if self._facts is None:
+            place = _PLACES["stored"]
+            self._facts = self._taken[place] if self._taken else [fields[place] for fields in self._fields]
+            self._is_stored = any(self._facts)
+        if not self._is_stored:
+            return pa.nulls(len(self._facts), _STORED[name])
+        return pa.array([None if facts is None else getattr(facts, name) for facts in self._facts], _STORED[name])
 
     def _time(self) -> pa.Array:
         return pc.divide(self.column("ts_ns"), 1000)

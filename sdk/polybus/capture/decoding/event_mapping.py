@@ -12,6 +12,7 @@ from ...message import Kind, Message
 from ...protocols.csb.wire import FIRST_RESERVED
 from ...protocols.up.attributes import priority_name, uuid_text
 from ...protocols.up.messages import UpMessage
+from .nats_events import NatsFacts, StoredFacts, read_nats
 
 EventMapper: TypeAlias = Callable[[Message, Mapping[int, str]], list[Any]]
 """A function that makes the fields of an event of a message, with the names of CSB's actions."""
@@ -48,12 +49,14 @@ class EventFields(NamedTuple):
     priority: str | None = None
     reply_to: str | None = None
     client: str = ""
+    stored: StoredFacts | None = None
 
 
 FIELDS: Final = tuple(EventFields.__annotations__)
 _SUBJECT, _ID, _SOURCE, _SCHEMA, _CORRELATION, _TTL, _PRIORITY, _REPLY_TO, _CLIENT = map(
     FIELDS.index, ("subject", "id", "source", "dataschema", "correlation_id", "ttl_ms", "priority", "reply_to", "client")
 )
+_OF_NATS: Final = tuple(map(FIELDS.index, NatsFacts.__annotations__))
 
 
 def _plain(message: Message, names: Mapping[int, str]) -> list[Any]:
@@ -71,7 +74,7 @@ def _plain(message: Message, names: Mapping[int, str]) -> list[Any]:
     text = f"0x{subject:08X}" if type(subject) is int else str(subject) or (None if kind != "request" else "")
     media, name = content if data is not None else None, None if code is None else _NAMES[code]
     key, ttl_ms = None if id is None else str(id), None if ttl is None else round(ttl * 1000)
-    return [kind, text, None, None, media, None, data, key, code, name, ttl_ms, None, message.reply_to, ""]
+    return [kind, text, None, None, media, None, data, key, code, name, ttl_ms, None, message.reply_to, "", None]
 
 
 def _made_body(message: Message) -> tuple[bytes | None, str]:
@@ -149,7 +152,16 @@ def _up(message: Message, names: Mapping[int, str]) -> list[Any]:
     return row
 
 
-_MAPPERS: Final[Mapping[str, EventMapper]] = {"csb": _csb, "jrep": _jrep, "up": _up, "uprotocol": _uprotocol}
+def _nats(message: Message, names: Mapping[int, str]) -> list[Any]:
+    row = _plain(message, names)
+    facts = read_nats(message)
+    if facts is not None:
+        for place, value in zip(_OF_NATS, facts, strict=True):
+            row[place] = value
+    return row
+
+
+_MAPPERS: Final[Mapping[str, EventMapper]] = {"csb": _csb, "jrep": _jrep, "nats": _nats, "up": _up, "uprotocol": _uprotocol}
 
 
 def mapper_for(protocol: str) -> EventMapper:

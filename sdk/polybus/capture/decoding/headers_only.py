@@ -11,7 +11,10 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
+from ...protocols.nats.cluster.subjects import ACKS, node_word
+from ...protocols.nats.codec import INBOX
 from ...protocols.up.wire import read_attributes, split_message, write_attributes, write_message
+from .nats_events import engine_says
 
 _members: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 _elements: Final = msgspec.json.Decoder(list[Raw]).decode
@@ -120,11 +123,20 @@ def _nats(frame: bytes, options: Mapping[str, Any]) -> bytes:
     verb, *names = line.split()
     kind = verb.upper()
     if kind in (b"PUB", b"MSG"):
-        return b" ".join((verb, *names[:-1], b"0")) + b"\r\n\r\n"
+        said = _said_to_engine(names[0], rest[: int(names[-1])])
+        return b" ".join((verb, *names[:-1], b"%d" % len(said))) + b"\r\n" + said + b"\r\n"
     if kind not in (b"HPUB", b"HMSG"):
         return line + end
     block = _told_by_nats(rest[: int(names[-2])])
     return b" ".join((verb, *names[:-2], b"%d" % len(block), b"%d" % len(block))) + b"\r\n" + block + b"\r\n"
+
+
+def _said_to_engine(subject: bytes, payload: bytes) -> bytes:
+    """The words by which a stored publication is settled, and those of the engine that it is stored; nothing of any other."""
+    if subject.startswith(_ACKS):
+        return payload.partition(b" ")[0] if payload.startswith(_WORDS) else b""
+    is_answer = subject.startswith(_INBOX) or node_word(subject.decode("utf-8", "replace")) == "a"
+    return payload if is_answer and engine_says(payload) is not None else b""
 
 
 def _told_by_nats(block: bytes) -> bytes:
@@ -140,5 +152,7 @@ def _up(frame: bytes, options: Mapping[str, Any]) -> bytes:
     return write_message(write_attributes(kept), None)
 
 
+_ACKS, _INBOX = ACKS.encode(), INBOX.encode()
+_WORDS: Final = (b"+ACK", b"+NXT", b"-NAK", b"+TERM", b"+WPI")
 _TEXTS_OF_NATS: Final = (b"nats-service-error", b"polybus-text")
 _STRIP: Final = {"ubre": _ubre, "csb": _csb, "jrep": _jrep, "nats": _nats, "up": _up, "uprotocol": _uprotocol}

@@ -17,7 +17,7 @@ from ...message import Kind, Message
 from ...protocols.nats.cluster.subjects import covers, escape_subject, publication_pattern, unescape_subject
 from ...protocols.nats.headers import MESSAGE_ID, HeaderBlock, HeaderReader
 from ..backbone import Backbone
-from .dead_letters import ID, WHOLE
+from .dead_letters import ID, WHOLE, copy_of
 from .dead_letters import NAME as DEAD
 from .jetstream import NOT_FOUND, JetStream, JetStreamError, config_of, count_of, is_stream_name
 from .publishing import StoredPublishing
@@ -377,7 +377,7 @@ class Administration:
         stream, _, number = letter.origin.partition(" ")
         if not is_stream_name(stream) or not (number.isascii() and number.isdigit()):
             return None
-        message = await self._message_at(stream, int(number))
+        message = await self._message_at(copy_of(stream, int(number)), 1) or await self._message_at(stream, int(number))
         if message.get("subject") != f"{self._cluster}.p.{escape_subject(letter.subject)}":
             return None
         id = _id_of(_block_of(message))
@@ -397,6 +397,8 @@ class Administration:
                 await self._remove_message(stream_name(self._cluster, DEAD), letter.whole)
             return
         stream, _, number = letter.origin.partition(" ")
+        if await self._original(letter) is not None:
+            await Stores(self._jetstream).remove(copy_of(stream, int(number)))
         if await self._original(letter) is None or await Stores(self._jetstream).retention(stream) != "workqueue":
             return
         await self._remove_message(stream, int(number))

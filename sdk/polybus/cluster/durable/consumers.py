@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import json
 import logging
 import math
+import zlib
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +16,7 @@ from ..._handlers.durable import MOST
 from ..._util.sources import sources
 from ..._validation import shown
 from ...errors import BusError, LocalProtocolError
-from ...protocols.nats.cluster.subjects import covers
+from ...protocols.nats.cluster.subjects import REPLAY, covers
 from ...subjects import is_pattern
 from .jetstream import NANOSECONDS, JetStream, JetStreamError, config_of, count_of, is_stream_name
 
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
 _NOT_FOUND: Final = 10014
+_MARKS: Final = 99_991
+"""Numbers by which they are told apart: two that differ have the same by a chance of one in so many."""
 _IDLE: Final = 60.0
 """Seconds for which the engine keeps a consumer that nobody asks and that only reads."""
 
@@ -136,8 +140,9 @@ class Consumers:
             raise
 
     async def _make(self, stream: str, spec: DurableSpec, config: dict[str, Any]) -> dict[str, Any]:
-        # Servers before 2.10 know no such action, and change what is there.
         members = {"stream_name": stream, "config": config, "action": "create"}
+        if self._jetstream.is_old:  # it knows no such action, and would change what others have made meanwhile
+            members["config"] = {**config, "max_waiting": MOST + _mark(config)}
         try:
             made = config_of(await self._jetstream.ask(f"CONSUMER.DURABLE.CREATE.{stream}.{spec.name}", members))
         except JetStreamError:
@@ -147,6 +152,11 @@ class Consumers:
             return there
         logger.info("the durable handler %s of the store %s is new", spec.name, stream)
         return made
+
+
+def _mark(config: dict[str, Any]) -> int:
+    """A number by which configurations differ, for the one member that no server changes of a consumer."""
+    return 1 + zlib.crc32(json.dumps(config, sort_keys=True).encode()) % _MARKS
 
 
 @define(eq=False)
@@ -221,7 +231,7 @@ class ReplayConsumer:
     async def prepare(self) -> None:
         if self.name:
             await self.remove()
-        name = f"replay-{sources.get().urandom(8).hex()}"
+        name = f"{REPLAY}{sources.get().urandom(8).hex()}"
         start = self._last + 1 if self._last else self._spec.start
         self.stream, before = await self._consumers.replay(name, start, self._subject, self._pattern)
         self.name, self._place, self._last = name, 0, max(self._last, before)

@@ -68,6 +68,11 @@ class Death:
         return self.readable or bool(self.block)
 
 
+def copy_of(stream: str, number: int) -> str:
+    """Make the name of the stream that has a copy of one publication, as its only message."""
+    return f"{stream}-rest-{number}"
+
+
 @define(eq=False)
 class DeadLetters:
     """Stores dead letters, under ``<cluster>.dead.<durable>.<subject>``."""
@@ -136,6 +141,17 @@ class DeadLetters:
         with suppress(LocalProtocolError, TooLarge):
             return await self._publishing.store(message, id, deadline, at, block=block)
         return None
+
+    async def copy(self, message: Message, stream: str, number: int) -> bool:
+        """Have the engine keep a copy of a publication of which its letter has not all; False where it does not."""
+        members = {
+            "name": copy_of(stream, number),
+            "retention": "limits",
+            "storage": "file",
+            "max_age": _DAYS * 86_400 * NANOSECONDS,
+            "num_replicas": self._replicas,
+        }
+        return await self._stores.copy_one(stream, number, f"{self._cluster}.p.{escape_subject(message.subject)}", members)
 
     async def keeps_original(self, stream: str) -> bool:
         """Tell whether a publication stays where it is stored when it is dealt with.

@@ -31,7 +31,7 @@ GIVEN_BACK: Final = "-NAK"
 _REST: Final = 30 * 86_400.0
 """Seconds for which a publication rests in a store that removes what is dealt with, where nobody else has all of it.
 
-An ordered handler waits for it: whoever ends its wait by removing the publication loses the only copy."""
+An ordered handler would wait for it: there the engine makes a copy, if it can."""
 _AGAIN: Final = 5.0
 """Seconds after which a publication comes again whose dead letter could not be stored."""
 
@@ -78,6 +78,8 @@ class Fate:
         try:
             whole = await self._dead_letters.keep(message, durable, death, services.running.time())
             rests = not whole and not await self._dead_letters.keeps_original(delivery.stream)
+            if rests and self.spec.ordered:  # which would stand still
+                rests = not await self._dead_letters.copy(message, delivery.stream, to.number)
         except BusError as error:
             said = f"{reason}; it cannot be stored, and comes again: {error}"
             logger.error(text, message.subject, durable, attempts, said, extra=fields)

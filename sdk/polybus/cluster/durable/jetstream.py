@@ -34,6 +34,7 @@ KEEPS_NOTHING: Final = (
     "run(workers=...) keeps stores in the folder that POLYBUS_STORE names"
 )
 _STREAM: Final = re.compile(r"(?:(?![.*>/\\])[!-~]){1,255}")
+_NEW: Final = [2, 10]
 _DISABLED: Final = frozenset((10035, 10039, 10076))
 """JetStream is not enabled: in the server, in the account, in the system."""
 
@@ -106,6 +107,13 @@ class JetStream:
         peer = self._known.peer
         session: Any = None if peer is None else peer.link.session
         return "" if session is None else str(session.server.version or "")
+
+    @property
+    def is_old(self) -> bool:
+        """True for a server before 2.10: it drops at times what it has stored where a store is full, and changes what it is to
+        make where that is there already."""
+        numbers = [int(digits) for digits in self.version.split(".")[:2] if digits.isascii() and digits.isdigit()]
+        return len(numbers) == 2 and numbers < _NEW
 
     async def ask(self, word: str, members: dict[str, Any] | None = None) -> dict[str, Any]:
         """Ask ``$JS.API.<word>``, again where servers do not answer that have not found together yet.

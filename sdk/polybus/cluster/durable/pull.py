@@ -16,8 +16,10 @@ from attrs import define, field
 
 EXPIRES: Final = 30.0
 """Seconds for which publications are asked for."""
-HEARTBEAT: Final = 5.0
-"""Seconds between signs of life while nothing comes."""
+HEARTBEAT: Final = 2.0
+"""Seconds between signs of life while nothing comes.
+
+What was asked for of a server that is killed is forgotten, and only their end tells that: so long a worker stands still."""
 SILENCE: Final = 2 * HEARTBEAT + 1.0
 """Seconds without a sign after which what was asked for is forgotten."""
 _PAUSE: Final = 1.0

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+import anyio
 from attrs import define
 
 from ..._bus.store import as_seconds
 from ..._validation import shown
 from ...errors import BusError, LocalProtocolError
-from .jetstream import NANOSECONDS, NOT_FOUND, JetStream, JetStreamError, config_of
+from .jetstream import NANOSECONDS, NOT_FOUND, JetStream, JetStreamError, config_of, count_of
 
 if TYPE_CHECKING:
     from ..._bus.store import Store
@@ -43,8 +45,8 @@ def stream_members(store: Store, cluster: str, published: Callable[[str | int], 
     }
 
 
-_SAFE: Final = (2, 10)
-"""The first release that never drops what it has stored where a store is full (2.9.10 does)."""
+_LOOKS, _PAUSE = 50, 0.1
+"""Times to look whether the engine has copied something, and seconds between them."""
 _ARGUMENTS: Final = {
     "subjects": "subjects",
     "retention": "work",
@@ -69,7 +71,7 @@ class Stores:
             LocalProtocolError: It cannot be made, or is there and differs; the text names the argument.
             Disconnected, Forbidden, DeadlineExceeded: As `JetStream.ask`.
         """
-        if store.max_bytes is not None and _release(self._jetstream.version) < _SAFE:
+        if store.max_bytes is not None and self._jetstream.is_old:
             raise LocalProtocolError(
                 f"the store {store.name!r}: NATS servers before 2.10 drop the oldest of a store with max_bytes= at times, "
                 f"where they should refuse, and this one is {self._jetstream.version}: take a newer one, or no max_bytes="
@@ -118,6 +120,39 @@ class Stores:
             text = f"the store {members['name']!r} cannot be made: the NATS server says: {error.text}"
             raise LocalProtocolError(text) from None
 
+    async def copy_one(self, stream: str, number: int, subject: str, members: dict[str, Any]) -> bool:
+        """Have the engine copy one publication into a new stream, by itself: it may be more than this bus can read.
+
+        Args:
+            stream: Where it is.
+            number: Its number there.
+            subject: Its subject on the wire.
+            members: Of the new stream.
+
+        Returns:
+            True when it is there. Otherwise there is no such stream, and the log says why.
+        """
+        name, sources = members["name"], [{"name": stream, "opt_start_seq": number, "filter_subject": subject}]
+        try:
+            _ = await self._jetstream.ask(
+                f"STREAM.CREATE.{name}", {**members, "max_msgs": 1, "discard": "new", "sources": sources}
+            )
+            for _ in range(_LOOKS):
+                if count_of((await self._jetstream.ask(f"STREAM.INFO.{name}")).get("state"), "messages"):
+                    # Newer servers keep in a store of work what a copy that goes on has not taken.
+                    _ = await self._jetstream.ask(f"STREAM.UPDATE.{name}", {**members, "max_msgs": 1, "discard": "new"})
+                    return True
+                await anyio.sleep(_PAUSE)
+        except (JetStreamError, BusError) as error:
+            logger.warning("the engine does not copy publication %d of the store %s: %s", number, stream, error)
+        await self.remove(name)
+        return False
+
+    async def remove(self, stream: str) -> None:
+        """Remove a stream, if it is there and may be removed."""
+        with suppress(JetStreamError, BusError):
+            await self._jetstream.ask(f"STREAM.DELETE.{stream}")
+
     async def _find(self, stream: str) -> dict[str, Any] | None:
         try:
             return config_of(await self._jetstream.ask(f"STREAM.INFO.{stream}"))
@@ -137,11 +172,6 @@ class Stores:
             return there
         logger.info("the store %s has been made", stream)
         return made
-
-
-def _release(version: str) -> tuple[int, int]:
-    numbers = [int(digits) for digits in version.split(".")[:2] if digits.isascii() and digits.isdigit()]
-    return (numbers[0], numbers[1]) if len(numbers) == 2 else _SAFE
 
 
 _OURS: Final[dict[str, tuple[Any, ...]]] = {

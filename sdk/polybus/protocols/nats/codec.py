@@ -19,6 +19,7 @@ from ...limits import Limits
 from ...message import Kind, Message
 from .._rules import milliseconds
 from .checks import fault_in_name, local_pattern, local_subject
+from .cluster.subjects import node_word
 from .failures import error_message, is_failure
 from .headers import BODY, TTL, HeaderBlock, error_fields, write_block
 from .operations import (
@@ -37,6 +38,12 @@ from .operations import (
 _decode: Final = msgspec.json.Decoder().decode
 _DEADLINES: Final = 64
 INBOX: Final = "_INBOX."
+HAVE_IT: Final = 102
+"""The status with which a node of a cluster says that it has a request."""
+_ANSWERS: Final = "a"
+"""The word of a subject at which a node of a cluster is answered."""
+_OPENS: Final = "open "
+_CHANNELS: Final = {"item": Kind.ITEM, "credit": Kind.CREDIT, "end": Kind.END}
 _BINARY: Final[frozenset[Literal["text", "binary"]]] = frozenset(("binary",))
 _JSON_BEGINS: Final = frozenset(b'{["-0123456789tfn \t\r\n')
 _WORDS: Final = {"PING": PING, "PONG": PONG, "OK": OK}
@@ -107,14 +114,29 @@ class NatsCodec:
     def _delivered(self, operation: Operation) -> Message:
         headers, payload = operation.headers, operation.payload
         facts: dict[str, Any] | None = {"sid": operation.sid} if operation.sid else None
-        if operation.subject.startswith(INBOX):
-            if headers is not None and is_failure(headers):
-                return error_message(operation.subject, headers, payload)
-            return self.message(Kind.RESPONSE, "", operation.subject, headers, payload)
+        if operation.subject.startswith(INBOX) or (operation.reply is None and node_word(operation.subject) == _ANSWERS):
+            return self._answer(operation.subject, headers, payload)
         kind = Kind.PUBLISH if operation.reply is None else Kind.REQUEST
+        if headers is not None and headers.kind is not None and headers.kind.startswith(_OPENS) and kind is Kind.REQUEST:
+            kind = Kind.OPEN
         message = self.message(kind, operation.subject, operation.reply, headers, payload, operation.reply)
         message.extras = facts
         return message
+
+    def _answer(self, subject: str, headers: HeaderBlock | None, payload: bytes) -> Message:
+        """An answer; or among the nodes of a cluster a word on its way, or an item, credit or end of a channel."""
+        if headers is None:
+            return self.message(Kind.RESPONSE, "", subject, None, payload)
+        if headers.status == HAVE_IT and headers.error is None:
+            return Message(Kind.CONTROL, subject, attributes={"taken": headers.text})
+        word = _CHANNELS.get((headers.kind or "").partition(" ")[0])
+        if word is Kind.CREDIT:
+            return Message(word, "", subject)
+        if is_failure(headers):
+            message = error_message(subject, headers, payload)
+            message.kind = Kind.END if word is Kind.END else Kind.ERROR
+            return message
+        return self.message(word or Kind.RESPONSE, "", subject, headers, payload)
 
     def message(
         self,

@@ -39,6 +39,11 @@ _STATUSES: Final[Mapping[int, tuple[Code, str | None]]] = {
 """Numbers of foreign services, which are those of HTTP by custom. Numbers from 1 to 16 are ours."""
 
 
+def code_of_status(number: Any) -> Code:
+    """The code of a number of foreign services."""
+    return _STATUSES.get(number, (Code.UNKNOWN, None))[0] if type(number) is int else Code.UNKNOWN
+
+
 def is_failure(headers: HeaderBlock | None) -> bool:
     """True for the headers of an answer that is an error."""
     return headers is not None and (headers.error is not None or headers.status is not None)

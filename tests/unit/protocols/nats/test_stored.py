@@ -271,7 +271,7 @@ def test_a_node_leaves_out_its_own_and_what_is_stored_again_for_one_handler() ->
 def test_whom_it_was_given_to_and_how_often_are_read_from_where_it_is_acknowledged(
     reply: str, expected: tuple[str, int, int, int]
 ) -> None:
-    assert read_ack(reply) == AckSubject(reply, *expected)
+    assert read_ack(reply) == AckSubject(reply, "s", *expected)
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def ubre_reader(reads: Collection[str], body: str, limits: Limits) -> Callable[[
             return None
         code, name = (0, "OK") if subject is None else (None, None)
         media = None if data is None else JSON_TYPE
-        return [kind, subject, None, None, media, None, data, id, code, name, ttl, None, None, ""]
+        return [kind, subject, None, None, media, None, data, id, code, name, ttl, None, None, "", None]
 
     def read_text(frame: bytes) -> list[Any] | None:
         # As far as the codec allows: around a body are two levels.

@@ -42,13 +42,13 @@ def _fields(kind: Kind, event: UsualEvent, id: str, reqid: str | None, data: byt
     content = None if data is None else media
     if kind is _REQUEST:
         sink = event.sink or ""
-        return ["request", sink, id, source, content, event.dataschema, data, id, None, None, ttl, priority, source, ""]
+        return ["request", sink, id, source, content, event.dataschema, data, id, None, None, ttl, priority, source, "", None]
     if kind is _RESPONSE:
         if reqid is None or (data and data.startswith(STATUS_URLS, 2)):
             return None
-        return ["response", source, id, source, content, event.dataschema, data, reqid, 0, "OK", None, priority, None, ""]
+        return ["response", source, id, source, content, event.dataschema, data, reqid, 0, "OK", None, priority, None, "", None]
     word = "publish" if kind is _PUBLISH else "notify"
-    return [word, source, id, source, content, event.dataschema, data, None, None, None, ttl, priority, None, ""]
+    return [word, source, id, source, content, event.dataschema, data, None, None, None, ttl, priority, None, "", None]
 
 
 def _is_any(data: bytes) -> bool:

@@ -9,7 +9,6 @@ asked once a second whether they are there. What one has refused before a handle
 from __future__ import annotations
 
 import math
-import string
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -40,7 +39,7 @@ from ....plugins import (
 )
 from ..._rules import milliseconds
 from ..checks import refuse
-from ..codec import failure
+from ..codec import HAVE_IT, failure
 from ..connection import NatsConnection
 from ..failures import NO_RESPONDERS, ServerError, error_message, is_failure
 from ..headers import (
@@ -61,10 +60,8 @@ from ..subscriptions import INBOX_SID, NatsSubscription
 from ..tokens import Tokens
 from .liveness import PACE, Liveness
 from .stored import read_stored
-from .subjects import HANDLERS, ClusterSubjects, is_node, read_ack, split_key
+from .subjects import ACKS, HANDLERS, NODE_LENGTH, NODE_LETTERS, ClusterSubjects, is_node, read_ack, split_key
 
-_ALPHABET: Final = string.ascii_lowercase + string.digits
-_NODE_LENGTH: Final = 12
 _NODES: Final = 4096
 """Nodes that are known at the most."""
 _SOURCES: Final = 1024
@@ -73,8 +70,6 @@ _OVER: Final = 1024
 """Requests that are remembered after their end: a cancel may follow."""
 _ELSEWHERE: Final = 2
 """Times that a request is asked again which no handler has seen."""
-_HAVE_IT: Final = 102
-"""The status with which a node says that it has a request."""
 _AT_ONCE: Final = 256
 """Requests of which it says so in one message."""
 _LONGEST_FACT: Final = 200
@@ -88,7 +83,6 @@ _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 _encode: Final = msgspec.json.Encoder().encode
 
 
-_ACKS: Final = "$JS.ACK."
 _NOT_ALLOWED: Final = 403
 """The status of a word that a reader may not say what has become of its publications."""
 _AGAIN: Final = 2.0
@@ -153,7 +147,7 @@ class ClusterDialect:
     def __init__(self, connection: NatsConnection) -> None:
         self._connection = connection
         self._message = connection.codec.message
-        self.node: Final = "".join(connection.rng.choices(_ALPHABET, k=_NODE_LENGTH))
+        self.node: Final = "".join(connection.rng.choices(NODE_LETTERS, k=NODE_LENGTH))
         self._subjects = ClusterSubjects(connection.options.cluster, self.node, connection.codec.limits.subject)
         self._answers = self._subjects.answers
         self.inbox: str = f"{self._subjects.mine}>"
@@ -431,7 +425,7 @@ class ClusterDialect:
             self._look_at(self._connection.heard + PACE)
 
     def _have_it(self, reply: str, payload: bytes = b"") -> bytes:
-        return write_publication(reply, None, f"NATS/1.0 {_HAVE_IT} {self.node}\r\n\r\n".encode(), payload)
+        return write_publication(reply, None, f"NATS/1.0 {HAVE_IT} {self.node}\r\n\r\n".encode(), payload)
 
     def _say_taken(self, turn: list[Any]) -> None:
         """Say which of the requests of a turn this node still has: one word to each asker."""
@@ -486,7 +480,7 @@ class ClusterDialect:
         if asked is not None and asked.publication is not None and not (headers and headers.status == NO_RESPONDERS):
             self._answered_of_store(token, headers, payload)
             return
-        if headers is not None and headers.status == _HAVE_IT and headers.error is None:
+        if headers is not None and headers.status == HAVE_IT and headers.error is None:
             self._taken(token, asked, headers.text)
             return
         node = self._liveness.answered(token)
@@ -559,7 +553,7 @@ class ClusterDialect:
     def _several_taken(self, headers: HeaderBlock | None, payload: bytes) -> None:
         """A node has said which requests of one turn it has. May raise `RemoteProtocolError`: it has not."""
         tokens = payload.decode("ascii", "replace").split(" ")
-        if headers is None or headers.status != _HAVE_IT or len(tokens) > _AT_ONCE:
+        if headers is None or headers.status != HAVE_IT or len(tokens) > _AT_ONCE:
             raise refuse(f"{payload[:60]!r} is no list of requests that a node has", "malformed")
         for token in tokens:
             self._taken(token, self._asked.get(token), headers.text)
@@ -585,7 +579,7 @@ class ClusterDialect:
     def not_allowed(self, error: ServerError) -> None:
         """Tell whom it concerns: who has asked, or subscribed; else it is a lost message."""
         connection, subject, text = self._connection, error.refused or "", f"the NATS server says: {error.text}"
-        if subject.startswith(_ACKS):
+        if subject.startswith(ACKS):
             with suppress(RemoteProtocolError):
                 ack = read_ack(subject)
                 to = ToReader(0, subject, consumer=ack.consumer, status=_NOT_ALLOWED, text=error.text)

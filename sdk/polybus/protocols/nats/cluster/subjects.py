@@ -20,6 +20,7 @@ in URLs, a number as ``%i65537``, a URI as ``%u`` and its segments.
 
 from __future__ import annotations
 
+import string
 from collections.abc import Callable
 from typing import Any, Final, TypeGuard
 from urllib.parse import quote, unquote
@@ -31,8 +32,16 @@ from ....errors import LocalProtocolError, RemoteProtocolError
 from ....subjects import has_empty_token, is_pattern, wire_pattern
 from ..checks import refuse
 
+ACKS: Final = "$JS.ACK."
+"""The beginning of subjects where stored publications are acknowledged."""
+REPLAY: Final = "replay-"
+"""The beginning of the names of consumers of a node that only read."""
 HANDLERS: Final = "h"
 """The queue group of handlers, and of the nodes that a user is connected to."""
+NODE_LETTERS: Final = string.ascii_lowercase + string.digits
+NODE_LENGTH: Final = 12
+"""Letters of the name of a node, and how many it has."""
+_NODE_NAME: Final = frozenset(NODE_LETTERS)
 _LONGEST_NODE: Final = 64
 _BESIDE: Final = 256
 """Bytes of a line beside its subject: where an answer is wanted, and two lengths. Servers cut who sends a longer line."""
@@ -214,6 +223,7 @@ class AckSubject:
 
     Attributes:
         subject: That subject.
+        stream: Where it is stored.
         consumer: Whom it was given to.
         attempt: How often it has been given to a reader, this time included.
         number: Of the publication in its store.
@@ -221,6 +231,7 @@ class AckSubject:
     """
 
     subject: str
+    stream: str
     consumer: str
     attempt: int
     number: int
@@ -241,7 +252,20 @@ def read_ack(reply: str | None) -> AckSubject:
     if not all(number.isascii() and number.isdigit() and len(number) <= _DIGITS for number in numbers):
         raise refuse(f"{reply[:60]!r} has no number of a publication", "malformed")
     attempt, number, place = map(int, numbers)
-    return AckSubject(reply, tokens[at], attempt, number, place)
+    return AckSubject(reply, tokens[at - 1], tokens[at], attempt, number, place)
+
+
+def node_word(subject: str) -> str | None:
+    """Find what a subject of one node is for: the token behind its name, ``j`` for its readers; None for any other subject.
+
+    For who does not know the name of the cluster, as readers of recordings: the name of a node is told by its shape.
+    """
+    tokens = subject.split(".", 4)
+    if len(tokens) < 4 or len(tokens[2]) != NODE_LENGTH or not _NODE_NAME.issuperset(tokens[2]):
+        return None
+    if tokens[1] == "n":
+        return tokens[3]
+    return "j" if tokens[1] == "j" and len(tokens) == 4 and tokens[3].isdigit() else None
 
 
 def is_node(name: Any) -> TypeGuard[str]:

@@ -1,0 +1,173 @@
+"""Meaning of what stands on a wire of NATS, beyond what every protocol has: stored publications, and the words of nodes.
+
+A stored publication makes exchanges of three kinds: the publication, which a stream says that it has; each delivery, which the
+reader settles; and the dead letter, where no delivery has helped. Sources: NATS documentation, "NATS JetStream wire API
+Reference" (acknowledgements, ``pub_ack_response``); for nodes of a cluster `polybus.protocols.nats.cluster.subjects`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from ...errors import Code, RemoteProtocolError
+from ...message import Kind, Message
+from ...protocols.nats.cluster.stored import read_stored
+from ...protocols.nats.cluster.subjects import ACKS, REPLAY, AckSubject, node_word, read_ack
+from ...protocols.nats.failures import code_of_status
+
+PUBLICATION: Final = "publication"
+DELIVERY: Final = "delivery"
+DEAD_LETTER: Final = "dead letter"
+_PULLS: Final = "$JS.API.CONSUMER.MSG.NEXT."
+_WORKING: Final = b"+WPI"
+_SETTLED: Final[Mapping[bytes, tuple[Code, str]]] = {
+    b"-NAK": (Code.ABORTED, "NAK"),
+    b"+TERM": (Code.FAILED_PRECONDITION, "TERM"),
+}
+"""The words of a consumer that say anything else than that a delivery is dealt with."""
+_FULL: Final = "maximum "
+"""The beginning of what a stream says that is full."""
+_WORDS_OF_NODES: Final = ("c", "h", "j", "p", "t")
+_DEAD: Final = ".dead."
+_MOST: Final = 2**63 - 1
+_MOST_ATTEMPTS: Final = 2**31 - 1
+_DIGITS: Final = 19
+_CONTROL, _HEARTBEAT, _PUBLISH, _REQUEST, _RESPONSE = "control", "heartbeat", "publish", "request", "response"
+
+
+class StoredFacts(NamedTuple):
+    """The columns of an event about what is stored. The names are those of `schema.EVENTS`."""
+
+    stored: str
+    store: str | None = None
+    store_seq: int | None = None
+    durable: str | None = None
+    attempt: int | None = None
+    reason: str | None = None
+
+
+class NatsFacts(NamedTuple):
+    """Fields of an event that are not those which every protocol has."""
+
+    kind: str
+    subject: str | None
+    correlation_id: str | None = None
+    code: int | None = None
+    code_name: str | None = None
+    stored: StoredFacts | None = None
+
+
+def read_nats(message: Message) -> NatsFacts | None:
+    """Find what a message is beyond its form; None where that is all."""
+    subject, reply = str(message.subject), message.reply_to
+    if message.kind is Kind.RESPONSE:
+        return _answer(message)
+    if message.kind not in (Kind.PUBLISH, Kind.REQUEST):
+        return None
+    if subject.startswith(ACKS):
+        return _settlement(subject, message.raw or b"")
+    if reply is not None and reply.startswith(ACKS):
+        return _delivery(subject, reply)
+    if subject.startswith(_PULLS) or node_word(subject) in _WORDS_OF_NODES:
+        return NatsFacts(_CONTROL, subject)
+    word = None if reply is None else node_word(reply)
+    if word == "a":
+        return _of_node(message, subject, str(reply))
+    if word in ("h", "p"):  # a node that greets, or whose publications nobody answers
+        return NatsFacts(_CONTROL if word == "h" else _PUBLISH, subject)
+    return None
+
+
+def _of_node(message: Message, subject: str, reply: str) -> NatsFacts | None:
+    """Read a question of a node."""
+    if node_word(subject) == "y":
+        return NatsFacts(_HEARTBEAT, subject)
+    came = "sid" in message.attributes
+    if subject.partition(".")[2].startswith("p."):  # to whom it was published the answer does not come
+        return NatsFacts(_PUBLISH, subject) if came else NatsFacts(_REQUEST, subject, reply, stored=StoredFacts(PUBLICATION))
+    if _DEAD in subject and not came and (letter := _dead_letter(subject, message.headers or {})) is not None:
+        return NatsFacts(_REQUEST, subject, reply, stored=letter)
+    return None
+
+
+def _dead_letter(subject: str, headers: Mapping[str, str]) -> StoredFacts | None:
+    durable, origin = headers.get("Polybus-Durable"), headers.get("Polybus-Origin", "")
+    store, _, number = origin.partition(" ")
+    if durable is None or not subject.partition(".")[2].startswith(f"dead.{durable}."):
+        return None
+    attempts = _number(_MOST_ATTEMPTS, headers.get("Polybus-Attempts", ""))
+    return StoredFacts(DEAD_LETTER, store, _number(_MOST, number), durable, attempts, headers.get("Polybus-Death"))
+
+
+def _delivery(subject: str, reply: str) -> NatsFacts | None:
+    try:
+        ack = read_ack(reply)
+    except RemoteProtocolError:
+        return None
+    stored = _given(ack)
+    if ack.consumer.startswith(REPLAY):  # who only reads settles nothing
+        return NatsFacts(_PUBLISH, subject, stored=stored)
+    return NatsFacts(_REQUEST, subject, reply, stored=stored)
+
+
+def _settlement(subject: str, said: bytes) -> NatsFacts | None:
+    try:
+        ack = read_ack(subject)
+    except RemoteProtocolError:
+        return None
+    # Each has a subject of its own, which says no more than its columns do.
+    short = f"{ACKS}{ack.stream}.{ack.consumer}"
+    word, _, rest = said.partition(b" ")
+    if word == _WORKING:
+        return NatsFacts(_CONTROL, short, stored=_given(ack))
+    code, name = _SETTLED.get(word, (Code.OK, Code.OK.name))
+    reason = rest.decode("utf-8", "replace") if code is Code.FAILED_PRECONDITION and rest else None
+    return NatsFacts(_RESPONSE, short, subject, int(code), name, _given(ack, reason))
+
+
+def _given(ack: AckSubject, reason: str | None = None) -> StoredFacts:
+    return StoredFacts(
+        DELIVERY, ack.stream, _up_to(_MOST, ack.number), ack.consumer, _up_to(_MOST_ATTEMPTS, ack.attempt), reason
+    )
+
+
+def _answer(message: Message) -> NatsFacts | None:
+    """Read the word of a stream about a publication, or a refusal of the engine."""
+    said = engine_says(message.raw or b"")
+    if said is None:
+        return None
+    key, error = str(message.id), said.get("error")
+    store = str(said["stream"]) if isinstance(said.get("stream"), str) and said["stream"] else None
+    if error is None:
+        stored = StoredFacts(PUBLICATION, store, _up_to(_MOST, said["seq"]))
+        return NatsFacts(_RESPONSE, None, key, 0, "DUPLICATE" if said.get("duplicate") is True else Code.OK.name, stored)
+    text = str(error.get("description") or "")
+    code = Code.RESOURCE_EXHAUSTED if text.startswith(_FULL) else code_of_status(error.get("code"))
+    refused = StoredFacts(PUBLICATION, store, reason=text) if "type" not in said else None
+    return NatsFacts(_RESPONSE, None, key, int(code), code.name, refused)
+
+
+_ABOUT: Final = frozenset(("stream", "seq", "domain", "duplicate", "error", "batch", "count", "val"))
+"""The members of what a stream says of a publication."""
+_LONGEST: Final = 2000
+
+
+def engine_says(payload: bytes) -> dict[str, Any] | None:
+    """Read what a stream says of a publication, or an error of the engine; None where it is an answer of anybody else."""
+    if not payload.startswith(b"{") or len(payload) > _LONGEST:
+        return None
+    said = read_stored(payload)
+    if said is None or said.keys() <= _ABOUT:
+        return said
+    kind = said.get("type")
+    return said if isinstance(kind, str) and kind.startswith("io.nats.jetstream.api.") and "error" in said else None
+
+
+def _number(most: int, text: str) -> int | None:
+    return _up_to(most, int(text)) if text.isascii() and text.isdigit() and len(text) <= _DIGITS else None
+
+
+def _up_to(most: int, number: Any) -> int | None:
+    """A number that fits its column: others may have written it."""
+    return number if type(number) is int and 0 <= number <= most else None
