@@ -114,3 +114,13 @@ def test_a_length_that_is_not_that_of_the_payload_is_refused(payload: bytes) -> 
 def test_a_message_without_source_has_no_key() -> None:
     with pytest.raises(ValueError, match="without source"):
         DIALECTS["spec"].sample(write_message(b"\x10\x01", None), "here")
+
+
+def test_two_dialects_share_their_keys_and_refuse_each_others_attachments() -> None:
+    cpp, rust = DIALECTS["cpp-1.0"], DIALECTS["rust-0.6"]
+    frame = write_message(bytes.fromhex(PUBLICATION), bytes.fromhex(OPEN))
+    assert cpp.sample(frame, "here").key == rust.sample(frame, "here").key
+    for writer, reader in ((cpp, rust), (rust, cpp)):
+        sample = writer.sample(frame, "here")
+        with pytest.raises(ValueError, match=f"in the dialect {reader.name}"):
+            reader.frame(sample.attachment, sample.payload, LIMIT)
