@@ -6,9 +6,9 @@
     rust-0.6    key of 9 segments     01, attributes                            the payload        up-rust 0.3 to 0.6
     cpp-1.0     key of 9 segments     02 00 01 01 00, length, attributes        length, payload    up-cpp
 
-Keys of 11 segments and of 9 never meet. The other two dialects share their keys: what the one has written comes to the other, which
-refuses the attachment. A frame of `up`, one serialised UMessage, becomes a sample, and a sample such a frame; what the message
-means is not looked at.
+Keys of 11 segments and of 9 never meet. The other two dialects share their keys: what the one has written comes to the
+other, which refuses the attachment. A frame of `up`, one serialised UMessage, becomes a sample, and a sample such a frame; what
+the message means is not looked at.
 """
 
 from __future__ import annotations
