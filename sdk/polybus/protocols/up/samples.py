@@ -1,0 +1,135 @@
+"""Samples of Zenoh that carry UMessages (up-l1/zenoh.adoc): a key, an attachment and a payload, in three dialects.
+
+::
+
+    spec        key of 11 segments    01, attributes                            the payload        up-rust from 0.7 on
+    rust-0.6    key of 9 segments     01, attributes                            the payload        up-rust 0.3 to 0.6
+    cpp-1.0     key of 9 segments     02 00 01 01 00, length, attributes        length, payload    up-cpp
+
+Keys of 11 segments and of 9 never meet. The other two dialects share their keys: what the one has written comes to the
+other, which refuses the attachment. A frame of `up`, one serialised UMessage, becomes a sample, and a sample such a frame; what
+the message means is not looked at.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from attrs import frozen
+
+from .._protobuf.wire import length, read_varint
+from .attributes import LAST_PRIORITY, USUAL_PRIORITY
+from .keys import key_of
+from .uuris import UUri
+from .wire import read_attributes, split_message, write_message
+
+_VERSION: Final = b"\x01"
+_PAIRS: Final = b"\x02\x00\x01\x01\x00"
+"""A list of two pairs of text and bytes, as Zenoh serialises it: both texts are empty, the first bytes are the version."""
+MAX_ATTACHMENT: Final = 64 * 1024
+"""Bytes of an attachment that are looked at; two addresses and three texts need far less."""
+
+
+@frozen
+class Sample:
+    """One message on the way: the bytes for Zenoh, and how urgent they are.
+
+    Attributes:
+        key: Where it goes.
+        attachment: The attributes, as the dialect has them.
+        payload: The payload, as the dialect has it.
+        level: 0 (CS0) to 6 (CS6).
+    """
+
+    key: str
+    attachment: bytes
+    payload: bytes
+    level: int
+
+
+@frozen
+class Dialect:
+    """One way to put a UMessage into a sample.
+
+    Attributes:
+        name: The word for it: ``spec``, ``cpp-1.0``, ``rust-0.6``.
+        whole_entity: Whether the entity is one segment of a key, instead of type and instance.
+        serialized: Whether attachment and payload go through Zenoh's serialisation.
+    """
+
+    name: str
+    whole_entity: bool = False
+    serialized: bool = False
+
+    def filter(self, source: UUri, sink: UUri | None, host: str) -> str:
+        """The key expression of a filter, which may hear more than was meant: match again what comes."""
+        return key_of(source, sink, host, whole_entity=self.whole_entity)
+
+    def sample(self, frame: bytes, host: str) -> Sample:
+        """The sample of a frame. May raise `ValueError`: it is no UMessage, or says not where it comes from.
+
+        Args:
+            frame: One serialised UMessage.
+            host: The name of the own host, for an address without one.
+        """
+        attributes, payload = split_message(frame)
+        found = read_attributes(attributes or b"")
+        if found.source is None:
+            raise ValueError("a message without source has no key")
+        data = payload or b""
+        return Sample(
+            self.filter(found.source, found.sink, host),
+            _PAIRS + length(attributes or b"") + (attributes or b"") if self.serialized else _VERSION + (attributes or b""),
+            length(data) + data if self.serialized else data,
+            min(max(found.priority or USUAL_PRIORITY, 1), LAST_PRIORITY) - 1,
+        )
+
+    def frame(self, attachment: bytes | None, payload: bytes, limit: int) -> bytes:
+        """The frame of a sample; sizes and the version are looked at first. May raise `ValueError`, which says what is wrong.
+
+        Args:
+            attachment: The attachment, None where there is none.
+            payload: The payload.
+            limit: Bytes that a frame may have.
+        """
+        size = 0 if attachment is None else len(attachment)
+        if attachment is None or size < 2:
+            raise ValueError(f"an attachment of {size} bytes: it has a version and attributes")
+        if size > MAX_ATTACHMENT or size + len(payload) > limit:
+            raise ValueError(
+                f"an attachment of {size} bytes and a payload of {len(payload)}: "
+                f"the limits are {MAX_ATTACHMENT}, and {limit} for both (Limits.message)"
+            )
+        attributes = self._attributes(attachment)
+        data = _counted(payload, 0, "payload") if self.serialized and payload else payload
+        # An empty payload and none are the same here; where it has a format, it was there.
+        there = data or read_attributes(attributes).payload_format
+        return write_message(attributes, data if there else None)
+
+    def _attributes(self, attachment: bytes) -> bytes:
+        start = _PAIRS if self.serialized else _VERSION
+        if not attachment.startswith(start):
+            raise ValueError(
+                f"an attachment that begins with {attachment[:5].hex()}: in the dialect {self.name} it is {start.hex()}"
+            )
+        return _counted(attachment, len(start), "attachment") if self.serialized else attachment[len(start) :]
+
+
+def _counted(data: bytes, at: int, what: str) -> bytes:
+    try:
+        size, at = read_varint(data, at)
+    except IndexError as error:
+        raise ValueError(f"the {what} ends in its length") from error
+    if at + size != len(data):
+        raise ValueError(f"the {what} says {size} bytes, and has {len(data) - at}")
+    return data[at:]
+
+
+DIALECTS: Final = {
+    dialect.name: dialect
+    for dialect in (
+        Dialect("spec"),
+        Dialect("cpp-1.0", whole_entity=True, serialized=True),
+        Dialect("rust-0.6", whole_entity=True),
+    )
+}
