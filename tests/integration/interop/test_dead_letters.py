@@ -199,9 +199,8 @@ async def test_what_has_no_room_in_its_letter_is_kept_whole_beside_it_and_the_ot
                 await anyio.lowlevel.checkpoint()
 
 
-async def test_what_a_worker_has_no_room_for_stays_in_its_store_until_it_is_tried_again(
-    engine: NatsServer, caplog: pytest.LogCaptureFixture
-) -> None:
+def rooms(engine: NatsServer, *, ordered: bool) -> tuple[str, Bus, Bus, Bus, list[tuple[int, Any]]]:
+    """A bus with a store of work, a worker with little room and one with much, and what both have handled: size and id."""
     name = f"room{next(_names)}"
     bus = Bus(cluster=Cluster(engine.url, name=name, stores=[Store("work", "work.>", work=True)]))
     small = Bus(cluster=Cluster(engine.url, name=name), limits=Limits(message=64 << 10))
@@ -212,7 +211,14 @@ async def test_what_a_worker_has_no_room_for_stays_in_its_store_until_it_is_trie
         handled.append((len(text), ctx.message.id))
 
     for worker in (small, large):
-        worker.on("work.*", durable="billing")(bill)
+        worker.on("work.*", durable="billing", ordered=ordered)(bill)
+    return name, bus, small, large, handled
+
+
+async def test_what_a_worker_has_no_room_for_stays_in_its_store_until_it_is_tried_again(
+    engine: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, bus, small, large, handled = rooms(engine, ordered=False)
     async with bus:
         administration = Administration.of(bus)
         async with small:
@@ -237,17 +243,7 @@ async def test_what_a_worker_has_no_room_for_stays_in_its_store_until_it_is_trie
 async def test_an_ordered_handler_goes_on_behind_what_its_worker_has_no_room_for(
     engine: NatsServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    name = f"room{next(_names)}"
-    bus = Bus(cluster=Cluster(engine.url, name=name, stores=[Store("work", "work.>", work=True)]))
-    small = Bus(cluster=Cluster(engine.url, name=name), limits=Limits(message=64 << 10))
-    large = Bus(cluster=Cluster(engine.url, name=name))
-    handled: list[tuple[int, Any]] = []
-
-    async def bill(text: str, ctx: Context) -> None:
-        handled.append((len(text), ctx.message.id))
-
-    for worker in (small, large):
-        worker.on("work.*", durable="billing", ordered=True)(bill)
+    name, bus, small, large, handled = rooms(engine, ordered=True)
     async with bus:
         administration, backbone = Administration.of(bus), parts_of(bus).links.cluster
         assert isinstance(backbone, Backbone)
@@ -266,6 +262,25 @@ async def test_an_ordered_handler_goes_on_behind_what_its_worker_has_no_room_for
         assert handled[2] == (100_000, "order-0")
         names = (await JetStream(backbone).ask("STREAM.NAMES")).get("streams") or []
         assert sorted(one for one in names if one.startswith(f"{name}-")) == [f"{name}-dead", f"{name}-work"]
+
+
+async def test_a_stream_of_others_with_the_name_of_a_copy_stays_as_it_is(
+    engine: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    name, bus, small, _, _ = rooms(engine, ordered=True)
+    async with bus:
+        administration, backbone = Administration.of(bus), parts_of(bus).links.cluster
+        assert isinstance(backbone, Backbone)
+        engine_api, theirs = JetStream(backbone), f"{name}-work-rest-1"
+        await engine_api.ask(f"STREAM.CREATE.{theirs}", {"name": theirs, "subjects": [f"{name}.theirs"], "storage": "file"})
+        async with small:
+            await bus.publish("work.hard", "x" * 100_000, id="order-1")
+            await eventually(lambda: "it rests where it is stored until that is retried or dropped" in caplog.text, 20)
+        [letter] = [letter async for letter in administration.letters()]
+        await administration.drop(letter)
+        found = await engine_api.ask(f"STREAM.INFO.{theirs}")
+        assert found["config"]["subjects"] == [f"{name}.theirs"]
+        assert (await administration.store("work")).publications == 0
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -167,7 +167,7 @@ anyio.run(main)
 
 @asynccontextmanager
 async def _subscriber(url: str) -> AsyncIterator[subprocess.Popen[bytes]]:
-    child = subprocess.Popen([sys.executable, "-c", _SUBSCRIBER, url], stdout=subprocess.PIPE)  # noqa: ASYNC220
+    child = subprocess.Popen([sys.executable, "-c", _SUBSCRIBER, url], stdout=subprocess.PIPE)  # noqa: ASYNC220  # it does not wait
     try:
         yield child
     finally:

@@ -17,11 +17,11 @@ from ...message import Kind, Message
 from ...protocols.nats.cluster.subjects import covers, escape_subject, publication_pattern, unescape_subject
 from ...protocols.nats.headers import MESSAGE_ID, HeaderBlock, HeaderReader
 from ..backbone import Backbone
-from .dead_letters import ID, WHOLE, copy_of
+from .dead_letters import ID, WHOLE
 from .dead_letters import NAME as DEAD
 from .jetstream import NOT_FOUND, JetStream, JetStreamError, config_of, count_of, is_stream_name
 from .publishing import StoredPublishing
-from .stores import Stores, stream_members, stream_name
+from .stores import Stores, copy_of, stream_members, stream_name
 
 if TYPE_CHECKING:
     from ..._bus.store import Store
@@ -377,11 +377,13 @@ class Administration:
         stream, _, number = letter.origin.partition(" ")
         if not is_stream_name(stream) or not (number.isascii() and number.isdigit()):
             return None
-        message = await self._message_at(copy_of(stream, int(number)), 1) or await self._message_at(stream, int(number))
-        if message.get("subject") != f"{self._cluster}.p.{escape_subject(letter.subject)}":
-            return None
-        id = _id_of(_block_of(message))
-        return message if not id or not letter.id or id == letter.id else None
+        for place, at in ((copy_of(stream, int(number)), 1), (stream, int(number))):
+            message = await self._message_at(place, at)
+            if message.get("subject") == f"{self._cluster}.p.{escape_subject(letter.subject)}":
+                id = _id_of(_block_of(message))
+                if not id or not letter.id or id == letter.id:
+                    return message
+        return None
 
     async def _message_at(self, stream: str, number: int) -> dict[str, Any]:
         """Find what a stream has under a number; empty where that is nothing."""
@@ -398,7 +400,7 @@ class Administration:
             return
         stream, _, number = letter.origin.partition(" ")
         if await self._original(letter) is not None:
-            await Stores(self._jetstream).remove(copy_of(stream, int(number)))
+            await Stores(self._jetstream).remove_copy(stream, int(number))
         if await self._original(letter) is None or await Stores(self._jetstream).retention(stream) != "workqueue":
             return
         await self._remove_message(stream, int(number))

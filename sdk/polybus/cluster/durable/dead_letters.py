@@ -68,11 +68,6 @@ class Death:
         return self.readable or bool(self.block)
 
 
-def copy_of(stream: str, number: int) -> str:
-    """Make the name of the stream that has a copy of one publication, as its only message."""
-    return f"{stream}-rest-{number}"
-
-
 @define(eq=False)
 class DeadLetters:
     """Stores dead letters, under ``<cluster>.dead.<durable>.<subject>``."""
@@ -145,7 +140,6 @@ class DeadLetters:
     async def copy(self, message: Message, stream: str, number: int) -> bool:
         """Have the engine keep a copy of a publication of which its letter has not all; False where it does not."""
         members = {
-            "name": copy_of(stream, number),
             "retention": "limits",
             "storage": "file",
             "max_age": _DAYS * 86_400 * NANOSECONDS,

@@ -45,6 +45,16 @@ def stream_members(store: Store, cluster: str, published: Callable[[str | int], 
     }
 
 
+def copy_of(stream: str, number: int) -> str:
+    """Make the name of the stream that has a copy of one publication, as its only message."""
+    return f"{stream}-rest-{number}"
+
+
+def _copied(stream: str, number: int) -> str:
+    """The description by which such a stream is known."""
+    return f"A copy of publication {number} of {stream}, whose dead letter has not all of it."
+
+
 _LOOKS, _PAUSE = 50, 0.1
 """Times to look whether the engine has copied something, and seconds between them."""
 _ARGUMENTS: Final = {
@@ -121,7 +131,7 @@ class Stores:
             raise LocalProtocolError(text) from None
 
     async def copy_one(self, stream: str, number: int, subject: str, members: dict[str, Any]) -> bool:
-        """Have the engine copy one publication into a new stream, by itself: it may be more than this bus can read.
+        """Have the engine copy one publication into a stream `copy_of` it, by itself: it may be more than this bus can read.
 
         Args:
             stream: Where it is.
@@ -130,28 +140,42 @@ class Stores:
             members: Of the new stream.
 
         Returns:
-            True when it is there. Otherwise there is no such stream, and the log says why.
+            True when it is there. Otherwise there is no such copy, and the log says why.
         """
-        name, sources = members["name"], [{"name": stream, "opt_start_seq": number, "filter_subject": subject}]
+        config = {**members, "name": copy_of(stream, number), "description": _copied(stream, number)}
+        config |= {"max_msgs": 1, "discard": "new"}
         try:
-            _ = await self._jetstream.ask(
-                f"STREAM.CREATE.{name}", {**members, "max_msgs": 1, "discard": "new", "sources": sources}
-            )
+            if not await self._has_copy(stream, number):  # of a worker that could not say so any more
+                sources = [{"name": stream, "opt_start_seq": number, "filter_subject": subject}]
+                _ = await self._jetstream.ask(f"STREAM.CREATE.{config['name']}", {**config, "sources": sources})
             for _ in range(_LOOKS):
-                if count_of((await self._jetstream.ask(f"STREAM.INFO.{name}")).get("state"), "messages"):
+                if await self._has_copy(stream, number):
                     # Newer servers keep in a store of work what a copy that goes on has not taken.
-                    _ = await self._jetstream.ask(f"STREAM.UPDATE.{name}", {**members, "max_msgs": 1, "discard": "new"})
+                    _ = await self._jetstream.ask(f"STREAM.UPDATE.{config['name']}", config)
                     return True
                 await anyio.sleep(_PAUSE)
         except (JetStreamError, BusError) as error:
             logger.warning("the engine does not copy publication %d of the store %s: %s", number, stream, error)
-        await self.remove(name)
+        await self.remove_copy(stream, number)
         return False
 
-    async def remove(self, stream: str) -> None:
-        """Remove a stream, if it is there and may be removed."""
+    async def remove_copy(self, stream: str, number: int) -> None:
+        """Remove the copy of a publication, if it is there and may be removed; never a stream of others with its name."""
+        name = copy_of(stream, number)
         with suppress(JetStreamError, BusError):
-            await self._jetstream.ask(f"STREAM.DELETE.{stream}")
+            config = await self._find(name)
+            if config is not None and config.get("description") == _copied(stream, number):
+                await self._jetstream.ask(f"STREAM.DELETE.{name}")
+
+    async def _has_copy(self, stream: str, number: int) -> bool:
+        try:
+            answer = await self._jetstream.ask(f"STREAM.INFO.{copy_of(stream, number)}")
+        except JetStreamError as error:
+            if error.number == NOT_FOUND:
+                return False
+            raise
+        ours = config_of(answer).get("description") == _copied(stream, number)
+        return ours and count_of(answer.get("state"), "messages") > 0
 
     async def _find(self, stream: str) -> dict[str, Any] | None:
         try:
