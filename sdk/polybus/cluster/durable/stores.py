@@ -57,6 +57,8 @@ def _copied(stream: str, number: int) -> str:
 
 _LOOKS, _PAUSE = 50, 0.1
 """Times to look whether the engine has copied something, and seconds between them."""
+_COPIES: Final = "JS_SRC_"
+"""The beginning of the names of consumers by which a server copies out of a stream; old ones (2.9) show none."""
 _ARGUMENTS: Final = {
     "subjects": "subjects",
     "retention": "work",
@@ -150,8 +152,8 @@ class Stores:
                 _ = await self._jetstream.ask(f"STREAM.CREATE.{config['name']}", {**config, "sources": sources})
             for _ in range(_LOOKS):
                 if await self._has_copy(stream, number):
-                    # Newer servers keep in a store of work what a copy that goes on has not taken.
                     _ = await self._jetstream.ask(f"STREAM.UPDATE.{config['name']}", config)
+                    await self._wait_for_end_of_copying(stream)
                     return True
                 await anyio.sleep(_PAUSE)
         except (JetStreamError, BusError) as error:
@@ -166,6 +168,17 @@ class Stores:
             config = await self._find(name)
             if config is not None and config.get("description") == _copied(stream, number):
                 await self._jetstream.ask(f"STREAM.DELETE.{name}")
+
+    async def _wait_for_end_of_copying(self, stream: str) -> None:
+        """Wait until nothing of the engine's own reads a stream, for a bounded time.
+
+        Until then newer servers keep in a store of work what is dealt with, and do not look at it again.
+        """
+        for _ in range(_LOOKS):
+            names = (await self._jetstream.ask(f"CONSUMER.NAMES.{stream}")).get("consumers")
+            if not any(str(name).startswith(_COPIES) for name in names or ()):
+                return
+            await anyio.sleep(_PAUSE)
 
     async def _has_copy(self, stream: str, number: int) -> bool:
         try:
