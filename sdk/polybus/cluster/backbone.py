@@ -140,7 +140,7 @@ class Backbone:
         """
         services, published = self._parts.services, publication_pattern(cluster)
         jetstream = JetStream(self, max(self.options.wait, _ANSWERED))
-        stores, publishing = Stores(jetstream), StoredPublishing(services, self, jetstream, cluster)
+        stores, publishing = Stores(jetstream), StoredPublishing(services, self, jetstream, f"{cluster}.p.")
         wanted = {store: stream_members(store, cluster, published) for store in self.options.stores}
         for store, members in wanted.items():
             await stores.prepare(store, members)
@@ -156,9 +156,11 @@ class Backbone:
         letters = DeadLetters(cluster, publishing, stores, replicas)
         readers = StoreReaders(services, published, Consumers(jetstream), letters, self._parts.links.choose_cluster)
         await readers.prepare(self._parts.lookup.subscribers)
-        self.durable = pubsub.stored = readers
+        self.durable = readers
+        engines = self._parts.links.stored.engines
+        engines.insert(0, readers)
+        stack.callback(engines.remove, readers)
         stack.callback(setattr, self, "durable", None)
-        stack.callback(setattr, pubsub, "stored", None)
 
     @property
     def _keeps(self) -> bool:

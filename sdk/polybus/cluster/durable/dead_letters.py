@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from attrs import define, frozen
 
@@ -34,6 +34,9 @@ WHOLE: Final = "Polybus-Whole"
 
 Its subject there is ``<cluster>.dead.<durable>``: no pattern of letters matches that."""
 _LEFT_OUT: Final = "Polybus-Left-Out"
+_RESTS: Final = "; its letter has not all of it, so it rests where it is stored until that is retried or dropped"
+OVER: Final = "+TERM"
+"""The word by which a publication comes no more, which newer servers hear the reason behind."""
 _WORDS: Final = ("polybus-", "nats-")
 _NO_LINE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
 
@@ -68,9 +71,43 @@ class Death:
         return self.readable or bool(self.block)
 
 
+@frozen
+class Burial:
+    """The result of keeping a dead letter.
+
+    Attributes:
+        note: Behind the reason, for people.
+        word: The word by which the engine gives the publication out no more.
+        rests: The publication has to rest where it is stored: nobody else has all of it.
+    """
+
+    note: str
+    word: str
+    rests: bool = False
+
+
+class Graveyard(Protocol):
+    """Keeps dead letters: `DeadLetters`, `foreign.NoLetters`."""
+
+    async def prepare(self) -> None:
+        """See to it that letters can be kept."""
+
+    async def bury(self, message: Message, durable: str, death: Death, now: float, *, ordered: bool) -> Burial:
+        """Return when a dead letter is kept, as far as that can be.
+
+        Args:
+            message: The publication.
+            durable: The name of its handler.
+            death: What is known of it.
+            now: The time.
+            ordered: The handler stands still while a publication rests.
+        """
+        ...
+
+
 @define(eq=False)
 class DeadLetters:
-    """Stores dead letters, under ``<cluster>.dead.<durable>.<subject>``."""
+    """Stores dead letters, under ``<cluster>.dead.<durable>.<subject>``. Implements `Graveyard`."""
 
     _cluster: str
     _publishing: StoredPublishing
@@ -95,7 +132,19 @@ class DeadLetters:
             }
         )
 
-    async def keep(self, message: Message, durable: str, death: Death, now: float) -> bool:
+    async def bury(self, message: Message, durable: str, death: Death, now: float, *, ordered: bool) -> Burial:
+        """Return when a dead letter is stored, as `Graveyard.bury`.
+
+        Raises:
+            BusError: As `StoredPublishing.store`.
+        """
+        whole = await self._keep(message, durable, death, now)
+        rests = not whole and not await self._keeps_original(death.stream)
+        if rests and ordered:
+            rests = not await self._copy(message, death.stream, death.number)
+        return Burial(_RESTS if rests else "", OVER, rests)
+
+    async def _keep(self, message: Message, durable: str, death: Death, now: float) -> bool:
         """Return when a dead letter is stored; once, however often it is tried. False where it does not lead to all there was.
 
         What has no room beside its story is left out, and said to be: the headers, else the body, too. Then the publication is
@@ -137,7 +186,7 @@ class DeadLetters:
             return await self._publishing.store(message, id, deadline, at, block=block)
         return None
 
-    async def copy(self, message: Message, stream: str, number: int) -> bool:
+    async def _copy(self, message: Message, stream: str, number: int) -> bool:
         """Have the engine keep a copy of a publication of which its letter has not all; False where it does not."""
         members = {
             "retention": "limits",
@@ -147,7 +196,7 @@ class DeadLetters:
         }
         return await self._stores.copy_one(stream, number, f"{self._cluster}.p.{escape_subject(message.subject)}", members)
 
-    async def keeps_original(self, stream: str) -> bool:
+    async def _keeps_original(self, stream: str) -> bool:
         """Tell whether a publication stays where it is stored when it is dealt with.
 
         Raises:

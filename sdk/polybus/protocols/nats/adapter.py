@@ -70,6 +70,7 @@ class Nats(UrlOptions):
         "queue", "inbox", "client", "tls_first", "creds", "nkey", "user", "password", "token",
     )  # fmt: skip
     dials: ClassVar[bool] = True
+    keeps: ClassVar[bool] = True
     default_port: ClassVar[int] = 4222
 
     queue: str = field(default="q", validator=_is_name)

@@ -1,0 +1,166 @@
+"""Streams of others: what a NATS network keeps that this bus has a link to, read and published to by the machinery of stores.
+
+They are their owners' alone: none is made or changed, and nothing is stored there but what the application publishes. A durable
+name is a consumer of such a stream, made where there is none.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from attrs import define, field
+
+from ...protocols.nats.checks import local_pattern
+from .consumers import Consumers
+from .dead_letters import OVER, Burial, Death
+from .jetstream import Advice, JetStream
+from .publishing import StoredPublishing
+from .readers import StoreReaders
+
+if TYPE_CHECKING:
+    from ..._core.services import Services
+    from ..._handlers.durable import DurableSpec, ReplaySpec
+    from ..._handlers.subscriber import SubscriberSpec
+    from ..._link.link import Link
+    from ..._peer.peer import Peer
+    from ..._pubsub.subscription import Subscription
+    from ...message import Message
+
+logger: logging.Logger = logging.getLogger("polybus.cluster")
+
+_EACH: Final = 2.0
+"""Seconds after which a publication is sent again of which no stream has said anything."""
+_KNOWN: Final = 30.0
+"""Seconds for which that is done: streams know an id for two minutes, unless their owner has said less."""
+_PATIENCE: Final = 5.0
+_LONGEST_REASON: Final = 200
+OF_OTHERS: Final = Advice(
+    keeps_nothing=(
+        "this NATS server keeps nothing: durable=, start= and id= need JetStream (nats-server -js -sd FOLDER), for the account "
+        "of this user, too"
+    ),
+    no_store="Its owner makes one with that subject; to keep what your own programs publish, take a Store of a cluster",
+    gone="{!r} is not stored: no stream of this NATS network keeps it, or nobody listens to that subject at all",
+    forbidden=(
+        "who reads a stream publishes to $JS.API.STREAM.NAMES, $JS.API.STREAM.INFO.<stream>, $JS.API.CONSUMER.INFO.<stream>.*, "
+        "$JS.API.CONSUMER.MSG.NEXT.<stream>.* and $JS.ACK.<stream>.>; to make its consumer also to "
+        "$JS.API.CONSUMER.DURABLE.CREATE.<stream>.*, with start= alone to $JS.API.CONSUMER.CREATE.<stream>.> and "
+        "$JS.API.CONSUMER.DELETE.<stream>.*"
+    ),
+)
+
+
+@define(eq=False)
+class NoLetters:
+    """Tells the engine why it is to give a publication out no more, and keeps none. Implements `dead_letters.Graveyard`."""
+
+    _jetstream: JetStream
+
+    async def prepare(self) -> None:
+        """Do nothing: there is no place."""
+
+    async def bury(self, message: Message, durable: str, death: Death, now: float, *, ordered: bool) -> Burial:
+        """Say where the publication stands."""
+        note = f"; it comes no more, and no letter is kept, as its stream is not ours: it was {death.number} of {death.stream}"
+        word = f"{OVER} {' '.join(death.reason.split())[:_LONGEST_REASON]}" if self._jetstream.hears_why else OVER
+        return Burial(note, word)
+
+
+@define(eq=False)
+class ForeignStreams:
+    """The streams behind one link. Implements `_bus.stored.ForeignStreamsPort`, `jetstream.EngineLink`."""
+
+    _services: Services
+    _link: Link
+    _readers: StoreReaders = field(init=False)
+    _publishing: StoredPublishing = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        services, jetstream = self._services, JetStream(self, _PATIENCE, OF_OTHERS)
+        self._publishing = StoredPublishing(services, self, jetstream, "", _EACH, _KNOWN)
+        self._readers = StoreReaders(services, self._published, Consumers(jetstream), NoLetters(jetstream), self._engine)
+
+    def _published(self, pattern: str | int) -> str:
+        return local_pattern(pattern, self._services.limits.subject)
+
+    @property
+    def peer(self) -> Peer | None:
+        """The network, as the peer of the link."""
+        peer: Peer | None = self._link.peer
+        return peer
+
+    def _engine(self) -> Peer:
+        peer = self.peer
+        assert peer is not None  # these are made for a link that was up
+        return peer
+
+    # -- readers -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        """True while stored publications are being handled."""
+        return self._readers.busy
+
+    async def prepare(self, specs: Iterable[SubscriberSpec]) -> None:
+        """Find the consumers of durable handlers, or make them.
+
+        Raises:
+            BusError: As `StoreReaders.prepare`.
+        """
+        await self._readers.prepare(specs)
+
+    async def subscribe(self, subscription: Subscription[Any], spec: DurableSpec | ReplaySpec) -> None:
+        """Hand what is stored to a subscription, until `unsubscribe`.
+
+        Raises:
+            BusError: As `StoreReaders.subscribe`.
+        """
+        await self._readers.subscribe(subscription, spec)
+
+    def unsubscribe(self, subscription: Subscription[Any]) -> None:
+        """Hand nothing more to a subscription; one that is not in is ignored."""
+        self._readers.unsubscribe(subscription)
+
+    def begin(self) -> None:
+        """Begin to handle what is stored, now that the bus is ready."""
+        self._readers.begin()
+
+    def up(self) -> None:
+        """Go on: the link is back."""
+        self._readers.up()
+
+    def down(self) -> None:
+        """Wait: the link is down."""
+        self._readers.down()
+
+    def withdraw(self) -> None:
+        """Take nothing more."""
+        self._readers.withdraw()
+
+    def give_back(self) -> None:
+        """Take nothing more, and have what is being handled come again at once, to others."""
+        self._readers.give_back()
+
+    def receive(self, message: Message, now: float) -> None:
+        """Take a stored publication, or a word of the engine."""
+        to: Any = message.peer
+        message.peer = self._link.peer
+        self._services.counters.received += 1
+        self._readers.receive(message, to)
+
+    # -- publications ------------------------------------------------------------------------------------------------------
+
+    async def publish(self, message: Message, id: str | None, deadline: float) -> None:
+        """Return when a stream has stored a publication.
+
+        Raises:
+            BusError: As `StoredPublishing.publish`.
+        """
+        await self._publishing.publish(message, id, deadline)
+
+
+def make_foreign_streams(services: Services, link: Link) -> ForeignStreams:
+    """Make what reads the streams behind a link."""
+    return ForeignStreams(services, link)
