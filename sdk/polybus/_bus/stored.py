@@ -150,7 +150,7 @@ class StoredReading:
 
     def link_gone(self, link: Link, error: BusError | None) -> None:
         """End what reads behind a link that was read, and does not come back; with an error its subscriptions raise that."""
-        streams = self._streams.pop(link)
+        streams, link.foreign_streams = self._streams.pop(link), None
         self.engines.remove(streams)
         for subscription, engine in list(self._readers.items()):
             if engine is streams:
