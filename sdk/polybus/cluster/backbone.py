@@ -26,7 +26,7 @@ from ..plugins import NodeJoined, NodeLeft, ToAll, ToClient, ToGroup, ToNode, To
 from ..plugins.registry import resolve_url
 from ..protocols.nats.cluster.subjects import publication_pattern
 from .durable.consumers import Consumers
-from .durable.dead_letters import DeadLetters
+from .durable.dead_letters import DeadLetters, LetterWriter
 from .durable.jetstream import JetStream
 from .durable.publishing import StoredPublishing
 from .durable.readers import StoreReaders
@@ -153,7 +153,7 @@ class Backbone:
             pubsub.publisher.routes.clear()
             stack.callback(setattr, pubsub.publisher, "store", None)
         replicas = max((store.replicas for store in self.options.stores), default=1)
-        letters = DeadLetters(cluster, publishing, stores, replicas)
+        letters = DeadLetters(cluster, LetterWriter(f"{cluster}.dead", publishing), stores, replicas)
         readers = StoreReaders(services, published, Consumers(jetstream), letters, self._parts.links.choose_cluster)
         await readers.prepare(self._parts.lookup.subscribers)
         self.durable = readers

@@ -179,6 +179,44 @@ async def test_what_no_attempt_can_deal_with_is_ended_and_told_and_stays_in_thei
     assert f"no letter is kept, as its stream is not ours: it was 2 of {name.upper()}" in caplog.text
 
 
+@bounded
+async def test_a_dead_letter_is_kept_where_a_stream_for_them_is_named(engine: Any, name: str) -> None:
+    bus = Bus()
+
+    @bus.on(f"{name}.*", durable="billing", retry=Retry(attempts=1))
+    async def bill(number: int) -> None:
+        raise RuntimeError("the bank does not answer")
+
+    url = f"{engine.url}?dead_letters=dead.{name}"
+    async with owner(engine, name) as theirs:
+        with pytest.raises(LocalProtocolError, match=f"dead_letters='dead.{name}': no stream of this NATS network keeps"):
+            async with connect(url, bus=bus):
+                raise AssertionError
+        members = {"name": f"DEAD{name}", "subjects": [f"dead.{name}.>"], "retention": "limits", "storage": "file"}
+        await ask(theirs, f"STREAM.CREATE.DEAD{name}", members)
+        await theirs.publish(f"{name}.placed", 7, id="seven", headers={"x-shop": "7"})
+        async with (
+            connect(url, bus=bus),
+            theirs.subscribe(f"dead.{name}.>", start="all") as letters,
+        ):
+            letter = await letters.receive(timeout=20)
+            await all_done(theirs, name, "billing")
+        assert (letter.subject, letter.body) == (f"dead.{name}.billing.{name}.placed", 7)
+        headers = dict(letter.headers or {})
+        assert "bill failed: RuntimeError" in headers["Polybus-Death"]
+        known = {key: headers[key] for key in ("Polybus-Origin", "Polybus-Attempts", "Polybus-Id", "x-shop")}
+        assert known == {
+            "Polybus-Origin": f"{name.upper()} 1",
+            "Polybus-Attempts": "1",
+            "Polybus-Id": "seven",
+            "x-shop": "7",
+        }
+        async with Bus().connect(url) as link:
+            with pytest.raises(LocalProtocolError, match="each that cannot be dealt with would make another one"):
+                async with link.subscribe("dead.>", durable="audit"):
+                    raise AssertionError
+
+
 async def _first(events: Any, count: int) -> AsyncIterator[DeadLettered]:
     async for event in events:
         if isinstance(event, DeadLettered):

@@ -87,7 +87,7 @@ class Burial:
 
 
 class Graveyard(Protocol):
-    """Keeps dead letters: `DeadLetters`, `foreign.NoLetters`."""
+    """Keeps dead letters: `DeadLetters`; of streams of others `foreign.NoLetters`, `foreign.ForeignLetters`."""
 
     async def prepare(self) -> None:
         """See to it that letters can be kept."""
@@ -106,45 +106,17 @@ class Graveyard(Protocol):
 
 
 @define(eq=False)
-class DeadLetters:
-    """Stores dead letters, under ``<cluster>.dead.<durable>.<subject>``. Implements `Graveyard`."""
+class LetterWriter:
+    """Writes dead letters, under ``<prefix>.<durable>.<subject>``.
 
-    _cluster: str
+    Attributes:
+        prefix: The first tokens of their subjects, for which there is a store.
+    """
+
+    prefix: str
     _publishing: StoredPublishing
-    _stores: Stores
-    _replicas: int
 
-    async def prepare(self) -> None:
-        """Make their store where there is none: one that is there is as its makers want it.
-
-        Raises:
-            BusError: As `Stores.prepare`.
-        """
-        await self._stores.make_if_absent(
-            {
-                "name": stream_name(self._cluster, NAME),
-                "subjects": [f"{self._cluster}.dead.>"],
-                "retention": "limits",
-                "storage": "file",
-                "discard": "old",
-                "max_age": _DAYS * 86_400 * NANOSECONDS,
-                "num_replicas": self._replicas,
-            }
-        )
-
-    async def bury(self, message: Message, durable: str, death: Death, now: float, *, ordered: bool) -> Burial:
-        """Return when a dead letter is stored, as `Graveyard.bury`.
-
-        Raises:
-            BusError: As `StoredPublishing.store`.
-        """
-        whole = await self._keep(message, durable, death, now)
-        rests = not whole and not await self._keeps_original(death.stream)
-        if rests and ordered:
-            rests = not await self._copy(message, death.stream, death.number)
-        return Burial(_RESTS if rests else "", OVER, rests)
-
-    async def _keep(self, message: Message, durable: str, death: Death, now: float) -> bool:
+    async def write(self, message: Message, durable: str, death: Death, now: float) -> bool:
         """Return when a dead letter is stored; once, however often it is tried. False where it does not lead to all there was.
 
         What has no room beside its story is left out, and said to be: the headers, else the body, too. Then the publication is
@@ -163,12 +135,12 @@ class DeadLetters:
             facts["Polybus-Error-Id"] = death.error_id
         if death.id:
             facts[ID] = death.id
-        at = f"{self._cluster}.dead.{durable}.{escape_subject(message.subject)}"
+        at = f"{self.prefix}.{durable}.{escape_subject(message.subject)}"
         id, deadline = f"{death.stream}.{durable}.{death.number}", now + _PATIENCE
         if death.readable and await self._fits(_whole(message, facts), id, deadline, at) is not None:
             return True
         # Without an id, which it may have no room for: one that is stored twice is of no more use, and of no harm.
-        beside, kept = f"{self._cluster}.dead.{durable}", None
+        beside, kept = f"{self.prefix}.{durable}", None
         if death.all_came:
             kept = await self._fits(message, "", deadline, beside, death.block)
         if kept is not None:
@@ -185,6 +157,46 @@ class DeadLetters:
         with suppress(LocalProtocolError, TooLarge):
             return await self._publishing.store(message, id, deadline, at, block=block)
         return None
+
+
+@define(eq=False)
+class DeadLetters:
+    """Stores dead letters, under ``<cluster>.dead.<durable>.<subject>``. Implements `Graveyard`."""
+
+    _cluster: str
+    _writer: LetterWriter
+    _stores: Stores
+    _replicas: int
+
+    async def prepare(self) -> None:
+        """Make their store where there is none: one that is there is as its makers want it.
+
+        Raises:
+            BusError: As `Stores.prepare`.
+        """
+        await self._stores.make_if_absent(
+            {
+                "name": stream_name(self._cluster, NAME),
+                "subjects": [f"{self._writer.prefix}.>"],
+                "retention": "limits",
+                "storage": "file",
+                "discard": "old",
+                "max_age": _DAYS * 86_400 * NANOSECONDS,
+                "num_replicas": self._replicas,
+            }
+        )
+
+    async def bury(self, message: Message, durable: str, death: Death, now: float, *, ordered: bool) -> Burial:
+        """Return when a dead letter is stored, as `Graveyard.bury`.
+
+        Raises:
+            BusError: As `LetterWriter.write`.
+        """
+        whole = await self._writer.write(message, durable, death, now)
+        rests = not whole and not await self._keeps_original(death.stream)
+        if rests and ordered:
+            rests = not await self._copy(message, death.stream, death.number)
+        return Burial(_RESTS if rests else "", OVER, rests)
 
     async def _copy(self, message: Message, stream: str, number: int) -> bool:
         """Have the engine keep a copy of a publication of which its letter has not all; False where it does not."""

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attrs import define, field
 
+from ..._util.pattern_index import tokens_overlap
+from ...errors import LocalProtocolError
 from ...protocols.nats.checks import local_pattern
 from .consumers import Consumers
-from .dead_letters import OVER, Burial, Death
-from .jetstream import Advice, JetStream
+from .dead_letters import OVER, Burial, Death, Graveyard, LetterWriter
+from .jetstream import Advice, JetStream, JetStreamError
 from .publishing import StoredPublishing
 from .readers import StoreReaders
 
@@ -69,6 +71,42 @@ class NoLetters:
 
 
 @define(eq=False)
+class ForeignLetters:
+    """Keeps dead letters in the stream that its owners have for them. Implements `dead_letters.Graveyard`."""
+
+    _jetstream: JetStream
+    _writer: LetterWriter
+
+    async def prepare(self) -> None:
+        """See that such a stream is there.
+
+        Raises:
+            LocalProtocolError: There is none.
+            Disconnected, Forbidden, DeadlineExceeded: As `JetStream.ask`.
+        """
+        pattern = f"{self._writer.prefix}.>"
+        try:
+            found = await self._jetstream.ask("STREAM.NAMES", {"subject": pattern})
+        except JetStreamError as error:
+            raise LocalProtocolError(f"the stream of {pattern!r} cannot be found: the NATS server says: {error.text}") from None
+        if not found.get("streams"):
+            raise LocalProtocolError(
+                f"dead_letters={self._writer.prefix!r}: no stream of this NATS network keeps {pattern!r}: have its owner make "
+                "one, or leave the option out"
+            )
+
+    async def bury(self, message: Message, durable: str, death: Death, now: float, *, ordered: bool) -> Burial:
+        """Return when a dead letter is stored.
+
+        Raises:
+            BusError: As `LetterWriter.write`.
+        """
+        whole = await self._writer.write(message, durable, death, now)
+        note = "" if whole else f"; its letter has not all of it: it was {death.number} of {death.stream}"
+        return Burial(note, OVER)
+
+
+@define(eq=False)
 class ForeignStreams:
     """The streams behind one link. Implements `_bus.stored.ForeignStreamsPort`, `jetstream.EngineLink`."""
 
@@ -76,14 +114,32 @@ class ForeignStreams:
     _link: Link
     _readers: StoreReaders = field(init=False)
     _publishing: StoredPublishing = field(init=False)
+    _letters: str = field(init=False)
+    """The first tokens of the subjects of dead letters; empty where none are kept."""
 
     def __attrs_post_init__(self) -> None:
         services, jetstream = self._services, JetStream(self, _PATIENCE, OF_OTHERS)
-        self._publishing = StoredPublishing(services, self, jetstream, "", _EACH, _KNOWN)
-        self._readers = StoreReaders(services, self._published, Consumers(jetstream), NoLetters(jetstream), self._engine)
+        self._publishing = publishing = StoredPublishing(services, self, jetstream, "", _EACH, _KNOWN)
+        adapter: Any = self._link.adapter
+        self._letters = adapter.dead_letters
+        graveyard: Graveyard = NoLetters(jetstream)
+        if self._letters:
+            graveyard = ForeignLetters(jetstream, LetterWriter(self._letters, publishing))
+        self._readers = StoreReaders(services, self._published, Consumers(jetstream), graveyard, self._engine)
 
     def _published(self, pattern: str | int) -> str:
-        return local_pattern(pattern, self._services.limits.subject)
+        """Write a pattern that is read.
+
+        Raises:
+            LocalProtocolError, Unsupported: It has no form, or its dead letters would come to itself.
+        """
+        subject = local_pattern(pattern, self._services.limits.subject)
+        if self._letters and tokens_overlap(subject.split("."), [*self._letters.split("."), ">"]):
+            raise LocalProtocolError(
+                f"stored publications of {subject!r}: dead_letters={self._letters!r} has its letters among them, and each that "
+                "cannot be dealt with would make another one: choose a prefix that no such pattern matches"
+            )
+        return subject
 
     @property
     def peer(self) -> Peer | None:
