@@ -126,6 +126,7 @@ def _when(condition: Callable[[Capabilities], bool]) -> Cell:
 ROWS: tuple[tuple[str, Cell, Cell], ...] = (
     ("request and reply", lambda wire: "yes", lambda wire: "yes"),
     ("notify", lambda wire: "yes", lambda wire: "yes"),
+    ("notify an address behind a peer", _when(lambda wire: wire.destinations), _when(lambda wire: wire.destinations)),
     ("publish", _when(lambda wire: wire.publish and not wire.asks_before_publishing), _when(lambda wire: True)),
     (
         "subscribe to exact subjects",

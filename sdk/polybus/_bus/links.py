@@ -278,8 +278,3 @@ class LinkRegistry:
         self.gates.clear()
         self.opened.clear()
         self.of_lifespan.clear()
-
-
-def has_gone(peer: Peer) -> Disconnected:
-    """Make the error about a peer that has left."""
-    return Disconnected("the peer has gone", peer.address, False)

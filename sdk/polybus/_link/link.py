@@ -104,6 +104,8 @@ class Link:
     """True where a bare peer reads them too."""
     own_headers: frozenset[str] = field(default=frozenset(), init=False)
     """Headers that the wire has a place for, where it has none for others."""
+    destinations: bool = field(default=False, init=False)
+    """True where a notification may go to an address behind the peer."""
     format: BodyFormat = field(init=False)
     format_for: Callable[[Any, str | int], BodyFormat] = field(init=False)
     one_format: bool = field(init=False)
@@ -600,6 +602,7 @@ class Link:
         assert session is not None and transport is not None
         can = session.capabilities
         self.carries_headers, self.bare_headers, self.own_headers = can.headers, can.bare_headers, can.own_headers
+        self.destinations = can.destinations
         # Where publications are an extension, what a stranger asked for has a form that strangers read: see the session.
         known = self.opened or not can.asks_before_publishing or (self.peer is not None and self.peer.speaks_extensions)
         self.shared = session.codec if can.shared_publish and known else None
