@@ -180,12 +180,14 @@ def features() -> str:
     for title, bare, ours in ROWS:
         cells = " | ".join(_both(bare(wire), ours(wire)) for wire in wires.values())
         lines.append(f"| {title} | {cells} |")
-    stored = " | ".join("in a cluster" if name == "nats" else "asked" for name in wires)
+    stored = " | ".join("yes" if name == "nats" else "asked" for name in wires)
     lines.append(f"| stored publications, durable handlers | {stored} |")
     notes = (
         '"polybus only": with a bare peer it is `Unsupported`. "sent": it is written, and a bare peer may ignore it. Headers',
-        'that a handler sets for its answer are left out where the wire has none. "asked": a durable handler of a cluster asks',
-        "who is behind that wire, or a bridge: its answer acknowledges, its error is another attempt; see",
+        "that a handler sets for its answer are left out where the wire has none. Stored publications are those of",
+        "[stores](../how-to/stores.md) in a cluster, and over a link to a NATS network of",
+        '[streams of others](../how-to/nats.md#streams-of-others). "asked": a durable handler asks who is behind that wire, or a',
+        "bridge: its answer acknowledges, its error is another attempt; see",
         "[what is stored](../how-to/stores.md#read-what-is-stored). What the verbs promise is the same for all: see",
         "[delivery promises](../explanation/delivery.md).",
     )

@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from ..body import BodyFormat
     from ..plugins import Admission, Codec, ProtocolAdapter, Receiver, Role, Session, Transport
     from ..plugins.recording import Recorder
-    from .ports import BackbonePort, LinkDialer, LinkOwner, PeerPort, StalledCalls
+    from .ports import BackbonePort, ForeignStreamsPort, LinkDialer, LinkOwner, PeerPort, StalledCalls
 
 logger: logging.Logger = logging.getLogger("polybus.link")
 
@@ -142,6 +142,8 @@ class Link:
     """True where every attempt asks for credentials anew."""
     backbone: BackbonePort | None = field(default=None, kw_only=True)
     """Present on the link between the nodes of a cluster."""
+    foreign_streams: ForeignStreamsPort | None = field(default=None, init=False)
+    """Present where this bus reads the streams behind it."""
     most_running: int | None = field(default=None, init=False)
     most_waiting: int | None = field(default=None, init=False)
     """Limits of this link in place of `Limits.running` and `Limits.waiting`."""
@@ -421,8 +423,8 @@ class Link:
         assert session is not None
         for event in session.events():
             if isinstance(event, Message):
-                if event.peer is not None and self.backbone is not None:
-                    self.backbone.receive(event, now)
+                if event.peer is not None and (reader := self.backbone or self.foreign_streams) is not None:
+                    reader.receive(event, now)
                     continue
                 peer = self.peer or self._peer_of(event.peer)
                 if peer is None:  # it was sent away, has never been opened, or waits to be let in
