@@ -209,11 +209,11 @@ was, in the middle of a batch; `retention`: removed for size or age; `damaged`: 
 a connection has begun or ended. The former are no frames; the latter are counted as frames, and are events of the kinds `open`
 and `close`. A batch without rows says that the recording (`capture_id` in the metadata of its segment) is over.
 
-What a recording or `polybus capture decode` has decoded stands beside the segments: `events/segment-<number>.parquet` with the columns of
-`events` below, all of them, and `quarantine/segment-<number>.parquet`. They are plain Parquet. The key `polybus.decoded` of
-their metadata is a JSON object: which `segment` they are of (its size and a checksum), the versions of the `decoders` by
-protocol, and of each row group the batches of the segment that it holds (`first`, up to `after`), with the numbers of
-`frames`, `empty` ones and `gaps` among them. Files whose names begin with a dot are not finished.
+What a recording or `polybus capture decode` has decoded stands beside the segments: `events/segment-<number>.parquet` with the
+columns of `events` below, all of them, and `quarantine/segment-<number>.parquet`. They are plain Parquet. The key
+`polybus.decoded` of their metadata is a JSON object: which `segment` they are of (its size and a checksum), the versions of the
+`decoders` by protocol, and of each row group the batches of the segment that it holds (`first`, up to `after`), with the numbers
+of `frames`, `empty` ones and `gaps` among them. Files whose names begin with a dot are not finished.
 
 On every run: frames = frames with an event + rows of `quarantine` + empty payloads.
 """
