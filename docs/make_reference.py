@@ -212,11 +212,11 @@ was, in the middle of a batch; `retention`: removed for size or age; `damaged`: 
 a connection has begun or ended. The former are no frames; the latter are counted as frames, and are events of the kinds `open`
 and `close`. A batch without rows says that the recording (`capture_id` in the metadata of its segment) is over.
 
-What `polybus capture decode` has decoded stands beside the segments: `events/segment-<number>.parquet` with the columns of
-`events` below, all of them, and `quarantine/segment-<number>.parquet`. They are plain Parquet. The key `polybus.decoded` of
-their metadata is a JSON object: which `segment` they are of (its size and a checksum), the versions of the `decoders` by
-protocol, and of each row group the batches of the segment that it holds (`first`, up to `after`), with the numbers of
-`frames`, `empty` ones and `gaps` among them. Files whose names begin with a dot are not finished.
+What a recording or `polybus capture decode` has decoded stands beside the segments: `events/segment-<number>.parquet` with the
+columns of `events` below, all of them, and `quarantine/segment-<number>.parquet`. They are plain Parquet. The key
+`polybus.decoded` of their metadata is a JSON object: which `segment` they are of (its size and a checksum), the versions of the
+`decoders` by protocol, and of each row group the batches of the segment that it holds (`first`, up to `after`), with the
+numbers of `frames`, `empty` ones and `gaps` among them. Files whose names begin with a dot are not finished.
 
 On every run: frames = frames with an event + rows of `quarantine` + empty payloads.
 """
@@ -250,6 +250,9 @@ below are small, and written anew by each run that finds something new. `metrics
 failed, missing, slow, new, better, same, broke or unseen; `text`; `section` of the report), `compared` names what `--before`
 was (null without it), and `journeys` are the exchanges that the report shows with their `hops` and `frames` (`at_ns`: ns
 since the first of them).
+
+Metrics are about exchanges and publications of users: those of subjects that begin with `_polybus.`, by which buses get to know
+each other, are in the tables above, and in the metrics `totals.internal` is the number of such exchanges.
 
 """
 

@@ -897,6 +897,7 @@ class Bus(Router):
         max_age: float | timedelta = timedelta(days=7),
         bodies: bool = True,
         redact: Callable[[str, bytes], bytes] | Literal["default"] | None = "default",
+        decode: bool = False,
     ) -> AbstractAsyncContextManager[Recording]:
         """Write every frame of every link, in both directions, to a capture: ``async with bus.record("captures/"): ...``
 
@@ -910,13 +911,15 @@ class Bus(Router):
             bodies: Whether bodies are written; without them, what each message is for.
             redact: ``redact(protocol, frame)`` gives what is written in place of a frame. The default blanks tokens, cookies
                 and members named like secrets; None writes all as it is.
+            decode: Whether what is sealed (after 64 MiB or a minute) is decoded meanwhile, once for all who read it, by a
+                process of the lowest priority. What is not decoded in the end is decoded by those who read it.
 
         Raises:
             ImportError: pyarrow is not installed.
             TypeError, ValueError: An argument is not what it should be.
             CaptureError: (on entering) The folder cannot be made or written.
         """
-        recorder = make_recorder(path, max_bytes=max_bytes, max_age=max_age, bodies=bodies, redact=redact)
+        recorder = make_recorder(path, max_bytes=max_bytes, max_age=max_age, bodies=bodies, redact=redact, decode=decode)
         return Recording(self._services, recorder)
 
     # -- the cluster -----------------------------------------------------------------------------------------------------

@@ -1498,6 +1498,7 @@ class BlockingBus:
         max_age: float | timedelta = timedelta(days=7),
         bodies: bool = True,
         redact: Callable[[str, bytes], bytes] | Literal["default"] | None = "default",
+        decode: bool = False,
     ) -> BlockingBlock[Recording]:
         """Write every frame of every link, in both directions, to a capture: ``with bus.record("captures/"): ...``
 
@@ -1511,6 +1512,8 @@ class BlockingBus:
             bodies: Whether bodies are written; without them, what each message is for.
             redact: ``redact(protocol, frame)`` gives what is written in place of a frame. The default blanks tokens, cookies
                 and members named like secrets; None writes all as it is.
+            decode: Whether what is sealed (after 64 MiB or a minute) is decoded meanwhile, once for all who read it, by a
+                process of the lowest priority. What is not decoded in the end is decoded by those who read it.
 
         Raises:
             ImportError: pyarrow is not installed.
@@ -1519,7 +1522,7 @@ class BlockingBus:
         """
         return BlockingBlock(
             self._run,
-            self._bus.record(path, max_bytes=max_bytes, max_age=max_age, bodies=bodies, redact=redact),
+            self._bus.record(path, max_bytes=max_bytes, max_age=max_age, bodies=bodies, redact=redact, decode=decode),
             lambda made: made,
         )
 
