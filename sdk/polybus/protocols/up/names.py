@@ -107,9 +107,7 @@ class Names:
     def other(self) -> UUri:
         """The entity of the other side, as far as it is known. May raise `Unsupported`: on a fabric it is not."""
         if self.peer is None and self._on_fabric:
-            raise Unsupported(
-                "up: on a fabric nobody is the other side: Up(peer=...) says who is meant, or an address as subject"
-            )
+            raise Unsupported("up: a fabric has no other side: say who is meant by Up(peer=...), or by an address as subject")
         return self.entity if self.peer is None else self.peer
 
     @property

@@ -149,6 +149,7 @@ class ZenohListening:
                 gate.left(transport.address)
                 raise outcome[0]
             gate.opened(transport, outcome[0])
+            await transport.written()  # who is told that this bus serves is heard
         except BaseException:
             transport.abort(Closed(1006, "the bus did not let it in"))
             raise

@@ -12,7 +12,7 @@ from attrs import define, field
 from ...plugins import Sample
 from ...plugins.fabrics import LEVELS
 
-MOST_SAMPLES: Final = 4096
+MOST_SAMPLES: Final = 16_384
 MOST_BYTES: Final = 16 * 1024 * 1024
 """Samples and bytes of one priority that may wait; one sender has half of that, so that a loud one leaves room for others."""
 BATCH: Final = 64

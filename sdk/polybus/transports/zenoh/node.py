@@ -104,8 +104,20 @@ class ZenohNode:
         if self._transports <= 0 and event.kind == zenoh.SampleKind.DELETE:
             self._tell(self._alone)
 
-    def declare(self, expressions: Sequence[str]) -> None:
-        """Have subscribers for these expressions, and no others. Blocks; may raise `zenoh.ZError`."""
+    def declare(self, expressions: Sequence[str], done: Callable[[Exception | None], None]) -> None:
+        """Have subscribers for these expressions, and no others; then call a function in the loop, with what has failed."""
+
+        def declare() -> None:
+            failure = None
+            try:
+                self._declare(expressions)
+            except Exception as error:
+                failure = error
+            self._tell(lambda: done(failure))
+
+        self._submit(declare)
+
+    def _declare(self, expressions: Sequence[str]) -> None:
         import zenoh
 
         session = self._session
@@ -177,8 +189,11 @@ class ZenohNode:
             self._close()
             self._tell(closed)
 
-        try:
-            self._control.submit(end)
-        except RuntimeError:
-            return  # it has ended already
+        self._submit(end)
         self._control.shutdown(wait=False)
+
+    def _submit(self, function: Callable[[], None]) -> None:
+        try:
+            self._control.submit(function)
+        except RuntimeError:
+            pass  # it has ended already

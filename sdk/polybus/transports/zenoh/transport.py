@@ -82,20 +82,15 @@ class ZenohTransport:
         self._first.clear()
         self._jobs += 1
         self._declared = self._declared or anyio.Event()
-        self._host.spawn(self._declare, tuple(new))
+        self.node.declare(tuple(new), self._have_declared)
 
-    async def _declare(self, expressions: Sequence[str]) -> None:
-        try:
-            await self.node.run(self.node.declare, expressions)
-        except RuntimeError:
-            pass  # it is over
-        except Exception as error:
-            self.abort(Closed(1011, f"Zenoh declares no subscribers: {error}"))
-        finally:
-            self._jobs -= 1
-            if not self._jobs and self._declared is not None:
-                self._declared.set()
-                self._declared = None
+    def _have_declared(self, failure: Exception | None) -> None:
+        self._jobs -= 1
+        if failure is not None:
+            self.abort(Closed(1011, f"Zenoh declares no subscribers: {failure}"))
+        if not self._jobs and self._declared is not None:
+            self._declared.set()
+            self._declared = None
             self._eased()
 
     async def written(self) -> None:
@@ -206,6 +201,8 @@ class ZenohTransport:
         if self._state is _State.OVER:
             return
         self._state = _State.OVER
+        if self._declared is not None:
+            self._declared.set()
         self.node.inbox.clear()
         self.node.lanes.drop()
         self.ended.set()
