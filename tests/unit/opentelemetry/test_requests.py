@@ -242,6 +242,23 @@ async def test_a_channel_is_one_span_with_its_counts_to_oneself_too(own: bool) -
     assert (span.attributes["polybus.items.sent"], span.attributes["polybus.items.received"]) == (1, 1)
 
 
+@pytest.mark.parametrize("most", [0, 1])
+async def test_a_stream_of_few_items_has_its_counts_too(most: int) -> None:
+    traces = Traces()
+    server, client = traces.bus(), traces.bus()
+
+    @server.handle("count")
+    async def count(most: int) -> AsyncIterator[int]:
+        for number in range(most):
+            yield number
+
+    async with pair(server, client=client), client.stream("count", most) as numbers:
+        assert [number async for number in numbers] == list(range(most))
+    attributes = traces.span("count", "CLIENT").attributes
+    assert attributes is not None
+    assert (attributes["polybus.items.sent"], attributes["polybus.items.received"]) == (0, most)
+
+
 async def test_a_notification_is_a_client_and_a_server_span() -> None:
     traces = Traces()
     server, client = traces.bus(), traces.bus()
