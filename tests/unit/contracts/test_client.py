@@ -5,13 +5,13 @@ import dataclasses
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
-from typing import Any, NamedTuple, Protocol, TypedDict, TypeVar, assert_type
+from typing import Annotated, Any, NamedTuple, Protocol, TypedDict, TypeVar, assert_type
 
 import anyio
 import attrs
 import pytest
 
-from polybus import BadReply, Bus, Context, DeadlineExceeded, Identity, NoHandler, NotFound, Peer, method, notify
+from polybus import BadReply, BadRequest, Bus, Context, DeadlineExceeded, Identity, NoHandler, NotFound, Peer, method, notify
 from polybus.contracts.contract import Contract
 from polybus.testing import pair
 from tests.support import eventually
@@ -157,6 +157,37 @@ async def test_a_generator_can_be_closed_at_once() -> None:
         await eventually(lambda: endless.running == 0)
         with pytest.raises(TypeError, match="a stream takes nothing"):
             await clock.ticks(1).asend(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("fails", ["NOT_FOUND", "BAD_REPLY"])
+async def test_a_stream_that_has_failed_has_ended(fails: str) -> None:
+    class Numbers(Protocol):
+        def count(self) -> AsyncIterator[int]: ...
+
+    server = Bus()
+    left = anyio.Event()
+
+    @server.handle("n.count")
+    async def count() -> AsyncIterator[Any]:
+        try:
+            yield 1
+            if fails == "NOT_FOUND":
+                raise NotFound("no more")
+            yield "two"
+            await anyio.sleep_forever()
+        finally:
+            left.set()
+
+    async with pair(server) as client:
+        numbers = client.client(Numbers, "n").count()
+        assert await anext(numbers) == 1
+        with pytest.raises(NotFound if fails == "NOT_FOUND" else BadReply):
+            await anext(numbers)
+        with anyio.fail_after(5):
+            await left.wait()  # though `numbers` is still held
+        for _ in range(2):
+            with pytest.raises(StopAsyncIteration):
+                await anext(numbers)
 
 
 async def test_a_stream_that_nobody_reads_is_not_opened() -> None:
@@ -336,6 +367,25 @@ class Same:
 
     async def anything(self, value: Any) -> Any:
         return value
+
+
+async def test_a_type_needs_no_hash() -> None:
+    metres = Annotated[int, {"unit": "m"}]
+
+    class Rows(Protocol[T_co]):
+        async def get(self, id: metres) -> T_co: ...
+
+    class Doubled:
+        async def get(self, id: metres) -> metres:
+            return 2 * id
+
+    bus = Bus()
+    bus.implement(Rows[metres], Doubled(), "row")
+    async with pair(bus) as client:
+        rows = client.client(Rows[metres], "row")
+        assert await rows.get(7) == 14
+        with pytest.raises(BadRequest, match="Expected `int`, got `str`"):
+            await client.request("row.get", "seven")
 
 
 async def test_bodies_are_objects_of_the_types_of_the_contract() -> None:
