@@ -12,7 +12,9 @@ import attrs
 import pytest
 
 from polybus import BadReply, BadRequest, Bus, Context, DeadlineExceeded, Identity, NoHandler, NotFound, Peer, method, notify
+from polybus.contracts.client import client_of
 from polybus.contracts.contract import Contract
+from polybus.contracts.items import ItemStream
 from polybus.testing import pair
 from tests.support import eventually
 
@@ -190,6 +192,43 @@ async def test_a_stream_that_has_failed_has_ended(fails: str) -> None:
                 await anext(numbers)
 
 
+async def test_a_stream_that_is_closed_while_it_is_opened_stops_its_handler() -> None:
+    entered, opened = anyio.Event(), anyio.Event()
+    left: list[str] = []
+
+    class Channel:
+        def leave(self) -> None:
+            left.append("left")
+
+        def __aiter__(self) -> Any:
+            return self
+
+        async def __anext__(self) -> int:
+            raise StopAsyncIteration
+
+    class Opening:
+        async def __aenter__(self) -> Any:
+            entered.set()
+            await opened.wait()
+            return Channel()
+
+    opening: Any = Opening()
+    items: ItemStream[int] = ItemStream(opening)
+
+    async def read() -> None:
+        with pytest.raises(StopAsyncIteration):
+            await anext(items)
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            group.start_soon(read)
+            await entered.wait()
+            await items.aclose()
+            assert left == []
+            opened.set()
+    assert left[:1] == ["left"]
+
+
 async def test_a_stream_that_nobody_reads_is_not_opened() -> None:
     bus, endless = Bus(), EndlessTicks()
     bus.implement(Ticks, endless, "clock")
@@ -240,6 +279,30 @@ async def test_a_method_has_the_name_and_the_time_that_its_contract_says() -> No
             await slow.get(7)
         with pytest.raises(DeadlineExceeded):
             await anext(slow.all())
+
+
+async def test_the_verb_is_given_the_time_of_its_method() -> None:
+    class Asker:
+        def __init__(self) -> None:
+            self.times: list[float | None] = []
+
+        async def request(self, subject: str | int, body: Any = None, *, timeout: float = 0, returns: Any = Any) -> int:
+            self.times.append(timeout)
+            return 1
+
+        async def notify(self, subject: str | int, body: Any = None) -> None: ...
+
+        def stream(self, subject: str | int, body: Any = None, *, returns: Any = Any, timeout: float | None = 0) -> Any:
+            self.times.append(timeout)
+
+    asker = Asker()
+    slow: Slow = client_of(asker, Slow, "user")
+    users: Users = client_of(asker, Users, "user")
+    await slow.get(7)
+    slow.all()
+    await users.count()
+    users.watch(GetUser(1))
+    assert asker.times == [0.01, 0.01, 30.0, None]
 
 
 async def test_a_scope_around_the_call_is_its_deadline() -> None:

@@ -420,6 +420,24 @@ async def test_a_value_is_made_once_a_call_unless_it_says_otherwise() -> None:
     assert made == ["once", "each", "each"] * 2
 
 
+async def test_a_value_that_is_made_each_time_is_not_that_of_the_others() -> None:
+    bus, made = Bus(), 0
+
+    async def count() -> int:
+        nonlocal made
+        made += 1
+        return made
+
+    async def get(one, two, three) -> list[Any]:  # type: ignore[no-untyped-def]
+        return [one, two, three]
+
+    shared, own = Annotated[int, Depends(count)], Annotated[int, Depends(count, use_cache=False)]
+    get.__annotations__ |= {"one": shared, "two": own, "three": shared}
+    bus.handle("get")(get)
+    async with pair(bus) as client:
+        assert await client.request("get") == [1, 2, 1]
+
+
 async def of_the_loop(ctx: Context, message: Message, bus: Bus, peer: Peer | None, id: int) -> list[Any]:
     assert ctx.bus is bus
     assert ctx.peer is peer
@@ -665,6 +683,25 @@ def test_depends_without_its_function_as_a_default_is_not_taken_for_the_body() -
 
     with pytest.raises(TypeError, match=r"handler: 'user' has Depends without its function"):
         Bus().handle("get")(handler)
+
+
+async def test_a_dependency_that_cancels_its_call_itself_fails_it() -> None:
+    bus = Bus()
+
+    async def hurried() -> AsyncIterator[str]:
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            yield "x"
+
+    async def get(one) -> None:  # type: ignore[no-untyped-def]
+        await anyio.sleep_forever()
+
+    get.__annotations__["one"] = Annotated[str, Depends(hurried)]
+    bus.handle("get")(get)
+    async with pair(bus) as client:
+        with anyio.fail_after(5), pytest.raises(RequestError, match="INTERNAL"):
+            await client.request("get", timeout=20)
+    assert bus.stats().failed == 1
 
 
 named: Any = TypeAliasType  # types that are made at run time

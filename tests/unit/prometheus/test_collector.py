@@ -190,6 +190,25 @@ async def test_each_style_of_handler_is_timed_under_its_registered_subject() -> 
             assert 0 < seconds < 60
 
 
+async def test_of_one_subject_requests_and_notifications_are_told_apart() -> None:
+    bus = Bus()
+    bus.use(Durations())
+    done = 0
+
+    @bus.handle("x")
+    async def x() -> None:
+        nonlocal done
+        done += 1
+
+    async with pair(bus, protocol="jrep") as client:
+        for _ in range(2):
+            await client.request("x")
+            await client.notify("x")
+            await client.request("x")
+        await eventually(lambda: done == 6)
+    assert counts_of(bus) == {("request", "x"): 4, ("notify", "x"): 2}
+
+
 async def test_a_channel_of_a_bus_to_itself_is_a_channel() -> None:
     bus = timed_bus()
     async with bus, bus.channel("channel") as channel:
