@@ -263,6 +263,23 @@ async def test_a_stream_of_few_items_has_its_counts_too(most: int) -> None:
     assert (attributes["polybus.items.sent"], attributes["polybus.items.received"]) == (0, most)
 
 
+@pytest.mark.parametrize("names", [("traceparent", "tracestate"), ("Traceparent", "Tracestate"), ("TRACEPARENT", "TraceState")])
+async def test_names_of_headers_are_read_in_any_case(names: tuple[str, str]) -> None:
+    traces = Traces()
+    server = traces.bus()
+
+    @server.handle("x")
+    async def x() -> None: ...
+
+    values = f"00-{'a' * 32}-{'b' * 16}-01", "shop=7"
+    async with pair(server) as client:
+        await client.request("x", headers={"x-tracestat": "other", **dict(zip(names, values, strict=True))})
+    span = traces.span("x", "SERVER")
+    assert span.parent is not None
+    assert (span.context.trace_id, span.parent.span_id) == (int("a" * 32, 16), int("b" * 16, 16))
+    assert dict(span.context.trace_state) == {"shop": "7"}
+
+
 async def test_a_notification_is_a_client_and_a_server_span() -> None:
     traces = Traces()
     server, client = traces.bus(), traces.bus()
