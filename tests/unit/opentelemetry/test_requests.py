@@ -341,6 +341,19 @@ async def test_each_attempt_of_a_retried_request_is_a_child_of_the_span_around_t
     ] * 3
 
 
+async def test_an_instrumentation_that_comes_too_late_for_a_link_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    traces = Traces()
+    server, client = Bus(), Bus()
+    async with server.serve("ubre+memory://late") as listener:
+        instrument(server, tracer_provider=traces.tracers)
+        assert caplog.records == []
+        async with connect(listener.url, bus=client):
+            instrument(client, tracer_provider=traces.tracers)
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        "instrument() came after links of its bus, which carry no context: call it before the bus is entered"
+    ]
+
+
 async def test_a_bus_is_instrumented_once() -> None:
     traces = Traces()
     with pytest.raises(LocalProtocolError, match="already"):
