@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from ..body import BodyFormat
     from ..plugins import Admission, Codec, ProtocolAdapter, Receiver, Role, Session, Transport
     from ..plugins.recording import Recorder
-    from .ports import BackbonePort, LinkDialer, LinkOwner, PeerPort, StalledCalls
+    from .ports import BackbonePort, ForeignStreamsPort, LinkDialer, LinkOwner, PeerPort, StalledCalls
 
 logger: logging.Logger = logging.getLogger("polybus.link")
 
@@ -105,6 +105,8 @@ class Link:
     """True where a bare peer reads them too."""
     own_headers: frozenset[str] = field(default=frozenset(), init=False)
     """Headers that the wire has a place for, where it has none for others."""
+    destinations: bool = field(default=False, init=False)
+    """True where a notification may go to an address behind the peer."""
     format: BodyFormat = field(init=False)
     format_for: Callable[[Any, str | int], BodyFormat] = field(init=False)
     one_format: bool = field(init=False)
@@ -141,6 +143,8 @@ class Link:
     """True where every attempt asks for credentials anew."""
     backbone: BackbonePort | None = field(default=None, kw_only=True)
     """Present on the link between the nodes of a cluster."""
+    foreign_streams: ForeignStreamsPort | None = field(default=None, init=False)
+    """Present where this bus reads the streams behind it."""
     most_running: int | None = field(default=None, init=False)
     most_waiting: int | None = field(default=None, init=False)
     """Limits of this link in place of `Limits.running` and `Limits.waiting`."""
@@ -427,8 +431,8 @@ class Link:
         assert session is not None
         for event in session.events():
             if isinstance(event, Message):
-                if event.peer is not None and self.backbone is not None:
-                    self.backbone.receive(event, now)
+                if event.peer is not None and (reader := self.backbone or self.foreign_streams) is not None:
+                    reader.receive(event, now)
                     continue
                 peer = self.peer or self._peer_of(event.peer)
                 if peer is None:  # it was sent away, has never been opened, or waits to be let in
@@ -615,6 +619,7 @@ class Link:
         assert session is not None and transport is not None
         can = session.capabilities
         self.carries_headers, self.bare_headers, self.own_headers = can.headers, can.bare_headers, can.own_headers
+        self.destinations = can.destinations
         # Where publications are an extension, what a stranger asked for has a form that strangers read: see the session.
         known = self.opened or not can.asks_before_publishing or (self.peer is not None and self.peer.speaks_extensions)
         self.shared = session.codec if can.shared_publish and known else None

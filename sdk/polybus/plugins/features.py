@@ -158,6 +158,8 @@ class ProtocolFeatures(_Features):
     """Gives the adapter of each connection, of a protocol that wants several to one place."""
     dials: bool = False
     """Servers do not listen but connect, because their clients come through a broker."""
+    keeps: bool = False
+    """Behind its links there may be streams, of which durable handlers and subscriptions read (NATS)."""
     web_endpoint: Callable[[str], WebEndpoint] | None = None
     """``web_endpoint(path)`` is what `polybus.fastapi.attach` and servers of ``http`` serve; see `WebEndpoint`."""
     http_binding: type[HttpBinding] | None = None

@@ -41,6 +41,8 @@ class Capabilities:
     own_headers: frozenset[str] = frozenset()
     """Headers, in lower case, that have a place of their own on a wire that has no others: of what outgoing hooks add, these go
     on, and a session may refuse the rest of what an application sets."""
+    destinations: bool = False
+    """The peer stands for many, each with an address: a notification whose `attributes` have ``to`` goes to that one."""
     answer_headers: bool = True
     """Answers carry headers too; otherwise those that a handler sets are left out."""
     deadlines: bool = True

@@ -350,7 +350,7 @@ def test_the_metrics_are_those_of_the_truth(recorded: Recorded) -> None:
     metrics, truth = recorded.done.metrics, recorded.made.exchanges.to_pylist()
     assert metrics["totals"]["exchanges"] == len(truth)
     assert metrics["totals"]["events"] == sum(recorded.made.events.values())
-    assert {row["protocol"]: 0 for row in metrics["latency"]}.keys() == {"ubre", "csb", "jrep", "uprotocol"}
+    assert {row["protocol"]: 0 for row in metrics["latency"]}.keys() == {"ubre", "csb", "jrep", "uprotocol", "up"}
     for row in metrics["latency"]:
         if row["protocol"] == "csb":
             continue  # not every pair of it can be decided

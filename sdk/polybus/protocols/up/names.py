@@ -6,6 +6,7 @@ to it. A subject with a ``/`` is an address as it stands.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, TypeAlias
@@ -19,6 +20,7 @@ Place: TypeAlias = "int | UUri"
 Table: TypeAlias = tuple[tuple[str, tuple[Place, ...]], ...]
 """Names with their places: a method, a topic, or one of each."""
 _REMEMBERED: Final = 1024
+_WITH_RESOURCE: Final = re.compile(r"(?:up:)?(?://[^/]+)?(?:/[^/]+){3}")
 
 
 def names_in(text: str) -> dict[str, Any]:
@@ -135,6 +137,11 @@ class Names:
         """Address from which a publication comes. May raise `Unsupported`: it has none; `LocalProtocolError`."""
         return _found(subject, "topic", self._topics, self._methods, lambda: self.entity)
 
+    def destination(self, to: str | None) -> UUri:
+        """Address to which a notification goes: the entity of one that is given, or the other side. May raise
+        `LocalProtocolError`: it is no address, or that of no other."""
+        return self.other.with_resource(0) if to is None else _entity(to)
+
     def subject(self, text: str) -> str:
         """The subject of an address that came in: its name where it has one, else the address."""
         found = self.subjects.get(text)
@@ -183,4 +190,16 @@ def _address(subject: str, kind: str) -> UUri:
     if not (uri.is_method if kind == "method" else uri.is_topic):
         numbers = "from 1 to 7FFF" if kind == "method" else "from 8000 to FFFE"
         raise LocalProtocolError(f"{subject[:100]!r} is no {kind}, whose last number is {numbers}", protocol=NAME)
+    return uri
+
+
+def _entity(text: str) -> UUri:
+    """The entity of an address, with or without a resource: so the source of a message tells where to answer it."""
+    try:
+        uri = parse_uuri(text if _WITH_RESOURCE.fullmatch(text) else f"{text}/0").with_resource(0)
+    except UUriError as error:
+        raise LocalProtocolError(f"to={text[:100]!r} is no entity: it has the form //device1/10AB/3", protocol=NAME) from error
+    if uri.is_pattern or not uri.authority:
+        what = "has wildcards: a notification goes to one" if uri.is_pattern else "has no authority, as in //device1/10AB/3"
+        raise LocalProtocolError(f"to={text[:100]!r} {what}", protocol=NAME)
     return uri

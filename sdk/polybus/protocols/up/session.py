@@ -37,6 +37,7 @@ CAPABILITIES: Final = Capabilities(
     bare_headers=False,
     own_headers=frozenset({_TRACE}),
     answer_headers=False,
+    destinations=True,
     extensions=False,
 )
 ON_FABRIC: Final = evolve(CAPABILITIES, filters=True, announce="both")
@@ -45,6 +46,7 @@ _LAST_MOMENT: Final = 0.001
 """Time that is left in the very millisecond in which it is up: it has expired only after it."""
 _REMEMBERED: Final = 1024
 _REQUEST, _RESPONSE, _ERROR = Kind.REQUEST, Kind.RESPONSE, Kind.ERROR
+_NOTIFICATION: Final = MessageType.NOTIFICATION
 # Tags of attributes, those of ids with the length.
 _ID, _TTL, _COMMSTATUS, _REQID, _TOKEN, _TRACEPARENT = b"\x0a\x12", b"\x30", b"\x40", b"\x4a\x12", b"\x52", b"\x5a"
 _FORMATS: Final = (b"", *(b"\x60" + varint(number) for number in range(1, 9)))
@@ -84,7 +86,7 @@ class UpSession:
         self._constant += b"" if token is None or callable(token) else field(_TOKEN, token.encode())
         # By subject: the head of a request and the address of its method; of publications and notifications the head.
         self._methods: dict[str | int, tuple[bytes, str]] = {}
-        self._topics: dict[tuple[MessageType, str | int, str | None], bytes] = {}
+        self._topics: dict[tuple[MessageType, str | int, str | None, str | None], bytes] = {}
         # By the id of each request of this side: the method that was asked.
         self._asked: dict[bytes, str] = {}
         self._events: list[Message | SessionEvent] = []
@@ -221,7 +223,7 @@ class UpSession:
             elif kind is Kind.PUBLISH:
                 frame = self._publication(message)
             elif kind is Kind.NOTIFY:
-                frame = self._event(MessageType.NOTIFICATION, message)
+                frame = self._event(_NOTIFICATION, message)
             elif self._filters is not None and (kind is Kind.SUBSCRIBE or kind is Kind.UNSUBSCRIBE):
                 (self._filters.add if kind is Kind.SUBSCRIBE else self._filters.remove)(message.subject)
                 return None
@@ -270,22 +272,23 @@ class UpSession:
 
     def _event(self, type: MessageType, message: Message) -> bytes:
         relayed = message.extras.get("priority") if message.extras else None
-        relayed = relayed if relayed in LEVELS else None
-        head = self._topics.get((type, message.subject, relayed)) or self._topic(type, message.subject, relayed)
+        relayed = relayed if isinstance(relayed, str) and relayed in LEVELS else None
+        to = message.extras.get("to") if type is _NOTIFICATION and message.extras else None
+        head = self._topics.get((type, message.subject, relayed, to)) or self._topic(type, message.subject, relayed, to)
         ttl = self._ttl if message.ttl is None else milliseconds(message.ttl)
         raw, format = written_body(message, self._texts)
         lives = b"" if ttl is None else _TTL + varint(ttl)
         trace = _trace(message.headers) if message.headers else b""
         return write_message(b"".join((_ID, self._ids.next(), head, lives, trace, _FORMATS[format])), raw)
 
-    def _topic(self, type: MessageType, subject: str | int, relayed: str | None) -> bytes:
+    def _topic(self, type: MessageType, subject: str | int, relayed: str | None, to: str | None) -> bytes:
         """The head of publications or notifications of a subject; what is relayed keeps its priority."""
         source = self._names.topic(subject)
-        sink = self._names.other.with_resource(0) if type is MessageType.NOTIFICATION else None
+        sink = self._names.destination(to) if type is _NOTIFICATION else None
         level = LEVELS[relayed or self.codec.level_of(subject) or "CS1"]
         if len(self._topics) >= _REMEMBERED:
             self._topics.clear()
-        found = self._topics[type, subject, relayed] = head_of(type, source, sink, level + 1)
+        found = self._topics[type, subject, relayed, to] = head_of(type, source, sink, level + 1)
         return found
 
     def _response(self, message: Message) -> bytes:
