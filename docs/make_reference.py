@@ -15,7 +15,7 @@ import typer
 from polybus.analysis.report.metric_tables import METRICS
 from polybus.capture import schema
 from polybus.cli.app import app
-from polybus.plugins import Capabilities
+from polybus.plugins import Capabilities, ProtocolFeatures
 from polybus.plugins.registry import _PROTOCOLS, find_protocol
 
 FOLDER = Path(__file__).parent / "reference"
@@ -180,14 +180,16 @@ def features() -> str:
     for title, bare, ours in ROWS:
         cells = " | ".join(_both(bare(wire), ours(wire)) for wire in wires.values())
         lines.append(f"| {title} | {cells} |")
+    fabrics = " | ".join("yes" if ProtocolFeatures.of(find_protocol(name, {})).fabric is not None else "–" for name in wires)
+    lines.append(f"| over Zenoh, where only what is subscribed comes, wildcards too | {fabrics} |")
     stored = " | ".join("yes" if name == "nats" else "asked" for name in wires)
     lines.append(f"| stored publications, durable handlers | {stored} |")
     notes = (
         '"polybus only": with a bare peer it is `Unsupported`. "sent": it is written, and a bare peer may ignore it. Headers',
         "that a handler sets for its answer are left out where the wire has none. Stored publications are those of",
         "[stores](../how-to/stores.md) in a cluster, and over a link to a NATS network of",
-        '[streams of others](../how-to/nats.md#streams-of-others). "asked": a durable handler asks who is behind that wire, or a',
-        "bridge: its answer acknowledges, its error is another attempt; see",
+        '[streams of others](../how-to/nats.md#streams-of-others). "asked": a durable handler asks who is behind that wire, or',
+        "a bridge: its answer acknowledges, its error is another attempt; see",
         "[what is stored](../how-to/stores.md#read-what-is-stored). What the verbs promise is the same for all: see",
         "[delivery promises](../explanation/delivery.md).",
     )
