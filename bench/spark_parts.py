@@ -17,7 +17,7 @@ from bench.spark_data import decoded, truth_of
 
 __all__ = ["PARTS", "PROTOCOLS", "TRAFFIC", "Measured", "Sizes", "cpu_now", "median_of"]
 
-PROTOCOLS: Final = ("ubre", "csb", "jrep", "uprotocol")
+PROTOCOLS: Final = ("ubre", "csb", "jrep", "uprotocol", "up")
 TRAFFIC: Final = (*PROTOCOLS, *(f"{name}-alike" for name in PROTOCOLS))
 """Captures of one protocol: as applications speak it, and of frames that are alike but for an id and a number."""
 SLIM: Final = "kind,subject,correlation_id,code,seq,mono_ns"

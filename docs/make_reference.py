@@ -15,7 +15,7 @@ import typer
 from polybus.analysis.report.metric_tables import METRICS
 from polybus.capture import schema
 from polybus.cli.app import app
-from polybus.plugins import Capabilities
+from polybus.plugins import Capabilities, ProtocolFeatures
 from polybus.plugins.registry import _PROTOCOLS, find_protocol
 
 FOLDER = Path(__file__).parent / "reference"
@@ -126,6 +126,7 @@ def _when(condition: Callable[[Capabilities], bool]) -> Cell:
 ROWS: tuple[tuple[str, Cell, Cell], ...] = (
     ("request and reply", lambda wire: "yes", lambda wire: "yes"),
     ("notify", lambda wire: "yes", lambda wire: "yes"),
+    ("notify an address behind a peer", _when(lambda wire: wire.destinations), _when(lambda wire: wire.destinations)),
     ("publish", _when(lambda wire: wire.publish and not wire.asks_before_publishing), _when(lambda wire: True)),
     (
         "subscribe to exact subjects",
@@ -179,6 +180,8 @@ def features() -> str:
     for title, bare, ours in ROWS:
         cells = " | ".join(_both(bare(wire), ours(wire)) for wire in wires.values())
         lines.append(f"| {title} | {cells} |")
+    fabrics = " | ".join("yes" if ProtocolFeatures.of(find_protocol(name, {})).fabric is not None else "–" for name in wires)
+    lines.append(f"| over Zenoh, where only what is subscribed comes, wildcards too | {fabrics} |")
     stored = " | ".join("yes" if name == "nats" else "asked" for name in wires)
     lines.append(f"| stored publications, durable handlers | {stored} |")
     notes = (
@@ -211,11 +214,11 @@ was, in the middle of a batch; `retention`: removed for size or age; `damaged`: 
 a connection has begun or ended. The former are no frames; the latter are counted as frames, and are events of the kinds `open`
 and `close`. A batch without rows says that the recording (`capture_id` in the metadata of its segment) is over.
 
-What `polybus capture decode` has decoded stands beside the segments: `events/segment-<number>.parquet` with the columns of
-`events` below, all of them, and `quarantine/segment-<number>.parquet`. They are plain Parquet. The key `polybus.decoded` of
-their metadata is a JSON object: which `segment` they are of (its size and a checksum), the versions of the `decoders` by
-protocol, and of each row group the batches of the segment that it holds (`first`, up to `after`), with the numbers of
-`frames`, `empty` ones and `gaps` among them. Files whose names begin with a dot are not finished.
+What a recording or `polybus capture decode` has decoded stands beside the segments: `events/segment-<number>.parquet` with the
+columns of `events` below, all of them, and `quarantine/segment-<number>.parquet`. They are plain Parquet. The key
+`polybus.decoded` of their metadata is a JSON object: which `segment` they are of (its size and a checksum), the versions of the
+`decoders` by protocol, and of each row group the batches of the segment that it holds (`first`, up to `after`), with the
+numbers of `frames`, `empty` ones and `gaps` among them. Files whose names begin with a dot are not finished.
 
 On every run: frames = frames with an event + rows of `quarantine` + empty payloads.
 """
@@ -249,6 +252,9 @@ below are small, and written anew by each run that finds something new. `metrics
 failed, missing, slow, new, better, same, broke or unseen; `text`; `section` of the report), `compared` names what `--before`
 was (null without it), and `journeys` are the exchanges that the report shows with their `hops` and `frames` (`at_ns`: ns
 since the first of them).
+
+Metrics are about exchanges and publications of users: those of subjects that begin with `_polybus.`, by which buses get to know
+each other, are in the tables above, and in the metrics `totals.internal` is the number of such exchanges.
 
 """
 

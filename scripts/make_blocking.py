@@ -69,12 +69,12 @@ Texts: TypeAlias = "Mapping[str, str] | None"
 
 
 def asynchronous(to: Any) -> Any:
-    """The peers that the asynchronous verbs know."""
+    """The peers that the asynchronous verbs know; an address is one already."""
     if isinstance(to, BlockingPeer):
         return to._peer
     if isinstance(to, BlockingRemotePeer):
         return to._remote_peer
-    return [asynchronous(peer) for peer in to] if isinstance(to, Iterable) else to
+    return [asynchronous(peer) for peer in to] if isinstance(to, Iterable) and not isinstance(to, str) else to
 
 
 class BlockingPeer:

@@ -128,6 +128,9 @@ async def typed_verbs_of_other_parties(peer: Peer, remote: RemotePeer, user: Kno
             assert_type(users, Channel[User, Any])
             assert_type(talk, Channel[User, GetUser])
         await one.notify(USER_NEW, User(7, "Ann"))
+    await peer.notify(USER_NEW, User(7, "Ann"), to="//phone/CD/4")
+    await bus.notify(USER_NEW, User(7, "Ann"), to="//phone/CD/4")
+    await bus.notify("user.new", to=remote)
     for other in (peer, remote, user):
         await other.publish(USER_NEW, User(7, "Ann"))
     await bus.request(GET_USER, GetUser(7), to=remote)

@@ -20,9 +20,10 @@ from .._handlers.durable import Start, stored_spec
 from .._handlers.providers import Dependencies
 from .._handlers.signature import ContextPart, injected_as
 from .._handlers.subscriber import WhenFull
-from .._peer.peer import Peer
+from .._peer.peer import Peer, has_gone
 from .._pubsub.publisher import YIELD_AFTER, Targets, make_publication
 from .._pubsub.subscription import Subscription
+from .._rpc.asker import notification
 from .._rpc.channel import Channel, ChannelContext
 from .._rpc.reply import Reply
 from .._rpc.retried_reply import retried
@@ -36,7 +37,7 @@ from ..errors import Disconnected, Forbidden, LocalProtocolError, NoHandler, Una
 from ..events import BusEvent
 from ..headers import check_headers
 from ..limits import Limits
-from ..message import Kind, Message
+from ..message import Kind
 from ..plugins.registry import find_protocol, make_recorder
 from ..retry import Retry
 from ..stats import Stats
@@ -46,7 +47,6 @@ from .caller import Caller
 from .cluster import Cluster, Node, Survey
 from .dialer import Connecting, Headers
 from .lifecycle import DRAIN, Lifespan
-from .links import has_gone
 from .parts import BusParts
 from .recording import Recording
 from .remote_peer import RemotePeer, User
@@ -277,47 +277,51 @@ class Bus(Router):
 
     @overload
     async def notify(
-        self, subject: Subject[In, Any], body: In = ..., *, headers: Mapping[str, str] | None = ..., to: AnyPeer | None = ...
+        self,
+        subject: Subject[In, Any],
+        body: In = ...,
+        *,
+        headers: Mapping[str, str] | None = ...,
+        to: AnyPeer | str | None = ...,
     ) -> None: ...
     @overload
     async def notify(
-        self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ..., to: AnyPeer | None = ...
+        self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ..., to: AnyPeer | str | None = ...
     ) -> None: ...
     async def notify(
-        self, subject: AnySubject, body: Any = None, *, headers: Mapping[str, str] | None = None, to: AnyPeer | None = None
+        self,
+        subject: AnySubject,
+        body: Any = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        to: AnyPeer | str | None = None,
     ) -> None:
         """Tell one handler, without an answer; routed like a request.
+
+        Args:
+            subject: What it is about.
+            body: Anything that the wire can carry.
+            headers: Text to text.
+            to: The peer to tell. Or an address, where many are reached over one link (``//phone/CD/4`` of `protocols.Up`); the
+                link is then chosen as for a request without ``to``.
 
         Raises:
             EncodeError: The body cannot be written.
             QueueFull: The outbox is full.
             Disconnected: The peer has gone.
             BadRequest: This bus's own handler answers a stream or channel.
-            NoHandler, AmbiguousRoute, Unsupported, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `request`.
+            Unsupported: As `request`; and the wire has no addresses, so that ``to`` is a peer.
+            LocalProtocolError: As `request`; and ``to`` is no address.
+            NoHandler, AmbiguousRoute, ReservedSubject, TypeError, ValueError: As `request`.
         """
-        name, _ = resolve(subject, Any)
-        if isinstance(subject, Subject):
-            body = subject.given(body)
-        self._services.subjects.check(name)
-        self._services.running.check_here()
-        checked = None if headers is None else check_headers(headers, self._services.limits.headers)
+        name, body, checked = notification(self._services, subject, body, headers)
         if to is None and (own := self._lookup.find(name)) is not None:
             self._loopback.notify(own, body, checked)
-            return
-        if to is not None:
+        elif to is None or isinstance(to, str):
+            await self._links.choose(name).send_notify(name, body, checked, to)
+        else:
             self._links.check_peer(to)
-        peer = to if to is not None else self._links.choose(name)
-        if isinstance(peer, RemotePeer):
-            await peer.send_notify(name, body, checked)
-            return
-        if peer.gone:
-            raise has_gone(peer)
-        link = peer.link
-        message = Message(Kind.NOTIFY, name, None, None, link.format, checked)
-        if body is not None:
-            message.format = chosen = link.format_for(body, name)
-            message.raw = chosen.encode(body)
-        await peer.send_notification(message)
+            await to.send_notify(name, body, checked)
 
     def client(self, contract: TypeForm[P], prefix: str = "") -> P:
         """Make an object with the methods of a Protocol class, each of which asks by a verb of this bus.
@@ -893,6 +897,7 @@ class Bus(Router):
         max_age: float | timedelta = timedelta(days=7),
         bodies: bool = True,
         redact: Callable[[str, bytes], bytes] | Literal["default"] | None = "default",
+        decode: bool = False,
     ) -> AbstractAsyncContextManager[Recording]:
         """Write every frame of every link, in both directions, to a capture: ``async with bus.record("captures/"): ...``
 
@@ -906,13 +911,15 @@ class Bus(Router):
             bodies: Whether bodies are written; without them, what each message is for.
             redact: ``redact(protocol, frame)`` gives what is written in place of a frame. The default blanks tokens, cookies
                 and members named like secrets; None writes all as it is.
+            decode: Whether what is sealed (after 64 MiB or a minute) is decoded meanwhile, once for all who read it, by a
+                process of the lowest priority. What is not decoded in the end is decoded by those who read it.
 
         Raises:
             ImportError: pyarrow is not installed.
             TypeError, ValueError: An argument is not what it should be.
             CaptureError: (on entering) The folder cannot be made or written.
         """
-        recorder = make_recorder(path, max_bytes=max_bytes, max_age=max_age, bodies=bodies, redact=redact)
+        recorder = make_recorder(path, max_bytes=max_bytes, max_age=max_age, bodies=bodies, redact=redact, decode=decode)
         return Recording(self._services, recorder)
 
     # -- the cluster -----------------------------------------------------------------------------------------------------

@@ -287,8 +287,3 @@ class LinkRegistry:
         if self.stored.engines:
             self.stored.clear()
         self.of_lifespan.clear()
-
-
-def has_gone(peer: Peer) -> Disconnected:
-    """Make the error about a peer that has left."""
-    return Disconnected("the peer has gone", peer.address, False)

@@ -46,6 +46,7 @@ from ..plugins import (
     OtherServers,
     PeerClosed,
     PeerOpened,
+    ProtocolFeatures,
     Ready,
     Refused,
     SessionFeatures,
@@ -104,6 +105,8 @@ class Link:
     """True where a bare peer reads them too."""
     own_headers: frozenset[str] = field(default=frozenset(), init=False)
     """Headers that the wire has a place for, where it has none for others."""
+    destinations: bool = field(default=False, init=False)
+    """True where a notification may go to an address behind the peer."""
     format: BodyFormat = field(init=False)
     format_for: Callable[[Any, str | int], BodyFormat] = field(init=False)
     one_format: bool = field(init=False)
@@ -226,7 +229,7 @@ class Link:
         """Begin a session on a new connection."""
         role: Role = "client" if self.opened else "server"
         now = self.runtime.time()
-        self.session = self.adapter.session(role, self.runtime.limits, sources.get().rng)
+        self.session = self._new_session(role, transport)
         self._due = math.inf  # what the last one wished for would hide what this one wishes
         self.transport = transport
         if self.share is not None:
@@ -248,6 +251,13 @@ class Link:
         transport.start(cast("Receiver", self._receiver))  # pyright takes an attribute that is a function for a method
         self._take_events(now)
         self.flush()
+
+    def _new_session(self, role: Role, transport: Transport) -> Session:
+        limits, rng = self.runtime.limits, sources.get().rng
+        hear, fabric = TransportFeatures.of(transport).hear, ProtocolFeatures.of(self.adapter).fabric
+        if hear is None or fabric is None:
+            return self.adapter.session(role, limits, rng)
+        return fabric.session(role, limits, rng, hear)
 
     def record(self, recorder: Recorder) -> None:
         """Record every frame of this connection from now on. Not to be called while a frame is being handled."""
@@ -523,8 +533,15 @@ class Link:
             template = "malformed message from %s dropped: %.200r"
             self.runtime.warnings.warn(logger, template, self.address, text, extra=self._log_fields())
         self.services.emit(FrameRefused(peer=self.peer, reason=reason, text=text))
-        if count > limit and self._ending is None:
+        if count > limit and self._ending is None and not (self.session is not None and self.session.capabilities.filters):
             self._break_off(Closed(1008, too_many(limit)))
+
+    def lost(self, count: int, why: str) -> None:
+        """Count messages that the transport has dropped."""
+        self.services.counters.dropped += count
+        if why:
+            template = "%s messages on the connection of %s are dropped: %s"
+            self.runtime.warnings.warn(logger, template, count, self.address, why, about=why, extra=self._log_fields())
 
     # -- what leaves -----------------------------------------------------------------------------------------------------
 
@@ -602,6 +619,7 @@ class Link:
         assert session is not None and transport is not None
         can = session.capabilities
         self.carries_headers, self.bare_headers, self.own_headers = can.headers, can.bare_headers, can.own_headers
+        self.destinations = can.destinations
         # Where publications are an extension, what a stranger asked for has a form that strangers read: see the session.
         known = self.opened or not can.asks_before_publishing or (self.peer is not None and self.peer.speaks_extensions)
         self.shared = session.codec if can.shared_publish and known else None

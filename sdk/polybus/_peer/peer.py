@@ -14,13 +14,14 @@ from .._core.memory import MemoryBudget, cost
 from .._core.outgoing import Departure, depart
 from .._handlers.durable import stored_spec
 from .._handlers.signature import ContextPart, injected_as
-from .._rpc.asker import Asker
+from .._rpc.asker import Asker, notification
 from .._rpc.internal_reply import InternalReply
 from .._rpc.reply import ObservedReply, Reply
 from .._util.hello import HELLO
 from .._util.sources import sources
+from .._validation import shown
 from ..contracts.verbs import client_of
-from ..errors import BadReply, BusError, Disconnected, QueueFull, RemoteProtocolError, another
+from ..errors import BadReply, BusError, Disconnected, QueueFull, RemoteProtocolError, Unsupported, another
 from ..message import Kind, Message
 from ..plugins.clusters import ToNode
 from ..subjects import RESERVED_PREFIX, AnySubject, Subject
@@ -513,8 +514,58 @@ class Peer(Asker):
     def services(self) -> Services:
         return self.link.services
 
-    async def send_notify(self, subject: str | int, body: Any, headers: dict[str, str] | None) -> None:
-        await self.link.services.bus.notify(subject, body, headers=headers, to=self)
+    @overload
+    async def notify(
+        self, subject: Subject[In, Any], body: In = ..., *, headers: Mapping[str, str] | None = ..., to: str | None = ...
+    ) -> None: ...
+    @overload
+    async def notify(
+        self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ..., to: str | None = ...
+    ) -> None: ...
+    async def notify(
+        self, subject: AnySubject, body: Any = None, *, headers: Mapping[str, str] | None = None, to: str | None = None
+    ) -> None:
+        """Tell one handler, without an answer. See `Bus.notify`.
+
+        Args:
+            subject: What it is about.
+            body: Anything that the wire can carry.
+            headers: Text to text.
+            to: An address behind this peer, where many are reached over one link: ``//phone/CD/4`` of `protocols.Up`.
+
+        Raises:
+            EncodeError: The body cannot be written.
+            QueueFull: The outbox is full.
+            Disconnected: The peer has gone.
+            Unsupported, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `Bus.notify`.
+        """
+        await self.send_notify(*notification(self.services, subject, body, headers), to)
+
+    async def send_notify(self, subject: str | int, body: Any, headers: dict[str, str] | None, to: str | None = None) -> None:
+        if self.gone:
+            raise has_gone(self)
+        link = self.link
+        message = Message(Kind.NOTIFY, subject, None, None, link.format, headers)
+        if to is not None:
+            self._check_destination(to)
+            message.extras = {"to": to}
+        if body is not None:
+            message.format = chosen = link.format_for(body, subject)
+            message.raw = chosen.encode(body)
+        await self.send_notification(message)
+
+    def _check_destination(self, to: Any) -> None:
+        """
+        Raises:
+            TypeError: Not an address.
+            Unsupported: The wire has none.
+        """
+        if not isinstance(to, str):
+            raise TypeError(f"to={shown(to)}: an address, which is text, not {type(to).__name__}")
+        if not self.link.destinations:
+            raise Unsupported(
+                f"to={shown(to)}: {self.protocol} has no addresses behind a peer; leave to= out, or name a Peer (of bus.peers)"
+            )
 
     async def open_channel(
         self, subject: str | int, body: Any, mode: str, timeout: float | None, receives: Any
@@ -834,3 +885,8 @@ async def _within(
             await function(*args)
     finally:
         scopes.discard(scope)
+
+
+def has_gone(peer: Peer) -> Disconnected:
+    """Make the error about a peer that has left."""
+    return Disconnected("the peer has gone", peer.address, False)

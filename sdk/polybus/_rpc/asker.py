@@ -160,13 +160,7 @@ class Asker:
             BadRequest, NoHandler: Of `Bus.as_`: the handler answers a stream or channel, or there is none.
             Unsupported, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `Bus.notify`.
         """
-        name, _ = resolve(subject, Any)
-        if isinstance(subject, Subject):
-            body = subject.given(body)
-        services = self.services
-        services.subjects.check(name)
-        services.running.check_here()
-        await self.send_notify(name, body, None if headers is None else check_headers(headers, services.limits.headers))
+        await self.send_notify(*notification(self.services, subject, body, headers))
 
     @overload
     def stream(self, subject: Subject[In, Out], body: In = ..., *, timeout: float | None = ...) -> ChannelContext[Out, Any]: ...
@@ -229,3 +223,19 @@ class Asker:
             half_closed=mode == "stream",
             receives=receives,
         )
+
+
+def notification(
+    services: Services, subject: AnySubject, body: Any, headers: Mapping[str, str] | None
+) -> tuple[str | int, Any, dict[str, str] | None]:
+    """Check what a notification is made of: the name of its subject, its body and its headers.
+
+    Raises:
+        ReservedSubject, LocalProtocolError, TypeError, ValueError: As `Asker.notify`.
+    """
+    name, _ = resolve(subject, Any)
+    if isinstance(subject, Subject):
+        body = subject.given(body)
+    services.subjects.check(name)
+    services.running.check_here()
+    return name, body, None if headers is None else check_headers(headers, services.limits.headers)

@@ -6,13 +6,13 @@ import inspect
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
 from functools import lru_cache
-from typing import Any, Final, Literal, NoReturn, TypeAlias, TypeVar, get_args, get_origin
+from typing import Any, Final, ForwardRef, Literal, NoReturn, TypeAlias, TypeVar, get_args, get_origin
 
 from attrs import frozen
 
 from .._handlers.signature import gives_many, hints_of, injected
 from .._rpc.reply import Reply
-from .._util.typed_body import unreadable
+from .._util.typed_body import has_hash, unreadable
 from .._validation import shown
 from ..errors import LocalProtocolError, ReservedSubject
 from ..subjects import check_subject
@@ -87,7 +87,7 @@ class Method:
         try:
             check_subject(subject)
         except (LocalProtocolError, ReservedSubject) as error:
-            raise TypeError(f"{self.name} would have the subject {subject!r}, which cannot be: {error}") from None
+            raise TypeError(f"{self.name} would have the subject {shown(subject)}, which cannot be: {error}") from None
         return subject
 
 
@@ -119,7 +119,7 @@ class Contract:
             why = f"; derive {contract.__name__} from typing.Protocol itself" if own else ""
             example = "class Users(Protocol): async def get(self, id: int) -> User: ..."
             raise TypeError(f"{shown(contract)} is no contract: a Protocol class is, as in `{example}`{why}")
-        return _read(contract)
+        return _read_once(contract) if has_hash(contract) else _read(contract)
 
     def subjects(self, prefix: str) -> dict[str | int, Method]:
         """The methods by their subjects.
@@ -151,7 +151,6 @@ def is_protocol(contract: Any) -> bool:
 # -- the class ------------------------------------------------------------------------------------------------------------
 
 
-@lru_cache(256)
 def _read(contract: Any) -> Contract:
     kind = get_origin(contract) or contract
     name = kind.__name__
@@ -165,6 +164,9 @@ def _read(contract: Any) -> Contract:
     blocking = not any(_is_asynchronous(function, f"{name}.{key}") for key, (function, _) in functions.items())
     methods = tuple(_Reader(f"{name}.{key}", *found, blocking).read() for key, found in functions.items())
     return Contract(name, blocking, methods, inspect.cleandoc(vars(kind).get("__doc__") or ""))  # not that of Protocol
+
+
+_read_once = lru_cache(256)(_read)
 
 
 def _functions(base: type, name: str) -> dict[str, Any]:
@@ -350,6 +352,8 @@ class _Reader:
         if (variable := open_variable(hint)) is not None:
             of = self.name.partition(".")[0]
             self._wrong(f"leaves open what {variable} stands for: name it where the contract is used, as in {of}[User]")
+        if isinstance(hint, (str, ForwardRef)):
+            self._wrong(f"cannot be carried, {what} is {_shown(hint)}: the class itself, without quotes")
         if isinstance(hint, (list, tuple)):
             inner = ", ".join(map(_shown, hint))
             self._wrong(f"cannot be carried, {what} is {_shown(hint)}: it is no type, write {type(hint).__name__}[{inner}]")

@@ -26,6 +26,10 @@ class Capabilities:
     """Publications have a form of their own."""
     subscribe: bool = True
     """Subscriptions have a form of their own; without it every publication is sent to a bare peer."""
+    filters: bool = False
+    """Subscriptions are for the session itself, which says to its transport what is to be heard; the other end knows none, and
+    every publication is sent. On a fabric, where all senders come over one connection: it does not end for what some of them
+    send wrong."""
     patterns: bool = False
     """A bare peer understands our wildcard patterns."""
     numbers: bool = False
@@ -37,6 +41,8 @@ class Capabilities:
     own_headers: frozenset[str] = frozenset()
     """Headers, in lower case, that have a place of their own on a wire that has no others: of what outgoing hooks add, these go
     on, and a session may refuse the rest of what an application sets."""
+    destinations: bool = False
+    """The peer stands for many, each with an address: a notification whose `attributes` have ``to`` goes to that one."""
     answer_headers: bool = True
     """Answers carry headers too; otherwise those that a handler sets are left out."""
     deadlines: bool = True

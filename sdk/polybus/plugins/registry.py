@@ -37,6 +37,7 @@ _TRANSPORTS = {
     "unix": "polybus.transports.tcp:Unix",
     "ws": "polybus.transports.websocket:WebSocket",
     "wss": "polybus.transports.websocket:SecureWebSocket",
+    "zenoh": "polybus.transports.zenoh:Zenoh",
 }
 # Protocols of ours do not name theirs themselves: a protocol imports no transport.
 _BINDINGS = {

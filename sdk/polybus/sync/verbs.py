@@ -54,12 +54,12 @@ Texts: TypeAlias = "Mapping[str, str] | None"
 
 
 def asynchronous(to: Any) -> Any:
-    """The peers that the asynchronous verbs know."""
+    """The peers that the asynchronous verbs know; an address is one already."""
     if isinstance(to, BlockingPeer):
         return to._peer
     if isinstance(to, BlockingRemotePeer):
         return to._remote_peer
-    return [asynchronous(peer) for peer in to] if isinstance(to, Iterable) else to
+    return [asynchronous(peer) for peer in to] if isinstance(to, Iterable) and not isinstance(to, str) else to
 
 
 class BlockingPeer:
@@ -310,21 +310,26 @@ class BlockingPeer:
         )
 
     @overload
-    def notify(self, subject: Subject[In, Any], body: In = ..., *, headers: Texts = ...) -> None: ...
+    def notify(self, subject: Subject[In, Any], body: In = ..., *, headers: Texts = ..., to: str | None = ...) -> None: ...
     @overload
-    def notify(self, subject: str | int, body: Any = ..., *, headers: Texts = ...) -> None: ...
-    def notify(self, subject: AnySubject, body: Any = None, *, headers: Texts = None) -> None:
+    def notify(self, subject: str | int, body: Any = ..., *, headers: Texts = ..., to: str | None = ...) -> None: ...
+    def notify(self, subject: AnySubject, body: Any = None, *, headers: Texts = None, to: str | None = None) -> None:
         """Tell one handler, without an answer. See `BlockingBus.notify`.
+
+        Args:
+            subject: What it is about.
+            body: Anything that the wire can carry.
+            headers: Text to text.
+            to: An address behind this peer, where many are reached over one link: ``//phone/CD/4`` of `protocols.Up`.
 
         Raises:
             EncodeError: The body cannot be written.
             QueueFull: The outbox is full.
-            Disconnected: Whom it is for has gone, or is not connected.
-            BadRequest, NoHandler: Of `BlockingBus.as_`: the handler answers a stream or channel, or there is none.
+            Disconnected: The peer has gone.
             Unsupported, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `BlockingBus.notify`.
         """
         notify: Any = self._peer.notify
-        self._run(lambda: notify(subject, body, headers=headers))
+        self._run(lambda: notify(subject, body, headers=headers, to=to))
 
     @overload
     def stream(
@@ -1119,18 +1124,29 @@ class BlockingBus:
         return BlockingCaller(self._bus.as_(identity), self._run)
 
     @overload
-    def notify(self, subject: Subject[In, Any], body: In = ..., *, headers: Texts = ..., to: Recipient = ...) -> None: ...
+    def notify(
+        self, subject: Subject[In, Any], body: In = ..., *, headers: Texts = ..., to: AnyPeer | str | None = ...
+    ) -> None: ...
     @overload
-    def notify(self, subject: str | int, body: Any = ..., *, headers: Texts = ..., to: Recipient = ...) -> None: ...
-    def notify(self, subject: AnySubject, body: Any = None, *, headers: Texts = None, to: Recipient = None) -> None:
+    def notify(self, subject: str | int, body: Any = ..., *, headers: Texts = ..., to: AnyPeer | str | None = ...) -> None: ...
+    def notify(self, subject: AnySubject, body: Any = None, *, headers: Texts = None, to: AnyPeer | str | None = None) -> None:
         """Tell one handler, without an answer; routed like a request.
+
+        Args:
+            subject: What it is about.
+            body: Anything that the wire can carry.
+            headers: Text to text.
+            to: The peer to tell. Or an address, where many are reached over one link (``//phone/CD/4`` of `protocols.Up`); the
+                link is then chosen as for a request without ``to``.
 
         Raises:
             EncodeError: The body cannot be written.
             QueueFull: The outbox is full.
             Disconnected: The peer has gone.
             BadRequest: This bus's own handler answers a stream or channel.
-            NoHandler, AmbiguousRoute, Unsupported, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `request`.
+            Unsupported: As `request`; and the wire has no addresses, so that ``to`` is a peer.
+            LocalProtocolError: As `request`; and ``to`` is no address.
+            NoHandler, AmbiguousRoute, ReservedSubject, TypeError, ValueError: As `request`.
         """
         notify: Any = self._bus.notify
         self._run(lambda: notify(subject, body, headers=headers, to=asynchronous(to)))
@@ -1482,6 +1498,7 @@ class BlockingBus:
         max_age: float | timedelta = timedelta(days=7),
         bodies: bool = True,
         redact: Callable[[str, bytes], bytes] | Literal["default"] | None = "default",
+        decode: bool = False,
     ) -> BlockingBlock[Recording]:
         """Write every frame of every link, in both directions, to a capture: ``with bus.record("captures/"): ...``
 
@@ -1495,6 +1512,8 @@ class BlockingBus:
             bodies: Whether bodies are written; without them, what each message is for.
             redact: ``redact(protocol, frame)`` gives what is written in place of a frame. The default blanks tokens, cookies
                 and members named like secrets; None writes all as it is.
+            decode: Whether what is sealed (after 64 MiB or a minute) is decoded meanwhile, once for all who read it, by a
+                process of the lowest priority. What is not decoded in the end is decoded by those who read it.
 
         Raises:
             ImportError: pyarrow is not installed.
@@ -1503,7 +1522,7 @@ class BlockingBus:
         """
         return BlockingBlock(
             self._run,
-            self._bus.record(path, max_bytes=max_bytes, max_age=max_age, bodies=bodies, redact=redact),
+            self._bus.record(path, max_bytes=max_bytes, max_age=max_age, bodies=bodies, redact=redact, decode=decode),
             lambda made: made,
         )
 

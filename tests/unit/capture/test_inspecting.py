@@ -13,9 +13,9 @@ from .generator import Traffic
 def test_info_says_what_is_there(folder: Path, made: Traffic) -> None:
     found = info(Capture(folder))
     assert found.frames == made.frames
-    assert found.connections == 16
+    assert found.connections == 20
     assert found.gaps == {"dropped": 6}
-    assert set(found.protocols) == {"ubre", "csb", "jrep", "uprotocol"}
+    assert set(found.protocols) == {"ubre", "csb", "jrep", "uprotocol", "up"}
     assert sum(found.protocols.values()) == made.frames
     assert (found.lost_stretches, found.open) == (0, 0)
     assert found.captures == ["20231114T221320-cafe"]

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from polybus.capture.decoding.decoder import decode
 from polybus.capture.decoding.frame_decoders import LIMITS, decoder_for
 from polybus.capture.decoding.quick import quick_reader_for
+from polybus.protocols.up.uuris import UUri, parse_uuri
+from polybus.protocols.up.wire import head_of, write_message
 
 from .generator import PROTOCOLS, traffic
 from .rows import batch, read_alike, row
@@ -314,6 +316,88 @@ _PROTO = st.builds(
 )
 def test_uprotocol_in_protobuf(frames: list[bytes], options: str) -> None:
     _same("uprotocol", [*frames, *frames], options)
+
+
+_UP_IDS = [
+    b"\x09" + bytes.fromhex(first) + b"\x11" + bytes.fromhex(second)
+    for first in ("00707b68e5cf8b01", "05707b68e5cf8b01", "0040000000000000")
+    for second in ("1a1a101010101080", "ffffffffffffffbf", "1a1a101010101000")
+]
+_UP_IDS += [b"\x11" + _UP_IDS[0][10:] + _UP_IDS[0][:9], _UP_IDS[0][:9], b"", b"\x09" + bytes(8) + b"\x19" + bytes(8)]
+_UP_ADDRESSES = [
+    parse_uuri(text)
+    for text in ("//car/10AB/3/0", "//car/10AB/3/7", "//car/10AB/3/8007", "//phone/CD/4/0", "/1/1/8001", "//*/FFFFFFFF/FF/FFFF")
+]
+_UP_ADDRESSES += [UUri("a" * 126, 0xFFFF_FFFE, 3, 7), UUri("a" * 126, 0xFFFF_FFFE, 3, 0)]
+_UP_HEADS = st.builds(
+    head_of,
+    st.integers(0, 5),
+    st.sampled_from([None, *_UP_ADDRESSES]),
+    st.sampled_from([None, None, *_UP_ADDRESSES]),
+    st.sampled_from([0, 1, 2, 5, 5, 5, 7, 8, 200]),
+)
+_USUAL_HEADS = [
+    head_of(2, _UP_ADDRESSES[3], _UP_ADDRESSES[1], 5),
+    head_of(3, _UP_ADDRESSES[1], _UP_ADDRESSES[3], 5),
+    head_of(1, _UP_ADDRESSES[2], None, 2),
+    head_of(4, _UP_ADDRESSES[2], _UP_ADDRESSES[3], 0),
+]
+_UP_TAILS = [b"", b"\x60\x03", b"\x60\x01", b"\x60\x06", b"\x60\x07", b"\x60\x02", b"\x60\x09", b"\x60\x80\x01", b"\x60"]
+_UP_TAILS += [b"\x52\x01t\x60\x03", b"\x5a\x03a-b\x60\x03", b"\x52\x01\xff\x60\x03", b"\x60\x03\x60\x06", b"\x62\x01a\x60\x03"]
+_UP_TAILS += [b"\x60\x03\x10\x01", b"\x60\x03\x30\x05", b"\x0a\x12" + _UP_IDS[1] + b"\x60\x03", b"\xf8\x01\x07\x60\x03"]
+_UP_STATUS = [b"", b"", b"", b"\x38\x07", b"\x40\x00", b"\x40\x05", b"\x40\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"]
+_UP_TTLS = [
+    b"",
+    b"\x30\x05",
+    b"\x30\xe8\x07",
+    b"\x30\x00",
+    b"\x30\xff\xff\xff\xff\x0f",
+    b"\x30\xff\xff\xff\xff\x1f",
+    b"\x30\x80",
+]
+_UP_PAYLOADS = [None, b"", b"1", b'{"a":1}', b'{"\xc3\xb6":1}', b'{"\xff":1}', b"[" * 300 + b"]" * 300, b"[" * 120 + b"]" * 120]
+_UP_PAYLOADS += [b"\n\x01a\x12\x01b", b"\x08\x05\x12\x02no", b"x" * 200, b"\x0a", b"{"]
+
+
+def _umessage(
+    id: bytes, head: bytes, ttl: bytes, status: bytes, reqid: bytes, tail: bytes, payload: bytes | None, end: bytes
+) -> bytes:
+    asked = b"\x4a" + bytes((len(reqid),)) + reqid if reqid else b""
+    attributes = b"\x0a" + bytes((len(id),)) + id + head + ttl + status + asked + tail
+    return write_message(attributes, payload) + end
+
+
+def _usually(first: list[Any], all: list[Any]) -> st.SearchStrategy[Any]:
+    return st.sampled_from(first) | st.sampled_from(first) | st.sampled_from(first) | st.sampled_from(all)
+
+
+_UMESSAGES = st.builds(
+    _umessage,
+    _usually(_UP_IDS[:2], _UP_IDS),
+    st.sampled_from(_USUAL_HEADS) | st.sampled_from(_USUAL_HEADS) | _UP_HEADS,
+    _usually(_UP_TTLS[1:3], _UP_TTLS),
+    _usually([b""], _UP_STATUS),
+    _usually([_UP_IDS[0], b""], _UP_IDS),
+    _usually(_UP_TAILS[:6], _UP_TAILS),
+    st.sampled_from(_UP_PAYLOADS),
+    _usually([b""], [b"", b"\x12", b"x", b"\x12\x01y", b"\x0a\x02\x60\x03"]),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(_UMESSAGES, min_size=16, max_size=32))
+def test_up(frames: list[bytes]) -> None:
+    _same("up", [*frames, *frames])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(_UMESSAGES, min_size=4, max_size=8), st.integers(0, 80), st.integers(0, 255))
+def test_up_that_is_cut_or_damaged(frames: list[bytes], place: int, value: int) -> None:
+    damaged = [frame[:place] + bytes((value,)) + frame[place + 1 :] for frame in frames]
+    _same(
+        "up",
+        [*frames, *(frame[:place] for frame in frames), *damaged, *(frame[:place] + frame[place + 1 :] for frame in frames)],
+    )
 
 
 @pytest.mark.parametrize("options", ["{}", '{"mode":"lenient"}', ""])

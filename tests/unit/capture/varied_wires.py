@@ -14,8 +14,12 @@ from attrs import evolve
 
 from polybus.message import Kind, Message
 from polybus.protocols import UProtocol
+from polybus.protocols._protobuf.wire import field
+from polybus.protocols.up.attributes import MessageType, uuid_text
+from polybus.protocols.up.uuris import UUri
+from polybus.protocols.up.wire import head_of, read_uuid
 
-from .wires import CSB_HEAD, CSB_MORE, UBRE_HEAD, Variant, variants
+from .wires import CSB_HEAD, CSB_MORE, UBRE_HEAD, Variant, up_frame, up_id, variants
 
 SUBJECTS: Final = 240
 _BODIES: Final = 2_048
@@ -31,6 +35,8 @@ def varied(protocol: str, conn: int, ids: int) -> Variant:
         return _ubre_binary(plain) if plain.options else _ubre_json(plain)
     if protocol == "csb":
         return _csb_named(plain, ids) if len(plain.ttls) > 1 else _csb(plain, ids)
+    if protocol == "up":
+        return _up(plain, conn)
     return _jrep(plain) if protocol == "jrep" else _uprotocol(plain, conn)
 
 
@@ -240,3 +246,46 @@ def _uprotocol(plain: Variant, conn: int) -> Variant:
         publish=publish,
         key=lambda id, subject: uuid(id, 0),
     )
+
+
+def _up(plain: Variant, conn: int) -> Variant:
+    app = UUri("phone", 0xCD, 4, 0)
+    methods = [UUri("vcu.vin", 0x1000 + index % 10, 1 + index // 60, 1 + index) for index in range(SUBJECTS)]
+    topics = [method.with_resource(0x8000 + index) for index, method in enumerate(methods)]
+    json = b"\x60\x03"
+
+    def request(number: int, id: int, subject: int, ttl: int) -> bytes:
+        # As in uProtocol: what a method wants of its callers does not change, nor the token of a client; contexts of traces do.
+        more = field(b"\x52", b"token of %d" % conn) if subject % 4 == 0 else b""
+        if number % 4 == 0:
+            more += field(b"\x5a", b"00-%032x-%016x-01" % (number * 7919 << 40, number * 104_729))
+        head = head_of(MessageType.REQUEST, app, methods[subject], 5 + subject % 3)
+        return up_frame(_up_id(conn, id, 0), head, ttl, b"", more + json, _json(number))
+
+    def response(number: int, id: int, subject: int) -> bytes:
+        head = head_of(MessageType.RESPONSE, methods[subject], app, 5 + subject % 3)
+        return up_frame(_up_id(conn, id, 1), head, _TTLS[id % len(_TTLS)], _up_id(conn, id, 0), json, _json(number + 1))
+
+    def error(id: int, subject: int) -> bytes:
+        head, asked = head_of(MessageType.RESPONSE, methods[subject], app, 5), b"\x40\x05\x4a\x12" + _up_id(conn, id, 0)
+        return up_frame(_up_id(conn, id, 1), head, 500, b"", asked + b"\x60\x02", b"\x08\x05\x12\x05no %02x" % (id & 255))
+
+    def publish(number: int, subject: int) -> bytes:
+        head = head_of(MessageType.PUBLISH, topics[subject], None, 2)
+        return up_frame(_up_id(conn, number, 2), head, number % 3 * 700, b"", json, _json(number))
+
+    return evolve(
+        plain,
+        subjects=tuple(map(str, methods)),
+        ttls=_TTLS,
+        request=request,
+        response=response,
+        error=error,
+        publish=publish,
+        key=lambda id, subject: uuid_text(read_uuid(_up_id(conn, id, 0))),
+    )
+
+
+def _up_id(conn: int, id: int, side: int) -> bytes:
+    """Ids of one of many programs, as each has a second half of its own."""
+    return up_id(conn << 40 | side << 32 | id % 37, id)

@@ -1,4 +1,4 @@
-"""The frames of four protocols, made by hand and fast: for the generator of traffic whose truth is known.
+"""The frames of five protocols, made by hand and fast: for the generator of traffic whose truth is known.
 
 A variant is a protocol with the options of a connection. Numbers become ids, and indices become subjects.
 """
@@ -15,6 +15,10 @@ from attrs import frozen
 from polybus.errors import Code
 from polybus.message import Kind, Message
 from polybus.protocols import UProtocol
+from polybus.protocols._protobuf.wire import varint
+from polybus.protocols.up.attributes import MessageType, uuid_text
+from polybus.protocols.up.uuris import UUri
+from polybus.protocols.up.wire import head_of, read_uuid, write_message
 
 SUBJECTS = 8
 CSB_HEAD = struct.Struct(">BBHI")
@@ -50,7 +54,7 @@ class Variant:
     key: Callable[[int, int], str]
     """The correlation id."""
 
-    BY_PROTOCOL: ClassVar[tuple[str, ...]] = ("ubre", "csb", "jrep", "uprotocol")
+    BY_PROTOCOL: ClassVar[tuple[str, ...]] = ("ubre", "csb", "jrep", "uprotocol", "up")
 
 
 def _ubre_json() -> Variant:
@@ -307,6 +311,64 @@ def _uprotocol(format: str, conn: int) -> Variant:
     )
 
 
+UP_HEAD = struct.Struct("<QBQ")
+_UP_TIME = 0x01890F5E7B2C << 16 | 7 << 12
+
+
+def up_id(conn: int, id: int) -> bytes:
+    """The id number `id` of a connection, as it stands on the wire: made in the millisecond of its upper bits."""
+    return b"\x09" + UP_HEAD.pack(_UP_TIME + ((id >> 12) << 16 | id & 0xFFF), 0x11, 2 << 62 | conn)
+
+
+def up_text(conn: int, id: int) -> str:
+    """The same with hyphens."""
+    return uuid_text(read_uuid(up_id(conn, id)))
+
+
+def up_frame(id: bytes, head: bytes, ttl: int, reqid: bytes, more: bytes, payload: bytes | None) -> bytes:
+    """A UMessage of its parts: type, addresses and priority in `head`, in `more` what stands behind the ids."""
+    lives = b"\x30" + varint(ttl) if ttl else b""
+    asked = b"\x4a\x12" + reqid if reqid else b""
+    return write_message(b"".join((b"\x0a\x12", id, head, lives, asked, more)), payload)
+
+
+def _up(conn: int) -> Variant:
+    car, phone = UUri("vehicle7", 0x10AB, 3, 0), UUri("phone", 0xCD, 4, 0)
+    methods = [car.with_resource(index + 1) for index in range(SUBJECTS)]
+    topics = [car.with_resource(0x8000 + index) for index in range(SUBJECTS)]
+    asks = [head_of(MessageType.REQUEST, phone, method, 5) for method in methods]
+    answers = [head_of(MessageType.RESPONSE, method, phone, 5) for method in methods]
+    says = [head_of(MessageType.PUBLISH, topic, None, 2) for topic in topics]
+    json, failed = b"\x60\x03", b"\x08\x05\x12\x02no"
+
+    def error(id: int, subject: int) -> bytes:
+        asked = b"\x40\x05\x4a\x12" + up_id(conn, id)  # commstatus stands before the id of the request
+        return up_frame(up_id(conn, id | 1 << 40), answers[subject], 1000, b"", asked + b"\x60\x02", failed)
+
+    whole = up_frame(up_id(conn, 1), asks[0], 100, b"", json, b'{"n":1}')
+    return Variant(
+        protocol="up",
+        options={},
+        subjects=tuple(map(str, methods)),
+        ttls=(100, 500, 1000),
+        junk=(
+            (b"\xff\xff\xff", "bad_protobuf"),
+            (whole[:-5], "bad_protobuf"),
+            (whole.replace(b"vehicle7", b"Vehicle7"), "bad_protobuf"),
+            (whole.replace(b"\x28\x05", b"\x28\x02"), "bad_field"),
+            (whole.replace(b'{"n":1}', b'{"\xff":1}'), "bad_text"),
+        ),
+        error_code=5,
+        request=lambda number, id, subject, ttl: up_frame(up_id(conn, id), asks[subject], ttl, b"", json, b'{"n":%d}' % number),
+        response=lambda number, id, subject: up_frame(
+            up_id(conn, id | 1 << 40), answers[subject], 1000, up_id(conn, id), json, b'{"n":%d,"ok":true}' % number
+        ),
+        error=error,
+        publish=lambda number, subject: up_frame(up_id(conn, number | 1 << 41), says[subject], 0, b"", json, b"%d" % number),
+        key=lambda id, subject: up_text(conn, id),
+    )
+
+
 def variants(protocol: str, conn: int, ids: int) -> Variant:
     """How connection number `conn` of a protocol speaks; `ids` is how many message ids CSB has before they come again."""
     if protocol == "ubre":
@@ -315,6 +377,8 @@ def variants(protocol: str, conn: int, ids: int) -> Variant:
         return _csb_named(ids) if conn % 4 == 1 else _csb(ids, 40 + conn if conn % 4 == 3 else None)
     if protocol == "jrep":
         return _jrep()
+    if protocol == "up":
+        return _up(conn)
     return _uprotocol(("json", "protobuf")[conn % 2], conn)
 
 

@@ -64,7 +64,7 @@ def test_record_then_look_then_replay(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_info_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["capture", "info", str(_made(tmp_path / "c"))]) == 0
     out = capsys.readouterr().out
-    assert "16 connections" in out
+    assert "20 connections" in out
     assert "gap: 6 frames missing (dropped)" in out
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -24,8 +25,11 @@ from polybus import (
     Unavailable,
     connect,
 )
+from polybus._bus.bus import parts_of
 from polybus.errors import LocalProtocolError
+from polybus.message import Kind, Message
 from polybus.opentelemetry import instrument
+from polybus.opentelemetry.outgoing import OutgoingSpans
 from polybus.protocols import Up
 from polybus.testing import pair
 from tests.support import eventually
@@ -242,6 +246,40 @@ async def test_a_channel_is_one_span_with_its_counts_to_oneself_too(own: bool) -
     assert (span.attributes["polybus.items.sent"], span.attributes["polybus.items.received"]) == (1, 1)
 
 
+@pytest.mark.parametrize("most", [0, 1])
+async def test_a_stream_of_few_items_has_its_counts_too(most: int) -> None:
+    traces = Traces()
+    server, client = traces.bus(), traces.bus()
+
+    @server.handle("count")
+    async def count(most: int) -> AsyncIterator[int]:
+        for number in range(most):
+            yield number
+
+    async with pair(server, client=client), client.stream("count", most) as numbers:
+        assert [number async for number in numbers] == list(range(most))
+    attributes = traces.span("count", "CLIENT").attributes
+    assert attributes is not None
+    assert (attributes["polybus.items.sent"], attributes["polybus.items.received"]) == (0, most)
+
+
+@pytest.mark.parametrize("names", [("traceparent", "tracestate"), ("Traceparent", "Tracestate"), ("TRACEPARENT", "TraceState")])
+async def test_names_of_headers_are_read_in_any_case(names: tuple[str, str]) -> None:
+    traces = Traces()
+    server = traces.bus()
+
+    @server.handle("x")
+    async def x() -> None: ...
+
+    values = f"00-{'a' * 32}-{'b' * 16}-01", "shop=7"
+    async with pair(server) as client:
+        await client.request("x", headers={"x-tracestat": "other", **dict(zip(names, values, strict=True))})
+    span = traces.span("x", "SERVER")
+    assert span.parent is not None
+    assert (span.context.trace_id, span.parent.span_id) == (int("a" * 32, 16), int("b" * 16, 16))
+    assert dict(span.context.trace_state) == {"shop": "7"}
+
+
 async def test_a_notification_is_a_client_and_a_server_span() -> None:
     traces = Traces()
     server, client = traces.bus(), traces.bus()
@@ -271,6 +309,17 @@ async def test_a_method_is_the_registered_pattern_and_of_a_client_one_of_a_thous
     assert [span.name for span in traces.spans].count("polybus") == 10
 
 
+async def test_what_is_remembered_of_subjects_and_servers_is_bounded() -> None:
+    traces = Traces()
+    bus = traces.bus()
+    (spans,) = [hook for hook in parts_of(bus).services.outgoing if isinstance(hook, OutgoingSpans)]
+    for number in range(1200):
+        server: Any = SimpleNamespace(address=f"10.0.0.1:{number}", protocol="ubre", link=SimpleNamespace(upstream=True))
+        spans(Message(Kind.REQUEST, "x", headers={}, peer=server))
+        spans(Message(Kind.REQUEST, f"y.{number}", headers={}))
+    assert max(len(table) for table in (spans._asked, spans._names._known)) == 1000
+
+
 async def test_each_attempt_of_a_retried_request_is_a_child_of_the_span_around_the_call() -> None:
     traces = Traces()
     server, client = traces.bus(), traces.bus()
@@ -290,6 +339,19 @@ async def test_each_attempt_of_a_retried_request_is_a_child_of_the_span_around_t
     assert [span.parent.span_id if span.parent is not None else None for span in attempts] == [
         around.get_span_context().span_id
     ] * 3
+
+
+async def test_an_instrumentation_that_comes_too_late_for_a_link_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    traces = Traces()
+    server, client = Bus(), Bus()
+    async with server.serve("ubre+memory://late") as listener:
+        instrument(server, tracer_provider=traces.tracers)
+        assert caplog.records == []
+        async with connect(listener.url, bus=client):
+            instrument(client, tracer_provider=traces.tracers)
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        "instrument() came after links of its bus, which carry no context: call it before the bus is entered"
+    ]
 
 
 async def test_a_bus_is_instrumented_once() -> None:

@@ -180,6 +180,9 @@ def test_peers_have_the_verbs_too(bus: sync.Bus) -> None:
     bus.publish("news.a", 1, to=[peer])
     peer.notify("user.get", {"id": 1})
     bus.notify("user.get", {"id": 1}, to=peer)
+    for tell in (bus.notify, peer.notify):
+        with pytest.raises(polybus.Unsupported, match="^to='//seat/1A/1': ubre has no addresses"):
+            tell("user.get", to="//seat/1A/1")
     assert bus.stats().peers == 1
 
 

@@ -1,4 +1,4 @@
-"""Subjects of the bus as addresses, and back, by a table of names: of code, or of a file.
+"""Subjects of the bus as addresses, and back, by a table of names: of code, of a file, or of a proto file (see `services`).
 
 A number alone is a resource: of this entity for publications, notifications and what is asked of it, of the peer for requests
 to it. A subject with a ``/`` is an address as it stands.
@@ -6,8 +6,10 @@ to it. A subject with a ``/`` is an address as it stands.
 
 from __future__ import annotations
 
+import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from ...errors import LocalProtocolError, Unsupported
@@ -19,54 +21,99 @@ Place: TypeAlias = "int | UUri"
 Table: TypeAlias = tuple[tuple[str, tuple[Place, ...]], ...]
 """Names with their places: a method, a topic, or one of each."""
 _REMEMBERED: Final = 1024
+_WITH_RESOURCE: Final = re.compile(r"(?:up:)?(?://[^/]+)?(?:/[^/]+){3}")
 
 
-def names_in(text: str) -> dict[str, Any]:
+def names_in(source: str | Path) -> dict[str, Any]:
     """The table of a TOML file, for ``Up(names=...)``.
 
     Each line is a name with a number, an address, or one of each kind: ``"door.opened" = 0x80CD``,
     ``UpdateDoor = "//device2/CD/4/B"``, ``light = [0xC, 0x80CE]``.
 
+    Args:
+        source: The file, or its text.
+
     Raises:
-        ValueError: The text is no such table; it says where.
+        ValueError: It is no such table; the text names file and line.
+        OSError: The file cannot be read.
     """
+    text, file = read_source(source)
     try:
-        return tomllib.loads(text)
+        table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"up: names: no TOML: {error}") from error
+        raise ValueError(f"up: {file}: no TOML: {error}") from error
+    taken: dict[Place, str] = {}
+    for name, given in table.items():
+        try:
+            _entry(name, given, taken)
+        except ValueError as error:
+            raise ValueError(f"up: {file}{_line_of(name, text)}: {error}") from error
+    return table
+
+
+def read_source(source: str | Path) -> tuple[str, str]:
+    """The text of a file or a text, and what errors call it.
+
+    Raises:
+        ValueError: The file is not UTF-8; or the text is the name of one.
+        OSError: It cannot be read.
+    """
+    if isinstance(source, str):
+        if source.endswith((".toml", ".proto")) and "\n" not in source:
+            raise ValueError(f"up: {source!r} is the name of a file, and a text is expected: Path({source!r}) is read")
+        return source, "names"
+    try:
+        return source.read_text(encoding="utf-8-sig"), str(source)  # editors of Windows begin a file with a mark
+    except UnicodeDecodeError as error:
+        raise ValueError(f"up: {source}: not UTF-8: {error}") from error
+
+
+def _line_of(name: str, text: str) -> str:
+    """The line of a name, as words for an error; nothing where it is written in another way."""
+    key = re.escape(name)
+    found = re.search(rf"""^[ \t]*(?:"{key}"|'{key}'|{key})[ \t]*[=.]|^[ \t]*\[[ \t]*["']?{key}\b""", text, re.M)
+    return "" if found is None else f", line {text.count(chr(10), 0, found.start()) + 1}"
 
 
 def table_of(names: Mapping[str, Any] | Table) -> Table:
     """The table of an option. May raise `ValueError`: a name or a number is none, or stands there twice."""
     pairs = names.items() if isinstance(names, Mapping) else names
-    table: list[tuple[str, tuple[Place, ...]]] = []
     taken: dict[Place, str] = {}
-    for name, given in pairs:
-        if type(name) is not str or not name or "/" in name:
-            raise ValueError(f"up: names: {name!r} is no name: it is text without a slash")
-        places = tuple(_place(name, one) for one in (given if isinstance(given, (list, tuple)) else (given,)))
-        if not 1 <= len(places) == len({_is_topic(place) for place in places}):
-            raise ValueError(f"up: names: {name!r} has one method, one topic, or one of each, not {given!r}")
-        for place in places:
-            if place in taken:
-                raise ValueError(f"up: names: {_shown(place)} is both {taken[place]!r} and {name!r}")
-            taken[place] = name
-        table.append((name, places))
-    return tuple(table)
+    try:
+        return tuple((name, _entry(name, given, taken)) for name, given in pairs)
+    except ValueError as error:
+        raise ValueError(f"up: names: {error}") from error
+
+
+def _entry(name: Any, given: Any, taken: dict[Place, str]) -> tuple[Place, ...]:
+    """The places of one name, which become taken. May raise `ValueError`: it is none, or one of them is taken."""
+    if type(name) is not str or not name or "/" in name:
+        raise ValueError(f"{name!r} is no name: it is text without a slash")
+    if isinstance(given, Mapping):
+        inner = next(iter(given), "...")
+        raise ValueError(f'{name!r} is a table of several: a name with a dot stands in quotes, as in "{name}.{inner}" = 0x8001')
+    places = tuple(_place(name, one) for one in (given if isinstance(given, (list, tuple)) else (given,)))
+    if not 1 <= len(places) == len({_is_topic(place) for place in places}):
+        raise ValueError(f"{name!r} has one method, one topic, or one of each, not {given!r}")
+    for place in places:
+        if place in taken:
+            raise ValueError(f"{_shown(place)} is both {taken[place]!r} and {name!r}")
+        taken[place] = name
+    return places
 
 
 def _place(name: str, given: Any) -> Place:
     try:
         uri = parse_uuri(given) if isinstance(given, str) else given
     except UUriError as error:
-        raise ValueError(f"up: names: {name!r}: {error}") from error
+        raise ValueError(f"{name!r}: {error}") from error
     if isinstance(uri, UUri):
         if not uri.is_pattern and uri.resource:
             return uri
     elif type(uri) is int and 0 < uri < ANY_PART:
         return uri
     text = "a number from 1 to 7FFF (a method) or from 8000 to FFFE (a topic), or an address with one"
-    raise ValueError(f"up: names: {given!r} of {name!r} is not {text}")
+    raise ValueError(f"{given!r} of {name!r} is not {text}")
 
 
 def _is_topic(place: Place) -> bool:
@@ -84,13 +131,15 @@ class Names:
         table: Names with their places.
         entity: Of this side.
         peer: Of the other side; None until it is known. Then our own stands for it.
+        on_fabric: Whether there is no other side that could become known: then nothing stands for it.
     """
 
-    __slots__ = ("_methods", "_names", "_topics", "entity", "peer", "subjects")
+    __slots__ = ("_methods", "_names", "_on_fabric", "_topics", "entity", "peer", "subjects")
 
-    def __init__(self, table: Table, entity: UUri, peer: UUri | None) -> None:
+    def __init__(self, table: Table, entity: UUri, peer: UUri | None, *, on_fabric: bool = False) -> None:
         self.entity: Final = entity
         self.peer = peer
+        self._on_fabric: Final = on_fabric
         self._methods: dict[str, Place] = {}
         self._topics: dict[str, Place] = {}
         self._names: dict[Place, str] = {}
@@ -103,8 +152,22 @@ class Names:
 
     @property
     def other(self) -> UUri:
-        """The entity of the other side, as far as it is known."""
+        """The entity of the other side, as far as it is known. May raise `Unsupported`: on a fabric it is not."""
+        if self.peer is None and self._on_fabric:
+            raise Unsupported("up: a fabric has no other side: say who is meant by Up(peer=...), or by an address as subject")
         return self.entity if self.peer is None else self.peer
+
+    @property
+    def topics(self) -> Collection[str]:
+        """The names that have a topic."""
+        return self._topics.keys()
+
+    def sources(self, name: str) -> tuple[UUri, ...]:
+        """The addresses whose publications have a name as their subject. May raise `Unsupported`: it has none."""
+        place = _place_of(name, "topic", self._topics, self._methods)
+        if not isinstance(place, int):
+            return (place,)
+        return tuple({one.with_resource(place): None for one in (self.entity, self.peer) if one is not None})
 
     def learn(self, source: str) -> None:
         """The peer has shown its own address."""
@@ -113,11 +176,16 @@ class Names:
 
     def method(self, subject: str | int) -> UUri:
         """Address to which a request goes. May raise `Unsupported`: it has none; `LocalProtocolError`."""
-        return _found(subject, "method", self._methods, self._topics, self.other)
+        return _found(subject, "method", self._methods, self._topics, lambda: self.other)
 
     def topic(self, subject: str | int) -> UUri:
         """Address from which a publication comes. May raise `Unsupported`: it has none; `LocalProtocolError`."""
-        return _found(subject, "topic", self._topics, self._methods, self.entity)
+        return _found(subject, "topic", self._topics, self._methods, lambda: self.entity)
+
+    def destination(self, to: str | None) -> UUri:
+        """Address to which a notification goes: the entity of one that is given, or the other side. May raise
+        `LocalProtocolError`: it is no address, or that of no other."""
+        return self.other.with_resource(0) if to is None else _entity(to)
 
     def subject(self, text: str) -> str:
         """The subject of an address that came in: its name where it has one, else the address."""
@@ -135,19 +203,26 @@ class Names:
         return str(uri) if name is None else name
 
 
-def _found(subject: str | int, kind: str, places: Mapping[str, Place], others: Mapping[str, Place], entity: UUri) -> UUri:
+def _found(
+    subject: str | int, kind: str, places: Mapping[str, Place], others: Mapping[str, Place], entity: Callable[[], UUri]
+) -> UUri:
     if isinstance(subject, int):
         raise Unsupported(f"up: {subject} is a number; subjects are the names of Up(names=...), and addresses")
     if "/" in subject:
         return _address(subject, kind)
-    place = places.get(subject)
-    if place is None:
-        if subject in others:
-            text = f"{subject!r} is no {kind}: names= has {_shown(others[subject])} for it alone"
-        else:
-            text = f"{subject!r} has no number: Up(names=...) lacks it; an address, such as //device1/10AB/3/80CD, needs none"
-        raise Unsupported(f"up: {text}")
-    return entity.with_resource(place) if isinstance(place, int) else place
+    place = _place_of(subject, kind, places, others)
+    return entity().with_resource(place) if isinstance(place, int) else place
+
+
+def _place_of(name: str, kind: str, places: Mapping[str, Place], others: Mapping[str, Place]) -> Place:
+    place = places.get(name)
+    if place is not None:
+        return place
+    if name in others:
+        text = f"{name!r} is no {kind}: names= has {_shown(others[name])} for it alone"
+    else:
+        text = f"{name!r} has no number: Up(names=...) lacks it; an address, such as //device1/10AB/3/80CD, needs none"
+    raise Unsupported(f"up: {text}")
 
 
 def _address(subject: str, kind: str) -> UUri:
@@ -160,4 +235,16 @@ def _address(subject: str, kind: str) -> UUri:
     if not (uri.is_method if kind == "method" else uri.is_topic):
         numbers = "from 1 to 7FFF" if kind == "method" else "from 8000 to FFFE"
         raise LocalProtocolError(f"{subject[:100]!r} is no {kind}, whose last number is {numbers}", protocol=NAME)
+    return uri
+
+
+def _entity(text: str) -> UUri:
+    """The entity of an address, with or without a resource: so the source of a message tells where to answer it."""
+    try:
+        uri = parse_uuri(text if _WITH_RESOURCE.fullmatch(text) else f"{text}/0").with_resource(0)
+    except UUriError as error:
+        raise LocalProtocolError(f"to={text[:100]!r} is no entity: it has the form //device1/10AB/3", protocol=NAME) from error
+    if uri.is_pattern or not uri.authority:
+        what = "has wildcards: a notification goes to one" if uri.is_pattern else "has no authority, as in //device1/10AB/3"
+        raise LocalProtocolError(f"to={text[:100]!r} {what}", protocol=NAME)
     return uri

@@ -6,6 +6,8 @@ import random
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from attrs import evolve
+
 from ...errors import Code, LocalProtocolError, RemoteProtocolError, Unsupported
 from ...limits import Limits
 from ...message import Kind, Message
@@ -19,6 +21,7 @@ from .attributes import MessageType, PayloadFormat
 from .bodies import written_body
 from .checks import NAME, refuse
 from .codec import UpCodec, milliseconds, no_form
+from .filters import Filters
 from .ids import WireIds, wire_ms
 from .messages import ReturnAddress, Shape, UpMessage
 from .names import Names
@@ -34,13 +37,16 @@ CAPABILITIES: Final = Capabilities(
     bare_headers=False,
     own_headers=frozenset({_TRACE}),
     answer_headers=False,
+    destinations=True,
     extensions=False,
 )
+ON_FABRIC: Final = evolve(CAPABILITIES, filters=True, announce="both")
 _READY: Final = Ready()
 _LAST_MOMENT: Final = 0.001
 """Time that is left in the very millisecond in which it is up: it has expired only after it."""
 _REMEMBERED: Final = 1024
 _REQUEST, _RESPONSE, _ERROR = Kind.REQUEST, Kind.RESPONSE, Kind.ERROR
+_NOTIFICATION: Final = MessageType.NOTIFICATION
 # Tags of attributes, those of ids with the length.
 _ID, _TTL, _COMMSTATUS, _REQID, _TOKEN, _TRACEPARENT = b"\x0a\x12", b"\x30", b"\x40", b"\x4a\x12", b"\x52", b"\x5a"
 _FORMATS: Final = (b"", *(b"\x60" + varint(number) for number in range(1, 9)))
@@ -52,18 +58,25 @@ class UpSession:
 
     A request has as key the id of its message, as it stands on the wire. Of an incoming request, `Message.id` is its
     `ReturnAddress`.
+
+    Args:
+        codec: What it stands on.
+        adapter: The options.
+        limits: Sizes.
+        rng: Makes the random part of ids.
+        filters: On a fabric, where the other end is everybody. None: a connection to one peer.
     """
 
-    capabilities: Capabilities = CAPABILITIES
-
-    def __init__(self, codec: UpCodec, adapter: Up, limits: Limits, rng: random.Random) -> None:
+    def __init__(self, codec: UpCodec, adapter: Up, limits: Limits, rng: random.Random, filters: Filters | None = None) -> None:
         self.codec: Final = codec
+        self.capabilities: Final[Capabilities] = CAPABILITIES if filters is None else ON_FABRIC
         self._read = codec.read
         self._options = adapter
         self._clock: Callable[[], int] = adapter.clock
         self._max_frame = limits.message
         self._texts = codec.texts
-        self._names = Names(adapter.names, adapter.own, adapter.other)
+        self._names = Names(adapter.names, adapter.own, adapter.other) if filters is None else filters.names
+        self._filters = filters
         self._ids = WireIds(adapter.clock, rng)
         self._accounts = Accounts(adapter.per_authority)
         self._ttl = None if adapter.ttl is None else milliseconds(adapter.ttl)
@@ -73,14 +86,16 @@ class UpSession:
         self._constant += b"" if token is None or callable(token) else field(_TOKEN, token.encode())
         # By subject: the head of a request and the address of its method; of publications and notifications the head.
         self._methods: dict[str | int, tuple[bytes, str]] = {}
-        self._topics: dict[tuple[MessageType, str | int, str | None], bytes] = {}
+        self._topics: dict[tuple[MessageType, str | int, str | None, str | None], bytes] = {}
         # By the id of each request of this side: the method that was asked.
         self._asked: dict[bytes, str] = {}
         self._events: list[Message | SessionEvent] = []
         self._frames: list[bytes] = []
 
     def start(self, now: float) -> None:
-        """There is no handshake: ready at once."""
+        """There is no handshake: ready at once; on a fabric with the filter for what is addressed to this side."""
+        if self._filters is not None:
+            self._filters.declare()
         self._events.append(_READY)
 
     # -- incoming --------------------------------------------------------------------------------------------------------
@@ -96,10 +111,12 @@ class UpSession:
 
     def _received(self, message: UpMessage, now: float) -> bool:
         kind, shape, names = message.kind, message.shape, self._names
+        if self._filters is not None:
+            self._check_sink(kind, shape, self._filters)
+        elif names.peer is None and kind is not _RESPONSE and kind is not _ERROR:
+            self._learn(shape.source)
         if kind is _RESPONSE or kind is _ERROR:
             return self._check_answer(message, shape)
-        if names.peer is None:
-            self._learn(shape.source)
         text = shape.subject
         message.subject = names.subjects.get(text) or names.subject(text)
         if kind is _REQUEST:
@@ -110,6 +127,12 @@ class UpSession:
                 return False
             message.expires = now + message.ttl
         return True
+
+    @staticmethod
+    def _check_sink(kind: Kind, shape: Shape, filters: Filters) -> None:
+        """May raise `RemoteProtocolError`: it is for somebody else, whatever the fabric has made of its key."""
+        if kind is not Kind.PUBLISH and not filters.is_ours(shape.given.sink):
+            raise refuse(f"addressed to {shape.given.sink}, which is not this entity", "wrong_sink")
 
     def _learn(self, source: str) -> None:
         """The peer has shown its address: what was meant for it before went elsewhere."""
@@ -200,7 +223,10 @@ class UpSession:
             elif kind is Kind.PUBLISH:
                 frame = self._publication(message)
             elif kind is Kind.NOTIFY:
-                frame = self._event(MessageType.NOTIFICATION, message)
+                frame = self._event(_NOTIFICATION, message)
+            elif self._filters is not None and (kind is Kind.SUBSCRIBE or kind is Kind.UNSUBSCRIBE):
+                (self._filters.add if kind is Kind.SUBSCRIBE else self._filters.remove)(message.subject)
+                return None
             else:
                 raise no_form(kind)
             self._check_size(frame)
@@ -246,22 +272,23 @@ class UpSession:
 
     def _event(self, type: MessageType, message: Message) -> bytes:
         relayed = message.extras.get("priority") if message.extras else None
-        relayed = relayed if relayed in LEVELS else None
-        head = self._topics.get((type, message.subject, relayed)) or self._topic(type, message.subject, relayed)
+        relayed = relayed if isinstance(relayed, str) and relayed in LEVELS else None
+        to = message.extras.get("to") if type is _NOTIFICATION and message.extras else None
+        head = self._topics.get((type, message.subject, relayed, to)) or self._topic(type, message.subject, relayed, to)
         ttl = self._ttl if message.ttl is None else milliseconds(message.ttl)
         raw, format = written_body(message, self._texts)
         lives = b"" if ttl is None else _TTL + varint(ttl)
         trace = _trace(message.headers) if message.headers else b""
         return write_message(b"".join((_ID, self._ids.next(), head, lives, trace, _FORMATS[format])), raw)
 
-    def _topic(self, type: MessageType, subject: str | int, relayed: str | None) -> bytes:
+    def _topic(self, type: MessageType, subject: str | int, relayed: str | None, to: str | None) -> bytes:
         """The head of publications or notifications of a subject; what is relayed keeps its priority."""
         source = self._names.topic(subject)
-        sink = self._names.other.with_resource(0) if type is MessageType.NOTIFICATION else None
+        sink = self._names.destination(to) if type is _NOTIFICATION else None
         level = LEVELS[relayed or self.codec.level_of(subject) or "CS1"]
         if len(self._topics) >= _REMEMBERED:
             self._topics.clear()
-        found = self._topics[type, subject, relayed] = head_of(type, source, sink, level + 1)
+        found = self._topics[type, subject, relayed, to] = head_of(type, source, sink, level + 1)
         return found
 
     def _response(self, message: Message) -> bytes:

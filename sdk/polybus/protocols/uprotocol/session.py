@@ -304,7 +304,7 @@ class UProtocolSession:
 
     def _event(self, kind: Kind, message: Message) -> bytes:
         relayed = message.extras.get("priority") if message.extras else None
-        relayed = relayed if relayed in LEVELS else None
+        relayed = relayed if isinstance(relayed, str) and relayed in LEVELS else None
         head = self._topics.get((kind, message.subject, relayed)) or self._topic(kind, message.subject, relayed)
         ttl = self._ttl if message.ttl is None else self._milliseconds(message)
         raw, format = written_body(message)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import anyio
 import pytest
 
-from polybus import Bus, Context, DeadlineExceeded, NoHandler, TooManyRequests, Unsupported, connect
+from polybus import Bus, Context, DeadlineExceeded, LocalProtocolError, NoHandler, TooManyRequests, Unsupported, connect
 from polybus.events import BusEvent, DeadLettered, FrameRefused
 from polybus.message import Message
 from polybus.protocols import Up
@@ -128,3 +128,44 @@ async def test_it_goes_through_a_tunnel() -> None:
     outer.handle_tunnels("plant.{id}", inner, protocol=Up(names=NAMES))
     async with pair(outer) as through, connect(through.tunnel("plant.1"), protocol=Up(names=NAMES)) as client:
         assert await client.request("UpdateDoor") == "done"
+
+
+@bounded
+async def test_notifications_go_to_addresses_behind_one_link_of_a_bus_and_of_a_peer() -> None:
+    fabric, told = Bus(), list[Any]()
+
+    @fabric.handle("door.opened")
+    async def opened(body: int, message: Message) -> None:
+        told.append((body, message.attributes["sink"]))
+
+    async with pair(fabric, protocol=Up(entity=CAR, peer=PHONE, names=NAMES)) as car:
+        car.handle("door.opened")(lambda: told.append("here"))
+        await car.notify("door.opened", 1, to="//seat/1A/1")
+        (peer,) = car.peers
+        await peer.notify("door.opened", 2, to="//seat/1A/2/0")
+        await peer.notify("door.opened", 3)
+        await car.notify("door.opened", 4)  # its own handler takes it, where no other is named
+        await eventually(lambda: len(told) == 4)
+        with pytest.raises(LocalProtocolError, match="is no entity"):
+            await car.notify("door.opened", to="ann")
+        not_text: Any = 7
+        with pytest.raises(TypeError, match=r"^to=7: an address, which is text, not int"):
+            await peer.notify("door.opened", to=not_text)
+    assert sorted(told, key=str) == [(1, "//seat/1A/1/0"), (2, "//seat/1A/2/0"), (3, f"{PHONE}/0"), "here"]
+
+
+@pytest.mark.parametrize("protocol", ["ubre", "csb", "jrep", "uprotocol"])
+@bounded
+async def test_a_wire_without_addresses_says_what_to_write(protocol: str) -> None:
+    bus, told = Bus(), list[int]()
+    bus.handle("lights")(lambda body: told.append(body))
+    async with pair(bus, protocol=protocol) as client:
+        (peer,) = client.peers
+        for tell in (client.notify, peer.notify):
+            text = "has no addresses behind a peer; leave to= out, or name a Peer \\(of bus.peers\\)"
+            with pytest.raises(Unsupported, match=f"^to='//seat/1A/1': {protocol} {text}"):
+                await tell("lights", 1, to="//seat/1A/1")
+        await client.notify("lights", 2, to=peer)
+        await peer.notify("lights", 3)
+        await eventually(lambda: len(told) == 2)
+    assert sorted(told) == [2, 3]

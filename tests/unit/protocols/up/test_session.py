@@ -119,6 +119,46 @@ def test_the_worked_request_arrives_and_is_answered_the_other_way_round() -> Non
 # -- what goes out -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    "to", ["//device7/1/2", "up://device7/1/2", "//device7/1/2/0", "//device7/1/2/8001", "//device7/01/02/7fff"]
+)
+def test_a_notification_goes_to_the_entity_of_the_address_that_it_names(to: str) -> None:
+    ours = session(peer=PHONE)
+    for attributes in (None, {"to": to}):
+        ours.send(Message(Kind.NOTIFY, "door.opened", body=1, attributes=attributes), 0.0)
+    (usual, _), (given, _) = sent(ours)
+    assert (str(usual.sink), str(given.sink)) == (f"{PHONE}/0", "//device7/1/2/0")
+    assert usual.source == given.source == parse_uuri(f"{CAR}/80CD")
+
+
+@pytest.mark.parametrize(
+    ("to", "text"),
+    [
+        ("ann", "to='ann' is no entity: it has the form //device1/10AB/3"),
+        ("", "to='' is no entity"),
+        ("//Device7/1/2", "to='//Device7/1/2' is no entity"),
+        ("//device7/1/2/3/4", "to='//device7/1/2/3/4' is no entity"),
+        ("/1/2", "to='/1/2' has no authority"),
+        ("//*/1/2", "has wildcards: a notification goes to one"),
+        ("//device7/FFFF/2/0", "has wildcards: a notification goes to one"),
+    ],
+)
+def test_what_is_no_destination_is_said(to: str, text: str) -> None:
+    ours = session()
+    with pytest.raises(LocalProtocolError) as caught:
+        ours.send(Message(Kind.NOTIFY, "door.opened", attributes={"to": to}), 0.0)
+    assert text in str(caught.value)
+    assert ours.frames_to_send() == []
+
+
+@pytest.mark.parametrize("said", [["CS5"], {"CS5": 1}, 5, "CS9", None])
+def test_facts_of_another_wire_under_the_same_name_mean_nothing_here(said: object) -> None:
+    ours = session()
+    ours.send(Message(Kind.PUBLISH, "door.opened", attributes={"priority": said, "to": said}), 0.0)
+    ((given, _),) = sent(ours)
+    assert (given.priority, given.sink) == (2, None)
+
+
 def test_a_request_goes_from_us_to_the_peer() -> None:
     ours = session(peer=PHONE, token="secret", permission_level=3, priorities={"light": "CS6"})
     key = ours.send(request(body={"p": 1}), 0.0)

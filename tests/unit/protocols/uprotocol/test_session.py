@@ -179,6 +179,13 @@ def test_priorities_come_from_the_application_and_requests_have_four_at_least() 
     assert [event["priority"] for event in sent(ours)] == ["CS6", "CS6", "CS4", "CS0", "CS4", "CS1"]
 
 
+@pytest.mark.parametrize("said", [["CS5"], {"CS5": 1}, 5, "CS9"])
+def test_a_priority_of_another_wire_means_nothing_here(said: object) -> None:
+    ours = session()
+    ours.send(Message(Kind.PUBLISH, "door", body=1, attributes={"priority": said}), 0.0)
+    assert [event["priority"] for event in sent(ours)] == ["CS1"]
+
+
 @pytest.mark.parametrize("format", ["json", "protobuf"])
 def test_an_answer_takes_over_address_priority_and_ttl(format: Any) -> None:
     clock = Clock()

@@ -12,6 +12,7 @@ from ....limits import Limits
 from .csb import csb_reader
 from .jrep import jrep_reader
 from .ubre import ubre_reader
+from .up import up_reader
 from .uprotocol import uprotocol_reader
 
 __all__ = ["QuickReader", "quick_reader_for"]
@@ -28,4 +29,6 @@ def quick_reader_for(protocol: str, adapter: Any, codec: Any, names: Mapping[int
         return csb_reader(codec.wrapped, names, limits)
     if protocol == "jrep":
         return jrep_reader(limits) if adapter.types != "strict" else None
+    if protocol == "up":
+        return up_reader(codec)
     return uprotocol_reader(codec) if protocol == "uprotocol" else None
