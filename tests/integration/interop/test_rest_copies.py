@@ -8,18 +8,18 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
-from polybus import Bus, Cluster, Context, Limits, Store
+from polybus import Bus, BusError, Cluster, Context, Limits, Store
 from polybus._bus.bus import parts_of
 from polybus.cluster.backbone import Backbone
 from polybus.cluster.durable.administration import Administration
-from polybus.cluster.durable.jetstream import JetStream, config_of
+from polybus.cluster.durable.jetstream import JetStream, JetStreamError, config_of
 from polybus.cluster.durable.stores import Stores, copy_of
 from tests.support import bounded, eventually, free_port
 
@@ -167,10 +167,22 @@ async def _tried_again(
     assert not [one for one in names if "-rest-" in one and one.startswith(f"{name}-")]
 
 
+async def _found_together(url: str) -> None:
+    """Wait until a stream can be on all three servers."""
+    async with Bus().connect(url) as link:
+        while True:
+            probe = {"name": "probe", "subjects": ["probe"], "num_replicas": 3}
+            with suppress(BusError):
+                if "error" not in await link.request("$JS.API.STREAM.CREATE.probe", probe, timeout=2):
+                    return
+            await anyio.lowlevel.checkpoint()
+
+
 @bounded
 async def test_with_three_servers_letters_and_copies_survive_the_loss_of_one(three: list[NatsServer]) -> None:
     name, handled = f"rest{next(_names)}", list[tuple[int, str]]()
     url = three[0].url
+    await _found_together(url)
     shop = Bus(cluster=Cluster(url, name=name, wait=30, stores=[Store("work", "work.>", work=True, replicas=3)]))
     (worker,) = workers(name, url, 1, handled)
     async with shop:
@@ -185,8 +197,10 @@ async def test_with_three_servers_letters_and_copies_survive_the_loss_of_one(thr
         }
         assert replicas == {"work": 3, "dead": 3, "work-rest-1": 3}
         three[2].kill()
-        for one in replicas:
+        for one in replicas:  # each has a leader again
             await jetstream(shop).ask(f"STREAM.INFO.{name}-{one}")
+            with suppress(JetStreamError):  # that of work has none
+                await jetstream(shop).ask(f"STREAM.MSG.GET.{name}-{one}", {"last_by_subj": ">"})
         letters = [letter async for letter in administration.letters()]
         await _tried_again(shop, name, url, administration, letters, ["order-0"])
 
