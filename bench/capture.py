@@ -1,28 +1,38 @@
 """What recording costs: processor time for each frame in a tight loop, and for each request of a busy bus.
 
-``python -m bench.capture [--frames 1000000] [--requests 20000]``
+``python -m bench.capture [--frames 1000000] [--requests 4000]``
 
-The second is measured in one run: two clients of one server take turns of some tenths of a second, and only one of them is
-recorded. The server and both ends of TCP run in the same process. ``more`` is what a request costs that process more when it is
-recorded, ``with the writer`` the same with what the process costs that writes.
+The second is measured in one run, in turns of some tenths of a second: two clients of one server, only one of them recorded,
+and that one again while a process decodes a capture, as it does beside a recording. That process stands still in the other
+turns. The server and both ends of TCP run in the same process. ``more`` is what a request costs that process more when it is
+recorded, ``with the writer`` the same with what the process costs that writes; ``clock`` is how much longer it takes.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import shutil
+import signal
 import statistics
 import tempfile
 import time
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import anyio
+from attrs import frozen
 
 from polybus import Bus, connect
 from polybus.capture import CaptureRecorder, make_recorder
+from polybus.capture.columns.places import TABLES
+from polybus.capture.columns.process import DecodingProcess
 from polybus.capture.rows import DIRECTION_OUT, FIELDS, MOST, RowHeader
+from polybus.capture.store.segments import SegmentWriter
 from polybus.capture.writer.process import WriterProcess
+from tests.unit.capture.generator import traffic
 
-ROUNDS = 5
+ROUNDS = 25
 PROTOCOLS = ("ubre", "csb", "jrep", "uprotocol")
 
 
@@ -65,8 +75,64 @@ async def written(recorder: CaptureRecorder) -> None:
         await anyio.sleep(0.01)
 
 
-async def busy(protocol: str, requests: int, at_once: int) -> tuple[float, float, float]:
-    """Microseconds of processor time for one that is not recorded, and what one costs more, without and with the writer."""
+class Decoder:
+    """Decodes a capture again and again in another process, within its blocks only."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        for number, rows in enumerate(traffic(200_000).batches(1 << 16)):
+            segment = SegmentWriter(folder, number)
+            segment.write(rows, rows.column("seq")[0].as_py())
+            segment.seal()
+        self._process: DecodingProcess | None = None
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin anew, and stand still."""
+        if self._process is not None:
+            self._process.stop()
+        for table in TABLES:
+            shutil.rmtree(f"{self._folder}/{table}", ignore_errors=True)
+        self._process = DecodingProcess(self._folder)
+        self._process.ask()
+        self._process.turn()
+        while not os.path.exists(f"{self._folder}/{TABLES[-1]}"):
+            time.sleep(0.01)
+        self._signal(signal.SIGSTOP)
+
+    def _signal(self, number: int) -> bool:
+        assert self._process is not None
+        self._process.turn()
+        if self._process.pid is not None:
+            os.kill(self._process.pid, number)
+        return self._process.pid is not None
+
+    def __enter__(self) -> None:
+        if not self._signal(signal.SIGCONT):
+            self.begin()
+            self._signal(signal.SIGCONT)
+
+    def __exit__(self, *_: object) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def end(self) -> None:
+        """End the process."""
+        self._signal(signal.SIGCONT)
+        assert self._process is not None
+        self._process.stop()
+
+
+@frozen
+class Burst:
+    """Seconds of a burst of requests: of the processor here, of the same with the process that writes, and of the clock."""
+
+    own: float
+    both: float
+    clock: float
+
+
+async def busy(protocol: str, requests: int, at_once: int, decoder: Decoder) -> list[str]:
+    """Microseconds of processor time for a request that is not recorded, and what one costs more."""
     subject = "//v/body/1/rpc.Get" if protocol == "uprotocol" else "user.get"
     server, plain, recorded = Bus(), Bus(), Bus()
 
@@ -74,47 +140,55 @@ async def busy(protocol: str, requests: int, at_once: int) -> tuple[float, float
     async def get(body: Any) -> Any:
         return body
 
-    async def burst(bus: Bus) -> tuple[float, float]:
-        began, writer_began = time.process_time(), writer_time(recorder)
-        for _ in range(requests // at_once):
-            replies = [bus.request(subject, {"id": 7, "name": "Ann"}) for _ in range(at_once)]
-            for reply in replies:
-                await reply
-        await written(recorder)
-        here = time.process_time() - began
-        return here, here + writer_time(recorder) - writer_began
+    async def burst(bus: Bus, around: AbstractContextManager[None]) -> Burst:
+        with around:
+            began, writer_began, clock = time.process_time(), writer_time(recorder), time.perf_counter()
+            for _ in range(requests // at_once):
+                replies = [bus.request(subject, {"id": 7, "name": "Ann"}) for _ in range(at_once)]
+                for reply in replies:
+                    await reply
+            clock = time.perf_counter() - clock
+            await written(recorder)
+            own = time.process_time() - began
+            return Burst(own, own + writer_time(recorder) - writer_began, clock)
 
     with tempfile.TemporaryDirectory() as folder:
         async with server.serve(f"{protocol}+tcp://127.0.0.1:0") as listener, connect(listener.url, bus=plain), recorded:
             async with recorded.record(folder) as recording, connect(listener.url, bus=recorded):
-                recorder = recording.recorder
-                for bus in (plain, recorded):
-                    await burst(bus)
-                rounds = [(await burst(plain), await burst(recorded)) for _ in range(ROUNDS)]
+                recorder: Any = recording.recorder
+                turns = ((plain, nullcontext()), (recorded, nullcontext()), (recorded, decoder))
+                rounds = [[await burst(*turn) for turn in turns] for _ in range(ROUNDS + 1)][1:]
                 assert recording.stats().dropped == 0
-                assert recording.stats().frames > 2 * requests * ROUNDS
-    without = statistics.median(here for (here, _), _ in rounds)
-    more, with_writer = (statistics.median(burst[which] / here for (here, _), burst in rounds) for which in (0, 1))
-    return without / requests * 1e6, more - 1, with_writer - 1
+                assert recording.stats().frames > 4 * requests * ROUNDS
+    cells = [f"{statistics.median(one[0].own for one in rounds) / requests * 1e6:.1f}"]
+    for turn in (1, 2):
+        for part in ("own", "both", "clock"):
+            ratios = [getattr(one[turn], part) / getattr(one[0], "own" if part == "both" else part) for one in rounds]
+            cells.append(f"{statistics.median(ratios) - 1:.0%}")
+    return cells
 
 
 def main() -> None:
     """Print both tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--frames", type=int, default=1_000_000)
-    parser.add_argument("--requests", type=int, default=20_000)
+    parser.add_argument("--requests", type=int, default=4_000)
+    parser.add_argument("--protocols", default=",".join(PROTOCOLS))
     given = parser.parse_args()
     print("| recorder in a tight loop | frames/s of processor time | with the writer | frames written |")
     print("| --- | --- | --- | --- |")
     for name, redact in (("secrets blanked", "default"), ("as it is", None)):
         here, both, frames = tight(given.frames, redact)
         print(f"| {name} | {here:,.0f} | {both:,.0f} | {frames:,} |", flush=True)
-    print("\n| requests over TCP | at once | µs of processor time | more when recorded | with the writer |")
-    print("| --- | --- | --- | --- | --- |")
-    for at_once in (50, 1):
-        for protocol in PROTOCOLS:
-            without, more, both = anyio.run(busy, protocol, given.requests // (1 if at_once > 1 else 4), at_once)
-            print(f"| {protocol} | {at_once} | {without:.1f} | {more:.0%} | {both:.0%} |", flush=True)
+    print("\n| requests over TCP | at once | µs | recorded: more | with the writer | clock | beside decoding: the same | | |")
+    print("|" + " --- |" * 9)
+    with tempfile.TemporaryDirectory() as folder:
+        decoder = Decoder(folder)
+        for at_once in (50, 1):
+            for protocol in given.protocols.split(","):
+                cells = anyio.run(busy, protocol, given.requests // (1 if at_once > 1 else 4), at_once, decoder)
+                print(f"| {' | '.join((protocol, str(at_once), *cells))} |", flush=True)
+        decoder.end()
 
 
 if __name__ == "__main__":

@@ -93,7 +93,7 @@ def _verdict(row: Row, rows: Sequence[Row]) -> str:
     value = floor.value(rows) if floor else None
     if floor is None or value is None:
         return ""
-    shown = f" ({value:.2f})" if floor.beside else ""
+    shown = "" if floor.figure == "ratio" and not floor.beside else f" ({floor.figure} {value:.2f})"
     return ("holds" if floor.holds(value) else "BROKEN") + shown
 
 

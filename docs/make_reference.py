@@ -180,12 +180,14 @@ def features() -> str:
     for title, bare, ours in ROWS:
         cells = " | ".join(_both(bare(wire), ours(wire)) for wire in wires.values())
         lines.append(f"| {title} | {cells} |")
-    stored = " | ".join("in a cluster" if name == "nats" else "asked" for name in wires)
+    stored = " | ".join("yes" if name == "nats" else "asked" for name in wires)
     lines.append(f"| stored publications, durable handlers | {stored} |")
     notes = (
         '"polybus only": with a bare peer it is `Unsupported`. "sent": it is written, and a bare peer may ignore it. Headers',
-        'that a handler sets for its answer are left out where the wire has none. "asked": a durable handler of a cluster asks',
-        "who is behind that wire, or a bridge: its answer acknowledges, its error is another attempt; see",
+        "that a handler sets for its answer are left out where the wire has none. Stored publications are those of",
+        "[stores](../how-to/stores.md) in a cluster, and over a link to a NATS network of",
+        '[streams of others](../how-to/nats.md#streams-of-others). "asked": a durable handler asks who is behind that wire, or',
+        "a bridge: its answer acknowledges, its error is another attempt; see",
         "[what is stored](../how-to/stores.md#read-what-is-stored). What the verbs promise is the same for all: see",
         "[delivery promises](../explanation/delivery.md).",
     )
@@ -210,11 +212,11 @@ was, in the middle of a batch; `retention`: removed for size or age; `damaged`: 
 a connection has begun or ended. The former are no frames; the latter are counted as frames, and are events of the kinds `open`
 and `close`. A batch without rows says that the recording (`capture_id` in the metadata of its segment) is over.
 
-What `polybus capture decode` has decoded stands beside the segments: `events/segment-<number>.parquet` with the columns of
-`events` below, all of them, and `quarantine/segment-<number>.parquet`. They are plain Parquet. The key `polybus.decoded` of
-their metadata is a JSON object: which `segment` they are of (its size and a checksum), the versions of the `decoders` by
-protocol, and of each row group the batches of the segment that it holds (`first`, up to `after`), with the numbers of
-`frames`, `empty` ones and `gaps` among them. Files whose names begin with a dot are not finished.
+What a recording or `polybus capture decode` has decoded stands beside the segments: `events/segment-<number>.parquet` with the
+columns of `events` below, all of them, and `quarantine/segment-<number>.parquet`. They are plain Parquet. The key
+`polybus.decoded` of their metadata is a JSON object: which `segment` they are of (its size and a checksum), the versions of the
+`decoders` by protocol, and of each row group the batches of the segment that it holds (`first`, up to `after`), with the
+numbers of `frames`, `empty` ones and `gaps` among them. Files whose names begin with a dot are not finished.
 
 On every run: frames = frames with an event + rows of `quarantine` + empty payloads.
 """
@@ -248,6 +250,9 @@ below are small, and written anew by each run that finds something new. `metrics
 failed, missing, slow, new, better, same, broke or unseen; `text`; `section` of the report), `compared` names what `--before`
 was (null without it), and `journeys` are the exchanges that the report shows with their `hops` and `frames` (`at_ns`: ns
 since the first of them).
+
+Metrics are about exchanges and publications of users: those of subjects that begin with `_polybus.`, by which buses get to know
+each other, are in the tables above, and in the metrics `totals.internal` is the number of such exchanges.
 
 """
 

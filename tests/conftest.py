@@ -33,6 +33,13 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     return backend
 
 
+@pytest.fixture
+def caplog(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    """Begins without the lines of requests that an earlier test left in a circle, and that say so when they are collected."""
+    gc.collect()
+    return caplog
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """The workers that share the tests begin as such forks, too."""
     if sys.platform == "linux" and config.getoption("numprocesses", None) and not FULL:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from ._validation import shown
 from .errors import LocalProtocolError, ReservedSubject
 
-__all__ = ["VIA", "check_handshake_headers", "check_headers"]
+__all__ = ["VIA", "check_handshake_headers", "check_headers", "size_of"]
 
 VIA = "polybus-via"
 """The buses that relayed a publication, so that none does it twice."""
@@ -66,6 +66,14 @@ def _is_token(name: str) -> bool:
     return True
 
 
+def size_of(headers: Mapping[str, str]) -> int:
+    """Count the bytes of headers, as `Limits.headers` does: each name and value, and four more."""
+    size = 0
+    for name, value in headers.items():
+        size += len(name) + 4 + (len(value) if value.isascii() else len(value.encode("utf-8", "surrogatepass")))
+    return size
+
+
 def check_headers(headers: Mapping[str, str], limit: int) -> dict[str, str]:
     """The headers as a dict of their own.
 
@@ -79,12 +87,10 @@ def check_headers(headers: Mapping[str, str], limit: int) -> dict[str, str]:
         raise TypeError(
             f"headers={shown(headers)}: a mapping of text to text, not {type(headers).__name__}; dict() makes one of pairs"
         )
-    size = 0
     for name, value in headers.items():
         _check_text(name, value)
         if _BAD_VALUE.search(value) or not _is_token(name):
             raise LocalProtocolError(f"header {name!r}: a name is a token, a value has no line breaks")
-        size += len(name) + 4 + (len(value) if value.isascii() else len(value.encode("utf-8", "surrogatepass")))
-    if size > limit:
+    if (size := size_of(headers)) > limit:
         raise LocalProtocolError(f"headers of {size} bytes: the limit is {limit} (Limits.headers)")
     return dict(headers)

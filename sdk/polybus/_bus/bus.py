@@ -496,12 +496,14 @@ class Bus(Router):
         """Publish: every matching subscription gets it once, the bus's own and those of every linked peer.
 
         On links that this bus opened it is always sent. When this returns, it has been handed to the transports or waits in an
-        outbox: that is no receipt. What a `Store` of the cluster keeps is stored when this returns.
+        outbox: that is no receipt. What a `Store` of the cluster keeps is stored when this returns; and so is what is published
+        with `id` to a stream of others, over the link to their NATS network.
 
         Args:
-            to: One peer or several: only they get it, and no store keeps it; an empty list is none.
+            to: One peer or several: only they get it, and no store of the cluster keeps it; an empty list is none.
             timeout: Seconds to wait for room, to live in the outbox of a link that is down, and until it is stored.
-            id: Of a publication that a `Store` keeps: it is stored once, however often it is published under this id.
+            id: Of a publication that a `Store` keeps, or a stream of others: it is stored once, however often it is published
+                under this id.
 
         Raises:
             EncodeError: The body cannot be written.
@@ -537,6 +539,8 @@ class Bus(Router):
             check_publication_id(id)
         message = make_publication(route, name, body, checked, None if to is None else peers)
         if id is not None or (route.stored and to is None):
+            if gone is not None:
+                raise has_gone(gone)
             await publisher.publish_stored(message, route, None if to is None else peers, id, deadline)
             return
         targets = route if to is None else Targets(peers)
@@ -668,7 +672,8 @@ class Bus(Router):
 
         With ``durable="audit"`` it gives what a `Store` of the cluster keeps, and goes on where it was when it is entered
         again: each publication to one reader of those that name the same, until `Message.ack`. With ``start=`` alone it reads
-        what is stored and then what comes, in the order of the store, and leaves no trace of that.
+        what is stored and then what comes, in the order of the store, and leaves no trace of that. A bus that is in no cluster
+        reads the stream of others that keeps the pattern, behind its link to their NATS network.
 
         Args:
             pattern: ``*`` one token, ``>`` the rest.
@@ -687,6 +692,7 @@ class Bus(Router):
         Raises:
             LocalProtocolError: The pattern is not valid; (on entering) the bus runs in another event loop, or no store keeps
                 that.
+            AmbiguousRoute: (on entering) What is stored could be behind several links: connect with ``serves=``.
             ReservedSubject: It begins with ``_polybus.``.
             ValueError: The queue, the policy or the group is not possible, or an argument goes with `durable` alone, or not
                 with it.
@@ -891,6 +897,7 @@ class Bus(Router):
         max_age: float | timedelta = timedelta(days=7),
         bodies: bool = True,
         redact: Callable[[str, bytes], bytes] | Literal["default"] | None = "default",
+        decode: bool = False,
     ) -> AbstractAsyncContextManager[Recording]:
         """Write every frame of every link, in both directions, to a capture: ``async with bus.record("captures/"): ...``
 
@@ -904,13 +911,15 @@ class Bus(Router):
             bodies: Whether bodies are written; without them, what each message is for.
             redact: ``redact(protocol, frame)`` gives what is written in place of a frame. The default blanks tokens, cookies
                 and members named like secrets; None writes all as it is.
+            decode: Whether what is sealed (after 64 MiB or a minute) is decoded meanwhile, once for all who read it, by a
+                process of the lowest priority. What is not decoded in the end is decoded by those who read it.
 
         Raises:
             ImportError: pyarrow is not installed.
             TypeError, ValueError: An argument is not what it should be.
             CaptureError: (on entering) The folder cannot be made or written.
         """
-        recorder = make_recorder(path, max_bytes=max_bytes, max_age=max_age, bodies=bodies, redact=redact)
+        recorder = make_recorder(path, max_bytes=max_bytes, max_age=max_age, bodies=bodies, redact=redact, decode=decode)
         return Recording(self._services, recorder)
 
     # -- the cluster -----------------------------------------------------------------------------------------------------

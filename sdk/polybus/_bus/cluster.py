@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from attrs import field, frozen
 
 from .._peer import ports as peer_ports
+from .._pubsub.ports import StoredPort
 from .._validation import at_least, check_type, seconds, shown
 from .store import Store, overlapping
 
@@ -206,8 +207,8 @@ class HandoverPort(peer_ports.HandoverPort, Protocol):
         """Wait until the clients have been taken over by other nodes, a bounded time, and keep nothing any more."""
 
 
-class DurablePort(Protocol):
-    """The durable handlers of a bus, as its life sees them: `cluster.durable.readers`."""
+class DurablePort(StoredPort, Protocol):
+    """The readers of a bus at one engine, as its life sees them: `cluster.durable.readers`."""
 
     @property
     def busy(self) -> bool:

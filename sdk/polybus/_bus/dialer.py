@@ -99,6 +99,7 @@ class Connecting:
         self._runtime: Runtime | None = None
         self._gives_bus = gives_bus
         self._backbone = backbone
+        self._keeps = features.keeps and backbone is None
         self._decided: anyio.Event | None = None
         """Set when the link of the attempt under way is up, or lost."""
         self._lost: Closed | None = None
@@ -128,6 +129,8 @@ class Connecting:
 
     async def _connected(self) -> Any:
         parts, links = self._parts, self._parts.links
+        if self._keeps:
+            links.stored.expected = True
         runtime = self._runtime = await parts.life.enter()
         try:
             url = f"{self._adapter.name}+{self._connector.url}"
@@ -145,6 +148,8 @@ class Connecting:
                 await link.peer.extended()  # else the first request would leave without what the hooks add
             if (why := link.ends) is not None:  # refused while it was asked who it is
                 raise self._failure(link, why)
+            if self._keeps:
+                await links.stored.attach(link)
             for sibling in self._siblings:
                 await self._others.enter_async_context(sibling)
         except BaseException as error:

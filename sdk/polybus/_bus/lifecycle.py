@@ -40,10 +40,6 @@ DRAIN: Final = 20.0
 """Seconds for a drain by default."""
 STREAMS_SHARE: Final = 0.25
 """The part of a drain's time that streams and channels get: most have no end of their own to wait for."""
-_NOT_CLUSTERED: Final = (
-    "%s: durable=%r needs a cluster, whose engine stores: make the bus with Bus(cluster='auto'). Over a link to a NATS network "
-    "of others subscribe to the subject that a consumer of their stream delivers to, with group="
-)
 _TOO_LATE: Final = "%s: durable=%r is registered before the bus is entered, so that its store is looked for then"
 _UNFINISHED: Final = "the bus is leaving, and what still ran was cut"
 
@@ -108,7 +104,9 @@ class Lifecycle:
         elif self._phase is Phase.DRAINED and not self.is_inside():
             self._move(Phase.RUNNING)
             if self._pubsub.clustered:
-                await self._begin()
+                await self._pubsub.announcer.begin()
+            for engine in self._links.stored.engines:
+                engine.begin()
         self._entered += 1
         return self._services.running
 
@@ -141,11 +139,11 @@ class Lifecycle:
                 for spec in self._lookup.subscribers:
                     if spec.durable is None:
                         self._pubsub.subscribe_handler(spec)
-                    elif self._links.cluster is None:
-                        raise LocalProtocolError(_NOT_CLUSTERED % (spec.handler.name, spec.durable.name))
                 if self._lifespan is not None:
                     task = self._lifespan_task = LifespanTask(self._services.bus, runtime, self._lifespan, self.aclose)
                     self.state = await task.start()
+                if self._lookup.subscribers:
+                    self._links.stored.check_handlers()
             except BaseException:
                 self._lifespan_task = None
                 with anyio.CancelScope(shield=True):
@@ -153,13 +151,9 @@ class Lifecycle:
                 raise
             self._move(Phase.RUNNING)
             if self._pubsub.clustered:
-                await self._begin()
-
-    async def _begin(self) -> None:
-        """Take requests of the cluster, and what is stored there."""
-        await self._pubsub.announcer.begin()
-        if (durable := self._links.durable) is not None:
-            durable.begin()
+                await self._pubsub.announcer.begin()
+            for engine in self._links.stored.engines:
+                engine.begin()
 
     async def take_in(self, guest: Lifecycle) -> None:
         """Enter another bus, until this one ends."""
@@ -261,9 +255,9 @@ class Lifecycle:
         """
         until = runtime.notifier.until
         reason = _UNFINISHED
-        handover, durable = self._links.handover, self._links.durable
-        if durable is not None:
-            durable.withdraw()
+        handover, stored = self._links.handover, self._links.stored
+        for engine in stored.engines:
+            engine.withdraw()
         with anyio.move_on_after(timeout) as scope:
             self._services.takes_requests = True  # what is on its way to a member of a group is for no other one
             try:
@@ -280,7 +274,7 @@ class Lifecycle:
                 await guest.drain(timeout)
             for entrance in self._lookup.entrances:  # and where others run the bus inside
                 await entrance.drain(ALL_ANSWERED)
-            await until(lambda: not self._pubsub.busy and not (durable is not None and durable.busy))
+            await until(lambda: not self._pubsub.busy and not (stored.engines and stored.busy))
             await until(lambda: not any(link.outbox and link.stands for link in runtime.links))
             if handover is not None:
                 await until(lambda: not handover.busy)
@@ -356,8 +350,8 @@ class Lifecycle:
         try:
             for listening in list(self._links.gates.values()):
                 await listening.aclose()
-            if (durable := self._links.durable) is not None:
-                durable.give_back()
+            for engine in self._links.stored.engines:
+                engine.give_back()
             await self._links.close_all(runtime, "the bus was closed")
             self._loopback.stop()
             self._services.executor.leave(runtime.time() + runtime.limits.close_timeout)

@@ -18,6 +18,7 @@ from ..plugins import Closed, Listening
 from ..subjects import matches
 from .acceptor import BusGate
 from .remote_peer import RemotePeer
+from .stored import StoredReading
 
 if TYPE_CHECKING:
     from .._core.runtime import Runtime
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from .._pubsub.pubsub import PubSub
     from ..message import Message
     from ..plugins import ProtocolAdapter
-    from .cluster import ClusterPort, DurablePort, HandoverPort
+    from .cluster import ClusterPort, HandoverPort
 
 
 class LinkRegistry:
@@ -49,6 +50,8 @@ class LinkRegistry:
         self.of_lifespan: set[Link] = set()
         self.cluster: ClusterPort | None = None
         """The part that makes this bus a node of a cluster."""
+        self.stored: StoredReading = StoredReading(self)
+        """The engines at which this bus reads what is stored."""
 
     @property
     def services(self) -> Services:
@@ -64,11 +67,6 @@ class LinkRegistry:
     def handover(self) -> HandoverPort | None:
         """The part that hands clients over from node to node, on a node of a cluster."""
         return None if self.cluster is None else self.cluster.handover
-
-    @property
-    def durable(self) -> DurablePort | None:
-        """The durable handlers, on a node of a cluster that has some."""
-        return None if self.cluster is None else self.cluster.durable
 
     def choose_cluster(self) -> Peer:
         """Give the cluster.
@@ -214,6 +212,8 @@ class LinkRegistry:
                 self.cluster.link_up(link)
             if link not in self.opened:
                 self.opened.append(link)
+            if link.foreign_streams is not None:
+                link.foreign_streams.up()
             if link.peer is not None:
                 recipients.upstream = tuple(dict.fromkeys((*recipients.upstream, link.peer)))
         self.pubsub.announcer.restore(link, alone=not self.gates and len(link.runtime.links) < 2)
@@ -237,6 +237,8 @@ class LinkRegistry:
                 self.pubsub.fail_subscriptions(gone)
             if link.peer is not None:
                 recipients.bus_identities.forget(link.peer)
+        if link.foreign_streams is not None:
+            self.stored.link_gone(link, None if self._services.leaving else link.disconnected(sent=False))
         for gate in self.gates:
             gate.gone(link)
         self.of_lifespan.discard(link)
@@ -244,6 +246,8 @@ class LinkRegistry:
     def lost(self, peer: Peer, gone: BusError | None) -> None:
         """Forget the interest of a peer whose connection is gone; `gone` is why it does not come back, where it does not."""
         self.pubsub.recipients.remove(peer)
+        if peer.link.foreign_streams is not None:
+            peer.link.foreign_streams.down()
         if self.cluster is not None:
             if peer.link.backbone is not None:
                 self.cluster.link_down()
@@ -257,6 +261,8 @@ class LinkRegistry:
     async def close(self, link: Link, *, drain: bool, code: int = 1000) -> None:
         """Close one link: what it has to write is written first, where it is drained."""
         until, limits = link.runtime.notifier.until, link.runtime.limits
+        if link.foreign_streams is not None:
+            await self.stored.leave(link, limits.close_timeout if drain else 0)
         if drain:
             with anyio.move_on_after(limits.close_timeout):
                 await until(lambda: not link.outbox or not link.stands)
@@ -277,4 +283,7 @@ class LinkRegistry:
         """Forget all: the bus has been left."""
         self.gates.clear()
         self.opened.clear()
+        self.stored.expected = False
+        if self.stored.engines:
+            self.stored.clear()
         self.of_lifespan.clear()

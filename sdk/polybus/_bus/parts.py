@@ -38,6 +38,8 @@ class BusParts:
         self.loopback: Loopback = Loopback(services)
         self.pubsub: PubSub = PubSub(services, lookup, lambda: self.links.check_gone())
         self.links: LinkRegistry = LinkRegistry(services, lookup, self.pubsub)
+        self.pubsub.stored = self.links.stored
+        self.pubsub.publisher.foreign_streams = self.links.stored.publishing
         if cluster is not None:
             port: ClusterPort = make_backbone(self, cluster)
             self.links.cluster, self.pubsub.clustered = port, True

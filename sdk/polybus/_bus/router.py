@@ -131,7 +131,8 @@ class Router:
 
         With ``durable="billing"`` it is given what a `Store` of the cluster keeps: each publication to one worker of those that
         name the same, and again until the function has returned, also after a crash. It may run twice for one publication:
-        ``ctx.message.id`` is the same then.
+        ``ctx.message.id`` is the same then. A bus that is in no cluster reads the stream of others that keeps the pattern,
+        behind its link to their NATS network: that is looked for when the link is opened.
 
         Args:
             pattern: ``*`` one token, ``>`` the rest, ``{name}`` one token handed over by that name.

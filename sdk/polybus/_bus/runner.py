@@ -199,6 +199,8 @@ class _Addresses:
             for number, url in enumerate(urls)
         ]
         """Name, URL and listener of each; none where the bus connects, because its clients come through a broker."""
+        self.keep: bool = any(ProtocolFeatures.of(resolve_url(url)[0]).keeps for url in urls)
+        """True where there may be streams behind one of them."""
 
     async def bind(self) -> dict[str, list[socket.socket]]:
         """Bind them all, for several workers. May raise `OSError`, `Unsupported`."""
@@ -266,6 +268,8 @@ class _Run:
 
     async def _serve(self, addresses: _Addresses) -> None:
         bus = self._bus
+        if addresses.keep:
+            parts_of(bus).links.stored.expected = True
         async with bus, AsyncExitStack() as stack:
             served: list[str] = []
             for name, url, serving in addresses.all:

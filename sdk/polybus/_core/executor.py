@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import math
 import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -139,8 +140,9 @@ class HandlerExecutor:
         runtime = self._services.runtime
         stopped = runtime is None or runtime.closing or (scope is not None and scope.cancel_called)
         if isinstance(error, (anyio.get_cancelled_exc_class(), BaseExceptionGroup)):
-            # trio has no cancellation without a scope around the handler.
-            return stopped or (runtime.backend == "trio" and not isinstance(error, BaseExceptionGroup))  # type: ignore[union-attr]
+            # trio has no cancellation without a scope around the handler, but for one that a dependency has opened and left.
+            around = runtime.backend == "trio" and anyio.current_effective_deadline() == -math.inf  # type: ignore[union-attr]
+            return stopped or (around and not isinstance(error, BaseExceptionGroup))
         # Python closes coroutines whose event loop is over; in one that runs the application has raised it.
         return isinstance(error, GeneratorExit) and (runtime is None or not runtime.loop.is_here())
 
@@ -148,7 +150,8 @@ class HandlerExecutor:
         """Check that an exception that is no `Exception` must go on through the worker."""
         if isinstance(error, KeyboardInterrupt) or self.is_own_cancellation(error, scope):
             return True
-        if not isinstance(error, anyio.get_cancelled_exc_class()):
+        runtime = self._services.runtime
+        if not isinstance(error, anyio.get_cancelled_exc_class()) or runtime is None or runtime.backend == "trio":
             return False
         task = asyncio.current_task()  # the application cancelled the worker's own task
         return task is not None and task.cancelling() > 0

@@ -19,7 +19,7 @@ from .._core.injection import Maker, Provider
 from .._validation import shown
 from ..message import Message
 from .arguments import capture_maker
-from .signature import context_part, injected, name_of, read_provider
+from .signature import context_part, injected, name_of, read_provider, without_name
 
 T = TypeVar("T")
 
@@ -41,7 +41,8 @@ def asked_for(parameter: inspect.Parameter, hint: Any, of: str) -> Asked | None:
     """Find the function that a parameter of a function asks for: in its ``Annotated``, or as its default.
 
     Raises:
-        TypeError: ``Depends`` stands there without its function: the parameter would be the body, which the peer sends.
+        TypeError: ``Depends`` stands there without its function, or within another type: the parameter would be the body, which
+            the peer sends.
     """
     metadata: tuple[Any, ...] = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     for found in (*metadata, parameter.default):
@@ -50,12 +51,36 @@ def asked_for(parameter: inspect.Parameter, hint: Any, of: str) -> Asked | None:
             if word in ("Depends", "Security") and found.__module__.partition(".")[0] in _MAKERS:
                 raise TypeError(f"{of}: {parameter.name!r} has {word} without its function, write {word}(session)")
             continue
-        if found is not _EMPTY and hasattr(found, "use_cache") and hasattr(found, "dependency"):
+        if _is_mark(found):
             function = found.dependency
             if function is None:  # FastAPI's Depends(): the type itself
                 function = get_args(hint)[0] if metadata else hint
             return Asked(function, bool(found.use_cache))
+    if _has_mark_within(hint, []):
+        raise TypeError(
+            f"{of}: {parameter.name!r} has Depends within {shown(hint)}, where the peer would choose its value: write "
+            "Annotated[..., Depends(session)] around all of its type, as in Annotated[Session | None, Depends(session)]"
+        )
     return None
+
+
+def _has_mark_within(hint: Any, seen: list[Any]) -> bool:
+    """Tell whether a mark stands somewhere in a type, where nothing gives a value for it."""
+    if any(hint is one for one in seen):  # a named type that contains itself
+        return False
+    seen.append(hint)
+    try:
+        hint = without_name(hint)
+    except (NameError, TypeError):  # it stands for nothing
+        return False
+    inner = hint if isinstance(hint, list) else get_args(hint)  # a list holds the parameters of a Callable
+    marked = get_origin(hint) is Annotated and any(map(_is_mark, inner[1:]))
+    return marked or any(_has_mark_within(one, seen) for one in inner)
+
+
+def _is_mark(found: Any) -> bool:
+    """Tell whether it is what ``Depends(f)`` gives."""
+    return not isinstance(found, type) and hasattr(found, "use_cache") and hasattr(found, "dependency")
 
 
 def provider_of(
@@ -77,6 +102,8 @@ def provider_of(
     name = f"{handler}: {name_of(function)}, which it depends on,"
     if not callable(function):
         raise TypeError(f"{handler}: Depends({function!r:.100}): a function")
+    if type(function).__hash__ is None:  # by which it is known within a call
+        raise TypeError(f"{name} has no hash, as its class has an __eq__: give that @define(eq=False), @frozen or a __hash__")
     if function in within:
         raise TypeError(f"{name} depends on itself, by {' and '.join(name_of(one) for one in within)}")
     parameters, hints, style = read_provider(function, name)

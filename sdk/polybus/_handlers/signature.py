@@ -199,7 +199,34 @@ def hints_of(function: Callable[..., Any], parameters: Iterable[inspect.Paramete
     for parameter in parameters:
         if parameter.name not in hints and parameter.annotation is not parameter.empty:
             hints[parameter.name] = parameter.annotation
+    for of, hint in hints.items():
+        try:
+            hints[of] = without_name(hint)
+        except NameError as error:
+            if of != "return":
+                raise _unresolved(target, name, error, of) from error
+        except TypeError as error:
+            raise TypeError(f"{name}: the annotation of {of!r}: {error}") from None
     return hints
+
+
+def without_name(hint: Any) -> Any:
+    """Find what a type stands for that has a name of its own, as ``type Rows[T] = list[T]`` gives it.
+
+    Python 3.11 has these from typing_extensions, so they are told by the name of their class.
+
+    Raises:
+        NameError: It stands for something that is not known.
+        TypeError: It stands for itself.
+    """
+    seen: list[Any] = []
+    while type(named := get_origin(hint) or hint).__name__ == "TypeAliasType":
+        if any(named is one for one in seen):
+            raise TypeError(f"the type {named} stands for itself")
+        seen.append(named)
+        given = get_args(hint)
+        hint = named.__value__[given] if given else named.__value__
+    return hint
 
 
 def _hints_one_by_one(target: Any, parameters: Iterable[inspect.Parameter], name: str, error: NameError) -> dict[str, Any]:

@@ -46,6 +46,7 @@ from ..plugins import (
     OtherServers,
     PeerClosed,
     PeerOpened,
+    ProtocolFeatures,
     Ready,
     Refused,
     SessionFeatures,
@@ -66,7 +67,7 @@ if TYPE_CHECKING:
     from ..body import BodyFormat
     from ..plugins import Admission, Codec, ProtocolAdapter, Receiver, Role, Session, Transport
     from ..plugins.recording import Recorder
-    from .ports import BackbonePort, LinkDialer, LinkOwner, PeerPort, StalledCalls
+    from .ports import BackbonePort, ForeignStreamsPort, LinkDialer, LinkOwner, PeerPort, StalledCalls
 
 logger: logging.Logger = logging.getLogger("polybus.link")
 
@@ -142,6 +143,8 @@ class Link:
     """True where every attempt asks for credentials anew."""
     backbone: BackbonePort | None = field(default=None, kw_only=True)
     """Present on the link between the nodes of a cluster."""
+    foreign_streams: ForeignStreamsPort | None = field(default=None, init=False)
+    """Present where this bus reads the streams behind it."""
     most_running: int | None = field(default=None, init=False)
     most_waiting: int | None = field(default=None, init=False)
     """Limits of this link in place of `Limits.running` and `Limits.waiting`."""
@@ -226,7 +229,7 @@ class Link:
         """Begin a session on a new connection."""
         role: Role = "client" if self.opened else "server"
         now = self.runtime.time()
-        self.session = self.adapter.session(role, self.runtime.limits, sources.get().rng)
+        self.session = self._new_session(role, transport)
         self._due = math.inf  # what the last one wished for would hide what this one wishes
         self.transport = transport
         if self.share is not None:
@@ -248,6 +251,13 @@ class Link:
         transport.start(cast("Receiver", self._receiver))  # pyright takes an attribute that is a function for a method
         self._take_events(now)
         self.flush()
+
+    def _new_session(self, role: Role, transport: Transport) -> Session:
+        limits, rng = self.runtime.limits, sources.get().rng
+        hear, fabric = TransportFeatures.of(transport).hear, ProtocolFeatures.of(self.adapter).fabric
+        if hear is None or fabric is None:
+            return self.adapter.session(role, limits, rng)
+        return fabric.session(role, limits, rng, hear)
 
     def record(self, recorder: Recorder) -> None:
         """Record every frame of this connection from now on. Not to be called while a frame is being handled."""
@@ -421,8 +431,8 @@ class Link:
         assert session is not None
         for event in session.events():
             if isinstance(event, Message):
-                if event.peer is not None and self.backbone is not None:
-                    self.backbone.receive(event, now)
+                if event.peer is not None and (reader := self.backbone or self.foreign_streams) is not None:
+                    reader.receive(event, now)
                     continue
                 peer = self.peer or self._peer_of(event.peer)
                 if peer is None:  # it was sent away, has never been opened, or waits to be let in
@@ -523,8 +533,15 @@ class Link:
             template = "malformed message from %s dropped: %.200r"
             self.runtime.warnings.warn(logger, template, self.address, text, extra=self._log_fields())
         self.services.emit(FrameRefused(peer=self.peer, reason=reason, text=text))
-        if count > limit and self._ending is None:
+        if count > limit and self._ending is None and not (self.session is not None and self.session.capabilities.filters):
             self._break_off(Closed(1008, too_many(limit)))
+
+    def lost(self, count: int, why: str) -> None:
+        """Count messages that the transport has dropped."""
+        self.services.counters.dropped += count
+        if why:
+            template = "%s messages on the connection of %s are dropped: %s"
+            self.runtime.warnings.warn(logger, template, count, self.address, why, about=why, extra=self._log_fields())
 
     # -- what leaves -----------------------------------------------------------------------------------------------------
 

@@ -49,6 +49,19 @@ class BackbonePort(Protocol):
         """Take note of a node that has come or gone."""
 
 
+class ForeignStreamsPort(Protocol):
+    """The part of a bus that reads the streams behind a link."""
+
+    def receive(self, message: Message, now: float) -> None:
+        """Act on a message that says in `Message.peer` which reader it is for."""
+
+    def up(self) -> None:
+        """Go on: the link is there again."""
+
+    def down(self) -> None:
+        """Wait: its connection is gone, and may come back."""
+
+
 class PeerPort(Protocol):
     """A peer, as its link sees it."""
 

@@ -13,6 +13,7 @@ from .._util.json_arrays import LONG
 from ..plugins import Closed, SessionFeatures, TransportFeatures
 
 if TYPE_CHECKING:
+    from ..errors import RemoteProtocolError
     from ..plugins import Session, Transport
     from .link import Link
 
@@ -60,6 +61,14 @@ class ConnectionReceiver:
             self._pieces.finish()
         if self._link is not None:
             self._link.closed(why)
+
+    def lost(self, count: int, why: str) -> None:
+        if self._link is not None:
+            self._link.lost(count, why)
+
+    def malformed(self, error: RemoteProtocolError) -> None:
+        if self._link is not None:
+            self._link.refused(error.reason, str(error), self._link.runtime.time())
 
     def pause_writing(self) -> None:
         if self._link is not None:

@@ -12,6 +12,7 @@ import anyio
 from .._core.farewell import ALL_ANSWERED
 from .._core.memory import MemoryBudget, cost
 from .._core.outgoing import Departure, depart
+from .._handlers.durable import stored_spec
 from .._handlers.signature import ContextPart, injected_as
 from .._rpc.asker import Asker, notification
 from .._rpc.internal_reply import InternalReply
@@ -35,12 +36,14 @@ if TYPE_CHECKING:
     from typing_extensions import TypeForm
 
     from .._core.services import Services
+    from .._handlers.durable import Start
     from .._handlers.subscriber import WhenFull
     from .._link.link import Link
     from .._pubsub.subscription import Subscription
     from .._rpc.call import Call
     from .._rpc.channel import Channel
     from ..plugins import Connector, Identity
+    from ..retry import Retry
     from .authorization_queue import InboundAuthorization, OutboundAuthorization
     from .ports import PeerHost
 
@@ -209,50 +212,116 @@ class Peer(Asker):
 
     @overload
     async def publish(
-        self, subject: Subject[In, Any], body: In = ..., *, headers: Mapping[str, str] | None = ..., timeout: float = ...
+        self,
+        subject: Subject[In, Any],
+        body: In = ...,
+        *,
+        headers: Mapping[str, str] | None = ...,
+        timeout: float = ...,
+        id: str | None = ...,
     ) -> None: ...
     @overload
     async def publish(
-        self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ..., timeout: float = ...
+        self,
+        subject: str | int,
+        body: Any = ...,
+        *,
+        headers: Mapping[str, str] | None = ...,
+        timeout: float = ...,
+        id: str | None = ...,
     ) -> None: ...
     async def publish(
-        self, subject: AnySubject, body: Any = None, *, headers: Mapping[str, str] | None = None, timeout: float = 30.0
+        self,
+        subject: AnySubject,
+        body: Any = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeout: float = 30.0,
+        id: str | None = None,
     ) -> None:
         """Publish to this peer alone. See `Bus.publish`.
 
+        Args:
+            id: Over a link to a NATS network: returns when a stream there has stored it, once under this id.
+
         Raises:
             EncodeError: The body cannot be written.
-            QueueFull: There was no room in the outbox for `timeout` seconds.
+            QueueFull: There was no room in the outbox for `timeout` seconds, or in the stream.
             Disconnected: The peer has gone.
+            LocalProtocolError: With `id`, and no stream keeps it.
+            DeadlineExceeded: With `id`: no stream has said in time that it is stored, and it may be.
+            Unsupported: With `id`: no streams are behind such a link.
         """
-        await self.link.services.bus.publish(subject, body, headers=headers, to=self, timeout=timeout)
+        await self.link.services.bus.publish(subject, body, headers=headers, to=self, timeout=timeout, id=id)
 
     @overload
-    def subscribe(self, pattern: Subject[In, Any], *, queue: int = ..., when_full: WhenFull = ...) -> Subscription[In]: ...
+    def subscribe(
+        self,
+        pattern: Subject[In, Any],
+        *,
+        queue: int | None = ...,
+        when_full: WhenFull = ...,
+        durable: str | None = ...,
+        retry: Retry | None = ...,
+        ack_wait: float | None = ...,
+        start: Start | None = ...,
+        ordered: bool = ...,
+    ) -> Subscription[In]: ...
     @overload
     def subscribe(
-        self, pattern: str | int, *, returns: type[T], queue: int = ..., when_full: WhenFull = ...
+        self,
+        pattern: str | int,
+        *,
+        returns: type[T],
+        queue: int | None = ...,
+        when_full: WhenFull = ...,
+        durable: str | None = ...,
+        retry: Retry | None = ...,
+        ack_wait: float | None = ...,
+        start: Start | None = ...,
+        ordered: bool = ...,
     ) -> Subscription[T]: ...
     @overload
     def subscribe(
-        self, pattern: AnySubject, *, returns: Any = ..., queue: int = ..., when_full: WhenFull = ...
+        self,
+        pattern: AnySubject,
+        *,
+        returns: Any = ...,
+        queue: int | None = ...,
+        when_full: WhenFull = ...,
+        durable: str | None = ...,
+        retry: Retry | None = ...,
+        ack_wait: float | None = ...,
+        start: Start | None = ...,
+        ordered: bool = ...,
     ) -> Subscription[Any]: ...
     def subscribe(
-        self, pattern: AnySubject, *, returns: Any = Any, queue: int = 1000, when_full: WhenFull = "drop_oldest"
+        self,
+        pattern: AnySubject,
+        *,
+        returns: Any = Any,
+        queue: int | None = None,
+        when_full: WhenFull = "drop_oldest",
+        durable: str | None = None,
+        retry: Retry | None = None,
+        ack_wait: float | None = None,
+        start: Start | None = None,
+        ordered: bool = False,
     ) -> Subscription[Any]:
         """Receive what this peer publishes: ``async with peer.subscribe("news.*") as news: async for message in news: ...``
 
         This peer alone is asked, also one that dialled in. Entering returns when it knows. On a link that this bus opened the
         subscription is restored when the link comes back; otherwise iterating raises `Disconnected` when the peer has gone.
 
-        Args: as `Bus.subscribe`.
+        Args: as `Bus.subscribe`. `durable`, and `start` alone, read what a stream of others keeps: over links to NATS networks.
 
         Raises:
             LocalProtocolError, ReservedSubject, ValueError, TypeError, Forbidden: As `Bus.subscribe`.
             Unsupported: (on entering) The wire or a bare peer cannot carry it.
             Disconnected: (on entering, by iterating) The peer has gone.
         """
-        made: Subscription[Any] = self.host.pubsub.subscription(pattern, returns, queue, when_full, peer=self)
+        stored = stored_spec(durable, retry, ack_wait, start, ordered, group=None, concurrency=1)
+        made: Subscription[Any] = self.host.pubsub.subscription(pattern, returns, queue, when_full, peer=self, stored=stored)
         return made
 
     def client(self, contract: TypeForm[P], prefix: str = "") -> P:

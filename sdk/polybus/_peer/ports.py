@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from .._util.pattern_index import SubjectIndex
 
 if TYPE_CHECKING:
+    from .._handlers.durable import DurableSpec, ReplaySpec
     from .._handlers.lookup import HandlerLookup
     from .._handlers.subscriber import WhenFull
     from ..errors import BusError
@@ -72,7 +73,14 @@ class PeerPubSub(Protocol):
     @property
     def passes_on(self) -> bool: ...
     def subscription(
-        self, pattern: AnySubject, returns: Any, queue: int, when_full: WhenFull, *, peer: Peer | None = None
+        self,
+        pattern: AnySubject,
+        returns: Any,
+        queue: int | None,
+        when_full: WhenFull,
+        *,
+        peer: Peer | None = None,
+        stored: DurableSpec | ReplaySpec | None = None,
     ) -> Any: ...
 
 

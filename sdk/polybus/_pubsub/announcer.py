@@ -266,7 +266,7 @@ class SubscriptionAnnouncer:
         capabilities = session.capabilities
         if capabilities.asks_before_publishing:
             return False
-        return capabilities.subscribe and (capabilities.patterns or not is_pattern(pattern))
+        return capabilities.filters or (capabilities.subscribe and (capabilities.patterns or not is_pattern(pattern)))
 
     def restore(self, link: Link, *, alone: bool) -> None:
         """Tell the peers of a link that is up of all patterns, before any other traffic.

@@ -31,19 +31,23 @@ class PublicationQueue(Protocol):
     def offer(self, message: Message) -> None: ...
 
 
-class StorePort(Protocol):
-    """The stores of a cluster, as the publisher sees them: `cluster.durable.publishing`."""
-
-    def keeps(self, subject: str | int) -> bool:
-        """Tell whether publications of a subject are stored."""
-        ...
+class StreamPort(Protocol):
+    """A place where publications are stored, as the publisher sees it."""
 
     async def publish(self, message: Message, id: str | None, deadline: float) -> None:
         """Return when the engine has stored a publication."""
 
 
+class StorePort(StreamPort, Protocol):
+    """The stores of a cluster: `cluster.durable.publishing`."""
+
+    def keeps(self, subject: str | int) -> bool:
+        """Tell whether publications of a subject are stored."""
+        ...
+
+
 class StoredPort(Protocol):
-    """The readers of the stores of a cluster, as subscriptions see them: `cluster.durable.readers`."""
+    """The readers of what is stored, as subscriptions see them: `_bus.stored`."""
 
     async def subscribe(self, subscription: Subscription[Any], spec: DurableSpec | ReplaySpec) -> None:
         """Hand what is stored to a subscription, until `unsubscribe`."""

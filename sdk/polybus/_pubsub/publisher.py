@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .._link.send_queue import WaitingMessage
     from .._peer.peer import Peer
     from ..body import BodyFormat
-    from .ports import PublicationQueue, StorePort
+    from .ports import PublicationQueue, StorePort, StreamPort
     from .recipients import Recipients
 
 logger: logging.Logger = logging.getLogger("polybus")
@@ -108,6 +108,10 @@ def make_publication(
     return Message(Kind.PUBLISH, subject, None, raw, body_format, headers)
 
 
+def _no_foreign_streams(subject: str | int, peer: Peer | None) -> None:
+    """Find none."""
+
+
 @define(eq=False)
 class Publisher:
     """Sends the publications of this bus to its own queues and to peers."""
@@ -126,6 +130,10 @@ class Publisher:
     """Publications, and copies of them, since the last `yield_to_loop`."""
     store: StorePort | None = field(default=None, init=False)
     """Present on a node of a cluster with stores."""
+    foreign_streams: Callable[[str | int, Peer | None], tuple[Peer, StreamPort] | None] = field(
+        default=_no_foreign_streams, init=False
+    )
+    """Finds the streams of others that a publication with an id is for, to a peer or to whom requests would go."""
     _numbering: bool = field(default=False, init=False)
     """True while a publication is on its two ways, and may wait there."""
     _turns: deque[anyio.Event] = field(factory=deque, init=False)
@@ -296,23 +304,18 @@ class Publisher:
     async def publish_stored(
         self, message: Message, route: PublicationRoute, peers: tuple[Peer, ...] | None, id: str | None, deadline: float
     ) -> None:
-        """Return when the engine of the cluster has stored it, and those here and the clients have it.
+        """Return when the engine of the cluster, or a stream of others, has stored it, and those here and the clients have it.
 
         Raises:
-            LocalProtocolError: No store keeps it, or it goes to some `peers` alone.
-            BusError: As `publish` and `StorePort.publish`.
+            LocalProtocolError: No store keeps it, or it goes to several `peers` alone.
+            BusError: As `publish`, `foreign_streams` and `StreamPort.publish`.
         """
-        if self.store is None or not route.stored or peers is not None:
-            raise LocalProtocolError(
-                f"publish({message.subject!r}, id={id!r}): an id is for what a store keeps, so that it is stored once; "
-                + ("leave out to=" if route.stored else "name the subject in Cluster(stores=[Store(...)])")
-            )
-        others = Targets(tuple(peer for peer in route.peers if peer.link.backbone is None), route.queues)
+        store, others = self._stored_at(message.subject, route, peers, id)
         copies, departure = self._departing(message, others)
         try:
             failed: BusError | None = None
             try:
-                await self.store.publish(message, id, deadline)
+                await store.publish(message, id, deadline)
             except LocalProtocolError:
                 raise
             except BusError as error:  # each for itself
@@ -324,6 +327,25 @@ class Publisher:
             departure.end(error)
             raise
         departure.end()
+
+    def _stored_at(
+        self, subject: str | int, route: PublicationRoute, peers: tuple[Peer, ...] | None, id: str | None
+    ) -> tuple[StreamPort, Targets]:
+        """Find who stores a publication, and whom else it is for."""
+        if self.store is not None and route.stored and peers is None:
+            return self.store, Targets(tuple(peer for peer in route.peers if peer.link.backbone is None), route.queues)
+        found = None
+        if not route.stored and (peers is None or len(peers) == 1):
+            found = self.foreign_streams(subject, None if peers is None else peers[0])
+        if found is None:
+            raise LocalProtocolError(
+                f"publish({subject!r}, id={id!r}): an id is for what a store keeps, so that it is stored once; "
+                + ("leave out to=" if route.stored else "name the subject in Cluster(stores=[Store(...)])")
+            )
+        stream_peer, stream = found
+        if peers is not None:
+            return stream, Targets(())
+        return stream, Targets(tuple(peer for peer in route.peers if peer is not stream_peer), route.queues)
 
     async def yield_to_loop(self) -> None:
         """Let others run; before anything is published, so that a caller cancelled here has published nothing."""

@@ -11,7 +11,7 @@ from .._handlers.durable import DurableSpec, ReplaySpec
 from .._handlers.subscriber import SubscriberSpec, WhenFull, check_group, check_queue
 from .._util.pattern_index import SubjectIndex
 from .._util.typed_body import check_returns
-from ..errors import BusError, LocalProtocolError, another
+from ..errors import BusError, another
 from ..subjects import AnySubject, Subject, check_pattern, warn_of_literal_wildcards
 from .announcer import SubscriptionAnnouncer, interest_in
 from .group import SubscriptionGroup
@@ -34,10 +34,6 @@ if TYPE_CHECKING:
 _UNREAD: Final = 1000
 """Publications that wait to be read where nothing is said; of a store fewer, since each may be large and somebody's work."""
 _UNREAD_OF_STORES: Final[Mapping[type, int]] = MappingProxyType({ReplaySpec: 64, DurableSpec: 1})
-_NOT_CLUSTERED: Final = (
-    "a subscription to what is stored of %r needs a cluster, whose engine stores: make the bus with Bus(cluster='auto'), set "
-    "POLYBUS_CLUSTER, and enter it; in tests by polybus.testing.cluster(bus)"
-)
 
 
 class PubSub:
@@ -54,8 +50,8 @@ class PubSub:
         self._subscriptions: dict[Subscription, None] = {}
         self.clustered: bool = False
         """True where the bus is a node of a cluster: that is told what clients have subscribed to."""
-        self.stored: StoredPort | None = None
-        """The readers of stores, while the bus is in a cluster."""
+        self.stored: StoredPort
+        """The readers of what is stored: set when the bus is put together."""
         self._groups: dict[Any, SubscriptionGroup] = {}
         self.local: SubjectIndex[PublicationQueue] = SubjectIndex()
         self.remote: SubjectIndex[Peer] = SubjectIndex()
@@ -127,7 +123,7 @@ class PubSub:
         check_pattern(name, self._services.limits.subject)
         warn_of_literal_wildcards(name)
         if stored is not None:
-            if when_full != "drop_oldest" or not local:
+            if when_full != "drop_oldest" or not (local or peer):
                 raise ValueError("what is stored waits in its store, and names no publisher: leave out when_full= and local=")
             when_full = "block"
         if queue is None:
@@ -148,8 +144,6 @@ class PubSub:
         self._check_gone()
         self._subscriptions[subscription] = None
         if subscription.stored is not None:
-            if self.stored is None:
-                raise LocalProtocolError(_NOT_CLUSTERED % (subscription.pattern,))
             await self.stored.subscribe(subscription, subscription.stored)
             return
         if subscription.peer is not None:
@@ -163,8 +157,7 @@ class PubSub:
         if subscription in self._subscriptions:
             del self._subscriptions[subscription]
             if subscription.stored is not None:
-                if self.stored is not None:
-                    self.stored.unsubscribe(subscription)
+                self.stored.unsubscribe(subscription)
             elif subscription.peer is not None:
                 self.announcer.unask(subscription.peer, subscription)
             else:

@@ -122,6 +122,10 @@ def convert_text(text: str, target: Any) -> Any:
 def unreadable(target: Any) -> str | None:
     """Explain why no body can ever be read as a type; None where it can (or where only the first body will show)."""
     try:
+        hash(target)
+    except TypeError:  # as that of Annotated[int, {"unit": "m"}], which `convert` reads
+        return None
+    try:
         return _cached_fault(target)
     except TypeError as error:
         return str(error)

@@ -25,7 +25,7 @@ from .timeouts import MatchTimeouts
 
 METRICS: Final = "metrics.json"
 REPORT: Final = "report.html"
-_VERSION: Final = 2
+_VERSION: Final = 3
 """Of what metrics hold: those of an older one are made anew."""
 
 

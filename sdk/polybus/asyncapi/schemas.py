@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import json
 import typing
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Literal
@@ -81,13 +81,21 @@ def _of_pydantic(kinds: list[Any]) -> tuple[Iterable[Schema], dict[str, Schema]]
     return [schemas[place, "validation"] for place in range(len(kinds))], rest.get("$defs", {})
 
 
+_VALUES: Final = ("default", "enum", "const", "examples")
+"""Keywords of a schema that have values of its type, not schemas."""
+
+
 def draft_07(schema: Any) -> Any:
-    """A schema of draft 2020-12 in the words of draft 07."""
+    """A schema of draft 2020-12 in the words of draft 07, without what JSON cannot say, as an infinite default."""
     if isinstance(schema, list):
         return [draft_07(one) for one in schema]
     if not isinstance(schema, dict):
         return schema
-    made = {key: value if key in ("default", "enum", "const", "examples") else draft_07(value) for key, value in schema.items()}
+    made = {
+        key: value if key in _VALUES else draft_07(value)
+        for key, value in schema.items()
+        if _is_json(value) or (key not in _VALUES and isinstance(value, (dict, list)))
+    }
     if "$defs" in made:
         made["definitions"] = made.pop("$defs")
     if "prefixItems" in made:
@@ -97,11 +105,17 @@ def draft_07(schema: Any) -> Any:
             made["additionalItems"] = rest
     if isinstance(made.get("description"), str) and _is_made_up(made):
         del made["description"]
-    if isinstance(made.get("default"), float) and not math.isfinite(made["default"]):
-        del made["default"]  # JSON has no such number
     if "$ref" in made and len(made) > 1:  # what stands beside a reference does not count
         made["allOf"] = [{"$ref": made.pop("$ref")}]
     return made
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _is_made_up(schema: Schema) -> bool:

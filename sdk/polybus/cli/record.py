@@ -38,6 +38,7 @@ def record(
     max_age: Annotated[float, option("DAYS", "Older segments are removed.", min=0)] = 7.0,
     bodies: Annotated[bool, flag("--bodies/--no-bodies", "Whether bodies are written.")] = True,
     redact: Annotated[bool, flag("--redact/--no-redact", "Whether secrets are blanked.")] = True,
+    decode: Annotated[bool, flag("--decode/--no-decode", "Whether what is sealed is decoded meanwhile, once for all.")] = False,
     insecure: Insecure = False,
 ) -> None:
     """Stand between clients and the server at URL and record every frame, until SIGINT or SIGTERM.
@@ -45,7 +46,7 @@ def record(
     Prints the address to which clients connect instead.
     """
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
-    options: dict[str, Any] = {"bodies": bodies, "redact": "default" if redact else None}
+    options: dict[str, Any] = {"bodies": bodies, "redact": "default" if redact else None, "decode": decode}
     recorder = capture.make_recorder(folder, max_bytes=_size(max_bytes), max_age=max_age * 86400 or 1.0, **options)
     from ..capture.record.proxy import RecordingProxy
 

@@ -26,7 +26,7 @@ from ..plugins import NodeJoined, NodeLeft, ToAll, ToClient, ToGroup, ToNode, To
 from ..plugins.registry import resolve_url
 from ..protocols.nats.cluster.subjects import publication_pattern
 from .durable.consumers import Consumers
-from .durable.dead_letters import DeadLetters
+from .durable.dead_letters import DeadLetters, LetterWriter
 from .durable.jetstream import JetStream
 from .durable.publishing import StoredPublishing
 from .durable.readers import StoreReaders
@@ -140,7 +140,7 @@ class Backbone:
         """
         services, published = self._parts.services, publication_pattern(cluster)
         jetstream = JetStream(self, max(self.options.wait, _ANSWERED))
-        stores, publishing = Stores(jetstream), StoredPublishing(services, self, jetstream, cluster)
+        stores, publishing = Stores(jetstream), StoredPublishing(services, self, jetstream, f"{cluster}.p.")
         wanted = {store: stream_members(store, cluster, published) for store in self.options.stores}
         for store, members in wanted.items():
             await stores.prepare(store, members)
@@ -153,12 +153,14 @@ class Backbone:
             pubsub.publisher.routes.clear()
             stack.callback(setattr, pubsub.publisher, "store", None)
         replicas = max((store.replicas for store in self.options.stores), default=1)
-        letters = DeadLetters(cluster, publishing, stores, replicas)
+        letters = DeadLetters(cluster, LetterWriter(f"{cluster}.dead", publishing), stores, replicas)
         readers = StoreReaders(services, published, Consumers(jetstream), letters, self._parts.links.choose_cluster)
         await readers.prepare(self._parts.lookup.subscribers)
-        self.durable = pubsub.stored = readers
+        self.durable = readers
+        engines = self._parts.links.stored.engines
+        engines.insert(0, readers)
+        stack.callback(engines.remove, readers)
         stack.callback(setattr, self, "durable", None)
-        stack.callback(setattr, pubsub, "stored", None)
 
     @property
     def _keeps(self) -> bool:

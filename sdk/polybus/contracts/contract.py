@@ -119,7 +119,11 @@ class Contract:
             why = f"; derive {contract.__name__} from typing.Protocol itself" if own else ""
             example = "class Users(Protocol): async def get(self, id: int) -> User: ..."
             raise TypeError(f"{shown(contract)} is no contract: a Protocol class is, as in `{example}`{why}")
-        return _read(contract)
+        try:
+            hash(contract)
+        except TypeError:  # of a type such as Annotated[int, {"unit": "m"}]
+            return _read(contract)
+        return _read_once(contract)
 
     def subjects(self, prefix: str) -> dict[str | int, Method]:
         """The methods by their subjects.
@@ -151,7 +155,6 @@ def is_protocol(contract: Any) -> bool:
 # -- the class ------------------------------------------------------------------------------------------------------------
 
 
-@lru_cache(256)
 def _read(contract: Any) -> Contract:
     kind = get_origin(contract) or contract
     name = kind.__name__
@@ -165,6 +168,9 @@ def _read(contract: Any) -> Contract:
     blocking = not any(_is_asynchronous(function, f"{name}.{key}") for key, (function, _) in functions.items())
     methods = tuple(_Reader(f"{name}.{key}", *found, blocking).read() for key, found in functions.items())
     return Contract(name, blocking, methods, inspect.cleandoc(vars(kind).get("__doc__") or ""))  # not that of Protocol
+
+
+_read_once = lru_cache(256)(_read)
 
 
 def _functions(base: type, name: str) -> dict[str, Any]:

@@ -39,8 +39,8 @@ class ItemStream(AsyncGenerator[T, None]):
             channel = await self._opened()
         try:
             return await anext(channel)
-        except StopAsyncIteration:
-            self._over = True
+        except Exception:  # its end, or a failure, which is its end as of any generator
+            await self.aclose()
             raise
 
     async def _opened(self) -> Channel[T, Any]:

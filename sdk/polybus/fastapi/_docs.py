@@ -76,14 +76,14 @@ class _Documents:
         self._bus = bus
         self._live = live
         self._info: dict[str, Any] = {**info}
-        self._count = -1
+        self._known: list[Any] | None = None
         self._made = "", ""
 
     def current(self) -> tuple[str, str]:
         """The document as text, and the page."""
         lookup = self._lookup
-        count = len(lookup.handlers) + len(lookup.subscribers) + len(lookup.publications)
-        if count != self._count:
+        known = [*lookup.handlers.values(), *lookup.subscribers, *lookup.publications.values()]
+        if known != self._known:
             made = document(self._bus, **self._info)
-            self._made, self._count = (to_text(made), page(made, live=self._live)), count
+            self._made, self._known = (to_text(made), page(made, live=self._live)), known
         return self._made

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
@@ -11,8 +10,8 @@ from .._bus.bus import Bus
 from .._validation import check_given
 from ..plugins.registry import metrics_maker
 
-if TYPE_CHECKING:
-    from starlette.requests import Request
+# FastAPI looks at the annotations of an endpoint at run time.
+from starlette.requests import Request  # isort: skip
 
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -17,6 +17,7 @@ from .instruments import SYSTEM, is_fault_of_server, record_outcome, type_of
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
+    from opentelemetry.trace import Span
     from opentelemetry.util.types import AttributeValue
 
     from .._core.context import Context
@@ -50,13 +51,18 @@ class IncomingSpans:
 
     async def _within_a_span(self, handled: Handled, message: Message, call_next: CallNext) -> Any:
         began = perf_counter()
-        context = extract(message.headers) if message.headers else None
-        span = self._telemetry.tracer.start_span(handled.name, context, handled.kind, handled.facts)
-        recording = span.is_recording()
-        if recording:
-            span.set_attributes(_of_message(message))
-        inside = span is not INVALID_SPAN or bool(context)
-        token = attach(set_span_in_context(span, context)) if inside else None
+        span: Span = INVALID_SPAN
+        token, recording = None, False
+        try:
+            context = extract(message.headers) if message.headers else None
+            span = self._telemetry.tracer.start_span(handled.name, context, handled.kind, handled.facts)
+            recording = span.is_recording()
+            if recording:
+                span.set_attributes(_of_message(message))
+            if span is not INVALID_SPAN or context:
+                token = attach(set_span_in_context(span, context))
+        except Exception as failure:
+            self._telemetry.failed(failure)
         error: BaseException | None = None
         try:
             return await call_next(message)
@@ -64,14 +70,17 @@ class IncomingSpans:
             error = raised
             raise
         finally:
-            if token is not None:
-                detach(token)
-            measured = self._measure(handled, message.kind, error, perf_counter() - began)
-            if recording:
-                if error is not None and "error.type" in measured:
-                    span.record_exception(error)
-                record_outcome(span, measured, error)
-            span.end()
+            try:
+                if token is not None:
+                    detach(token)
+                measured = self._measure(handled, message.kind, error, perf_counter() - began)
+                if recording:
+                    if error is not None and "error.type" in measured:
+                        span.record_exception(error)
+                    record_outcome(span, measured, error)
+                span.end()
+            except Exception as failure:
+                self._telemetry.failed(failure)
 
     def _measure(self, handled: Handled, kind: Kind, error: BaseException | None, seconds: float) -> dict[str, AttributeValue]:
         measured = handled.measured

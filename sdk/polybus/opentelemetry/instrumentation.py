@@ -49,8 +49,9 @@ def instrument(bus: Bus, *, tracer_provider: TracerProvider | None = None, meter
         if provider is not None and (isinstance(provider, type) or not hasattr(provider, makes)):
             kind = name.title().replace("_", "")
             raise TypeError(f"{name}={shown(provider)}: a {kind} of OpenTelemetry, as in instrument(bus, {name}={kind}())")
-    if any(isinstance(one, IncomingSpans) for one in parts_of(bus).services.executor.middleware):
+    services = parts_of(bus).services
+    if any(isinstance(one, IncomingSpans) for one in services.executor.middleware):
         raise LocalProtocolError("this bus is instrumented already: call instrument(bus) once")
-    telemetry = Telemetry(tracer_provider, meter_provider)
+    telemetry = Telemetry(tracer_provider, meter_provider, services.limits.headers)
     bus.use(IncomingSpans(telemetry))
     bus.use(OutgoingSpans(telemetry), outgoing=True)

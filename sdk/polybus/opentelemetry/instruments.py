@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import logging
+from typing import TYPE_CHECKING, Any, Final
 
 from attrs import define, field
 from opentelemetry import metrics, trace
-from opentelemetry.trace import Status, StatusCode
+from opentelemetry.propagate import inject
+from opentelemetry.trace import INVALID_SPAN, Status, StatusCode, set_span_in_context
 
 from .._core.executor import described
 from .._core.outcomes import only_of
+from .._util.repeated_warnings import Warnings
 from ..errors import Code, DeadlineExceeded, RequestError
+from ..headers import size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,6 +22,10 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import Histogram, Meter, MeterProvider
     from opentelemetry.trace import Span, Tracer, TracerProvider
     from opentelemetry.util.types import AttributeValue
+
+    from ..message import Message
+
+logger: logging.Logger = logging.getLogger("polybus")
 
 _NAME: Final = "polybus"
 _SCHEMA: Final = "https://opentelemetry.io/schemas/1.44.0"
@@ -36,7 +44,7 @@ _FAULTS_OF_THE_SERVER: Final = frozenset(
 class Telemetry:
     """The source of spans, and histograms of durations in seconds."""
 
-    def __init__(self, tracers: TracerProvider | None, meters: MeterProvider | None) -> None:
+    def __init__(self, tracers: TracerProvider | None, meters: MeterProvider | None, limit: int) -> None:
         self.tracer: Tracer = trace.get_tracer(_NAME, tracer_provider=tracers, schema_url=_SCHEMA)
         meter = metrics.get_meter(_NAME, meter_provider=meters, schema_url=_SCHEMA)
         self.client_call: Histogram = _seconds(meter, "rpc.client.call.duration", "Duration of requests that this bus makes.")
@@ -46,8 +54,10 @@ class Telemetry:
             trace.get_tracer_provider if tracers is None else lambda: tracers,
             metrics.get_meter_provider if meters is None else lambda: meters,
         ]
+        self._limit = limit
         self._kept = False
         self._asked = 0
+        self._warnings = Warnings()
 
     @property
     def kept(self) -> bool:
@@ -61,6 +71,27 @@ class Telemetry:
                 self._asked = _SELDOM
                 self._kept = any(not type(get()).__module__.startswith(_OF_THE_API) for get in self._providers)
         return self._kept
+
+    def inject(self, span: Span, message: Message) -> None:
+        """Put the context of a span into the headers of a message that leaves, as far as they have room for it.
+
+        Much of it may have come from a peer: what does not fit is left out, the longest first, so that the baggage of somebody
+        else never keeps a message back.
+        """
+        if span is INVALID_SPAN or not span.get_span_context().is_valid:
+            return
+        headers: Any = message.headers
+        given = {**headers}
+        inject(headers, set_span_in_context(span))
+        added = [name for name in headers if name not in given]
+        while added and size_of(headers) > self._limit:
+            longest = max(added, key=lambda name: len(headers[name]))
+            added.remove(longest)
+            del headers[longest]
+
+    def failed(self, failure: Exception) -> None:
+        """Log what a provider, a processor of spans or a propagator has raised: no message is lost by it."""
+        self._warnings.warn(logger, "telemetry has failed; messages go on without it", error=failure)
 
 
 def _seconds(meter: Meter, name: str, text: str) -> Histogram:

@@ -6,8 +6,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from attrs import define, field
-from opentelemetry.propagate import inject
-from opentelemetry.trace import INVALID_SPAN, SpanKind, get_current_span, set_span_in_context
+from opentelemetry.trace import INVALID_SPAN, SpanKind, get_current_span
 
 from .._core.outcomes import code_of, kind_of
 from ..message import Kind, Message
@@ -43,22 +42,26 @@ class OutgoingSpans:
 
     def __call__(self, message: Message) -> Callable[[Outcome], object] | None:
         telemetry = self._telemetry
-        if not telemetry.kept:
-            if (span := get_current_span()) is not INVALID_SPAN:  # of a caller elsewhere: it goes on all the same
-                _inject(span, message)
+        try:
+            if not telemetry.kept:
+                if (span := get_current_span()) is not INVALID_SPAN:  # of a caller elsewhere: it goes on all the same
+                    telemetry.inject(span, message)
+                return None
+            if message.kind is Kind.PUBLISH:
+                return self._publication(message)
+            peer = message.peer
+            server = peer.address if peer is not None and peer.link.upstream else None
+            leaving = self._asked.get((message.subject, server)) or self._leaving(message, server)
+            span = telemetry.tracer.start_span(leaving.name, None, SpanKind.CLIENT, leaving.facts)
+            if span.is_recording():
+                span.set_attribute("polybus.kind", kind_of(message))
+                if peer is not None:
+                    span.set_attribute("polybus.protocol", peer.protocol)
+            telemetry.inject(span, message)
+            return Asked(telemetry, leaving, span, message.kind is Kind.OPEN).ended
+        except Exception as failure:
+            telemetry.failed(failure)
             return None
-        if message.kind is Kind.PUBLISH:
-            return self._publication(message)
-        peer = message.peer
-        server = peer.address if peer is not None and peer.link.upstream else None
-        leaving = self._asked.get((message.subject, server)) or self._leaving(message, server)
-        span = telemetry.tracer.start_span(leaving.name, None, SpanKind.CLIENT, leaving.facts)
-        if span.is_recording():
-            span.set_attribute("polybus.kind", kind_of(message))
-            if peer is not None:
-                span.set_attribute("polybus.protocol", peer.protocol)
-        _inject(span, message)
-        return Asked(telemetry, leaving, span).ended
 
     def _leaving(self, message: Message, server: str | None) -> Leaving:
         name = self._names.of(message.subject)
@@ -78,54 +81,57 @@ class OutgoingSpans:
         }
         kind = SpanKind.PRODUCER
         span = self._telemetry.tracer.start_span("send" if name == OTHER else f"send {name}", None, kind, facts)
-        _inject(span, message)
-        return Published(span).ended
+        self._telemetry.inject(span, message)
+        return Published(self._telemetry, span).ended
 
 
 class Asked:
     """A request on its way, or a stream or channel while it is open."""
 
-    __slots__ = ("_began", "_leaving", "_span", "_telemetry")
+    __slots__ = ("_began", "_counts", "_leaving", "_span", "_telemetry")
 
-    def __init__(self, telemetry: Telemetry, leaving: Leaving, span: Span) -> None:
+    def __init__(self, telemetry: Telemetry, leaving: Leaving, span: Span, counts: bool) -> None:
         self._telemetry = telemetry
         self._leaving = leaving
         self._span = span
+        self._counts = counts
         self._began = perf_counter()
 
     def ended(self, outcome: Outcome) -> None:
         """Measure how long it took, and end the span."""
         error, span, measured = outcome.error, self._span, self._leaving.measured
-        if error is not None:
-            code = code_of(error)
-            measured = {**measured, "rpc.response.status_code": code.name}
-            if isinstance(error, Exception):
-                measured["error.type"] = type_of(error, code)
-        self._telemetry.client_call.record(perf_counter() - self._began, measured)
-        if span.is_recording():
-            record_outcome(span, measured, error)
-            if outcome.sent or outcome.received > 1:
-                span.set_attributes({"polybus.items.sent": outcome.sent, "polybus.items.received": outcome.received})
-        span.end()
+        try:
+            if error is not None:
+                code = code_of(error)
+                measured = {**measured, "rpc.response.status_code": code.name}
+                if isinstance(error, Exception):
+                    measured["error.type"] = type_of(error, code)
+            self._telemetry.client_call.record(perf_counter() - self._began, measured)
+            if span.is_recording():
+                record_outcome(span, measured, error)
+                if self._counts:
+                    span.set_attributes({"polybus.items.sent": outcome.sent, "polybus.items.received": outcome.received})
+            span.end()
+        except Exception as failure:
+            self._telemetry.failed(failure)
 
 
 class Published:
     """A publication until it has been handed over."""
 
-    __slots__ = ("_span",)
+    __slots__ = ("_span", "_telemetry")
 
-    def __init__(self, span: Span) -> None:
+    def __init__(self, telemetry: Telemetry, span: Span) -> None:
+        self._telemetry = telemetry
         self._span = span
 
     def ended(self, outcome: Outcome) -> None:
         """End the span."""
         error = outcome.error
-        if error is not None and self._span.is_recording():
-            failed = isinstance(error, Exception)
-            record_outcome(self._span, {"error.type": type_of(error, code_of(error))} if failed else {}, error)
-        self._span.end()
-
-
-def _inject(span: Span, message: Message) -> None:
-    if span is not INVALID_SPAN and span.get_span_context().is_valid:
-        inject(message.headers, set_span_in_context(span))
+        try:
+            if error is not None and self._span.is_recording():
+                failed = isinstance(error, Exception)
+                record_outcome(self._span, {"error.type": type_of(error, code_of(error))} if failed else {}, error)
+            self._span.end()
+        except Exception as failure:
+            self._telemetry.failed(failure)

@@ -12,6 +12,7 @@ A **transport** is one connection that carries whole frames, and calls its **rec
 from .admission import Admission, Gate, Handshake, Identity
 from .clusters import Due, Lost, NodeJoined, NodeLeft, ToAll, ToClient, ToEngine, ToGroup, ToNode, ToReader, ToStore, ToUser
 from .endpoints import Connector, DialOptions, Listening, ListenOptions, TransportAdapter
+from .fabrics import Fabric, Hear, Sample
 from .features import (
     CodecFeatures,
     EndpointFeatures,
@@ -57,12 +58,14 @@ __all__ = [
     "Dissector",
     "Due",
     "EndpointFeatures",
+    "Fabric",
     "FrameCutter",
     "FrameField",
     "Framing",
     "FramingFeatures",
     "Gate",
     "Handshake",
+    "Hear",
     "Host",
     "HttpBinding",
     "Identity",
@@ -82,6 +85,7 @@ __all__ = [
     "Refused",
     "Reservation",
     "Role",
+    "Sample",
     "Session",
     "SessionEvent",
     "SessionFeatures",

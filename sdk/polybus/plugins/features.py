@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from attrs import frozen
 
 from ..body import BodyFormat
+from ..errors import RemoteProtocolError
 from ..message import Message
+from .fabrics import Hear
 from .framing import Framing
 from .transports import Closed
 
 if TYPE_CHECKING:
     import socket
 
+    from .fabrics import Fabric
     from .protocols import FrameField, ProtocolAdapter
     from .web import HttpBinding, WebEndpoint
 
@@ -73,6 +76,9 @@ class TransportFeatures(_Features):
     slow_arrival: Callable[[], int] | None = None
     """Bytes that are there of frames which take long to arrive: of what has not come to its end since the last `tick`, or
     waits to be handed on. They are charged to `Limits.total_bytes`."""
+    hear: Hear | None = None
+    """Takes what is to be heard: this transport leads to a fabric, and hears nothing else. The sessions on it are made by
+    `ProtocolFeatures.fabric`."""
 
 
 @frozen(kw_only=True)
@@ -82,6 +88,11 @@ class ReceiverFeatures(_Features):
     closing: Callable[[Closed], None] = _nothing
     """Told that nothing more comes in or is sent, where the end of the connection takes a while, for example until the peer
     has read why. Requests without an answer end then; `closed` follows."""
+    lost: Callable[[int, str], None] = _nothing
+    """``lost(count, why)`` tells how many messages this end has dropped, in either direction, and why; nothing is logged where
+    that is empty."""
+    malformed: Callable[[RemoteProtocolError], None] = _nothing
+    """``malformed(error)`` tells of something that came in and is no frame."""
 
 
 @frozen(kw_only=True)
@@ -147,6 +158,8 @@ class ProtocolFeatures(_Features):
     """Gives the adapter of each connection, of a protocol that wants several to one place."""
     dials: bool = False
     """Servers do not listen but connect, because their clients come through a broker."""
+    keeps: bool = False
+    """Behind its links there may be streams, of which durable handlers and subscriptions read (NATS)."""
     web_endpoint: Callable[[str], WebEndpoint] | None = None
     """``web_endpoint(path)`` is what `polybus.fastapi.attach` and servers of ``http`` serve; see `WebEndpoint`."""
     http_binding: type[HttpBinding] | None = None
@@ -159,6 +172,8 @@ class ProtocolFeatures(_Features):
     """Fields of a frame for people; see `Dissector`."""
     framing: Framing | None = None
     """Its own framing on byte streams and WebSockets, in place of those of the transports."""
+    fabric: Fabric | None = None
+    """Its form on fabrics such as Zenoh; without one it has none there."""
     user_options: Callable[[str, str | None], Mapping[str, str]] | None = None
     """``user_options(user, password)`` gives the options that the user and the password of a URL stand for: on transports that
     carry none, the protocol tells them to the server."""

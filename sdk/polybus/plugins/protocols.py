@@ -26,6 +26,10 @@ class Capabilities:
     """Publications have a form of their own."""
     subscribe: bool = True
     """Subscriptions have a form of their own; without it every publication is sent to a bare peer."""
+    filters: bool = False
+    """Subscriptions are for the session itself, which says to its transport what is to be heard; the other end knows none, and
+    every publication is sent. On a fabric, where all senders come over one connection: it does not end for what some of them
+    send wrong."""
     patterns: bool = False
     """A bare peer understands our wildcard patterns."""
     numbers: bool = False

@@ -37,6 +37,7 @@ _TRANSPORTS = {
     "unix": "polybus.transports.tcp:Unix",
     "ws": "polybus.transports.websocket:WebSocket",
     "wss": "polybus.transports.websocket:SecureWebSocket",
+    "zenoh": "polybus.transports.zenoh:Zenoh",
 }
 # Protocols of ours do not name theirs themselves: a protocol imports no transport.
 _BINDINGS = {
@@ -45,6 +46,7 @@ _BINDINGS = {
 }
 _RECORDERS = {"capture": "polybus.capture:make_recorder"}
 _CLUSTERS = {"nats": "polybus.cluster.backbone:make_backbone"}
+_FOREIGN_STREAMS = {"nats": "polybus.cluster.durable.foreign:make_foreign_streams"}
 _SUPERVISORS = {"workers": "polybus.cluster.workers:supervise"}
 _METRICS = {
     "scrape": "polybus.prometheus.scraping:scrape",
@@ -57,6 +59,7 @@ _KNOWN = {
     "bindings": _BINDINGS,
     "recorders": _RECORDERS,
     "clusters": _CLUSTERS,
+    "foreign streams": _FOREIGN_STREAMS,
     "supervisors": _SUPERVISORS,
     "metrics": _METRICS,
 }
@@ -281,6 +284,11 @@ def make_recorder(path: str | os.PathLike[str], **options: Any) -> Recorder:
 def make_backbone(parts: Any, options: Any) -> Any:
     """The part that makes a bus a node of a cluster, a `_bus.cluster.ClusterPort`."""
     return _load("clusters", "nats")(parts, options)
+
+
+def make_foreign_streams(services: Any, link: Any) -> Any:
+    """The part that reads the streams behind a link, a `_bus.stored.ForeignStreamsPort`."""
+    return _load("foreign streams", "nats")(services, link)
 
 
 def supervise(**options: Any) -> int:

@@ -57,9 +57,9 @@ class BusCollector:
             LocalProtocolError: The bus runs in another thread, whose event loop has not answered within a second.
         """
         yield from families(Stats, _NAMES, self._stats())
-        for middleware in parts_of(self._bus).services.executor.middleware:
-            if isinstance(middleware, Durations):
-                yield from middleware.collect()
+        middleware = parts_of(self._bus).services.executor.middleware
+        if (durations := next((one for one in middleware if isinstance(one, Durations)), None)) is not None:
+            yield from durations.collect()  # of one: a family stands in a text once
 
     def _stats(self) -> Stats:
         runtime = parts_of(self._bus).services.runtime

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from math import isfinite
+from math import inf, isfinite
 from time import perf_counter
 from typing import Any, Final
 
@@ -45,20 +45,22 @@ class Durations:
     of them. Of a stream or channel it is the time of the whole conversation.
 
     Args:
-        buckets: Upper bounds of the histogram, in seconds.
+        buckets: Upper bounds of the histogram, in seconds; an infinite one at the end may be left out.
 
     Raises:
         TypeError: `buckets` are no numbers.
-        ValueError: They do not rise, or there are none.
+        ValueError: They do not rise from above 0, or there are none.
     """
 
     def __init__(self, buckets: Sequence[float] = BUCKETS) -> None:
         try:
-            bounds = [float(bound) for bound in buckets]
-        except (TypeError, ValueError):
+            bounds = [bound + 0.0 for bound in buckets]
+        except TypeError:
             raise TypeError(f"Durations(buckets={shown(buckets)}): seconds, for example (0.01, 0.1, 1)") from None
-        if not bounds or not all(map(isfinite, bounds)) or bounds != sorted(set(bounds)):
-            raise ValueError(f"Durations(buckets={shown(buckets)}): one or more that rise, for example (0.01, 0.1, 1)")
+        if bounds[-1:] == [inf]:  # as in `prometheus_client.Histogram.DEFAULT_BUCKETS`: it is there anyway
+            bounds.pop()
+        if not bounds or not all(map(isfinite, bounds)) or bounds != sorted(set(bounds)) or bounds[0] <= 0:
+            raise ValueError(f"Durations(buckets={shown(buckets)}): one or more that rise, above 0, for example (0.01, 0.1, 1)")
         self._bounds = bounds
         self._labels = [*map(str, bounds), "+Inf"]
         self._tallies: dict[tuple[str, str | int], Tally] = {}

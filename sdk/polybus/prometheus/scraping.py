@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -15,6 +16,8 @@ from .._validation import check_given
 from .bus_collector import BusCollector
 
 _NODE: Final = "node"
+_FAMILY: Final = re.compile(r"^# HELP ", re.M)
+"""The beginning of a family: labels and help may have such words, but not after a line break, which is escaped there."""
 _STATES: Final = ("ready", "not ready", "starts", "silent", "ended")
 _NODES: Final = "polybus_nodes", "Nodes of the cluster on this machine, by whether they are in this text."
 
@@ -73,7 +76,7 @@ def joined(texts: Iterable[str]) -> str:
     """Make one text of several: the lines of a family stand together, under the help of the first."""
     blocks: dict[str, list[str]] = {}
     for text in texts:
-        for block in text.split("# HELP ")[1:]:
+        for block in _FAMILY.split(text)[1:]:
             head, kind, lines = [*block.split("\n", 2), "", ""][:3]
             name = head.partition(" ")[0]
             blocks.setdefault(name, [f"# HELP {head}\n{kind}\n"]).append(lines)

@@ -200,41 +200,93 @@ class BlockingPeer:
         )
 
     @overload
-    def publish(self, subject: Subject[In, Any], body: In = ..., *, headers: Texts = ..., timeout: float = ...) -> None: ...
+    def publish(
+        self, subject: Subject[In, Any], body: In = ..., *, headers: Texts = ..., timeout: float = ..., id: str | None = ...
+    ) -> None: ...
     @overload
-    def publish(self, subject: str | int, body: Any = ..., *, headers: Texts = ..., timeout: float = ...) -> None: ...
-    def publish(self, subject: AnySubject, body: Any = None, *, headers: Texts = None, timeout: float = 30.0) -> None:
+    def publish(
+        self, subject: str | int, body: Any = ..., *, headers: Texts = ..., timeout: float = ..., id: str | None = ...
+    ) -> None: ...
+    def publish(
+        self, subject: AnySubject, body: Any = None, *, headers: Texts = None, timeout: float = 30.0, id: str | None = None
+    ) -> None:
         """Publish to this peer alone. See `BlockingBus.publish`.
+
+        Args:
+            id: Over a link to a NATS network: returns when a stream there has stored it, once under this id.
 
         Raises:
             EncodeError: The body cannot be written.
-            QueueFull: There was no room in the outbox for `timeout` seconds.
+            QueueFull: There was no room in the outbox for `timeout` seconds, or in the stream.
             Disconnected: The peer has gone.
+            LocalProtocolError: With `id`, and no stream keeps it.
+            DeadlineExceeded: With `id`: no stream has said in time that it is stored, and it may be.
+            Unsupported: With `id`: no streams are behind such a link.
         """
         publish: Any = self._peer.publish
-        self._run(lambda: publish(subject, body, headers=headers, timeout=timeout))
+        self._run(lambda: publish(subject, body, headers=headers, timeout=timeout, id=id))
 
     @overload
     def subscribe(
-        self, pattern: Subject[In, Any], *, queue: int = ..., when_full: WhenFull = ...
+        self,
+        pattern: Subject[In, Any],
+        *,
+        queue: int | None = ...,
+        when_full: WhenFull = ...,
+        durable: str | None = ...,
+        retry: Retry | None = ...,
+        ack_wait: float | None = ...,
+        start: Start | None = ...,
+        ordered: bool = ...,
     ) -> BlockingSubscription[In]: ...
     @overload
     def subscribe(
-        self, pattern: str | int, *, returns: type[T], queue: int = ..., when_full: WhenFull = ...
+        self,
+        pattern: str | int,
+        *,
+        returns: type[T],
+        queue: int | None = ...,
+        when_full: WhenFull = ...,
+        durable: str | None = ...,
+        retry: Retry | None = ...,
+        ack_wait: float | None = ...,
+        start: Start | None = ...,
+        ordered: bool = ...,
     ) -> BlockingSubscription[T]: ...
     @overload
     def subscribe(
-        self, pattern: AnySubject, *, returns: Any = ..., queue: int = ..., when_full: WhenFull = ...
+        self,
+        pattern: AnySubject,
+        *,
+        returns: Any = ...,
+        queue: int | None = ...,
+        when_full: WhenFull = ...,
+        durable: str | None = ...,
+        retry: Retry | None = ...,
+        ack_wait: float | None = ...,
+        start: Start | None = ...,
+        ordered: bool = ...,
     ) -> BlockingSubscription[Any]: ...
     def subscribe(
-        self, pattern: AnySubject, *, returns: Any = Any, queue: int = 1000, when_full: WhenFull = "drop_oldest"
+        self,
+        pattern: AnySubject,
+        *,
+        returns: Any = Any,
+        queue: int | None = None,
+        when_full: WhenFull = "drop_oldest",
+        durable: str | None = None,
+        retry: Retry | None = None,
+        ack_wait: float | None = None,
+        start: Start | None = None,
+        ordered: bool = False,
     ) -> BlockingSubscription[Any]:
         """Receive what this peer publishes: ``with peer.subscribe("news.*") as news: for message in news: ...``
 
         This peer alone is asked, also one that dialled in. Entering returns when it knows. On a link that this bus opened the
         subscription is restored when the link comes back; otherwise iterating raises `Disconnected` when the peer has gone.
 
-        Args: as `BlockingBus.subscribe`.
+        Args: as `BlockingBus.subscribe`. `durable`, and `start` alone, read what a stream of others keeps: over links to NATS
+        networks.
 
         Raises:
             LocalProtocolError, ReservedSubject, ValueError, TypeError, Forbidden: As `BlockingBus.subscribe`.
@@ -242,7 +294,20 @@ class BlockingPeer:
             Disconnected: (on entering, by iterating) The peer has gone.
         """
         subscribe: Any = self._peer.subscribe
-        return BlockingSubscription(subscribe(pattern, returns=returns, queue=queue, when_full=when_full), self._run)
+        return BlockingSubscription(
+            subscribe(
+                pattern,
+                returns=returns,
+                queue=queue,
+                when_full=when_full,
+                durable=durable,
+                retry=retry,
+                ack_wait=ack_wait,
+                start=start,
+                ordered=ordered,
+            ),
+            self._run,
+        )
 
     @overload
     def notify(self, subject: Subject[In, Any], body: In = ..., *, headers: Texts = ..., to: str | None = ...) -> None: ...
@@ -1121,12 +1186,14 @@ class BlockingBus:
         """Publish: every matching subscription gets it once, the bus's own and those of every linked peer.
 
         On links that this bus opened it is always sent. When this returns, it has been handed to the transports or waits in an
-        outbox: that is no receipt. What a `Store` of the cluster keeps is stored when this returns.
+        outbox: that is no receipt. What a `Store` of the cluster keeps is stored when this returns; and so is what is published
+        with `id` to a stream of others, over the link to their NATS network.
 
         Args:
-            to: One peer or several: only they get it, and no store keeps it; an empty list is none.
+            to: One peer or several: only they get it, and no store of the cluster keeps it; an empty list is none.
             timeout: Seconds to wait for room, to live in the outbox of a link that is down, and until it is stored.
-            id: Of a publication that a `Store` keeps: it is stored once, however often it is published under this id.
+            id: Of a publication that a `Store` keeps, or a stream of others: it is stored once, however often it is published
+                under this id.
 
         Raises:
             EncodeError: The body cannot be written.
@@ -1246,7 +1313,8 @@ class BlockingBus:
 
         With ``durable="audit"`` it gives what a `Store` of the cluster keeps, and goes on where it was when it is entered
         again: each publication to one reader of those that name the same, until `Message.ack`. With ``start=`` alone it reads
-        what is stored and then what comes, in the order of the store, and leaves no trace of that.
+        what is stored and then what comes, in the order of the store, and leaves no trace of that. A bus that is in no cluster
+        reads the stream of others that keeps the pattern, behind its link to their NATS network.
 
         Args:
             pattern: ``*`` one token, ``>`` the rest.
@@ -1266,6 +1334,7 @@ class BlockingBus:
             LocalProtocolError: The pattern is not valid; (on entering) the bus does not run, or this thread runs its event
                 loop, or no store keeps
                 that.
+            AmbiguousRoute: (on entering) What is stored could be behind several links: connect with ``serves=``.
             ReservedSubject: It begins with ``_polybus.``.
             ValueError: The queue, the policy or the group is not possible, or an argument goes with `durable` alone, or not
                 with it.
@@ -1429,6 +1498,7 @@ class BlockingBus:
         max_age: float | timedelta = timedelta(days=7),
         bodies: bool = True,
         redact: Callable[[str, bytes], bytes] | Literal["default"] | None = "default",
+        decode: bool = False,
     ) -> BlockingBlock[Recording]:
         """Write every frame of every link, in both directions, to a capture: ``with bus.record("captures/"): ...``
 
@@ -1442,6 +1512,8 @@ class BlockingBus:
             bodies: Whether bodies are written; without them, what each message is for.
             redact: ``redact(protocol, frame)`` gives what is written in place of a frame. The default blanks tokens, cookies
                 and members named like secrets; None writes all as it is.
+            decode: Whether what is sealed (after 64 MiB or a minute) is decoded meanwhile, once for all who read it, by a
+                process of the lowest priority. What is not decoded in the end is decoded by those who read it.
 
         Raises:
             ImportError: pyarrow is not installed.
@@ -1450,7 +1522,7 @@ class BlockingBus:
         """
         return BlockingBlock(
             self._run,
-            self._bus.record(path, max_bytes=max_bytes, max_age=max_age, bodies=bodies, redact=redact),
+            self._bus.record(path, max_bytes=max_bytes, max_age=max_age, bodies=bodies, redact=redact, decode=decode),
             lambda made: made,
         )
 

@@ -21,6 +21,7 @@ __all__ = ["VERSIONS", "NatsServer", "binary_of", "nats_server"]
 
 VERSIONS = ["debian", "wheel"]
 _CLIENTS = re.compile(rb"Listening for client connections on [\d.]+:(\d+)")
+_VERSION = re.compile(rb"Version:\s+(\d+)\.(\d+)\.(\d+)")
 _WEBSOCKETS = re.compile(rb"Listening for websocket clients on wss?://127\.0\.0\.1:(\d+)")
 
 
@@ -63,6 +64,7 @@ class NatsServer:
         self.config = config
         self.port = port
         self.websocket_port = 0
+        self.version: tuple[int, ...] = ()
         self._folder = tempfile.TemporaryDirectory(prefix="nats")
         self._process: subprocess.Popen[bytes]
         self._log: IO[bytes]
@@ -93,6 +95,9 @@ class NatsServer:
             seen += line
             if b"Server is ready" in line:
                 break
+        version = _VERSION.search(seen)
+        assert version is not None, seen.decode()
+        self.version = tuple(map(int, version.groups()))
         clients, websockets = _CLIENTS.search(seen), _WEBSOCKETS.search(seen)
         assert clients is not None, seen.decode()
         self.port = int(clients[1])

@@ -57,7 +57,9 @@ def _recording(seed: int) -> Story:
             "protocol": chance.choice(["ubre", "ubre", "ubre", "csb"]),
             "correlation_id": chance.choice([*ids, *ids, *ids, None]),
             "direction": chance.choice([0, 1]),
-            "subject": chance.choice(["user.get", "user.get", "user.set", None]),
+            "subject": chance.choice(
+                ["user.get", "user.get", "user.set", "_polybus.hello", "//v/a/1/rpc._polybus.hello", None]
+            ),
             "data": chance.choice([b"?", b"?", b"!", b"", None]),
         }
         kind = chance.choice(["request", "request", "request", "response", "response", "response", "publish"])

@@ -10,7 +10,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount, Route
 from starlette.testclient import TestClient
 
-from polybus import Bus
+from polybus import Bus, Subject
 from polybus.asyncapi import document, page
 from polybus.asyncapi.page import policy
 from polybus.fastapi import attach
@@ -94,6 +94,16 @@ def test_handlers_that_come_later_are_in_it() -> None:
     bus.on("news.*")(lambda body: None)
     assert list(client.get("/bus/docs.json").json()["operations"]) == ["news.1", "user.get", "user.put"]
     assert "user.put" in client.get("/bus/docs").text
+
+
+def test_what_is_said_later_of_a_publication_is_in_it() -> None:
+    app, bus = FastAPI(), Bus()
+    attach(app, bus, docs="/bus/docs")
+    bus.publishes(Subject("order.placed", int))
+    with TestClient(app) as client:
+        assert "For each paid order." not in client.get("/bus/docs.json").text
+        bus.publishes(Subject("order.placed", int), description="For each paid order.")
+        assert "For each paid order." in client.get("/bus/docs.json").text
 
 
 def test_another_protocol_has_a_page_with_its_bindings() -> None:

@@ -41,6 +41,19 @@ def test_an_application_shows_the_metrics_of_its_bus(make: type[Starlette]) -> N
     assert RECEIVED.removesuffix("_total") in {family.name for family in text_string_to_metric_families(answer.text)}
 
 
+@pytest.mark.parametrize("decorated", [False, True])
+def test_the_endpoint_may_be_added_as_any_other_of_fastapi(decorated: bool) -> None:
+    app, bus = FastAPI(), Bus()
+    attach(app, bus)
+    if decorated:
+        app.get("/metrics")(metrics_endpoint(bus))
+    else:
+        app.add_api_route("/metrics", metrics_endpoint(bus))
+    with TestClient(app) as client:
+        answer = client.get("/metrics")
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
+
+
 def test_who_may_ask_is_the_applications_matter() -> None:
     def only_operators() -> None:
         raise HTTPException(403)

@@ -1,9 +1,11 @@
 """JSON schemas of types, by msgspec and pydantic, in the dialect of AsyncAPI."""
 
 import datetime
+import json
+import math
 import uuid
 from decimal import Decimal
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, cast
 
 import attrs
 import msgspec
@@ -112,6 +114,22 @@ def test_a_class_whose_letters_no_key_can_have_has_a_key() -> None:
     schemas = Schemas([first, second])
     assert list(schemas.components) == ["empty", "empty_2"]
     assert schemas.of(second) == {"$ref": "#/components/schemas/empty_2"}
+
+
+def test_what_json_cannot_say_is_left_out_of_a_schema() -> None:
+    class Odd(pydantic.BaseModel):
+        model_config = {"json_schema_extra": {"x-unit": cast("Any", object()), "x-kept": {"a": [1, "b"]}}}
+
+        price: float = pydantic.Field(default=1.0, examples=[math.inf, 2.0])
+        rates: list[float] = [math.nan]
+        most: Annotated[float, pydantic.Field(le=math.inf)] = math.inf
+
+    limited = Annotated[float, msgspec.Meta(extra_json_schema={"maximum": math.inf, "x-set": {1}})]
+    schemas = Schemas([Odd, limited])
+    text = json.dumps([schemas.components, schemas.of(limited)], allow_nan=False)
+    assert json.loads(text)[1] == {"type": "number", "x-set": [1]}
+    assert schemas.components["Odd"]["x-kept"] == {"a": [1, "b"]}
+    assert schemas.components["Odd"]["properties"]["price"] == {"title": "Price", "type": "number", "default": 1.0}
 
 
 def test_a_type_without_a_hash_has_its_schema() -> None:

@@ -5,14 +5,16 @@ import dataclasses
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
-from typing import Any, NamedTuple, Protocol, TypedDict, TypeVar, assert_type
+from typing import Annotated, Any, NamedTuple, Protocol, TypedDict, TypeVar, assert_type
 
 import anyio
 import attrs
 import pytest
 
-from polybus import BadReply, Bus, Context, DeadlineExceeded, Identity, NoHandler, NotFound, Peer, method, notify
+from polybus import BadReply, BadRequest, Bus, Context, DeadlineExceeded, Identity, NoHandler, NotFound, Peer, method, notify
+from polybus.contracts.client import client_of
 from polybus.contracts.contract import Contract
+from polybus.contracts.items import ItemStream
 from polybus.testing import pair
 from tests.support import eventually
 
@@ -159,6 +161,74 @@ async def test_a_generator_can_be_closed_at_once() -> None:
             await clock.ticks(1).asend(3)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("fails", ["NOT_FOUND", "BAD_REPLY"])
+async def test_a_stream_that_has_failed_has_ended(fails: str) -> None:
+    class Numbers(Protocol):
+        def count(self) -> AsyncIterator[int]: ...
+
+    server = Bus()
+    left = anyio.Event()
+
+    @server.handle("n.count")
+    async def count() -> AsyncIterator[Any]:
+        try:
+            yield 1
+            if fails == "NOT_FOUND":
+                raise NotFound("no more")
+            yield "two"
+            await anyio.sleep_forever()
+        finally:
+            left.set()
+
+    async with pair(server) as client:
+        numbers = client.client(Numbers, "n").count()
+        assert await anext(numbers) == 1
+        with pytest.raises(NotFound if fails == "NOT_FOUND" else BadReply):
+            await anext(numbers)
+        with anyio.fail_after(5):
+            await left.wait()  # though `numbers` is still held
+        for _ in range(2):
+            with pytest.raises(StopAsyncIteration):
+                await anext(numbers)
+
+
+async def test_a_stream_that_is_closed_while_it_is_opened_stops_its_handler() -> None:
+    entered, opened = anyio.Event(), anyio.Event()
+    left: list[str] = []
+
+    class Channel:
+        def leave(self) -> None:
+            left.append("left")
+
+        def __aiter__(self) -> Any:
+            return self
+
+        async def __anext__(self) -> int:
+            raise StopAsyncIteration
+
+    class Opening:
+        async def __aenter__(self) -> Any:
+            entered.set()
+            await opened.wait()
+            return Channel()
+
+    opening: Any = Opening()
+    items: ItemStream[int] = ItemStream(opening)
+
+    async def read() -> None:
+        with pytest.raises(StopAsyncIteration):
+            await anext(items)
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            group.start_soon(read)
+            await entered.wait()
+            await items.aclose()
+            assert left == []
+            opened.set()
+    assert left[:1] == ["left"]
+
+
 async def test_a_stream_that_nobody_reads_is_not_opened() -> None:
     bus, endless = Bus(), EndlessTicks()
     bus.implement(Ticks, endless, "clock")
@@ -209,6 +279,30 @@ async def test_a_method_has_the_name_and_the_time_that_its_contract_says() -> No
             await slow.get(7)
         with pytest.raises(DeadlineExceeded):
             await anext(slow.all())
+
+
+async def test_the_verb_is_given_the_time_of_its_method() -> None:
+    class Asker:
+        def __init__(self) -> None:
+            self.times: list[float | None] = []
+
+        async def request(self, subject: str | int, body: Any = None, *, timeout: float = 0, returns: Any = Any) -> int:
+            self.times.append(timeout)
+            return 1
+
+        async def notify(self, subject: str | int, body: Any = None) -> None: ...
+
+        def stream(self, subject: str | int, body: Any = None, *, returns: Any = Any, timeout: float | None = 0) -> Any:
+            self.times.append(timeout)
+
+    asker = Asker()
+    slow: Slow = client_of(asker, Slow, "user")
+    users: Users = client_of(asker, Users, "user")
+    await slow.get(7)
+    slow.all()
+    await users.count()
+    users.watch(GetUser(1))
+    assert asker.times == [0.01, 0.01, 30.0, None]
 
 
 async def test_a_scope_around_the_call_is_its_deadline() -> None:
@@ -336,6 +430,25 @@ class Same:
 
     async def anything(self, value: Any) -> Any:
         return value
+
+
+async def test_a_type_needs_no_hash() -> None:
+    metres = Annotated[int, {"unit": "m"}]
+
+    class Rows(Protocol[T_co]):
+        async def get(self, id: metres) -> T_co: ...
+
+    class Doubled:
+        async def get(self, id: metres) -> metres:
+            return 2 * id
+
+    bus = Bus()
+    bus.implement(Rows[metres], Doubled(), "row")
+    async with pair(bus) as client:
+        rows = client.client(Rows[metres], "row")
+        assert await rows.get(7) == 14
+        with pytest.raises(BadRequest, match="Expected `int`, got `str`"):
+            await client.request("row.get", "seven")
 
 
 async def test_bodies_are_objects_of_the_types_of_the_contract() -> None:

@@ -5,7 +5,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -13,8 +13,21 @@ import pytest
 from fast_depends import Depends
 from fastapi import Depends as FastapiDepends
 from fastapi import Header, Request, Security
+from typing_extensions import TypeAliasType
 
-from polybus import Bus, Channel, Context, DeadlineExceeded, Forbidden, Message, NotFound, Peer, RequestError, Router
+from polybus import (
+    BadRequest,
+    Bus,
+    Channel,
+    Context,
+    DeadlineExceeded,
+    Forbidden,
+    Message,
+    NotFound,
+    Peer,
+    RequestError,
+    Router,
+)
 from polybus._bus.bus import parts_of
 from polybus._core import injection
 from polybus.sync import BlockingBus, BlockingPeer
@@ -407,6 +420,24 @@ async def test_a_value_is_made_once_a_call_unless_it_says_otherwise() -> None:
     assert made == ["once", "each", "each"] * 2
 
 
+async def test_a_value_that_is_made_each_time_is_not_that_of_the_others() -> None:
+    bus, made = Bus(), 0
+
+    async def count() -> int:
+        nonlocal made
+        made += 1
+        return made
+
+    async def get(one, two, three) -> list[Any]:  # type: ignore[no-untyped-def]
+        return [one, two, three]
+
+    shared, own = Annotated[int, Depends(count)], Annotated[int, Depends(count, use_cache=False)]
+    get.__annotations__ |= {"one": shared, "two": own, "three": shared}
+    bus.handle("get")(get)
+    async with pair(bus) as client:
+        assert await client.request("get") == [1, 2, 1]
+
+
 async def of_the_loop(ctx: Context, message: Message, bus: Bus, peer: Peer | None, id: int) -> list[Any]:
     assert ctx.bus is bus
     assert ctx.peer is peer
@@ -593,6 +624,13 @@ async def other_of_two(one: Annotated[str, Depends(one_of_two)]) -> str:
 one_of_two.__annotations__["other"] = Annotated[str, Depends(other_of_two)]
 
 
+class Equal:
+    __hash__ = None  # type: ignore[assignment]  # as @define leaves it
+
+    def __call__(self) -> str:
+        return "x"
+
+
 @asynccontextmanager
 async def decorated() -> AsyncIterator[str]:
     yield "x"
@@ -611,6 +649,7 @@ async def decorated() -> AsyncIterator[str]:
         (wants_a_context_of_a_thread, "take polybus.Context"),
         (one_of_two, "depends on itself, by one_of_two and other_of_two"),
         (decorated, "leave out @contextmanager or @asynccontextmanager"),
+        (Equal(), "has no hash, as its class has an __eq__: give that @define"),
         ("session", "a function"),
     ],
 )
@@ -644,6 +683,85 @@ def test_depends_without_its_function_as_a_default_is_not_taken_for_the_body() -
 
     with pytest.raises(TypeError, match=r"handler: 'user' has Depends without its function"):
         Bus().handle("get")(handler)
+
+
+async def test_a_dependency_that_cancels_its_call_itself_fails_it() -> None:
+    bus = Bus()
+
+    async def hurried() -> AsyncIterator[str]:
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            yield "x"
+
+    async def get(one) -> None:  # type: ignore[no-untyped-def]
+        await anyio.sleep_forever()
+
+    get.__annotations__["one"] = Annotated[str, Depends(hurried)]
+    bus.handle("get")(get)
+    async with pair(bus) as client:
+        with anyio.fail_after(5), pytest.raises(RequestError, match="INTERNAL"):
+            await client.request("get", timeout=20)
+    assert bus.stats().failed == 1
+
+
+named: Any = TypeAliasType  # types that are made at run time
+
+
+@pytest.mark.parametrize("mark", [Depends, FastapiDepends])
+@pytest.mark.parametrize(
+    "around",
+    [
+        lambda hint: hint | None,
+        lambda hint: list.__class_getitem__(hint),
+        lambda hint: dict.__class_getitem__((str, hint | None)),
+        lambda hint: named("User", hint) | None,
+    ],
+)
+def test_depends_within_another_type_is_not_taken_for_the_body(mark: Any, around: Callable[[Any], Any]) -> None:
+    async def handler(user=None) -> None: ...  # type: ignore[no-untyped-def]
+
+    handler.__annotations__["user"] = around(Annotated[str, mark(lambda: "Ann")])
+    with pytest.raises(
+        TypeError, match=r"handler: 'user' has Depends within .*, where the peer would choose its value: write Ann"
+    ):
+        Bus().handle("get")(handler)
+
+
+T = TypeVar("T")
+
+
+async def test_a_named_type_gives_what_it_stands_for() -> None:
+    bus, diary = Bus(), Diary()
+    hints = {
+        "file": named("File", Annotated[str, Depends(diary.generator("file"))]),
+        "ctx": named("Here", Context | None),
+        "rows": named("Rows", list.__class_getitem__(T), type_params=(T,))[int],
+    }
+
+    async def handler(rows, file, ctx) -> Any:  # type: ignore[no-untyped-def]
+        return [rows, file, ctx.message.subject]
+
+    handler.__annotations__ |= hints
+    bus.handle("x")(handler)
+    async with pair(bus) as client:
+        assert await client.request("x", [1]) == [[1], "file", "x"]
+        with pytest.raises(BadRequest):
+            await client.request("x", "chosen by the peer")
+    assert diary.lines == ["file opened", "file closed"]
+
+
+@pytest.mark.parametrize("value", ["Nowhere", "Named"])
+def test_a_named_type_that_stands_for_nothing_is_a_type_error(value: str) -> None:
+    kind = named("Named", value)
+    if value == "Named":  # that of itself
+        kind = type("TypeAliasType", (), {})()
+        kind.__value__ = kind
+
+    async def handler(body) -> None: ...  # type: ignore[no-untyped-def]
+
+    handler.__annotations__["body"] = kind
+    with pytest.raises(TypeError, match="handler: .*'body'"):
+        Bus().handle("x")(handler)
 
 
 async def test_a_parameter_with_a_default_is_left_to_it() -> None:

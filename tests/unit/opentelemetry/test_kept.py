@@ -43,7 +43,7 @@ def telling(bus: Bus) -> Bus:
     ],
 )
 def test_providers_of_the_api_itself_keep_nothing(tracers: Any, meters: Any, kept: bool) -> None:
-    assert Telemetry(tracers, meters).kept is kept
+    assert Telemetry(tracers, meters, 16384).kept is kept
 
 
 @pytest.mark.parametrize(("library", "kind"), [(trace, "tracer"), (metrics, "meter")])
@@ -52,7 +52,7 @@ def test_a_provider_that_is_set_later_is_found_within_fifty_messages(
 ) -> None:
     current: list[Any] = [getattr(library, f"get_{kind}_provider")()]
     monkeypatch.setattr(library, f"get_{kind}_provider", lambda: current[0])
-    telemetry = Telemetry(None, None)
+    telemetry = Telemetry(None, None, 16384)
     assert not telemetry.kept
     current[0] = {"tracer": TracerProvider, "meter": MeterProvider}[kind]()
     assert [telemetry.kept for _ in range(51)][-1]

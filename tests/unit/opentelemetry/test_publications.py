@@ -214,3 +214,21 @@ async def test_the_context_of_a_stream_and_a_channel_crosses_a_bridge(protocol: 
     for name in ("count", "echo"):
         handled, asked = traces.span(name, "SERVER"), traces.span(name, "CLIENT")
         assert handled.parent is not None and handled.parent.span_id == asked.context.span_id
+
+
+async def test_publications_of_a_peer_without_traces_have_nothing_to_do_with_one_another() -> None:
+    traces = Traces()
+    server = traces.bus()
+    heard: list[int] = []
+
+    @server.on("news.*")
+    async def news(n: int) -> None:
+        heard.append(n)
+
+    async with pair(server) as client:
+        for number in range(3):
+            await client.publish("news.today", number)
+        await eventually(lambda: len(heard) == 3)
+        await eventually(lambda: len(traces.spans) == 3)
+    assert [span.parent for span in traces.spans] == [None] * 3
+    assert len({span.context.trace_id for span in traces.spans}) == 3

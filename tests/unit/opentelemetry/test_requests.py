@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -24,8 +25,11 @@ from polybus import (
     Unavailable,
     connect,
 )
+from polybus._bus.bus import parts_of
 from polybus.errors import LocalProtocolError
+from polybus.message import Kind, Message
 from polybus.opentelemetry import instrument
+from polybus.opentelemetry.outgoing import OutgoingSpans
 from polybus.protocols import Up
 from polybus.testing import pair
 from tests.support import eventually
@@ -242,6 +246,23 @@ async def test_a_channel_is_one_span_with_its_counts_to_oneself_too(own: bool) -
     assert (span.attributes["polybus.items.sent"], span.attributes["polybus.items.received"]) == (1, 1)
 
 
+@pytest.mark.parametrize("most", [0, 1])
+async def test_a_stream_of_few_items_has_its_counts_too(most: int) -> None:
+    traces = Traces()
+    server, client = traces.bus(), traces.bus()
+
+    @server.handle("count")
+    async def count(most: int) -> AsyncIterator[int]:
+        for number in range(most):
+            yield number
+
+    async with pair(server, client=client), client.stream("count", most) as numbers:
+        assert [number async for number in numbers] == list(range(most))
+    attributes = traces.span("count", "CLIENT").attributes
+    assert attributes is not None
+    assert (attributes["polybus.items.sent"], attributes["polybus.items.received"]) == (0, most)
+
+
 async def test_a_notification_is_a_client_and_a_server_span() -> None:
     traces = Traces()
     server, client = traces.bus(), traces.bus()
@@ -269,6 +290,17 @@ async def test_a_method_is_the_registered_pattern_and_of_a_client_one_of_a_thous
     methods = {attributes["rpc.method"] for attributes, _ in traces.measured("rpc.client.call.duration")}
     assert len(methods) == 1001 and "_OTHER" in methods
     assert [span.name for span in traces.spans].count("polybus") == 10
+
+
+async def test_what_is_remembered_of_subjects_and_servers_is_bounded() -> None:
+    traces = Traces()
+    bus = traces.bus()
+    (spans,) = [hook for hook in parts_of(bus).services.outgoing if isinstance(hook, OutgoingSpans)]
+    for number in range(1200):
+        server: Any = SimpleNamespace(address=f"10.0.0.1:{number}", protocol="ubre", link=SimpleNamespace(upstream=True))
+        spans(Message(Kind.REQUEST, "x", headers={}, peer=server))
+        spans(Message(Kind.REQUEST, f"y.{number}", headers={}))
+    assert max(len(table) for table in (spans._asked, spans._names._known)) == 1000
 
 
 async def test_each_attempt_of_a_retried_request_is_a_child_of_the_span_around_the_call() -> None:

@@ -4,6 +4,7 @@ import random
 import string
 import threading
 from collections.abc import AsyncIterator
+from math import inf
 from typing import Any
 
 import anyio
@@ -11,7 +12,7 @@ import anyio.from_thread
 import anyio.to_thread
 import pytest
 from attrs import fields
-from prometheus_client import CollectorRegistry, Metric, generate_latest
+from prometheus_client import CollectorRegistry, Histogram, Metric, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from polybus import Bus, Channel, Context, LocalProtocolError, Message, NotFound, RequestError
@@ -189,6 +190,25 @@ async def test_each_style_of_handler_is_timed_under_its_registered_subject() -> 
             assert 0 < seconds < 60
 
 
+async def test_of_one_subject_requests_and_notifications_are_told_apart() -> None:
+    bus = Bus()
+    bus.use(Durations())
+    done = 0
+
+    @bus.handle("x")
+    async def x() -> None:
+        nonlocal done
+        done += 1
+
+    async with pair(bus, protocol="jrep") as client:
+        for _ in range(2):
+            await client.request("x")
+            await client.notify("x")
+            await client.request("x")
+        await eventually(lambda: done == 6)
+    assert counts_of(bus) == {("request", "x"): 4, ("notify", "x"): 2}
+
+
 async def test_a_channel_of_a_bus_to_itself_is_a_channel() -> None:
     bus = timed_bus()
     async with bus, bus.channel("channel") as channel:
@@ -255,7 +275,7 @@ async def test_a_middleware_is_told_the_pattern_of_its_handler() -> None:
     assert seen == [("news.today", "news.*")] * 2
 
 
-@pytest.mark.parametrize("buckets", [(), (1, 1), (2, 1), (float("nan"),)])
+@pytest.mark.parametrize("buckets", [(), (1, 1), (2, 1), (float("nan"),), (inf,), (inf, inf), (1, inf, 2), (0, 1), (-1, 1)])
 def test_buckets_that_do_not_rise_are_refused(buckets: Any) -> None:
     with pytest.raises(ValueError, match="that rise"):
         Durations(buckets)
@@ -264,6 +284,44 @@ def test_buckets_that_do_not_rise_are_refused(buckets: Any) -> None:
 def test_buckets_are_numbers() -> None:
     with pytest.raises(TypeError, match="seconds"):
         Durations(["fast"])  # type: ignore[list-item]
+
+
+def buckets_of(bus: Bus) -> list[Any]:
+    text = generate_latest(registry_of(bus)).decode()
+    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    return [sample for sample in samples if sample.name == "polybus_handler_duration_seconds_bucket"]
+
+
+def test_texts_are_no_buckets() -> None:
+    with pytest.raises(TypeError, match="seconds, for example"):
+        Durations("123")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("buckets", [Histogram.DEFAULT_BUCKETS, (0.1, inf)])
+async def test_buckets_may_end_as_those_of_prometheus_do(buckets: Any) -> None:
+    bus = Bus()
+    bus.use(Durations(buckets))
+
+    @bus.handle("x")
+    async def x() -> None: ...
+
+    async with pair(bus) as client:
+        await client.request("x")
+    assert [sample.labels["le"] for sample in buckets_of(bus)][-2:] == [str(buckets[-2]), "+Inf"]
+    assert len(buckets_of(bus)) == len(buckets)
+
+
+async def test_of_several_durations_on_one_bus_the_first_is_shown() -> None:
+    bus = Bus()
+    bus.use(Durations((1,)))
+    bus.use(Durations((2, 3)))
+
+    @bus.handle("x")
+    async def x() -> None: ...
+
+    async with pair(bus) as client:
+        await client.request("x")
+    assert [sample.labels["le"] for sample in buckets_of(bus)] == ["1.0", "+Inf"]
 
 
 def test_only_a_bus_has_a_collector() -> None:

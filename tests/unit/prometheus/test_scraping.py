@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from polybus import Bus
 from polybus.cluster import queries
 from polybus.prometheus import Durations, collector, scrape
-from polybus.prometheus.scraping import joined, node_text, with_workers
+from polybus.prometheus.scraping import joined, node_text, text_of, with_workers
 from polybus.testing import NatsEngine, cluster
 from tests.loops import virtual_time  # noqa: F401
 from tests.support import eventually
@@ -162,6 +162,15 @@ def test_texts_are_joined_family_by_family() -> None:
     assert joined([first, second, "", "no text of metrics"]) == (
         '# HELP a A.\n# TYPE a gauge\na{n="1"} 1\na{n="2"} 2\n# HELP b B.\n# TYPE b gauge\nb 1\n# HELP c C.\n# TYPE c gauge\n'
     )
+
+
+def test_texts_are_joined_whatever_stands_in_their_labels() -> None:
+    odd = Counter("odd", "As in # HELP odd.", ["of"], registry=None)
+    odd.labels("# HELP odd_total x\n# HELP y\r\u2028# HELP z").inc()
+    text = text_of(list(odd.collect()))
+    families = {family.name: family for family in text_string_to_metric_families(joined([text, text]))}
+    assert [sample.value for sample in families["odd"].samples if sample.name == "odd_total"] == [1, 1]
+    assert families["odd"].documentation == "As in # HELP odd."
 
 
 def test_the_process_that_starts_workers_adds_their_states_and_its_restarts() -> None:

@@ -17,7 +17,7 @@ from ..manifest import Output
 from ..tables import SCHEMAS
 from .journeys import Journeys
 from .metric_tables import METRICS
-from .queries import BUCKETS_A_DECADE, QUERIES
+from .queries import BUCKETS_A_DECADE, OF_USERS, QUERIES
 
 FIRST: Final = 100
 """Gaps and losses beyond so many are counted only."""
@@ -33,6 +33,7 @@ def measure(engine: Engine, output: Output) -> dict[str, Any]:
     """The metrics of all that is there; the tables among them also go to ``metrics/`` as Parquet."""
     names = ("events", "exchanges", "orphans", "quarantine")
     tables = {name: engine.read(output.storage, name, output.files(name), SCHEMAS[name]) for name in names}
+    tables["exchanges"] = engine.sql(OF_USERS, exchanges=tables["exchanges"])
 
     def ask(name: str, **values: int) -> Rows:
         text = QUERIES[name]
@@ -61,7 +62,7 @@ def measure(engine: Engine, output: Output) -> dict[str, Any]:
         "window_ns": width,
         "counts": attrs.asdict(output.counts),
         "provisional": output.provisional,
-        "totals": _totals(kinds, found["outcomes"]),
+        "totals": _totals(kinds, found["outcomes"], output.counts.exchanges),
         **found,
         "journeys": journeys,
         "gaps": [gap for manifest in output.manifests for gap in manifest.gaps][:FIRST],
@@ -79,20 +80,21 @@ def shaped(name: str, rows: Rows) -> Rows:
     return shaped
 
 
-def _totals(kinds: Rows, outcomes: Rows) -> dict[str, Any]:
+def _totals(kinds: Rows, outcomes: Rows, exchanges: int) -> dict[str, Any]:
     def sums(rows: Rows, key: str) -> dict[str, int]:
         found = Counter[str]()
         for row in rows:
             found[row[key]] += row["n"]
         return dict(sorted(found.items()))
 
-    found = sums(outcomes, "outcome")
+    found, of_users = sums(outcomes, "outcome"), sum(row["n"] for row in outcomes)
     return {
         "events": sum(row["n"] for row in kinds),
         "bytes": sum(row["nbytes"] for row in kinds),
         "by_kind": sums(kinds, "kind"),
         "by_protocol": sums(kinds, "protocol"),
-        "exchanges": sum(row["n"] for row in outcomes),
+        "exchanges": of_users,
+        "internal": exchanges - of_users,
         "outcomes": {name: found.get(name, 0) for name in OUTCOMES},
         "match_quality": sums(outcomes, "match_quality"),
         "duplicates": sum(row["duplicates"] for row in outcomes),

@@ -92,6 +92,8 @@ def _totals(metrics: Metrics, groups: RowGroups) -> str:
         f"{counts['frames']:,} frames in = {counts['rowed']:,} with messages + {counts['quarantined']:,} quarantined + "
         f"{counts['empty']:,} empty."
     ]
+    if totals["internal"]:
+        notes.append(f"{totals['internal']:,} requests by which buses get to know each other are not counted as exchanges.")
     doubt = {name: n for name, n in totals["match_quality"].items() if name != "unique"}
     if doubt:
         notes.append("Of the pairs " + ", ".join(f"{n:,} {_QUALITIES[name]}" for name, n in doubt.items()) + ".")

@@ -26,6 +26,11 @@ DIGITS: Final = 6
 """Significant digits by which latencies are told apart for percentiles, so that counting them takes little room."""
 BUCKETS_A_DECADE: Final = 5
 
+_USERS: Final = "coalesce(substring(subject, 1, 9) != '_polybus.' and position('/rpc._polybus.' in subject) = 0, true)"
+"""True where a subject is not one of the bus itself."""
+OF_USERS: Final = f"select * from {{exchanges}} where {_USERS}"
+"""The exchanges without those by which buses get to know each other."""
+
 
 def _most(table: str, keys: str, more: str = "", where: str = "true") -> str:
     """Number of rows by some keys, and more about them, of the keys that have the most rows."""
@@ -121,7 +126,7 @@ QUERIES: Final = MappingProxyType(
         "throughput": f"""
             select {_WINDOW} as window_ns, busiest.subject as subject, count(*) as n{_BYTES}
             from {{events}} as events left join (
-                select subject, count(*) as n from {{events}} where subject is not null
+                select subject, count(*) as n from {{events}} where subject is not null and {_USERS}
                 group by subject order by n desc, subject limit {STACKED}
             ) as busiest on events.subject = busiest.subject
             group by {_WINDOW}, busiest.subject order by window_ns, subject nulls first
@@ -145,7 +150,7 @@ QUERIES: Final = MappingProxyType(
                 count_if(kind = 'heartbeat') as heartbeats,
                 max(case when kind = 'close' then coalesce(code_name, 'closed') end) as closed""",
         ),
-        "topics": _most("events", "protocol, subject, direction", _BYTES, where="kind = 'publish'"),
+        "topics": _most("events", "protocol, subject, direction", _BYTES, where=f"kind = 'publish' and {_USERS}"),
         "rows": f"""
             select {_LISTED}, capture_id, alike from (
                 select *,

@@ -11,8 +11,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from ...protocols.nats.cluster.subjects import ACKS, node_word
+from ...protocols.nats.cluster.subjects import node_word
 from ...protocols.nats.codec import INBOX
+from ...protocols.nats.stored import ACKS
 from ...protocols.up.wire import read_attributes, split_message, write_attributes, write_message
 from .nats_events import engine_says
 

@@ -12,14 +12,13 @@ from typing import Any, Final, NamedTuple
 
 from ...errors import Code, RemoteProtocolError
 from ...message import Kind, Message
-from ...protocols.nats.cluster.stored import read_stored
-from ...protocols.nats.cluster.subjects import ACKS, REPLAY, AckSubject, node_word, read_ack
+from ...protocols.nats.cluster.subjects import REPLAY, node_word
 from ...protocols.nats.failures import code_of_status
+from ...protocols.nats.stored import ACKS, PULLS, AckSubject, read_ack, read_stored
 
 PUBLICATION: Final = "publication"
 DELIVERY: Final = "delivery"
 DEAD_LETTER: Final = "dead letter"
-_PULLS: Final = "$JS.API.CONSUMER.MSG.NEXT."
 _WORKING: Final = b"+WPI"
 _SETTLED: Final[Mapping[bytes, tuple[Code, str]]] = {
     b"-NAK": (Code.ABORTED, "NAK"),
@@ -69,7 +68,7 @@ def read_nats(message: Message) -> NatsFacts | None:
         return _settlement(subject, message.raw or b"")
     if reply is not None and reply.startswith(ACKS):
         return _delivery(subject, reply)
-    if subject.startswith(_PULLS) or node_word(subject) in _WORDS_OF_NODES:
+    if subject.startswith(PULLS) or node_word(subject) in _WORDS_OF_NODES:
         return NatsFacts(_CONTROL, subject)
     word = None if reply is None else node_word(reply)
     if word == "a":

@@ -24,8 +24,9 @@ from ..._util.log_fields import log_fields
 from ...errors import LocalProtocolError, Unsupported
 from ...plugins.recording import RecorderStats
 from ..errors import CaptureError
+from ..interpreter import possible
 from ..rows import RecordedFrame
-from ..writer.process import WriterProcess, possible
+from ..writer.process import WriterProcess
 from ..writer.stats import WriterCounts, WriterSettings
 from .row_buffer import RowBuffer
 from .taps import ConnectionTap
@@ -174,6 +175,7 @@ def make_recorder(
     max_age: float | timedelta = timedelta(days=7),
     bodies: bool = True,
     redact: Redact | Literal["default"] | None = "default",
+    decode: bool = False,
     source: str | None = None,
 ) -> CaptureRecorder:
     """A recorder, not open yet.
@@ -206,6 +208,7 @@ def make_recorder(
         max_age=seconds,
         redact=redact,
         bodies=bodies,
+        decode=decode and possible(),
         metadata={} if source is None else {"source": source},
     )
     return CaptureRecorder(settings)

@@ -40,6 +40,11 @@ class Folder:
         self._max_age = max_age
         self._next = 0
 
+    @property
+    def is_empty(self) -> bool:
+        """True where there was no segment when it was opened, and none was made since."""
+        return not self._next
+
     def open(self) -> list[Gap]:
         """Make it, and seal what recorders that are gone have left open. Says what these have lost."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -39,16 +39,18 @@ def segment_number(name: str) -> tuple[int, bool] | None:
     return (int(found[1]), found[2] == "arrows") if found else None
 
 
-def lock(file: int) -> bool:
-    """Claim a segment for as long as its file is open here. False where another writer has, or where that cannot be known."""
+def lock(file: int) -> bool | None:
+    """Claim a file for as long as it is open here. False where another process has; None where that cannot be known."""
     try:
         import fcntl
     except ImportError:  # Windows: a segment that was left open is taken for one that is still written
-        return False
+        return None
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         return False
+    except OSError:
+        return None
     return True
 
 

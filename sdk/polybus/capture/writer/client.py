@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import select
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
@@ -17,26 +15,16 @@ from typing import Any, Final
 from attrs import asdict
 
 from ..errors import CaptureError
+from ..interpreter import begin_interpreter
 from ..record.packing import END
 from .stats import WriterSettings
 
 logger: logging.Logger = logging.getLogger("polybus.capture")
 
-_PROGRAM: Final = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from polybus.capture.writer.main import main; main()"
-)
 _BEGINNING: Final = 30.0
 """Seconds until the process must have answered."""
 _BUFFER: Final = 1 << 20
 """Bytes that the connection may hold, where the system lets it."""
-
-
-def _is_open(file: int) -> bool:
-    try:
-        os.fstat(file)
-    except OSError:
-        return False
-    return True
 
 
 class Helper:
@@ -64,12 +52,8 @@ class Helper:
             with theirs:
                 for end in (self._connection, theirs):
                     end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
-                self._process = subprocess.Popen(
-                    [sys.executable, "-I", "-c", _PROGRAM, json.dumps([str(one) for one in sys.path]), str(os.getpid())],
-                    stdin=theirs.fileno(),
-                    stdout=subprocess.DEVNULL,
-                    stderr=None if _is_open(2) else subprocess.DEVNULL,  # else the first file would be taken for it
-                    start_new_session=True,  # Ctrl-C is for the application: this ends when that does
+                self._process = begin_interpreter(
+                    "polybus.capture.writer.main", stdin=theirs.fileno(), stdout=subprocess.DEVNULL
                 )
         except BaseException:
             self._connection.close()

@@ -7,8 +7,6 @@ between them ends.
 from __future__ import annotations
 
 import logging
-import os
-import sys
 import threading
 import time
 from typing import Final
@@ -35,11 +33,6 @@ _OFTEN: Final = 10.0
 """Seconds that are soon."""
 _ATTEMPTS: Final = 2
 """At the end, to write what is left."""
-
-
-def possible() -> bool:
-    """True where a process can be begun, on this platform and from this program: one frozen file has no interpreter."""
-    return os.name == "posix" and sys.platform != "emscripten" and bool(sys.executable) and not getattr(sys, "frozen", False)
 
 
 class WriterProcess:

@@ -35,6 +35,8 @@ class WriterSettings:
     """Filter of what must not be written: a function, ``"default"``, or None for nothing."""
     bodies: bool = True
     """True if bodies are written."""
+    decode: bool = False
+    """True if another process decodes what has been sealed."""
     metadata: Mapping[str, str] = field(factory=dict)
     """Goes into each segment."""
     resume: int | None = None

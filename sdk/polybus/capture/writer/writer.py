@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..._util.log_fields import log_fields
+from ..columns.process import DecodingProcess
 from ..errors import CaptureError
 from ..record.packing import Packed, Packer, joined
 from ..record.redaction import Redaction
@@ -48,6 +49,7 @@ class CaptureWriter:
         self._redaction = Redaction(settings.redact, bodies=settings.bodies, longest=settings.frame_bytes)
         self._metadata = {"capture_id": settings.capture_id, **settings.metadata}
         self._notes: list[Gap] = []  # of what is missing: rows of their own, before the next ones
+        self._decoding = DecodingProcess(settings.path) if settings.decode else None
         self._segment: SegmentWriter | None = None
         self._in_segment = self._said = 0  # frames, and those that its gap rows are about
         self._since = 0.0
@@ -64,6 +66,8 @@ class CaptureWriter:
         """
         try:
             self._notes += self._folder.open()
+            if self._decoding is not None and not self._folder.is_empty:
+                self._decoding.ask()
             if self._resume is not None:
                 self.counts.seq = max(self._resume, self._folder.next_seq(self._capture_id))
             self._warm_up()
@@ -110,6 +114,8 @@ class CaptureWriter:
                 self._say_what_is_missing(time.monotonic_ns())
             if self._segment is not None and time.monotonic() - self._since >= self.segment_seconds:
                 self._seal()
+            if self._decoding is not None:
+                self._decoding.turn()
         except OSError as error:
             self._failed(error)
         except Exception:  # a mistake of ours
@@ -120,7 +126,11 @@ class CaptureWriter:
             )
 
     def finish(self, *, over: bool = True) -> None:
-        """Write what is missing, and that the recording is over, unless another writer goes on with it; seal the segment."""
+        """Write what is missing, and that the recording is over, unless another writer goes on with it; seal the segment.
+
+        What is not decoded by now is left to those who read it.
+        """
+        decoding, self._decoding = self._decoding, None
         try:
             self._end(over)
             if self._notes or self._lost:  # as sealing has shown
@@ -130,6 +140,8 @@ class CaptureWriter:
         finally:
             if self._segment is not None:
                 self._segment.close()
+            if decoding is not None:
+                decoding.stop()
 
     def _end(self, over: bool) -> None:
         self._not_before = 0.0
@@ -180,6 +192,8 @@ class CaptureWriter:
             return
         try:
             segment.seal()
+            if self._decoding is not None:
+                self._decoding.ask()
             self._notes += self._folder.trim(time.time())
         except FileNotFoundError:
             logger.error(

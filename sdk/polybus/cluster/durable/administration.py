@@ -140,7 +140,7 @@ class Administration:
             raise LocalProtocolError("stores are those of a cluster: make the bus with Bus(cluster=...), and name its engine")
         services = parts.services
         jetstream = JetStream(backbone)
-        publishing = StoredPublishing(services, backbone, jetstream, found[1])
+        publishing = StoredPublishing(services, backbone, jetstream, f"{found[1]}.p.")
         return cls(found[1], jetstream, publishing, services.running.time)
 
     # -- stores ------------------------------------------------------------------------------------------------------------

@@ -128,7 +128,7 @@ class Consumers:
                 return str(found[0])
             kept = f"the store {found[0]} keeps a part of it alone"
         raise LocalProtocolError(
-            f"stored publications of {pattern!r}: {kept}. Name one in Cluster(stores=[Store('orders', {pattern!r})])"
+            f"stored publications of {pattern!r}: {kept}. {self._jetstream.advice.no_store.format(pattern)}"
         )
 
     async def _find(self, stream: str, name: str) -> dict[str, Any] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from attrs import define, frozen
 
@@ -34,6 +34,9 @@ WHOLE: Final = "Polybus-Whole"
 
 Its subject there is ``<cluster>.dead.<durable>``: no pattern of letters matches that."""
 _LEFT_OUT: Final = "Polybus-Left-Out"
+_RESTS: Final = "; its letter has not all of it, so it rests where it is stored until that is retried or dropped"
+OVER: Final = "+TERM"
+"""The word by which a publication comes no more, which newer servers hear the reason behind."""
 _WORDS: Final = ("polybus-", "nats-")
 _NO_LINE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
 
@@ -68,34 +71,52 @@ class Death:
         return self.readable or bool(self.block)
 
 
-@define(eq=False)
-class DeadLetters:
-    """Stores dead letters, under ``<cluster>.dead.<durable>.<subject>``."""
+@frozen
+class Burial:
+    """The result of keeping a dead letter.
 
-    _cluster: str
-    _publishing: StoredPublishing
-    _stores: Stores
-    _replicas: int
+    Attributes:
+        note: Behind the reason, for people.
+        word: The word by which the engine gives the publication out no more.
+        rests: The publication has to rest where it is stored: nobody else has all of it.
+    """
+
+    note: str
+    word: str
+    rests: bool = False
+
+
+class Graveyard(Protocol):
+    """Keeps dead letters: `DeadLetters`; of streams of others `foreign.NoLetters`, `foreign.ForeignLetters`."""
 
     async def prepare(self) -> None:
-        """Make their store where there is none: one that is there is as its makers want it.
+        """See to it that letters can be kept."""
 
-        Raises:
-            BusError: As `Stores.prepare`.
+    async def bury(self, message: Message, durable: str, death: Death, now: float, *, ordered: bool) -> Burial:
+        """Return when a dead letter is kept, as far as that can be.
+
+        Args:
+            message: The publication.
+            durable: The name of its handler.
+            death: What is known of it.
+            now: The time.
+            ordered: The handler stands still while a publication rests.
         """
-        await self._stores.make_if_absent(
-            {
-                "name": stream_name(self._cluster, NAME),
-                "subjects": [f"{self._cluster}.dead.>"],
-                "retention": "limits",
-                "storage": "file",
-                "discard": "old",
-                "max_age": _DAYS * 86_400 * NANOSECONDS,
-                "num_replicas": self._replicas,
-            }
-        )
+        ...
 
-    async def keep(self, message: Message, durable: str, death: Death, now: float) -> bool:
+
+@define(eq=False)
+class LetterWriter:
+    """Writes dead letters, under ``<prefix>.<durable>.<subject>``.
+
+    Attributes:
+        prefix: The first tokens of their subjects, for which there is a store.
+    """
+
+    prefix: str
+    _publishing: StoredPublishing
+
+    async def write(self, message: Message, durable: str, death: Death, now: float) -> bool:
         """Return when a dead letter is stored; once, however often it is tried. False where it does not lead to all there was.
 
         What has no room beside its story is left out, and said to be: the headers, else the body, too. Then the publication is
@@ -114,12 +135,12 @@ class DeadLetters:
             facts["Polybus-Error-Id"] = death.error_id
         if death.id:
             facts[ID] = death.id
-        at = f"{self._cluster}.dead.{durable}.{escape_subject(message.subject)}"
+        at = f"{self.prefix}.{durable}.{escape_subject(message.subject)}"
         id, deadline = f"{death.stream}.{durable}.{death.number}", now + _PATIENCE
         if death.readable and await self._fits(_whole(message, facts), id, deadline, at) is not None:
             return True
         # Without an id, which it may have no room for: one that is stored twice is of no more use, and of no harm.
-        beside, kept = f"{self._cluster}.dead.{durable}", None
+        beside, kept = f"{self.prefix}.{durable}", None
         if death.all_came:
             kept = await self._fits(message, "", deadline, beside, death.block)
         if kept is not None:
@@ -137,7 +158,47 @@ class DeadLetters:
             return await self._publishing.store(message, id, deadline, at, block=block)
         return None
 
-    async def copy(self, message: Message, stream: str, number: int) -> bool:
+
+@define(eq=False)
+class DeadLetters:
+    """Stores dead letters, under ``<cluster>.dead.<durable>.<subject>``. Implements `Graveyard`."""
+
+    _cluster: str
+    _writer: LetterWriter
+    _stores: Stores
+    _replicas: int
+
+    async def prepare(self) -> None:
+        """Make their store where there is none: one that is there is as its makers want it.
+
+        Raises:
+            BusError: As `Stores.prepare`.
+        """
+        await self._stores.make_if_absent(
+            {
+                "name": stream_name(self._cluster, NAME),
+                "subjects": [f"{self._writer.prefix}.>"],
+                "retention": "limits",
+                "storage": "file",
+                "discard": "old",
+                "max_age": _DAYS * 86_400 * NANOSECONDS,
+                "num_replicas": self._replicas,
+            }
+        )
+
+    async def bury(self, message: Message, durable: str, death: Death, now: float, *, ordered: bool) -> Burial:
+        """Return when a dead letter is stored, as `Graveyard.bury`.
+
+        Raises:
+            BusError: As `LetterWriter.write`.
+        """
+        whole = await self._writer.write(message, durable, death, now)
+        rests = not whole and not await self._keeps_original(death.stream)
+        if rests and ordered:
+            rests = not await self._copy(message, death.stream, death.number)
+        return Burial(_RESTS if rests else "", OVER, rests)
+
+    async def _copy(self, message: Message, stream: str, number: int) -> bool:
         """Have the engine keep a copy of a publication of which its letter has not all; False where it does not."""
         members = {
             "retention": "limits",
@@ -147,7 +208,7 @@ class DeadLetters:
         }
         return await self._stores.copy_one(stream, number, f"{self._cluster}.p.{escape_subject(message.subject)}", members)
 
-    async def keeps_original(self, stream: str) -> bool:
+    async def _keeps_original(self, stream: str) -> bool:
         """Tell whether a publication stays where it is stored when it is dealt with.
 
         Raises:

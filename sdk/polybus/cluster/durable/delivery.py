@@ -20,13 +20,12 @@ if TYPE_CHECKING:
     from ..._handlers.durable import DurableSpec
     from ...message import Message
     from ...plugins import ToReader
-    from .dead_letters import DeadLetters
+    from .dead_letters import Graveyard
     from .reader import StoreReader
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
 _DONE: Final = "+ACK"
-_OVER: Final = "+TERM"
 GIVEN_BACK: Final = "-NAK"
 _REST: Final = 30 * 86_400.0
 """Seconds for which a publication rests in a store that removes what is dealt with, where nobody else has all of it.
@@ -47,7 +46,7 @@ class Fate:
     _services: Services
     spec: DurableSpec
     name: str
-    _dead_letters: DeadLetters
+    _graveyard: Graveyard
 
     def hopeless(self, delivery: Delivery) -> tuple[int, str] | None:
         """Find why a publication is not even tried: attempts that there were, and the reason; None where it is tried."""
@@ -76,21 +75,15 @@ class Fate:
         text = "%.200r of the durable handler %s is a dead letter after %d attempts: %.400s"
         fields = log_fields(message=message, handler=self.name)
         try:
-            whole = await self._dead_letters.keep(message, durable, death, services.running.time())
-            rests = not whole and not await self._dead_letters.keeps_original(delivery.stream)
-            if rests and self.spec.ordered:  # which would stand still
-                rests = not await self._dead_letters.copy(message, delivery.stream, to.number)
+            burial = await self._graveyard.bury(message, durable, death, services.running.time(), ordered=self.spec.ordered)
         except BusError as error:
             said = f"{reason}; it cannot be stored, and comes again: {error}"
             logger.error(text, message.subject, durable, attempts, said, extra=fields)
             delivery.end(again(_AGAIN))
             return
-        rest = (
-            "; its letter has not all of it, so it rests where it is stored until that is retried or dropped" if rests else ""
-        )
-        logger.error(text, message.subject, durable, attempts, f"{reason}{rest}", extra=fields)
+        logger.error(text, message.subject, durable, attempts, f"{reason}{burial.note}", extra=fields)
         services.dead_letter(message.peer, message, Code.ABORTED, f"durable {durable}: {reason}")
-        delivery.end(again(_REST) if rests else _OVER)
+        delivery.end(again(_REST) if burial.rests else burial.word)
 
 
 @define(eq=False)

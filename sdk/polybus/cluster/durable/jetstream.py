@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final, TypeGuard
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeGuard
 
 import anyio
-from attrs import define
+from attrs import define, frozen
 
-from ...errors import DeadlineExceeded, LocalProtocolError, NoHandler
+from ...errors import DeadlineExceeded, Forbidden, LocalProtocolError, NoHandler
 from ...message import Kind, Message
 from ...plugins import ToEngine
 
 if TYPE_CHECKING:
-    from ..membership import Membership
+    from ..._peer.peer import Peer
 
 NANOSECONDS: Final = 1_000_000_000
 """In a second: the engine writes times so."""
@@ -29,12 +29,10 @@ _PASSING: Final = frozenset((10008, 10009, 10158, 10167))
 """Numbers of errors: no leader yet, the same id is being stored, too many at once."""
 NOT_FOUND: Final = 10059
 """The number of an error: there is no such stream."""
-KEEPS_NOTHING: Final = (
-    "the NATS server of the cluster keeps nothing: start it with JetStream (nats-server -js -sd FOLDER); that of "
-    "run(workers=...) keeps stores in the folder that POLYBUS_STORE names"
-)
 _STREAM: Final = re.compile(r"(?:(?![.*>/\\])[!-~]){1,255}")
-_NEW: Final = [2, 10]
+_NEW: Final = (2, 10)
+_HEARS_WHY: Final = (2, 10, 4)
+"""The first servers that hear why a publication is not to come again."""
 _DISABLED: Final = frozenset((10035, 10039, 10076))
 """JetStream is not enabled: in the server, in the account, in the system."""
 
@@ -57,6 +55,45 @@ class JetStreamError(Exception):
         self.passes: bool = number in _PASSING or (code == _UNAVAILABLE and not self.full)
 
 
+class EngineLink(Protocol):
+    """The link to the engine: of a cluster `backbone.Backbone`, to a network of others `foreign.ForeignStreams`."""
+
+    @property
+    def peer(self) -> Peer | None:
+        """The engine, as the peer of the link; None while there is none."""
+        ...
+
+
+@frozen
+class Advice:
+    """Texts of errors that say what to do, which depends on whose engine it is.
+
+    Attributes:
+        keeps_nothing: It has no JetStream.
+        no_store: Behind why no store keeps a pattern, which it has a place for.
+        gone: No store keeps a subject that was published, which it has a place for.
+        forbidden: Behind what the engine does not allow; empty where that says enough.
+    """
+
+    keeps_nothing: str
+    no_store: str
+    gone: str
+    forbidden: str = ""
+
+
+OF_CLUSTER: Final = Advice(
+    keeps_nothing=(
+        "the NATS server of the cluster keeps nothing: start it with JetStream (nats-server -js -sd FOLDER); that of "
+        "run(workers=...) keeps stores in the folder that POLYBUS_STORE names"
+    ),
+    no_store="Name one in Cluster(stores=[Store('orders', {!r})])",
+    gone=(
+        "{!r} is not stored: the engine has no store for it any more, which was removed or lost. A bus that names it in "
+        "Cluster(stores=...) makes it anew when it is entered or comes back to the engine, and `polybus store add` does"
+    ),
+)
+
+
 def config_of(answer: dict[str, Any]) -> dict[str, Any]:
     """The configuration in an answer that tells of a stream or a consumer; empty where there is none."""
     config = answer.get("config")
@@ -74,7 +111,7 @@ def count_of(members: Any, name: str) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
-def read_answer(answer: Any) -> dict[str, Any]:
+def read_answer(answer: Any, advice: Advice) -> dict[str, Any]:
     """Take the members of an answer.
 
     Raises:
@@ -89,22 +126,23 @@ def read_answer(answer: Any) -> dict[str, Any]:
     number = count_of(error, "err_code")
     text = str(error.get("description") or error)[:500]
     if number in _DISABLED:
-        raise LocalProtocolError(f"{KEEPS_NOTHING} (it says: {text})")
+        raise LocalProtocolError(f"{advice.keeps_nothing} (it says: {text})")
     raise JetStreamError(number, text, error.get("code"))
 
 
 @define(eq=False)
 class JetStream:
-    """Asks the engine of the cluster about streams."""
+    """Asks an engine about streams."""
 
-    _known: Membership
+    _link: EngineLink
     _patience: float = 5.0
     """Seconds for an answer, however often it is asked."""
+    advice: Advice = OF_CLUSTER
 
     @property
     def version(self) -> str:
         """The version of the server, as it says; empty where it does not."""
-        peer = self._known.peer
+        peer = self._link.peer
         session: Any = None if peer is None else peer.link.session
         return "" if session is None else str(session.server.version or "")
 
@@ -112,8 +150,18 @@ class JetStream:
     def is_old(self) -> bool:
         """True for a server before 2.10: it drops at times what it has stored where a store is full, and changes what it is to
         make where that is there already."""
-        numbers = [int(digits) for digits in self.version.split(".")[:2] if digits.isascii() and digits.isdigit()]
-        return len(numbers) == 2 and numbers < _NEW
+        numbers = self._numbers
+        return len(numbers) > 1 and numbers < _NEW
+
+    @property
+    def hears_why(self) -> bool:
+        """True for a server that takes a reason with the word that a publication is not to come again."""
+        return self._numbers >= _HEARS_WHY
+
+    @property
+    def _numbers(self) -> tuple[int, ...]:
+        release = self.version.partition("-")[0].split(".")[:3]
+        return tuple(int(digits) for digits in release if digits.isascii() and digits.isdigit())
 
     async def ask(self, word: str, members: dict[str, Any] | None = None) -> dict[str, Any]:
         """Ask ``$JS.API.<word>``, again where servers do not answer that have not found together yet.
@@ -123,15 +171,20 @@ class JetStream:
             LocalProtocolError: It keeps nothing.
             Disconnected, Forbidden, DeadlineExceeded: It is not there, does not let this bus, or does not answer.
         """
-        peer = self._known.peer
+        peer = self._link.peer
         assert peer is not None  # asked for while there is a link
         runtime = peer.link.runtime
         end = runtime.time() + self._patience
         while True:
             try:
-                return read_answer(await peer.pass_on(_question(word, members), min(_EACH, max(end - runtime.time(), 0))))
+                answer = await peer.pass_on(_question(word, members), min(_EACH, max(end - runtime.time(), 0)))
+                return read_answer(answer, self.advice)
             except NoHandler:
-                raise LocalProtocolError(KEEPS_NOTHING) from None
+                raise LocalProtocolError(self.advice.keeps_nothing) from None
+            except Forbidden as error:
+                if not self.advice.forbidden:
+                    raise
+                raise Forbidden(f"{error.text}; {self.advice.forbidden}") from None
             except DeadlineExceeded:
                 if runtime.time() >= end:
                     raise

@@ -21,8 +21,7 @@ from .jetstream import JetStreamError, read_answer
 if TYPE_CHECKING:
     from ..._bus.store import Store
     from ..._core.services import Services
-    from ..membership import Membership
-    from .jetstream import JetStream
+    from .jetstream import EngineLink, JetStream
 
 _PAUSE: Final = 0.25
 """Seconds until one is sent again which the engine could not take."""
@@ -32,10 +31,6 @@ _UNKNOWN: Final = (
     "the engine has not said that it is stored, and it may be: published again under the same id=, it is stored once"
 )
 _NOT_SENT: Final = "it was not sent to the engine, so it is not stored"
-_GONE: Final = (
-    "{!r} is not stored: the engine has no store for it any more, which was removed or lost. A bus that names it in "
-    "Cluster(stores=...) makes it anew when it is entered or comes back to the engine, and `polybus store add` does"
-)
 _OTHER: Final = (
     "{subject!r} is not stored: id={id!r} is that of a publication of {other!r} of the same store, where an id is stored once, "
     "whatever its subject: say which it is, for example id={better!r}"
@@ -47,9 +42,14 @@ class StoredPublishing:
     """Publishes to stores."""
 
     _services: Services
-    _known: Membership
+    _link: EngineLink
     _jetstream: JetStream
-    _cluster: str
+    _prefix: str
+    """The beginning of the subjects of publications on the wire; empty where they stand there as they are."""
+    _each: float = math.inf
+    """Seconds after which one is sent again of which nothing is heard, where the session does not do so."""
+    _known: float = math.inf
+    """Seconds for which an engine surely knows the id of what no store of this bus keeps."""
     _kept: SubjectIndex[tuple[str, float]] = field(factory=lambda: SubjectIndex[tuple[str, float]]())
     """The names of stores by what they keep, each with the seconds for which it surely knows an id."""
 
@@ -78,10 +78,11 @@ class StoredPublishing:
                 raise LocalProtocolError(
                     f"the header {name!r} is for the engine that stores {subject!r}: leave it out; an id is said by id="
                 )
-        known = min((window for _, window in self._kept.match(subject)), default=math.inf)
+        known = min((window for _, window in self._kept.match(subject)), default=self._known)
         answer = await self.store(message, sources.get().urandom(12).hex() if id is None else id, deadline, known=known)
         if id is not None and answer.get("duplicate") is True:
-            other = await self._other(f"{self._cluster}.p.{escape_subject(subject)}", answer)
+            written = f"{self._prefix}{escape_subject(subject)}" if self._prefix else str(subject)
+            other = await self._other(written, answer)
             if other is not None:
                 raise LocalProtocolError(_OTHER.format(subject=subject, id=id, other=other, better=f"{subject}:{id}"))
 
@@ -92,7 +93,7 @@ class StoredPublishing:
             there = found.get("message")
             at = there.get("subject") if isinstance(there, dict) else None
             if isinstance(at, str) and at != subject:
-                return at.removeprefix(f"{self._cluster}.p.")
+                return at.removeprefix(self._prefix)
         return None
 
     async def store(
@@ -129,11 +130,12 @@ class StoredPublishing:
         to = ToStore(id, at, only, block=block, until=began + known)
         last: BusError | None = None
         while (left := deadline - runtime.time()) > 0:
-            peer = self._known.peer
+            peer = self._link.peer
             if peer is None or (may_be_stored and runtime.time() >= to.until):
                 break
             try:
-                return read_answer(await peer.pass_on(_question(message, evolve(to, again=may_be_stored)), left))
+                question = _question(message, evolve(to, again=may_be_stored))
+                return read_answer(await peer.pass_on(question, min(left, self._each)), self._jetstream.advice)
             except JetStreamError as error:
                 last = _refused(subject, error)
                 if not error.passes:
@@ -141,7 +143,8 @@ class StoredPublishing:
                 may_be_stored = True
             except DeadlineExceeded as error:
                 last, may_be_stored = error, True
-                break
+                if self._each >= left:
+                    break
             except NoHandler as error:  # nobody has heard it; servers that have not found together yet say so, too
                 last = error
             except Disconnected as error:  # the engine is about to come back
@@ -150,7 +153,7 @@ class StoredPublishing:
                 last, may_be_stored = error, may_be_stored or error.sent
             await anyio.sleep(min(_PAUSE, max(deadline - runtime.time(), 0)))
         if isinstance(last, NoHandler) and not may_be_stored:
-            raise LocalProtocolError(_GONE.format(subject))
+            raise LocalProtocolError(self._jetstream.advice.gone.format(subject))
         raise DeadlineExceeded(subject, runtime.time() - began, "local", _UNKNOWN if may_be_stored else _NOT_SENT) from last
 
 

@@ -15,6 +15,7 @@ from ..._util.log_fields import log_fields
 from ...body import OCTETS
 from ...message import Kind, Message
 from ...plugins import ToEngine, ToReader
+from ...protocols.nats.stored import PULLS
 from .dead_letters import ID
 from .delivery import Delivery, Fate
 from .jetstream import NANOSECONDS
@@ -253,7 +254,7 @@ class StoreReader:
             }
             asked = Message(
                 Kind.NOTIFY,
-                f"$JS.API.CONSUMER.MSG.NEXT.{self._consumer.stream}.{self._consumer.name}",
+                f"{PULLS}{self._consumer.stream}.{self._consumer.name}",
                 attributes={"to": ToEngine(), "reader": self.number},
             )
             asked.decoded = members
@@ -317,15 +318,21 @@ class StoreReader:
             self._changed.set()
 
     def forbidden(self, to: ToReader) -> None:
-        """Take no more on this connection, if this is the consumer of which the engine takes no word."""
+        """Take no more on this connection, if this is the consumer of which the engine takes no word, or no question."""
         consumer = self._consumer
-        if f".{consumer.stream}.{consumer.name}." not in to.ack or self._pull.state is PullState.OFF:
+        name = f"{consumer.stream}.{consumer.name}"
+        if f".{name}." not in f"{to.ack}." or self._pull.state is PullState.OFF:
             return
-        text = (
-            "%s may not say what has become of its publications, and takes no more: each would come again, and in the end be a "
-            "dead letter. The NATS server says: %.200s; let this user publish to $JS.ACK.%s.%s.>"
-        )
-        logger.error(text, consumer.title, to.text, consumer.stream, consumer.name, extra=log_fields(handler=consumer.title))
+        fields = log_fields(handler=consumer.title)
+        if to.ack.startswith(PULLS):
+            text = "%s may not ask for publications, and takes none. The NATS server says: %.200s; let this user publish to %s"
+            logger.error(text, consumer.title, to.text, to.ack, extra=fields)
+        else:
+            text = (
+                "%s may not say what has become of its publications, and takes no more: each would come again, and in the end "
+                "be a dead letter. The NATS server says: %.200s; let this user publish to $JS.ACK.%s.>"
+            )
+            logger.error(text, consumer.title, to.text, name, extra=fields)
         self._pull.stop()
         self._waiting.clear()
 

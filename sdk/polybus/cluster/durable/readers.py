@@ -25,27 +25,24 @@ if TYPE_CHECKING:
     from ...message import Message
     from ...plugins import ToReader
     from .consumers import Consumers
-    from .dead_letters import DeadLetters
+    from .dead_letters import Graveyard
 
 
 @define(eq=False)
 class StoreReaders:
-    """The readers of stores of a bus while it is entered.
-
-    Implements `_bus.cluster.DurablePort` and `_pubsub.ports.StoredPort`.
-    """
+    """The readers of stores of a bus while it is entered. Implements `_bus.stored.DurablePort`."""
 
     _services: Services
     _published: Callable[[str | int], str]
     _consumers: Consumers
-    _dead_letters: DeadLetters
-    _cluster: Callable[[], Peer]
+    _graveyard: Graveyard
+    _engine: Callable[[], Peer]
     _readers: dict[int, StoreReader] = field(factory=dict, init=False)
     _handlers: list[StoreReader] = field(factory=list, init=False)
     _of_subscriptions: dict[Subscription[Any], int] = field(factory=dict, init=False)
     _numbers: Iterator[int] = field(factory=lambda: itertools.count(1), init=False)
     _can_bury: bool = field(default=False, init=False)
-    """True once the store of dead letters is there."""
+    """True once dead letters can be kept."""
 
     @property
     def busy(self) -> bool:
@@ -89,7 +86,7 @@ class StoreReaders:
             taker = SubscriptionTaker(self._services, subscription, None)
             reader = await self._add(ReplayConsumer(self._consumers, spec, subject, pattern), taker, subscription.queue)
         self._of_subscriptions[subscription] = reader.number
-        reader.begin(self._cluster())
+        reader.begin(self._engine())
 
     def unsubscribe(self, subscription: Subscription[Any]) -> None:
         """Hand nothing more to a subscription; one that is not in is ignored."""
@@ -100,9 +97,9 @@ class StoreReaders:
 
     async def _fate(self, spec: DurableSpec, name: str) -> Fate:
         if not self._can_bury:
-            await self._dead_letters.prepare()
+            await self._graveyard.prepare()
             self._can_bury = True
-        return Fate(self._services, spec, name, self._dead_letters)
+        return Fate(self._services, spec, name, self._graveyard)
 
     async def _add(self, consumer: Consumer, taker: Taker, places: int) -> StoreReader:
         reader = StoreReader(self._services, next(self._numbers), consumer, taker, Pull(places))
@@ -113,13 +110,13 @@ class StoreReaders:
     def begin(self) -> None:
         """Begin to handle what is stored, now that the bus is ready."""
         for reader in self._handlers:
-            reader.begin(self._cluster())
+            reader.begin(self._engine())
 
     def up(self) -> None:
         """Go on: the link to the engine is back."""
         if not self._services.leaving:
             for reader in self._readers.values():
-                reader.up(self._cluster())
+                reader.up(self._engine())
 
     def down(self) -> None:
         """Wait: the link to the engine is down."""
@@ -146,4 +143,4 @@ class StoreReaders:
         elif reader is not None:
             reader.receive(message, to)
         elif to.ack:
-            say(self._cluster(), to, GIVEN_BACK)
+            say(self._engine(), to, GIVEN_BACK)

@@ -22,6 +22,8 @@ from .framing import NatsFraming
 from .session import NatsSession
 
 _LIMITS: Final = Limits()
+_SHOWN: Final = ("queue", "inbox", "client", "dead_letters")
+"""The options that are no secrets, nor lead to any."""
 _LONGER: Final = 1024
 """Bytes by which a subject of a cluster may be longer."""
 _WORDS: Final = {"true": True, "1": True, "false": False, "0": False, True: True, False: False}
@@ -44,6 +46,11 @@ def _is_name(adapter: Any, attribute: Any, value: object) -> None:
         raise ValueError(f"nats: {attribute.name}={value!r:.60}: {fault}")
 
 
+def _is_name_or_empty(adapter: Any, attribute: Any, value: object) -> None:
+    if value != "":
+        _is_name(adapter, attribute, value)
+
+
 @frozen(kw_only=True)
 class Nats(UrlOptions):
     """The NATS protocol with its options.
@@ -59,6 +66,8 @@ class Nats(UrlOptions):
         token: In place of user and password; also as ``nats+tcp://token@host``.
         nkey: The seed of a key (``SU...``), or the path of a file with one. Needs ``pip install 'polybus[nats]'``, as `creds`.
         creds: The path of a credentials file: the JWT of an operator and a key. Files are read for each connection.
+        dead_letters: The first tokens of subjects, for which the owners of a stream have another one: there a dead letter of a
+            durable handler is kept, as ``<dead_letters>.<durable>.<subject>``. Without it none is.
 
     Raises:
         ValueError: A value is not known, a seed is damaged, or there is more than one kind of credentials.
@@ -67,9 +76,10 @@ class Nats(UrlOptions):
 
     name = "nats"
     option_names: ClassVar[tuple[str, ...]] = (
-        "queue", "inbox", "client", "tls_first", "creds", "nkey", "user", "password", "token",
+        "queue", "inbox", "client", "tls_first", "creds", "nkey", "user", "password", "token", "dead_letters",
     )  # fmt: skip
     dials: ClassVar[bool] = True
+    keeps: ClassVar[bool] = True
     default_port: ClassVar[int] = 4222
 
     queue: str = field(default="q", validator=_is_name)
@@ -81,6 +91,7 @@ class Nats(UrlOptions):
     token: str = field(default="", repr=False)
     nkey: str = field(default="", repr=False)
     creds: str = ""
+    dead_letters: str = field(default="", validator=_is_name_or_empty)
     cluster: str = ""
     """The cluster that this bus is a node of: for `polybus.cluster`, and no option of a URL."""
     member: str = field(default="", repr=False)
@@ -128,7 +139,7 @@ class Nats(UrlOptions):
     @property
     def url_options(self) -> Mapping[str, str]:
         """The options that differ from the defaults and are no secrets, nor lead to any."""
-        return {name: value for name, value in super().url_options.items() if name in ("queue", "inbox", "client")}
+        return {name: value for name, value in super().url_options.items() if name in _SHOWN}
 
     @property
     def framing(self) -> NatsFraming:

@@ -1,7 +1,7 @@
 """The dialect towards foreign services: subjects as they are, handlers in a queue group, answers to an inbox.
 
 Answers come to subjects under the inbox, whose random part nobody can guess; the token of a request has one of its own, so that
-who answers one request cannot answer another.
+who answers one request cannot answer another. What streams of others have stored comes to its readers beside them.
 """
 
 from __future__ import annotations
@@ -9,20 +9,25 @@ from __future__ import annotations
 import string
 from typing import Any, Final
 
+from attrs import evolve
+
 from ...errors import Code, Forbidden, LocalProtocolError, RemoteProtocolError
 from ...message import Kind, Message
-from ...plugins import Ready, Refused, Undelivered
-from .checks import local_pattern, refuse
+from ...plugins import Ready, Refused, ToEngine, ToStore, Undelivered
+from .checks import local_pattern, local_subject, refuse
 from .connection import NatsConnection
 from .failures import ServerError, error_message, is_failure
 from .headers import HeaderBlock
-from .subscriptions import INBOX_SID
+from .stored import give, give_unreadable, read_refusal, read_stored, word_of_engine, write_to_engine
+from .subscriptions import INBOX_SID, NatsSubscription
 from .tokens import Tokens
 
 _ALPHABET: Final = string.ascii_letters + string.digits
 _PREFIX_LENGTH: Final = 20
 _HANDLER: Final = "handler"
 """The tag of the subscriptions of handlers."""
+_READER: Final = "reader"
+"""The tag of the subscriptions of readers of streams."""
 _PUBLISH, _REQUEST, _NOTIFY, _RESPONSE = Kind.PUBLISH, Kind.REQUEST, Kind.NOTIFY, Kind.RESPONSE
 
 
@@ -35,6 +40,8 @@ class NativeDialect:
         "_inbox",
         "_message",
         "_no_inbox",
+        "_publications",
+        "_readers",
         "_serial",
         "_tokens",
         "_waiting",
@@ -47,12 +54,15 @@ class NativeDialect:
         self._message = connection.codec.message
         self._inbox = f"{connection.options.inbox}.{''.join(connection.rng.choices(_ALPHABET, k=_PREFIX_LENGTH))}."
         self.inbox: str = f"{self._inbox}*"
+        self._readers = f"{self._inbox}j."  # one token more than answers have: the server sends no second copy
         self._no_inbox = ""
         """Why no answer can come: the user may not subscribe to the inbox."""
         self.echo: bool = False  # a bus gives its publications to its own subscriptions itself
         self._tokens = Tokens(connection.rng)
         self._waiting: dict[str, str] = {}
         """Subjects of the requests that wait for an answer, by their token."""
+        self._publications: dict[str, None] = {}
+        """The same of publications, which only a stream can answer."""
         self._serial = 0
         self._answers_owed = 0
 
@@ -79,6 +89,9 @@ class NativeDialect:
                 self._serial = serial = self._serial + 1
                 self._answers_owed += 1
                 message = self._message(_REQUEST, subject, (reply, serial), headers, payload, reply)
+        elif subscription.tag is _READER:
+            self._stored(subscription, subject, reply, headers, payload)
+            return
         elif subscription.queue is not None:
             message = self._message(_PUBLISH, subject, None, headers, payload, reply)
             message.extras = {"group": subscription.queue, "pattern": subscription.pattern}
@@ -88,8 +101,35 @@ class NativeDialect:
             return
         self._connection.events.append(message)
 
+    def _stored(
+        self, subscription: NatsSubscription, subject: str, reply: str | None, headers: HeaderBlock | None, payload: bytes
+    ) -> None:
+        """A stored publication that a reader has asked for, or a word of the engine to it."""
+        if headers is not None and headers.status is not None:
+            self._connection.events.append(word_of_engine(subscription.name, headers))
+            return
+        try:
+            to = give(subscription.name, reply, None)
+        except RemoteProtocolError as error:
+            self._connection.events.append(Refused(error))
+            return
+        self._connection.events.append(self._message(_PUBLISH, subject, None, headers, payload, None, to))
+
+    def _unreadable(self, subscription: NatsSubscription, subject: str, error: RemoteProtocolError, frame: bytes) -> bool:
+        """Give a reader what cannot be read. False where nobody knows what it was."""
+        try:
+            to, headers, payload = give_unreadable(subscription.name, error.text, frame, self._connection.limits.headers)
+        except RemoteProtocolError:
+            return False
+        self._connection.events.append(self._message(_PUBLISH, subject, None, headers, payload, None, to))
+        return True
+
     def _answered(self, subject: str, headers: HeaderBlock | None, payload: bytes) -> None:
         token = subject.removeprefix(self._inbox)
+        if token in self._publications:
+            if headers is None and read_stored(payload) is None:
+                return  # whoever else has heard it, and answers, says nothing of the stream
+            del self._publications[token]
         if self._waiting.pop(token, None) is None and not self._tokens.was_given(token):
             refused = refuse("an answer to a token that was never given", "unknown_id")
             self._connection.events.append(Refused(refused))
@@ -103,15 +143,19 @@ class NativeDialect:
         """Note which request a malformed answer belongs to, and answer a malformed question."""
         if sid == INBOX_SID:
             error.reply_id = subject.removeprefix(self._inbox)
-        self._connection.events.append(Refused(error))
         subscription = self._connection.subscriptions.by_sid.get(sid)
+        if subscription is not None and subscription.tag is _READER and self._unreadable(subscription, subject, error, frame):
+            return
+        self._connection.events.append(Refused(error))
         if error.answer_id is not None and subscription is not None and subscription.tag is _HANDLER:
             self._connection.answer_malformed(error, error.answer_id)
 
     def not_allowed(self, error: ServerError) -> None:
         """Tell whom it concerns: who has asked, or subscribed; else it is a lost message."""
         connection, subject, text = self._connection, error.refused, f"the NATS server says: {error.text}"
-        if subject is None:
+        if (word := read_refusal(error)) is not None:
+            connection.events.append(word)
+        elif subject is None:
             connection.events.append(Undelivered(Message(_PUBLISH, ""), Code.INVALID_ARGUMENT, "refused", text))
         elif not error.subscribing:
             self._publication_not_allowed(subject, text)
@@ -131,6 +175,7 @@ class NativeDialect:
             self._connection.events.append(lost)
             return
         del self._waiting[token]
+        self._publications.pop(token, None)
         facts: dict[str, Any] = {"text": text, "reason": None, "detail": None}
         self._connection.events.append(Message(Kind.ERROR, "", token, code=Code.PERMISSION_DENIED, attributes=facts))
 
@@ -146,20 +191,49 @@ class NativeDialect:
         elif kind is _RESPONSE or kind is Kind.ERROR:
             connection.queue(connection.codec.answer(message, message.id[0]))
             self._answers_owed -= 1  # behind what may fail: then another answer is tried
+        elif kind is _NOTIFY and message.extras is not None and (to := message.extras.get("to")) is not None:
+            reader = message.extras.get("reader")
+            connection.queue(self._to_engine(message, to, "" if reader is None else f"{self._readers}{reader}"))
         else:
             connection.queue(connection.codec.publication(message))
         return None
+
+    def _to_engine(self, message: Message, to: ToEngine | ToStore, reply: str) -> bytes:
+        """PUB or HPUB for what streams answer."""
+        codec = self._connection.codec
+        payload, own = codec.payload(message)
+        subject = str(message.subject)
+        if isinstance(to, ToStore):  # that it comes again is a word among nodes
+            subject, to = to.at or local_subject(subject, self._connection.limits.subject), evolve(to, again=False)
+        return write_to_engine(self._connection, f"{subject} {reply}" if reply else subject, to, message, payload, own)
 
     def _request(self, message: Message) -> str:
         if self._no_inbox:
             raise Forbidden(self._no_inbox)
         connection, token = self._connection, self._tokens.next()
-        connection.queue(connection.codec.request(message, self._inbox + token, headers=connection.info.headers))
-        self._waiting[token] = str(message.subject)
+        to = None if message.extras is None else message.extras.get("to")
+        subject = str(message.subject)
+        if to is None:
+            connection.queue(connection.codec.request(message, self._inbox + token, headers=connection.info.headers))
+        else:
+            connection.queue(self._to_engine(message, to, self._inbox + token))
+            if isinstance(to, ToStore):
+                subject = to.at or subject
+                self._publications[token] = None
+        self._waiting[token] = subject
         return token
 
     def _subscribe(self, message: Message) -> None:
         connection, extras = self._connection, message.extras or {}
+        if _READER in extras:
+            reader = extras[_READER]
+            subject, group = f"{self._readers}{reader}", connection.options.queue
+            # In a group, of one: what is on its way when it is given up still comes.
+            if message.kind is Kind.SUBSCRIBE:
+                connection.subscribe(subject, group, tag=_READER, name=reader)
+            else:
+                connection.unsubscribe(subject, group)
+            return
         pattern = local_pattern(message.subject, connection.limits.subject)
         queue, tag = extras.get("group"), None
         if extras.get(_HANDLER):
@@ -175,6 +249,7 @@ class NativeDialect:
     def forget(self, key: Any, now: float) -> None:
         """Tokens are never used again; nothing is told, for the wire has no word for a cancel."""
         self._waiting.pop(key, None)
+        self._publications.pop(key, None)
 
     # -- time and end: nothing is due, and nobody but the server is told ---------------------------------------------------
 
@@ -194,3 +269,4 @@ class NativeDialect:
     def lost(self) -> None:
         """No answer comes any more."""
         self._waiting.clear()
+        self._publications.clear()

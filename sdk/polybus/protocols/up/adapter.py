@@ -16,12 +16,16 @@ from .._levels import Pairs, SubjectLevels, pairs_of
 from .._options import UrlOptions, choice
 from .codec import MAX_TTL, UpCodec
 from .dissect import dissect
+from .fabric import UpFabric
 from .names import Table, table_of
+from .samples import DIALECTS
 from .session import UpSession
 from .uuris import FIRST_TOPIC, UUri, parse_entity
 
 _LIMITS: Final = Limits()
 DEFAULT_ENTITY: Final = "//polybus/1/1"
+_SHARED: Final = ("strings", "dialect")
+"""Options that both ends have alike."""
 
 
 def _entity(adapter: Up, attribute: Any, value: Any) -> None:
@@ -82,6 +86,8 @@ class Up(UrlOptions):
         token: Goes out with every request: text, or a function that gives it each time (None for none). Never logged.
         permission_level: Goes out with every request.
         strings: How text is written: as ``json``, or as plain ``text``.
+        dialect: Form of messages on Zenoh: ``spec`` as in the specification, which up-rust writes since 0.7; ``cpp-1.0`` as
+            up-cpp does; ``rust-0.6`` as up-rust did before. Those of one dialect do not hear the others.
         per_authority: Requests of one source authority that are under way at the same time; more are answered with
             RESOURCE_EXHAUSTED. A fabric is one peer to the bus: this keeps a loud sender from filling it.
         max_clock_skew: Seconds that the time in an id may lie in the future, where the message has a ttl.
@@ -93,7 +99,7 @@ class Up(UrlOptions):
     """
 
     name = "up"
-    option_names: ClassVar[tuple[str, ...]] = ("entity", "peer", "strings")
+    option_names: ClassVar[tuple[str, ...]] = ("entity", "peer", "strings", "dialect")
 
     entity: str = field(default=DEFAULT_ENTITY, validator=_entity)
     peer: str | None = field(default=None, validator=_entity)
@@ -103,6 +109,7 @@ class Up(UrlOptions):
     token: str | Callable[[], str | None] | None = field(default=None, validator=_token, repr=False)
     permission_level: int | None = field(default=None, validator=_number)
     strings: Literal["json", "text"] = choice("json", "text")
+    dialect: Literal["spec", "cpp-1.0", "rust-0.6"] = choice(*DIALECTS)
     per_authority: int = field(default=4096, validator=_count)
     max_clock_skew: float = field(default=30.0, validator=_seconds)
     allowance: float = field(default=0.0, validator=_seconds)
@@ -111,7 +118,12 @@ class Up(UrlOptions):
     @property
     def url_options(self) -> Mapping[str, str]:
         """The options that differ from the defaults, but for who is who: whoever connects to a listener's URL is another."""
-        return {name: value for name, value in super().url_options.items() if name == "strings"}
+        return {name: value for name, value in super().url_options.items() if name in _SHARED}
+
+    @property
+    def fabric(self) -> UpFabric:
+        """The form on Zenoh; see `plugins.Fabric`."""
+        return UpFabric(self)
 
     @property
     def unhandled(self) -> str:

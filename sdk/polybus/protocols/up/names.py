@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -131,13 +131,15 @@ class Names:
         table: Names with their places.
         entity: Of this side.
         peer: Of the other side; None until it is known. Then our own stands for it.
+        on_fabric: Whether there is no other side that could become known: then nothing stands for it.
     """
 
-    __slots__ = ("_methods", "_names", "_topics", "entity", "peer", "subjects")
+    __slots__ = ("_methods", "_names", "_on_fabric", "_topics", "entity", "peer", "subjects")
 
-    def __init__(self, table: Table, entity: UUri, peer: UUri | None) -> None:
+    def __init__(self, table: Table, entity: UUri, peer: UUri | None, *, on_fabric: bool = False) -> None:
         self.entity: Final = entity
         self.peer = peer
+        self._on_fabric: Final = on_fabric
         self._methods: dict[str, Place] = {}
         self._topics: dict[str, Place] = {}
         self._names: dict[Place, str] = {}
@@ -150,8 +152,22 @@ class Names:
 
     @property
     def other(self) -> UUri:
-        """The entity of the other side, as far as it is known."""
+        """The entity of the other side, as far as it is known. May raise `Unsupported`: on a fabric it is not."""
+        if self.peer is None and self._on_fabric:
+            raise Unsupported("up: a fabric has no other side: say who is meant by Up(peer=...), or by an address as subject")
         return self.entity if self.peer is None else self.peer
+
+    @property
+    def topics(self) -> Collection[str]:
+        """The names that have a topic."""
+        return self._topics.keys()
+
+    def sources(self, name: str) -> tuple[UUri, ...]:
+        """The addresses whose publications have a name as their subject. May raise `Unsupported`: it has none."""
+        place = _place_of(name, "topic", self._topics, self._methods)
+        if not isinstance(place, int):
+            return (place,)
+        return tuple({one.with_resource(place): None for one in (self.entity, self.peer) if one is not None})
 
     def learn(self, source: str) -> None:
         """The peer has shown its own address."""
@@ -160,11 +176,11 @@ class Names:
 
     def method(self, subject: str | int) -> UUri:
         """Address to which a request goes. May raise `Unsupported`: it has none; `LocalProtocolError`."""
-        return _found(subject, "method", self._methods, self._topics, self.other)
+        return _found(subject, "method", self._methods, self._topics, lambda: self.other)
 
     def topic(self, subject: str | int) -> UUri:
         """Address from which a publication comes. May raise `Unsupported`: it has none; `LocalProtocolError`."""
-        return _found(subject, "topic", self._topics, self._methods, self.entity)
+        return _found(subject, "topic", self._topics, self._methods, lambda: self.entity)
 
     def destination(self, to: str | None) -> UUri:
         """Address to which a notification goes: the entity of one that is given, or the other side. May raise
@@ -187,19 +203,26 @@ class Names:
         return str(uri) if name is None else name
 
 
-def _found(subject: str | int, kind: str, places: Mapping[str, Place], others: Mapping[str, Place], entity: UUri) -> UUri:
+def _found(
+    subject: str | int, kind: str, places: Mapping[str, Place], others: Mapping[str, Place], entity: Callable[[], UUri]
+) -> UUri:
     if isinstance(subject, int):
         raise Unsupported(f"up: {subject} is a number; subjects are the names of Up(names=...), and addresses")
     if "/" in subject:
         return _address(subject, kind)
-    place = places.get(subject)
-    if place is None:
-        if subject in others:
-            text = f"{subject!r} is no {kind}: names= has {_shown(others[subject])} for it alone"
-        else:
-            text = f"{subject!r} has no number: Up(names=...) lacks it; an address, such as //device1/10AB/3/80CD, needs none"
-        raise Unsupported(f"up: {text}")
-    return entity.with_resource(place) if isinstance(place, int) else place
+    place = _place_of(subject, kind, places, others)
+    return entity().with_resource(place) if isinstance(place, int) else place
+
+
+def _place_of(name: str, kind: str, places: Mapping[str, Place], others: Mapping[str, Place]) -> Place:
+    place = places.get(name)
+    if place is not None:
+        return place
+    if name in others:
+        text = f"{name!r} is no {kind}: names= has {_shown(others[name])} for it alone"
+    else:
+        text = f"{name!r} has no number: Up(names=...) lacks it; an address, such as //device1/10AB/3/80CD, needs none"
+    raise Unsupported(f"up: {text}")
 
 
 def _address(subject: str, kind: str) -> UUri:

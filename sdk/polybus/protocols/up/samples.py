@@ -17,6 +17,7 @@ from typing import Final
 
 from attrs import frozen
 
+from ...plugins import Sample
 from .._protobuf.wire import length, read_varint
 from .attributes import LAST_PRIORITY, USUAL_PRIORITY
 from .keys import key_of
@@ -30,21 +31,8 @@ MAX_ATTACHMENT: Final = 64 * 1024
 """Bytes of an attachment that are looked at; two addresses and three texts need far less."""
 
 
-@frozen
-class Sample:
-    """One message on the way: the bytes for Zenoh, and how urgent they are.
-
-    Attributes:
-        key: Where it goes.
-        attachment: The attributes, as the dialect has them.
-        payload: The payload, as the dialect has it.
-        level: 0 (CS0) to 6 (CS6).
-    """
-
-    key: str
-    attachment: bytes
-    payload: bytes
-    level: int
+class ForeignDialect(ValueError):
+    """A sample in another dialect with the same keys."""
 
 
 @frozen
@@ -84,14 +72,19 @@ class Dialect:
             min(max(found.priority or USUAL_PRIORITY, 1), LAST_PRIORITY) - 1,
         )
 
-    def frame(self, attachment: bytes | None, payload: bytes, limit: int) -> bytes:
-        """The frame of a sample; sizes and the version are looked at first. May raise `ValueError`, which says what is wrong.
+    def frame(self, sample: Sample, limit: int) -> bytes:
+        """The frame of a sample. Sizes and the version are looked at first, and the key has to be that of the attributes: a
+        fabric allows or forbids by keys.
 
         Args:
-            attachment: The attachment, None where there is none.
-            payload: The payload.
+            sample: What came in.
             limit: Bytes that a frame may have.
+
+        Raises:
+            ForeignDialect: It has the form of another dialect whose keys are the same.
+            ValueError: It is none; the text says why.
         """
+        attachment, payload = sample.attachment, sample.payload
         size = 0 if attachment is None else len(attachment)
         if attachment is None or size < 2:
             raise ValueError(f"an attachment of {size} bytes: it has a version and attributes")
@@ -101,18 +94,36 @@ class Dialect:
                 f"the limits are {MAX_ATTACHMENT}, and {limit} for both (Limits.message)"
             )
         attributes = self._attributes(attachment)
+        given = read_attributes(attributes)
+        self._check_key(sample.key, given.source, given.sink)
         data = _counted(payload, 0, "payload") if self.serialized and payload else payload
         # An empty payload and none are the same here; where it has a format, it was there.
-        there = data or read_attributes(attributes).payload_format
-        return write_message(attributes, data if there else None)
+        return write_message(attributes, data if data or given.payload_format else None)
 
     def _attributes(self, attachment: bytes) -> bytes:
-        start = _PAIRS if self.serialized else _VERSION
+        start, other = (_PAIRS, _VERSION) if self.serialized else (_VERSION, _PAIRS)
         if not attachment.startswith(start):
+            if self.whole_entity and attachment.startswith(other):
+                raise ForeignDialect(f"an attachment of another dialect than {self.name}")
             raise ValueError(
                 f"an attachment that begins with {attachment[:5].hex()}: in the dialect {self.name} it is {start.hex()}"
             )
         return _counted(attachment, len(start), "attachment") if self.serialized else attachment[len(start) :]
+
+    def _check_key(self, key: str, source: UUri | None, sink: UUri | None) -> None:
+        """May raise `ValueError`: attributes say something else than the key."""
+        if source is None:
+            raise ValueError("a message without source")
+        # An address without authority has in the key that of its host: the receiver's, or the sender's.
+        place = 6 - self.whole_entity if sink is not None and not sink.authority else 0 if source.authority else 1
+        host = _segment(key, place)
+        if key != self.filter(source, sink, host):
+            raise ValueError(f"the key {key[:200]!r} is not that of its attributes, from {source} to {sink}")
+
+
+def _segment(key: str, place: int) -> str:
+    segments = key.split("/", place + 1)
+    return (segments[place] if len(segments) > place else "") or "-"
 
 
 def _counted(data: bytes, at: int, what: str) -> bytes:

@@ -6,6 +6,8 @@ import random
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from attrs import evolve
+
 from ...errors import Code, LocalProtocolError, RemoteProtocolError, Unsupported
 from ...limits import Limits
 from ...message import Kind, Message
@@ -19,6 +21,7 @@ from .attributes import MessageType, PayloadFormat
 from .bodies import written_body
 from .checks import NAME, refuse
 from .codec import UpCodec, milliseconds, no_form
+from .filters import Filters
 from .ids import WireIds, wire_ms
 from .messages import ReturnAddress, Shape, UpMessage
 from .names import Names
@@ -37,6 +40,7 @@ CAPABILITIES: Final = Capabilities(
     destinations=True,
     extensions=False,
 )
+ON_FABRIC: Final = evolve(CAPABILITIES, filters=True, announce="both")
 _READY: Final = Ready()
 _LAST_MOMENT: Final = 0.001
 """Time that is left in the very millisecond in which it is up: it has expired only after it."""
@@ -54,18 +58,25 @@ class UpSession:
 
     A request has as key the id of its message, as it stands on the wire. Of an incoming request, `Message.id` is its
     `ReturnAddress`.
+
+    Args:
+        codec: What it stands on.
+        adapter: The options.
+        limits: Sizes.
+        rng: Makes the random part of ids.
+        filters: On a fabric, where the other end is everybody. None: a connection to one peer.
     """
 
-    capabilities: Capabilities = CAPABILITIES
-
-    def __init__(self, codec: UpCodec, adapter: Up, limits: Limits, rng: random.Random) -> None:
+    def __init__(self, codec: UpCodec, adapter: Up, limits: Limits, rng: random.Random, filters: Filters | None = None) -> None:
         self.codec: Final = codec
+        self.capabilities: Final[Capabilities] = CAPABILITIES if filters is None else ON_FABRIC
         self._read = codec.read
         self._options = adapter
         self._clock: Callable[[], int] = adapter.clock
         self._max_frame = limits.message
         self._texts = codec.texts
-        self._names = Names(adapter.names, adapter.own, adapter.other)
+        self._names = Names(adapter.names, adapter.own, adapter.other) if filters is None else filters.names
+        self._filters = filters
         self._ids = WireIds(adapter.clock, rng)
         self._accounts = Accounts(adapter.per_authority)
         self._ttl = None if adapter.ttl is None else milliseconds(adapter.ttl)
@@ -82,7 +93,9 @@ class UpSession:
         self._frames: list[bytes] = []
 
     def start(self, now: float) -> None:
-        """There is no handshake: ready at once."""
+        """There is no handshake: ready at once; on a fabric with the filter for what is addressed to this side."""
+        if self._filters is not None:
+            self._filters.declare()
         self._events.append(_READY)
 
     # -- incoming --------------------------------------------------------------------------------------------------------
@@ -98,10 +111,12 @@ class UpSession:
 
     def _received(self, message: UpMessage, now: float) -> bool:
         kind, shape, names = message.kind, message.shape, self._names
+        if self._filters is not None:
+            self._check_sink(kind, shape, self._filters)
+        elif names.peer is None and kind is not _RESPONSE and kind is not _ERROR:
+            self._learn(shape.source)
         if kind is _RESPONSE or kind is _ERROR:
             return self._check_answer(message, shape)
-        if names.peer is None:
-            self._learn(shape.source)
         text = shape.subject
         message.subject = names.subjects.get(text) or names.subject(text)
         if kind is _REQUEST:
@@ -112,6 +127,12 @@ class UpSession:
                 return False
             message.expires = now + message.ttl
         return True
+
+    @staticmethod
+    def _check_sink(kind: Kind, shape: Shape, filters: Filters) -> None:
+        """May raise `RemoteProtocolError`: it is for somebody else, whatever the fabric has made of its key."""
+        if kind is not Kind.PUBLISH and not filters.is_ours(shape.given.sink):
+            raise refuse(f"addressed to {shape.given.sink}, which is not this entity", "wrong_sink")
 
     def _learn(self, source: str) -> None:
         """The peer has shown its address: what was meant for it before went elsewhere."""
@@ -203,6 +224,9 @@ class UpSession:
                 frame = self._publication(message)
             elif kind is Kind.NOTIFY:
                 frame = self._event(_NOTIFICATION, message)
+            elif self._filters is not None and (kind is Kind.SUBSCRIBE or kind is Kind.UNSUBSCRIBE):
+                (self._filters.add if kind is Kind.SUBSCRIBE else self._filters.remove)(message.subject)
+                return None
             else:
                 raise no_form(kind)
             self._check_size(frame)

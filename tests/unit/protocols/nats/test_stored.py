@@ -10,7 +10,7 @@ from polybus.limits import Limits
 from polybus.message import Kind, Message
 from polybus.plugins import Refused, ToAll, ToEngine, ToReader, ToStore
 from polybus.protocols.nats import Nats
-from polybus.protocols.nats.cluster.subjects import AckSubject, read_ack
+from polybus.protocols.nats.stored import AckSubject, read_ack
 
 INFO = b'INFO {"server_id":"x","version":"2.10.25","headers":true,"max_payload":1048576,"proto":1}\r\n'
 

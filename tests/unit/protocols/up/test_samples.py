@@ -1,11 +1,13 @@
 """Samples of Zenoh: recorded bytes of the three dialects, round trips, and any bytes."""
 
 import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
+from polybus.plugins import Sample
 from polybus.protocols.up.attributes import Attributes
-from polybus.protocols.up.samples import DIALECTS, MAX_ATTACHMENT, Dialect
+from polybus.protocols.up.samples import DIALECTS, MAX_ATTACHMENT, Dialect, ForeignDialect
 from polybus.protocols.up.uuris import UUri, parse_uuri
 from polybus.protocols.up.wire import write_attributes, write_message
 
@@ -37,8 +39,8 @@ def test_the_worked_examples_have_these_bytes(
 ) -> None:
     frame = write_message(bytes.fromhex(attributes), bytes.fromhex(body))
     sample = DIALECTS[name].sample(frame, "device1")
-    assert (sample.key, sample.attachment.hex(), sample.payload.hex(), sample.level) == (key, attachment, payload, level)
-    assert DIALECTS[name].frame(sample.attachment, sample.payload, LIMIT) == frame
+    assert sample == Sample(key, bytes.fromhex(attachment), bytes.fromhex(payload), level)
+    assert DIALECTS[name].frame(sample, LIMIT) == frame
 
 
 @pytest.mark.parametrize(
@@ -63,7 +65,7 @@ def test_what_goes_into_a_sample_comes_out_of_it(dialect: Dialect, attributes: A
     attributes.payload_format = 6 if payload else 0
     frame = write_message(write_attributes(attributes), payload)
     sample = dialect.sample(frame, "here")
-    assert dialect.frame(sample.attachment, sample.payload, LIMIT) == frame
+    assert dialect.frame(sample, LIMIT) == frame
     assert 0 <= sample.level <= 6
 
 
@@ -71,7 +73,7 @@ def test_what_goes_into_a_sample_comes_out_of_it(dialect: Dialect, attributes: A
 def test_an_empty_payload_with_a_format_is_one(dialect: Dialect) -> None:
     frame = write_message(bytes.fromhex(PUBLICATION), b"")
     sample = dialect.sample(frame, "here")
-    assert dialect.frame(sample.attachment, sample.payload, LIMIT) == frame
+    assert dialect.frame(sample, LIMIT) == frame
 
 
 @EACH
@@ -80,8 +82,7 @@ def test_any_bytes_are_a_frame_or_refused(dialect: Dialect, attachment: bytes | 
     start = b"\x02\x00\x01\x01\x00" if dialect.serialized else b"\x01"
     for tried in (attachment, start + (attachment or b"")):
         try:
-            frame = dialect.frame(tried, payload, LIMIT)
-            dialect.sample(frame, "here")
+            dialect.sample(dialect.frame(Sample("up/a", tried, payload, 1), LIMIT), "here")
         except ValueError as error:
             assert str(error)
 
@@ -101,14 +102,14 @@ def test_what_is_no_sample_is_refused_with_a_reason(
     dialect: Dialect, attachment: bytes | None, payload: bytes, text: str
 ) -> None:
     with pytest.raises(ValueError, match=text):
-        dialect.frame(attachment, payload, LIMIT)
+        dialect.frame(Sample("up/a", attachment, payload, 1), LIMIT)
 
 
 @pytest.mark.parametrize("payload", [b"\x05open", b"\x03open", b"\x80"])
 def test_a_length_that_is_not_that_of_the_payload_is_refused(payload: bytes) -> None:
     attachment = bytes.fromhex("020001010031" + PUBLICATION)
     with pytest.raises(ValueError, match="the payload"):
-        DIALECTS["cpp-1.0"].frame(attachment, payload, LIMIT)
+        DIALECTS["cpp-1.0"].frame(Sample(SHORT, attachment, payload, 2), LIMIT)
 
 
 def test_a_message_without_source_has_no_key() -> None:
@@ -116,11 +117,30 @@ def test_a_message_without_source_has_no_key() -> None:
         DIALECTS["spec"].sample(write_message(b"\x10\x01", None), "here")
 
 
-def test_two_dialects_share_their_keys_and_refuse_each_others_attachments() -> None:
+def test_two_dialects_share_their_keys_and_know_each_others_attachments() -> None:
     cpp, rust = DIALECTS["cpp-1.0"], DIALECTS["rust-0.6"]
     frame = write_message(bytes.fromhex(PUBLICATION), bytes.fromhex(OPEN))
     assert cpp.sample(frame, "here").key == rust.sample(frame, "here").key
     for writer, reader in ((cpp, rust), (rust, cpp)):
-        sample = writer.sample(frame, "here")
-        with pytest.raises(ValueError, match=f"in the dialect {reader.name}"):
-            reader.frame(sample.attachment, sample.payload, LIMIT)
+        with pytest.raises(ForeignDialect):
+            reader.frame(writer.sample(frame, "here"), LIMIT)
+
+
+@EACH
+@pytest.mark.parametrize(
+    "key", ["", "up", "up/device1", "up/device2/10AB/0/3/80CD/{}/{}/{}/{}/{}", LONG + "/more", LONG_REQUEST]
+)
+def test_a_key_that_is_not_that_of_the_attributes_is_refused(dialect: Dialect, key: str) -> None:
+    sample = dialect.sample(write_message(bytes.fromhex(PUBLICATION), bytes.fromhex(OPEN)), "here")
+    with pytest.raises(ValueError, match="is not that of its attributes"):
+        dialect.frame(evolve(sample, key=key), LIMIT)
+
+
+@EACH
+@pytest.mark.parametrize(("source", "sink"), [("/10AB/3/80CD", None), ("//a/1/1/0", "/10AB/3/1"), ("/1/1/0", "//b/10AB/3/1")])
+def test_an_address_without_authority_has_that_of_its_host_in_the_key(dialect: Dialect, source: str, sink: str | None) -> None:
+    given = Attributes(type=1, source=parse_uuri(source), sink=None if sink is None else parse_uuri(sink))
+    frame = write_message(write_attributes(given), None)
+    sample = dialect.sample(frame, "here")
+    assert "here" in sample.key
+    assert dialect.frame(sample, LIMIT) == frame

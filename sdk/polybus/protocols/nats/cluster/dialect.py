@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -32,7 +31,6 @@ from ....plugins import (
     ToEngine,
     ToGroup,
     ToNode,
-    ToReader,
     ToStore,
     ToUser,
     Undelivered,
@@ -43,24 +41,19 @@ from ..codec import HAVE_IT, failure
 from ..connection import NatsConnection
 from ..failures import NO_RESPONDERS, ServerError, error_message, is_failure
 from ..headers import (
-    AGAIN,
     KIND,
-    MESSAGE_ID,
-    ONLY,
     TTL,
     USER,
     HeaderBlock,
-    raw_without_those_of_engine,
-    read_what_can_be,
     without_those_of_engine,
     write_block,
 )
-from ..operations import cut_delivery, write_named, write_publication
+from ..operations import write_named, write_publication
+from ..stored import give, give_unreadable, read_refusal, read_stored, word_of_engine, write_to_engine
 from ..subscriptions import INBOX_SID, NatsSubscription
 from ..tokens import Tokens
 from .liveness import PACE, Liveness
-from .stored import read_stored
-from .subjects import ACKS, HANDLERS, NODE_LENGTH, NODE_LETTERS, ClusterSubjects, is_node, read_ack, split_key
+from .subjects import HANDLERS, NODE_LENGTH, NODE_LETTERS, ClusterSubjects, is_node, split_key
 
 _NODES: Final = 4096
 """Nodes that are known at the most."""
@@ -83,8 +76,6 @@ _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 _encode: Final = msgspec.json.Encoder().encode
 
 
-_NOT_ALLOWED: Final = 403
-"""The status of a word that a reader may not say what has become of its publications."""
 _AGAIN: Final = 2.0
 _LONGEST_PAUSE: Final = 16.0
 """Seconds after which a publication is sent again of which the engine has said nothing: first, and at the most."""
@@ -270,29 +261,19 @@ class ClusterDialect:
     ) -> None:
         """A stored publication that a reader of this node has asked for, or a word of the engine to it."""
         if headers is not None and headers.status is not None:
-            fields = headers.fields or {}
-            left = fields.get("Nats-Pending-Messages", "")
-            pending = int(left) if _is_number(left) else None
-            told = ToReader(subscription.name, status=headers.status, text=headers.text, left=pending)
-            self._connection.events.append(Message(Kind.CONTROL, peer=told))
+            self._connection.events.append(word_of_engine(subscription.name, headers))
             return
-        to = _given(subscription, reply, None if headers is None else headers.only)
+        to = give(subscription.name, reply, None if headers is None else headers.only)
         message = self._message(_PUBLISH, self._subjects.named[subject], None, headers, payload, None, to)
         self._connection.events.append(message)
 
     def _unreadable(self, subscription: NatsSubscription, subject: str, error: RemoteProtocolError, frame: bytes) -> bool:
-        """Give a reader what cannot be read: it would come again for ever. False where nobody knows what it was.
-
-        It is no fault of the engine's, and does not count as one: what is stored does not go away by itself.
-        """
-        reply, block, payload = cut_delivery(frame)
-        headers = read_what_can_be(block, self._connection.limits.headers)
+        """Give a reader what cannot be read. False where nobody knows what it was."""
         try:
-            to = _given(subscription, reply, headers.only)
+            to, headers, payload = give_unreadable(subscription.name, error.text, frame, self._connection.limits.headers)
             named = self._subjects.named[subject]
         except RemoteProtocolError:
             return False
-        to = evolve(to, fault=error.text, block=raw_without_those_of_engine(block))
         self._connection.events.append(self._message(_PUBLISH, named, None, headers, payload, None, to))
         return True
 
@@ -579,11 +560,8 @@ class ClusterDialect:
     def not_allowed(self, error: ServerError) -> None:
         """Tell whom it concerns: who has asked, or subscribed; else it is a lost message."""
         connection, subject, text = self._connection, error.refused or "", f"the NATS server says: {error.text}"
-        if subject.startswith(ACKS):
-            with suppress(RemoteProtocolError):
-                ack = read_ack(subject)
-                to = ToReader(0, subject, consumer=ack.consumer, status=_NOT_ALLOWED, text=error.text)
-                connection.events.append(Message(Kind.CONTROL, peer=to))
+        if (word := read_refusal(error)) is not None:
+            connection.events.append(word)
             return
         if error.subscribing:
             connection.subscriptions.refuse(subject, error.queue)
@@ -644,7 +622,7 @@ class ClusterDialect:
         extras = message.extras
         user = None if extras is None else extras.get("user")
         if extras is not None and isinstance(to := extras.get("to"), (ToEngine, ToStore)):
-            return self._to_engine(names, to, message, payload, own)
+            return write_to_engine(connection, names, to, message, payload, own)
         if kind is None and user is None and not own and not message.headers:
             block = b"" if message.ttl is None else connection.codec.deadlines[message.ttl]
             return write_named(names, block, payload)
@@ -656,25 +634,6 @@ class ClusterDialect:
             own.append((USER, user))
         fields = without_those_of_engine(message.headers)
         return write_named(names, write_block(fields, own, connection.limits.headers), payload)
-
-    def _to_engine(
-        self, names: str, to: ToEngine | ToStore, message: Message, payload: bytes, own: list[tuple[str, str]]
-    ) -> bytes:
-        """PUB or HPUB for what the engine itself answers: no deadline, which would be stored with a publication."""
-        if isinstance(to, ToEngine):
-            own = []  # it reads what it is written as
-        elif to.block:
-            return write_named(names, to.block, payload)
-        else:
-            if to.id:
-                own.append((MESSAGE_ID, to.id))
-            if to.only:
-                own.append((ONLY, to.only))
-            if to.again:
-                own.append((AGAIN, "1"))
-        fields = without_those_of_engine(message.headers)
-        block = write_block(fields, own, self._connection.limits.headers) if own or fields else b""
-        return write_named(names, block, payload)
 
     def _ask(self, message: Message, now: float) -> str:
         kind = to = None
@@ -900,12 +859,6 @@ def _unsubscribing(connection: NatsConnection) -> Callable[..., None]:
 
 def _fact(value: Any) -> str | None:
     return value[:_LONGEST_FACT] if isinstance(value, str) else None
-
-
-def _given(subscription: NatsSubscription, reply: str | None, only: str | None) -> ToReader:
-    """Make the address of a stored publication. May raise `RemoteProtocolError`: nobody has given it."""
-    ack = read_ack(reply)
-    return ToReader(subscription.name, ack.subject, ack.attempt, ack.number, ack.consumer, ack.place, only=only)
 
 
 def _is_number(text: str) -> bool:

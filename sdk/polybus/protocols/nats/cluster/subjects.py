@@ -25,15 +25,13 @@ from collections.abc import Callable
 from typing import Any, Final, TypeGuard
 from urllib.parse import quote, unquote
 
-from attrs import define, field, frozen
+from attrs import define, field
 
 from ...._util.memo import Memo
 from ....errors import LocalProtocolError, RemoteProtocolError
 from ....subjects import has_empty_token, is_pattern, wire_pattern
 from ..checks import refuse
 
-ACKS: Final = "$JS.ACK."
-"""The beginning of subjects where stored publications are acknowledged."""
 REPLAY: Final = "replay-"
 """The beginning of the names of consumers of a node that only read."""
 HANDLERS: Final = "h"
@@ -47,8 +45,6 @@ _BESIDE: Final = 256
 """Bytes of a line beside its subject: where an answer is wanted, and two lengths. Servers cut who sends a longer line."""
 _READABLE: Final = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) != "%")
 _IN_A_TOKEN: Final = "".join(character for character in _READABLE if character not in ".*>")
-_DIGITS: Final = 20
-"""Digits of a number of JetStream, which is one of 64 bits."""
 _NUMBER: Final = "%i"
 _URI: Final = "%u"
 _EMPTY: Final = "%0"
@@ -215,44 +211,6 @@ class ClusterSubjects:
     def of_node(self, node: str, rest: str) -> str:
         """A subject of one node."""
         return f"{self.cluster}.n.{node}.{rest}"
-
-
-@frozen
-class AckSubject:
-    """The facts in the subject where a stored publication is acknowledged.
-
-    Attributes:
-        subject: That subject.
-        stream: Where it is stored.
-        consumer: Whom it was given to.
-        attempt: How often it has been given to a reader, this time included.
-        number: Of the publication in its store.
-        place: Of this time among all that the consumer was given.
-    """
-
-    subject: str
-    stream: str
-    consumer: str
-    attempt: int
-    number: int
-    place: int
-
-
-def read_ack(reply: str | None) -> AckSubject:
-    """Read the subject where a stored publication is acknowledged.
-
-    That is ``$JS.ACK.<stream>.<consumer>.<attempt>.<number>.<place>.<...>``, of newer servers with a domain and an account
-    before the stream (NATS documentation, "NATS JetStream wire API", ADR-15). May raise `RemoteProtocolError`: it is none.
-    """
-    tokens = (reply or "").split(".")
-    at = 3 if len(tokens) == 9 else 5
-    if reply is None or tokens[:2] != ["$JS", "ACK"] or len(tokens) < 9:
-        raise refuse(f"{(reply or '')[:60]!r} is not where a stored publication is acknowledged", "malformed")
-    numbers = tokens[at + 1 : at + 4]
-    if not all(number.isascii() and number.isdigit() and len(number) <= _DIGITS for number in numbers):
-        raise refuse(f"{reply[:60]!r} has no number of a publication", "malformed")
-    attempt, number, place = map(int, numbers)
-    return AckSubject(reply, tokens[at - 1], tokens[at], attempt, number, place)
 
 
 def node_word(subject: str) -> str | None:

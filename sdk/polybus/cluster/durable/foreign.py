@@ -1,0 +1,222 @@
+"""Streams of others: what a NATS network keeps that this bus has a link to, read and published to by the machinery of stores.
+
+They are their owners' alone: none is made or changed, and nothing is stored there but what the application publishes. A durable
+name is a consumer of such a stream, made where there is none.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from attrs import define, field
+
+from ..._util.pattern_index import tokens_overlap
+from ...errors import LocalProtocolError
+from ...protocols.nats.checks import local_pattern
+from .consumers import Consumers
+from .dead_letters import OVER, Burial, Death, Graveyard, LetterWriter
+from .jetstream import Advice, JetStream, JetStreamError
+from .publishing import StoredPublishing
+from .readers import StoreReaders
+
+if TYPE_CHECKING:
+    from ..._core.services import Services
+    from ..._handlers.durable import DurableSpec, ReplaySpec
+    from ..._handlers.subscriber import SubscriberSpec
+    from ..._link.link import Link
+    from ..._peer.peer import Peer
+    from ..._pubsub.subscription import Subscription
+    from ...message import Message
+
+logger: logging.Logger = logging.getLogger("polybus.cluster")
+
+_EACH: Final = 2.0
+"""Seconds after which a publication is sent again of which no stream has said anything."""
+_KNOWN: Final = 30.0
+"""Seconds for which that is done: streams know an id for two minutes, unless their owner has said less."""
+_PATIENCE: Final = 5.0
+_LONGEST_REASON: Final = 200
+OF_OTHERS: Final = Advice(
+    keeps_nothing=(
+        "this NATS server keeps nothing: durable=, start= and id= need JetStream (nats-server -js -sd FOLDER), for the account "
+        "of this user, too"
+    ),
+    no_store="Its owner makes one with that subject; to keep what your own programs publish, take a Store of a cluster",
+    gone="{!r} is not stored: no stream of this NATS network keeps it, or nobody listens to that subject at all",
+    forbidden=(
+        "who reads a stream publishes to $JS.API.STREAM.NAMES, $JS.API.STREAM.INFO.<stream>, $JS.API.CONSUMER.INFO.<stream>.*, "
+        "$JS.API.CONSUMER.MSG.NEXT.<stream>.* and $JS.ACK.<stream>.>; to make its consumer also to "
+        "$JS.API.CONSUMER.DURABLE.CREATE.<stream>.*, with start= alone to $JS.API.CONSUMER.CREATE.<stream>.> and "
+        "$JS.API.CONSUMER.DELETE.<stream>.*"
+    ),
+)
+
+
+@define(eq=False)
+class NoLetters:
+    """Tells the engine why it is to give a publication out no more, and keeps none. Implements `dead_letters.Graveyard`."""
+
+    _jetstream: JetStream
+
+    async def prepare(self) -> None:
+        """Do nothing: there is no place."""
+
+    async def bury(self, message: Message, durable: str, death: Death, now: float, *, ordered: bool) -> Burial:
+        """Say where the publication stands."""
+        note = f"; it comes no more, and no letter is kept, as its stream is not ours: it was {death.number} of {death.stream}"
+        word = f"{OVER} {' '.join(death.reason.split())[:_LONGEST_REASON]}" if self._jetstream.hears_why else OVER
+        return Burial(note, word)
+
+
+@define(eq=False)
+class ForeignLetters:
+    """Keeps dead letters in the stream that its owners have for them. Implements `dead_letters.Graveyard`."""
+
+    _jetstream: JetStream
+    _writer: LetterWriter
+
+    async def prepare(self) -> None:
+        """See that such a stream is there.
+
+        Raises:
+            LocalProtocolError: There is none.
+            Disconnected, Forbidden, DeadlineExceeded: As `JetStream.ask`.
+        """
+        pattern = f"{self._writer.prefix}.>"
+        try:
+            found = await self._jetstream.ask("STREAM.NAMES", {"subject": pattern})
+        except JetStreamError as error:
+            raise LocalProtocolError(f"the stream of {pattern!r} cannot be found: the NATS server says: {error.text}") from None
+        if not found.get("streams"):
+            raise LocalProtocolError(
+                f"dead_letters={self._writer.prefix!r}: no stream of this NATS network keeps {pattern!r}: have its owner make "
+                "one, or leave the option out"
+            )
+
+    async def bury(self, message: Message, durable: str, death: Death, now: float, *, ordered: bool) -> Burial:
+        """Return when a dead letter is stored.
+
+        Raises:
+            BusError: As `LetterWriter.write`.
+        """
+        whole = await self._writer.write(message, durable, death, now)
+        note = "" if whole else f"; its letter has not all of it: it was {death.number} of {death.stream}"
+        return Burial(note, OVER)
+
+
+@define(eq=False)
+class ForeignStreams:
+    """The streams behind one link. Implements `_bus.stored.ForeignStreamsPort`, `jetstream.EngineLink`."""
+
+    _services: Services
+    _link: Link
+    _readers: StoreReaders = field(init=False)
+    _publishing: StoredPublishing = field(init=False)
+    _letters: str = field(init=False)
+    """The first tokens of the subjects of dead letters; empty where none are kept."""
+
+    def __attrs_post_init__(self) -> None:
+        services, jetstream = self._services, JetStream(self, _PATIENCE, OF_OTHERS)
+        self._publishing = publishing = StoredPublishing(services, self, jetstream, "", _EACH, _KNOWN)
+        adapter: Any = self._link.adapter
+        self._letters = adapter.dead_letters
+        graveyard: Graveyard = NoLetters(jetstream)
+        if self._letters:
+            graveyard = ForeignLetters(jetstream, LetterWriter(self._letters, publishing))
+        self._readers = StoreReaders(services, self._published, Consumers(jetstream), graveyard, self._engine)
+
+    def _published(self, pattern: str | int) -> str:
+        """Write a pattern that is read.
+
+        Raises:
+            LocalProtocolError, Unsupported: It has no form, or its dead letters would come to itself.
+        """
+        subject = local_pattern(pattern, self._services.limits.subject)
+        if self._letters and tokens_overlap(subject.split("."), [*self._letters.split("."), ">"]):
+            raise LocalProtocolError(
+                f"stored publications of {subject!r}: dead_letters={self._letters!r} has its letters among them, and each that "
+                "cannot be dealt with would make another one: choose a prefix that no such pattern matches"
+            )
+        return subject
+
+    @property
+    def peer(self) -> Peer | None:
+        """The network, as the peer of the link."""
+        peer: Peer | None = self._link.peer
+        return peer
+
+    def _engine(self) -> Peer:
+        peer = self.peer
+        assert peer is not None  # these are made for a link that was up
+        return peer
+
+    # -- readers -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        """True while stored publications are being handled."""
+        return self._readers.busy
+
+    async def prepare(self, specs: Iterable[SubscriberSpec]) -> None:
+        """Find the consumers of durable handlers, or make them.
+
+        Raises:
+            BusError: As `StoreReaders.prepare`.
+        """
+        await self._readers.prepare(specs)
+
+    async def subscribe(self, subscription: Subscription[Any], spec: DurableSpec | ReplaySpec) -> None:
+        """Hand what is stored to a subscription, until `unsubscribe`.
+
+        Raises:
+            BusError: As `StoreReaders.subscribe`.
+        """
+        await self._readers.subscribe(subscription, spec)
+
+    def unsubscribe(self, subscription: Subscription[Any]) -> None:
+        """Hand nothing more to a subscription; one that is not in is ignored."""
+        self._readers.unsubscribe(subscription)
+
+    def begin(self) -> None:
+        """Begin to handle what is stored, now that the bus is ready."""
+        self._readers.begin()
+
+    def up(self) -> None:
+        """Go on: the link is back."""
+        self._readers.up()
+
+    def down(self) -> None:
+        """Wait: the link is down."""
+        self._readers.down()
+
+    def withdraw(self) -> None:
+        """Take nothing more."""
+        self._readers.withdraw()
+
+    def give_back(self) -> None:
+        """Take nothing more, and have what is being handled come again at once, to others."""
+        self._readers.give_back()
+
+    def receive(self, message: Message, now: float) -> None:
+        """Take a stored publication, or a word of the engine."""
+        to: Any = message.peer
+        message.peer = self._link.peer
+        self._services.counters.received += 1
+        self._readers.receive(message, to)
+
+    # -- publications ------------------------------------------------------------------------------------------------------
+
+    async def publish(self, message: Message, id: str | None, deadline: float) -> None:
+        """Return when a stream has stored a publication.
+
+        Raises:
+            BusError: As `StoredPublishing.publish`.
+        """
+        await self._publishing.publish(message, id, deadline)
+
+
+def make_foreign_streams(services: Services, link: Link) -> ForeignStreams:
+    """Make what reads the streams behind a link."""
+    return ForeignStreams(services, link)

@@ -1,0 +1,161 @@
+"""Stored publications on this wire: who is given one, where it is acknowledged, and what the engine says.
+
+The same for the streams of a cluster and for those of others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+from attrs import evolve, frozen
+
+from ...errors import RemoteProtocolError
+from ...message import Kind, Message
+from ...plugins import ToEngine, ToReader, ToStore
+from .checks import refuse
+from .connection import NatsConnection
+from .failures import ServerError
+from .headers import (
+    AGAIN,
+    MESSAGE_ID,
+    ONLY,
+    HeaderBlock,
+    raw_without_those_of_engine,
+    read_what_can_be,
+    without_those_of_engine,
+    write_block,
+)
+from .operations import cut_delivery, write_named
+
+ACKS: Final = "$JS.ACK."
+"""The beginning of subjects where stored publications are acknowledged."""
+PULLS: Final = "$JS.API.CONSUMER.MSG.NEXT."
+"""The beginning of subjects where stored publications are asked for."""
+_DIGITS: Final = 20
+"""Digits of a number of JetStream, which is one of 64 bits."""
+_NOT_ALLOWED: Final = 403
+"""The status of a word that a reader may not say what has become of its publications, or not ask for more."""
+
+
+@frozen
+class AckSubject:
+    """The facts in the subject where a stored publication is acknowledged.
+
+    Attributes:
+        subject: That subject.
+        stream: Where it is stored.
+        consumer: Whom it was given to.
+        attempt: How often it has been given to a reader, this time included.
+        number: Of the publication in its store.
+        place: Of this time among all that the consumer was given.
+    """
+
+    subject: str
+    stream: str
+    consumer: str
+    attempt: int
+    number: int
+    place: int
+
+
+def read_ack(reply: str | None) -> AckSubject:
+    """Read the subject where a stored publication is acknowledged.
+
+    That is ``$JS.ACK.<stream>.<consumer>.<attempt>.<number>.<place>.<...>``, of newer servers with a domain and an account
+    before the stream (NATS documentation, "NATS JetStream wire API", ADR-15). May raise `RemoteProtocolError`: it is none.
+    """
+    tokens = (reply or "").split(".")
+    at = 3 if len(tokens) == 9 else 5
+    if reply is None or tokens[:2] != ["$JS", "ACK"] or len(tokens) < 9:
+        raise refuse(f"{(reply or '')[:60]!r} is not where a stored publication is acknowledged", "malformed")
+    numbers = tokens[at + 1 : at + 4]
+    if not all(number.isascii() and number.isdigit() and len(number) <= _DIGITS for number in numbers):
+        raise refuse(f"{reply[:60]!r} has no number of a publication", "malformed")
+    attempt, number, place = map(int, numbers)
+    return AckSubject(reply, tokens[at - 1], tokens[at], attempt, number, place)
+
+
+def read_stored(payload: bytes) -> dict[str, Any] | None:
+    """Read what a stream says of a publication; None where this is somebody else's answer.
+
+    That is an object with the name of the stream and the number there, or with an error (NATS documentation, "NATS JetStream
+    wire API", ``io.nats.jetstream.api.v1.pub_ack_response``).
+    """
+    try:
+        said = msgspec.json.decode(payload)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(said, dict):
+        return None
+    number, error = said.get("seq"), said.get("error")
+    if isinstance(error, dict) and isinstance(error.get("err_code"), int):
+        return said
+    stored = isinstance(said.get("stream"), str) and isinstance(number, int) and number > 0 and error is None
+    return said if stored else None
+
+
+def give(reader: int, reply: str | None, only: str | None) -> ToReader:
+    """Make the address of a stored publication. May raise `RemoteProtocolError`: nobody has given it."""
+    ack = read_ack(reply)
+    return ToReader(reader, ack.subject, ack.attempt, ack.number, ack.consumer, ack.place, only=only)
+
+
+def word_of_engine(reader: int, headers: HeaderBlock) -> Message:
+    """Make a word of the engine to a reader: a status, and how much does not come any more of what was asked for."""
+    fields: Mapping[str, str] = headers.fields or {}
+    left = fields.get("Nats-Pending-Messages", "")
+    pending = int(left) if left.isascii() and left.isdigit() and len(left) < 12 else None
+    told = ToReader(reader, status=headers.status or 0, text=headers.text, left=pending)
+    return Message(Kind.CONTROL, peer=told)
+
+
+def give_unreadable(reader: int, fault: str, frame: bytes, limit: int) -> tuple[ToReader, HeaderBlock, bytes]:
+    """Make the address of what cannot be read, with the headers that can be, and its payload: it would come again for ever.
+
+    It is no fault of the engine's: what is stored does not go away by itself. May raise `RemoteProtocolError`, as `give`.
+    """
+    reply, block, payload = cut_delivery(frame)
+    headers = read_what_can_be(block, limit)
+    to = give(reader, reply, headers.only)
+    return evolve(to, fault=fault, block=raw_without_those_of_engine(block)), headers, payload
+
+
+def read_refusal(error: ServerError) -> Message | None:
+    """Make the word that the readers of a consumer may not do what they did; None where it is about anything else."""
+    subject = error.refused or ""
+    consumer = ""
+    if subject.startswith(PULLS):
+        consumer = subject.rpartition(".")[2]
+    elif subject.startswith(ACKS):
+        try:
+            consumer = read_ack(subject).consumer
+        except RemoteProtocolError:
+            return None
+    if not consumer:
+        return None
+    return Message(Kind.CONTROL, peer=ToReader(0, subject, consumer=consumer, status=_NOT_ALLOWED, text=error.text))
+
+
+def write_to_engine(
+    connection: NatsConnection, names: str, to: ToEngine | ToStore, message: Message, payload: bytes, own: list[tuple[str, str]]
+) -> bytes:
+    """PUB or HPUB for what the engine itself answers: no deadline, which would be stored with a publication.
+
+    May raise `LocalProtocolError`: a header of the application has no form on this wire.
+    """
+    if isinstance(to, ToEngine):
+        own = []  # it reads what it is written as
+    elif to.block:
+        return write_named(names, to.block, payload)
+    else:
+        if to.id:
+            own.append((MESSAGE_ID, to.id))
+        if to.only:
+            own.append((ONLY, to.only))
+        if to.again:
+            own.append((AGAIN, "1"))
+    fields = without_those_of_engine(message.headers)
+    block = write_block(fields, own, connection.limits.headers) if own or fields else b""
+    return write_named(names, block, payload)

@@ -1,0 +1,102 @@
+"""Filters of one connection to a fabric: the publications that this side wants to hear, and what is addressed to it.
+
+The subject of a publication is its name where it has one, else its address. So a pattern stands for the topics whose names it
+matches; one that begins with a wildcard, which an address matches too, for any topic. A filter may let more through than was
+asked for: the bus matches again what comes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ...errors import LocalProtocolError, Unsupported
+from ...plugins import Hear
+from ...subjects import is_pattern, matches, segments, wire_pattern
+from .checks import NAME
+from .names import Names
+from .samples import Dialect
+from .uuris import ANY_AUTHORITY, ANY_PART, ANY_VERSION, UUri, UUriError, check_authority
+
+_ANY_ENTITY: Final = 0xFFFF_FFFF
+ANYTHING: Final = UUri(ANY_AUTHORITY, _ANY_ENTITY, ANY_VERSION, ANY_PART)
+_WILDCARDS: Final = ("*", ">")
+
+
+class Filters:
+    """The filters that are wanted.
+
+    Args:
+        dialect: How they are written as keys.
+        names: Of the connection.
+        hear: Takes the expressions of all filters, at the start and whenever they change.
+    """
+
+    __slots__ = ("_dialect", "_heard", "_hear", "_wanted", "names")
+
+    def __init__(self, dialect: Dialect, names: Names, hear: Hear) -> None:
+        self._dialect: Final = dialect
+        self._hear: Final = hear
+        self.names: Final = names
+        self._wanted: dict[str | int, tuple[UUri, ...]] = {}
+        self._heard: tuple[str, ...] = ()
+
+    def add(self, pattern: str | int) -> None:
+        """Hear publications of a pattern. May raise `Unsupported`: it has no address; `LocalProtocolError`."""
+        self._wanted[pattern] = self._sources(pattern)
+        self.declare()
+
+    def remove(self, pattern: str | int) -> None:
+        """Hear them no longer."""
+        self._wanted.pop(pattern, None)
+        self.declare()
+
+    def declare(self) -> None:
+        """Say what is to be heard, where it is not what it was: what is addressed to this entity, and the topics."""
+        to_us = self._expression(ANYTHING, self.names.entity.with_resource(ANY_PART))
+        topics = (self._expression(source, None) for sources in self._wanted.values() for source in sources)
+        expressions = tuple(dict.fromkeys((to_us, *topics)))
+        if expressions != self._heard:
+            self._heard = expressions
+            self._hear(expressions)
+
+    def is_ours(self, sink: UUri | None) -> bool:
+        """True if something is addressed to this entity."""
+        return sink is not None and sink.with_resource(0) == self.names.entity.with_resource(0)
+
+    def _expression(self, source: UUri, sink: UUri | None) -> str:
+        return self._dialect.filter(source, sink, self.names.entity.authority)
+
+    def _sources(self, pattern: str | int) -> tuple[UUri, ...]:
+        if isinstance(pattern, int):
+            raise Unsupported(f"up: {pattern} is a number; subjects are the names of Up(names=...), and addresses")
+        if "/" in pattern:
+            return (_sources_of_addresses(pattern),)
+        if not is_pattern(pattern):
+            return self.names.sources(pattern)
+        if str(wire_pattern(pattern)).partition(".")[0] in _WILDCARDS:
+            return (ANYTHING,)
+        return tuple(uri for name in self.names.topics if matches(pattern, name) for uri in self.names.sources(name))
+
+
+def _sources_of_addresses(pattern: str) -> UUri:
+    """The narrowest filter that lets all addresses through that match a pattern of the bus."""
+    tokens = segments(pattern)
+    parts = tokens[2:] if tokens[:2] == ["", ""] else ["", *tokens[1:]]
+    if parts[-1] == ">":
+        parts[-1:] = ["*"] * (5 - len(parts))
+    try:
+        authority, entity, version, resource = parts
+        if "*" not in authority:
+            check_authority(authority)
+        uri = UUri(
+            ANY_AUTHORITY if "*" in authority else authority,
+            _ANY_ENTITY if "*" in entity else int(entity, 16),
+            ANY_VERSION if "*" in version else int(version, 16),
+            ANY_PART if "*" in resource else int(resource, 16),
+        )
+    except (UUriError, ValueError) as error:
+        text = "subjects of publications are addresses such as //device1/10AB/3/80CD, any part of which may be *"
+        raise LocalProtocolError(f"{pattern[:100]!r}: {text}", protocol=NAME) from error
+    if "*" not in resource and not uri.is_topic:
+        raise LocalProtocolError(f"{pattern[:100]!r} is no topic, whose last number is from 8000 to FFFE", protocol=NAME)
+    return uri

@@ -1,0 +1,169 @@
+"""URLs of Zenoh: which node a session is, where it listens, and whom it connects to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from attrs import evolve, frozen
+
+from ..._validation import without_password
+from .._stream.sockets import is_loopback
+from .._stream.urls import host_port
+
+PORT: Final = 7447
+"""The port of Zenoh."""
+_MODES: Final = ("client", "peer", "router")
+_LINKS: Final = ("tcp", "tls", "quic", "ws", "udp")
+_SECURE: Final = ("tls", "quic")
+_OPTIONS: Final = ("mode", "link", "connect", "listen", "scouting", "ca", "cert", "key", "config")
+
+
+@frozen(kw_only=True)
+class ZenohAddress:
+    """A URL in its parts.
+
+    Attributes:
+        host: Of the node; empty where only scouting is to find others.
+        port: Its port.
+        mode: The kind of node that this side is; None: router where it serves, client where it connects.
+        link: The word in front of host and port in a locator: ``tcp``, ``tls``, ``quic``, ``ws``, ``udp``.
+        connect: Further locators to connect to, such as ``tcp/192.0.2.7:7447``.
+        listen: Further locators to listen at.
+        scouting: Whether to look for other nodes by multicast, and to be found.
+        ca: File with the certificates that others' are verified by.
+        cert: File with the own certificate.
+        key: File with its key.
+        config: File with a configuration of Zenoh; what the URL says goes before.
+    """
+
+    host: str
+    port: int
+    mode: str | None = None
+    link: str = "tcp"
+    connect: tuple[str, ...] = ()
+    listen: tuple[str, ...] = ()
+    scouting: bool = False
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+    config: str | None = None
+
+    @property
+    def shown(self) -> str:
+        """For people and logs."""
+        return f"{self.link}/{host_port(self.host, self.port)}" if self.host else "scouting"
+
+    @property
+    def is_private(self) -> bool:
+        """True if nobody but this machine can reach a node that serves here, or what it is joined to."""
+        locators = (*self.connect, *self.listen)
+        near = all(is_loopback(_host_of(locator)) for locator in locators)
+        return is_loopback(self.host) and near and not self.scouting and self.config is None
+
+    def with_port(self, port: int) -> ZenohAddress:
+        """The same at another port."""
+        return evolve(self, port=port)
+
+    def settings(self, *, serves: bool, patience: float) -> Mapping[str, Any]:
+        """The configuration of the session, by the paths of Zenoh's.
+
+        Args:
+            serves: Whether it listens at the address, or connects to it.
+            patience: Seconds until an attempt to connect has failed.
+        """
+        own = (self.shown,) if self.host else ()
+        listen, connect = ((*own, *self.listen), self.connect) if serves else (self.listen, (*own, *self.connect))
+        settings: dict[str, Any] = {
+            "mode": self.mode or ("router" if serves else "client"),
+            "listen/endpoints": list(listen),
+            "listen/timeout_ms": 0,
+            "listen/exit_on_failure": True,
+            "connect/endpoints": list(connect),
+            # Who serves goes on without the others, and tries them again; who connects is told that there is nobody.
+            "connect/timeout_ms": -1 if serves else round(patience * 1000),
+            "connect/exit_on_failure": not serves,
+            "scouting/multicast/enabled": self.scouting,
+            "scouting/gossip/enabled": self.scouting,
+            "transport/shared_memory/enabled": False,
+        }
+        side = "listen" if serves else "connect"
+        tls = {"root_ca_certificate": self.ca, f"{side}_certificate": self.cert, f"{side}_private_key": self.key}
+        settings |= {f"transport/link/tls/{name}": path for name, path in tls.items() if path is not None}
+        if self.link in _SECURE and self.cert is not None and self.ca is not None:
+            settings["transport/link/tls/enable_mtls"] = True
+        return settings
+
+    def url(self) -> str:
+        """The URL for somebody who connects: without what is this side's own affair."""
+        query = urlencode({} if self.link == "tcp" else {"link": self.link})
+        return f"zenoh://{host_port(self.host, self.port)}{'/?' if query else ''}{query}"
+
+
+def zenoh_address(url: str) -> ZenohAddress:
+    """Take a URL apart. May raise `ValueError`: something is missing, malformed, or means nothing here."""
+    parts = urlsplit(url)
+    shown = without_password(url)
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if unknown := sorted(set(options) - set(_OPTIONS)):
+        raise ValueError(f"{shown}: unknown option {', '.join(unknown)}; of zenoh there are {', '.join(_OPTIONS)}")
+    if parts.path not in ("", "/") or parts.username is not None:
+        raise ValueError(f"{shown}: zenoh:// has no path and no user: write zenoh://127.0.0.1:{PORT}")
+    _check_choice(shown, "mode", options.get("mode"), _MODES)
+    _check_choice(shown, "link", options.get("link"), _LINKS)
+    _check_choice(shown, "scouting", options.get("scouting"), ("off", "multicast"))
+    address = ZenohAddress(
+        host=parts.hostname or "",
+        port=PORT if parts.port is None else parts.port,
+        mode=options.get("mode"),
+        link=options.get("link", "tcp"),
+        connect=_locators(shown, "connect", options),
+        listen=_locators(shown, "listen", options),
+        scouting=options.get("scouting") == "multicast",
+        **{name: _file(shown, name, options[name]) for name in ("ca", "cert", "key", "config") if name in options},
+    )
+    if not (address.host or address.connect or address.listen or address.scouting or address.config):
+        raise ValueError(
+            f"{shown}: the host is missing, write zenoh://127.0.0.1:{PORT}, or ?scouting=multicast to look for one"
+        )
+    if (address.cert is None) != (address.key is None):
+        raise ValueError(f"{shown}: cert= and key= belong together: the file of a certificate, and that of its key")
+    if address.link in _SECURE and address.cert is None and address.ca is None and address.config is None:
+        raise ValueError(f"{shown}: link={address.link} needs ca= to verify others, and cert= with key= where it serves")
+    return address
+
+
+def _check_choice(url: str, name: str, value: str | None, choices: tuple[str, ...]) -> None:
+    if value is not None and value not in choices:
+        raise ValueError(f"{url}: {name}={value} is not known; it is one of {', '.join(choices)}")
+
+
+def _locators(url: str, name: str, options: Mapping[str, str]) -> tuple[str, ...]:
+    given = tuple(filter(None, options.get(name, "").split(",")))
+    for locator in given:
+        if "/" not in locator or not _host_of(locator):
+            raise ValueError(
+                f"{url}: {name}={locator} is no locator: it has the form tcp/127.0.0.1:{PORT}, several with commas"
+            )
+    return given
+
+
+def _host_of(locator: str) -> str:
+    try:
+        return urlsplit(f"//{locator.partition('/')[2]}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _file(url: str, name: str, path: str) -> str:
+    if not Path(path).is_file():
+        raise ValueError(f"{url}: {name}={path} is no file")
+    return path
+
+
+def as_json(settings: Mapping[str, Any]) -> Mapping[str, str]:
+    """Settings as Zenoh takes them: JSON by path."""
+    return {path: json.dumps(value) for path, value in settings.items()}

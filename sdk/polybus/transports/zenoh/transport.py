@@ -1,0 +1,224 @@
+"""One session of Zenoh as a transport: frames become samples, and samples frames."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Final
+
+import anyio
+
+from ...errors import RemoteProtocolError, TooLarge
+from ...plugins import Closed, Fabric, Host, Receiver, ReceiverFeatures
+from .address import ZenohAddress
+from .node import ZenohNode
+
+_REMEMBERED: Final = 4096
+_TOO_MUCH_IN: Final = "more came in than this side takes; each priority and each sender has a bound"
+_TOO_MUCH_OUT: Final = "more was to leave than the fabric takes: somebody who hears it stands still"
+
+
+class _State(enum.Enum):
+    OPEN = 1
+    CLOSING = 2
+    OVER = 3
+
+
+class ZenohTransport:
+    """One session of Zenoh.
+
+    Args:
+        address: Where it listens, or whom it connects to.
+        fabric: What makes samples of frames.
+        host: The bus.
+        dialled: Whether it is over when the last other node has gone.
+    """
+
+    __slots__ = (
+        "_address", "_closing_at", "_deaf", "_declared", "_dialled", "_fabric", "_first", "_frames", "_host", "_jobs", "_lost",
+        "_paused", "_receiver", "_state", "_wanted", "_why", "address", "ended", "max_frame", "node",
+    )  # fmt: skip
+
+    name = "zenoh"
+    hops = 0
+
+    def __init__(self, address: ZenohAddress, fabric: Fabric, host: Host, *, dialled: bool) -> None:
+        self.address: str = f"zenoh {address.shown}"
+        self.max_frame: int = host.limits.message
+        self._host, self._fabric, self._dialled = host, fabric, dialled
+        self.node: ZenohNode = ZenohNode(fabric.sender, host.limits.message, self._arrived, self._eased, self._alone)
+        self.ended: anyio.Event = anyio.Event()
+        """Set when it is over."""
+        self._receiver: Receiver | None = None
+        self._state = _State.OPEN
+        self._why: Closed | None = None
+        self._closing_at = 0.0
+        self._paused = False
+        self._deaf = False
+        self._wanted: dict[str, None] = {}
+        """The filters, in the order in which they came: a sample that several let through counts for the first of them."""
+        self._declared: anyio.Event | None = None
+        self._jobs = 0
+        self._first: dict[str, str] = {}
+        """By key the first filter that lets it through."""
+        self._lost = 0
+        self._frames = 0
+
+    def start(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+        if self._state is _State.OVER:
+            self._host.call_soon(self._tell_end)
+            return
+        # Nothing leaves before the first filters are declared: an answer would not be heard.
+        self._paused = True
+        receiver.pause_writing()
+
+    # -- in --------------------------------------------------------------------------------------------------------------
+
+    def hear(self, expressions: Sequence[str]) -> None:
+        """Hear what these expressions let through, and nothing else."""
+        new = dict.fromkeys(expressions)
+        self._wanted = {one: None for one in self._wanted if one in new} | new
+        self._first.clear()
+        self._jobs += 1
+        self._declared = self._declared or anyio.Event()
+        self.node.declare(tuple(new), self._have_declared)
+
+    def _have_declared(self, failure: Exception | None) -> None:
+        self._jobs -= 1
+        if failure is not None:
+            self.abort(Closed(1011, f"Zenoh declares no subscribers: {failure}"))
+        if not self._jobs and self._declared is not None:
+            self._declared.set()
+            self._declared = None
+            self._eased()
+
+    async def written(self) -> None:
+        """Return when the filters that were wanted so far are declared."""
+        if self._declared is not None:
+            await self._declared.wait()
+
+    def _arrived(self) -> None:
+        if self._receiver is not None and not self._deaf:
+            self._deliver()
+
+    def _deliver(self) -> None:
+        receiver = self._receiver
+        if receiver is None or self._deaf or self._state is not _State.OPEN:
+            return
+        batch, more = self.node.inbox.take()
+        features = ReceiverFeatures.of(receiver)
+        frames: list[bytes] = []
+        for expression, sample in batch:
+            if len(self._wanted) > 2 and self._first_filter(sample.key) != expression:
+                continue  # another copy of it came by another filter
+            try:
+                frame = self._fabric.frame(sample, self._host.limits)
+            except RemoteProtocolError as error:
+                features.malformed(error)
+            else:
+                if frame is None:
+                    features.lost(1, "")
+                else:
+                    frames.append(frame)
+        if lost := self.node.inbox.lost():
+            features.lost(lost, _TOO_MUCH_IN)
+        if frames:
+            receiver.frames_received(frames)
+        if more:
+            self._host.call_soon(self._deliver)
+
+    def _first_filter(self, key: str) -> str:
+        found = self._first.get(key)
+        if found is None:
+            if len(self._first) >= _REMEMBERED:
+                self._first.clear()
+            found = self._first[key] = next((one for one in self._wanted if lets_through(one, key)), "")
+        return found
+
+    def pause_reading(self) -> None:
+        """Take nothing for now: what comes waits, and is dropped where it is too much."""
+        self._deaf = True
+
+    def resume_reading(self) -> None:
+        if self._deaf:
+            self._deaf = False
+            self._deliver()
+
+    # -- out -------------------------------------------------------------------------------------------------------------
+
+    def send(self, frame: bytes) -> None:
+        if len(frame) > self.max_frame:
+            raise TooLarge(f"a frame of {len(frame)} bytes, the limit is {self.max_frame}: raise Limits(message=...)")
+        if self._state is not _State.OPEN:
+            return
+        lanes = self.node.lanes
+        if not lanes.add(self._fabric.sample(frame)):
+            self._lost += 1
+        elif not self._paused and lanes.full:
+            self._paused = True
+            if self._receiver is not None:
+                self._receiver.pause_writing()
+
+    def write_backlog(self) -> int:
+        return self.node.lanes.waiting
+
+    def _eased(self) -> None:
+        if self._paused and self._wanted and not self._jobs and not self.node.lanes.full:
+            self._paused = False
+            if self._receiver is not None and self._state is _State.OPEN:
+                self._receiver.resume_writing()
+
+    # -- time and end ----------------------------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> None:
+        self._eased()  # where a lane has stalled, the others go on
+        self.node.lanes.look()
+        if self._lost and self._receiver is not None:
+            lost, self._lost = self._lost, 0
+            ReceiverFeatures.of(self._receiver).lost(lost, _TOO_MUCH_OUT)
+        if self._state is _State.CLOSING and now >= self._closing_at and self._why is not None:
+            self.abort(self._why)
+
+    def close(self, code: int = 1000, reason: str = "") -> None:
+        if self._state is _State.OPEN:
+            self._state = _State.CLOSING
+            self._why = Closed(code, reason)
+            self._closing_at = self._host.time() + self._host.limits.close_timeout
+            self.node.close(self._over)
+
+    def abort(self, why: Closed) -> None:
+        if self._state is not _State.OVER:
+            self._why = why
+            self._lost += self.node.cut()
+            self._over()
+
+    def _alone(self) -> None:
+        if self._dialled:
+            self.abort(Closed(1006, "the other node has gone"))
+
+    def _over(self) -> None:
+        if self._state is _State.OVER:
+            return
+        self._state = _State.OVER
+        if self._declared is not None:
+            self._declared.set()
+        self.node.inbox.clear()
+        self.node.lanes.drop()
+        self.ended.set()
+        if self._receiver is not None:
+            self._host.call_soon(self._tell_end)
+
+    def _tell_end(self) -> None:
+        receiver, why = self._receiver, self._why
+        if receiver is not None and why is not None:
+            self._why = None
+            if self._lost:
+                ReceiverFeatures.of(receiver).lost(self._lost, "")
+            receiver.closed(why)
+
+
+def lets_through(expression: str, key: str) -> bool:
+    """True if a filter lets a key through: segment by segment, ``*`` for any one."""
+    segments, given = expression.split("/"), key.split("/")
+    return len(segments) == len(given) and all(one in ("*", two) for one, two in zip(segments, given, strict=True))

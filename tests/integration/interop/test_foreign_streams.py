@@ -1,0 +1,299 @@
+"""Streams of others over real NATS servers: the tests of the engine in memory, and what only a server does."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nats
+import pytest
+from faststream.nats import JStream, PullSub
+from nats.js.api import ConsumerConfig
+
+from polybus import Bus, Context, Forbidden, LocalProtocolError, Retry, connect
+from tests.support import bounded, eventually
+from tests.unit.cluster.test_foreign_streams import (
+    name,
+    test_a_consumer_of_theirs_that_differs_is_named_with_what_differs,
+    test_a_dead_letter_is_kept_where_a_stream_for_them_is_named,
+    test_a_drain_finishes_what_runs_and_takes_no_more,
+    test_a_durable_handler_reads_a_stream_of_others_from_its_beginning,
+    test_a_durable_name_is_read_by_a_bus_that_is_in_no_cluster,
+    test_a_durable_subscription_settles_each_publication_of_a_stream,
+    test_a_handler_is_read_for_by_the_link_that_serves_its_pattern,
+    test_a_pattern_that_no_stream_keeps_is_one_clear_error,
+    test_a_publication_with_an_id_is_stored_once_when_it_returns,
+    test_a_replay_reads_a_stream_and_leaves_nothing_there,
+    test_a_subscription_at_a_stream_ends_with_its_link,
+    test_an_id_without_a_stream_is_one_clear_error,
+    test_handlers_begin_when_the_lifespan_that_has_opened_their_link_is_ready,
+    test_of_a_link_that_is_left_alone_the_handlers_end_and_the_bus_goes_on,
+    test_ordered_is_one_at_a_time_among_all_workers,
+    test_two_links_are_told_apart_by_what_they_serve,
+    test_what_is_published_while_the_handler_is_away_waits_for_it,
+    test_what_no_attempt_can_deal_with_is_ended_and_told_and_stays_in_their_stream,
+    test_who_answers_a_publication_is_not_the_stream,
+    test_workers_of_one_name_share_a_stream_and_each_name_has_all,
+)
+
+from .asyncio_thread import AsyncioThread
+from .faststream_peer import NatsBroker, faststream
+from .nats_servers import VERSIONS, NatsServer, nats_server
+
+pytestmark = [pytest.mark.anyio, pytest.mark.interop]
+
+__all__ = [
+    "name",
+    "test_a_consumer_of_theirs_that_differs_is_named_with_what_differs",
+    "test_a_dead_letter_is_kept_where_a_stream_for_them_is_named",
+    "test_a_drain_finishes_what_runs_and_takes_no_more",
+    "test_a_durable_handler_reads_a_stream_of_others_from_its_beginning",
+    "test_a_durable_name_is_read_by_a_bus_that_is_in_no_cluster",
+    "test_a_durable_subscription_settles_each_publication_of_a_stream",
+    "test_a_handler_is_read_for_by_the_link_that_serves_its_pattern",
+    "test_a_pattern_that_no_stream_keeps_is_one_clear_error",
+    "test_a_publication_with_an_id_is_stored_once_when_it_returns",
+    "test_a_replay_reads_a_stream_and_leaves_nothing_there",
+    "test_a_subscription_at_a_stream_ends_with_its_link",
+    "test_an_id_without_a_stream_is_one_clear_error",
+    "test_handlers_begin_when_the_lifespan_that_has_opened_their_link_is_ready",
+    "test_of_a_link_that_is_left_alone_the_handlers_end_and_the_bus_goes_on",
+    "test_ordered_is_one_at_a_time_among_all_workers",
+    "test_two_links_are_told_apart_by_what_they_serve",
+    "test_what_is_published_while_the_handler_is_away_waits_for_it",
+    "test_what_no_attempt_can_deal_with_is_ended_and_told_and_stays_in_their_stream",
+    "test_who_answers_a_publication_is_not_the_stream",
+    "test_workers_of_one_name_share_a_stream_and_each_name_has_all",
+]
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+    folder: Path = tmp_path_factory.mktemp("streams")
+    with nats_server(request.param, f'jetstream {{ store_dir: "{folder}" }}') as server:
+        yield server
+
+
+@pytest.fixture(params=VERSIONS)
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[NatsServer]:
+    with nats_server(request.param, f'jetstream {{ store_dir: "{tmp_path}" }}') as one:
+        yield one
+
+
+# -- foreign programs on the same stream -----------------------------------------------------------------------------------
+
+
+@bounded
+async def test_nats_py_and_this_bus_publish_to_one_stream_and_read_it(server: NatsServer) -> None:
+    handled: list[tuple[int, int]] = []
+    bus = Bus()
+
+    @bus.on("orders.>", durable="billing", retry=Retry(attempts=2, backoff=0.01))
+    async def bill(order: dict[str, int], context: Context) -> None:
+        handled.append((order["n"], context.attempt))
+        if order["n"] == 3:
+            raise RuntimeError("no")
+
+    thread = AsyncioThread()
+    client = await thread.run(nats.connect(server.address))
+    try:
+        jetstream = client.jetstream()
+        await thread.run(jetstream.add_stream(name="ORDERS", subjects=["orders.>"]))
+        terminated = await thread.run(client.subscribe("$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.ORDERS.billing"))
+        await thread.run(client.flush())
+        async with connect(server.url, bus=bus):
+            await thread.run(jetstream.publish("orders.placed", b'{"n":1}', headers={"Nats-Msg-Id": "one"}))
+            await bus.publish("orders.placed", {"n": 1}, id="one")  # the same id: it is there already
+            await bus.publish("orders.placed", {"n": 2}, id="two", headers={"x-shop": "7"})
+            await thread.run(jetstream.publish("orders.placed", b'{"n":3}'))
+            puller = await thread.run(jetstream.pull_subscribe("orders.>", durable="theirs"))
+            messages = await thread.run(puller.fetch(3, timeout=20))
+            assert [json.loads(message.data) for message in messages] == [{"n": 1}, {"n": 2}, {"n": 3}]
+            assert messages[1].headers == {"Nats-Msg-Id": "two", "x-shop": "7"}
+            for message in messages:
+                await thread.run(message.ack_sync(timeout=20))
+            advisory = json.loads((await thread.run(terminated.next_msg(timeout=20))).data)
+        info = await thread.run(jetstream.consumer_info("ORDERS", "billing"))
+        assert (info.num_pending, info.num_ack_pending) == (0, 0)
+        assert info.config.durable_name == "billing"
+        with_reason = "bill failed: RuntimeError" in advisory.get("reason", "")
+        assert advisory["stream_seq"] == 3
+        assert with_reason == (server.version >= (2, 10, 4))
+    finally:
+        await thread.run(client.close())
+        await thread.end()
+    assert sorted(handled) == [(1, 1), (2, 1), (3, 1), (3, 2)]
+
+
+@bounded
+async def test_a_consumer_that_nats_py_has_made_is_shared_with_it(server: NatsServer) -> None:
+    handled: list[int] = []
+    bus = Bus()
+
+    @bus.on("orders.placed", durable="billing")
+    async def bill(order: dict[str, int]) -> None:
+        handled.append(order["n"])
+
+    thread = AsyncioThread()
+    client = await thread.run(nats.connect(server.address))
+    try:
+        jetstream = client.jetstream()
+        await thread.run(jetstream.add_stream(name="ORDERS", subjects=["orders.>"]))
+        made = ConsumerConfig(durable_name="billing", ack_wait=30, max_ack_pending=20_000, max_waiting=512)
+        puller = await thread.run(jetstream.pull_subscribe("orders.placed", durable="billing", config=made))
+        await thread.run(jetstream.publish("orders.placed", b'{"n":1}'))
+        (first,) = await thread.run(puller.fetch(1, timeout=20))
+        await thread.run(jetstream.publish("orders.placed", b'{"n":2}'))
+        async with connect(server.url, bus=bus):
+            await eventually(lambda: handled == [2])
+            await thread.run(first.nak())
+            await eventually(lambda: handled == [2, 1])
+    finally:
+        await thread.run(client.close())
+        await thread.end()
+
+
+@bounded
+async def test_faststream_and_this_bus_share_a_stream(server: NatsServer) -> None:
+    bus = Bus()
+    handled: list[dict[str, int]] = []
+    theirs: list[Any] = []
+
+    @bus.on("orders.>", durable="billing")
+    async def bill(order: dict[str, int]) -> None:
+        handled.append(order)
+
+    def declare(broker: NatsBroker) -> None:
+        stream = JStream("ORDERS", subjects=["orders.>"])
+
+        @broker.subscriber("orders.placed", stream=stream, durable="theirs", pull_sub=PullSub(batch_size=1))
+        async def consume(body: Any) -> None:
+            theirs.append(body)
+
+    async with faststream(server.address, declare) as peer, connect(server.url, bus=bus):
+        await peer.run(peer.broker.publish({"n": 1}, "orders.placed", stream="ORDERS"))
+        await bus.publish("orders.placed", {"n": 2}, id="two")
+        await eventually(lambda: len(handled) == len(theirs) == 2)
+    assert handled == theirs == [{"n": 1}, {"n": 2}]
+
+
+# -- outages and permissions -----------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_handlers_subscriptions_and_replays_go_on_behind_a_restart_of_the_server(server: NatsServer) -> None:
+    handled: list[int] = []
+    bus = Bus()
+
+    @bus.on("orders.>", durable="billing")
+    async def bill(number: int) -> None:
+        handled.append(number)
+
+    async with Bus().connect(server.url) as theirs:
+        stream = {"name": "ORDERS", "subjects": ["orders.>"], "retention": "limits", "storage": "file"}
+        assert "error" not in await theirs.request("$JS.API.STREAM.CREATE.ORDERS", stream)
+        async with (
+            connect(server.url, bus=bus),
+            bus.subscribe("orders.>", durable="audit", returns=int) as audit,
+            bus.subscribe("orders.>", start="all", returns=int) as replay,
+        ):
+            for number in range(3):
+                await theirs.publish("orders.placed", number, id=str(number), timeout=20)
+                assert (await replay.receive(timeout=20)).body == number
+                while True:  # a server that is killed may have forgotten what it was told last
+                    message = await audit.receive(timeout=20)
+                    message.ack()
+                    if message.body == number:
+                        break
+                await eventually(lambda: number in handled)  # noqa: B023  # waited for here
+                server.kill()
+                server.start()
+    assert set(handled) == {0, 1, 2}
+
+
+RIGHTS = ["$JS.API.STREAM.NAMES", "$JS.API.STREAM.INFO.ORDERS", "$JS.API.CONSUMER.INFO.ORDERS.*"]
+PULL = "$JS.API.CONSUMER.MSG.NEXT.ORDERS.*"
+MAKE = "$JS.API.CONSUMER.DURABLE.CREATE.ORDERS.*"
+ACK = "$JS.ACK.ORDERS.>"
+
+
+@pytest.fixture(params=VERSIONS)
+def restricted(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[NatsServer]:
+    """A server whose owner may do everything, and whose users each lack one right, or none."""
+    users = {
+        "reader": [*RIGHTS, PULL, ACK],
+        "maker": [*RIGHTS, PULL, ACK, MAKE],
+        "blind": [PULL, ACK],
+        "idle": [*RIGHTS, ACK],
+        "mute": [*RIGHTS, PULL],
+    }
+    lines = [f"{{user: {who}, password: p, permissions: {{publish: {json.dumps(may)}}}}}" for who, may in users.items()]
+    everybody = ", ".join(["{user: owner, password: p}", *lines])
+    config = f'jetstream {{ store_dir: "{tmp_path}" }}\nauthorization {{ users: [{everybody}] }}'
+    with nats_server(request.param, config) as one:
+        yield one
+
+
+def as_user(server: NatsServer, who: str) -> str:
+    return server.url.replace("://", f"://{who}:p@")
+
+
+@bounded
+async def test_what_a_user_may_not_do_at_a_stream_is_said_with_what_to_allow(
+    restricted: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    handled: list[int] = []
+
+    def worker() -> Bus:
+        bus = Bus()
+
+        @bus.on("orders.>", durable="billing")
+        async def bill(number: int) -> None:
+            handled.append(number)
+
+        return bus
+
+    async with Bus().connect(as_user(restricted, "owner")) as theirs:
+        stream = {"name": "ORDERS", "subjects": ["orders.>"], "retention": "limits", "storage": "file"}
+        assert "error" not in await theirs.request("$JS.API.STREAM.CREATE.ORDERS", stream)
+        for who, refused in (("blind", "STREAM.NAMES"), ("reader", "CONSUMER.DURABLE.CREATE.ORDERS.billing")):
+            with pytest.raises(
+                Forbidden, match=rf"{refused}.*; who reads a stream publishes to \$JS.API.STREAM.NAMES"
+            ) as caught:
+                async with connect(as_user(restricted, who), bus=worker()):
+                    raise AssertionError
+            assert "$JS.API.CONSUMER.DURABLE.CREATE.<stream>.*" in str(caught.value)
+        async with connect(as_user(restricted, "maker"), bus=worker()):
+            await theirs.publish("orders.placed", 1, id="1")
+            await eventually(lambda: handled == [1])
+        async with connect(as_user(restricted, "reader"), bus=worker()):  # the consumer is there: no right to make it is wanted
+            await theirs.publish("orders.placed", 2, id="2")
+            await eventually(lambda: handled == [1, 2])
+        caplog.set_level(logging.ERROR)
+        for who, text in (("idle", "may not ask for publications, and takes none"), ("mute", "may not say what has become")):
+            async with connect(as_user(restricted, who), bus=worker()):
+                await theirs.publish("orders.placed", 3, id="3")
+                await eventually(lambda: text in caplog.text)  # noqa: B023  # waited for here
+        assert handled[:2] == [1, 2]
+
+
+@bounded
+async def test_an_account_without_jetstream_says_so(tmp_path: Path) -> None:
+    config = f"""
+        jetstream {{ store_dir: "{tmp_path}" }}
+        accounts {{
+            A: {{ users: [{{user: a, password: p}}] }}
+            B: {{ jetstream: enabled, users: [{{user: b, password: p}}] }}
+        }}
+    """
+    for version in VERSIONS:
+        with nats_server(version, config) as server:
+            async with Bus().connect(as_user(server, "a")) as link:
+                with pytest.raises(
+                    LocalProtocolError, match="this NATS server keeps nothing: .*for the account of this user, too"
+                ):
+                    async with link.subscribe("orders.>", start="all"):
+                        raise AssertionError

@@ -1,0 +1,412 @@
+"""UMessages over real Zenoh: buses with each other, and with samples that Zenoh's own library writes and hears."""
+
+from __future__ import annotations
+
+import random
+import ssl
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+import trustme
+from attrs import evolve
+
+from polybus import (
+    Backoff,
+    Bus,
+    ConnectFailed,
+    DeadlineExceeded,
+    Disconnected,
+    Limits,
+    LocalProtocolError,
+    Unsupported,
+    connect,
+)
+from polybus.plugins import Identity, Sample
+from polybus.protocols import Up
+from polybus.protocols.up.attributes import Attributes
+from polybus.protocols.up.ids import WireIds
+from polybus.protocols.up.uuris import parse_uuri
+from polybus.protocols.up.wire import read_uuid, write_attributes, write_message
+from tests.support import bounded, eventually, free_port
+from tests.unit.protocols.up.test_samples import OPEN, PUBLICATION, ROWS
+
+from .zenoh_peer import zenoh_peer
+
+pytestmark = [pytest.mark.anyio, pytest.mark.interop]
+
+CAR, PHONE, SEAT = "//device1/10AB/3", "//device2/CD/4", "//device3/1/1"
+NAMES = {"door.opened": f"{CAR}/80CD", "UpdateDoor": f"{CAR}/B", "sit": f"{SEAT}/7", "told": 0x8002}
+HERE = "up+zenoh://127.0.0.1:0"
+DIALECTS = ["spec", "cpp-1.0", "rust-0.6"]
+SOON = Backoff(initial=0.02, maximum=0.1)
+
+
+def up(entity: str, **options: Any) -> Up:
+    return Up(entity=entity, names=NAMES, **options)
+
+
+def bare(url: str) -> str:
+    """A URL without the options, which the protocol object has."""
+    return url.partition("?")[0]
+
+
+def car_bus(**options: Any) -> Bus:
+    bus = Bus(**options)
+
+    @bus.handle("UpdateDoor")
+    async def update(position: int) -> int:
+        await bus.publish("door.opened", position)
+        return 2 * position
+
+    return bus
+
+
+async def answered(bus: Bus) -> bool:
+    """Whether the door answers."""
+    try:
+        await bus.request("UpdateDoor", 1, timeout=0.5)
+    except DeadlineExceeded:
+        return False
+    return True
+
+
+# -- buses -------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@bounded
+async def test_buses_ask_publish_and_notify_over_zenoh_in_each_dialect(dialect: str) -> None:
+    car, told = car_bus(), list[str]()
+
+    @car.handle("told")
+    async def hear(text: str) -> None:
+        told.append(text)
+
+    async with (
+        car.serve(HERE, protocol=up(CAR, dialect=dialect, peer=PHONE)) as listener,
+        connect(bare(listener.url), protocol=up(PHONE, dialect=dialect, peer=CAR)) as phone,
+        phone.subscribe("door.*") as doors,
+    ):
+        assert [await phone.request("UpdateDoor", number, timeout=10) for number in range(100)] == [*range(0, 200, 2)]
+        heard = [await anext(doors) for _ in range(100)]
+        assert [message.body for message in heard] == [*range(100)]
+        assert heard[0].subject == "door.opened"
+        assert heard[0].attributes["source"] == f"{CAR}/80CD"
+        await phone.notify("told", "one")
+        await eventually(lambda: told == ["one"])
+        (peer,) = phone.peers
+        assert (peer.transport, peer.protocol) == ("zenoh", "up")
+        for bus in (car, phone):
+            assert (bus.stats().malformed, bus.stats().dropped) == (0, 0)
+
+
+@bounded
+async def test_clients_of_one_router_hear_each_other() -> None:
+    seat = Bus()
+
+    @seat.handle("sit")
+    async def sit() -> str:
+        return "sits"
+
+    async with (
+        car_bus().serve(HERE, protocol=up(CAR)) as listener,
+        connect(listener.url, bus=seat, protocol=up(SEAT)),
+        connect(listener.url, protocol=up(PHONE)) as phone,
+    ):
+        assert await phone.request("sit", timeout=10) == "sits"
+
+
+@bounded
+async def test_two_routers_are_one_fabric_and_peers_need_none() -> None:
+    async with (
+        car_bus().serve(HERE, protocol=up(CAR)) as one,
+        Bus().serve(f"{HERE}?connect=tcp/{one.url.partition('//')[2]}", protocol=up(SEAT)) as other,
+        connect(other.url, protocol=up(PHONE)) as phone,
+    ):
+        await eventually(partial(answered, phone))  # the routers meet in a while
+    async with (
+        car_bus().serve(f"{HERE}?mode=peer", protocol=up(CAR)) as listener,
+        connect(f"{listener.url}?mode=peer", protocol=up(PHONE)) as phone,
+    ):
+        assert await phone.request("UpdateDoor", 2, timeout=10) == 4
+
+
+@bounded
+async def test_a_publication_that_several_filters_let_through_comes_once() -> None:
+    car = car_bus()
+    async with (
+        car.serve(HERE, protocol=up(CAR)) as listener,
+        connect(listener.url, protocol=up(PHONE)) as phone,
+        phone.subscribe("*.opened") as some,
+        phone.subscribe("door.opened") as exact,
+        phone.subscribe("door.>"),
+        phone.subscribe("//*/10AB/3/*"),
+    ):
+        for number in range(10):
+            await phone.request("UpdateDoor", number, timeout=10)
+        assert [(await anext(some)).body for _ in range(10)] == [*range(10)]
+        assert [(await anext(exact)).body for _ in range(10)] == [*range(10)]
+        stats = phone.stats()
+        assert stats.received == 20  # ten answers, ten publications
+
+
+@bounded
+async def test_what_nobody_has_subscribed_to_does_not_come() -> None:
+    async with (
+        car_bus().serve(HERE, protocol=up(CAR)) as listener,
+        connect(listener.url, protocol=up(PHONE)) as phone,
+    ):
+        async with phone.subscribe("door.opened") as doors:
+            await phone.request("UpdateDoor", 1, timeout=10)
+            assert (await anext(doors)).body == 1
+        await phone.request("UpdateDoor", 2, timeout=10)
+        async with phone.subscribe("door.opened") as doors:
+            await phone.request("UpdateDoor", 3, timeout=10)
+            assert (await anext(doors)).body == 3
+        assert phone.stats().received in (5, 6)  # what was under way when the subscription ended may have come
+
+
+@bounded
+async def test_a_thousand_publications_in_a_row_are_heard_in_order_and_none_is_lost() -> None:
+    car = Bus()
+    async with (
+        car.serve(HERE, protocol=up(CAR)) as listener,
+        connect(listener.url, protocol=up(PHONE)) as phone,
+        phone.subscribe("door.opened", queue=5000) as doors,
+    ):
+
+        @car.handle("UpdateDoor")
+        async def update() -> None: ...
+
+        await phone.request("UpdateDoor", timeout=10)  # behind the subscription, on the same way
+        for number in range(3000):
+            await car.publish("door.opened", number)
+        assert [(await anext(doors)).body for _ in range(3000)] == [*range(3000)]
+        assert (car.stats().dropped, phone.stats().dropped) == (0, 0)
+
+
+@bounded
+async def test_a_client_comes_back_with_its_subscriptions_when_its_router_does() -> None:
+    port = free_port()
+    url = f"up+zenoh://127.0.0.1:{port}"
+    phone = Bus()
+    async with car_bus().serve(url, protocol=up(CAR)):
+        linked = connect(url, bus=phone, protocol=up(PHONE), backoff=SOON)
+        peer = await linked.__aenter__()
+    try:
+        assert peer is not None
+        async with phone.subscribe("door.opened") as doors:
+            await eventually(lambda: phone.stats().links == 1 and not phone.peers[0].connected)
+            async with car_bus().serve(url, protocol=up(CAR)):
+                await eventually(lambda: phone.stats().reconnects == 1)
+                await eventually(partial(answered, phone))  # what comes before a program has begun to listen is lost
+                assert await phone.request("UpdateDoor", 7, timeout=10) == 14
+                async for message in doors:
+                    if message.body == 7:
+                        break
+    finally:
+        await linked.__aexit__(None, None, None)
+
+
+@bounded
+async def test_a_connection_that_is_cut_ends_what_waits_for_answers() -> None:
+    car, asked = Bus(), anyio.Event()
+
+    @car.handle("UpdateDoor")
+    async def update() -> None:
+        asked.set()
+        await anyio.sleep_forever()
+
+    async with car.serve(HERE, protocol=up(CAR)) as listener:
+        async with connect(listener.url, protocol=up(PHONE), backoff=SOON) as phone:
+            reply = phone.request("UpdateDoor", timeout=30)
+            await asked.wait()
+            await car.aclose()
+            with pytest.raises(Disconnected, match="the other node has gone"):
+                await reply
+
+
+# -- who may ---------------------------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_the_fabric_is_let_in_once_as_one_peer() -> None:
+    asked = list[str]()
+
+    def authenticate(handshake: Any) -> Identity:
+        asked.append(handshake.transport)
+        return Identity("the fabric")
+
+    car = car_bus(authenticate=authenticate)
+    async with (
+        car.serve(HERE, protocol=up(CAR)) as listener,
+        connect(listener.url, protocol=up(PHONE)) as phone,
+        connect(listener.url, protocol=up(SEAT)) as seat,
+    ):
+        assert [await bus.request("UpdateDoor", 1, timeout=10) for bus in (phone, seat)] == [2, 2]
+        assert asked == ["zenoh"]
+        assert [peer.identity for peer in car.peers] == ["the fabric"]
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["up+zenoh://0.0.0.0:0", f"{HERE}?scouting=multicast", f"{HERE}?listen=tcp/0.0.0.0:0", f"{HERE}?connect=tcp/192.0.2.1:1"],
+)
+@bounded
+async def test_a_bus_that_lets_everybody_in_serves_nothing_that_others_reach(url: str) -> None:
+    with pytest.raises(LocalProtocolError, match="insecure=True"):
+        Bus().serve(url)
+
+
+# -- failures ----------------------------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_nobody_at_the_address_is_a_failed_connect() -> None:
+    with pytest.raises(ConnectFailed, match=r"Unable to connect"):
+        async with connect(f"up+zenoh://127.0.0.1:{free_port()}", limits=Limits(connect_timeout=0.2)):
+            pass
+
+
+@bounded
+async def test_an_address_that_is_taken_is_an_error_of_the_system() -> None:
+    async with Bus().serve(HERE) as listener:
+        with pytest.raises(OSError, match="cannot listen on zenoh://127"):
+            async with Bus().serve(listener.url):
+                pass
+
+
+@bounded
+async def test_other_protocols_tls_contexts_and_headers_have_no_form_here() -> None:
+    with pytest.raises(Unsupported, match="ubre has no form over zenoh"):
+        async with Bus().serve("ubre+zenoh://127.0.0.1:0"):
+            pass
+    async with Bus().serve(HERE) as listener:
+        with pytest.raises(LocalProtocolError, match="zenoh carries no headers"):
+            async with connect(listener.url, headers={"x": "y"}):
+                pass
+        with pytest.raises(LocalProtocolError, match=r"\?link=tls&ca=FILE"):
+            async with connect(listener.url, tls=ssl.create_default_context()):
+                pass
+
+
+@bounded
+async def test_zenoh_does_tls_by_files(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    issued = authority.issue_cert("localhost")
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    issued.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
+    issued.private_key_pem.write_to_path(tmp_path / "key.pem")
+    port = free_port()
+    files = f"cert={tmp_path}/cert.pem&key={tmp_path}/key.pem"
+    async with car_bus().serve(f"up+zenoh://localhost:{port}/?link=tls&{files}", protocol=up(CAR)) as listener:
+        async with connect(f"{listener.url}&ca={tmp_path}/ca.pem", protocol=up(PHONE)) as phone:
+            assert await phone.request("UpdateDoor", 4, timeout=10) == 8
+        with pytest.raises(ConnectFailed):
+            async with connect(f"up+zenoh://localhost:{port}", protocol=up(PHONE), limits=Limits(connect_timeout=0.5)):
+                pass
+
+
+# -- samples -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "attributes", "body", "key", "attachment", "payload", "level"), ROWS)
+@bounded
+async def test_recorded_samples_of_each_dialect_are_heard(
+    name: str, attributes: str, body: str, key: str, attachment: str, payload: str, level: int
+) -> None:
+    sample = Sample(key, bytes.fromhex(attachment), bytes.fromhex(payload), level)
+    device2, heard = Bus(), list[Any]()
+
+    @device2.handle("//device2/CD/4/B")
+    async def asked(body: Any) -> None:
+        heard.append(body)
+
+    @device2.on("door.opened")
+    async def opened(body: bytes) -> None:
+        heard.append(body)
+
+    protocol = up(PHONE, dialect=name, clock=lambda: 1_700_000_000_123_000_000)
+    async with device2.serve(HERE, protocol=protocol) as listener:
+        with zenoh_peer(listener.url, "up/device2/CD/**") as peer:
+            peer.put(sample)
+            await eventually(lambda: len(heard) == 1)
+            assert device2.stats().malformed == 0
+            if level == 4:  # a request, whose answer is heard in the same dialect
+                (answer,) = await anyio.to_thread.run_sync(peer.heard, 1)
+                assert answer.key == key.replace(
+                    "up/device1/3AB/4/3/0/device2/CD/0/4/B", "up/device2/CD/0/4/B/device1/3AB/4/3/0"
+                ).replace("up/device1/403AB/3/0/device2/CD/4/B", "up/device2/CD/4/B/device1/403AB/3/0")
+                assert answer.level == 4
+
+
+def message_of(**attributes: Any) -> bytes:
+    """A publication of now."""
+    ids = WireIds(time.time_ns, random.Random(1))
+    usual: dict[str, Any] = {"id": read_uuid(ids.next()), "type": 1, "source": parse_uuri(f"{CAR}/80CD"), "payload_format": 3}
+    return write_message(write_attributes(Attributes(**usual | attributes)), b"1")
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@bounded
+async def test_bad_samples_are_dropped_and_counted_and_end_nothing(dialect: str) -> None:
+    fabric = up(CAR, dialect=dialect).fabric
+    good = fabric.sample(message_of())
+    bad = [
+        evolve(good, attachment=None),
+        evolve(good, attachment=b"\x01"),
+        evolve(good, attachment=b"\x07" + (good.attachment or b"")[1:]),
+        evolve(good, attachment=(good.attachment or b"") + b"\xff"),
+        evolve(good, payload=bytes(3000)),
+        fabric.sample(message_of(id=bytes(16))),
+        fabric.sample(message_of(type=7)),
+        fabric.sample(message_of(priority=9)),
+        evolve(fabric.sample(message_of(source=parse_uuri("//evil/1/1/8001"))), key=good.key),
+    ]
+    phone = Bus(limits=Limits(message=2000))
+    async with phone.serve(HERE, protocol=up(PHONE, dialect=dialect)) as listener, phone.subscribe("door.opened") as heard:
+        with zenoh_peer(listener.url) as peer:
+            for _ in range(30):  # more than Limits.bad_messages
+                for sample in bad:
+                    peer.put(sample)
+            await eventually(lambda: phone.stats().malformed == 30 * len(bad))
+            peer.delete(good.key)
+            peer.put(good)
+            assert (await anext(heard)).body == 1
+            assert phone.stats().links == 1
+            assert phone.stats().received == 1
+
+
+@bounded
+async def test_the_other_dialect_with_the_same_keys_is_dropped_and_counted_without_a_word(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    phone = Bus()
+    async with phone.serve(HERE, protocol=up(PHONE, dialect="rust-0.6")) as listener, phone.subscribe("door.opened") as heard:
+        with zenoh_peer(listener.url) as peer:
+            for _ in range(100):
+                peer.put(up(CAR, dialect="cpp-1.0").fabric.sample(message_of()))
+            peer.put(up(CAR, dialect="rust-0.6").fabric.sample(message_of()))
+            assert (await anext(heard)).body == 1
+            assert (phone.stats().dropped, phone.stats().malformed) == (100, 0)
+    assert [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")] == []
+
+
+@bounded
+async def test_what_this_side_writes_has_the_bytes_of_the_specification() -> None:
+    car = Bus()
+    async with car.serve(HERE, protocol=up("//device1/10AB/3", priorities={"door.*": "CS2"}, ttl=5.0)) as listener:
+        with zenoh_peer(listener.url, "up/**") as peer:
+            await anyio.to_thread.run_sync(peer.found)
+            await car.publish("door.opened", bytes.fromhex(OPEN))
+            (sample,) = await anyio.to_thread.run_sync(peer.heard, 1)
+    assert sample.key == "up/device1/10AB/0/3/80CD/{}/{}/{}/{}/{}"
+    assert (sample.payload.hex(), sample.level) == (OPEN, 2)
+    # But for the id, which is new, and its form, which is bytes here.
+    assert sample.attachment is not None
+    assert sample.attachment.hex()[46:] == ("01" + PUBLICATION)[46:-2] + "06"

@@ -1,0 +1,81 @@
+"""A session of Zenoh's own library in the tests' process: puts and hears samples as they are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Condition
+from typing import Any
+
+import zenoh
+
+from polybus.plugins import Sample
+from tests.support import BOUND
+
+
+def config_of(**settings: Any) -> zenoh.Config:
+    """A configuration without scouting; ``connect_endpoints`` stands for ``connect/endpoints``."""
+    config = zenoh.Config()
+    quiet = {"scouting_multicast_enabled": False, "scouting_gossip_enabled": False}
+    for name, value in (quiet | settings).items():
+        path = name.replace("_", "/") if not name.startswith("transport") else name
+        config.insert_json5(path, json.dumps(value))
+    return config
+
+
+class ZenohPeer:
+    """One session, which hears what has these keys."""
+
+    def __init__(self, session: Any, expression: str) -> None:
+        self._session = session
+        self._heard: list[Sample] = []
+        self._changed = Condition()
+        self._subscriber = session.declare_subscriber(expression, zenoh.handlers.Callback(self._take, indirect=False))
+
+    def _take(self, sample: Any) -> None:
+        attachment = None if sample.attachment is None else bytes(sample.attachment)
+        with self._changed:
+            self._heard.append(Sample(str(sample.key_expr), attachment, bytes(sample.payload), 7 - int(sample.priority)))
+            self._changed.notify_all()
+
+    def heard(self, count: int) -> list[Sample]:
+        """What was heard, when it is so much."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self._heard) >= count, BOUND), self._heard
+            return [*self._heard]
+
+    def found(self) -> None:
+        """Return when what was subscribed to is known to the router: it has answered what was asked behind it."""
+        assert list(self._session.liveliness().get("none", timeout=BOUND)) == []
+
+    def put(self, sample: Sample, **options: Any) -> None:
+        """Write a sample."""
+        levels = zenoh.Priority
+        priority = (
+            levels.BACKGROUND, levels.DATA_LOW, levels.DATA, levels.DATA_HIGH, levels.INTERACTIVE_LOW,
+            levels.INTERACTIVE_HIGH, levels.REAL_TIME,
+        )[sample.level]  # fmt: skip
+        self._session.put(
+            sample.key,
+            sample.payload,
+            attachment=sample.attachment,
+            priority=priority,
+            congestion_control=zenoh.CongestionControl.BLOCK,
+            **options,
+        )
+
+    def delete(self, key: str) -> None:
+        """Delete a key."""
+        self._session.delete(key)
+
+
+@contextmanager
+def zenoh_peer(url: str, expression: str = "none", **settings: Any) -> Iterator[ZenohPeer]:
+    """A client of the router at a URL of the bus."""
+    address = url.partition("://")[2].partition("/")[0].partition("?")[0]
+    session: Any = zenoh.open(config_of(**{"mode": "client", "connect_endpoints": [f"tcp/{address}"]} | settings))
+    try:
+        yield ZenohPeer(session, expression)
+    finally:
+        session.close()

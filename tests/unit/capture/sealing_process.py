@@ -1,0 +1,41 @@
+"""A process that records requests of its own, sealed after 64 KiB or a moment and decoded beside it, until somebody kills it.
+
+``python -m tests.unit.capture.sealing_process FOLDER``; it says the number of the process that writes.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import anyio
+from attrs import evolve
+
+from polybus import Bus
+from polybus.capture import CaptureRecorder, make_recorder
+from polybus.testing import pair
+
+
+async def main(folder: str) -> None:
+    bus = Bus()
+
+    @bus.handle("echo")
+    async def echo(body: dict[str, Any]) -> Any:
+        return body
+
+    async with pair(bus) as client:
+        recording: Any = client.record(folder)
+        settings = evolve(make_recorder(folder, decode=True)._settings, segment_bytes=1 << 16, segment_seconds=0.2)
+        recording.recorder = CaptureRecorder(settings, apart=True)
+        await recording.__aenter__()
+        print(recording.recorder._writer.pid, flush=True)
+        number = 0
+        while True:
+            number += 1
+            assert await client.request("echo", {"number": number, "text": "x" * (number % 97)}) is not None
+            if number % 50 == 0:
+                await anyio.sleep(0.01)  # some thousand requests a second are enough
+
+
+if __name__ == "__main__":
+    anyio.run(main, sys.argv[1])

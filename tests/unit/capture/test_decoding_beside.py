@@ -1,0 +1,237 @@
+"""Decoding beside a recording: what is sealed has columns soon, nobody waits for it, and whoever is killed costs nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from attrs import evolve
+
+from polybus.capture import Capture, CaptureRecorder, decode, make_recorder, write_columns
+from polybus.capture.columns import writer as columns_writer
+from polybus.capture.columns.places import columns_path
+from polybus.capture.columns.process import DecodingProcess
+from polybus.capture.columns.reader import SegmentColumns
+from polybus.capture.rows import RowHeader
+from polybus.capture.store.segments import SegmentWriter, lock, segment_name
+from polybus.capture.writer.stats import WriterSettings
+from polybus.capture.writer.writer import CaptureWriter
+from tests.support import until
+
+from .rows import run
+
+pytestmark = pytest.mark.native
+
+BOTH = pytest.mark.parametrize("apart", [True, False], ids=["process", "thread"])
+END = RowHeader(0, "c-1", "peer", "ubre", "tcp", (), "{}")
+
+
+@contextmanager
+def _recording(folder: Path, apart: bool, *, seconds: float = 0.05, decode: bool = True) -> Iterator[CaptureRecorder]:
+    """A recorder that seals what it has after a moment."""
+    recorder = CaptureRecorder(evolve(make_recorder(folder, decode=decode)._settings, segment_seconds=seconds), apart=apart)
+    recorder.open()
+    try:
+        yield recorder
+    finally:
+        recorder.close()
+
+
+def _decoded(folder: Path) -> set[int]:
+    """The segments that have columns."""
+    try:
+        capture = Capture(folder)
+    except ValueError:
+        return set()
+    return {one.number for one in capture.segments() if SegmentColumns.of(capture, one) is not None}
+
+
+def _events(folder: Path) -> tuple[pa.Table, pa.Table]:
+    """Of the segments that have columns: what these say, and what decoding gives."""
+    capture, there = Capture(folder), _decoded(folder)
+    found = [SegmentColumns.of(capture, one) for one in capture.segments() if one.number in there]
+    read = [rows for one in found if one is not None for rows in one.read("events", one.groups)]
+    made = [decode(one.rows).events for one in capture.batches() if one.position.segment in there]
+    return pa.Table.from_batches(read).combine_chunks(), pa.Table.from_batches(made).combine_chunks()
+
+
+def _segment(folder: Path, number: int, rows: int = 10, first: int = 0) -> None:
+    segment = SegmentWriter(folder, number)
+    segment.write(run(first, rows), first)
+    segment.seal()
+
+
+@BOTH
+def test_what_is_sealed_is_decoded_while_the_recording_goes_on(apart: bool, tmp_path: Path) -> None:
+    with _recording(tmp_path, apart) as recorder:
+        for number in range(3):
+            recorder.take((END, number, b'{"publish":"news","body":%d}' % number, None))
+            until(lambda: _decoded(tmp_path) >= {number})  # noqa: B023  # it is called within the loop
+    read, made = _events(tmp_path)
+    assert read.num_rows == 3
+    assert read.equals(made)
+
+
+@BOTH
+def test_what_an_earlier_recording_left_is_decoded_by_the_next(apart: bool, tmp_path: Path) -> None:
+    _segment(tmp_path, 0)
+    with _recording(tmp_path, apart, seconds=60):
+        until(lambda: _decoded(tmp_path) == {0})
+
+
+@BOTH
+def test_nothing_is_decoded_where_nobody_wants_it(apart: bool, tmp_path: Path) -> None:
+    _segment(tmp_path, 0)
+    with _recording(tmp_path, apart, decode=False) as recorder:
+        recorder.take((END, 0, b"{}", None))
+        until(lambda: not list(tmp_path.glob("*.open")) and len(list(tmp_path.glob("*.arrows"))) == 2)
+    assert {path.suffix for path in tmp_path.iterdir()} == {".arrows"}
+
+
+def _writer(folder: Path) -> CaptureWriter:
+    settings = WriterSettings(path=str(folder), capture_id="c", max_bytes=1 << 30, max_age=1e9, decode=True)
+    return CaptureWriter(settings)
+
+
+def test_a_recording_that_ends_does_not_wait_for_what_is_decoded(tmp_path: Path) -> None:
+    _segment(tmp_path, 0)
+    writer = _writer(tmp_path)
+    writer.open()
+    writer.turn()
+    decoding: Any = writer._decoding
+    pid = decoding.pid
+    assert os.getpriority(os.PRIO_PROCESS, pid) >= 0
+    os.kill(pid, signal.SIGSTOP)  # it is not heard of any more
+    writer.finish()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_one_process_decodes_at_a_time(tmp_path: Path) -> None:
+    _segment(tmp_path, 0)
+    process = DecodingProcess(str(tmp_path))
+    process.ask()
+    process.turn()
+    first = process.pid
+    assert first is not None
+    os.kill(first, signal.SIGSTOP)
+    process.ask()
+    process.turn()
+    assert process.pid == first
+    os.kill(first, signal.SIGKILL)
+
+    def another() -> bool:
+        process.turn()
+        return process.pid not in (None, first)
+
+    until(another)
+    until(lambda: _decoded(tmp_path) == {0})
+    process.stop()
+    assert process.pid is None
+
+
+def test_why_it_cannot_be_decoded_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    _segment(tmp_path, 0)
+    (tmp_path / "events").write_text("no folder")
+    process = DecodingProcess(str(tmp_path))
+
+    def ended() -> bool:
+        process.turn()
+        return process.pid is None
+
+    for _ in range(2):
+        process.ask()
+        process.turn()
+        until(ended)
+    (said,) = caplog.messages
+    assert said.startswith(f"segments of {tmp_path} are not decoded: [Errno ")
+    assert said.endswith("it is tried again with the next one")
+    (tmp_path / "events").unlink()
+    process.ask()
+    process.turn()
+    until(ended)
+    assert _decoded(tmp_path) == {0}
+    assert len(caplog.messages) == 1
+
+
+def test_a_decoder_whose_recorder_is_gone_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from polybus.capture.columns import main
+
+    _segment(tmp_path, 0)
+    _segment(tmp_path, 1, first=10)
+    monkeypatch.setattr("sys.argv", ["-c", "[]", str(os.getppid() + 1), str(tmp_path)])
+    monkeypatch.setattr(main, "_step_back", lambda: None)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    try:
+        with pytest.raises(SystemExit):
+            main.main()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert _decoded(tmp_path) == set()
+    assert list(tmp_path.glob("*/.*")) == []
+
+
+# -- several that decode -----------------------------------------------------------------------------------------------------
+
+
+def test_a_segment_that_another_process_decodes_is_left_to_it(tmp_path: Path) -> None:
+    _segment(tmp_path, 0)
+    _segment(tmp_path, 1, first=10)
+    file = os.open(tmp_path / segment_name(1, sealed=True), os.O_RDWR)
+    try:
+        assert lock(file)
+        done = write_columns(tmp_path)
+        assert (done.segments, done.busy, _decoded(tmp_path)) == (1, 1, {0})
+    finally:
+        os.close(file)
+    done = write_columns(tmp_path)
+    assert (done.segments, done.busy, done.fresh, _decoded(tmp_path)) == (1, 0, 1, {0, 1})
+
+
+def test_the_newest_segment_is_decoded_first_and_one_that_is_gone_is_passed_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        _segment(tmp_path, number, first=10 * number)
+    order: list[set[int]] = []
+
+    def removing(frames: int) -> None:
+        (tmp_path / segment_name(0, sealed=True)).unlink(missing_ok=True)  # as retention does meanwhile
+        order.append(_decoded(tmp_path))
+
+    done = write_columns(tmp_path, removing)
+    assert order == [set(), {2}]
+    assert (done.segments, _decoded(tmp_path)) == (2, {1, 2})
+    assert not Path(columns_path(str(tmp_path), "events", 0)).exists()
+
+
+def test_a_damaged_segment_is_not_decoded_in_vain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _segment(tmp_path, 0)
+    path = tmp_path / segment_name(0, sealed=True)
+    data = bytearray(path.read_bytes())
+    data[-40] ^= 1
+    path.write_bytes(data)
+
+    def decoding(*given: Any) -> None:
+        raise AssertionError("a segment that gets no columns was decoded")
+
+    monkeypatch.setattr(columns_writer, "decoded", decoding)
+    assert write_columns(tmp_path).damaged == [0]
+
+
+def test_where_files_cannot_be_claimed_everybody_decodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _segment(tmp_path, 0)
+    monkeypatch.setattr(columns_writer, "lock", lambda file: None)
+    assert write_columns(tmp_path).segments == 1
+    shutil.rmtree(tmp_path / "events")
+    path = tmp_path / segment_name(0, sealed=True)
+    path.chmod(0o400)
+    assert write_columns(tmp_path).segments == 1

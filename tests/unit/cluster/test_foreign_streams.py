@@ -1,0 +1,598 @@
+"""Streams of others over a link to their NATS network: read by durable handlers, subscriptions and replays; published to.
+
+The tests over real servers are these, too: `integration/interop/test_foreign_streams.py`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+from polybus import (
+    AmbiguousRoute,
+    Bus,
+    Context,
+    Disconnected,
+    LocalProtocolError,
+    Message,
+    NoHandler,
+    Peer,
+    Retry,
+    Unsupported,
+    connect,
+)
+from polybus.events import DeadLettered
+from polybus.testing import NatsEngine
+from tests.support import bounded, eventually
+
+pytestmark = [pytest.mark.anyio]
+
+SOON = Retry(attempts=3, backoff=(0.01, 0.02))
+_names = itertools.count()
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[NatsEngine]:
+    async with NatsEngine() as running:
+        yield running
+
+
+@pytest.fixture
+def name() -> str:
+    """The first token of the subjects of a stream, one for each test, since a server keeps what is stored."""
+    return f"orders{next(_names)}"
+
+
+@asynccontextmanager
+async def owner(engine: Any, name: str, **config: Any) -> AsyncIterator[Peer]:
+    """A link of the owners of a stream, which they have made."""
+    async with Bus().connect(engine.url) as link:
+        made = {"name": name.upper(), "subjects": [f"{name}.>"], "retention": "limits", "storage": "file", **config}
+        await ask(link, f"STREAM.CREATE.{name.upper()}", made)
+        yield link
+
+
+async def ask(link: Peer, word: str, members: dict[str, Any] | None = None) -> dict[str, Any]:
+    answer: dict[str, Any] = await link.request(f"$JS.API.{word}", members, timeout=20)
+    assert "error" not in answer, answer
+    return answer
+
+
+async def consumer(link: Peer, name: str, durable: str) -> dict[str, Any]:
+    return await ask(link, f"CONSUMER.INFO.{name.upper()}.{durable}")
+
+
+async def all_done(link: Peer, name: str, durable: str) -> None:
+    with anyio.fail_after(20):
+        while True:
+            found = await consumer(link, name, durable)
+            if (found["num_ack_pending"], found["num_pending"]) == (0, 0):
+                return
+
+
+async def messages(link: Peer, name: str) -> int:
+    state: dict[str, Any] = (await ask(link, f"STREAM.INFO.{name.upper()}"))["state"]
+    return int(state["messages"])
+
+
+# -- handlers --------------------------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_a_durable_handler_reads_a_stream_of_others_from_its_beginning(engine: Any, name: str) -> None:
+    handled: list[tuple[str, Any, int, str]] = []
+    bus = Bus()
+
+    @bus.on(f"{name}.{{kind}}", durable="billing")
+    async def bill(order: dict[str, int], kind: str, context: Context) -> None:
+        assert context.peer is bus.peers[0]
+        handled.append((kind, order, context.attempt, str(context.message.id)))
+
+    async with owner(engine, name) as theirs:
+        await theirs.publish(f"{name}.placed", {"n": 1}, headers={"x-shop": "7"})
+        async with connect(engine.url, bus=bus):
+            await theirs.publish(f"{name}.paid", {"n": 2}, id="two")
+            await all_done(theirs, name, "billing")
+        assert await messages(theirs, name) == 2
+    assert handled == [("placed", {"n": 1}, 1, f"{name.upper()}.1"), ("paid", {"n": 2}, 1, "two")]
+
+
+@bounded
+async def test_what_is_published_while_the_handler_is_away_waits_for_it(engine: Any, name: str) -> None:
+    handled: list[int] = []
+    bus = Bus()
+
+    @bus.on(f"{name}.>", durable="billing", start="new")
+    async def bill(number: int) -> None:
+        handled.append(number)
+
+    async with owner(engine, name) as theirs:
+        await theirs.publish(f"{name}.placed", 0, id="before")  # before there was such a handler
+        for number in (1, 3):
+            async with connect(engine.url, bus=bus):
+                await theirs.publish(f"{name}.placed", number, id=str(number))
+                await all_done(theirs, name, "billing")
+            await theirs.publish(f"{name}.placed", number + 1, id=str(number + 1))
+    assert handled == [1, 2, 3]
+
+
+@bounded
+async def test_workers_of_one_name_share_a_stream_and_each_name_has_all(engine: Any, name: str) -> None:
+    handled: list[tuple[str, int]] = []
+
+    def worker(who: str, durable: str) -> Bus:
+        bus = Bus()
+
+        @bus.on(f"{name}.>", durable=durable)
+        async def handle(number: int) -> None:
+            handled.append((who, number))
+            await eventually(lambda: len({who for who, _ in handled if who != "c"}) == 2)  # until both have one
+
+        return bus
+
+    async with (
+        owner(engine, name) as theirs,
+        connect(engine.url, bus=worker("a", "billing")),
+        connect(engine.url, bus=worker("b", "billing")),
+        connect(engine.url, bus=worker("c", "audit")),
+    ):
+        for number in range(20):
+            await theirs.publish(f"{name}.placed", number, id=str(number))
+        await all_done(theirs, name, "billing")
+        await all_done(theirs, name, "audit")
+    assert sorted(number for who, number in handled if who != "c") == list(range(20))
+    assert [number for who, number in handled if who == "c"] == list(range(20))
+    assert {who for who, _ in handled} == {"a", "b", "c"}
+
+
+@bounded
+async def test_what_no_attempt_can_deal_with_is_ended_and_told_and_stays_in_their_stream(
+    engine: Any, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    attempts: list[tuple[int, int]] = []
+    bus = Bus()
+
+    @bus.on(f"{name}.*", durable="billing", retry=SOON)
+    async def bill(number: int, context: Context) -> None:
+        attempts.append((number, context.attempt))
+        raise RuntimeError("the bank does not answer")
+
+    caplog.set_level(logging.ERROR)
+    async with owner(engine, name) as theirs, connect(engine.url, bus=bus):
+        events = bus.events()
+        await theirs.publish(f"{name}.placed", 1, id="one")
+        await theirs.publish(f"{name}.placed", "no number", id="two")
+        told = [event async for event in _first(events, 2)]
+        await all_done(theirs, name, "billing")
+        assert await messages(theirs, name) == 2
+    assert sorted(attempts) == [(1, 1), (1, 2), (1, 3)]
+    misfit, failed = sorted(event.reason for event in told)
+    assert misfit.startswith("durable billing: it does not fit")
+    assert failed.endswith("bill failed: RuntimeError")
+    assert f"no letter is kept, as its stream is not ours: it was 1 of {name.upper()}" in caplog.text
+    assert f"no letter is kept, as its stream is not ours: it was 2 of {name.upper()}" in caplog.text
+
+
+@bounded
+async def test_a_dead_letter_is_kept_where_a_stream_for_them_is_named(engine: Any, name: str) -> None:
+    bus = Bus()
+
+    @bus.on(f"{name}.*", durable="billing", retry=Retry(attempts=1))
+    async def bill(number: int) -> None:
+        raise RuntimeError("the bank does not answer")
+
+    url = f"{engine.url}?dead_letters=dead.{name}"
+    async with owner(engine, name) as theirs:
+        with pytest.raises(LocalProtocolError, match=f"dead_letters='dead.{name}': no stream of this NATS network keeps"):
+            async with connect(url, bus=bus):
+                raise AssertionError
+        members = {"name": f"DEAD{name}", "subjects": [f"dead.{name}.>"], "retention": "limits", "storage": "file"}
+        await ask(theirs, f"STREAM.CREATE.DEAD{name}", members)
+        await theirs.publish(f"{name}.placed", 7, id="seven", headers={"x-shop": "7"})
+        async with (
+            connect(url, bus=bus),
+            theirs.subscribe(f"dead.{name}.>", start="all") as letters,
+        ):
+            letter = await letters.receive(timeout=20)
+            await all_done(theirs, name, "billing")
+        assert (letter.subject, letter.body) == (f"dead.{name}.billing.{name}.placed", 7)
+        headers = dict(letter.headers or {})
+        assert "bill failed: RuntimeError" in headers["Polybus-Death"]
+        known = {key: headers[key] for key in ("Polybus-Origin", "Polybus-Attempts", "Polybus-Id", "x-shop")}
+        assert known == {
+            "Polybus-Origin": f"{name.upper()} 1",
+            "Polybus-Attempts": "1",
+            "Polybus-Id": "seven",
+            "x-shop": "7",
+        }
+        async with Bus().connect(url) as link:
+            with pytest.raises(LocalProtocolError, match="each that cannot be dealt with would make another one"):
+                async with link.subscribe("dead.>", durable="audit"):
+                    raise AssertionError
+
+
+async def _first(events: Any, count: int) -> AsyncIterator[DeadLettered]:
+    async for event in events:
+        if isinstance(event, DeadLettered):
+            yield event
+            count -= 1
+            if not count:
+                return
+
+
+@bounded
+async def test_ordered_is_one_at_a_time_among_all_workers(engine: Any, name: str) -> None:
+    handled: list[int] = []
+    running = 0
+
+    def worker() -> Bus:
+        bus = Bus()
+
+        @bus.on(f"{name}.>", durable="ledger", ordered=True, retry=SOON)
+        async def write(number: int, context: Context) -> None:
+            nonlocal running
+            running += 1
+            assert running == 1
+            await anyio.lowlevel.checkpoint()
+            running -= 1
+            if number == 3 and context.attempt == 1:
+                raise RuntimeError
+            handled.append(number)
+
+        return bus
+
+    async with owner(engine, name) as theirs, connect(engine.url, bus=worker()), connect(engine.url, bus=worker()):
+        for number in range(8):
+            await theirs.publish(f"{name}.placed", number, id=str(number))
+        await all_done(theirs, name, "ledger")
+    assert handled == list(range(8))
+
+
+@bounded
+async def test_a_drain_finishes_what_runs_and_takes_no_more(engine: Any, name: str) -> None:
+    handled: list[int] = []
+    begun, go_on = anyio.Event(), anyio.Event()
+    bus = Bus()
+
+    @bus.on(f"{name}.>", durable="billing")
+    async def bill(number: int) -> None:
+        begun.set()
+        await go_on.wait()
+        handled.append(number)
+
+    async with owner(engine, name) as theirs:
+        for number in range(3):
+            await theirs.publish(f"{name}.placed", number, id=str(number))
+        async with connect(engine.url, bus=bus), anyio.create_task_group() as tasks:
+            await begun.wait()
+            tasks.start_soon(bus.drain)
+            await eventually(lambda: not bus.ready)
+            go_on.set()
+        assert handled == [0]
+        found = await consumer(theirs, name, "billing")
+        assert (found["num_ack_pending"], found["num_pending"]) == (0, 2)
+
+
+@bounded
+async def test_of_a_link_that_is_left_alone_the_handlers_end_and_the_bus_goes_on(engine: Any, name: str) -> None:
+    handled: list[int] = []
+    bus = Bus()
+
+    @bus.on(f"{name}.>", durable="billing")
+    async def bill(number: int) -> None:
+        handled.append(number)
+
+    async with owner(engine, name) as theirs, connect(engine.url, bus=bus), bus.serve(f"ubre+memory://{name}"):
+        await theirs.publish(f"{name}.placed", 0, id="0")
+        await all_done(theirs, name, "billing")
+        link = bus.peers[0]
+        await link.aclose()
+        await eventually(lambda: not bus.peers)
+        await theirs.publish(f"{name}.placed", 1, id="1")
+        async with bus.connect(engine.url):  # the handler is read for by another link
+            await all_done(theirs, name, "billing")
+    assert handled == [0, 1]
+
+
+@bounded
+async def test_handlers_begin_when_the_lifespan_that_has_opened_their_link_is_ready(engine: Any, name: str) -> None:
+    handled: list[Any] = []
+
+    @asynccontextmanager
+    async def lifespan(bus: Bus) -> AsyncIterator[str]:
+        async with bus.connect(engine.url):
+            async with owner(engine, f"{name}x") as other:
+                await other.publish(f"{name}x.placed", 1, id="1")
+            yield "the database"
+
+    bus = Bus(lifespan=lifespan)
+
+    @bus.on(f"{name}.>", durable="billing")
+    async def bill(number: int) -> None:
+        handled.append(bus.state)
+
+    async with owner(engine, name) as theirs:
+        await theirs.publish(f"{name}.placed", 1, id="1")
+        async with bus:
+            await all_done(theirs, name, "billing")
+    assert handled == ["the database"]
+
+
+# -- subscriptions ---------------------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_a_durable_subscription_settles_each_publication_of_a_stream(engine: Any, name: str) -> None:
+    read: list[tuple[Any, int | None]] = []
+    async with owner(engine, name) as theirs, Bus().connect(engine.url) as link:
+        for number in range(3):
+            await theirs.publish(f"{name}.placed", number, id=str(number))
+        async with link.subscribe(f"{name}.>", durable="audit", returns=int, queue=3) as orders:
+            for _ in range(4):
+                message = await orders.receive(timeout=20)
+                read.append((message.body, message.attempt))
+                if message.body == 1 and message.attempt == 1:
+                    message.retry(delay=0.01)
+                elif message.body == 2:
+                    message.reject("it is unknown")
+                else:
+                    message.ack()
+        await all_done(theirs, name, "audit")
+    assert read == [(0, 1), (1, 1), (2, 1), (1, 2)]
+
+
+@bounded
+async def test_a_replay_reads_a_stream_and_leaves_nothing_there(engine: Any, name: str) -> None:
+    async with owner(engine, name) as theirs, connect(engine.url) as bus:
+        for number in range(3):
+            await theirs.publish(f"{name}.placed", number, id=str(number))
+        async with bus.subscribe(f"{name}.>", start=2) as orders:
+            assert [(await orders.receive(timeout=20)).body for _ in range(2)] == [1, 2]
+            await theirs.publish(f"{name}.placed", 3, id="3")
+            message = await orders.receive(timeout=20)
+            assert message.body == 3
+            with pytest.raises(LocalProtocolError, match="is only read"):
+                message.ack()
+        with anyio.fail_after(20):
+            while (await ask(theirs, f"CONSUMER.NAMES.{name.upper()}")).get("consumers"):
+                pass
+
+
+@bounded
+async def test_a_subscription_at_a_stream_ends_with_its_link(engine: Any, name: str) -> None:
+    bus = Bus()
+    async with owner(engine, name), bus, bus.serve(f"ubre+memory://{name}"):
+        async with bus.connect(engine.url) as link:
+            pass
+        async with bus.connect(engine.url) as link, link.subscribe(f"{name}.>", start="all") as orders:
+            await link.aclose()
+            with pytest.raises(Disconnected):
+                await orders.receive(timeout=20)
+        with pytest.raises(Disconnected):
+            async with link.subscribe(f"{name}.>", durable="audit"):
+                pass
+
+
+# -- publications ------------------------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_a_publication_with_an_id_is_stored_once_when_it_returns(engine: Any, name: str) -> None:
+    heard: list[int] = []
+    bus = Bus()
+
+    @bus.on(f"{name}.*")
+    async def hear(number: int) -> None:
+        heard.append(number)
+
+    async with owner(engine, name) as theirs, connect(engine.url, bus=bus):
+        for number in (1, 2):
+            await bus.publish(f"{name}.placed", 7, id="seven", headers={"x-shop": "7"})
+            assert await messages(theirs, name) == 1
+            await eventually(lambda: len(heard) == number)  # noqa: B023  # waited for here
+        stored = await ask(theirs, f"STREAM.MSG.GET.{name.upper()}", {"seq": 1})
+        assert stored["message"]["subject"] == f"{name}.placed"
+        assert heard == [7, 7]
+        with pytest.raises(LocalProtocolError, match=r"id='seven' is that of a publication of"):
+            await bus.publish(f"{name}.paid", 7, id="seven")
+
+
+@bounded
+async def test_an_id_without_a_stream_is_one_clear_error(engine: Any, name: str) -> None:
+    page, bus = Bus(), Bus()
+    async with (
+        owner(engine, name) as theirs,
+        bus.serve(f"ubre+memory://{name}"),
+        connect(f"ubre+memory://{name}", bus=page) as to_bus,
+    ):
+        with pytest.raises(LocalProtocolError, match=r"'nobody' is not stored: no stream of this NATS network keeps it"):
+            await theirs.publish("nobody", 1, id="1", timeout=2)
+        with pytest.raises(LocalProtocolError, match=r"the header 'Nats-TTL' is for the engine"):
+            await theirs.publish(f"{name}.placed", 1, id="1", headers={"Nats-TTL": "1"})
+        with pytest.raises(LocalProtocolError, match=r"an id is for what a store keeps"):
+            await to_bus.publish("news", 1, id="1")
+        (peer,) = bus.peers
+        with pytest.raises(Unsupported, match="nothing is stored behind a link of ubre"):
+            await peer.publish("news", 1, id="1")
+        with pytest.raises(Unsupported, match="nothing is stored behind a link of ubre"):
+            async with peer.subscribe("news", durable="audit"):
+                pass
+
+
+@bounded
+async def test_who_answers_a_publication_is_not_the_stream(engine: Any, name: str) -> None:
+    chatty = Bus()
+
+    @chatty.handle(f"{name}.placed")
+    async def answer(number: int) -> str:
+        return "thank you"
+
+    async with owner(engine, name) as theirs, connect(engine.url, bus=chatty):
+        await theirs.publish(f"{name}.placed", 1, id="1", timeout=20)
+        assert await messages(theirs, name) == 1
+        with pytest.raises(LocalProtocolError, match="is that of a publication of"):
+            await theirs.publish(f"{name}.paid", 1, id="1", timeout=20)
+
+
+# -- mistakes ----------------------------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_a_pattern_that_no_stream_keeps_is_one_clear_error(engine: Any, name: str) -> None:
+    bus = Bus()
+
+    @bus.on("elsewhere.>", durable="billing")
+    async def bill(number: int) -> None:
+        raise AssertionError
+
+    async with owner(engine, name, subjects=[f"{name}.placed.*"]) as theirs:
+        text = r"stored publications of 'elsewhere.>': no store keeps it. Its owner makes one with that subject"
+        with pytest.raises(LocalProtocolError, match=text):
+            async with connect(engine.url, bus=bus):
+                raise AssertionError
+        with pytest.raises(LocalProtocolError, match=text):
+            async with theirs.subscribe("elsewhere.>", start="all"):
+                raise AssertionError
+        with pytest.raises(LocalProtocolError, match=f"the store {name.upper()} keeps a part of it alone"):
+            async with theirs.subscribe(f"{name}.>", durable="audit"):
+                raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        ({"ack_wait": 5_000_000_000}, "durable='billing' is there already and has another ack_wait: 5 s, not 30 s"),
+        ({"ack_policy": "none"}, "was made by others: ack_policy is 'none', and nothing is lost only with 'explicit'"),
+        ({"max_deliver": 5}, "was made by others: max_deliver is 5, and nothing is lost only with -1"),
+        ({"filter_subject": "paid"}, "has another pattern"),
+    ],
+)
+@bounded
+async def test_a_consumer_of_theirs_that_differs_is_named_with_what_differs(
+    engine: Any, name: str, config: dict[str, Any], text: str
+) -> None:
+    bus = Bus()
+
+    @bus.on(f"{name}.>", durable="billing")
+    async def bill(number: int) -> None:
+        raise AssertionError
+
+    made = {"durable_name": "billing", "ack_policy": "explicit", "ack_wait": 30_000_000_000, **config}
+    made["filter_subject"] = f"{name}.{made.get('filter_subject', '>')}"
+    async with owner(engine, name) as theirs:
+        await ask(theirs, f"CONSUMER.DURABLE.CREATE.{name.upper()}.billing", {"stream_name": name.upper(), "config": made})
+        with pytest.raises(LocalProtocolError, match=text):
+            async with connect(engine.url, bus=bus):
+                raise AssertionError
+        assert (await consumer(theirs, name, "billing"))["config"]["ack_policy"] == made["ack_policy"]
+
+
+@bounded
+async def test_two_links_are_told_apart_by_what_they_serve(engine: Any, name: str) -> None:
+    bus = Bus()
+    async with (
+        owner(engine, name) as theirs,
+        NatsEngine() as elsewhere,
+        bus.connect(elsewhere.url),
+        bus.connect(engine.url, serves=[f"{name}.>"]),
+    ):
+        for wants in (bus.subscribe("other.>", durable="audit"), bus.subscribe("other.>", start="all")):
+            with pytest.raises(
+                AmbiguousRoute, match=r"several links could have a stream of 'other.>' .*: connect with serves="
+            ):
+                async with wants:
+                    raise AssertionError
+        with pytest.raises(AmbiguousRoute):
+            await bus.publish("other.placed", 1, id="1")
+        async with bus.subscribe(f"{name}.>", start="all") as orders:
+            await bus.publish(f"{name}.placed", 1, id="1")
+            assert (await orders.receive(timeout=20)).body == 1
+            assert await messages(theirs, name) == 1
+
+
+@bounded
+async def test_a_handler_is_read_for_by_the_link_that_serves_its_pattern(
+    engine: Any, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    handled: list[int] = []
+    bus = Bus()
+
+    @bus.on(f"{name}.>", durable="billing")
+    async def bill(number: int) -> None:
+        handled.append(number)
+
+    async with owner(engine, name) as theirs:
+        await theirs.publish(f"{name}.placed", 1, id="1")
+        async with connect(engine.url, bus=bus, serves=["other.>"]):
+            assert f"its durable publications come from no link yet: {engine.url} has serves=" in caplog.text
+            assert not handled
+            async with bus.connect(engine.url, serves=[f"{name}.>"]):
+                await all_done(theirs, name, "billing")
+    assert handled == [1]
+
+
+@bounded
+async def test_two_functions_of_one_durable_name_are_refused(engine: Any, name: str) -> None:
+    bus = Bus()
+    for _ in range(2):
+
+        @bus.on(f"{name}.>", durable="billing")
+        async def bill(number: int) -> None:
+            raise AssertionError
+
+    async with owner(engine, name):
+        with pytest.raises(LocalProtocolError, match="durable='billing' is of .*bill and of .*bill"):
+            async with connect(engine.url, bus=bus):
+                raise AssertionError
+
+
+async def test_a_server_that_keeps_nothing_says_so() -> None:
+    bus = Bus()
+
+    @bus.on("orders.>", durable="billing")
+    async def bill(number: int) -> None:
+        raise AssertionError
+
+    async with NatsEngine(keeps=False) as engine:
+        with pytest.raises(
+            LocalProtocolError, match=r"this NATS server keeps nothing: durable=, start= and id= need JetStream"
+        ):
+            async with connect(engine.url, bus=bus):
+                raise AssertionError
+        async with connect(engine.url) as link:
+            with pytest.raises(NoHandler):
+                await link.request("orders.placed", 1)
+
+
+async def test_a_pattern_without_a_form_on_this_wire_is_refused(engine: Any, name: str) -> None:
+    async with owner(engine, name) as theirs:
+        wrong: list[tuple[Any, type[Exception]]] = [
+            (7, Unsupported),
+            ("/4210/*/8000", Unsupported),
+            ("a b", LocalProtocolError),
+        ]
+        for pattern, error in wrong:
+            with pytest.raises(error):
+                async with theirs.subscribe(pattern, durable="audit"):
+                    raise AssertionError
+
+
+@bounded
+async def test_a_durable_name_is_read_by_a_bus_that_is_in_no_cluster(engine: Any, name: str) -> None:
+    cut: list[Message] = []
+    async with owner(engine, name) as theirs:
+        await theirs.publish(f"{name}.placed", 1, id="1")
+        async with connect(engine.url) as bus:
+            async with bus.subscribe(f"{name}.>", durable="audit") as orders:
+                cut.append(await orders.receive(timeout=20))  # left without a word: it comes again at once
+            async with bus.subscribe(f"{name}.>", durable="audit") as orders:
+                again = await orders.receive(timeout=20)
+                assert (again.body, again.attempt) == (1, 2)
+                again.ack()
+        await all_done(theirs, name, "audit")

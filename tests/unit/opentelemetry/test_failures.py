@@ -1,0 +1,122 @@
+"""Telemetry that fails, or is more than a message can carry: messages go on without it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pytest
+from opentelemetry import propagate
+from opentelemetry.sdk.trace import SpanProcessor
+
+from polybus import Bus, Context, Limits, LocalProtocolError
+from polybus.opentelemetry import instrument
+from polybus.testing import pair
+from tests.unit.opentelemetry.spans import Traces
+
+pytestmark = [pytest.mark.anyio, pytest.mark.native]
+
+PARENT: Final = f"00-{'a' * 32}-{'b' * 16}-01"
+
+
+class AtStart(SpanProcessor):
+    def on_start(self, span: Any, parent_context: Any = None) -> None:
+        raise ZeroDivisionError("a processor of the application")
+
+
+class AtEnd(SpanProcessor):
+    def on_end(self, span: Any) -> None:
+        raise ZeroDivisionError("a processor of the application")
+
+
+class Propagator:
+    fields: Final[set[str]] = set()
+
+    def extract(self, carrier: Any, context: Any = None, getter: Any = None) -> Any:
+        raise ZeroDivisionError("a propagator of the application")
+
+    def inject(self, carrier: Any, context: Any = None, setter: Any = None) -> None:
+        raise ZeroDivisionError("a propagator of the application")
+
+
+@pytest.mark.parametrize("side", ["server", "client"])
+@pytest.mark.parametrize("broken", [AtStart, AtEnd, Propagator])
+async def test_an_answer_arrives_whatever_telemetry_raises(
+    side: str, broken: type[Any], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    traces = Traces()
+    server, client = Bus(), Bus()
+    if broken is Propagator:
+        monkeypatch.setattr(propagate, "_HTTP_TEXT_FORMAT", Propagator())
+    else:
+        traces.tracers.add_span_processor(broken())
+    instrument({"server": server, "client": client}[side], tracer_provider=traces.tracers, meter_provider=traces.meters)
+    handled: list[str] = []
+
+    @server.handle("order.place")
+    async def place(article: str, ctx: Context) -> str:
+        await ctx.bus.publish("order.placed", article)
+        return f"one {article}"
+
+    @server.on("order.placed")
+    async def placed(article: str) -> None:
+        handled.append(article)
+
+    async with pair(server, client=client):
+        for _ in range(20):
+            assert await client.request("order.place", "soup", headers={"traceparent": PARENT}) == "one soup"
+    assert handled == ["soup"] * 20
+    assert "ZeroDivisionError" in caplog.text
+
+
+async def test_of_telemetry_that_raises_each_time_a_few_lines_are_written(caplog: pytest.LogCaptureFixture) -> None:
+    traces = Traces()
+    traces.tracers.add_span_processor(AtStart())
+    server, client = traces.bus(), traces.bus()
+
+    @server.handle("x")
+    async def x() -> int:
+        return 1
+
+    async with pair(server, client=client):
+        for _ in range(20):
+            assert await client.request("x") == 1
+    written = [record for record in caplog.records if record.getMessage().startswith("telemetry has failed")]
+    assert len(written) == 6  # three of each bus
+
+
+async def test_what_a_peer_has_put_into_the_context_never_keeps_a_handler_from_asking() -> None:
+    traces = Traces()
+    store, shop = Bus(), traces.bus()
+
+    @store.handle("price")
+    async def price(ctx: Context) -> list[str]:
+        return sorted(ctx.message.headers or {})
+
+    @shop.handle("order")
+    async def order(ctx: Context) -> list[str]:
+        found: list[str] = await ctx.bus.request("price", headers={"authorization": "t" * 3000})
+        return found
+
+    given = {
+        "traceparent": PARENT,
+        "tracestate": ",".join(f"k{place}={'b' * 240}" for place in range(32)),
+        "baggage": ",".join(f"k{place}={'b' * 37}" for place in range(170)),
+    }
+    async with pair(store, client=shop), pair(shop) as client:
+        assert await client.request("order", headers=given) == ["authorization", "baggage", "traceparent"]
+
+
+async def test_headers_that_fill_the_limit_go_without_the_context_and_others_are_refused_as_ever() -> None:
+    traces = Traces()
+    server, client = Bus(), traces.bus(limits=Limits(headers=1000))
+
+    @server.handle("x")
+    async def x(ctx: Context) -> list[str]:
+        return sorted(ctx.message.headers or {})
+
+    async with pair(server, client=client):
+        assert await client.request("x", headers={"x-a": "t" * 923}) == ["traceparent", "x-a"]  # which fill it
+        assert await client.request("x", headers={"x-a": "t" * 924}) == ["x-a"]
+        assert await client.request("x", headers={"x-a": "t" * 993}) == ["x-a"]
+        with pytest.raises(LocalProtocolError, match="headers of 1001 bytes"):
+            await client.request("x", headers={"x-a": "t" * 994})

@@ -1,0 +1,220 @@
+"""The session on a fabric, without one: what it wants to hear, what it takes, and its samples."""
+
+import random
+from typing import Any
+
+import pytest
+from attrs import evolve
+
+from polybus import Code, Limits, LocalProtocolError, Message, RemoteProtocolError, Unsupported
+from polybus.body import JSON
+from polybus.message import MISSING, Kind
+from polybus.plugins import Ready, Refused, Sample
+from polybus.protocols.up import Up
+from polybus.protocols.up.attributes import MessageType
+from polybus.protocols.up.session import UpSession
+
+from .test_session import CAR, NAMES, PHONE, Clock, asked, frame_of, published, receive, sent
+
+TO_US = "up/*/*/*/*/*/device1/10AB/0/3/*"
+NO_SINK = "{}/{}/{}/{}/{}"
+
+
+class Fabric:
+    """What the session wants to hear."""
+
+    def __init__(self, limits: Limits = Limits(), **options: Any) -> None:  # noqa: B008  # it is frozen
+        self.heard: list[tuple[str, ...]] = []
+        given: dict[str, Any] = {"clock": Clock(), "entity": CAR, "names": NAMES}
+        adapter = Up(**given | options)
+        self.session: UpSession = adapter.fabric.session(
+            "client", limits, random.Random(1), lambda expressions: self.heard.append(tuple(expressions))
+        )
+        self.session.start(0.0)
+        assert self.session.events() == [Ready()]
+
+    @property
+    def topics(self) -> list[str]:
+        """The filters for publications, the last ones."""
+        assert self.heard[-1][0] == TO_US
+        return [*self.heard[-1][1:]]
+
+    def subscribe(self, pattern: str | int, kind: Kind = Kind.SUBSCRIBE) -> None:
+        assert self.session.send(Message(kind, pattern), 0.0) is None
+        assert self.session.frames_to_send() == []
+
+
+# -- filters -----------------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_addressed_to_this_entity_is_heard_from_the_start() -> None:
+    assert Fabric().heard == [(TO_US,)]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "topics"),
+    [
+        ("door.opened", ["device1/10AB/0/3/80CD", "device2/CD/0/4/80CD"]),
+        ("light", ["device1/10AB/0/3/80CE", "device2/CD/0/4/80CE"]),
+        ("other.opened", ["device3/1/0/1/8001"]),
+        ("door.*", ["device1/10AB/0/3/80CD", "device2/CD/0/4/80CD"]),
+        ("door.>", ["device1/10AB/0/3/80CD", "device2/CD/0/4/80CD"]),
+        ("nothing.*", []),
+        # What has no name has its address as subject, and an address matches these.
+        ("*.opened", ["*/*/*/*/*"]),
+        ("*", ["*/*/*/*/*"]),
+        (">", ["*/*/*/*/*"]),
+        ("{what}.opened", ["*/*/*/*/*"]),
+        ("//device7/30001/2/8001", ["device7/1/3/2/8001"]),
+        ("up://device7/1/2/8001", ["device7/1/0/2/8001"]),
+        ("//*/10AB/3/80CD", ["*/10AB/0/3/80CD"]),
+        ("//device7/*/*/80CD", ["device7/*/*/*/80CD"]),
+        ("//device7/10AB/3/*", ["device7/10AB/0/3/*"]),
+        ("//device7/>", ["device7/*/*/*/*"]),
+        ("//device7/10AB/>", ["device7/10AB/0/*/*"]),
+        ("//>", ["*/*/*/*/*"]),
+        ("//dev*/10AB/3/80*", ["*/10AB/0/3/*"]),
+        ("//device7/10AB//80CD", ["device7/10AB/0/*/80CD"]),
+        ("/10AB/3/80CD", ["device1/10AB/0/3/80CD"]),
+    ],
+)
+def test_a_pattern_becomes_the_narrowest_filters_that_let_all_its_subjects_through(pattern: str, topics: list[str]) -> None:
+    names = NAMES | {"other.opened": "//device3/1/1/8001"}
+    fabric = Fabric(peer=PHONE, names=names)
+    fabric.subscribe(pattern)
+    assert fabric.topics == [f"up/{topic}/{NO_SINK}" for topic in topics]
+
+
+def test_filters_come_and_go_and_are_told_where_they_change() -> None:
+    fabric = Fabric()
+    fabric.subscribe("door.opened")
+    fabric.subscribe("door.*")
+    assert len(fabric.heard) == 2
+    fabric.subscribe("//*/10AB/3/80CD")
+    assert fabric.topics == [f"up/device1/10AB/0/3/80CD/{NO_SINK}", f"up/*/10AB/0/3/80CD/{NO_SINK}"]
+    fabric.subscribe("door.opened", Kind.UNSUBSCRIBE)
+    assert len(fabric.heard) == 3
+    fabric.subscribe("door.*", Kind.UNSUBSCRIBE)
+    fabric.subscribe("nobody.knew", Kind.UNSUBSCRIBE)
+    assert fabric.topics == [f"up/*/10AB/0/3/80CD/{NO_SINK}"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "error", "text"),
+    [
+        ("nowhere", Unsupported, "'nowhere' has no number"),
+        ("UpdateDoor", Unsupported, "'UpdateDoor' is no topic"),
+        (7, Unsupported, "7 is a number"),
+        ("//device7/10AB/3/B", LocalProtocolError, "is no topic"),
+        ("//device7/10AB/3/FFFF", LocalProtocolError, "is no topic"),
+        ("//device7/10AB/3", LocalProtocolError, "any part of which may be"),
+        ("//DEVICE_7!/10AB/3/8001", LocalProtocolError, "any part of which may be"),
+        ("//device7/door/3/8001", LocalProtocolError, "any part of which may be"),
+        ("//device7/1/3/8001/7", LocalProtocolError, "any part of which may be"),
+    ],
+)
+def test_a_pattern_without_an_address_is_refused_and_changes_nothing(pattern: Any, error: type[Exception], text: str) -> None:
+    fabric = Fabric()
+    with pytest.raises(error, match=text):
+        fabric.subscribe(pattern)
+    fabric.subscribe("door.opened")
+    assert fabric.topics == [f"up/device1/10AB/0/3/80CD/{NO_SINK}"]
+
+
+@pytest.mark.parametrize(
+    ("dialect", "to_us", "topic"),
+    [
+        ("cpp-1.0", "up/*/*/*/*/device1/10AB/3/*", "up/*/10AB/3/80CD/{}/{}/{}/{}"),
+        ("rust-0.6", "up/*/*/*/*/device1/10AB/3/*", "up/*/10AB/3/80CD/{}/{}/{}/{}"),
+    ],
+)
+def test_filters_are_written_in_the_dialect(dialect: str, to_us: str, topic: str) -> None:
+    fabric = Fabric(dialect=dialect)
+    fabric.subscribe("//*/10AB/3/80CD")
+    assert fabric.heard == [(to_us,), (to_us, topic)]
+
+
+# -- who is meant ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_fabric_has_no_other_side_that_shows_itself() -> None:
+    fabric = Fabric()
+    (message,) = receive(fabric.session, published())
+    assert message.subject == f"{PHONE}/80CD"  # not the name: it would be that of the peer
+    for kind, subject in ((Kind.REQUEST, "UpdateDoor"), (Kind.NOTIFY, "door.opened")):
+        with pytest.raises(Unsupported, match=r"a fabric has no other side: say who is meant by Up\(peer=\.\.\.\)"):
+            fabric.session.send(Message(kind, subject, ttl=1.0, body=MISSING), 0.0)
+
+
+def test_an_address_or_a_peer_says_who_is_meant() -> None:
+    fabric = Fabric()
+    for subject in ("seat", "//device4/1/1/7"):
+        assert fabric.session.send(Message(Kind.REQUEST, subject, ttl=1.0, body=MISSING), 0.0)
+    assert [str(given.sink) for given, _ in sent(fabric.session)] == ["//device3/1/1/7", "//device4/1/1/7"]
+    fabric = Fabric(peer=PHONE)
+    fabric.session.send(Message(Kind.NOTIFY, "door.opened", body=MISSING), 0.0)
+    fabric.session.send(Message(Kind.REQUEST, "UpdateDoor", ttl=1.0, body=MISSING), 0.0)
+    assert [str(given.sink) for given, _ in sent(fabric.session)] == [f"{PHONE}/0", f"{PHONE}/B"]
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        asked(sink="//device9/10AB/3/B"),
+        asked(sink="//device1/10AB/4/B"),
+        frame_of(type=MessageType.NOTIFICATION, source=f"{PHONE}/80CD", sink="//device1/110AB/3/0"),
+    ],
+)
+def test_what_is_addressed_to_somebody_else_is_refused_without_an_answer(frame: bytes) -> None:
+    fabric = Fabric()
+    (event,) = receive(fabric.session, frame)
+    assert isinstance(event, Refused)
+    assert event.error.reason == "wrong_sink"
+    assert fabric.session.frames_to_send() == []
+
+
+def test_requests_under_way_are_counted_for_each_authority() -> None:
+    fabric = Fabric(per_authority=1)
+    (first,) = receive(fabric.session, asked())
+    other = asked(source="//other/1/1/0", id=bytes.fromhex("018bcfe5687b70008010101010101a1b"))
+    loud = asked(id=bytes.fromhex("018bcfe5687b70008010101010101a1c"))
+    assert [len(receive(fabric.session, frame)) for frame in (other, loud)] == [1, 1]
+    ((given, _),) = sent(fabric.session)
+    assert (str(given.sink), given.commstatus) == (f"{PHONE}/0", Code.RESOURCE_EXHAUSTED)
+    fabric.session.send(Message(Kind.RESPONSE, "", first.id, b"1", JSON), 0.0)
+    (again,) = receive(fabric.session, loud)
+    assert again.kind is Kind.REQUEST
+
+
+# -- samples -----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_sample_has_the_authority_of_its_source_as_sender() -> None:
+    fabric = Up(entity=CAR).fabric
+    sample = fabric.sample(published())
+    assert sample.key == f"up/device2/CD/0/4/80CD/{NO_SINK}"
+    assert fabric.sender(sample.key) == "device2"
+    assert [fabric.sender(key) for key in ("", "up", "up/", "up/a")] == ["", "", "", "a"]
+    assert fabric.frame(sample, Limits()) == published()
+
+
+def test_a_sample_of_the_other_dialect_with_the_same_keys_is_left_out() -> None:
+    cpp, rust = Up(entity=CAR, dialect="cpp-1.0").fabric, Up(entity=CAR, dialect="rust-0.6").fabric
+    assert cpp.frame(rust.sample(published()), Limits()) is None
+    assert rust.frame(cpp.sample(published()), Limits()) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "limit", "text"),
+    [
+        ({"attachment": None}, 2**20, "an attachment of 0 bytes"),
+        ({"key": f"up/device9/CD/0/4/80CD/{NO_SINK}"}, 2**20, "is not that of its attributes"),
+        ({"payload": bytes(1000)}, 1000, r"1000 for both \(Limits.message\)"),
+        ({"attachment": b"\x01\xff\xff"}, 2**20, "cut off"),
+    ],
+)
+def test_a_sample_that_is_no_message_is_refused(change: dict[str, Any], limit: int, text: str) -> None:
+    fabric = Up(entity=CAR).fabric
+    sample: Sample = evolve(fabric.sample(published()), **change)
+    with pytest.raises(RemoteProtocolError, match=text):
+        fabric.frame(sample, Limits(message=limit))

@@ -1,0 +1,224 @@
+"""The queues on both sides of a session: bounded, by priority, with what is lost counted. Threads wait for events alone."""
+
+from collections.abc import Callable
+from threading import Event, Thread
+
+import pytest
+
+from polybus.plugins import Sample
+from polybus.transports.zenoh import inbox, lanes
+from polybus.transports.zenoh.inbox import Inbox
+from polybus.transports.zenoh.lanes import Lanes
+from polybus.transports.zenoh.transport import lets_through
+from tests.support import BOUND
+
+
+def sample(level: int = 1, size: int = 1, key: str = "up/a") -> Sample:
+    return Sample(key, b"\x01", bytes(size), level)
+
+
+# -- in ----------------------------------------------------------------------------------------------------------------------
+
+
+def woken() -> tuple[Inbox, list[None]]:
+    calls: list[None] = []
+    return Inbox(lambda: calls.append(None)), calls
+
+
+def add(box: Inbox, count: int, level: int = 1, size: int = 1, sender: str = "a") -> None:
+    for _ in range(count):
+        box.add(sender, "up/*", sample(level, size))
+
+
+def everything(box: Inbox) -> list[Sample]:
+    taken: list[Sample] = []
+    more = True
+    while more:
+        batch, more = box.take()
+        assert len(batch) <= inbox.BATCH
+        taken += [one for _, one in batch]
+    return taken
+
+
+def test_the_loop_is_woken_once_for_many_and_again_when_all_was_taken() -> None:
+    box, calls = woken()
+    add(box, 100)
+    assert len(calls) == 1
+    assert len(everything(box)) == 100
+    add(box, 1)
+    assert len(calls) == 2
+
+
+def test_a_batch_is_bounded_in_samples_and_in_bytes() -> None:
+    box, _ = woken()
+    add(box, inbox.BATCH + 1)
+    batch, more = box.take()
+    assert (len(batch), more) == (inbox.BATCH, True)
+    add(box, 3, level=2, size=inbox.BATCH_BYTES - 1)
+    batch, more = box.take()
+    assert ([one.level for _, one in batch], more) == ([2, 2], True)
+
+
+def test_the_most_urgent_is_taken_first_and_each_priority_in_order() -> None:
+    box, _ = woken()
+    for number, level in enumerate([1, 6, 0, 1, 4]):
+        box.add("a", "up/*", sample(level, size=number))
+    assert [(one.level, len(one.payload)) for one in everything(box)] == [(6, 1), (4, 4), (1, 0), (1, 3), (0, 2)]
+
+
+def test_one_sender_has_half_of_a_priority_and_leaves_the_rest_to_others() -> None:
+    box, _ = woken()
+    add(box, inbox.MOST_SAMPLES, sender="loud")
+    assert box.lost() == inbox.MOST_SAMPLES // 2
+    add(box, 10, sender="quiet")
+    add(box, 10, level=4, sender="loud")
+    assert box.lost() == 0
+    add(box, inbox.MOST_SAMPLES, sender="louder")
+    assert box.lost() == inbox.MOST_SAMPLES // 2 + 10
+    assert len(everything(box)) == inbox.MOST_SAMPLES + 10
+    assert box.waiting == 0
+    add(box, 1, sender="loud")
+    assert box.lost() == 0
+
+
+def test_bytes_have_the_same_bounds() -> None:
+    box, _ = woken()
+    size = inbox.MOST_BYTES // 4
+    add(box, 4, size=size, sender="loud")
+    assert box.lost() == 2
+    add(box, 3, size=size, sender="other")
+    assert box.lost() == 1
+    assert box.waiting == inbox.MOST_BYTES
+    box.clear()
+    assert box.waiting == 0
+    add(box, 1, size=inbox.MOST_BYTES + 1)  # an empty queue takes anything that Limits.message allows
+    assert box.lost() == 0
+
+
+# -- out ---------------------------------------------------------------------------------------------------------------------
+
+
+class Fabric:
+    """Takes samples as long as nobody holds a priority."""
+
+    def __init__(self) -> None:
+        self.put: list[Sample] = []
+        self.held: dict[int, Event] = {}
+        self.begun: dict[int, Event] = {}
+        self.eased, self.wrote = Event(), Event()
+
+    def hold(self, level: int) -> None:
+        self.held[level], self.begun[level] = Event(), Event()
+
+    def let_go(self, level: int) -> None:
+        self.held[level].set()
+
+    def __call__(self, sample: Sample) -> None:
+        if sample.level in self.held:
+            self.begun[sample.level].set()
+            assert self.held[sample.level].wait(BOUND)
+        self.put.append(sample)
+        self.wrote.set()
+
+
+def flushed(out: Lanes) -> None:
+    done = Event()
+    out.flush(done.set)
+    assert done.wait(BOUND)
+
+
+def pauses(out: Lanes) -> bool:
+    """Whether the bus should pause; each call may say something else."""
+    return out.full
+
+
+def made() -> tuple[Fabric, Lanes]:
+    fabric = Fabric()
+    return fabric, Lanes(fabric, fabric.eased.set)
+
+
+def test_samples_of_a_priority_leave_in_order() -> None:
+    fabric, out = made()
+    for number in range(1000):
+        assert out.add(sample(size=number))
+    flushed(out)
+    assert [len(one.payload) for one in fabric.put] == [*range(1000)]
+    assert out.waiting == 0
+    out.drop()
+
+
+def test_a_priority_that_stands_still_holds_back_no_other_and_drops_what_is_too_much() -> None:
+    fabric, out = made()
+    fabric.hold(1)
+    assert out.add(sample(1))
+    assert fabric.begun[1].wait(BOUND)
+    assert sum(out.add(sample(1)) for _ in range(lanes.MOST_SAMPLES + 5)) == lanes.MOST_SAMPLES
+    assert out.add(sample(4))
+    assert fabric.wrote.wait(BOUND)
+    assert [one.level for one in fabric.put] == [4]
+    assert pauses(out)
+    out.look()
+    assert not pauses(out)  # it stands still: the bus goes on without it
+    fabric.let_go(1)
+    flushed(out)
+    assert len(fabric.put) == lanes.MOST_SAMPLES + 2
+    out.drop()
+
+
+@pytest.mark.parametrize("size", [1, lanes.HIGH_BYTES // 4])
+def test_the_bus_is_asked_to_pause_and_goes_on_when_half_is_written(size: int) -> None:
+    fabric, out = made()
+    fabric.hold(1)
+    count = 0
+    while not pauses(out):
+        assert out.add(sample(1, size))
+        count += 1
+    assert count > min(lanes.HIGH_SAMPLES, lanes.HIGH_BYTES // size)
+    assert not fabric.eased.is_set()
+    fabric.let_go(1)
+    assert fabric.eased.wait(BOUND)
+    assert not pauses(out)
+    flushed(out)
+    out.drop()
+
+
+def test_what_waits_is_dropped_and_counted_and_the_thread_ends() -> None:
+    fabric, out = made()
+    fabric.hold(1)
+    assert all(out.add(sample(1)) for _ in range(11))
+    assert fabric.begun[1].wait(BOUND)
+    assert out.drop() == 10
+    fabric.let_go(1)
+    assert out.waiting == 0
+
+
+def test_nothing_is_lost_between_threads() -> None:
+    box, _ = woken()
+    taken: list[Sample] = []
+
+    def write(level: int) -> Callable[[], None]:
+        return lambda: add(box, 2000, level, sender=str(level))
+
+    writers = [Thread(target=write(level)) for level in range(4)]
+    for writer in writers:
+        writer.start()
+    while any(writer.is_alive() for writer in writers):
+        taken += everything(box)
+    taken += everything(box)
+    assert len(taken) == 8000
+    assert (box.lost(), box.waiting) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("expression", "key", "through"),
+    [
+        ("up/*/1/{}", "up/a/1/{}", True),
+        ("up/*/*/*", "up/a/1/{}", True),
+        ("up/a/1/{}", "up/a/1/{}", True),
+        ("up/b/1/{}", "up/a/1/{}", False),
+        ("up/*/1", "up/a/1/{}", False),
+        ("up/*/1/{}/x", "up/a/1/{}", False),
+    ],
+)
+def test_a_filter_is_matched_segment_by_segment(expression: str, key: str, through: bool) -> None:
+    assert lets_through(expression, key) is through
