@@ -186,8 +186,8 @@ def features() -> str:
         '"polybus only": with a bare peer it is `Unsupported`. "sent": it is written, and a bare peer may ignore it. Headers',
         "that a handler sets for its answer are left out where the wire has none. Stored publications are those of",
         "[stores](../how-to/stores.md) in a cluster, and over a link to a NATS network of",
-        '[streams of others](../how-to/nats.md#streams-of-others). "asked": a durable handler asks who is behind that wire, or a',
-        "bridge: its answer acknowledges, its error is another attempt; see",
+        '[streams of others](../how-to/nats.md#streams-of-others). "asked": a durable handler asks who is behind that wire, or',
+        "a bridge: its answer acknowledges, its error is another attempt; see",
         "[what is stored](../how-to/stores.md#read-what-is-stored). What the verbs promise is the same for all: see",
         "[delivery promises](../explanation/delivery.md).",
     )
