@@ -15,7 +15,7 @@ import typer
 from polybus.analysis.report.metric_tables import METRICS
 from polybus.capture import schema
 from polybus.cli.app import app
-from polybus.plugins import Capabilities
+from polybus.plugins import Capabilities, ProtocolFeatures
 from polybus.plugins.registry import _PROTOCOLS, find_protocol
 
 FOLDER = Path(__file__).parent / "reference"
@@ -180,6 +180,8 @@ def features() -> str:
     for title, bare, ours in ROWS:
         cells = " | ".join(_both(bare(wire), ours(wire)) for wire in wires.values())
         lines.append(f"| {title} | {cells} |")
+    fabrics = " | ".join("yes" if ProtocolFeatures.of(find_protocol(name, {})).fabric is not None else "–" for name in wires)
+    lines.append(f"| over Zenoh, where only what is subscribed comes, wildcards too | {fabrics} |")
     stored = " | ".join("yes" if name == "nats" else "asked" for name in wires)
     lines.append(f"| stored publications, durable handlers | {stored} |")
     notes = (

@@ -125,8 +125,9 @@ OURS = Up(entity="//ours/10AB/3", peer="//theirs/CD/4", names={"double": 0xB, "c
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("transport", ["tcp", "zenoh"])
 @bounded
-async def test_the_classes_of_up_python_ask_are_asked_publish_and_notify() -> None:
+async def test_the_classes_of_up_python_ask_are_asked_publish_and_notify(transport: str) -> None:
     _there()
     bus, told_us, rounds = Bus(), list[Any](), COUNT
     done = anyio.Event()
@@ -141,9 +142,9 @@ async def test_the_classes_of_up_python_ask_are_asked_publish_and_notify() -> No
         if len(told_us) == rounds:
             done.set()
 
-    async with bus.serve("up+tcp://127.0.0.1:0", protocol=OURS) as listener:
+    async with bus.serve(f"up+{transport}://127.0.0.1:0", protocol=OURS) as listener, bus.subscribe("heard") as heard:
         port = listener.url.rpartition(":")[2].partition("?")[0]
-        command = [str(PYTHON), str(FOLDER / "peer.py"), port, str(rounds)]
+        command = [str(PYTHON), str(FOLDER / "peer.py"), port, str(rounds), transport]
         async with await anyio.open_process(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=None) as process:
             with anyio.fail_after(BOUND):
                 await done.wait()
@@ -154,10 +155,9 @@ async def test_the_classes_of_up_python_ask_are_asked_publish_and_notify() -> No
             assert [await peer.request("capitals", text) for text in texts] == [text.upper() for text in texts]
             with pytest.raises(Forbidden):
                 await peer.request("capitals", "refuse")
-            async with bus.subscribe("heard") as heard:
-                await peer.notify("said", 1)
-                await bus.publish("said", 2)
-                assert [(await anext(heard)).body for _ in range(2)] == ["told 1", "heard 2"]
+            await peer.notify("said", 1)
+            await bus.publish("said", 2)
+            assert [(await anext(heard)).body for _ in range(2)] == ["told 1", "heard 2"]
             assert bus.stats().malformed == 0
             process.terminate()
             await process.wait()

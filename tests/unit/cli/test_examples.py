@@ -45,6 +45,12 @@ PRINTS["generations.py"] = {
     "door.opened {'door': 2} CS3 //gateway/10AB/3/80CD",
     "no: NOT_FOUND no_door there is no door 7",
 }
+PRINTS["dialects.py"] = {
+    "the phone asks the vehicle: door 2 is open",
+    "the sensor hears the vehicle: door.opened {'door': 2}",
+    "the phone hears the sensor: 21.5 from //sensor/1/1/8001",
+    "passed on: 4",
+}
 PRINTS["recording.py"] = {
     "not sold: 1 apple",
     "not sold: 9 pear",
