@@ -51,7 +51,7 @@ def names_in(text: str, *, file: str = "names") -> dict[str, Any]:
 
 
 def checked_text(text: str) -> str:
-    """The text of a file, without the mark that editors of Windows begin it with. May raise `ValueError`: it is a file's name."""
+    """The text of a file, without the mark of editors of Windows. May raise `ValueError`: it is the name of the file."""
     if text.endswith((".toml", ".proto")) and "\n" not in text:
         raise ValueError(f"up: {text!r} is the name of a file, and its text is expected: Path({text!r}).read_text()")
     return text.removeprefix("\ufeff")
