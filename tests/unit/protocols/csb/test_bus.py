@@ -33,7 +33,7 @@ async def test_80_000_requests_over_one_connection_get_each_its_own_answer() -> 
 
     async with pair(bus, protocol=Csb(), client=Bus(limits=Limits(outbox=30_000, outbox_bytes=1 << 26))) as client:
         for turn in range(4):
-            replies = [client.request(7, b"%d" % (turn * 20_000 + number)) for number in range(20_000)]
+            replies = [client.request(7, b"%d" % (turn * 20_000 + number), timeout=600) for number in range(20_000)]
             for number, reply in enumerate(replies):
                 assert await reply == b"%d" % (turn * 20_000 + number)
         assert client.stats().late == client.stats().malformed == bus.stats().malformed == 0
