@@ -145,7 +145,7 @@ def _plain(part: int | bytes) -> Any:
 
 
 def _topic(part: bytes) -> dict[str, Any]:
-    names = {1: "id", 2: "name"}
+    names = {1: "id", 2: "name", 4: "resources"}
     return {names[number]: _plain(value) for number, value in read_fields(part) if number in names}
 
 
@@ -190,6 +190,8 @@ def _checked(declared: Declared, place: Callable[[int], str]) -> Service:
     for option in declared.options:
         if option.name in _TOPICS:
             said = option.value if isinstance(option.value, dict) else {}
+            if "resources" in said and "id" not in said:
+                continue  # one topic for each resource, whose numbers are those of an enum
             what = f"the id of the topic {said.get('name')!r}"
             add(topics, said.get("name"), within(said.get("id"), what, option.line, _TOPIC_NUMBERS), option.line)
     return Service((called or [declared.name])[0], id, version, methods, topics)

@@ -130,7 +130,7 @@ service Body {
         ("    option (uprotocol.method_id) = 1;\n", "", 6, r"the method Get has no \(uprotocol.method_id\)"),
         ("  rpc Get", "  rpc Put(A) returns (B) {option (uprotocol.method_id) = 1;}\n  rpc Get", 7, "before it 'Put' with 1"),
         ("id: 0x8001", "id: 0x7FFF", 5, "the id of the topic 'opened' is 32767, not a number from 8000 to FFFE"),
-        ("id: 0x8001", 'resources: "*"', 5, "the id of the topic 'opened' is None"),
+        ("id: 0x8001", "", 5, "the id of the topic 'opened' is None"),
         ('name: "opened"', "", 5, "None is no name of a topic"),
         ('name: "opened"', 'name: "a/b"', 5, "'a/b' is no name of a topic"),
         ('{ id: 0x8001 name: "opened" }', "7", 5, "the id of the topic None is None"),
@@ -151,6 +151,11 @@ def test_what_is_wrong_is_told_with_file_and_line(old: str, new: str, line: int,
     with pytest.raises(ValueError, match=text) as caught:
         services_in(SERVICE.replace(old, new), file="body.proto")
     assert str(caught.value).startswith(f"up: body.proto, line {line}: ")
+
+
+def test_a_topic_for_each_of_its_resources_has_no_number_of_its_own_and_is_passed_over() -> None:
+    (service,) = services_in(SERVICE.replace("id: 0x8001", 'resources: ["Doors:*"]'))
+    assert service == Service("Body", 1, 2, {"Get": 1}, {})
 
 
 def test_values_that_lie_too_deep_are_refused() -> None:
