@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Collection, Mapping
-from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from ...errors import LocalProtocolError, Unsupported
@@ -24,20 +23,20 @@ _REMEMBERED: Final = 1024
 _WITH_RESOURCE: Final = re.compile(r"(?:up:)?(?://[^/]+)?(?:/[^/]+){3}")
 
 
-def names_in(source: str | Path) -> dict[str, Any]:
+def names_in(text: str, *, file: str = "names") -> dict[str, Any]:
     """The table of a TOML file, for ``Up(names=...)``.
 
     Each line is a name with a number, an address, or one of each kind: ``"door.opened" = 0x80CD``,
     ``UpdateDoor = "//device2/CD/4/B"``, ``light = [0xC, 0x80CE]``.
 
     Args:
-        source: The file, or its text.
+        text: What stands in the file.
+        file: What errors call it.
 
     Raises:
-        ValueError: It is no such table; the text names file and line.
-        OSError: The file cannot be read.
+        ValueError: It is no such table; the error names file and line.
     """
-    text, file = read_source(source)
+    text = checked_text(text)
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -51,21 +50,11 @@ def names_in(source: str | Path) -> dict[str, Any]:
     return table
 
 
-def read_source(source: str | Path) -> tuple[str, str]:
-    """The text of a file or a text, and what errors call it.
-
-    Raises:
-        ValueError: The file is not UTF-8; or the text is the name of one.
-        OSError: It cannot be read.
-    """
-    if isinstance(source, str):
-        if source.endswith((".toml", ".proto")) and "\n" not in source:
-            raise ValueError(f"up: {source!r} is the name of a file, and a text is expected: Path({source!r}) is read")
-        return source, "names"
-    try:
-        return source.read_text(encoding="utf-8-sig"), str(source)  # editors of Windows begin a file with a mark
-    except UnicodeDecodeError as error:
-        raise ValueError(f"up: {source}: not UTF-8: {error}") from error
+def checked_text(text: str) -> str:
+    """The text of a file, without the mark of editors of Windows. May raise `ValueError`: it is the name of the file."""
+    if text.endswith((".toml", ".proto")) and "\n" not in text:
+        raise ValueError(f"up: {text!r} is the name of a file, and its text is expected: Path({text!r}).read_text()")
+    return text.removeprefix("\ufeff")
 
 
 def _line_of(name: str, text: str) -> str:

@@ -7,13 +7,12 @@ file, or from what protoc has made of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from attrs import field, frozen
 
 from .._protobuf.wire import read_fields
-from .names import read_source
+from .names import checked_text
 from .proto_text import Declared, Method, Option, ProtoSyntaxError, declared_services
 from .uuris import ANY_PART, ANY_VERSION, FIRST_TOPIC, UUri, check_authority
 
@@ -87,23 +86,22 @@ class Service:
         return uri
 
 
-def services_in(source: str | Path) -> list[Service]:
+def services_in(text: str, *, file: str = "services") -> list[Service]:
     """The services of a proto file that have options of uProtocol, in their order.
 
     Args:
-        source: The file, or its text.
+        text: What stands in the file.
+        file: What errors call it.
 
     Raises:
-        ValueError: It is no proto file, or an option is missing, wrong or there twice; the text names file and line.
-        OSError: The file cannot be read.
+        ValueError: It is no proto file, or an option is missing, wrong or there twice; the error names file and line.
     """
-    text, file = read_source(source)
 
     def place(line: int) -> str:
         return f"{file}, line {line}"
 
     try:
-        found = declared_services(text)
+        found = declared_services(checked_text(text))
     except ProtoSyntaxError as error:
         raise ValueError(f"up: {place(error.line)}: {error}") from error
     return [_checked(one, place) for one in map(_ours, found) if one.options or any(method.options for method in one.methods)]
@@ -147,7 +145,7 @@ def _plain(part: int | bytes) -> Any:
 
 
 def _topic(part: bytes) -> dict[str, Any]:
-    names = {1: "id", 2: "name"}
+    names = {1: "id", 2: "name", 4: "resources"}
     return {names[number]: _plain(value) for number, value in read_fields(part) if number in names}
 
 
@@ -192,6 +190,8 @@ def _checked(declared: Declared, place: Callable[[int], str]) -> Service:
     for option in declared.options:
         if option.name in _TOPICS:
             said = option.value if isinstance(option.value, dict) else {}
+            if "resources" in said and "id" not in said:
+                continue  # one topic for each resource, whose numbers are those of an enum
             what = f"the id of the topic {said.get('name')!r}"
             add(topics, said.get("name"), within(said.get("id"), what, option.line, _TOPIC_NUMBERS), option.line)
     return Service((called or [declared.name])[0], id, version, methods, topics)

@@ -48,7 +48,8 @@ def compiled(*, with_options: bool) -> Iterator[Any]:
 
 
 def test_the_services_of_a_file_are_those_with_options() -> None:
-    assert services_in(PROTO) == services_in(PROTO.read_text()) == [BODY, SUBSCRIPTIONS]
+    text = PROTO.read_text()
+    assert services_in(text) == services_in("\ufeff" + text) == [BODY, SUBSCRIPTIONS]
 
 
 @pytest.mark.parametrize("with_options", [True, False])
@@ -84,7 +85,7 @@ def test_what_is_no_host_or_instance_is_said(authority: str, instance: int) -> N
 @pytest.mark.anyio
 @bounded
 async def test_a_bus_speaks_by_the_names_of_a_proto_file() -> None:
-    body, subscriptions = services_in(PROTO)
+    body, subscriptions = services_in(PROTO.read_text())
     bus = Bus()
 
     @bus.handle("UpdateDoor")
@@ -129,7 +130,7 @@ service Body {
         ("    option (uprotocol.method_id) = 1;\n", "", 6, r"the method Get has no \(uprotocol.method_id\)"),
         ("  rpc Get", "  rpc Put(A) returns (B) {option (uprotocol.method_id) = 1;}\n  rpc Get", 7, "before it 'Put' with 1"),
         ("id: 0x8001", "id: 0x7FFF", 5, "the id of the topic 'opened' is 32767, not a number from 8000 to FFFE"),
-        ("id: 0x8001", 'resources: "*"', 5, "the id of the topic 'opened' is None"),
+        ("id: 0x8001", "", 5, "the id of the topic 'opened' is None"),
         ('name: "opened"', "", 5, "None is no name of a topic"),
         ('name: "opened"', 'name: "a/b"', 5, "'a/b' is no name of a topic"),
         ('{ id: 0x8001 name: "opened" }', "7", 5, "the id of the topic None is None"),
@@ -145,13 +146,16 @@ service Body {
         ("= 1;\n  option (uprotocol.service_v", "= 1\n  option (uprotocol.service_v", 4, "'option' where ';' is expected"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_told_with_file_and_line(tmp_path: Path, old: str, new: str, line: int, text: str) -> None:
+def test_what_is_wrong_is_told_with_file_and_line(old: str, new: str, line: int, text: str) -> None:
     assert SERVICE.count(old) == 1
-    file = tmp_path / "body.proto"
-    file.write_text(SERVICE.replace(old, new))
     with pytest.raises(ValueError, match=text) as caught:
-        services_in(file)
-    assert str(caught.value).startswith(f"up: {file}, line {line}: ")
+        services_in(SERVICE.replace(old, new), file="body.proto")
+    assert str(caught.value).startswith(f"up: body.proto, line {line}: ")
+
+
+def test_a_topic_for_each_of_its_resources_has_no_number_of_its_own_and_is_passed_over() -> None:
+    (service,) = services_in(SERVICE.replace("id: 0x8001", 'resources: ["Doors:*"]'))
+    assert service == Service("Body", 1, 2, {"Get": 1}, {})
 
 
 def test_values_that_lie_too_deep_are_refused() -> None:
@@ -159,13 +163,9 @@ def test_values_that_lie_too_deep_are_refused() -> None:
         services_in(SERVICE.replace('"opened"', "{a: " * 100_000))
 
 
-def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:
-    (tmp_path / "body.proto").write_bytes(b"\xff\xfe")
-    with pytest.raises(ValueError, match=r"body\.proto: not UTF-8"):
-        services_in(tmp_path / "body.proto")
-    with pytest.raises(FileNotFoundError):
-        services_in(tmp_path / "none.proto")
-    with pytest.raises(ValueError, match=r"'body\.proto' is the name of a file, and a text is expected: Path\('body\.proto'\)"):
+def test_the_name_of_a_file_is_not_its_text() -> None:
+    text = r"'body\.proto' is the name of a file, and its text is expected: Path\('body\.proto'\)\.read_text\(\)"
+    with pytest.raises(ValueError, match=text):
         services_in("body.proto")
 
 
@@ -176,7 +176,7 @@ def test_any_text_is_read_or_refused(text: str, place: int, left_out: int) -> No
         try:
             found = services_in(damaged)
         except ValueError as error:
-            assert str(error).startswith("up: names, line ")
+            assert str(error).startswith("up: services, line ")
         else:
             for service in found:
                 Up(names=service.names(), entity=service.entity("a"))

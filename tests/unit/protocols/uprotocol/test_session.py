@@ -184,7 +184,7 @@ def test_priorities_come_from_the_application_and_requests_have_four_at_least() 
 def test_what_has_crossed_a_bridge_keeps_its_id_from_which_its_time_counts(kind: Kind, ttl: float | None, written: int) -> None:
     id = "018bcfe5-687b-7005-b010-101010101A1A"  # of the generation behind, as version 7 is
     made = int(id[:8] + id[9:13], 16)
-    ours = session(clock=lambda: (made + 250) * 1_000_000, ttl=2)
+    ours = session(Clock(made + 250), ttl=2)
     crossed = {"polybus-relayed": {"id": id, "priority": "CS6"}}
     ours.send(Message(kind, "door", body=1, ttl=ttl, attributes=crossed), 0.0)
     ours.send(Message(kind, "door", body=1, ttl=ttl, attributes={"polybus-relayed": {"id": "x", "priority": 6}}), 0.0)
