@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 _PROGRAM: Final = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from {} import main; main()"
 
@@ -17,10 +17,10 @@ def possible() -> bool:
     return os.name == "posix" and sys.platform != "emscripten" and bool(sys.executable) and not getattr(sys, "frozen", False)
 
 
-def begin_interpreter(module: str, *arguments: str, **files: Any) -> subprocess.Popen[bytes]:
+def begin_interpreter(module: str, *arguments: str, stdin: int, stdout: int) -> subprocess.Popen[bytes]:
     """Begin a process that calls the function `main` of a module.
 
-    There `sys.argv` has this process's number and the arguments, from the second on; `files` are those of `subprocess.Popen`.
+    There `sys.argv` has this process's number and the arguments, from the second on. Files are given as to `subprocess.Popen`.
     Ctrl-C is not for it: it ends when this one does, or says so.
 
     Raises:
@@ -29,7 +29,8 @@ def begin_interpreter(module: str, *arguments: str, **files: Any) -> subprocess.
     command = [sys.executable, "-I", "-c", _PROGRAM.format(module), json.dumps([str(one) for one in sys.path])]
     # Where there is no standard error, the first file that is opened there would be taken for it.
     errors = None if _is_open(2) else subprocess.DEVNULL
-    return subprocess.Popen([*command, str(os.getpid()), *arguments], stderr=errors, start_new_session=True, **files)
+    command += [str(os.getpid()), *arguments]
+    return subprocess.Popen(command, stdin=stdin, stdout=stdout, stderr=errors, start_new_session=True)
 
 
 def _is_open(file: int) -> bool:

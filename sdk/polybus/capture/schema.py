@@ -107,6 +107,7 @@ EVENTS: Final = pa.schema(
         _column("tunnel", _STRINGS, "Names of the tunnels that carry it, outermost first."),
         _column("flags", _INT32, "As in the capture."),
         *_STORED,
+        _column("traceparent", _STRING, "The context of a trace (W3C), where the message carries one."),
     ],
     metadata={"polybus.events": SCHEMA_VERSION},
 )

@@ -7,13 +7,14 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polybus.analysis.report.hops import BY_BODY, BY_ID, BY_SUBJECT, BY_TIME, MOST, follow
+from polybus.analysis.report.hops import BY_BODY, BY_ID, BY_SUBJECT, BY_TIME, BY_TRACE, MOST, follow
 
 IN, OUT, MS = 1, 0, 1_000_000
 
 
 def _row(conn: str, direction: int, begin: int, latency: int | None, **given: Any) -> dict[str, Any]:
-    usual = {"capture_id": "b", "protocol": "ubre", "subject": "door.open", "correlation_id": conn, "digest": "d"}
+    usual: dict[str, Any] = {"capture_id": "b", "protocol": "ubre", "subject": "door.open", "correlation_id": conn}
+    usual |= {"digest": "d", "traceparent": None}
     times = {"request_time_ns": begin * MS, "latency_ns": None if latency is None else latency * MS, "request_seq": begin}
     return {**usual, **times, "conn_id": conn, "direction": direction, **given}
 
@@ -42,6 +43,28 @@ def test_without_the_same_body_the_same_subject_and_then_being_alone_decides() -
     assert _ways(NEAR, [other], all_near=False) == [("b-1", "")]
     assert _ways(NEAR, [other, {**other, "conn_id": "b-3"}]) == [("b-1", "")]
     assert _ways(NEAR, [{**other, "digest": None, "subject": None}, {**other, "conn_id": "b-3"}]) == [("b-1", "")]
+
+
+def _traced(trace: str, span: str) -> dict[str, Any]:
+    return {"traceparent": f"00-{trace * 32}-{span * 16}-01"}
+
+
+def test_a_trace_says_what_belongs_together_whatever_bodies_and_names_are() -> None:
+    asked = {**NEAR, **_traced("a", "1")}
+    onward = {**FAR, **_traced("a", "2"), "digest": "e", "subject": "other"}
+    same_body = {**FAR, **_traced("b", "3"), "conn_id": "b-3"}
+    untraced = {**FAR, "conn_id": "b-4", "request_time_ns": asked["request_time_ns"]}
+    assert _ways(asked, [same_body, untraced, onward]) == [("b-1", ""), ("b-2", BY_TRACE)]
+    assert _ways(onward, [asked, {**NEAR, **_traced("b", "1"), "conn_id": "b-5"}]) == [("b-1", BY_TRACE), ("b-2", "")]
+    # Of several in one trace the one with the same body.
+    further = {**onward, "conn_id": "b-6", "digest": "d", "request_time_ns": onward["request_time_ns"] + 1}
+    assert _ways(asked, [onward, further]) == [("b-1", ""), ("b-6", BY_TRACE)]
+
+
+def test_a_request_of_another_trace_is_no_hop_and_what_is_no_trace_says_nothing() -> None:
+    asked = {**NEAR, **_traced("a", "1")}
+    assert _ways(asked, [{**FAR, **_traced("b", "2")}]) == [("b-1", "")]
+    assert _ways({**NEAR, "traceparent": "00-x"}, [{**FAR, "traceparent": "00-x"}]) == [("b-1", ""), ("b-2", BY_BODY)]
 
 
 def test_what_outlasts_a_request_or_was_recorded_elsewhere_is_none_of_its_hops() -> None:

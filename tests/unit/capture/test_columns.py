@@ -241,7 +241,7 @@ def test_columns_of_a_plugin_that_is_not_installed_here_are_read_all_the_same(
     monkeypatch.setattr(versions, "decoder_version", lambda protocol: "polybus-mqtt 1.1")
     assert _columns_of(tmp_path) is None
     assert decoder_version("mqtt") is None
-    assert decoder_version("ubre") == "1"
+    assert decoder_version("ubre") == "2"
 
 
 def test_columns_of_another_segment_of_the_same_name_are_not_read(tmp_path: Path) -> None:
@@ -275,7 +275,7 @@ def test_files_that_are_not_ours_are_no_columns(tmp_path: Path, damage: str) -> 
     _same_as_decoded(tmp_path)
 
 
-@pytest.mark.parametrize("text", [b"", b"[]", b'{"format":2}', b'{"format":1}', b'{"format":1,"groups":[{}],"segment":{}}'])
+@pytest.mark.parametrize("text", [b"", b"[]", b'{"format":3}', b'{"format":1}', b'{"format":1,"groups":[{}],"segment":{}}'])
 def test_a_stamp_that_is_not_understood_is_none(text: bytes) -> None:
     assert ColumnStamp.from_json(text) is None
 
@@ -371,12 +371,12 @@ def test_columns_of_a_segment_that_goes_meanwhile_go_too(tmp_path: Path, monkeyp
 # -- versions --------------------------------------------------------------------------------------------------------------
 
 _DIGESTS = {
-    "csb": ("1", "043dbb14e46ad69e"),
-    "jrep": ("1", "e6162e69e182d71b"),
-    "nats": ("2", "a0c2012f212f2b22"),
-    "up": ("1", "69b650cf112e0689"),
-    "ubre": ("1", "2f3b59a1f83aaa3b"),
-    "uprotocol": ("1", "4ae45ee8d1fc3cd6"),
+    "csb": ("2", "c76cec76ad69304f"),
+    "jrep": ("2", "768176dda7baeacc"),
+    "nats": ("3", "bd23ad8a9df3331f"),
+    "up": ("2", "c4c44cd454a7cb5a"),
+    "ubre": ("2", "fd7d4cfdf7c0d203"),
+    "uprotocol": ("2", "086da9ff189a98ae"),
 }
 """The version of each decoder, and a digest of what it makes of some frames: another digest needs another version."""
 _NATS = (

@@ -1,7 +1,7 @@
 """Hops of an exchange: the same request at the other end of its connection, and on the further connections that it led to.
 
-No wire says which request of a bridge belongs to which: what is known is known by ids, by bodies, or by times alone, and each
-hop says which of them it was.
+Which request of a bridge belongs to which is known by the trace that they carry; where they carry none, by ids, by bodies, or
+by times alone. Each hop says which of them it was.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ _APART_NS: Final = 20_000
 MOST: Final = 8
 """Hops of an exchange that are followed."""
 BY_ID: Final = "same id"
+BY_TRACE: Final = "same trace"
 BY_BODY: Final = "same body"
 BY_SUBJECT: Final = "same name"
 BY_TIME: Final = "nothing else at that time"
@@ -33,14 +34,15 @@ class Hop:
 
     row: Row
     known_by: str
-    """`BY_ID`, `BY_BODY`, `BY_SUBJECT` or `BY_TIME`; empty for the exchange that is asked about."""
+    """`BY_ID`, `BY_TRACE`, `BY_BODY`, `BY_SUBJECT` or `BY_TIME`; empty for the exchange that is asked about."""
 
 
 def follow(root: Row, near: Sequence[Row], *, all_near: bool) -> list[Hop]:
     """The hops of an exchange, by when they began.
 
     Args:
-        root: The exchange; rows have the columns of exchanges and ``digest``, that of the body of their request.
+        root: The exchange; rows have the columns of exchanges, and of their request ``digest``, that of the body, and
+            ``traceparent``.
         near: Other exchanges of about that time.
         all_near: True where these are all of that time, so that one that is alone among them is known to be.
     """
@@ -74,9 +76,9 @@ def _other_end(row: Row, near: Iterable[Row], all_near: bool) -> Hop | None:
         and all(other[name] == row[name] for name in ("correlation_id", "protocol", "subject", "digest"))
         and other["direction"] != row["direction"]
         and other["conn_id"] != row["conn_id"]
-        and abs(other["request_time_ns"] - row["request_time_ns"]) <= SLACK_NS
+        and _apart(other, row) <= SLACK_NS
     ]
-    nearest = min(same, key=lambda other: abs(other["request_time_ns"] - row["request_time_ns"]), default=None)
+    nearest = min(same, key=lambda other: _apart(other, row), default=None)
     return Hop(nearest, BY_ID) if nearest is not None else None
 
 
@@ -111,13 +113,25 @@ def _encloses(outer: Row, inner: Row) -> bool:
 
 def _surest(row: Row, others: list[Row], all_near: bool) -> Hop | None:
     """The one that belongs to a row: of other recordings, as of the two buses of a bridge, only where one alone fits."""
+    trace = _trace(row)
+    others = [other for other in others if trace is None or _trace(other) in (None, trace)]
     ours = [other for other in others if other["capture_id"] == row["capture_id"]]
-    for known_by, mark in ((BY_BODY, _body), (BY_SUBJECT, _name)):
+    for known_by, mark in ((BY_TRACE, _trace), (BY_BODY, _body), (BY_SUBJECT, _name)):
         alike = [other for other in others if mark(row) is not None and mark(other) == mark(row)]
         here = [other for other in alike if other in ours]
         if here or len(alike) == 1:
-            return Hop(min(here or alike, key=lambda other: abs(other["request_time_ns"] - row["request_time_ns"])), known_by)
+            return Hop(min(here or alike, key=lambda other: (_body(other) != _body(row), _apart(other, row))), known_by)
     return Hop(ours[0], BY_TIME) if all_near and len(ours) == 1 else None
+
+
+def _apart(one: Row, other: Row) -> int:
+    return abs(int(one["request_time_ns"]) - int(other["request_time_ns"]))
+
+
+def _trace(row: Row) -> str | None:
+    """The id of its trace: each request in it has a span of its own."""
+    found = re.fullmatch(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-.*", row["traceparent"] or "")
+    return found and found[1]
 
 
 def _body(row: Row) -> str | None:

@@ -44,7 +44,9 @@ _PLACED: Final = pa.schema(
         *((name, EXCHANGES.field(name).type) for name in _COLUMNS),
     ]
 )
-_FRAME: Final = "capture_id seq sub kind direction conn_id protocol peer tunnel nbytes time_ns correlation_id".split()
+_FRAME: Final = (
+    "capture_id seq sub kind direction conn_id protocol peer tunnel nbytes time_ns correlation_id traceparent".split()
+)
 _FRAMES: Final = ", ".join(f"events.{name}" for name in _FRAME)
 
 CHOSEN: Final = f"""
@@ -129,6 +131,7 @@ class Journeys:
         for row in (*chosen, *near):
             asked = messages.get(_asked(row))
             row["digest"] = asked["digest"] if asked is not None and asked["digest"] not in _COMMON else None
+            row["traceparent"] = asked["traceparent"] if asked is not None else None
         journeys = _distinct(
             (row["why"], row, _followed(row, [other for other in near if other["story"] == place]))
             for place, row in enumerate(chosen)

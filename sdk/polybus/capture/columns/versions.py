@@ -8,7 +8,7 @@ from typing import Final
 
 from ...plugins.registry import find_reader
 
-_OURS: Final[Mapping[str, int]] = MappingProxyType({"csb": 1, "jrep": 1, "nats": 2, "ubre": 1, "up": 1, "uprotocol": 1})
+_OURS: Final[Mapping[str, int]] = MappingProxyType({"csb": 2, "jrep": 2, "nats": 3, "ubre": 2, "up": 2, "uprotocol": 2})
 """Another number when other events are made of the same frames: `test_columns.py` knows what they make of some."""
 
 

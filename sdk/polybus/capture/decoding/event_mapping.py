@@ -25,6 +25,7 @@ _KINDS: Final[Mapping[str, str]] = {
 }
 _NAMES: Final[Mapping[int, str]] = {int(code): code.name for code in Code}
 _WORDS: Final = {"connected": "open", "closed": "close", "close": "close"}
+_TRACE: Final = "traceparent"
 _COMMANDS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("Associate", "ConnectToQueue"), "open"),
     **dict.fromkeys(("Disconnect", "SessionExpired"), "close"),
@@ -50,6 +51,7 @@ class EventFields(NamedTuple):
     reply_to: str | None = None
     client: str = ""
     stored: StoredFacts | None = None
+    traceparent: str | None = None
 
 
 FIELDS: Final = tuple(EventFields.__annotations__)
@@ -74,7 +76,8 @@ def _plain(message: Message, names: Mapping[int, str]) -> list[Any]:
     text = f"0x{subject:08X}" if type(subject) is int else str(subject) or (None if kind != "request" else "")
     media, name = content if data is not None else None, None if code is None else _NAMES[code]
     key, ttl_ms = None if id is None else str(id), None if ttl is None else round(ttl * 1000)
-    return [kind, text, None, None, media, None, data, key, code, name, ttl_ms, None, message.reply_to, "", None]
+    trace = message.headers.get(_TRACE) if message.headers else None
+    return [kind, text, None, None, media, None, data, key, code, name, ttl_ms, None, message.reply_to, "", None, trace]
 
 
 def _made_body(message: Message) -> tuple[bytes | None, str]:

@@ -77,6 +77,6 @@ def csb_reader(wrapped: bool, names: Mapping[int, str], limits: Limits) -> Calla
             subject = names.get(action) or f"0x{action:08X}"
         key = None if kind == "publish" else f"{number:04x}{action:08x}"
         client = str(int.from_bytes(frame[:4], "big")) if wrapped else ""
-        return [kind, subject, None, None, media, None, data, key, code, name, ttl, None, None, client, None]
+        return [kind, subject, None, None, media, None, data, key, code, name, ttl, None, None, client, None, None]
 
     return read

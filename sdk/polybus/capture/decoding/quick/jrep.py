@@ -56,13 +56,30 @@ def jrep_reader(limits: Limits) -> Callable[[bytes], list[Any] | None]:
             if ttl is not None and (type(ttl) is not int or not 0 <= ttl < _LONGEST_TTL):
                 return None
             key = reply.removesuffix(REPLY_SUFFIX)
-            return ["request", subject, None, None, media, None, data, key, None, None, ttl, None, reply, "", None]
+            return ["request", subject, None, None, media, None, data, key, None, None, ttl, None, reply, "", None, None]
         if ttl is not None:
             return None
         if subject[_REPLY:] != REPLY_SUFFIX:
-            return ["publish", subject, None, None, media, None, data, None, None, None, None, None, None, "", None]
+            return ["publish", subject, None, None, media, None, data, None, None, None, None, None, None, "", None, None]
         name, _, id = subject[:_REPLY].rpartition(":")
-        return ["response", name or None, None, None, media, None, data, f"{name}:{id}", 0, "OK", None, None, None, "", None]
+        return [
+            "response",
+            name or None,
+            None,
+            None,
+            media,
+            None,
+            data,
+            f"{name}:{id}",
+            0,
+            "OK",
+            None,
+            None,
+            None,
+            "",
+            None,
+            None,
+        ]
 
     return read
 

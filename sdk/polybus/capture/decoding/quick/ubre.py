@@ -52,7 +52,9 @@ def ubre_reader(reads: Collection[str], body: str, limits: Limits) -> Callable[[
     longest, depth = limits.subject // 4, limits.depth
     longest_id = limits.id // 4
 
-    def fields(kind: str, subject: str | None, id: str | None, ttl: Any, data: bytes | None) -> list[Any] | None:
+    def fields(
+        kind: str, subject: str | None, id: str | None, ttl: Any, data: bytes | None, trace: str | None = None
+    ) -> list[Any] | None:
         if ttl is not None and (type(ttl) is not int or not 0 <= ttl < _LONGEST_TTL):
             return None
         if id is not None and not 0 < len(id) <= longest_id:
@@ -61,7 +63,7 @@ def ubre_reader(reads: Collection[str], body: str, limits: Limits) -> Callable[[
             return None
         code, name = (0, "OK") if subject is None else (None, None)
         media = None if data is None else JSON_TYPE
-        return [kind, subject, None, None, media, None, data, id, code, name, ttl, None, None, "", None]
+        return [kind, subject, None, None, media, None, data, id, code, name, ttl, None, None, "", None, trace]
 
     def read_text(frame: bytes) -> list[Any] | None:
         # As far as the codec allows: around a body are two levels.
@@ -78,12 +80,13 @@ def ubre_reader(reads: Collection[str], body: str, limits: Limits) -> Callable[[
             return None
         if said.headers is not None and fault_in_headers(said.headers, limits.headers) is not None:
             return None
+        trace = said.headers.get("traceparent") if said.headers else None
         if letter == 0x72:
-            return fields("request", said.request, said.id, said.ttl, data)
+            return fields("request", said.request, said.id, said.ttl, data, trace)
         return (
-            fields("response", None, said.success, None, data)
+            fields("response", None, said.success, None, data, trace)
             if letter == 0x73
-            else fields("publish", said.publish, None, None, data)
+            else fields("publish", said.publish, None, None, data, trace)
         )
 
     def read_binary(frame: bytes) -> list[Any] | None:

@@ -50,7 +50,7 @@ def up_reader(codec: Any) -> Callable[[bytes], list[Any] | None]:
     """A reader of messages as the codec reads them."""
     limit, depth = codec.limits.message, codec.limits.depth
     heads: dict[bytes, _Head | None] = {}
-    tails: dict[bytes, int | None] = {}
+    tails: dict[bytes, tuple[int | None, str | None]] = {}
     ends: dict[bytes, str] = {}
 
     def text_of(id: bytes) -> str:
@@ -72,8 +72,8 @@ def up_reader(codec: Any) -> Callable[[bytes], list[Any] | None]:
             heads[block] = found
         return found
 
-    def tail_of(block: bytes) -> int | None:
-        found = _format(block)
+    def tail_of(block: bytes) -> tuple[int | None, str | None]:
+        found = _tail(block)
         if len(block) <= _LONGEST:
             if len(tails) >= _REMEMBERED:
                 tails.clear()
@@ -121,7 +121,7 @@ def up_reader(codec: Any) -> Callable[[bytes], list[Any] | None]:
             if head is None or at > end:
                 return None
             block = frame[at:end]
-            format = tails[block] if block in tails else tail_of(block)
+            format, trace = tails[block] if block in tails else tail_of(block)
             if end != total:
                 if frame[end] != _PAYLOAD or format is None:
                     return None
@@ -162,6 +162,7 @@ def up_reader(codec: Any) -> Callable[[bytes], list[Any] | None]:
             reply_to,
             "",
             None,
+            trace,
         ]
 
     return read
@@ -186,16 +187,17 @@ def _head(block: bytes) -> _Head | None:
     )
 
 
-def _format(block: bytes) -> int | None:
-    """The form of the payload, by the attributes behind the ids; None where they say what concerns more than that."""
+def _tail(block: bytes) -> tuple[int | None, str | None]:
+    """By the attributes behind the ids the form of the payload, None where they say what concerns more; and the trace."""
     try:
         given = read_attributes(block)
     except ValueError:
-        return None
+        return None, None
     alone = Attributes(
         permission_level=given.permission_level,
         token=given.token,
         traceparent=given.traceparent,
         payload_format=given.payload_format,
     )
-    return given.payload_format if given == alone and 0 <= given.payload_format < len(FORMAT_NAMES) else None
+    is_format = given == alone and 0 <= given.payload_format < len(FORMAT_NAMES)
+    return given.payload_format if is_format else None, given.traceparent

@@ -47,13 +47,47 @@ def _fields(kind: Kind, event: UsualEvent, id: str, reqid: str | None, data: byt
     content = None if data is None else media
     if kind is _REQUEST:
         sink = event.sink or ""
-        return ["request", sink, id, source, content, event.dataschema, data, id, None, None, ttl, priority, source, "", None]
+        return [
+            "request",
+            sink,
+            id,
+            source,
+            content,
+            event.dataschema,
+            data,
+            id,
+            None,
+            None,
+            ttl,
+            priority,
+            source,
+            "",
+            None,
+            None,
+        ]
     if kind is _RESPONSE:
         if reqid is None or (data and data.startswith(STATUS_URLS, 2)):
             return None
-        return ["response", source, id, source, content, event.dataschema, data, reqid, 0, "OK", None, priority, None, "", None]
+        return [
+            "response",
+            source,
+            id,
+            source,
+            content,
+            event.dataschema,
+            data,
+            reqid,
+            0,
+            "OK",
+            None,
+            priority,
+            None,
+            "",
+            None,
+            None,
+        ]
     word = "publish" if kind is _PUBLISH else "notify"
-    return [word, source, id, source, content, event.dataschema, data, None, None, None, ttl, priority, None, "", None]
+    return [word, source, id, source, content, event.dataschema, data, None, None, None, ttl, priority, None, "", None, None]
 
 
 def _is_any(data: bytes) -> bool:
@@ -105,7 +139,7 @@ def _protobuf_reader(codec: Any) -> Callable[[bytes], list[Any] | None]:
         if message.kind is Kind.ERROR:  # as are good answers, up to here
             return None
         found = None
-        if type(message) is EventMessage and message.kind in _USUAL and b"reqid" not in block:
+        if type(message) is EventMessage and not message.headers and message.kind in _USUAL and b"reqid" not in block:
             event = message.event
             if message.format is ANY and event.datacontenttype is None and event.dataschema is None:
                 found = message.kind, event

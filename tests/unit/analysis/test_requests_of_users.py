@@ -1,4 +1,4 @@
-"""Requests by which buses get to know each other are in the tables, and not among the numbers about users' requests."""
+"""Requests of users in results: those of buses themselves are told apart from them, and the trace that they carry is there."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from tests.support import bounded
 
 PROTOCOLS = ("ubre", "csb", "jrep", "uprotocol")
 ASKED = 3
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @bounded
-async def test_greetings_of_buses_are_no_requests_of_users(protocol: str, tmp_path: Path) -> None:
+async def test_greetings_of_buses_are_no_requests_of_users_whose_traces_are_known(protocol: str, tmp_path: Path) -> None:
     subject = "//v/body/1/rpc.Get" if protocol == "uprotocol" else "user.get"
     server = Bus()
 
@@ -31,10 +32,13 @@ async def test_greetings_of_buses_are_no_requests_of_users(protocol: str, tmp_pa
         async with connect(listener.url, record=tmp_path / "capture") as client:
             async with client.subscribe(subject.replace("rpc.Get", "door#News")):  # which needs to know whom it is told to
                 for number in range(ASKED):
-                    assert await client.request(subject, {"number": number}) == {"number": number}
+                    answer = await client.request(subject, {"number": number}, headers={"traceparent": TRACE})
+                    assert answer == {"number": number}
     with DuckEngine() as engine:
         done = Pipeline(engine).run(tmp_path / "capture", tmp_path / "out")
     rows = open_tables(tmp_path / "out").sql("select subject from exchanges").fetchall()
+    traced = open_tables(tmp_path / "out").sql("select distinct subject, traceparent from events where kind = 'request'")
+    assert (subject if protocol != "csb" else "user.get", TRACE) in traced.fetchall()
     internal = [name for (name,) in rows if "_polybus." in name]
     totals = done.metrics["totals"]
     assert (totals["exchanges"], totals["internal"]) == (ASKED, len(internal)) == (ASKED, len(rows) - ASKED)
