@@ -96,7 +96,7 @@ class Decoder:
         self._process = DecodingProcess(self._folder)
         self._process.ask()
         self._process.turn()
-        while not os.path.exists(f"{self._folder}/{TABLES[-1]}"):
+        while not os.path.exists(f"{self._folder}/events"):
             time.sleep(0.01)
         self._signal(signal.SIGSTOP)
 

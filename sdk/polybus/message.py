@@ -24,6 +24,9 @@ else:
 
 __all__ = ["Kind", "Message"]
 
+RELAYED: Final = "polybus-relayed"
+"""The attribute of a message that has crossed a bridge: its ``id`` and ``priority`` on the wire that it came from."""
+
 
 class Kind(enum.Enum):
     """The purpose of a message."""
@@ -85,7 +88,8 @@ class Message(Generic[T_co]):
         attributes: What only that wire knows. Of an error or an end: ``text``, ``reason``, ``detail``, and ``undelivered``
             where the bus itself refuses what has not come to a handler. Of an open: ``mode`` (``"stream"``, ``"channel"``,
             ``"tunnel"``), ``credit``, ``hops``. Of a credit: ``credit``. Of a subscribe or unsubscribe: ``handler`` where it
-            tells of a handler, on wires that have groups (`plugins.Capabilities`).
+            tells of a handler, on wires that have groups (`plugins.Capabilities`). Of what has crossed a bridge:
+            ``polybus-relayed``, with the ``id`` and the ``priority`` that it had before, where it had any.
         extras: The same as it was set: None where there are none. Codecs set it.
         peer: Who sent it.
         decoded: The body as a value; `MISSING` while it exists only as `raw`. Codecs that have parsed it anyhow set it.

@@ -82,6 +82,8 @@ BOUNDS: dict[str, str] = {
     "protocols.up.session._asked": "Limits.pending",
     "protocols.up.session._events": "what one chunk holds: taken after each",
     "protocols.up.session._frames": "what one chunk is answered with: taken after each",
+    "protocols.up.services.methods": OURS,
+    "protocols.up.services.topics": OURS,
     "protocols.nats.subscriptions._leaving": "4,096 sids",
     "protocols.nats.session._pings": OURS,
     "protocols.nats.subscriptions._sids": OURS,

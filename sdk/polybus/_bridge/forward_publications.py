@@ -52,6 +52,7 @@ class PublicationForwarder:
     def offer(self, message: Message) -> None:
         """Take a publication, and note where it has been."""
         on = message.with_headers(message.headers)
+        on.extras = message.attributes or None  # some kinds of messages make them when they are read
         on.shared[VIA] = str(self._side.here.pubsub.deduplicator.via_of(message)).encode()
         on.peer = message.peer
         self._subscription.offer(on)

@@ -20,7 +20,7 @@ from .forward_requests import BridgedCall, RequestForwarder
 from .forward_streams import StreamForwarder
 from .forward_tunnels import TunnelForwarder
 from .route import Route
-from .translation import LEAVING, TRACE, applied, translated
+from .translation import LEAVING, TRACE, applied, carried, translated
 
 if TYPE_CHECKING:
     from .._bus.parts import BusParts
@@ -132,10 +132,11 @@ class RouteSide:
         headers: dict[str, str] | None = None,
     ) -> Message:
         """Make the message that crosses, with the body of the given one, converted or as it is."""
+        facts = carried(kind, message)
         if convert is not None:
-            return Message(kind, subject, headers=headers, body=await applied(convert, message.body, message))
+            return Message(kind, subject, headers=headers, attributes=facts, body=await applied(convert, message.body, message))
         value = message.body if message.raw is None and message.has_body else MISSING
-        return Message(kind, subject, None, message.raw, message.format, headers, body=value)
+        return Message(kind, subject, None, message.raw, message.format, headers, attributes=facts, body=value)
 
     def hop(self, subject: str | int, hops: int) -> int:
         """Count one bridge more.

@@ -21,13 +21,26 @@ from ..errors import (
     Unavailable,
     Unsupported,
 )
-from ..message import Message
+from ..message import RELAYED, Kind, Message
 
 LEAVING: Final = "the bridge is leaving: try again later"
 TRACE: Final = "traceparent"
 USUAL: Final = 30.0
 """Seconds for messages without a deadline."""
+_SET_OUT: Final = (Kind.REQUEST, Kind.NOTIFY, Kind.PUBLISH)
+_CARRIED: Final = ("id", "priority")
 _MISUSE: Final = (EncodeError, LocalProtocolError, ReservedSubject, Unsupported)
+
+
+def carried(kind: Kind, message: Message) -> dict[str, Any] | None:
+    """Choose the attributes that cross: what sets out here and has an id or a priority keeps them, for wires that know them."""
+    if kind not in _SET_OUT:
+        return None
+    known = message.attributes
+    facts = known.get(RELAYED)  # over the bridge before this one
+    if not isinstance(facts, dict):
+        facts = {name: value for name in _CARRIED if isinstance(value := known.get(name), str)}
+    return {RELAYED: facts} if facts else None
 
 
 async def applied(convert: Callable[..., Any] | None, body: Any, message: Message) -> Any:

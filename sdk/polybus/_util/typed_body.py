@@ -122,22 +122,31 @@ def convert_text(text: str, target: Any) -> Any:
 def unreadable(target: Any) -> str | None:
     """Explain why no body can ever be read as a type; None where it can (or where only the first body will show)."""
     try:
-        hash(target)
-    except TypeError:  # as that of Annotated[int, {"unit": "m"}], which `convert` reads
-        return None
-    try:
-        return _cached_fault(target)
+        return _cached_fault(target) if has_hash(target) else _problem_of(target, _make_reader)
     except TypeError as error:
         return str(error)
     except Exception:
         return None  # a name that is defined later in its module
 
 
+def has_hash(target: Any) -> bool:
+    """Tell whether a type can be remembered; ``Annotated[int, {"unit": "m"}]`` cannot."""
+    try:
+        hash(target)
+    except TypeError:
+        return False
+    return True
+
+
 @lru_cache(1024)
 def _cached_fault(target: Any) -> str | None:
+    return _problem_of(target, _cached_reader)
+
+
+def _problem_of(target: Any, read: Callable[[Any], Any]) -> str | None:
     if target is Message or get_origin(target) is Message:
         return "name the type of its body"
-    _cached_reader(target)
+    read(target)
     if target is Any or contains_model(target):
         return None
     made = next((kind for kind in _own_classes(msgspec.inspect.type_info(target)) if not _is_made(kind)), None)
@@ -256,6 +265,10 @@ def _reader(target: Any) -> tuple[type | None, Callable[[bytes], Any] | None]:
 
 @lru_cache(1024)
 def _cached_reader(target: Any) -> tuple[type | None, Callable[[bytes], Any] | None]:
+    return _make_reader(target)
+
+
+def _make_reader(target: Any) -> tuple[type | None, Callable[[bytes], Any] | None]:
     for plain, kind in _PLAIN_TYPES:
         if target == plain:
             return kind, None

@@ -14,7 +14,6 @@ import duckdb
 import pyarrow as pa
 import pyarrow.dataset as pads
 
-from polybus.capture.errors import CaptureError
 from polybus.capture.store.filesystems import AnyPath
 from polybus.capture.store.reader import Capture
 
@@ -142,9 +141,7 @@ def open_tables(out: AnyPath) -> duckdb.DuckDBPyConnection:
     Raises:
         CaptureError: `out` is no such folder.
     """
-    output = Output(Storage(out))
-    if output.last is None:
-        raise CaptureError(f"{os.fspath(out)} holds no results: `polybus analyse` makes them, or Pipeline.run")
+    output = Output.of(out)
     connection = duckdb.connect(config={"autoinstall_known_extensions": False})
     for name, schema in RESULTS.items():
         connection.register(name, rows_of(output.storage, name, output.files(name), schema))

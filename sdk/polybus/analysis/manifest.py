@@ -7,12 +7,14 @@ run that was killed; the next one removes them. So each message is in the tables
 from __future__ import annotations
 
 import json
+import os
 import re
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import attrs
 
 from polybus.capture.errors import CaptureError
+from polybus.capture.store.filesystems import AnyPath
 
 from .ranges import ReadPosition
 from .storage import Storage
@@ -133,6 +135,18 @@ class Output:
             )
         files = (name for name in storage.files(FOLDER) if name.endswith(".json"))
         self.manifests: list[Manifest] = [Manifest.from_json(storage.read(name)) for name in files]
+
+    @classmethod
+    def of(cls, out: AnyPath) -> Self:
+        """A folder in which there are results.
+
+        Raises:
+            CaptureError: There are none, or there is something else.
+        """
+        output = cls(Storage(out))
+        if output.last is None:
+            raise CaptureError(f"{os.fspath(out)} holds no results: `polybus analyse` makes them, or Pipeline.run")
+        return output
 
     @property
     def last(self) -> Manifest | None:

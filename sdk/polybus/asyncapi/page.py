@@ -41,12 +41,13 @@ def page(document: Part, *, live: str | None = None) -> str:
             a WebSocket there.
 
     Raises:
-        TypeError: It is no document, or `live` is no text.
+        TypeError: It is no document, or one that something else has made, or `live` is no text.
     """
     check_type(live, str, "live", "live='../bus'")
     given: Any = document
-    if not isinstance(given, Mapping) or "asyncapi" not in given:
-        raise TypeError(f"page({shown(document)}): a document, as in page(document(bus))")
+    operations = given.get("operations") if isinstance(given, Mapping) else None
+    if not isinstance(operations, Mapping) or not all("x-polybus-style" in one for one in operations.values()):
+        raise TypeError(f"page({shown(document)}): a document that polybus has made, as in page(document(bus))")
     return _Page(document, live).write()
 
 

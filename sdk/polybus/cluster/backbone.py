@@ -152,8 +152,7 @@ class Backbone:
             pubsub.publisher.store = publishing
             pubsub.publisher.routes.clear()
             stack.callback(setattr, pubsub.publisher, "store", None)
-        replicas = max((store.replicas for store in self.options.stores), default=1)
-        letters = DeadLetters(cluster, LetterWriter(f"{cluster}.dead", publishing), stores, replicas)
+        letters = DeadLetters(cluster, LetterWriter(f"{cluster}.dead", publishing), stores)
         readers = StoreReaders(services, published, Consumers(jetstream), letters, self._parts.links.choose_cluster)
         await readers.prepare(self._parts.lookup.subscribers)
         self.durable = readers

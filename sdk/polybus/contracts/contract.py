@@ -6,13 +6,13 @@ import inspect
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
 from functools import lru_cache
-from typing import Any, Final, Literal, NoReturn, TypeAlias, TypeVar, get_args, get_origin
+from typing import Any, Final, ForwardRef, Literal, NoReturn, TypeAlias, TypeVar, get_args, get_origin
 
 from attrs import frozen
 
 from .._handlers.signature import gives_many, hints_of, injected
 from .._rpc.reply import Reply
-from .._util.typed_body import unreadable
+from .._util.typed_body import has_hash, unreadable
 from .._validation import shown
 from ..errors import LocalProtocolError, ReservedSubject
 from ..subjects import check_subject
@@ -87,7 +87,7 @@ class Method:
         try:
             check_subject(subject)
         except (LocalProtocolError, ReservedSubject) as error:
-            raise TypeError(f"{self.name} would have the subject {subject!r}, which cannot be: {error}") from None
+            raise TypeError(f"{self.name} would have the subject {shown(subject)}, which cannot be: {error}") from None
         return subject
 
 
@@ -119,11 +119,7 @@ class Contract:
             why = f"; derive {contract.__name__} from typing.Protocol itself" if own else ""
             example = "class Users(Protocol): async def get(self, id: int) -> User: ..."
             raise TypeError(f"{shown(contract)} is no contract: a Protocol class is, as in `{example}`{why}")
-        try:
-            hash(contract)
-        except TypeError:  # of a type such as Annotated[int, {"unit": "m"}]
-            return _read(contract)
-        return _read_once(contract)
+        return _read_once(contract) if has_hash(contract) else _read(contract)
 
     def subjects(self, prefix: str) -> dict[str | int, Method]:
         """The methods by their subjects.
@@ -356,6 +352,8 @@ class _Reader:
         if (variable := open_variable(hint)) is not None:
             of = self.name.partition(".")[0]
             self._wrong(f"leaves open what {variable} stands for: name it where the contract is used, as in {of}[User]")
+        if isinstance(hint, (str, ForwardRef)):
+            self._wrong(f"cannot be carried, {what} is {_shown(hint)}: the class itself, without quotes")
         if isinstance(hint, (list, tuple)):
             inner = ", ".join(map(_shown, hint))
             self._wrong(f"cannot be carried, {what} is {_shown(hint)}: it is no type, write {type(hint).__name__}[{inner}]")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from attrs import define, field
 from opentelemetry.context import attach, detach
 from opentelemetry.propagate import extract
+from opentelemetry.propagators.textmap import Getter
 from opentelemetry.trace import INVALID_SPAN, SpanKind, set_span_in_context
 
 from .._core.outcomes import kind_of, told_code
@@ -23,6 +25,25 @@ if TYPE_CHECKING:
     from .._core.context import Context
     from .._core.executor import CallNext
     from .instruments import Telemetry
+
+
+class _AnyCase(Getter[Mapping[str, str]]):
+    """Headers by their names in any case, as W3C Trace Context 3.2.1 has it: clients in Go write ``Traceparent``."""
+
+    def get(self, carrier: Mapping[str, str], key: str) -> list[str] | None:
+        value = carrier.get(key)
+        if value is None:
+            for name in carrier:
+                if len(name) == len(key) and name.lower() == key.lower():
+                    return [carrier[name]]
+            return None
+        return [value]
+
+    def keys(self, carrier: Mapping[str, str]) -> list[str]:
+        return list(carrier)
+
+
+_HEADERS: Final = _AnyCase()
 
 
 @define(eq=False)
@@ -54,7 +75,7 @@ class IncomingSpans:
         span: Span = INVALID_SPAN
         token, recording = None, False
         try:
-            context = extract(message.headers) if message.headers else None
+            context = extract(message.headers, getter=_HEADERS) if message.headers else None
             span = self._telemetry.tracer.start_span(handled.name, context, handled.kind, handled.facts)
             recording = span.is_recording()
             if recording:

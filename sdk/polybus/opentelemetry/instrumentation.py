@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from .._bus.bus import Bus, parts_of
@@ -19,6 +20,8 @@ from .outgoing import OutgoingSpans
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import TracerProvider
+
+logger: logging.Logger = logging.getLogger("polybus")
 
 
 def instrument(bus: Bus, *, tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None) -> None:
@@ -52,6 +55,8 @@ def instrument(bus: Bus, *, tracer_provider: TracerProvider | None = None, meter
     services = parts_of(bus).services
     if any(isinstance(one, IncomingSpans) for one in services.executor.middleware):
         raise LocalProtocolError("this bus is instrumented already: call instrument(bus) once")
+    if bus.peers:
+        logger.warning("instrument() came after links of its bus, which carry no context: call it before the bus is entered")
     telemetry = Telemetry(tracer_provider, meter_provider, services.limits.headers)
     bus.use(IncomingSpans(telemetry))
     bus.use(OutgoingSpans(telemetry), outgoing=True)

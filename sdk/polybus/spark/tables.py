@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
-
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from polybus.analysis.manifest import Output
-from polybus.analysis.storage import Storage
 from polybus.analysis.tables import RESULTS, arrow_schema
-from polybus.capture.errors import CaptureError
 from polybus.capture.store.filesystems import AnyPath
 
 from .engine import SparkEngine
@@ -38,9 +34,7 @@ def load(spark: SparkSession, out: AnyPath, table: str) -> DataFrame:
         CaptureError: `out` is no such folder.
         ValueError: There is no such table.
     """
-    output = Output(Storage(out))
-    if output.last is None:
-        raise CaptureError(f"{os.fspath(out)} holds no results: `polybus analyse` makes them, or Pipeline.run")
+    output = Output.of(out)
     if table not in RESULTS:
         raise ValueError(f"there is no table {table!r} of results; there are {', '.join(RESULTS)}")
     return SparkEngine(spark).read(output.storage, table, output.files(table), RESULTS[table])

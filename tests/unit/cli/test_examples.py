@@ -41,6 +41,9 @@ PRINTS["umessage.py"] = {
 }
 PRINTS["generations.py"] = {
     "the vehicle is asked as CS5 by //gateway/bridge/1/rpc.response",
+    "the lights of the vehicle: {'on': True}",
+    "the phone is asked as CS6 by //gateway/10AB/3/0",
+    "the phone says True",
     "done",
     "door.opened {'door': 2} CS3 //gateway/10AB/3/80CD",
     "no: NOT_FOUND no_door there is no door 7",

@@ -13,12 +13,15 @@ import pytest
 from attrs import evolve
 
 from polybus import Bus, Context, Limits, LocalProtocolError, Retry, Store, connect
+from polybus._bus.bus import parts_of
 from polybus.body import JSON
+from polybus.cluster.backbone import Backbone
 from polybus.cluster.durable.administration import Administration, DeadLetter
+from polybus.cluster.durable.jetstream import JetStream
 from polybus.message import Kind, Message
 from polybus.testing import NatsEngine
 
-from .test_durable import SOON, WORK, all_done, name, node, state  # noqa: F401
+from .test_durable import SOON, WORK, all_done, jetstream, name, node, state  # noqa: F401
 
 pytestmark = [pytest.mark.anyio]
 
@@ -284,3 +287,24 @@ async def test_what_a_worker_cannot_read_dies_with_its_body_and_is_kept_whole(en
                     await anyio.lowlevel.checkpoint()
         assert (await administration.store("dead")).publications == 0
     assert handled == [(1, "order-1", long)]
+
+
+async def test_a_store_is_shown_although_a_reader_goes_meanwhile(engine: Any, name: str) -> None:
+    class Late(JetStream):
+        """Looks at a consumer just behind its end."""
+
+        async def ask(self, word: str, members: dict[str, Any] | None = None) -> dict[str, Any]:
+            if word == f"CONSUMER.INFO.{name}-work.going":
+                await super().ask(f"CONSUMER.DELETE.{name}-work.going")
+            return await super().ask(word, members)
+
+    bus = node(engine, WORK, name=name)
+    async with bus:
+        for durable in ("going", "staying"):
+            config = {"durable_name": durable, "ack_policy": "explicit", "filter_subject": f"{name}.p.work.>"}
+            make = f"CONSUMER.DURABLE.CREATE.{name}-work.{durable}"
+            await jetstream(bus).ask(make, {"stream_name": f"{name}-work", "config": config})
+        backbone = parts_of(bus).links.cluster
+        assert isinstance(backbone, Backbone)
+        late = evolve(Administration.of(bus), jetstream=Late(backbone))
+        assert (await late.store("work")).durables == {"staying": (0, 0)}

@@ -204,6 +204,8 @@ async def test_a_stream_that_is_closed_while_it_is_opened_stops_its_handler() ->
             return self
 
         async def __anext__(self) -> int:
+            if not left:
+                return 1
             raise StopAsyncIteration
 
     class Opening:

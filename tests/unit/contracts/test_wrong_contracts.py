@@ -303,6 +303,7 @@ WRONG: list[tuple[Any, str]] = [
     (Uncarried, r"Uncarried\.get cannot be carried, the type of 'call' is .*Callable"),
     (UncarriedResult, r"UncarriedResult\.get cannot be carried, what it returns is .*Generator"),
     (Open, r"Open\.get leaves open what .*T_co stands for: name it where the contract is used, as in Open\[User\]"),
+    (Open["User"], r"Open\.get cannot be carried, what it returns is .*'User'.*: the class itself, without quotes"),
     (OpenInside, r"OpenInside\.put leaves open what .*T"),
     (SameSubject, r"SameSubject\.find and SameSubject\.get have the same subject 'user\.get': rename one"),
     (NoSubject, r"NoSubject\.get would have the subject 'user\.get one\.', which cannot be: .*empty token"),

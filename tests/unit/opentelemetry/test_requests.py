@@ -263,6 +263,23 @@ async def test_a_stream_of_few_items_has_its_counts_too(most: int) -> None:
     assert (attributes["polybus.items.sent"], attributes["polybus.items.received"]) == (0, most)
 
 
+@pytest.mark.parametrize("names", [("traceparent", "tracestate"), ("Traceparent", "Tracestate"), ("TRACEPARENT", "TraceState")])
+async def test_names_of_headers_are_read_in_any_case(names: tuple[str, str]) -> None:
+    traces = Traces()
+    server = traces.bus()
+
+    @server.handle("x")
+    async def x() -> None: ...
+
+    values = f"00-{'a' * 32}-{'b' * 16}-01", "shop=7"
+    async with pair(server) as client:
+        await client.request("x", headers={"x-tracestat": "other", **dict(zip(names, values, strict=True))})
+    span = traces.span("x", "SERVER")
+    assert span.parent is not None
+    assert (span.context.trace_id, span.parent.span_id) == (int("a" * 32, 16), int("b" * 16, 16))
+    assert dict(span.context.trace_state) == {"shop": "7"}
+
+
 async def test_a_notification_is_a_client_and_a_server_span() -> None:
     traces = Traces()
     server, client = traces.bus(), traces.bus()
@@ -322,6 +339,19 @@ async def test_each_attempt_of_a_retried_request_is_a_child_of_the_span_around_t
     assert [span.parent.span_id if span.parent is not None else None for span in attempts] == [
         around.get_span_context().span_id
     ] * 3
+
+
+async def test_an_instrumentation_that_comes_too_late_for_a_link_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    traces = Traces()
+    server, client = Bus(), Bus()
+    async with server.serve("ubre+memory://late") as listener:
+        instrument(server, tracer_provider=traces.tracers)
+        assert caplog.records == []
+        async with connect(listener.url, bus=client):
+            instrument(client, tracer_provider=traces.tracers)
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        "instrument() came after links of its bus, which carry no context: call it before the bus is entered"
+    ]
 
 
 async def test_a_bus_is_instrumented_once() -> None:

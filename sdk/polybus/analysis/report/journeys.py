@@ -13,6 +13,7 @@ from polybus.capture.schema import EVENTS, EXCHANGES
 from ..engine import Engine
 from ..ranges import LAST_NS
 from .hops import Hop, follow
+from .queries import TIES
 
 Rows = list[dict[str, Any]]
 
@@ -37,7 +38,6 @@ _COLUMNS: Final = (
     "code code_name peer"
 ).split()
 _LISTED: Final = ", ".join(_COLUMNS)
-_TIES: Final = "capture_id, request_seq, conn_id, direction, correlation_id"
 _PLACED: Final = pa.schema(
     [
         *((name, pa.int64()) for name in ("story", "from_ns", "to_ns")),
@@ -49,8 +49,8 @@ _FRAMES: Final = ", ".join(f"events.{name}" for name in _FRAME)
 
 CHOSEN: Final = f"""
     select {_LISTED}, why from (
-        select *, row_number() over (partition by why order by nth, worth, {_TIES}) as place from (
-            select *, row_number() over (partition by why, protocol, subject, code order by worth, {_TIES}) as nth from (
+        select *, row_number() over (partition by why order by nth, worth, {TIES}) as place from (
+            select *, row_number() over (partition by why, protocol, subject, code order by worth, {TIES}) as nth from (
                 select *, case when why = 'slowest' then -latency_ns else request_time_ns end as worth from (
                     select *, case when outcome = 'error' then 'failed' when latency_ns is null then 'unanswered'
                         else 'slowest' end as why
@@ -69,7 +69,7 @@ _NEARBY: Final = f"""
             partition by chosen.story
             order by
                 case when other.correlation_id = chosen.correlation_id and other.protocol = chosen.protocol then 0 else 1 end,
-                abs(other.request_time_ns - chosen.request_time_ns), {", ".join(f"other.{name}" for name in _TIES.split(", "))}
+                abs(other.request_time_ns - chosen.request_time_ns), {", ".join(f"other.{name}" for name in TIES.split(", "))}
         ) as nth
         from {{exchanges}} as other join {{chosen}} as chosen
         on other.request_time_ns between chosen.from_ns and chosen.to_ns

@@ -70,7 +70,8 @@ def _ranked(keys: Sequence[str], more: Sequence[str], columns: str) -> str:
 
 _BY_OUTCOME: Final = {name.replace("-", "_"): name for name in OUTCOMES}
 _LISTED: Final = ", ".join(METRICS["slowest"][1].names)
-_TIES: Final = "capture_id, request_seq, conn_id, direction, correlation_id"
+TIES: Final = "capture_id, request_seq, conn_id, direction, correlation_id"
+"""An order of exchanges that are alike otherwise."""
 _ALIKE: Final = "protocol, subject, outcome, code"
 _BYTES: Final = ", sum(nbytes) as nbytes"
 _WINDOW: Final = "time_ns - time_ns % {width}"
@@ -133,11 +134,11 @@ QUERIES: Final = MappingProxyType(
         """,
         "errors": _most("exchanges", "protocol, subject, code, code_name", where="code is not null and code != 0"),
         "slowest": f"""
-            select {_LISTED} from {{exchanges}} where latency_ns is not null order by latency_ns desc, {_TIES} limit {SAMPLES}
+            select {_LISTED} from {{exchanges}} where latency_ns is not null order by latency_ns desc, {TIES} limit {SAMPLES}
         """,
         # By the clock of the wall: each recording of a folder counts its frames from 0.
         "dead_letters": f"""
-            select {_LISTED} from {{exchanges}} where latency_ns is null order by request_time_ns, {_TIES} limit {SAMPLES}
+            select {_LISTED} from {{exchanges}} where latency_ns is null order by request_time_ns, {TIES} limit {SAMPLES}
         """,
         "orphans": _most("orphans", "protocol, subject"),
         "sessions": _most(
@@ -154,12 +155,12 @@ QUERIES: Final = MappingProxyType(
         "rows": f"""
             select {_LISTED}, capture_id, alike from (
                 select *,
-                    row_number() over (partition by {_ALIKE} order by latency_ns desc nulls first, {_TIES}) as nth,
+                    row_number() over (partition by {_ALIKE} order by latency_ns desc nulls first, {TIES}) as nth,
                     count(*) over (partition by {_ALIKE}) as alike
                 from {{exchanges}}
             ) as numbered
             where nth <= {ALIKE}
-            order by outcome = 'ok', nth, protocol nulls first, subject nulls first, outcome, code nulls first, {_TIES}
+            order by outcome = 'ok', nth, protocol nulls first, subject nulls first, outcome, code nulls first, {TIES}
             limit {ROWS}
         """,
         "peers": _most("events", "peer, protocol, direction", _BYTES),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Final
 
-TABLES: Final = ("quarantine", "events")
-"""In the order in which the files of a segment appear; where the last one is there, all are."""
+from ..schema import EVENTS, QUARANTINE
+
+TABLES: Final = MappingProxyType({"quarantine": QUARANTINE, "events": EVENTS})
+"""Their columns, in the order in which the files of a segment appear; where the last one is there, all are."""
 
 
 def columns_path(folder: str, table: str, segment: int) -> str:

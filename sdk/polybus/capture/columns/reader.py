@@ -10,12 +10,10 @@ import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from ..schema import EVENTS, QUARANTINE
 from ..store.reader import Capture, Segment
 from .places import TABLES, columns_path
 from .stamp import KEY, BatchGroup, ColumnStamp, SegmentIdentity
 
-_SCHEMAS: Final = {"events": EVENTS, "quarantine": QUARANTINE}
 _ROWS: Final = 32_768
 """Of a batch that is read."""
 
@@ -66,7 +64,7 @@ class SegmentColumns:
             for group, events, quarantined in self._stamp.row_groups()
             if id(group) in wanted
         ]
-        schema = _SCHEMAS[table]
+        schema = TABLES[table]
         schema = schema if columns is None else pa.schema([schema.field(name) for name in columns], schema.metadata)
         here = [number for number in numbers if number is not None]
         if not here:

@@ -19,7 +19,6 @@ from attrs import define, field
 
 from ..decoding.decoder import decoded
 from ..errors import CaptureError
-from ..schema import EVENTS, QUARANTINE
 from ..store.compute import pc
 from ..store.filesystems import AnyPath
 from ..store.reader import Capture, Segment
@@ -29,7 +28,6 @@ from .reader import SegmentColumns
 from .stamp import KEY, BatchGroup, ColumnStamp, SegmentIdentity, gap_rows
 from .versions import decoder_version
 
-_SCHEMAS: Final = {"events": EVENTS, "quarantine": QUARANTINE}
 _ROWS_OF_GROUP: Final = 65_536
 """Twice as many take 60 MB more while they are written, and more of the disk."""
 _BYTES_OF_GROUP: Final = 64 << 20
@@ -37,7 +35,7 @@ _BYTES_OF_GROUP: Final = 64 << 20
 _SAMPLES: Final = 100
 """Gap rows that a group names one by one; all are counted."""
 _COMPRESSION: Final[Any] = {
-    table: {name: "zstd" if name in ("data", "raw") else "lz4" for name in schema.names} for table, schema in _SCHEMAS.items()
+    table: {name: "zstd" if name in ("data", "raw") else "lz4" for name in schema.names} for table, schema in TABLES.items()
 }
 """By column: bodies shrink most, and are read least."""
 _ASCENDING: Final = ("seq", "time", "time_ns", "ts_ns", "mono_ns", "expires_at", "deadline_ns")
@@ -222,11 +220,11 @@ class _Files:
         number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
         lock(number)
         file = self._files[table] = os.fdopen(number, "wb")
-        names = _SCHEMAS[table].names
+        names = TABLES[table].names
         others: Any = [name for name in names if name not in _ASCENDING]
         self._writers[table] = pq.ParquetWriter(
             file,
-            _SCHEMAS[table],
+            TABLES[table],
             compression=_COMPRESSION[table],
             use_dictionary=others,
             column_encoding={name: "DELTA_BINARY_PACKED" for name in names if name in _ASCENDING},
@@ -259,7 +257,7 @@ class _Files:
                 parts.append(getattr(made, table))
         sizes = {}
         for table, parts in tables.items():
-            whole = pa.Table.from_batches(parts, schema=_SCHEMAS[table])
+            whole = pa.Table.from_batches(parts, schema=TABLES[table])
             sizes[table] = whole.num_rows
             if whole.num_rows:
                 self._writers[table].write_table(whole, row_group_size=whole.num_rows)

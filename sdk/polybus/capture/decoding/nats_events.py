@@ -7,6 +7,7 @@ Reference" (acknowledgements, ``pub_ack_response``); for nodes of a cluster `pol
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
@@ -27,6 +28,8 @@ _SETTLED: Final[Mapping[bytes, tuple[Code, str]]] = {
 """The words of a consumer that say anything else than that a delivery is dealt with."""
 _FULL: Final = "maximum "
 """The beginning of what a stream says that is full."""
+_READER: Final = re.compile(r"_INBOX\.\w{20}\.j\.\d{1,20}", re.ASCII)
+"""The subjects at which a client of a stream of others is given what it has asked for."""
 _WORDS_OF_NODES: Final = ("c", "h", "j", "p", "t")
 _DEAD: Final = ".dead."
 _MOST: Final = 2**63 - 1
@@ -62,6 +65,8 @@ def read_nats(message: Message) -> NatsFacts | None:
     subject, reply = str(message.subject), message.reply_to
     if message.kind is Kind.RESPONSE:
         return _answer(message)
+    if message.kind is Kind.ERROR and _READER.fullmatch(str(message.id)):  # a word of the engine, which answers nothing
+        return NatsFacts(_CONTROL, str(message.id))
     if message.kind not in (Kind.PUBLISH, Kind.REQUEST):
         return None
     if subject.startswith(ACKS):

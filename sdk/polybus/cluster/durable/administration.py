@@ -19,7 +19,7 @@ from ...protocols.nats.headers import MESSAGE_ID, HeaderBlock, HeaderReader
 from ..backbone import Backbone
 from .dead_letters import ID, WHOLE
 from .dead_letters import NAME as DEAD
-from .jetstream import NOT_FOUND, JetStream, JetStreamError, config_of, count_of, is_stream_name
+from .jetstream import NO_CONSUMER, NOT_FOUND, JetStream, JetStreamError, config_of, count_of, is_stream_name
 from .publishing import StoredPublishing
 from .stores import Stores, copy_of, stream_members, stream_name
 
@@ -187,7 +187,12 @@ class Administration:
             raise self._unknown(name, error) from None
         durables = {}
         for consumer in consumers:
-            found = await self._jetstream.ask(f"CONSUMER.INFO.{stream}.{consumer}")
+            try:
+                found = await self._jetstream.ask(f"CONSUMER.INFO.{stream}.{consumer}")
+            except JetStreamError as error:
+                if error.number == NO_CONSUMER:  # it was of a replay, or of a copy, and has gone meanwhile
+                    continue
+                raise self._unknown(name, error) from None
             durables[str(consumer)] = int(found.get("num_pending", 0)), int(found.get("num_ack_pending", 0))
         config, state = info.get("config") or {}, info.get("state") or {}
         head = f"{self._cluster}.p."

@@ -18,7 +18,7 @@ from ..._validation import shown
 from ...errors import BusError, LocalProtocolError
 from ...protocols.nats.cluster.subjects import REPLAY, covers
 from ...subjects import is_pattern
-from .jetstream import NANOSECONDS, JetStream, JetStreamError, config_of, count_of, is_stream_name
+from .jetstream import NANOSECONDS, NO_CONSUMER, JetStream, JetStreamError, config_of, count_of, is_stream_name
 
 if TYPE_CHECKING:
     from ..._handlers.durable import DurableSpec, ReplaySpec, Start
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
-_NOT_FOUND: Final = 10014
 _MARKS: Final = 99_991
 """Numbers by which they are told apart: two that differ have the same by a chance of one in so many."""
 _IDLE: Final = 60.0
@@ -135,7 +134,7 @@ class Consumers:
         try:
             return config_of(await self._jetstream.ask(f"CONSUMER.INFO.{stream}.{name}"))
         except JetStreamError as error:
-            if error.number == _NOT_FOUND:
+            if error.number == NO_CONSUMER:
                 return None
             raise
 

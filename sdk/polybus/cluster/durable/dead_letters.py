@@ -89,8 +89,8 @@ class Burial:
 class Graveyard(Protocol):
     """Keeps dead letters: `DeadLetters`; of streams of others `foreign.NoLetters`, `foreign.ForeignLetters`."""
 
-    async def prepare(self) -> None:
-        """See to it that letters can be kept."""
+    async def prepare(self, stream: str) -> None:
+        """See to it that letters of publications of a stream can be kept."""
 
     async def bury(self, message: Message, durable: str, death: Death, now: float, *, ordered: bool) -> Burial:
         """Return when a dead letter is kept, as far as that can be.
@@ -166,13 +166,14 @@ class DeadLetters:
     _cluster: str
     _writer: LetterWriter
     _stores: Stores
-    _replicas: int
 
-    async def prepare(self) -> None:
-        """Make their store where there is none: one that is there is as its makers want it.
+    async def prepare(self, stream: str) -> None:
+        """Make their store where there is none, on as many servers as the first stream that it is for.
+
+        One that is there is as its makers want it.
 
         Raises:
-            BusError: As `Stores.prepare`.
+            BusError: As `Stores.make_if_absent` and `Stores.replicas`.
         """
         await self._stores.make_if_absent(
             {
@@ -182,7 +183,7 @@ class DeadLetters:
                 "storage": "file",
                 "discard": "old",
                 "max_age": _DAYS * 86_400 * NANOSECONDS,
-                "num_replicas": self._replicas,
+                "num_replicas": await self._stores.replicas(stream),
             }
         )
 
@@ -204,7 +205,6 @@ class DeadLetters:
             "retention": "limits",
             "storage": "file",
             "max_age": _DAYS * 86_400 * NANOSECONDS,
-            "num_replicas": self._replicas,
         }
         return await self._stores.copy_one(stream, number, f"{self._cluster}.p.{escape_subject(message.subject)}", members)
 

@@ -60,7 +60,7 @@ class NoLetters:
 
     _jetstream: JetStream
 
-    async def prepare(self) -> None:
+    async def prepare(self, stream: str) -> None:
         """Do nothing: there is no place."""
 
     async def bury(self, message: Message, durable: str, death: Death, now: float, *, ordered: bool) -> Burial:
@@ -77,7 +77,7 @@ class ForeignLetters:
     _jetstream: JetStream
     _writer: LetterWriter
 
-    async def prepare(self) -> None:
+    async def prepare(self, stream: str) -> None:
         """See that such a stream is there.
 
         Raises:

@@ -29,6 +29,8 @@ _PASSING: Final = frozenset((10008, 10009, 10158, 10167))
 """Numbers of errors: no leader yet, the same id is being stored, too many at once."""
 NOT_FOUND: Final = 10059
 """The number of an error: there is no such stream."""
+NO_CONSUMER: Final = 10014
+"""The same of a consumer."""
 _STREAM: Final = re.compile(r"(?:(?![.*>/\\])[!-~]){1,255}")
 _NEW: Final = (2, 10)
 _HEARS_WHY: Final = (2, 10, 4)

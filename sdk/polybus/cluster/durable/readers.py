@@ -66,7 +66,7 @@ class StoreReaders:
                         "publications, by chance. One function for each name"
                     )
                 names[name] = handler.name
-                fate = await self._fate(spec.durable, handler.name)
+                fate = self._fate(spec.durable, handler.name)
                 taker, pattern = HandlerTaker(self._services, handler, fate), handler.subject
                 consumer = DurableConsumer(self._consumers, spec.durable, self._published(pattern), pattern)
                 self._handlers.append(await self._add(consumer, taker, spec.concurrency))
@@ -79,7 +79,7 @@ class StoreReaders:
         """
         pattern, subject = subscription.pattern, self._published(subscription.pattern)
         if isinstance(spec, DurableSpec):
-            fate = await self._fate(spec, f"durable {spec.name}")
+            fate = self._fate(spec, f"durable {spec.name}")
             taker = SubscriptionTaker(self._services, subscription, fate)
             reader = await self._add(DurableConsumer(self._consumers, spec, subject, pattern), taker, subscription.queue)
         else:
@@ -95,15 +95,15 @@ class StoreReaders:
         if reader is not None:
             reader.leave()
 
-    async def _fate(self, spec: DurableSpec, name: str) -> Fate:
-        if not self._can_bury:
-            await self._graveyard.prepare()
-            self._can_bury = True
+    def _fate(self, spec: DurableSpec, name: str) -> Fate:
         return Fate(self._services, spec, name, self._graveyard)
 
     async def _add(self, consumer: Consumer, taker: Taker, places: int) -> StoreReader:
         reader = StoreReader(self._services, next(self._numbers), consumer, taker, Pull(places))
         await reader.prepare()
+        if taker.fate is not None and not self._can_bury:
+            await self._graveyard.prepare(consumer.stream)
+            self._can_bury = True
         self._readers[reader.number] = reader
         return reader
 

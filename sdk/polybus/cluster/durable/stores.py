@@ -13,7 +13,7 @@ from attrs import define
 
 from ..._bus.store import as_seconds
 from ..._validation import shown
-from ...errors import BusError, LocalProtocolError
+from ...errors import BusError, Forbidden, LocalProtocolError
 from .jetstream import NANOSECONDS, NOT_FOUND, JetStream, JetStreamError, config_of, count_of
 
 if TYPE_CHECKING:
@@ -135,31 +135,62 @@ class Stores:
     async def copy_one(self, stream: str, number: int, subject: str, members: dict[str, Any]) -> bool:
         """Have the engine copy one publication into a stream `copy_of` it, by itself: it may be more than this bus can read.
 
+        Several workers may do so at once, since each takes the others for gone: all of them have the same copy.
+
         Args:
             stream: Where it is.
             number: Its number there.
             subject: Its subject on the wire.
-            members: Of the new stream.
+            members: Of the new stream, which is on as many servers as that one.
 
         Returns:
-            True when it is there. Otherwise there is no such copy, and the log says why.
+            True when it is there. Otherwise the log says why, and where it cannot be finished, nothing of it stays.
         """
-        config = {**members, "name": copy_of(stream, number), "description": _copied(stream, number)}
-        config |= {"max_msgs": 1, "discard": "new"}
         try:
-            if not await self._has_copy(stream, number):  # of a worker that could not say so any more
-                sources = [{"name": stream, "opt_start_seq": number, "filter_subject": subject}]
-                _ = await self._jetstream.ask(f"STREAM.CREATE.{config['name']}", {**config, "sources": sources})
-            for _ in range(_LOOKS):
-                if await self._has_copy(stream, number):
-                    _ = await self._jetstream.ask(f"STREAM.UPDATE.{config['name']}", config)
-                    await self._wait_for_end_of_copying(stream)
-                    return True
-                await anyio.sleep(_PAUSE)
+            if await self._copied_whole(stream, number, subject, members):
+                return True
         except (JetStreamError, BusError) as error:
             logger.warning("the engine does not copy publication %d of the store %s: %s", number, stream, error)
-        await self.remove_copy(stream, number)
+            forbidden = isinstance(error, Forbidden)
+        else:
+            forbidden = False
+        with suppress(JetStreamError, BusError):
+            if forbidden or not await self._has_copy(stream, number):  # else another worker may count on it
+                await self.remove_copy(stream, number)
         return False
+
+    async def _copied_whole(self, stream: str, number: int, subject: str, members: dict[str, Any]) -> bool:
+        config = {**members, "name": copy_of(stream, number), "description": _copied(stream, number)}
+        config |= {"max_msgs": 1, "discard": "new", "num_replicas": await self.replicas(stream)}
+        if not await self._has_copy(stream, number):  # of a worker that could not say so any more
+            sources = [{"name": stream, "opt_start_seq": number, "filter_subject": subject}]
+            await self._begin_copy({**config, "sources": sources})
+        for _ in range(_LOOKS):
+            if await self._has_copy(stream, number):
+                _ = await self._jetstream.ask(f"STREAM.UPDATE.{config['name']}", config)
+                await self._wait_for_end_of_copying(stream)
+                return True
+            await anyio.sleep(_PAUSE)
+        return False
+
+    async def _begin_copy(self, config: dict[str, Any]) -> None:
+        try:
+            _ = await self._jetstream.ask(f"STREAM.CREATE.{config['name']}", config)
+        except JetStreamError:
+            there = await self._find(config["name"])  # another worker may have made it meanwhile, and be at its end already
+            if there is None or there.get("description") != config["description"]:
+                raise
+
+    async def replicas(self, stream: str) -> int:
+        """Find on how many servers a stream is; 1 where that cannot be found.
+
+        Raises:
+            BusError: As `JetStream.ask`.
+        """
+        try:
+            return max(count_of(config_of(await self._jetstream.ask(f"STREAM.INFO.{stream}")), "num_replicas"), 1)
+        except JetStreamError:
+            return 1
 
     async def remove_copy(self, stream: str, number: int) -> None:
         """Remove the copy of a publication, if it is there and may be removed; never a stream of others with its name."""

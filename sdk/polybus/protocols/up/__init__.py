@@ -5,5 +5,6 @@ On the wire is one serialised ``uprotocol.v1.UMessage`` a frame; `docs/reference
 
 from .adapter import Up
 from .names import names_in
+from .services import Service, service_of, services_in
 
-__all__ = ["Up", "names_in"]
+__all__ = ["Service", "Up", "names_in", "service_of", "services_in"]

@@ -78,7 +78,8 @@ class Up(UrlOptions):
         peer: Who the other side is, for requests to names with a number alone, and for notifications. None: as it shows itself
             first.
         names: From subjects to resources: below 0x8000 a method, from there on a topic, a list with one of each; or a whole
-            address, ``"//device2/CD/4/B"``. `names_in` reads such a table from a file. A subject with a slash needs none.
+            address, ``"//device2/CD/4/B"``. `names_in` reads such a table from a file, and `services_in` the services of a
+            proto file, which have one each. A subject with a slash needs none.
         ttl: Seconds that publications and notifications live; None for ever. Requests live as long as their deadline.
         priorities: From patterns of subjects to ``CS0`` ... ``CS6``; of several that fit the first. Requests have at least
             ``CS4``, which is their default; that of publications is ``CS1``.

@@ -13,6 +13,7 @@ from ...limits import Limits
 from ...message import Kind, Message
 from .._levels import LEVELS
 from .._protobuf.status import status_of
+from .._relayed import relayed_priority
 from .attributes import Attributes, MessageType, PayloadFormat, priority_name, uuid_bytes, uuid_text
 from .bodies import FORMATS, format_for, written_body
 from .checks import NAME
@@ -69,7 +70,7 @@ class UpCodec:
         """Urgency of a message, where some must wait: 0 (CS0) to 6 (CS6)."""
         if isinstance(message.id, ReturnAddress):  # an answer, as urgent as its question
             return LEVELS[priority_name(message.id.shape.given.priority)]
-        name = message.attributes.get("priority") or self.level_of(message.subject)
+        name = relayed_priority(message.attributes) or self.level_of(message.subject)
         return LEVELS.get(str(name), _USUAL_LEVEL.get(message.kind, _REQUEST_LEVEL))
 
     # -- reading ---------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Subjects of the bus as addresses, and back, by a table of names: of code, or of a file.
+"""Subjects of the bus as addresses, and back, by a table of names: of code, of a file, or of a proto file (see `services`).
 
 A number alone is a resource: of this entity for publications, notifications and what is asked of it, of the peer for requests
 to it. A subject with a ``/`` is an address as it stands.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from ...errors import LocalProtocolError, Unsupported
@@ -23,52 +24,96 @@ _REMEMBERED: Final = 1024
 _WITH_RESOURCE: Final = re.compile(r"(?:up:)?(?://[^/]+)?(?:/[^/]+){3}")
 
 
-def names_in(text: str) -> dict[str, Any]:
+def names_in(source: str | Path) -> dict[str, Any]:
     """The table of a TOML file, for ``Up(names=...)``.
 
     Each line is a name with a number, an address, or one of each kind: ``"door.opened" = 0x80CD``,
     ``UpdateDoor = "//device2/CD/4/B"``, ``light = [0xC, 0x80CE]``.
 
+    Args:
+        source: The file, or its text.
+
     Raises:
-        ValueError: The text is no such table; it says where.
+        ValueError: It is no such table; the text names file and line.
+        OSError: The file cannot be read.
     """
+    text, file = read_source(source)
     try:
-        return tomllib.loads(text)
+        table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"up: names: no TOML: {error}") from error
+        raise ValueError(f"up: {file}: no TOML: {error}") from error
+    taken: dict[Place, str] = {}
+    for name, given in table.items():
+        try:
+            _entry(name, given, taken)
+        except ValueError as error:
+            raise ValueError(f"up: {file}{_line_of(name, text)}: {error}") from error
+    return table
+
+
+def read_source(source: str | Path) -> tuple[str, str]:
+    """The text of a file or a text, and what errors call it.
+
+    Raises:
+        ValueError: The file is not UTF-8; or the text is the name of one.
+        OSError: It cannot be read.
+    """
+    if isinstance(source, str):
+        if source.endswith((".toml", ".proto")) and "\n" not in source:
+            raise ValueError(f"up: {source!r} is the name of a file, and a text is expected: Path({source!r}) is read")
+        return source, "names"
+    try:
+        return source.read_text(encoding="utf-8-sig"), str(source)  # editors of Windows begin a file with a mark
+    except UnicodeDecodeError as error:
+        raise ValueError(f"up: {source}: not UTF-8: {error}") from error
+
+
+def _line_of(name: str, text: str) -> str:
+    """The line of a name, as words for an error; nothing where it is written in another way."""
+    key = re.escape(name)
+    found = re.search(rf"""^[ \t]*(?:"{key}"|'{key}'|{key})[ \t]*[=.]|^[ \t]*\[[ \t]*["']?{key}\b""", text, re.M)
+    return "" if found is None else f", line {text.count(chr(10), 0, found.start()) + 1}"
 
 
 def table_of(names: Mapping[str, Any] | Table) -> Table:
     """The table of an option. May raise `ValueError`: a name or a number is none, or stands there twice."""
     pairs = names.items() if isinstance(names, Mapping) else names
-    table: list[tuple[str, tuple[Place, ...]]] = []
     taken: dict[Place, str] = {}
-    for name, given in pairs:
-        if type(name) is not str or not name or "/" in name:
-            raise ValueError(f"up: names: {name!r} is no name: it is text without a slash")
-        places = tuple(_place(name, one) for one in (given if isinstance(given, (list, tuple)) else (given,)))
-        if not 1 <= len(places) == len({_is_topic(place) for place in places}):
-            raise ValueError(f"up: names: {name!r} has one method, one topic, or one of each, not {given!r}")
-        for place in places:
-            if place in taken:
-                raise ValueError(f"up: names: {_shown(place)} is both {taken[place]!r} and {name!r}")
-            taken[place] = name
-        table.append((name, places))
-    return tuple(table)
+    try:
+        return tuple((name, _entry(name, given, taken)) for name, given in pairs)
+    except ValueError as error:
+        raise ValueError(f"up: names: {error}") from error
+
+
+def _entry(name: Any, given: Any, taken: dict[Place, str]) -> tuple[Place, ...]:
+    """The places of one name, which become taken. May raise `ValueError`: it is none, or one of them is taken."""
+    if type(name) is not str or not name or "/" in name:
+        raise ValueError(f"{name!r} is no name: it is text without a slash")
+    if isinstance(given, Mapping):
+        inner = next(iter(given), "...")
+        raise ValueError(f'{name!r} is a table of several: a name with a dot stands in quotes, as in "{name}.{inner}" = 0x8001')
+    places = tuple(_place(name, one) for one in (given if isinstance(given, (list, tuple)) else (given,)))
+    if not 1 <= len(places) == len({_is_topic(place) for place in places}):
+        raise ValueError(f"{name!r} has one method, one topic, or one of each, not {given!r}")
+    for place in places:
+        if place in taken:
+            raise ValueError(f"{_shown(place)} is both {taken[place]!r} and {name!r}")
+        taken[place] = name
+    return places
 
 
 def _place(name: str, given: Any) -> Place:
     try:
         uri = parse_uuri(given) if isinstance(given, str) else given
     except UUriError as error:
-        raise ValueError(f"up: names: {name!r}: {error}") from error
+        raise ValueError(f"{name!r}: {error}") from error
     if isinstance(uri, UUri):
         if not uri.is_pattern and uri.resource:
             return uri
     elif type(uri) is int and 0 < uri < ANY_PART:
         return uri
     text = "a number from 1 to 7FFF (a method) or from 8000 to FFFE (a topic), or an address with one"
-    raise ValueError(f"up: names: {given!r} of {name!r} is not {text}")
+    raise ValueError(f"{given!r} of {name!r} is not {text}")
 
 
 def _is_topic(place: Place) -> bool:

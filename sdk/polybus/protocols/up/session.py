@@ -15,17 +15,18 @@ from ...plugins import Capabilities, CloseWanted, Ready, Refused, SessionEvent, 
 from .._levels import LEVELS
 from .._protobuf.status import status_of
 from .._protobuf.wire import field, varint
+from .._relayed import relayed_id, relayed_priority
 from .._rules import too_large
 from .accounts import Accounts
-from .attributes import MessageType, PayloadFormat
+from .attributes import MessageType, PayloadFormat, uuid_bytes
 from .bodies import written_body
 from .checks import NAME, refuse
-from .codec import UpCodec, milliseconds, no_form
+from .codec import MAX_TTL, UpCodec, milliseconds, no_form
 from .filters import Filters
 from .ids import WireIds, wire_ms
 from .messages import ReturnAddress, Shape, UpMessage
 from .names import Names
-from .wire import head_of, write_message
+from .wire import head_of, write_message, write_uuid
 
 if TYPE_CHECKING:
     from .adapter import Up
@@ -241,7 +242,8 @@ class UpSession:
         ttl, subject = message.ttl, message.subject
         if ttl is None:
             raise LocalProtocolError("a request of up must have an end: pass timeout=", protocol=NAME)
-        head, sink = self._methods.get(subject) or self._method(subject)
+        extras = message.extras
+        head, sink = (None if extras else self._methods.get(subject)) or self._method(subject, extras)
         raw, format = written_body(message, self._texts)
         key = self._ids.next()
         more = self._constant
@@ -252,14 +254,15 @@ class UpSession:
         attributes = b"".join((_ID, key, head, _TTL, varint(milliseconds(ttl)), more, _FORMATS[format]))
         return key, write_message(attributes, raw), sink
 
-    def _method(self, subject: str | int) -> tuple[bytes, str]:
-        """The head of requests for a subject."""
-        sink = self._names.method(subject)
-        level = LEVELS[max(self.codec.level_of(subject) or "CS4", "CS4")]
-        if len(self._methods) >= _REMEMBERED:
-            self._methods.clear()
-        head = head_of(MessageType.REQUEST, self._names.entity, sink, level + 1)
-        found = self._methods[subject] = head, str(sink)
+    def _method(self, subject: str | int, extras: Mapping[str, Any] | None) -> tuple[bytes, str]:
+        """The head of requests for a subject; what is relayed keeps its priority."""
+        sink, relayed = self._names.method(subject), relayed_priority(extras) if extras else None
+        level = LEVELS[max(relayed or self.codec.level_of(subject) or "CS4", "CS4")]
+        found = head_of(MessageType.REQUEST, self._names.entity, sink, level + 1), str(sink)
+        if not extras:
+            if len(self._methods) >= _REMEMBERED:
+                self._methods.clear()
+            self._methods[subject] = found
         return found
 
     def _publication(self, message: Message) -> bytes:
@@ -271,15 +274,25 @@ class UpSession:
         return frame
 
     def _event(self, type: MessageType, message: Message) -> bytes:
-        relayed = message.extras.get("priority") if message.extras else None
-        relayed = relayed if isinstance(relayed, str) and relayed in LEVELS else None
-        to = message.extras.get("to") if type is _NOTIFICATION and message.extras else None
+        relayed = to = None
+        id, passed = b"", 0
+        if message.extras:
+            relayed, (id, passed) = relayed_priority(message.extras), self._kept_id(message.extras)
+            to = message.extras.get("to") if type is _NOTIFICATION else None
         head = self._topics.get((type, message.subject, relayed, to)) or self._topic(type, message.subject, relayed, to)
         ttl = self._ttl if message.ttl is None else milliseconds(message.ttl)
         raw, format = written_body(message, self._texts)
-        lives = b"" if ttl is None else _TTL + varint(ttl)
+        lives = b"" if ttl is None else _TTL + varint(min(ttl + passed, MAX_TTL))
         trace = _trace(message.headers) if message.headers else b""
-        return write_message(b"".join((_ID, self._ids.next(), head, lives, trace, _FORMATS[format])), raw)
+        return write_message(b"".join((_ID, id or self._ids.next(), head, lives, trace, _FORMATS[format])), raw)
+
+    def _kept_id(self, extras: Mapping[str, Any]) -> tuple[bytes, int]:
+        """The id of what has crossed a bridge, and the milliseconds since it was made: its ttl counts from there."""
+        text = relayed_id(extras, 7)
+        if text is None:
+            return b"", 0
+        id = write_uuid(uuid_bytes(text))
+        return id, max(0, self._clock() // 1_000_000 - wire_ms(id))
 
     def _topic(self, type: MessageType, subject: str | int, relayed: str | None, to: str | None) -> bytes:
         """The head of publications or notifications of a subject; what is relayed keeps its priority."""

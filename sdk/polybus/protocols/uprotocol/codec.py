@@ -14,6 +14,7 @@ from ...errors import LocalProtocolError, RemoteProtocolError, Unsupported
 from ...message import Kind, Message
 from .._levels import LEVELS
 from .._protobuf.any_body import ANY
+from .._relayed import relayed_priority
 from .bodies import FORMATS, written_body
 from .cloudevents.envelope import ReturnAddress, is_id, known_schema
 from .cloudevents.json_reader import JsonEventReader
@@ -88,7 +89,7 @@ class UProtocolCodec:
 
     def urgency(self, message: Message) -> int:
         """Urgency of a message, where some must wait: 0 (CS0) to 6 (CS6)."""
-        name = message.attributes.get("priority") or self.level_of(message.subject)
+        name = relayed_priority(message.attributes) or self.level_of(message.subject)
         if name is None and isinstance(message.id, ReturnAddress):  # an answer, as urgent as its question
             name = message.id.event.priority
         return LEVELS.get(str(name), _USUAL_LEVEL.get(message.kind, _CONTROL_LEVEL))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ..._util.hello import HELLO
@@ -11,8 +11,8 @@ from ...errors import Code, LocalProtocolError, RemoteProtocolError, TooLarge, U
 from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins import Capabilities, CloseWanted, Ready, Refused, SessionEvent, Undelivered
-from .._levels import LEVELS
 from .._protobuf.any_body import ANY
+from .._relayed import relayed_id, relayed_priority
 from .._rules import too_large
 from .._uuids import IdFactory, id_time_ms
 from .bodies import written_body
@@ -237,9 +237,10 @@ class UProtocolSession:
         kind = message.kind
         key = None
         if kind is _REQUEST:
-            head, sink = self._methods.get(message.subject) or self._method(message.subject)
+            extras = message.extras
+            head, sink = (None if extras else self._methods.get(message.subject)) or self._method(message.subject, extras)
             ttl = message.ttl
-            milliseconds = int(ttl * 1000 + 0.5) if ttl is not None and 0.001 < ttl < 2e6 else self._milliseconds(message)
+            milliseconds = int(ttl * 1000 + 0.5) if ttl is not None and 0.001 < ttl < 2e6 else self._milliseconds(message.ttl)
             raw, format = message.raw, message.format
             if raw is None or format is not ANY:
                 raw, format = written_body(message)
@@ -265,14 +266,15 @@ class UProtocolSession:
     def _too_large(self, frame: bytes) -> TooLarge:
         return too_large(len(frame), self._max_frame, "an event")
 
-    def _method(self, subject: str | int) -> tuple[bytes, str]:
-        """The head of requests for a subject."""
-        sink = self._names.method(subject)
-        level = self.codec.level_of(subject) or "CS4"
-        head = self._head("req.v1", self._answers, sink, max(level, "CS4"), self._constant)
-        if len(self._methods) >= 1024:
-            self._methods.clear()
-        found = self._methods[subject] = head, sink
+    def _method(self, subject: str | int, extras: Mapping[str, Any] | None) -> tuple[bytes, str]:
+        """The head of requests for a subject; what is relayed keeps its priority."""
+        sink, relayed = self._names.method(subject), relayed_priority(extras) if extras else None
+        level = relayed or self.codec.level_of(subject) or "CS4"
+        found = self._head("req.v1", self._answers, sink, max(level, "CS4"), self._constant), sink
+        if not extras:
+            if len(self._methods) >= 1024:
+                self._methods.clear()
+            self._methods[subject] = found
         return found
 
     def _topic(self, kind: Kind, subject: str | int, relayed: str | None) -> bytes:
@@ -289,10 +291,10 @@ class UProtocolSession:
         return head
 
     @staticmethod
-    def _milliseconds(message: Message) -> int:
-        if message.ttl is None:
+    def _milliseconds(ttl: float | None) -> int:
+        if ttl is None:
             raise LocalProtocolError("a request of uProtocol must have an end: pass timeout=", protocol="uprotocol")
-        return min(max(1, int(message.ttl * 1000 + 0.5)), MAX_INTEGER)
+        return min(max(1, int(ttl * 1000 + 0.5)), MAX_INTEGER)
 
     def _publication(self, message: Message) -> bytes:
         """The same event for all peers: it was made once, so it has one id."""
@@ -303,13 +305,22 @@ class UProtocolSession:
         return frame
 
     def _event(self, kind: Kind, message: Message) -> bytes:
-        relayed = message.extras.get("priority") if message.extras else None
-        relayed = relayed if isinstance(relayed, str) and relayed in LEVELS else None
+        relayed = id = None
+        passed = 0
+        if message.extras:
+            relayed, (id, passed) = relayed_priority(message.extras), self._kept_id(message.extras)
         head = self._topics.get((kind, message.subject, relayed)) or self._topic(kind, message.subject, relayed)
-        ttl = self._ttl if message.ttl is None else self._milliseconds(message)
+        ttl = self._ttl if message.ttl is None else self._milliseconds(message.ttl)
+        ttl = None if ttl is None else min(ttl + passed, MAX_INTEGER)
         raw, format = written_body(message)
         extra = None if self._options.sign is None and message.headers is None else self._extra(message, raw)
-        return self._write(head, self._ids.next(), ttl, None, extra, raw, format)
+        return self._write(head, id or self._ids.next(), ttl, None, extra, raw, format)
+
+    def _kept_id(self, extras: Mapping[str, Any]) -> tuple[str | None, int]:
+        """The id of what has crossed a bridge, and the milliseconds since it was made: its ttl counts from there."""
+        id = relayed_id(extras, 8)
+        made = None if id is None else id_time_ms(id)
+        return id, 0 if made is None else max(0, self._clock() // 1_000_000 - made)
 
     def _response(self, message: Message) -> bytes:
         """Source and sink change places; priority and ttl are those of the request."""
@@ -348,7 +359,7 @@ class UProtocolSession:
         if message.headers is not None or self._options.sign is not None:
             given.update(self._extra(message, raw) or {})
         head = self._head(given.pop("type"), self._answers, sink, None)
-        ttl = None if message.ttl is None else self._milliseconds(message)
+        ttl = None if message.ttl is None else self._milliseconds(message.ttl)
         return id if kind is _OPEN else None, self._write(head, id, ttl, reqid, given or None, raw, format)
 
     def _extra(self, message: Message, raw: bytes | None) -> dict[str, Any] | None:

@@ -196,6 +196,15 @@ def test_sending_does_not_change_the_message() -> None:
     assert (message.id, message.subject, message.headers, message.ttl, message.body) == (None, "a", {"x-a": "b"}, 1.0, 1)
 
 
+def test_what_a_bridge_notes_of_another_wire_is_no_part_of_a_message() -> None:
+    client, server = pair()
+    crossed = {"polybus-relayed": {"id": "018bcfe5-687b-8005-b010-101010101a1a"}, "Page": 7}
+    for kind in (Kind.PUBLISH, Kind.NOTIFY):
+        client.send(Message(kind, "a", body=1, attributes=crossed), 0.0)
+    carry(client, server)
+    assert [(message.body, message.attributes) for message in messages(server)] == [(1, {"Page": 7})] * 2
+
+
 def test_an_error_without_error_to_goes_to_a_client_s_bus_only() -> None:
     client, server = pair()
     for one, expected in ((server, ["ClientBusErrors"]), (client, [])):

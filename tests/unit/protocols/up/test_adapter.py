@@ -1,5 +1,7 @@
 """The options: what a URL can say, and what is refused; tables of names from code and from files."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,9 +28,39 @@ def test_a_table_of_a_file_is_that_of_code() -> None:
     assert hash(from_file) == hash(Up(names=names_in(FILE), clock=from_file.clock))
 
 
-def test_a_file_that_is_no_table_is_refused_with_the_place() -> None:
-    with pytest.raises(ValueError, match="line 1"):
+def test_a_file_that_is_no_table_is_refused_with_the_place(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="up: names: no TOML: .*line 1"):
         names_in("door opened = 1")
+    (tmp_path / "names.toml").write_bytes(b"\xff")
+    with pytest.raises(ValueError, match=r"names\.toml: not UTF-8"):
+        names_in(tmp_path / "names.toml")
+    with pytest.raises(ValueError, match=r"Path\('names\.toml'\) is read"):
+        names_in("names.toml")
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("UpdateDoor = 0xFFFF", r"65535 of 'UpdateDoor' is not a number from 1 to 7FFF"),
+        ("'UpdateDoor' = 'x'", "'UpdateDoor': 'x' is no address"),
+        ('"UpdateDoor" = []', "'UpdateDoor' has one method, one topic"),
+        ("seat = 0x80CD", "80CD is both 'door.opened' and 'seat'"),
+        ("  door.closed = 0x8001", "'door' is a table of several: a name with a dot stands in quotes, as in \"door.closed\""),
+        ("[door]\nclosed = 0x8001", "'door' is a table of several"),
+        ('"a/b" = 1', "'a/b' is no name"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_told_with_its_line(tmp_path: Path, line: str, text: str) -> None:
+    file = tmp_path / "names.toml"
+    file.write_text(f'# names\n"door.opened" = 0x80CD\nlight = 12\n\n{line}\n', encoding="utf-8-sig")
+    with pytest.raises(ValueError, match=re.escape(text)) as caught:
+        names_in(file)
+    assert str(caught.value).startswith(f"up: {file}, line 5: ")
+
+
+def test_a_name_that_is_written_otherwise_is_told_without_its_line() -> None:
+    with pytest.raises(ValueError, match="^up: names: 65535 of 'ö' is not a number"):
+        names_in('"\\u00f6" = 0xFFFF')
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ async def test_notifications_go_to_addresses_behind_one_link_of_a_bus_and_of_a_p
         not_text: Any = 7
         with pytest.raises(TypeError, match=r"^to=7: an address, which is text, not int"):
             await peer.notify("door.opened", to=not_text)
-    assert sorted(told, key=str) == [(1, "//seat/1A/1/0"), (2, "//seat/1A/2/0"), (3, f"{CAR}/0"), "here"]
+    assert sorted(told, key=str) == [(1, "//seat/1A/1/0"), (2, "//seat/1A/2/0"), (3, f"{PHONE}/0"), "here"]
 
 
 @pytest.mark.parametrize("protocol", ["ubre", "csb", "jrep", "uprotocol"])

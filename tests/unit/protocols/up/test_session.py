@@ -151,6 +151,61 @@ def test_what_is_no_destination_is_said(to: str, text: str) -> None:
     assert ours.frames_to_send() == []
 
 
+OLD_ID = "018bcfe5-687b-8005-b010-101010101a1a"
+"""Of the generation before."""
+
+
+@pytest.mark.parametrize("kind", [Kind.PUBLISH, Kind.NOTIFY])
+@pytest.mark.parametrize(("ttl", "written"), [(5.0, 5250), (None, 2250)])
+def test_what_has_crossed_a_bridge_keeps_its_id_from_which_its_time_counts(kind: Kind, ttl: float | None, written: int) -> None:
+    made = int(OLD_ID[:8] + OLD_ID[9:13], 16)
+    ours = session(Clock(made + 250), peer=PHONE, ttl=2)
+    crossed = {"polybus-relayed": {"id": OLD_ID, "priority": "CS6"}}
+    ours.send(Message(kind, "door.opened", ttl=ttl, attributes=crossed), 0.0)
+    ours.send(Message(kind, "door.opened", ttl=ttl), 0.0)
+    (given, _), (usual, _) = sent(ours)
+    assert given.id == uuid_bytes(OLD_ID[:14] + "7" + OLD_ID[15:])
+    assert (given.priority, given.ttl) == (7, written)
+    assert (usual.priority, usual.ttl) == (2, written - 250)
+
+
+def test_an_id_of_the_future_does_not_shorten_what_is_left() -> None:
+    ours = session(Clock(1_600_000_000_000))
+    ours.send(Message(Kind.PUBLISH, "door.opened", ttl=5.0, attributes={"polybus-relayed": {"id": OLD_ID}}), 0.0)
+    ours.send(Message(Kind.PUBLISH, "door.opened", ttl=None, attributes={"polybus-relayed": {"id": OLD_ID}}), 0.0)
+    assert [given.ttl for given, _ in sent(ours)] == [5000, None]
+
+
+def test_a_request_that_crosses_keeps_its_priority_and_has_an_id_of_this_side() -> None:
+    ours = session(peer=PHONE, priorities={"UpdateDoor": "CS5"})
+    for priority in ("CS6", "CS1", "CS9"):
+        message = request()
+        message.extras = {"polybus-relayed": {"id": OLD_ID, "priority": priority}}
+        assert ours.send(message, 0.0) != write_uuid(uuid_bytes(OLD_ID[:14] + "7" + OLD_ID[15:]))
+    ours.send(request(), 0.0)
+    assert [given.priority for given, _ in sent(ours)] == [7, 5, 6, 6]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "x",
+        7,
+        {"id": 7, "priority": ["CS6"]},
+        {"id": "018bcfe5-687b-4005-b010-101010101a1a"},  # version 4 has no time
+        {"id": "018bcfe5-687b-6005-b010-101010101a1a"},  # the time of version 6 stands elsewhere
+        {"id": "018bcfe5-687b-8005-f010-101010101a1a"},
+        {"id": "018bcfe5687b8005b010101010101a1a", "priority": "cs6"},
+        {"id": ""},
+    ],
+)
+def test_what_a_peer_says_has_crossed_and_cannot_is_made_anew(said: object) -> None:
+    ours = session(peer=PHONE)
+    ours.send(Message(Kind.PUBLISH, "door.opened", ttl=1.0, attributes={"polybus-relayed": said}), 0.0)
+    ((given, _),) = sent(ours)
+    assert (id_ms(given.id), given.priority, given.ttl) == (NOW, 2, 1000)
+
+
 @pytest.mark.parametrize("said", [["CS5"], {"CS5": 1}, 5, "CS9", None])
 def test_facts_of_another_wire_under_the_same_name_mean_nothing_here(said: object) -> None:
     ours = session()

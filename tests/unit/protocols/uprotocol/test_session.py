@@ -179,6 +179,33 @@ def test_priorities_come_from_the_application_and_requests_have_four_at_least() 
     assert [event["priority"] for event in sent(ours)] == ["CS6", "CS6", "CS4", "CS0", "CS4", "CS1"]
 
 
+@pytest.mark.parametrize("kind", [Kind.PUBLISH, Kind.NOTIFY])
+@pytest.mark.parametrize(("ttl", "written"), [(5.0, 5250), (None, 2250)])
+def test_what_has_crossed_a_bridge_keeps_its_id_from_which_its_time_counts(kind: Kind, ttl: float | None, written: int) -> None:
+    id = "018bcfe5-687b-7005-b010-101010101A1A"  # of the generation behind, as version 7 is
+    made = int(id[:8] + id[9:13], 16)
+    ours = session(clock=lambda: (made + 250) * 1_000_000, ttl=2)
+    crossed = {"polybus-relayed": {"id": id, "priority": "CS6"}}
+    ours.send(Message(kind, "door", body=1, ttl=ttl, attributes=crossed), 0.0)
+    ours.send(Message(kind, "door", body=1, ttl=ttl, attributes={"polybus-relayed": {"id": "x", "priority": 6}}), 0.0)
+    given, usual = sent(ours)
+    assert given["id"] == "018bcfe5-687b-8005-b010-101010101a1a"
+    assert (given["priority"], given["ttl"]) == ("CS6", written)
+    assert (usual["priority"], usual["ttl"]) == ("CS1", written - 250)
+
+
+def test_a_request_that_crosses_keeps_its_priority_and_has_an_id_of_this_side() -> None:
+    ours, id = session(priorities={"UpdateDoor": "CS5"}), "018bcfe5-687b-7005-b010-101010101a1a"
+    for priority in ("CS6", "CS1", "CS9"):
+        message = request("UpdateDoor")
+        message.extras = {"polybus-relayed": {"id": id, "priority": priority}}
+        ours.send(message, 0.0)
+    ours.send(request("UpdateDoor"), 0.0)
+    found = sent(ours)
+    assert [event["priority"] for event in found] == ["CS6", "CS4", "CS5", "CS5"]
+    assert id not in [event["id"] for event in found]
+
+
 @pytest.mark.parametrize("said", [["CS5"], {"CS5": 1}, 5, "CS9"])
 def test_a_priority_of_another_wire_means_nothing_here(said: object) -> None:
     ours = session()

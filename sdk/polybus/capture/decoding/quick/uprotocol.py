@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -12,18 +13,22 @@ from ....errors import RemoteProtocolError
 from ....message import Kind
 from ....protocols._protobuf.any_body import ANY
 from ....protocols._protobuf.wire import read_varint
-from ....protocols.uprotocol.cloudevents.envelope import is_id, known_schema
+from ....protocols.uprotocol.cloudevents.envelope import USUAL_ID, is_id, known_schema
 from ....protocols.uprotocol.events import EventMessage, UsualEvent
 from ....protocols.uprotocol.rules.payloads import OCTET_STREAM
 from ....protocols.uprotocol.status import STATUS_URLS
 
 _event: Final = msgspec.json.Decoder(UsualEvent).decode
-_ID_HEAD: Final = b"\n$"
-_REQID: Final = b"*/\n\x05reqid\x12&\x1a$"
-_REQID_SIZE: Final = 0x2F
-_FIELDS: Final = frozenset((0x12, 0x1A, 0x22, 0x2A))
-"""Source, version, type, an attribute."""
-_PROTO: Final = 0x42
+_ID: Final = USUAL_ID.encode()
+_SIZED: Final = b"|".join(re.escape(bytes((size,))) + b".{%d}" % size for size in range(128))
+"""A byte for a length, and so many bytes."""
+_REQID: Final = re.escape(b"*/\n\x05reqid\x12&\x1a$")
+_parts: Final = re.compile(
+    # Id; source, version, type and attributes; reqid; the length of the data, and the data.
+    rb"\n\$(%b)((?:(?!%b)[\x12\x1a\x22\x2a](?>%b))*+)(?:%b(%b))?(?:\x42([\x80-\xff]{0,9}+[\x00-\x7f])(.*))?"
+    % (_ID, _REQID, _SIZED, _REQID, _ID),
+    re.DOTALL,
+).fullmatch
 _REMEMBERED: Final = 8192
 _LONGEST: Final = 4096
 """Bytes of attributes that are remembered."""
@@ -111,36 +116,16 @@ def _protobuf_reader(codec: Any) -> Callable[[bytes], list[Any] | None]:
         return found
 
     def read(frame: bytes) -> list[Any] | None:
-        at, end = 38, len(frame)
-        if not frame.startswith(_ID_HEAD) or end < at:
+        parts = _parts(frame)
+        if parts is None:
             return None
-        try:
-            tag = frame[at] if at < end else 0
-            while tag in _FIELDS:
-                size = frame[at + 1]
-                if size > 127 or (size == _REQID_SIZE and frame.startswith(_REQID, at)):
-                    break
-                at += 2 + size
-                tag = frame[at] if at < end else 0
-            block, reqid, data = frame[38:at], None, None
-            id = str(frame[2:38], "ascii")
-            if frame.startswith(_REQID, at):
-                at += len(_REQID) + 36
-                reqid = str(frame[at - 36 : at], "ascii")
-            if at < end:
-                if frame[at] != _PROTO:
-                    return None
-                size, at = (frame[at + 1], at + 2) if frame[at + 1] < 128 else read_varint(frame, at + 1)
-                data = frame[at:]
-                if at + size != end or not _is_any(data):
-                    return None
-        except (ValueError, IndexError):
-            return None
-        if at > end or is_id(id) is None:
+        id, block, asked, size, data = parts.groups()
+        if data is not None and (not _is_any(data) or len(data) != read_varint(size, 0)[0]):
             return None
         found = known.get(block) or (None if block in known else look(frame, block))
-        if found is None or (reqid is not None and (found[0] is not _RESPONSE or is_id(reqid) is None)):
+        if found is None or (asked is not None and found[0] is not _RESPONSE):
             return None
-        return _fields(*found, id, reqid, data, ANY.content_type)
+        reqid = None if asked is None else asked.decode()
+        return _fields(*found, id.decode(), reqid, data, ANY.content_type)
 
     return read

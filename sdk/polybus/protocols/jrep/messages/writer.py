@@ -5,14 +5,14 @@ from __future__ import annotations
 import binascii
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 from attrs import frozen
 
 from ....body import JSON, OCTETS, BodyFormat
 from ....errors import LocalProtocolError, Unsupported
 from ....limits import Limits
-from ....message import Kind, Message
+from ....message import RELAYED, Kind, Message
 from ..._rules import milliseconds
 from ..errors import failure_parts
 from ..formats import ErraiFormat, Parts, PartsFormat, encoder_of
@@ -28,6 +28,8 @@ from ..names import (
 )
 from .checks import WIRE_RULES, check_local_subject
 from .text import json_text, quoted
+
+_NO_PARTS: Final = PROTOCOL_PARTS | {RELAYED}
 
 _REQUEST, _RESPONSE, _PUBLISH, _ITEM = Kind.REQUEST, Kind.RESPONSE, Kind.PUBLISH, Kind.ITEM
 
@@ -177,7 +179,7 @@ class MessageWriter:
 
     def _attributes(self, message: Message, body: bytes) -> bytes:
         """Parts of the application's own, of a message that is passed on."""
-        own = {name: value for name, value in message.attributes.items() if name not in PROTOCOL_PARTS and value is not None}
+        own = {name: value for name, value in message.attributes.items() if name not in _NO_PARTS and value is not None}
         encode = encoder_of(self._values, body)
         return b"".join([b",%b:%b" % (quoted(name), encode(value)) for name, value in own.items()])
 

@@ -1,0 +1,232 @@
+"""Copies of publications whose dead letter has not all of them: ordered handlers of a store of work, where it is not so simple.
+
+Several workers at once, three servers of which one is lost, and users that may not do all that is needed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from polybus import Bus, Cluster, Context, Limits, Store
+from polybus._bus.bus import parts_of
+from polybus.cluster.backbone import Backbone
+from polybus.cluster.durable.administration import Administration
+from polybus.cluster.durable.jetstream import JetStream, config_of
+from polybus.cluster.durable.stores import Stores, copy_of
+from tests.support import bounded, eventually, free_port
+
+from .nats_servers import VERSIONS, NatsServer, nats_server
+
+pytestmark = [pytest.mark.anyio, pytest.mark.interop]
+
+LARGE = 100_000
+_names = itertools.count()
+
+
+def jetstream(bus: Bus) -> JetStream:
+    backbone = parts_of(bus).links.cluster
+    assert isinstance(backbone, Backbone)
+    return JetStream(backbone, 30.0)  # of three servers that have lost one, somebody has to be chosen first
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+    folder: Path = tmp_path_factory.mktemp("stores")
+    with nats_server(request.param, f'jetstream {{ store_dir: "{folder}" }}') as server:
+        yield server
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[list[NatsServer]]:
+    """Three servers that keep together."""
+    with ExitStack() as stack:
+        ports = [free_port() for _ in range(3)]
+        routes = ", ".join(f'"nats-route://127.0.0.1:{port}"' for port in ports)
+        servers = []
+        for number, port in enumerate(ports):
+            config = (
+                f'server_name: "s{number}"\njetstream {{ store_dir: "{tmp_path / f"js{number}"}" }}\n'
+                f'cluster {{ name: c, listen: "127.0.0.1:{port}", routes: [{routes}] }}\n'
+            )
+            servers.append(stack.enter_context(nats_server("wheel", config)))
+        yield servers
+
+
+@bounded
+async def test_two_workers_that_copy_one_publication_at_once_have_it_both(engine: NatsServer) -> None:
+    name = f"rest{next(_names)}"
+    shop = Bus(cluster=Cluster(engine.url, name=name, stores=[Store("work", "work.>", work=True)]))
+    other = Bus(cluster=Cluster(engine.url, name=name))
+    stream = f"{name}-work"
+    members = {"retention": "limits", "storage": "file", "num_replicas": 1}
+    async with shop, other:
+        for number in range(1, 9):
+            await shop.publish("work.hard", number)
+            made = list[bool]()
+
+            async def copy(bus: Bus, turns: int) -> None:
+                for _ in range(turns):
+                    await anyio.lowlevel.checkpoint()
+                kept = await Stores(jetstream(bus)).copy_one(stream, number, f"{name}.p.work.hard", members)  # noqa: B023  # in here
+                made.append(kept)  # noqa: B023
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(copy, shop, 0)
+                tasks.start_soon(copy, other, 3 * number)
+            assert made == [True, True]
+            found = await jetstream(shop).ask(f"STREAM.INFO.{copy_of(stream, number)}")
+            assert found["state"]["messages"] == 1
+            assert not config_of(found).get("sources")
+
+
+class Faster(JetStream):
+    """A worker that another one overtakes between its look for a copy and the making of one."""
+
+    def __init__(self, bus: Bus, other: Bus, *what: Any) -> None:
+        backbone = parts_of(bus).links.cluster
+        assert isinstance(backbone, Backbone)
+        super().__init__(backbone)
+        self.other, self.what = other, what
+
+    async def ask(self, word: str, members: dict[str, Any] | None = None) -> dict[str, Any]:
+        if word.startswith("STREAM.CREATE."):
+            assert await Stores(jetstream(self.other)).copy_one(*self.what)
+        return await super().ask(word, members)
+
+
+@bounded
+async def test_a_worker_that_another_one_has_overtaken_leaves_its_copy_there(engine: NatsServer) -> None:
+    name = f"rest{next(_names)}"
+    shop = Bus(cluster=Cluster(engine.url, name=name, stores=[Store("work", "work.>", work=True)]))
+    other = Bus(cluster=Cluster(engine.url, name=name))
+    what = f"{name}-work", 1, f"{name}.p.work.hard", {"retention": "limits", "storage": "file"}
+    async with shop, other:
+        await shop.publish("work.hard", 1)
+        assert await Stores(Faster(shop, other, *what)).copy_one(*what)
+        found = await jetstream(shop).ask(f"STREAM.INFO.{copy_of(f'{name}-work', 1)}")
+        assert found["state"]["messages"] == 1
+        assert not config_of(found).get("sources")
+
+
+def workers(name: str, url: str, count: int, handled: list[tuple[int, str]]) -> list[Bus]:
+    """Workers with little room."""
+
+    async def bill(text: str, ctx: Context) -> None:
+        handled.append((len(text), str(ctx.message.id)))
+
+    made = [Bus(cluster=Cluster(url, name=name), limits=Limits(message=64 << 10)) for _ in range(count)]
+    for worker in made:
+        worker.on("work.*", durable="billing", ordered=True, ack_wait=2)(bill)
+    return made
+
+
+@bounded
+async def test_with_two_workers_an_ordered_handler_goes_on_and_nothing_is_lost(engine: NatsServer) -> None:
+    name, handled = f"rest{next(_names)}", list[tuple[int, str]]()
+    shop = Bus(cluster=Cluster(engine.url, name=name, stores=[Store("work", "work.>", work=True)]))
+    one, two = workers(name, engine.url, 2, handled)
+    async with shop:
+        async with one, two:
+            for number in range(6):
+                await shop.publish("work.hard", "x" * (LARGE if number % 2 else 1), id=f"order-{number}")
+            await eventually(lambda: handled == [(1, "order-0"), (1, "order-2"), (1, "order-4")], 20)
+            administration = Administration.of(shop)
+            with anyio.fail_after(20):
+                while (await administration.store("work")).publications:
+                    await anyio.lowlevel.checkpoint()
+        letters = [letter async for letter in administration.letters()]
+        assert len(letters) == 3
+        await _tried_again(shop, name, engine.url, administration, letters, [f"order-{number}" for number in (1, 3, 5)])
+
+
+async def _tried_again(
+    shop: Bus, name: str, url: str, administration: Administration, letters: list[Any], ids: list[str]
+) -> None:
+    """Have a worker with much room handle the letters, and see that no copy stays."""
+    handled: list[tuple[int, str]] = []
+    large = Bus(cluster=Cluster(url, name=name))
+
+    @large.on("work.*", durable="billing", ordered=True, ack_wait=2)
+    async def bill(text: str, ctx: Context) -> None:
+        handled.append((len(text), str(ctx.message.id)))
+
+    async with large:
+        for letter in letters:
+            await administration.retry(letter)
+        await eventually(lambda: len(handled) == len(ids), 20)
+    assert handled == [(LARGE, id) for id in ids]
+    names = (await jetstream(shop).ask("STREAM.NAMES")).get("streams") or []
+    assert not [one for one in names if "-rest-" in one and one.startswith(f"{name}-")]
+
+
+@bounded
+async def test_with_three_servers_letters_and_copies_survive_the_loss_of_one(three: list[NatsServer]) -> None:
+    name, handled = f"rest{next(_names)}", list[tuple[int, str]]()
+    url = three[0].url
+    shop = Bus(cluster=Cluster(url, name=name, wait=30, stores=[Store("work", "work.>", work=True, replicas=3)]))
+    (worker,) = workers(name, url, 1, handled)
+    async with shop:
+        administration = Administration.of(shop)
+        async with worker:
+            await shop.publish("work.hard", "x" * LARGE, id="order-0")
+            await shop.publish("work.hard", "x", id="order-1")
+            await eventually(lambda: handled == [(1, "order-1")], 30)
+        replicas = {
+            one: config_of(await jetstream(shop).ask(f"STREAM.INFO.{name}-{one}"))["num_replicas"]
+            for one in ("work", "dead", "work-rest-1")
+        }
+        assert replicas == {"work": 3, "dead": 3, "work-rest-1": 3}
+        three[2].kill()
+        for one in replicas:
+            await jetstream(shop).ask(f"STREAM.INFO.{name}-{one}")
+        letters = [letter async for letter in administration.letters()]
+        await _tried_again(shop, name, url, administration, letters, ["order-0"])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("denied", ["STREAM.CREATE.shop-work-rest-1", "STREAM.UPDATE.shop-work-rest-1"])
+@bounded
+async def test_a_worker_that_may_not_copy_waits_and_leaves_nothing_behind(
+    version: str, denied: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    may = json.dumps({"publish": {"deny": [f"$JS.API.{denied}"]}})
+    config = f"""
+        jetstream {{ store_dir: "{tmp_path}" }}
+        authorization {{ users: [{{user: all, password: p}}, {{user: few, password: p, permissions: {may}}}] }}
+    """
+    handled: list[tuple[int, str]] = []
+    with nats_server(version, config) as server:
+        full, few = (server.url.replace("://", f"://{user}:p@") for user in ("all", "few"))
+        shop = Bus(cluster=Cluster(full, name="shop", stores=[Store("work", "work.>", work=True)]))
+        (worker,) = workers("shop", few, 1, handled)
+        async with shop:
+            administration = Administration.of(shop)
+            async with worker:
+                await shop.publish("work.hard", "x" * LARGE, id="order-0")
+                await shop.publish("work.hard", "x", id="order-1")
+                await eventually(lambda: "it rests where it is stored until that is retried or dropped" in caplog.text, 20)
+                assert f"$JS.API.{denied}" in caplog.text
+            assert handled == []
+            assert (await administration.store("work")).publications == 2
+            names = (await jetstream(shop).ask("STREAM.NAMES")).get("streams") or []
+            assert sorted(names) == ["shop-dead", "shop-work"]
+            letters = [letter async for letter in administration.letters()]
+            assert len(letters) == 1
+            large = Bus(cluster=Cluster(full, name="shop"))
+
+            @large.on("work.*", durable="billing", ordered=True, ack_wait=2)
+            async def bill(text: str, ctx: Context) -> None:
+                handled.append((len(text), str(ctx.message.id)))
+
+            async with large:
+                await administration.retry(letters[0])
+                await eventually(lambda: len(handled) == 2, 20)
+            assert sorted(handled) == [(1, "order-1"), (LARGE, "order-0")]
