@@ -13,6 +13,7 @@ PACKAGE = Path(polybus.__file__).parent
 FOLDERS = """
 _bridge _bus _core _handlers _link _peer _pubsub _rpc _tunnel bindings broker cluster
 prometheus protocols/csb protocols/nats protocols/ubre protocols/up transports/_stream transports/_ws
+transports/zenoh
 """.split()
 MODULES = ("_util/broadcast", "_util/pattern_index", "_util/priority_queue")
 GROWING = {"Counter", "OrderedDict", "PriorityQueue", "bytearray", "defaultdict", "deque", "dict", "list", "set"}
@@ -245,6 +246,13 @@ BOUNDS: dict[str, str] = {
     "transports._stream.asyncio_wire._pending": "HIGH_WATER, then the link pauses and its outbox fills; charged while paused",
     "transports._stream.pump_wire._pending": "HIGH_WATER, then the link pauses and its outbox fills; charged while paused",
     "transports._ws.client.rest": "the head of an answer, and one chunk",
+    "protocols.up.filters._wanted": OURS,
+    "transports.zenoh.inbox.samples": "16,384 samples and 16 MiB of each priority, then they are dropped and counted",
+    "transports.zenoh.inbox.sent": "one entry at most for each sample that waits",
+    "transports.zenoh.lanes._samples": "4,096 samples and 16 MiB of each priority, then they are dropped and counted",
+    "transports.zenoh.node._subscribers": OURS,
+    "transports.zenoh.transport._wanted": OURS,
+    "transports.zenoh.transport._first": "4,096 keys, then it is emptied",
     "transports._ws.frames._fragments": "MAX_FRAGMENTS, Limits.message",
     "transports._ws.frames._keys": "a fixed size",
     "transports._ws.server._head": "the head of a request",

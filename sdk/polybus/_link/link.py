@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from .._core.services import Services
     from .._rpc.reply import Reply
     from ..body import BodyFormat
-    from ..plugins import Admission, Codec, ProtocolAdapter, Receiver, Role, Session, Transport
+    from ..plugins import Admission, Codec, Hear, ProtocolAdapter, Receiver, Role, Session, Transport
     from ..plugins.recording import Recorder
     from .ports import BackbonePort, ForeignStreamsPort, LinkDialer, LinkOwner, PeerPort, StalledCalls
 
@@ -229,7 +229,11 @@ class Link:
         """Begin a session on a new connection."""
         role: Role = "client" if self.opened else "server"
         now = self.runtime.time()
-        self.session = self._new_session(role, transport)
+        hear: Hear | None = getattr(transport, "hear", None)  # of its `TransportFeatures`, for speed
+        if hear is None:
+            self.session = self.adapter.session(role, self.runtime.limits, sources.get().rng)
+        else:
+            self.session = self._session_on_fabric(role, hear)
         self._due = math.inf  # what the last one wished for would hide what this one wishes
         self.transport = transport
         if self.share is not None:
@@ -252,12 +256,11 @@ class Link:
         self._take_events(now)
         self.flush()
 
-    def _new_session(self, role: Role, transport: Transport) -> Session:
-        limits, rng = self.runtime.limits, sources.get().rng
-        hear, fabric = TransportFeatures.of(transport).hear, ProtocolFeatures.of(self.adapter).fabric
-        if hear is None or fabric is None:
-            return self.adapter.session(role, limits, rng)
-        return fabric.session(role, limits, rng, hear)
+    def _session_on_fabric(self, role: Role, hear: Hear) -> Session:
+        fabric = ProtocolFeatures.of(self.adapter).fabric
+        if fabric is None:
+            raise Unsupported(f"{self.adapter.name} has no form on a fabric")
+        return fabric.session(role, self.runtime.limits, sources.get().rng, hear)
 
     def record(self, recorder: Recorder) -> None:
         """Record every frame of this connection from now on. Not to be called while a frame is being handled."""

@@ -60,7 +60,7 @@ class Fabric(Protocol):
         ...
 
     def sender(self, key: str) -> str:
-        """Who has sent a sample, as far as its key says: what waits is limited for each. Called from any thread."""
+        """Name of the sender of a sample, as far as its key says: what waits is limited for each. Called from any thread."""
         ...
 
     def frame(self, sample: Sample, limits: Limits) -> bytes | None:

@@ -46,17 +46,8 @@ def _fabric_of(options: DialOptions | ListenOptions) -> Fabric:
     return fabric
 
 
-async def _open(transport: ZenohTransport, address: ZenohAddress, serves: bool, patience: float) -> None:
-    """Open the session of a transport. May raise `zenoh.ZError`; then, and when it is cancelled, it is closed."""
-    try:
-        await transport.node.run(transport.node.open, address.settings(serves=serves, patience=patience), address.config)
-    except BaseException:
-        transport.abort(Closed(1006, "the session was given up"))
-        raise
-
-
 def _reason(error: Exception) -> str:
-    """What Zenoh says, without the place in its source."""
+    """Words of Zenoh, without the place in its source."""
     return str(error).partition(" at /")[0].strip()
 
 
@@ -77,7 +68,7 @@ class ZenohConnector:
         transport = ZenohTransport(self.address, fabric, options.host, dialled=bool(self.address.host or self.address.connect))
         try:
             with anyio.fail_after(limits.connect_timeout + limits.handshake_timeout):
-                await _open(transport, self.address, serves=False, patience=limits.connect_timeout)
+                await transport.open(serves=False)
         except TimeoutError:
             raise ConnectFailed(self.url, f"timed out after {limits.connect_timeout:g} s (Limits.connect_timeout)") from None
         except BusError:
@@ -115,7 +106,7 @@ class ZenohListening:
             address = self._address if self._address.port else self._address.with_port(_free_port(self._address.host))
             transport = ZenohTransport(address, self._fabric, self._options.host, dialled=False)
             try:
-                await _open(transport, address, serves=True, patience=self._options.host.limits.connect_timeout)
+                await transport.open(serves=True)
             except Exception as error:
                 tries -= 1
                 if not tries:

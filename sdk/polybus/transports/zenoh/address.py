@@ -83,13 +83,16 @@ class ZenohAddress:
             "listen/timeout_ms": 0,
             "listen/exit_on_failure": True,
             "connect/endpoints": list(connect),
-            # Who serves goes on without the others, and tries them again; who connects is told that there is nobody.
-            "connect/timeout_ms": -1 if serves else round(patience * 1000),
+            # Who serves goes on without the others, and tries them again; who connects is told at once that there is nobody.
+            "connect/timeout_ms": -1 if serves else 0,
             "connect/exit_on_failure": not serves,
             "scouting/multicast/enabled": self.scouting,
             "scouting/gossip/enabled": self.scouting,
+            "transport/unicast/open_timeout": round(patience * 1000),
             "transport/shared_memory/enabled": False,
         }
+        if not self.scouting:
+            settings["scouting/delay"] = 0  # a router would wait for others, and let clients in before it hears them
         side = "listen" if serves else "connect"
         tls = {"root_ca_certificate": self.ca, f"{side}_certificate": self.cert, f"{side}_private_key": self.key}
         settings |= {f"transport/link/tls/{name}": path for name, path in tls.items() if path is not None}

@@ -10,6 +10,7 @@ import atexit
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import anyio
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 
 # Zenoh's own types leave out the results of its methods, so sessions and subscribers are `Any` here.
 T = TypeVar("T")
+
+_NOTHING: Final = "polybus/nothing"
+_PATIENCE: Final = 2.0
+"""Seconds that the next nodes have to say that they know a filter; then they are taken to."""
 
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
@@ -57,7 +62,7 @@ class ZenohNode:
         self._subscribers: dict[str, Any] = {}
         self._transports = 0
         self._priorities: Sequence[Any] = ()
-        self._put_options: dict[str, Any] = {}
+        self._write: Callable[..., None] | None = None
 
     def _tell(self, function: Callable[[], None]) -> None:
         try:
@@ -73,8 +78,8 @@ class ZenohNode:
         await done.wait()
         return future.result()
 
-    def open(self, settings: Mapping[str, Any], config: str | None) -> None:
-        """Open the session. Blocks; may raise `zenoh.ZError`."""
+    def open(self, settings: Mapping[str, Any], config: str | None, expressions: Sequence[str]) -> None:
+        """Open the session, with subscribers for these expressions from the start. Blocks; may raise `zenoh.ZError`."""
         import zenoh
 
         given = zenoh.Config() if config is None else zenoh.Config.from_file(config)
@@ -86,13 +91,12 @@ class ZenohNode:
             levels.BACKGROUND, levels.DATA_LOW, levels.DATA, levels.DATA_HIGH, levels.INTERACTIVE_LOW, levels.INTERACTIVE_HIGH,
             levels.REAL_TIME,
         )  # fmt: skip
-        self._put_options = {
-            # Zenoh says nothing of what it drops; what blocks waits in our lanes, and what they drop is counted.
-            "congestion_control": zenoh.CongestionControl.BLOCK,
-            "allowed_destination": zenoh.Locality.REMOTE,
-        }
+        # Zenoh says nothing of what it drops; what blocks waits in our lanes, and what they drop is counted.
+        block, others = zenoh.CongestionControl.BLOCK, zenoh.Locality.REMOTE
+        self._write = partial(session.put, congestion_control=block, allowed_destination=others)
         atexit.register(self._close)
         self._session = session
+        self._declare(expressions)  # at once: who finds this node may write to it
         session.info.declare_transport_events_listener(
             zenoh.handlers.Callback(self._joined_or_left, indirect=False), history=True
         )
@@ -105,12 +109,18 @@ class ZenohNode:
             self._tell(self._alone)
 
     def declare(self, expressions: Sequence[str], done: Callable[[Exception | None], None]) -> None:
-        """Have subscribers for these expressions, and no others; then call a function in the loop, with what has failed."""
+        """Have subscribers for these expressions, and no others.
+
+        Args:
+            expressions: Of the keys.
+            done: Called in the event loop when the next nodes know, with what has failed.
+        """
 
         def declare() -> None:
             failure = None
             try:
                 self._declare(expressions)
+                self._settle()
             except Exception as error:
                 failure = error
             self._tell(lambda: done(failure))
@@ -132,6 +142,12 @@ class ZenohNode:
                 handler = zenoh.handlers.Callback(self._taker(expression), indirect=False)
                 self._subscribers[expression] = session.declare_subscriber(expression, handler)
 
+    def _settle(self) -> None:
+        """Ask the next nodes for something that nobody has: they answer behind what they were told before."""
+        if self._session is not None:
+            for _ in self._session.liveliness().get(_NOTHING, timeout=_PATIENCE):
+                pass
+
     def _taker(self, expression: str) -> Callable[[zenoh.Sample], None]:
         """The function that Zenoh calls with each sample of a filter."""
         add, sender, largest = self.inbox.add, self._sender, self._largest
@@ -151,22 +167,16 @@ class ZenohNode:
     def _put(self, sample: Sample) -> None:
         import zenoh
 
-        session = self._session
-        if session is None:
+        write = self._write
+        if write is None:
             return
         try:
-            session.put(
-                sample.key,
-                sample.payload,
-                priority=self._priorities[sample.level],
-                attachment=sample.attachment,
-                **self._put_options,
-            )
+            write(sample.key, sample.payload, priority=self._priorities[sample.level], attachment=sample.attachment)
         except zenoh.ZError as error:  # it is being closed
             logger.debug("a sample could not be written: %s", error)
 
     def _close(self) -> None:
-        session, self._session = self._session, None
+        session, self._session, self._write = self._session, None, None
         if session is not None:
             atexit.unregister(self._close)
             try:

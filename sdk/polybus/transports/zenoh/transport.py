@@ -45,7 +45,7 @@ class ZenohTransport:
     def __init__(self, address: ZenohAddress, fabric: Fabric, host: Host, *, dialled: bool) -> None:
         self.address: str = f"zenoh {address.shown}"
         self.max_frame: int = host.limits.message
-        self._host, self._fabric, self._dialled = host, fabric, dialled
+        self._address, self._host, self._fabric, self._dialled = address, host, fabric, dialled
         self.node: ZenohNode = ZenohNode(fabric.sender, host.limits.message, self._arrived, self._eased, self._alone)
         self.ended: anyio.Event = anyio.Event()
         """Set when it is over."""
@@ -63,6 +63,21 @@ class ZenohTransport:
         """By key the first filter that lets it through."""
         self._lost = 0
         self._frames = 0
+
+    async def open(self, *, serves: bool) -> None:
+        """Open the session, which hears what a session of the protocol wants to from the start.
+
+        Raises:
+            Exception: `zenoh.ZError`. Then, and when it is cancelled, this is over.
+        """
+        limits, first = self._host.limits, list[str]()
+        self._fabric.session("server" if serves else "client", limits, None, first.extend).start(0.0)
+        settings = self._address.settings(serves=serves, patience=limits.connect_timeout)
+        try:
+            await self.node.run(self.node.open, settings, self._address.config, first)
+        except BaseException:
+            self.abort(Closed(1006, "the session was given up"))
+            raise
 
     def start(self, receiver: Receiver) -> None:
         self._receiver = receiver
@@ -94,7 +109,7 @@ class ZenohTransport:
             self._eased()
 
     async def written(self) -> None:
-        """Return when the filters that were wanted so far are declared."""
+        """Return when the next nodes know the filters that were wanted so far."""
         if self._declared is not None:
             await self._declared.wait()
 
@@ -135,6 +150,10 @@ class ZenohTransport:
                 self._first.clear()
             found = self._first[key] = next((one for one in self._wanted if lets_through(one, key)), "")
         return found
+
+    def slow_arrival(self) -> int:
+        """Bytes that wait to be handed on."""
+        return self.node.inbox.waiting
 
     def pause_reading(self) -> None:
         """Take nothing for now: what comes waits, and is dropped where it is too much."""

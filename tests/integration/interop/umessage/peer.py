@@ -171,6 +171,7 @@ class Fabric(UTransport):
             message.payload,
             attachment=b"\x01" + attributes.SerializeToString(),
             congestion_control=self.zenoh.CongestionControl.BLOCK,
+            allowed_destination=self.zenoh.Locality.REMOTE,  # else it hears itself
         )
         return UStatus(code=UCode.OK)
 
