@@ -18,7 +18,7 @@ from .checks import local_pattern, local_subject, refuse
 from .connection import NatsConnection
 from .failures import ServerError, error_message, is_failure
 from .headers import HeaderBlock
-from .stored import give, give_unreadable, read_refusal, read_stored, word_of_engine, write_to_engine
+from .stored import PULLS, give, give_unreadable, read_refusal, read_stored, word_of_engine, write_to_engine
 from .subscriptions import INBOX_SID, NatsSubscription
 from .tokens import Tokens
 
@@ -41,6 +41,7 @@ class NativeDialect:
         "_message",
         "_no_inbox",
         "_publications",
+        "_pulled",
         "_readers",
         "_serial",
         "_tokens",
@@ -63,6 +64,8 @@ class NativeDialect:
         """Subjects of the requests that wait for an answer, by their token."""
         self._publications: dict[str, None] = {}
         """The same of publications, which only a stream can answer."""
+        self._pulled: dict[int, str] = {}
+        """Stream and consumer that each reader asks, once it has; empty before."""
         self._serial = 0
         self._answers_owed = 0
 
@@ -127,7 +130,8 @@ class NativeDialect:
     def _answered(self, subject: str, headers: HeaderBlock | None, payload: bytes) -> None:
         token = subject.removeprefix(self._inbox)
         if token in self._publications:
-            if headers is None and read_stored(payload) is None:
+            refused_by_server = headers is not None and headers.status is not None
+            if not refused_by_server and (headers is not None or read_stored(payload) is None):
                 return  # whoever else has heard it, and answers, says nothing of the stream
             del self._publications[token]
         if self._waiting.pop(token, None) is None and not self._tokens.was_given(token):
@@ -153,7 +157,7 @@ class NativeDialect:
     def not_allowed(self, error: ServerError) -> None:
         """Tell whom it concerns: who has asked, or subscribed; else it is a lost message."""
         connection, subject, text = self._connection, error.refused, f"the NATS server says: {error.text}"
-        if (word := read_refusal(error)) is not None:
+        if self._is_of_reader(subject) and (word := read_refusal(error)) is not None:
             connection.events.append(word)
         elif subject is None:
             connection.events.append(Undelivered(Message(_PUBLISH, ""), Code.INVALID_ARGUMENT, "refused", text))
@@ -167,6 +171,10 @@ class NativeDialect:
             connection.subscriptions.refuse(subject, error.queue)
             told = Message(Kind.SUBSCRIBE, subject, attributes={_HANDLER: True} if error.queue is not None else None)
             connection.events.append(Undelivered(told, Code.PERMISSION_DENIED, "forbidden", text))
+
+    def _is_of_reader(self, subject: str | None) -> bool:
+        """Tell whether a reader has asked or settled there: the application may do so by hand, too."""
+        return any(f".{consumer}." in f"{subject}." for consumer in self._pulled.values())
 
     def _publication_not_allowed(self, subject: str, text: str) -> None:
         token = next((token for token, asked in self._waiting.items() if asked == subject), None)
@@ -192,8 +200,10 @@ class NativeDialect:
             connection.queue(connection.codec.answer(message, message.id[0]))
             self._answers_owed -= 1  # behind what may fail: then another answer is tried
         elif kind is _NOTIFY and message.extras is not None and (to := message.extras.get("to")) is not None:
-            reader = message.extras.get("reader")
+            reader = message.extras.get(_READER)
             connection.queue(self._to_engine(message, to, "" if reader is None else f"{self._readers}{reader}"))
+            if reader in self._pulled:
+                self._pulled[reader] = str(message.subject).removeprefix(PULLS)
         else:
             connection.queue(connection.codec.publication(message))
         return None
@@ -204,7 +214,7 @@ class NativeDialect:
         payload, own = codec.payload(message)
         subject = str(message.subject)
         if isinstance(to, ToStore):  # that it comes again is a word among nodes
-            subject, to = to.at or local_subject(subject, self._connection.limits.subject), evolve(to, again=False)
+            subject, to = to.at or local_subject(message.subject, self._connection.limits.subject), evolve(to, again=False)
         return write_to_engine(self._connection, f"{subject} {reply}" if reply else subject, to, message, payload, own)
 
     def _request(self, message: Message) -> str:
@@ -231,7 +241,9 @@ class NativeDialect:
             # In a group, of one: what is on its way when it is given up still comes.
             if message.kind is Kind.SUBSCRIBE:
                 connection.subscribe(subject, group, tag=_READER, name=reader)
+                self._pulled[reader] = ""
             else:
+                self._pulled.pop(reader, None)
                 connection.unsubscribe(subject, group)
             return
         pattern = local_pattern(message.subject, connection.limits.subject)

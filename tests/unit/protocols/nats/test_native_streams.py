@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from polybus.errors import Code
 from polybus.message import Kind, Message
-from polybus.plugins import Refused, ToEngine, ToReader, ToStore
+from polybus.plugins import Refused, ToEngine, ToReader, ToStore, Undelivered
 from polybus.protocols.nats.session import NatsSession
 
 from .test_session import delivery, only, ready, sent, told
@@ -105,6 +105,8 @@ def test_only_the_word_of_a_stream_answers_a_publication() -> None:
     session = ready()
     token, inbox = publish(session, ToStore("one", again=True), x="7")
     assert told(session, delivery(inbox, payload=b'"thank you"')) == []
+    for other in ("x: 7", "Nats-Service-Error-Code: 500"):
+        assert told(session, delivery(inbox, "1", b"", other)) == []
     [answer] = told(session, delivery(inbox, payload=b'{"stream":"ORDERS","seq":1}'))
     assert (answer.kind, answer.id, answer.body["seq"]) == (Kind.RESPONSE, token, 1)
 
@@ -127,9 +129,25 @@ def test_a_publication_that_is_not_allowed_is_an_error() -> None:
 @pytest.mark.parametrize("subject", ["$JS.API.CONSUMER.MSG.NEXT.ORDERS.billing", ACK])
 def test_readers_are_told_what_they_may_not_publish(subject: str) -> None:
     session, _, _ = reading()
+    sent(session, engine("$JS.API.CONSUMER.MSG.NEXT.ORDERS.billing", reader=3))
     session.receive(f"-ERR 'Permissions Violation for Publish to \"{subject}\"'\r\n".encode(), 3.0)
     to = only(session).peer
     assert (to.reader, to.ack, to.consumer, to.status) == (0, subject, "billing", 403)
+
+
+@pytest.mark.parametrize("subject", ["$JS.API.CONSUMER.MSG.NEXT.ORDERS.others", ACK.replace("billing", "others")])
+def test_who_asks_or_settles_by_hand_is_told_what_is_not_allowed(subject: str) -> None:
+    session, _, _ = reading()
+    sent(session, engine("$JS.API.CONSUMER.MSG.NEXT.ORDERS.billing", reader=3))
+    refusal = f"-ERR 'Permissions Violation for Publish to \"{subject}\"'\r\n".encode()
+    token = session.send(Message(Kind.REQUEST, subject, ttl=2.0), 2.0)
+    session.receive(refusal, 3.0)
+    answer = only(session)
+    assert (answer.kind, answer.id, answer.code) == (Kind.ERROR, token, Code.PERMISSION_DENIED)
+    session.receive(refusal, 3.0)
+    lost = only(session)
+    assert isinstance(lost, Undelivered)
+    assert (lost.message.subject, lost.code) == (subject, Code.PERMISSION_DENIED)
 
 
 @given(st.binary(max_size=60), st.sampled_from(["", ACK, "$JS.ACK.a.b.c", "_INBOX.x"]), st.binary(max_size=40))
