@@ -19,6 +19,7 @@ from .cluster import DurablePort
 
 if TYPE_CHECKING:
     from .._handlers.durable import DurableSpec, ReplaySpec
+    from .._handlers.handler import Handler
     from .._handlers.subscriber import SubscriberSpec
     from .._link.link import Link
     from .._peer.peer import Peer
@@ -66,8 +67,8 @@ class StoredReading:
     engines: list[DurablePort] = field(factory=list, init=False)
     expected: bool = field(default=False, init=False)
     _streams: dict[Link, ForeignStreamsPort] = field(factory=dict, init=False)
-    _names: dict[str, Link] = field(factory=dict, init=False)
-    """The durable handlers that a link has taken, by name."""
+    _taken: dict[Handler, Link] = field(factory=dict, init=False)
+    """The durable handlers that a link has taken."""
     _readers: dict[Subscription[Any], DurablePort] = field(factory=dict, init=False)
     """The engine of each subscription."""
 
@@ -83,11 +84,14 @@ class StoredReading:
 
         Raises:
             Unsupported: There can be none.
+            Disconnected: It is gone for good.
         """
         streams = self._streams.get(link)
         if streams is None:
             if not has_streams(link):
                 raise Unsupported(_NO_STREAMS.format(link.adapter.name))
+            if link not in self._links.opened:
+                raise link.disconnected(sent=False)
             made: ForeignStreamsPort = make_foreign_streams(self._links.services, link)
             streams = self._streams[link] = link.foreign_streams = made
             self.engines.append(streams)
@@ -119,11 +123,11 @@ class StoredReading:
         specs = [spec for spec in self._waiting if not link.serves or _serves(link, spec.handler.subject)]
         if specs:
             streams = self._behind(link)
-            self._names.update((spec.durable.name, link) for spec in specs if spec.durable is not None)
+            self._taken.update((spec.handler, link) for spec in specs)
             try:
                 await streams.prepare(specs)
             except BaseException:
-                self._forget_names(link)
+                self._forget_handlers(link)
                 raise
             if self._links.services.ready:
                 streams.begin()
@@ -136,7 +140,7 @@ class StoredReading:
     def _waiting(self) -> list[SubscriberSpec]:
         """List the durable handlers that no link has taken."""
         specs = self._links.lookup.subscribers
-        return [spec for spec in specs if spec.durable is not None and spec.durable.name not in self._names]
+        return [spec for spec in specs if spec.durable is not None and spec.handler not in self._taken]
 
     def check_handlers(self) -> None:
         """
@@ -157,10 +161,10 @@ class StoredReading:
                 subscription.end(None if error is None else another(error))
         streams.withdraw()
         streams.give_back()
-        self._forget_names(link)
+        self._forget_handlers(link)
 
-    def _forget_names(self, link: Link) -> None:
-        self._names = {name: other for name, other in self._names.items() if other is not link}
+    def _forget_handlers(self, link: Link) -> None:
+        self._taken = {handler: other for handler, other in self._taken.items() if other is not link}
 
     async def leave(self, link: Link, patience: float) -> None:
         """Take nothing more of a link that was read, and is about to be closed; what runs is finished, or given back."""
@@ -174,7 +178,7 @@ class StoredReading:
         """Forget what the end of the links has left: their event loop has gone down."""
         self.engines.clear()
         self._streams.clear()
-        self._names.clear()
+        self._taken.clear()
         self._readers.clear()
 
     # -- subscriptions and publications --------------------------------------------------------------------------------------

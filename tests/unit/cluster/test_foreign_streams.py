@@ -417,6 +417,8 @@ async def test_an_id_without_a_stream_is_one_clear_error(engine: Any, name: str)
             await theirs.publish(f"{name}.placed", 1, id="1", headers={"Nats-TTL": "1"})
         with pytest.raises(LocalProtocolError, match=r"an id is for what a store keeps"):
             await to_bus.publish("news", 1, id="1")
+        with pytest.raises(Unsupported, match="7 is a number"):
+            await theirs.publish(7, 1, id="1", timeout=20)
         (peer,) = bus.peers
         with pytest.raises(Unsupported, match="nothing is stored behind a link of ubre"):
             await peer.publish("news", 1, id="1")
@@ -535,6 +537,57 @@ async def test_a_handler_is_read_for_by_the_link_that_serves_its_pattern(
             async with bus.connect(engine.url, serves=[f"{name}.>"]):
                 await all_done(theirs, name, "billing")
     assert handled == [1]
+
+
+@bounded
+async def test_one_durable_name_has_a_handler_at_each_of_two_links(engine: Any, name: str) -> None:
+    handled = set[str]()
+    bus = Bus()
+
+    @bus.on(f"{name}.>", durable="billing")
+    async def bill(number: int) -> None:
+        handled.add("bill")
+
+    @bus.on(f"more{name}.>", durable="billing")
+    async def bill_more(number: int) -> None:
+        handled.add("bill_more")
+
+    async with owner(engine, name) as theirs, NatsEngine() as elsewhere, owner(elsewhere, f"more{name}") as others:
+        await theirs.publish(f"{name}.placed", 1, id="1")
+        await others.publish(f"more{name}.placed", 1, id="1")
+        async with (
+            connect(engine.url, bus=bus, serves=[f"{name}.>"]),
+            bus.connect(elsewhere.url, serves=[f"more{name}.>"]),
+        ):
+            await all_done(theirs, name, "billing")
+            await all_done(others, f"more{name}", "billing")
+    assert handled == {"bill", "bill_more"}
+
+
+@bounded
+async def test_a_stream_for_a_part_of_the_dead_letters_is_refused(engine: Any, name: str) -> None:
+    bus = Bus()
+
+    @bus.on(f"{name}.placed", durable="billing")
+    async def bill(number: int) -> None:
+        raise AssertionError
+
+    async with owner(engine, name, subjects=[f"{name}.placed", f"{name}.dead.audit.>"]):
+        with pytest.raises(LocalProtocolError, match=rf"dead_letters='{name}.dead': no stream .* keeps all of '{name}.dead.>'"):
+            async with connect(f"{engine.url}?dead_letters={name}.dead", bus=bus):
+                raise AssertionError
+
+
+@bounded
+async def test_of_a_link_that_is_gone_nothing_is_kept(engine: Any, name: str) -> None:
+    async with Bus() as bus, owner(engine, name):
+        async with bus.connect(engine.url) as gone:
+            pass
+        for _ in range(2):
+            with pytest.raises(Disconnected):
+                async with gone.subscribe(f"{name}.>", start="all"):
+                    raise AssertionError
+            assert gone.link.foreign_streams is None
 
 
 @bounded

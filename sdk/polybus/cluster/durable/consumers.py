@@ -10,7 +10,7 @@ import zlib
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from attrs import define, field
+from attrs import define, field, frozen
 
 from ..._handlers.durable import MOST
 from ..._util.sources import sources
@@ -30,6 +30,34 @@ _MARKS: Final = 99_991
 """Numbers by which they are told apart: two that differ have the same by a chance of one in so many."""
 _IDLE: Final = 60.0
 """Seconds for which the engine keeps a consumer that nobody asks and that only reads."""
+
+
+@frozen
+class FoundStreams:
+    """The streams that keep what a pattern matches.
+
+    Attributes:
+        names: Of all that keep a part of it.
+        whole: The one that keeps all of it; empty where there is none.
+    """
+
+    names: list[str]
+    whole: str = ""
+
+
+async def find_streams(jetstream: JetStream, subject: str) -> FoundStreams:
+    """Find the streams that keep what a pattern on the wire matches.
+
+    Raises:
+        JetStreamError, LocalProtocolError, Disconnected, Forbidden, DeadlineExceeded: As `JetStream.ask`.
+    """
+    names = (await jetstream.ask("STREAM.NAMES", {"subject": subject})).get("streams")
+    found = [name for name in names if is_stream_name(name)] if isinstance(names, list) else []
+    if len(found) == 1:
+        subjects = config_of(await jetstream.ask(f"STREAM.INFO.{found[0]}")).get("subjects")
+        if isinstance(subjects, list) and any(covers(str(wide), subject) for wide in subjects):
+            return FoundStreams(found, found[0])
+    return FoundStreams(found)
 
 
 @define(eq=False)
@@ -117,15 +145,14 @@ class Consumers:
             raise LocalProtocolError(
                 f"stored publications of {pattern!r}: of URIs a pattern would take others, too, and settle them: name one whole"
             )
-        answer = await self._jetstream.ask("STREAM.NAMES", {"subject": subject})
-        names = answer.get("streams")
-        found = [name for name in names if is_stream_name(name)] if isinstance(names, list) else []
-        kept = f"several stores keep parts of it ({', '.join(found)[:200]})" if found else "no store keeps it"
-        if len(found) == 1:
-            subjects = config_of(await self._jetstream.ask(f"STREAM.INFO.{found[0]}")).get("subjects")
-            if isinstance(subjects, list) and any(covers(str(wide), subject) for wide in subjects):
-                return str(found[0])
-            kept = f"the store {found[0]} keeps a part of it alone"
+        found = await find_streams(self._jetstream, subject)
+        if found.whole:
+            return found.whole
+        kept = "no store keeps it"
+        if len(found.names) == 1:
+            kept = f"the store {found.names[0]} keeps a part of it alone"
+        elif found.names:
+            kept = f"several stores keep parts of it ({', '.join(found.names)[:200]})"
         raise LocalProtocolError(
             f"stored publications of {pattern!r}: {kept}. {self._jetstream.advice.no_store.format(pattern)}"
         )

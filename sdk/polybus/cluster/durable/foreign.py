@@ -15,7 +15,7 @@ from attrs import define, field
 from ..._util.pattern_index import tokens_overlap
 from ...errors import LocalProtocolError
 from ...protocols.nats.checks import local_pattern
-from .consumers import Consumers
+from .consumers import Consumers, find_streams
 from .dead_letters import OVER, Burial, Death, Graveyard, LetterWriter
 from .jetstream import Advice, JetStream, JetStreamError
 from .publishing import StoredPublishing
@@ -78,7 +78,7 @@ class ForeignLetters:
     _writer: LetterWriter
 
     async def prepare(self, stream: str) -> None:
-        """See that such a stream is there.
+        """See that such a stream is there, for the letters of any handler.
 
         Raises:
             LocalProtocolError: There is none.
@@ -86,13 +86,13 @@ class ForeignLetters:
         """
         pattern = f"{self._writer.prefix}.>"
         try:
-            found = await self._jetstream.ask("STREAM.NAMES", {"subject": pattern})
+            found = await find_streams(self._jetstream, pattern)
         except JetStreamError as error:
             raise LocalProtocolError(f"the stream of {pattern!r} cannot be found: the NATS server says: {error.text}") from None
-        if not found.get("streams"):
+        if not found.whole:
             raise LocalProtocolError(
-                f"dead_letters={self._writer.prefix!r}: no stream of this NATS network keeps {pattern!r}: have its owner make "
-                "one, or leave the option out"
+                f"dead_letters={self._writer.prefix!r}: no stream of this NATS network keeps all of {pattern!r}: have its "
+                "owner make one, or leave the option out"
             )
 
     async def bury(self, message: Message, durable: str, death: Death, now: float, *, ordered: bool) -> Burial:
