@@ -114,6 +114,23 @@ def test_a_recording_that_ends_does_not_wait_for_what_is_decoded(tmp_path: Path)
         os.kill(pid, 0)
 
 
+def test_what_another_decoder_removes_meanwhile_ends_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _segment(tmp_path, 0)
+    (tmp_path / "events").mkdir()
+    left = tmp_path / "events" / ".segment-00000007.left.new"
+    left.touch()
+    really_open = os.open
+
+    def open_late(path: Any, *args: Any) -> int:
+        if path == left:
+            left.unlink()
+        return really_open(path, *args)
+
+    monkeypatch.setattr(os, "open", open_late)
+    assert write_columns(tmp_path).segments == 1
+    assert not left.exists()
+
+
 def test_one_process_decodes_at_a_time(tmp_path: Path) -> None:
     _segment(tmp_path, 0)
     process = DecodingProcess(str(tmp_path))

@@ -27,6 +27,7 @@ from polybus import (
     Unsupported,
     connect,
 )
+from polybus.cluster.durable import delivery
 from polybus.events import DeadLettered
 from polybus.testing import NatsEngine
 from tests.support import bounded, eventually
@@ -215,6 +216,32 @@ async def test_a_dead_letter_is_kept_where_a_stream_for_them_is_named(engine: An
             with pytest.raises(LocalProtocolError, match="each that cannot be dealt with would make another one"):
                 async with link.subscribe("dead.>", durable="audit"):
                     raise AssertionError
+
+
+@bounded
+async def test_a_dead_letter_that_had_no_room_tells_why_it_is_one_when_it_has(
+    engine: Any, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(delivery, "_AGAIN", 0.01)
+    bus = Bus()
+
+    @bus.on(f"{name}.*", durable="billing", retry=Retry(attempts=1))
+    async def bill(number: int) -> None:
+        raise RuntimeError("the bank does not answer")
+
+    members = {"name": f"DEAD{name}", "subjects": [f"dead.{name}.>"], "retention": "limits", "storage": "file"}
+    async with owner(engine, name) as theirs:
+        await ask(theirs, f"STREAM.CREATE.DEAD{name}", {**members, "max_msgs": 1, "discard": "new"})
+        await theirs.publish(f"dead.{name}.other", 1, id="1")
+        await theirs.publish(f"{name}.placed", 7, id="seven")
+        async with connect(f"{engine.url}?dead_letters=dead.{name}", bus=bus):
+            await eventually(lambda: caplog.text.count("it cannot be stored, and comes again") > 1)
+            await ask(theirs, f"STREAM.DELETE.DEAD{name}")
+            await ask(theirs, f"STREAM.CREATE.DEAD{name}", members)
+            async with theirs.subscribe(f"dead.{name}.>", start="all") as letters:
+                headers = dict((await letters.receive(timeout=20)).headers or {})
+    assert "bill failed: RuntimeError" in headers["Polybus-Death"]
+    assert headers["Polybus-Error-Id"] in caplog.text
 
 
 async def _first(events: Any, count: int) -> AsyncIterator[DeadLettered]:

@@ -157,7 +157,10 @@ def _tidy(folder: Path, numbers: set[int]) -> None:
         for path in folder.glob(f"{table}/*segment-*"):
             if path.name in whole:
                 continue
-            file = os.open(path, os.O_RDWR)
+            try:
+                file = os.open(path, os.O_RDWR)
+            except FileNotFoundError:  # another decoder was faster, or has given it its name
+                continue
             try:
                 if lock(file):
                     path.unlink(missing_ok=True)

@@ -33,6 +33,8 @@ _REST: Final = 30 * 86_400.0
 An ordered handler would wait for it: there the engine makes a copy, if it can."""
 _AGAIN: Final = 5.0
 """Seconds after which a publication comes again whose dead letter could not be stored."""
+_REMEMBERED: Final = 1024
+"""Of such publications, those of which is known why."""
 
 
 @define(eq=False)
@@ -47,14 +49,16 @@ class Fate:
     spec: DurableSpec
     name: str
     _graveyard: Graveyard
+    _ends: dict[int, tuple[int, str, str]] = field(factory=dict, init=False)
+    """How publications have ended whose dead letters could not be stored, by their numbers."""
 
-    def hopeless(self, delivery: Delivery) -> tuple[int, str] | None:
-        """Find why a publication is not even tried: attempts that there were, and the reason; None where it is tried."""
+    def hopeless(self, delivery: Delivery) -> tuple[int, str, str] | None:
+        """Find why a publication is not even tried: as `bury` is told; None where it is tried."""
         to, attempts = delivery.to, self.spec.retry.attempts
         if to.fault:
-            return to.attempt, f"it cannot be read: {to.fault}"
+            return to.attempt, f"it cannot be read: {to.fault}", ""
         if to.attempt > attempts:
-            return attempts, "no worker that had it came to an end with it"
+            return self._ends.get(to.number, (attempts, "no worker that had it came to an end with it", ""))
         return None
 
     def is_last(self, delivery: Delivery) -> bool:
@@ -79,8 +83,12 @@ class Fate:
         except BusError as error:
             said = f"{reason}; it cannot be stored, and comes again: {error}"
             logger.error(text, message.subject, durable, attempts, said, extra=fields)
+            while len(self._ends) >= _REMEMBERED:
+                del self._ends[next(iter(self._ends))]
+            self._ends[to.number] = attempts, reason, error_id
             delivery.end(again(_AGAIN))
             return
+        self._ends.pop(to.number, None)
         logger.error(text, message.subject, durable, attempts, f"{reason}{burial.note}", extra=fields)
         services.dead_letter(message.peer, message, Code.ABORTED, f"durable {durable}: {reason}")
         delivery.end(again(_REST) if burial.rests else burial.word)
