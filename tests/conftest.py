@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Generator
 from typing import Any
@@ -41,7 +42,9 @@ def caplog(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The workers that share the tests begin as such forks, too."""
+    """The workers that share the tests begin as such forks, too. Ctrl-C means what it does although a shell has it ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as of what runs in the background of a script
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if sys.platform == "linux" and config.getoption("numprocesses", None) and not FULL:
         from tests.fork_server import may_fork
 
