@@ -40,6 +40,11 @@ class Sample:
     payload: bytes
     level: int
 
+    @property
+    def size(self) -> int:
+        """Bytes that it takes while it waits, all its parts together."""
+        return len(self.key) + len(self.attachment or b"") + len(self.payload)
+
 
 class Fabric(Protocol):
     """Form of a protocol on a fabric: its frames as samples, and sessions that say what they want to hear."""

@@ -397,6 +397,24 @@ async def test_bad_samples_are_dropped_and_counted_and_end_nothing(dialect: str)
 
 
 @bounded
+async def test_a_sample_whose_key_has_wildcards_is_refused_and_counted_once_by_however_many_filters_it_comes() -> None:
+    good = up(CAR).fabric.sample(message_of())
+    phone = Bus()
+    async with (
+        phone.serve(HERE, protocol=up(PHONE)) as listener,
+        phone.subscribe("door.opened") as heard,
+        phone.subscribe("//*/10AB/3/*"),
+        phone.subscribe("//*/*/3/*"),
+    ):
+        with zenoh_peer(listener.url) as peer:
+            peer.put(evolve(good, key="up/**"))
+            peer.put(good)
+            assert (await anext(heard)).body == 1
+            assert phone.stats().malformed == 1
+            assert phone.stats().received == 1
+
+
+@bounded
 async def test_the_other_dialect_with_the_same_keys_is_dropped_and_counted_without_a_word(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

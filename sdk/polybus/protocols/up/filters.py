@@ -7,6 +7,7 @@ asked for: the bus matches again what comes.
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Final
 
 from ...errors import LocalProtocolError, Unsupported
@@ -31,18 +32,20 @@ class Filters:
         hear: Takes the expressions of all filters, at the start and whenever they change.
     """
 
-    __slots__ = ("_dialect", "_heard", "_hear", "_wanted", "names")
+    __slots__ = ("_dialect", "_hear", "_heard", "_to_us", "_wanted", "names")
 
     def __init__(self, dialect: Dialect, names: Names, hear: Hear) -> None:
         self._dialect: Final = dialect
         self._hear: Final = hear
         self.names: Final = names
-        self._wanted: dict[str | int, tuple[UUri, ...]] = {}
+        self._to_us: Final = self._expression(ANYTHING, names.entity.with_resource(ANY_PART))
+        self._wanted: dict[str | int, tuple[str, ...]] = {}
+        """The expressions of each pattern."""
         self._heard: tuple[str, ...] = ()
 
     def add(self, pattern: str | int) -> None:
         """Hear publications of a pattern. May raise `Unsupported`: it has no address; `LocalProtocolError`."""
-        self._wanted[pattern] = self._sources(pattern)
+        self._wanted[pattern] = tuple(self._expression(source, None) for source in self._sources(pattern))
         self.declare()
 
     def remove(self, pattern: str | int) -> None:
@@ -52,9 +55,7 @@ class Filters:
 
     def declare(self) -> None:
         """Say what is to be heard, where it is not what it was: what is addressed to this entity, and the topics."""
-        to_us = self._expression(ANYTHING, self.names.entity.with_resource(ANY_PART))
-        topics = (self._expression(source, None) for sources in self._wanted.values() for source in sources)
-        expressions = tuple(dict.fromkeys((to_us, *topics)))
+        expressions = tuple(dict.fromkeys((self._to_us, *chain.from_iterable(self._wanted.values()))))
         if expressions != self._heard:
             self._heard = expressions
             self._hear(expressions)

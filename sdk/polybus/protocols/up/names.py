@@ -39,8 +39,10 @@ def names_in(text: str, *, file: str = "names") -> dict[str, Any]:
     text = checked_text(text)
     try:
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # also of a number with thousands of digits
         raise ValueError(f"up: {file}: no TOML: {error}") from error
+    except RecursionError:
+        raise ValueError(f"up: {file}: no table of names: lists that lie far too deep in each other") from None
     taken: dict[Place, str] = {}
     for name, given in table.items():
         try:

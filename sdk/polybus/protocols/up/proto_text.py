@@ -13,7 +13,7 @@ from typing import Any, Final
 from attrs import define, frozen
 
 _TOKEN: Final = re.compile(
-    r"""(?P<gap>\s+|//[^\n]*|\#[^\n]*|/\*.*?\*/)|(?P<text>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')"""
+    r"""(?P<gap>\s+|//[^\n]*|\#[^\n]*|/\*.*?\*/)|(?P<text>"(?:[^"\\\n]+|\\.)*+"|'(?:[^'\\\n]+|\\.)*+')"""
     r"|(?P<word>[A-Za-z_][\w.]*|[0-9](?:[\w.]|(?<=[eE])[+-])*)|(?P<mark>.)",
     re.S,
 )
@@ -199,7 +199,7 @@ class _Reader:
             return self._fields(_OPENING[token.text], depth)
         if token.text in "-+":
             sign = -1 if token.text == "-" else 1
-            value = self._value(depth)
+            value = self._value(depth + 1)
             return sign * value if isinstance(value, int) else value
         if _NUMBER.fullmatch(token.text):
             return _number(token)

@@ -173,10 +173,10 @@ def _checked(declared: Declared, place: Callable[[int], str]) -> Service:
     def add(table: dict[str, int], name: Any, id: int, line: int) -> None:
         if not isinstance(name, str) or not name or "/" in name:
             raise wrong(line, f"{name!r} is no name of a topic: it is text without a slash")
-        taken = next((other for other, known in table.items() if other == name or known == id), None)
+        taken = name if name in table else called_by.get(id)
         if taken is not None:
             raise wrong(line, f"{name!r} with {id:X}, and before it {taken!r} with {table[taken]:X}: each has one of its own")
-        table[name] = id
+        table[name], called_by[id] = id, name
 
     of, line = f"the service {declared.name}", declared.line
     id = number(declared.options, _ID, of, line, _SERVICES)
@@ -184,6 +184,7 @@ def _checked(declared: Declared, place: Callable[[int], str]) -> Service:
     called = [str(option.value) for option in declared.options if option.name == _NAME]
     methods: dict[str, int] = {}
     topics: dict[str, int] = {}
+    called_by: dict[int, str] = {}  # methods and topics have no number in common
     for method in declared.methods:
         method_id = number(method.options, _METHOD, f"the method {method.name}", method.line, _METHODS)
         add(methods, method.name, method_id, method.line)

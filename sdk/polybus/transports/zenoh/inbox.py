@@ -31,7 +31,7 @@ class _Queue:
 
     def add(self, sender: str, expression: str, sample: Sample) -> bool:
         """Let a sample wait. False if there is no room."""
-        size = len(sample.payload)
+        size = sample.size
         count, held = self.sent.get(sender, (0, 0))
         if self.samples and (
             len(self.samples) >= MOST_SAMPLES
@@ -48,7 +48,7 @@ class _Queue:
     def take(self) -> tuple[str, Sample]:
         """Take the oldest."""
         sender, expression, sample = self.samples.popleft()
-        size = len(sample.payload)
+        size = sample.size
         self.bytes -= size
         count, held = self.sent[sender]
         if count > 1:
@@ -102,7 +102,7 @@ class Inbox:
             for queue in reversed(self._queues):
                 while queue.samples and len(batch) < BATCH and size < BATCH_BYTES:
                     batch.append(queue.take())
-                    size += len(batch[-1][1].payload)
+                    size += batch[-1][1].size
             self._woken = more = any(queue.samples for queue in self._queues)
         return batch, more
 

@@ -71,7 +71,7 @@ class Lane:
 
     def add(self, sample: Sample) -> bool:
         """Write a sample when its turn comes. False if there is no room for it."""
-        size = len(sample.payload)
+        size = sample.size
         with self._lock:
             if len(self._samples) >= MOST_SAMPLES or (self._samples and self._bytes + size > MOST_BYTES):
                 return False
@@ -100,7 +100,7 @@ class Lane:
                 self._running = False
                 return None
             sample = self._samples.popleft()
-            self._bytes -= len(sample.payload)
+            self._bytes -= sample.size
             return sample
 
     def flush(self, done: Callable[[], None]) -> None:

@@ -133,10 +133,10 @@ class ZenohNode:
         session = self._session
         if session is None:
             return
-        for expression in [*self._subscribers]:
-            if expression not in expressions:
-                self._subscribers.pop(expression).undeclare()
-        for expression in expressions:
+        wanted = dict.fromkeys(expressions)
+        for expression in self._subscribers.keys() - wanted.keys():
+            self._subscribers.pop(expression).undeclare()
+        for expression in wanted:
             if expression not in self._subscribers:
                 # In Zenoh's thread: in one of Python's, which it would make, samples would wait without a bound.
                 handler = zenoh.handlers.Callback(self._taker(expression), indirect=False)

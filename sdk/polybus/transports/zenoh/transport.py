@@ -125,7 +125,7 @@ class ZenohTransport:
         features = ReceiverFeatures.of(receiver)
         frames: list[bytes] = []
         for expression, sample in batch:
-            if len(self._wanted) > 2 and self._first_filter(sample.key) != expression:
+            if len(self._wanted) > 2 and self._first_filter(sample.key, expression) != expression:
                 continue  # another copy of it came by another filter
             try:
                 frame = self._fabric.frame(sample, self._host.limits)
@@ -143,12 +143,13 @@ class ZenohTransport:
         if more:
             self._host.call_soon(self._deliver)
 
-    def _first_filter(self, key: str) -> str:
+    def _first_filter(self, key: str, came_by: str) -> str:
+        """The first filter that lets a key through; of one with wildcards, which is to be refused, the first it came by."""
         found = self._first.get(key)
         if found is None:
             if len(self._first) >= _REMEMBERED:
                 self._first.clear()
-            found = self._first[key] = next((one for one in self._wanted if lets_through(one, key)), "")
+            found = self._first[key] = next((one for one in self._wanted if lets_through(one, key)), came_by)
         return found
 
     def slow_arrival(self) -> int:

@@ -4,7 +4,7 @@ import random
 from typing import Any
 
 import pytest
-from attrs import evolve
+from attrs import evolve, field, frozen
 
 from polybus import Code, Limits, LocalProtocolError, Message, RemoteProtocolError, Unsupported
 from polybus.body import JSON
@@ -12,7 +12,11 @@ from polybus.message import MISSING, Kind
 from polybus.plugins import Ready, Refused, Sample
 from polybus.protocols.up import Up
 from polybus.protocols.up.attributes import MessageType
+from polybus.protocols.up.filters import Filters
+from polybus.protocols.up.names import Names
+from polybus.protocols.up.samples import Dialect
 from polybus.protocols.up.session import UpSession
+from polybus.protocols.up.uuris import UUri, parse_entity
 
 from .test_session import CAR, NAMES, PHONE, Clock, asked, frame_of, published, receive, sent
 
@@ -83,6 +87,27 @@ def test_a_pattern_becomes_the_narrowest_filters_that_let_all_its_subjects_throu
     fabric = Fabric(peer=PHONE, names=names)
     fabric.subscribe(pattern)
     assert fabric.topics == [f"up/{topic}/{NO_SINK}" for topic in topics]
+
+
+def test_each_filter_is_written_once_however_many_come_after_it() -> None:
+    @frozen
+    class Counted(Dialect):
+        written: list[UUri] = field(factory=list)
+
+        def filter(self, source: UUri, sink: UUri | None, host: str) -> str:
+            self.written.append(source)
+            return super().filter(source, sink, host)
+
+    dialect, heard = Counted("spec"), list[int]()
+    own = parse_entity(CAR)
+    filters = Filters(dialect, Names((), own, None, on_fabric=True), lambda expressions: heard.append(len(expressions)))
+    filters.declare()
+    for number in range(100):
+        filters.add(f"//device7/1/1/{0x8000 + number:X}")
+    for number in range(100):
+        filters.remove(f"//device7/1/1/{0x8000 + number:X}")
+    assert heard == [*range(1, 102), *range(100, 0, -1)]
+    assert len(dialect.written) == 101
 
 
 def test_filters_come_and_go_and_are_told_where_they_change() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -158,9 +159,32 @@ def test_a_topic_for_each_of_its_resources_has_no_number_of_its_own_and_is_passe
     assert service == Service("Body", 1, 2, {"Get": 1}, {})
 
 
-def test_values_that_lie_too_deep_are_refused() -> None:
+@pytest.mark.parametrize("deep", ["{a: ", "[", "-", "+ -"])
+def test_values_that_lie_too_deep_are_refused(deep: str) -> None:
     with pytest.raises(ValueError, match="deeper than 64"):
-        services_in(SERVICE.replace('"opened"', "{a: " * 100_000))
+        services_in(SERVICE.replace('"opened"', deep * 100_000))
+
+
+@pytest.mark.parametrize("written", ["a", "ü", "\\n"])
+def test_a_long_text_takes_few_times_its_length(written: str) -> None:
+    text = SERVICE.replace('"opened"', f'"{written * 500_000}"')
+    tracemalloc.start()
+    try:
+        (service,) = services_in(text)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert [len(name) for name in service.topics] == [500_000]
+    assert most < 20 * len(text)
+
+
+def test_numbers_and_names_are_told_apart_between_all_methods() -> None:
+    methods = [f"rpc m{id}(A) returns (B) {{ option (uprotocol.method_id) = {id}; }}" for id in range(2, 2000)]
+    (service,) = services_in(SERVICE.replace("  rpc Get", "\n".join(methods) + "\n  rpc Get"))
+    assert sorted(service.methods.values()) == [*range(1, 2000)]
+    for twice in ("rpc m7(A) returns (B) { option (uprotocol.method_id) = 1; }", methods[-1].replace("m", "n", 1)):
+        with pytest.raises(ValueError, match="each has one of its own"):
+            services_in(SERVICE.replace("  rpc Get", "\n".join((*methods, twice)) + "\n  rpc Get"))
 
 
 def test_the_name_of_a_file_is_not_its_text() -> None:

@@ -54,7 +54,7 @@ def test_a_batch_is_bounded_in_samples_and_in_bytes() -> None:
     add(box, inbox.BATCH + 1)
     batch, more = box.take()
     assert (len(batch), more) == (inbox.BATCH, True)
-    add(box, 3, level=2, size=inbox.BATCH_BYTES - 1)
+    add(box, 3, level=2, size=inbox.BATCH_BYTES - 1 - sample(size=0).size)
     batch, more = box.take()
     assert ([one.level for _, one in batch], more) == ([2, 2], True)
 
@@ -83,7 +83,7 @@ def test_one_sender_has_half_of_a_priority_and_leaves_the_rest_to_others() -> No
 
 def test_bytes_have_the_same_bounds() -> None:
     box, _ = woken()
-    size = inbox.MOST_BYTES // 4
+    size = inbox.MOST_BYTES // 4 - sample(size=0).size
     add(box, 4, size=size, sender="loud")
     assert box.lost() == 2
     add(box, 3, size=size, sender="other")
@@ -93,6 +93,22 @@ def test_bytes_have_the_same_bounds() -> None:
     assert box.waiting == 0
     add(box, 1, size=inbox.MOST_BYTES + 1)  # an empty queue takes anything that Limits.message allows
     assert box.lost() == 0
+
+
+@pytest.mark.parametrize("big", [Sample("up/a", bytes(2**20), b"", 1), Sample("up/" + "a" * 2**16, b"\x01", b"", 1)])
+def test_what_waits_is_bounded_wherever_its_bytes_are(big: Sample) -> None:
+    box, _ = woken()
+    for _ in range(1000):
+        box.add("loud", "up/*", big)
+    assert box.lost() == 1000 - inbox.MOST_BYTES // 2 // big.size
+    assert box.waiting <= inbox.MOST_BYTES // 2
+    fabric, out = made()
+    fabric.hold(1)
+    assert out.add(big)
+    assert fabric.begun[1].wait(BOUND)
+    assert sum(out.add(big) for _ in range(1000)) == lanes.MOST_BYTES // big.size
+    assert out.drop() == lanes.MOST_BYTES // big.size
+    fabric.let_go(1)
 
 
 # -- out ---------------------------------------------------------------------------------------------------------------------
