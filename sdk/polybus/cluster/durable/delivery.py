@@ -50,7 +50,7 @@ class Fate:
     name: str
     _graveyard: Graveyard
     _ends: dict[int, tuple[int, str, str]] = field(factory=dict, init=False)
-    """How publications have ended whose dead letters could not be stored, by their numbers."""
+    """The ends of publications whose dead letters could not be stored, by their numbers."""
 
     def hopeless(self, delivery: Delivery) -> tuple[int, str, str] | None:
         """Find why a publication is not even tried: as `bury` is told; None where it is tried."""
