@@ -26,7 +26,7 @@ TestUpOverTcp = on(UVLOOP, protocol_suite(up, transport="tcp"))
 TestUpOverWebSocket = on(TRIO, protocol_suite(up, transport="ws://127.0.0.1:0/bus"))
 
 # On a fabric no end is told from another: whoever serves does not see who comes, goes, or is who.
-_ENDS_APART = """
+ENDS_APART = """
 a_link_ends_when_its_identity_expires a_peer_knows_protocol_transport_and_address a_peer_that_dialled_in_is_asked_only_by_name
 a_stranger_that_authenticate_forbids_is_forbidden a_stranger_that_authenticate_refuses_is_unauthorized
 an_authenticate_that_fails_refuses authorize_is_asked_for_publications_and_they_keep_their_order
@@ -40,8 +40,8 @@ def on_fabric() -> Up:
     return Up(names=NAMES, peer="//polybus/1/1")
 
 
-TestUpOverZenoh = on(ASYNCIO, protocol_suite(on_fabric, transport="zenoh://127.0.0.1:0"))
-for _name in _ENDS_APART:
+TestUpOverZenoh = protocol_suite(on_fabric, transport="zenoh://127.0.0.1:0")
+for _name in ENDS_APART:
     assert hasattr(TestUpOverZenoh, f"test_{_name}")
     setattr(TestUpOverZenoh, f"test_{_name}", None)
 

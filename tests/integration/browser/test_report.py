@@ -48,6 +48,7 @@ def metrics(size: int, word: str) -> dict[str, Any]:
             "match_quality": {"unique": size, "reused_id": size, "ambiguous": size},
             "duplicates": size,
             "repeats": size,
+            "internal": size,
         },
         "kinds": [{"protocol": word, "kind": "request", "direction": 0, "n": size, "nbytes": size * 1000}],
         "latency": [{**wide, "n": size, "answered": size, **times}],
