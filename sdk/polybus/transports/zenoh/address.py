@@ -147,11 +147,21 @@ def _check_choice(url: str, name: str, value: str | None, choices: tuple[str, ..
 def _locators(url: str, name: str, options: Mapping[str, str]) -> tuple[str, ...]:
     given = tuple(filter(None, options.get(name, "").split(",")))
     for locator in given:
-        if "/" not in locator or not _host_of(locator):
+        if not _is_locator(locator):
             raise ValueError(
                 f"{url}: {name}={locator} is no locator: it has the form tcp/127.0.0.1:{PORT}, several with commas"
             )
     return given
+
+
+def _is_locator(text: str) -> bool:
+    """True of a link, a host and a port; Zenoh would never reach one that lacks its port, and say nothing."""
+    link, _, rest = text.partition("/")
+    try:
+        parts = urlsplit(f"//{rest}")
+        return link in _LINKS and bool(parts.hostname) and parts.port is not None
+    except ValueError:
+        return False
 
 
 def _host_of(locator: str) -> str:
