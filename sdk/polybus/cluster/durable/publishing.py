@@ -12,10 +12,11 @@ from attrs import define, evolve, field
 from ..._bus.store import as_seconds
 from ..._util.pattern_index import SubjectIndex
 from ..._util.sources import sources
-from ...errors import BusError, DeadlineExceeded, Disconnected, LocalProtocolError, NoHandler, QueueFull
+from ...errors import BusError, DeadlineExceeded, Disconnected, Forbidden, LocalProtocolError, NoHandler, QueueFull
 from ...message import Kind, Message
 from ...plugins import ToStore
 from ...protocols.nats.cluster.subjects import escape_subject
+from .consumers import find_streams
 from .jetstream import JetStreamError, read_answer
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 _PAUSE: Final = 0.25
 """Seconds until one is sent again which the engine could not take."""
+_CERTAIN: Final = 2
+"""Times in a row that the engine says that nothing keeps it: servers that find together may not know all streams the first time."""
 _OF_ENGINE: Final = "nats-"
 """The beginning of headers that tell the engine what to do."""
 _UNKNOWN: Final = (
@@ -81,10 +84,22 @@ class StoredPublishing:
         known = min((window for _, window in self._kept.match(subject)), default=self._known)
         answer = await self.store(message, sources.get().urandom(12).hex() if id is None else id, deadline, known=known)
         if id is not None and answer.get("duplicate") is True:
-            written = f"{self._prefix}{escape_subject(subject)}" if self._prefix else str(subject)
-            other = await self._other(written, answer)
+            other = await self._other(self._written(subject), answer)
             if other is not None:
                 raise LocalProtocolError(_OTHER.format(subject=subject, id=id, other=other, better=f"{subject}:{id}"))
+
+    def _written(self, subject: str | int) -> str:
+        """The subject on the wire."""
+        return f"{self._prefix}{escape_subject(subject)}" if self._prefix else str(subject)
+
+    async def _is_kept(self, subject: str, left: float) -> bool:
+        """Tell whether a stream keeps a subject on the wire; True where the engine does not say within some seconds."""
+        with anyio.move_on_after(left), suppress(Forbidden, DeadlineExceeded, Disconnected, JetStreamError):
+            try:
+                return bool((await find_streams(self._jetstream, subject)).names)
+            except LocalProtocolError:  # the engine keeps nothing at all
+                return False
+        return True
 
     async def _other(self, subject: str, answer: dict[str, Any]) -> str | None:
         """Find the subject on the wire of a publication whose id came twice; None where it is this one, or cannot be found."""
@@ -126,7 +141,7 @@ class StoredPublishing:
             Disconnected, EncodeError, TooLarge, Forbidden: As a request.
         """
         runtime, subject = self._services.running, message.subject
-        began, may_be_stored = runtime.time(), False
+        began, may_be_stored, not_kept = runtime.time(), False, 0
         to = ToStore(id, at, only, block=block, until=began + known)
         last: BusError | None = None
         while (left := deadline - runtime.time()) > 0:
@@ -147,6 +162,10 @@ class StoredPublishing:
                     break
             except NoHandler as error:  # nobody has heard it; servers that have not found together yet say so, too
                 last = error
+                kept = await self._is_kept(at or self._written(subject), deadline - runtime.time())
+                not_kept = 0 if kept else not_kept + 1
+                if not_kept == _CERTAIN and not may_be_stored:
+                    break
             except Disconnected as error:  # the engine is about to come back
                 if peer.gone:
                     raise
