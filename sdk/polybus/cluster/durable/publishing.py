@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _PAUSE: Final = 0.25
 """Seconds until one is sent again which the engine could not take."""
 _CERTAIN: Final = 2
-"""Times in a row that the engine says that nothing keeps it: servers that find together may not know all streams the first time."""
+"""Times in a row that the engine says that nothing keeps it: servers that find together may not know all streams at first."""
 _OF_ENGINE: Final = "nats-"
 """The beginning of headers that tell the engine what to do."""
 _UNKNOWN: Final = (
