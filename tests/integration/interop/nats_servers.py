@@ -9,11 +9,11 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
-from typing import IO
 
 import pytest
 
@@ -69,7 +69,6 @@ class NatsServer:
         self.version: tuple[int, ...] = ()
         self._folder = tempfile.TemporaryDirectory(prefix="nats")
         self._process: subprocess.Popen[bytes]
-        self._log: IO[bytes]
 
     @property
     def url(self) -> str:
@@ -84,19 +83,26 @@ class NatsServer:
     def websocket_url(self) -> str:
         return f"nats+ws://127.0.0.1:{self.websocket_port}/"
 
+    @property
+    def _log(self) -> Path:
+        return Path(self._folder.name) / "server.log"
+
+    def log(self) -> str:
+        """Everything that it has logged so far, whenever it was started."""
+        return self._log.read_text("utf-8", "replace")
+
     def start(self) -> None:
         """Start, and return when it takes clients; again on the same port after `kill`."""
         path = Path(self._folder.name) / "server.conf"
         path.write_text(f'listen: "{self.host}:{self.port}"\nmax_control_line: 4096\n{self.config}\n')
         command = [*self._prefix, self.binary, "-c", str(path)]
-        self._process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
-        assert self._process.stderr is not None
-        self._log = self._process.stderr
-        seen = b""
-        for line in self._log:
-            seen += line
-            if b"Server is ready" in line:
+        known = self._log.stat().st_size if self._log.exists() else 0
+        with self._log.open("ab") as log:  # a file: a server waits for a pipe that nobody reads
+            self._process = subprocess.Popen(command, stderr=log, stdout=subprocess.DEVNULL)
+        while b"Server is ready" not in (seen := self._log.read_bytes()[known:]):
+            if self._process.poll() is not None:
                 break
+            time.sleep(0.01)
         version = _VERSION.search(seen)
         assert version is not None, seen.decode()
         self.version = tuple(map(int, version.groups()))
@@ -119,7 +125,6 @@ class NatsServer:
     def ended(self) -> None:
         """Wait for its end, which it has been told to prepare."""
         self._process.wait(60)
-        self._log.close()
 
     def stop(self) -> None:
         """End it in order, for good."""
@@ -130,7 +135,6 @@ class NatsServer:
     def _end(self, number: int) -> None:
         self.signal(number)
         self._process.wait(10)
-        self._log.close()
 
 
 @contextmanager

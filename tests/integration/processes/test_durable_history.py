@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,10 @@ PUBLICATIONS = int(os.environ.get("POLYBUS_HISTORY", "50000" if FULL else "3000"
 KILLS = int(os.environ.get("POLYBUS_HISTORY_KILLS", "100" if FULL else "6"))
 SEED = int(os.environ.get("POLYBUS_FAULT_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 31)
 IN_FLIGHT = 64
+AHEAD = PUBLICATIONS // 3
+"""Publications that are stored before the workers have handled as many: whoever is killed later has something to do."""
+SOON = 30 + PUBLICATIONS / 1000
+"""Seconds in which workers go on, whoever was killed."""
 WORKERS = 3
 POISON = 500
 """Every so many publications one that no handler can deal with."""
@@ -68,6 +72,7 @@ class History:
     victims: Sequence[NatsServer]
     """Servers that are killed, too."""
     rng: random.Random
+    workers: list[Process] = field(factory=list)
     stored: set[int] = field(factory=set)
     killed: Counter[str] = field(factory=Counter)
     _ledgers: list[Path] = field(factory=list)
@@ -76,7 +81,7 @@ class History:
     """By number and attempt."""
     done: Counter[int] = field(factory=Counter)
 
-    async def start_worker(self) -> Process:
+    async def start_worker(self) -> None:
         ledger = self.folder / f"ledger{len(self._ledgers)}"
         ledger.touch()
         self._ledgers.append(ledger)
@@ -86,13 +91,32 @@ class History:
             "limits": SILENCE,
             "run": self.rng.choice(RUNS),
         }
-        return await anyio.to_thread.run_sync(Process, "durable_worker", options)
+        self.workers.append(await anyio.to_thread.run_sync(Process, "durable_worker", options))
 
     async def publish(self, bus: Bus, first: int) -> None:
         for number in range(first, PUBLICATIONS, IN_FLIGHT):
+            await self.soon(lambda: number <= self.reached + AHEAD, bus)  # noqa: B023
             kind = "poison" if number % POISON == POISON - 1 else "good"
             await bus.publish(f"work.{kind}", number, id=str(number), timeout=120.0)
             self.stored.add(number)
+
+    @property
+    def reached(self) -> int:
+        """Publications that have been handled or are poison, about: those that cannot be are not waited for."""
+        return len(self.done) * POISON // (POISON - 1)
+
+    async def soon(self, condition: Callable[[], bool], bus: Bus) -> None:
+        """Wait for what the workers are to have done, and explain where they have not."""
+        try:
+            await eventually(condition, SOON)
+        except AssertionError as error:
+            raise AssertionError(await self.explain(bus)) from error
+
+    async def keep_reading(self) -> None:
+        """Read on and on what has been written down."""
+        while True:
+            self.read()
+            await anyio.sleep(0.05)
 
     def read(self) -> None:
         """Read what has been written down since the last time."""
@@ -109,12 +133,35 @@ class History:
                 else:
                     self.done[int(number)] += 1
 
-    def kill_one(self, workers: list[Process]) -> Process | NatsServer:
-        candidates: list[Process | NatsServer] = [*workers, *self.victims]
+    async def explain(self, bus: Bus) -> str:
+        """Say what is known of publications that were not handled: by workers, by the engine, and by the logs of both."""
+        missing = {number for number in self.stored - self.done.keys() if number % POISON != POISON - 1}
+        told = [f"{len(missing)} not handled, {self.killed} killed"]
+        told += [f"{n}: taken as attempts {[a for m, a in self.taken if m == n]}" for n in sorted(missing)[:50]]
+        with anyio.move_on_after(20):
+            engine, letters = ask(bus), await dead_letters(bus)
+            told.append(f"dead letters that are good: {sorted(missing & set(letters))}; of {len(letters)}")
+            for word in ("STREAM.INFO.shop-work", "CONSUMER.INFO.shop-work.ledger"):
+                told.append(f"{word}: {await engine.ask(word)}")
+        told += [f"worker {worker.pid}, running {worker.running()}:\n{worker.log()[-3000:]}" for worker in self.workers]
+        told += [f"server {server.url}:\n{server.log()[-4000:]}" for server in self.servers]
+        return "\n".join(told)
+
+    def kill_one(self) -> Process | NatsServer:
+        candidates: list[Process | NatsServer] = [*self.workers, *self.victims]
         victim = self.rng.choice(candidates)
         self.killed["worker" if isinstance(victim, Process) else "server"] += 1
         victim.kill()
         return victim
+
+    async def replace(self, victim: Process | NatsServer) -> None:
+        """Start another worker, or the same server, in place of one that was killed."""
+        if isinstance(victim, Process):
+            self.workers.remove(victim)
+            victim.stop()
+            await self.start_worker()
+        else:
+            await anyio.to_thread.run_sync(victim.start)
 
 
 def ask(bus: Bus) -> JetStream:
@@ -143,30 +190,22 @@ async def test_whatever_is_killed_all_that_was_stored_is_handled_and_only_poison
 async def history(it: History, replicas: int) -> None:
     store = Store("work", "work.>", replicas=replicas)
     bus = Bus(cluster=Cluster(f"{it.servers[0].url}/shop", stores=[store], wait=60.0), limits=Limits(**SILENCE))
-    workers: list[Process] = []
     try:
         async with bus:
-            workers += [await it.start_worker() for _ in range(WORKERS)]
-            async with anyio.create_task_group() as group:
-                for first in range(IN_FLIGHT):
-                    group.start_soon(it.publish, bus, first)
-                for kill in range(1, KILLS + 1):
-                    await eventually(lambda: len(it.stored) >= kill * PUBLICATIONS // (KILLS + 1))  # noqa: B023
-                    victim = it.kill_one(workers)
-                    if isinstance(victim, Process):
-                        workers.remove(victim)
-                        victim.stop()
-                        workers.append(await it.start_worker())
-                    else:
-                        await anyio.to_thread.run_sync(victim.start)
-            assert it.stored == set(range(PUBLICATIONS))
-            good = {number for number in it.stored if number % POISON != POISON - 1}
-
-            def handled() -> bool:
-                it.read()
-                return it.done.keys() >= good
-
-            await eventually(handled, 30 + PUBLICATIONS / 1000)
+            for _ in range(WORKERS):
+                await it.start_worker()
+            async with anyio.create_task_group() as reading:
+                reading.start_soon(it.keep_reading)
+                async with anyio.create_task_group() as group:
+                    for first in range(IN_FLIGHT):
+                        group.start_soon(it.publish, bus, first)
+                    for kill in range(1, KILLS + 1):
+                        await eventually(lambda: len(it.stored) >= kill * PUBLICATIONS // (KILLS + 1), 2 * SOON)  # noqa: B023
+                        await it.replace(it.kill_one())
+                assert it.stored == set(range(PUBLICATIONS))
+                good = {number for number in it.stored if number % POISON != POISON - 1}
+                await it.soon(lambda: it.done.keys() >= good, bus)
+                reading.cancel_scope.cancel()
             poison = sorted(it.stored - good)
 
             async def dead() -> bool:
@@ -183,7 +222,7 @@ async def history(it: History, replicas: int) -> None:
             # A server that is killed may have forgotten how often it had given something out.
             assert max(it.taken.values()) <= 1 + it.killed["server"], "no attempt was given out twice"
     finally:
-        for worker in workers:
+        for worker in it.workers:
             worker.stop()
 
 
