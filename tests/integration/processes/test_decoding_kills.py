@@ -65,21 +65,36 @@ def _record(folder: Path, victim: str, chance: random.Random) -> bool:
     before = len(list(folder.glob("events/*.parquet")))
     child = _begin("tests.unit.capture.sealing_process", str(folder))
     assert child.stdout is not None
-    writer = int(child.stdout.readline())
+    writer = psutil.Process(int(child.stdout.readline()))
     try:
         until(lambda: len(list(folder.glob("events/*.parquet"))) > before)
         if victim == "decoder":
-            until(lambda: _children(writer))
+            until(lambda: _children(writer.pid))
         time.sleep(chance.uniform(0, 0.3))  # at any moment: that is what is tried
-        victims = {"application": [child.pid], "writer": [writer], "decoder": [one.pid for one in _children(writer)]}
+        victims = {"application": [child.pid], "writer": [writer.pid], "decoder": [one.pid for one in _children(writer.pid)]}
         hit = _kill([psutil.Process(number) for number in victims[victim] if psutil.pid_exists(number)])
         if victim != "application":
             until(lambda: list(folder.glob("*.open")))  # it goes on
     finally:
-        child.kill()
-        child.communicate()
-        until(lambda: not psutil.pid_exists(writer) or psutil.Process(writer).status() == psutil.STATUS_ZOMBIE)
+        _end_with_writers(child, writer)
     return hit
+
+
+def _end_with_writers(application: subprocess.Popen[str], first: psutil.Process) -> None:
+    """Kill an application, and wait for its writer, the first or a later one: it still writes what it has been given."""
+    if application.poll() is None:
+        application.send_signal(signal.SIGSTOP)  # it begins no other one meanwhile
+    writers = [first, *_children(application.pid)]
+    application.kill()
+    application.communicate()
+    until(lambda: all(_has_ended(one) for one in writers))
+
+
+def _has_ended(process: psutil.Process) -> bool:
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def _analyse(folder: Path, out: Path, victim: str, chance: random.Random) -> bool:
