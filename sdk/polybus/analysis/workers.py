@@ -7,6 +7,7 @@ answers each with a line. It ends with its input, so also when whoever has start
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -111,7 +112,11 @@ def main() -> None:
             answer = attrs.asdict(take(job["capture"], storage, _place(job["staging"], given["number"]), piece, window))
         except (CaptureError, OSError) as error:
             answer = {"failed": str(error), "system": isinstance(error, OSError)}
-        print(json.dumps(answer), flush=True)
+        try:
+            print(json.dumps(answer), flush=True)
+        except BrokenPipeError:  # whoever has started it was killed
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python tells of it once more at its end
+            return
 
 
 if __name__ == "__main__":

@@ -215,7 +215,7 @@ async def history(it: History, replicas: int) -> None:
                     letters[:] = await dead_letters(bus)
                 return len(letters) >= len(poison)
 
-            await eventually(dead, SOON)
+            await eventually(dead)
             state = (await ask(bus).ask("STREAM.INFO.shop-work"))["state"]
             it.read()
             print(f"{it.killed} killed; {len(it.taken) - len(it.stored)} redelivered, {_twice(it.done)} handled twice")

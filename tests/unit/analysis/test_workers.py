@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import attrs
@@ -57,6 +60,18 @@ def test_a_folder_that_takes_no_files_is_an_error_of_the_system(capture: Path, t
     (tmp_path / "out").write_text("no folder")
     with pytest.raises(OSError, match="out"):
         take_all(str(capture), str(tmp_path / "out"), "staging", plan(Capture(capture), ReadPosition()), ReadWindow(), 2)
+
+
+def test_a_process_whose_asker_was_killed_ends_without_a_word(capture: Path, tmp_path: Path) -> None:
+    first = plan(Capture(capture), ReadPosition())[0]
+    job = {"capture": str(capture), "out": str(tmp_path), "staging": "staging", "window": attrs.asdict(ReadWindow())}
+    lines = (job, {"number": 0, **attrs.asdict(first)})
+    command = [sys.executable, "-m", "polybus.analysis.workers"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.close()  # as the end of its reader does
+        _, said = process.communicate("".join(f"{json.dumps(line)}\n" for line in lines), timeout=60)
+    assert (process.returncode, said) == (0, "")
 
 
 def test_a_process_that_ends_too_early_is_an_error(capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
