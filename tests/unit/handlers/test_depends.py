@@ -299,6 +299,7 @@ async def test_what_a_thread_opens_while_the_call_is_cancelled_is_closed_too() -
         diary.write("handled")
 
     async with pair(bus) as client:
+        await client.peers[0].extended()  # or more than the word that cancels would follow
         reply = client.request("get")
         await eventually(begun.is_set)
         before = bus.stats().received
