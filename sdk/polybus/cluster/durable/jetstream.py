@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeGuard
 import anyio
 from attrs import define, frozen
 
-from ...errors import DeadlineExceeded, Forbidden, LocalProtocolError, NoHandler
+from ...errors import DeadlineExceeded, Disconnected, Forbidden, LocalProtocolError, NoHandler
 from ...message import Kind, Message
 from ...plugins import ToEngine
 
@@ -166,7 +166,8 @@ class JetStream:
         return tuple(int(digits) for digits in release if digits.isascii() and digits.isdigit())
 
     async def ask(self, word: str, members: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Ask ``$JS.API.<word>``, again where servers do not answer that have not found together yet.
+        """Ask ``$JS.API.<word>``, again where servers do not answer that have not found together yet, or the link was lost and
+        is to come back.
 
         Raises:
             JetStreamError: The engine refuses.
@@ -174,7 +175,7 @@ class JetStream:
             Disconnected, Forbidden, DeadlineExceeded: It is not there, does not let this bus, or does not answer.
         """
         peer = self._link.peer
-        assert peer is not None  # asked for while there is a link
+        assert peer is not None  # asked for while there is a link, whose peer stays the same when it comes back
         runtime = peer.link.runtime
         end = runtime.time() + self._patience
         while True:
@@ -190,6 +191,11 @@ class JetStream:
             except DeadlineExceeded:
                 if runtime.time() >= end:
                     raise
+            except Disconnected as error:
+                removed = error.sent and ".DELETE." in word  # asked again, it would not be there
+                if removed or peer.gone or runtime.time() >= end:
+                    raise
+                await anyio.sleep(_PAUSE)
             except JetStreamError as error:
                 if not error.passes or runtime.time() >= end:
                     raise

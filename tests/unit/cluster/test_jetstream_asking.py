@@ -1,0 +1,52 @@
+"""Questions to an engine whose link is lost while it is asked."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+import pytest
+
+from polybus import BusError, Disconnected
+from polybus.cluster.durable.jetstream import JetStream
+from tests.loops import virtual_time as anyio_backend
+
+__all__ = ["anyio_backend"]
+
+pytestmark = pytest.mark.anyio
+
+
+def engine(*outcomes: Any, gone: bool = False) -> Any:
+    """A link to an engine that answers so, one question after the other."""
+    left = iter(outcomes)
+
+    async def pass_on(question: Any, timeout: float) -> Any:
+        outcome = next(left)
+        if isinstance(outcome, BusError):
+            raise outcome
+        return outcome
+
+    peer = SimpleNamespace(gone=gone, pass_on=pass_on, link=SimpleNamespace(runtime=SimpleNamespace(time=anyio.current_time)))
+    return SimpleNamespace(peer=peer)
+
+
+async def test_a_question_is_asked_again_when_the_link_has_come_back() -> None:
+    lost = Disconnected("lost", "an engine", True), Disconnected("down", "an engine", False)
+    assert await JetStream(engine(*lost, {"streams": ["A"]})).ask("STREAM.NAMES") == {"streams": ["A"]}
+
+
+async def test_what_is_removed_is_removed_once_since_it_may_be_gone_already() -> None:
+    with pytest.raises(Disconnected):
+        await JetStream(engine(Disconnected("lost", "an engine", True), {})).ask("STREAM.DELETE.A")
+    assert await JetStream(engine(Disconnected("down", "an engine", False), {})).ask("STREAM.DELETE.A") == {}
+
+
+async def test_a_link_that_does_not_come_back_is_not_waited_for() -> None:
+    with pytest.raises(Disconnected):
+        await JetStream(engine(Disconnected("lost", "an engine", True), {}, gone=True)).ask("STREAM.NAMES")
+
+
+async def test_it_is_asked_as_long_as_there_is_patience_and_no_longer() -> None:
+    began = anyio.current_time()
+    with pytest.raises(Disconnected):
+        await JetStream(engine(*[Disconnected("down", "an engine", False)] * 100), 5.0).ask("STREAM.NAMES")
+    assert anyio.current_time() - began == pytest.approx(5.0, abs=0.3)
