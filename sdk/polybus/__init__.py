@@ -21,7 +21,7 @@ from ._core.executor import CallNext, HandlerExecutor, Middleware
 from ._core.outgoing import Outcome, OutgoingHook
 from ._handlers.providers import Dependencies
 from ._peer.peer import Peer
-from ._pubsub.subscription import Subscription
+from ._peer.subscription import Subscription
 from ._rpc.channel import Channel
 from ._rpc.reply import Reply
 from .backoff import Backoff

@@ -21,8 +21,8 @@ from .._handlers.providers import Dependencies
 from .._handlers.signature import ContextPart, injected_as
 from .._handlers.subscriber import WhenFull
 from .._peer.peer import Peer, has_gone
+from .._peer.subscription import Subscription
 from .._pubsub.publisher import YIELD_AFTER, Targets, make_publication
-from .._pubsub.subscription import Subscription
 from .._rpc.asker import notification
 from .._rpc.channel import Channel, ChannelContext
 from .._rpc.reply import Reply

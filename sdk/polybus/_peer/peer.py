@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from .._handlers.durable import Start
     from .._handlers.subscriber import WhenFull
     from .._link.link import Link
-    from .._pubsub.subscription import Subscription
     from .._rpc.call import Call
     from .._rpc.channel import Channel
     from ..plugins import Connector, Identity
     from ..retry import Retry
     from .authorization_queue import InboundAuthorization, OutboundAuthorization
     from .ports import PeerHost
+    from .subscription import Subscription
 
 In = TypeVar("In")
 P = TypeVar("P")
@@ -321,8 +321,7 @@ class Peer(Asker):
             Disconnected: (on entering, by iterating) The peer has gone.
         """
         stored = stored_spec(durable, retry, ack_wait, start, ordered, group=None, concurrency=1)
-        made: Subscription[Any] = self.host.pubsub.subscription(pattern, returns, queue, when_full, peer=self, stored=stored)
-        return made
+        return self.host.pubsub.subscription(pattern, returns, queue, when_full, peer=self, stored=stored)
 
     def client(self, contract: TypeForm[P], prefix: str = "") -> P:
         """Make an object with the methods of a Protocol class, each of which asks this peer. See `Bus.client`.

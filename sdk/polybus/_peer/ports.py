@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ..plugins import Connector
     from ..subjects import AnySubject
     from .peer import Peer
+    from .subscription import Subscription
 
 
 class AnnouncerPort(Protocol):
@@ -81,7 +82,9 @@ class PeerPubSub(Protocol):
         *,
         peer: Peer | None = None,
         stored: DurableSpec | ReplaySpec | None = None,
-    ) -> Any: ...
+    ) -> Subscription[Any]: ...
+    async def subscribe(self, subscription: Subscription[Any]) -> None: ...
+    def unsubscribe(self, subscription: Subscription[Any]) -> None: ...
 
 
 class HandoverPort(Protocol):

@@ -1,1 +1,1 @@
-"""Publications: publisher, announcer of subscriptions, receiver, queues."""
+"""Publications: publisher, announcer of subscriptions, receiver, queues of handlers."""

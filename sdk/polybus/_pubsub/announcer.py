@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from .._handlers.lookup import HandlerLookup
     from .._link.link import Link
     from .._peer.peer import Peer
+    from .._peer.subscription import Subscription
     from .peer_subscriptions import PeerSubscriptions
     from .recipients import Recipients
-    from .subscription import Subscription
 
 logger: logging.Logger = logging.getLogger("polybus")
 

@@ -10,8 +10,8 @@ import anyio
 
 from .._core.workers import context_changed
 from .._handlers.arguments import Misfit
+from .._peer.queue import SubscriptionQueue
 from ..errors import BadRequest
-from .queue import SubscriptionQueue
 
 if TYPE_CHECKING:
     from .._core.runtime import Runtime

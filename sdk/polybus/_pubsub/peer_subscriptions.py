@@ -11,7 +11,7 @@ from .._util.pattern_index import SubjectIndex
 
 if TYPE_CHECKING:
     from .._peer.peer import Peer
-    from .subscription import Subscription
+    from .._peer.subscription import Subscription
 
 
 @define(eq=False)

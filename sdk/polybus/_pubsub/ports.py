@@ -8,12 +8,12 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .._handlers.durable import DurableSpec, ReplaySpec
+    from .._peer.subscription import Subscription
     from ..message import Message
-    from .subscription import Subscription
 
 
 class PublicationQueue(Protocol):
-    """The queue of a subscription, as publishers and the receiver see it: what `queue.SubscriptionQueue` has."""
+    """The queue of a subscription, as publishers and the receiver see it: what `_peer.queue.SubscriptionQueue` has."""
 
     @property
     def pattern(self) -> str | int: ...

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from .._core.via import Deduplicator
 from .._handlers.durable import DurableSpec, ReplaySpec
 from .._handlers.subscriber import SubscriberSpec, WhenFull, check_group, check_queue
+from .._peer.subscription import Subscription
 from .._util.pattern_index import SubjectIndex
 from .._util.typed_body import check_returns
 from ..errors import BusError, another
@@ -21,7 +22,6 @@ from .publisher import Publisher
 from .receiver import PublicationReceiver
 from .recipients import Recipients
 from .relay import Relay
-from .subscription import Subscription
 
 if TYPE_CHECKING:
     from .._core.services import Services

@@ -16,7 +16,7 @@ from ..errors import LocalProtocolError
 from ..message import Message, Settlement
 
 if TYPE_CHECKING:
-    from .._pubsub.subscription import Subscription
+    from .._peer.subscription import Subscription
     from .._rpc.channel import Channel, ChannelContext
     from ..plugins import Connector
 

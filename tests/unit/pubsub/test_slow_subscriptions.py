@@ -10,7 +10,7 @@ import pytest
 
 from polybus import Bus, Limits, SlowConsumer, bridge, connect
 from polybus._bridge import Route
-from polybus._pubsub.subscription import Subscription
+from polybus._peer.subscription import Subscription
 from polybus.events import BusEvent, HandlerFailed, LinkDown, LinkRetrying, SubscriptionSlow
 from polybus.testing import pair
 from tests.support import bounded, eventually

@@ -20,7 +20,7 @@ from attrs import define, field
 from ..._bus.bus import Bus, parts_of
 from ..._bus.connect import connect
 from ..._link.link import Link
-from ..._pubsub.subscription import Subscription
+from ..._peer.subscription import Subscription
 from ..._rpc.reply import Reply
 from ..._util.log_fields import log_fields
 from ...errors import BusError, Disconnected, Unsupported

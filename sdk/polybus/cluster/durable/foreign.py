@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..._handlers.subscriber import SubscriberSpec
     from ..._link.link import Link
     from ..._peer.peer import Peer
-    from ..._pubsub.subscription import Subscription
+    from ..._peer.subscription import Subscription
     from ...message import Message
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")

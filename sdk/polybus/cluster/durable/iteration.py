@@ -8,7 +8,7 @@ from attrs import define
 
 if TYPE_CHECKING:
     from ..._core.services import Services
-    from ..._pubsub.subscription import Subscription
+    from ..._peer.subscription import Subscription
     from .delivery import Delivery, Fate
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..._core.services import Services
     from ..._handlers.subscriber import SubscriberSpec
     from ..._peer.peer import Peer
-    from ..._pubsub.subscription import Subscription
+    from ..._peer.subscription import Subscription
     from ...message import Message
     from ...plugins import ToReader
     from .consumers import Consumers

@@ -17,8 +17,8 @@ from .queue import SubscriptionQueue
 if TYPE_CHECKING:
     from .._core.services import Services
     from .._handlers.subscriber import WhenFull
-    from .._peer.peer import Peer
-    from .pubsub import PubSub
+    from .peer import Peer
+    from .ports import PeerPubSub
 
 
 @never_without_async("async with bus.subscribe(pattern) as messages:")
@@ -38,7 +38,7 @@ class Subscription(SubscriptionQueue, Generic[T_co]):
 
     def __init__(
         self,
-        pubsub: PubSub,
+        pubsub: PeerPubSub,
         services: Services,
         pattern: str | int,
         returns: Any,
