@@ -123,7 +123,7 @@ class Dialect:
             raise ValueError("a message without source")
         source = _with_host(source, key, 1)
         sink = None if sink is None else _with_host(sink, key, 6 - self.whole_entity)
-        if key != self.filter(source, sink, source.authority):
+        if key != self.filter(source, sink, "-"):  # both have a host now
             raise ValueError(f"the key {key[:200]!r} is not that of its attributes, from {source} to {sink}")
         return source, sink
 
