@@ -119,7 +119,12 @@ def split_url(url: str, *, takes_user: bool = False) -> SplitUrl:
         )
     # Not `urlunsplit`: it makes unix:/path of unix:///path.
     address = f"{transport}://{rest.partition('?')[0]}"
-    return SplitUrl(protocol, transport, address, dict(parse_qsl(parts.query, keep_blank_values=True)))
+    pairs = parse_qsl(parts.query, keep_blank_values=True)
+    options = dict(pairs)
+    if len(options) < len(pairs) and transport not in _WITH_QUERY:  # there a server may be shown a name more than once
+        twice = sorted(name for name in options if sum(name == one for one, _ in pairs) > 1)
+        raise ValueError(f"{shown}: {', '.join(twice)} stands there more than once: write each option once")
+    return SplitUrl(protocol, transport, address, options)
 
 
 def resolve_url(

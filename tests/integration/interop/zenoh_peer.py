@@ -65,9 +65,9 @@ class ZenohPeer:
             **options,
         )
 
-    def delete(self, key: str) -> None:
+    def delete(self, key: str, **options: Any) -> None:
         """Delete a key."""
-        self._session.delete(key)
+        self._session.delete(key, **options)
 
 
 @contextmanager

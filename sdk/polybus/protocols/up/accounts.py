@@ -1,8 +1,16 @@
-"""Requests under way, counted for each source authority: a fabric is one peer, and one loud sender must not fill it."""
+"""Requests under way, counted for each source authority: a fabric is one peer, and one loud sender must not fill it.
+
+The ids of requests that were answered lately are known as well: a request that comes twice is asked once.
+"""
 
 from __future__ import annotations
 
 from typing import Final
+
+from .messages import ReturnAddress
+
+REMEMBERED: Final = 4096
+"""Ids of answered requests, of a fabric, that are known at least; twice as many at most."""
 
 
 class Accounts:
@@ -10,30 +18,40 @@ class Accounts:
 
     Args:
         most: Of one authority.
+        remembered: Answered requests of a connection that are known at least. 0 where none comes twice.
     """
 
-    __slots__ = ("_authorities", "_counts", "_most")
+    __slots__ = ("_counts", "_most", "_older", "_remembered", "_settled", "_under_way")
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, remembered: int = 0) -> None:
         self._most: Final = most
-        self._authorities: dict[bytes, str] = {}
-        """By the id of each request."""
+        self._remembered: Final = remembered
+        # By id and source: who guesses the id of another's request takes nothing from that one.
+        self._under_way: dict[tuple[bytes, str], str] = {}
+        """The authority of each."""
+        self._settled: set[tuple[bytes, str]] = set()
+        self._older: set[tuple[bytes, str]] = set()
         self._counts: dict[str, int] = {}
 
-    def admit(self, id: bytes, authority: str) -> bool:
-        """Count a request; False of one that is too much for its authority. One that has come before counts once."""
-        if id in self._authorities:
-            return True
-        count = self._counts.get(authority, 0)
+    def is_known(self, address: ReturnAddress) -> bool:
+        """True of a request that is under way, or was answered lately."""
+        key = address.id, address.shape.source
+        return key in self._under_way or key in self._settled or key in self._older
+
+    def admit(self, address: ReturnAddress) -> bool:
+        """Count a request; False of one that is too much for its authority."""
+        shape = address.shape
+        count = self._counts.get(shape.authority, 0)
         if count >= self._most:
             return False
-        self._authorities[id] = authority
-        self._counts[authority] = count + 1
+        self._under_way[address.id, shape.source] = shape.authority
+        self._counts[shape.authority] = count + 1
         return True
 
-    def settle(self, id: bytes) -> None:
+    def settle(self, address: ReturnAddress) -> None:
         """Count a request no longer: it is answered."""
-        authority = self._authorities.pop(id, None)
+        key = address.id, address.shape.source
+        authority = self._under_way.pop(key, None)
         if authority is None:
             return
         left = self._counts[authority] - 1
@@ -41,8 +59,14 @@ class Accounts:
             self._counts[authority] = left
         else:
             del self._counts[authority]
+        if self._remembered:
+            self._settled.add(key)
+            if len(self._settled) >= self._remembered:
+                self._older, self._settled = self._settled, set()
 
     def clear(self) -> None:
         """Forget all."""
-        self._authorities.clear()
+        self._under_way.clear()
         self._counts.clear()
+        self._settled.clear()
+        self._older.clear()

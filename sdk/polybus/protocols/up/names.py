@@ -11,6 +11,8 @@ import tomllib
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, TypeAlias
 
+from attrs import evolve
+
 from ...errors import LocalProtocolError, Unsupported
 from .checks import NAME
 from .uuris import ANY_PART, FIRST_TOPIC, UUri, UUriError, parse_uuri
@@ -167,11 +169,15 @@ class Names:
 
     def method(self, subject: str | int) -> UUri:
         """Address to which a request goes. May raise `Unsupported`: it has none; `LocalProtocolError`."""
-        return _found(subject, "method", self._methods, self._topics, lambda: self.other)
+        return self._whole(_found(subject, "method", self._methods, self._topics, lambda: self.other))
 
     def topic(self, subject: str | int) -> UUri:
         """Address from which a publication comes. May raise `Unsupported`: it has none; `LocalProtocolError`."""
-        return _found(subject, "topic", self._topics, self._methods, lambda: self.entity)
+        return self._whole(_found(subject, "topic", self._topics, self._methods, lambda: self.entity))
+
+    def _whole(self, uri: UUri) -> UUri:
+        """On a fabric an address with its authority: what has none is of this host, and others would take it for theirs."""
+        return evolve(uri, authority=self.entity.authority) if self._on_fabric and not uri.authority else uri
 
     def destination(self, to: str | None) -> UUri:
         """Address to which a notification goes: the entity of one that is given, or the other side. May raise

@@ -8,21 +8,22 @@
 
 Keys of 11 segments and of 9 never meet. The other two dialects share their keys: what the one has written comes to the
 other, which refuses the attachment. A frame of `up`, one serialised UMessage, becomes a sample, and a sample such a frame; what
-the message means is not looked at.
+the message means is not looked at. An address without authority is one of the sender's host, whose name is in the key in its
+place (up-l1/zenoh.adoc, URI Mapping): the frame has it from there, since a receiver would take it for its own.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from ...plugins import Sample
 from .._protobuf.wire import length, read_varint
 from .attributes import LAST_PRIORITY, USUAL_PRIORITY
 from .keys import key_of
-from .uuris import UUri
-from .wire import read_attributes, split_message, write_message
+from .uuris import ANY_AUTHORITY, UUri, UUriError, check_authority
+from .wire import read_attributes, split_message, write_attributes, write_message
 
 _VERSION: Final = b"\x01"
 _PAIRS: Final = b"\x02\x00\x01\x01\x00"
@@ -87,7 +88,10 @@ class Dialect:
         attachment, payload = sample.attachment, sample.payload
         size = 0 if attachment is None else len(attachment)
         if attachment is None or size < 2:
-            raise ValueError(f"an attachment of {size} bytes: it has a version and attributes")
+            raise ValueError(
+                f"an attachment of {size} bytes: it has a version and attributes; "
+                "a deletion, and what is over Limits.message, is taken as a sample without one"
+            )
         if size > MAX_ATTACHMENT or size + len(payload) > limit:
             raise ValueError(
                 f"an attachment of {size} bytes and a payload of {len(payload)}: "
@@ -95,7 +99,10 @@ class Dialect:
             )
         attributes = self._attributes(attachment)
         given = read_attributes(attributes)
-        self._check_key(sample.key, given.source, given.sink)
+        source, sink = self._placed(sample.key, given.source, given.sink)
+        if source != given.source or sink != given.sink:
+            given.source, given.sink = source, sink
+            attributes = write_attributes(given)
         data = _counted(payload, 0, "payload") if self.serialized and payload else payload
         # An empty payload and none are the same here; where it has a format, it was there.
         return write_message(attributes, data if data or given.payload_format else None)
@@ -110,20 +117,30 @@ class Dialect:
             )
         return _counted(attachment, len(start), "attachment") if self.serialized else attachment[len(start) :]
 
-    def _check_key(self, key: str, source: UUri | None, sink: UUri | None) -> None:
-        """May raise `ValueError`: attributes say something else than the key."""
+    def _placed(self, key: str, source: UUri | None, sink: UUri | None) -> tuple[UUri, UUri | None]:
+        """The addresses, with their hosts. May raise `ValueError`: they say something else than the key."""
         if source is None:
             raise ValueError("a message without source")
-        # An address without authority has in the key that of its host: the receiver's, or the sender's.
-        place = 6 - self.whole_entity if sink is not None and not sink.authority else 0 if source.authority else 1
-        host = _segment(key, place)
-        if key != self.filter(source, sink, host):
+        source = _with_host(source, key, 1)
+        sink = None if sink is None else _with_host(sink, key, 6 - self.whole_entity)
+        if key != self.filter(source, sink, "-"):  # both have a host now
             raise ValueError(f"the key {key[:200]!r} is not that of its attributes, from {source} to {sink}")
+        return source, sink
 
 
-def _segment(key: str, place: int) -> str:
+def _with_host(uri: UUri, key: str, place: int) -> UUri:
+    """An address with the host that stands for it in a key. May raise `ValueError`: that is the name of none."""
+    if uri.authority:
+        return uri
     segments = key.split("/", place + 1)
-    return (segments[place] if len(segments) > place else "") or "-"
+    host = segments[place] if len(segments) > place else ""
+    try:
+        check_authority(host)
+    except UUriError as error:
+        raise ValueError(f"the key {key[:200]!r} is not that of its attributes: {error}") from error
+    if host in ("", ANY_AUTHORITY):
+        raise ValueError(f"the key {key[:200]!r} is not that of its attributes: it names no host for {uri}")
+    return evolve(uri, authority=host)
 
 
 def _counted(data: bytes, at: int, what: str) -> bytes:

@@ -17,7 +17,7 @@ from .._protobuf.status import status_of
 from .._protobuf.wire import field, varint
 from .._relayed import relayed_id, relayed_priority
 from .._rules import too_large
-from .accounts import Accounts
+from .accounts import REMEMBERED, Accounts
 from .attributes import MessageType, PayloadFormat, uuid_bytes
 from .bodies import written_body
 from .checks import NAME, refuse
@@ -79,7 +79,7 @@ class UpSession:
         self._names = Names(adapter.names, adapter.own, adapter.other) if filters is None else filters.names
         self._filters = filters
         self._ids = WireIds(adapter.clock, rng)
-        self._accounts = Accounts(adapter.per_authority)
+        self._accounts = Accounts(adapter.per_authority, 0 if filters is None else REMEMBERED)
         self._ttl = None if adapter.ttl is None else milliseconds(adapter.ttl)
         # What all requests have, in the order of the wire.
         level, token = adapter.permission_level, adapter.token
@@ -121,6 +121,8 @@ class UpSession:
         text = shape.subject
         message.subject = names.subjects.get(text) or names.subject(text)
         if kind is _REQUEST:
+            if self._accounts.is_known(message.id):
+                raise refuse(f"the id {message.id} has come before: a request is asked once", "duplicate_id")
             self._in_time(message)
             return self._admitted(message, shape.authority)
         if message.ttl is not None:
@@ -142,7 +144,7 @@ class UpSession:
         self._topics.clear()
 
     def _admitted(self, message: UpMessage, authority: str) -> bool:
-        if self._accounts.admit(message.uuid, authority):
+        if self._accounts.admit(message.id):
             return True
         most = self._options.per_authority
         text = f"{most} requests of {authority or 'this host'!r} are under way (per_authority): try again later"
@@ -220,7 +222,7 @@ class UpSession:
         else:
             if kind is _RESPONSE or kind is _ERROR:
                 frame = self._response(message)
-                self._accounts.settle(message.id[0])
+                self._accounts.settle(message.id)
             elif kind is Kind.PUBLISH:
                 frame = self._publication(message)
             elif kind is Kind.NOTIFY:

@@ -23,7 +23,7 @@ from ...plugins import (
     ProtocolFeatures,
     Transport,
 )
-from .address import ZenohAddress, zenoh_address
+from .address import ZenohAddress, listening_address, zenoh_address
 from .transport import ZenohTransport
 
 logger: logging.Logger = logging.getLogger("polybus.transports")
@@ -203,6 +203,6 @@ class Zenoh:
 
     async def listen(self, url: str, options: ListenOptions) -> Listening:
         """Open a session that listens."""
-        listening = ZenohListening(zenoh_address(url), _fabric_of(options), options)
+        listening = ZenohListening(listening_address(url), _fabric_of(options), options)
         await listening.begin()
         return listening

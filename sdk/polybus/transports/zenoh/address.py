@@ -106,6 +106,15 @@ class ZenohAddress:
         return f"zenoh://{host_port(self.host, self.port)}{'/?' if query else ''}{query}"
 
 
+def listening_address(url: str) -> ZenohAddress:
+    """Take the URL of one who serves apart. May raise `ValueError`: as `zenoh_address`, or nobody could serve so."""
+    address = zenoh_address(url)
+    if address.mode == "client":
+        shown = without_password(url)
+        raise ValueError(f"{shown}: mode=client listens nowhere: leave it out, or write mode=peer")
+    return address
+
+
 def zenoh_address(url: str) -> ZenohAddress:
     """Take a URL apart. May raise `ValueError`: something is missing, malformed, or means nothing here."""
     parts = urlsplit(url)

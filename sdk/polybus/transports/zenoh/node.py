@@ -134,13 +134,13 @@ class ZenohNode:
         if session is None:
             return
         wanted = dict.fromkeys(expressions)
-        for expression in self._subscribers.keys() - wanted.keys():
-            self._subscribers.pop(expression).undeclare()
-        for expression in wanted:
+        for expression in wanted:  # first, so that what an old one and a new one let through is never missed
             if expression not in self._subscribers:
                 # In Zenoh's thread: in one of Python's, which it would make, samples would wait without a bound.
                 handler = zenoh.handlers.Callback(self._taker(expression), indirect=False)
                 self._subscribers[expression] = session.declare_subscriber(expression, handler)
+        for expression in self._subscribers.keys() - wanted.keys():
+            self._subscribers.pop(expression).undeclare()
 
     def _settle(self) -> None:
         """Ask the next nodes for something that nobody has: they answer behind what they were told before."""
@@ -150,13 +150,16 @@ class ZenohNode:
 
     def _taker(self, expression: str) -> Callable[[zenoh.Sample], None]:
         """The function that Zenoh calls with each sample of a filter."""
-        add, sender, largest = self.inbox.add, self._sender, self._largest
+        import zenoh
+
+        add, sender, largest, deletion = self.inbox.add, self._sender, self._largest, zenoh.SampleKind.DELETE
         count = len(self._priorities)
 
         def take(sample: zenoh.Sample) -> None:
             key, payload, attachment = str(sample.key_expr), sample.payload, sample.attachment
             level = count - int(cast("Any", sample.priority))  # Zenoh's numbers begin with the most urgent, at 1
-            if len(payload) + (0 if attachment is None else len(attachment)) > largest:
+            size = len(payload) + (0 if attachment is None else len(attachment))
+            if size > largest or sample.kind == deletion:  # messages are put, whatever a deletion has with it
                 taken = Sample(key, None, b"", level)  # is refused, and was not copied
             else:
                 taken = Sample(key, None if attachment is None else bytes(attachment), bytes(payload), level)

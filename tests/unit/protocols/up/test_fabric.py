@@ -211,6 +211,54 @@ def test_requests_under_way_are_counted_for_each_authority() -> None:
     assert again.kind is Kind.REQUEST
 
 
+def test_an_address_of_this_host_is_asked_and_answered_with_its_authority() -> None:
+    fabric = Fabric()
+    for kind, subject in ((Kind.REQUEST, "/CD/4/B"), (Kind.PUBLISH, "/10AB/3/80CD")):
+        fabric.session.send(Message(kind, subject, ttl=1.0, body=MISSING), 0.0)
+    asked_, published_ = sent(fabric.session)
+    assert (str(asked_[0].sink), str(published_[0].source)) == ("//device1/CD/4/B", f"{CAR}/80CD")
+
+
+def test_a_request_whose_sink_has_no_authority_is_for_the_host_in_its_key() -> None:
+    adapter, fabric = Up(entity=CAR), Fabric()
+    sample = Up(entity="//device1/CD/4").fabric.sample(asked(source="/CD/4/0", sink="/10AB/3/B"))
+    frame = adapter.fabric.frame(sample, Limits())
+    assert frame is not None
+    (request,) = receive(fabric.session, frame)
+    assert (request.kind, request.subject) == (Kind.REQUEST, "UpdateDoor")
+    fabric.session.send(Message(Kind.RESPONSE, "", request.id, b"1", JSON), 0.0)
+    ((given, _),) = sent(fabric.session)
+    assert (str(given.source), str(given.sink)) == (f"{CAR}/B", "//device1/CD/4/0")
+
+
+@pytest.mark.parametrize("answered", [False, True])
+@pytest.mark.parametrize("change", [{}, {"ttl": 1999}])
+def test_a_request_that_comes_again_is_refused_and_its_handler_not_asked(answered: bool, change: dict[str, Any]) -> None:
+    fabric = Fabric()
+    (first,) = receive(fabric.session, asked())
+    if answered:
+        fabric.session.send(Message(Kind.RESPONSE, "", first.id, b"1", JSON), 0.0)
+        assert len(fabric.session.frames_to_send()) == 1
+    (event,) = receive(fabric.session, asked(**change))
+    assert isinstance(event, Refused)
+    assert event.error.reason == "duplicate_id"
+    assert fabric.session.frames_to_send() == []  # the answer is that of the first
+    # An id is one of its source: whoever guesses that of another one's request stops nothing.
+    (other,) = receive(fabric.session, asked(source="//other/1/1/0"))
+    assert other.kind is Kind.REQUEST
+
+
+def test_ids_of_answered_requests_are_forgotten_behind_so_many_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polybus.protocols.up.session.REMEMBERED", 2)
+    fabric = Fabric()
+    frames = [asked(id=bytes.fromhex(f"018bcfe5687b70008010101010101a{number:02x}")) for number in range(5)]
+    for frame in frames:
+        (request,) = receive(fabric.session, frame)
+        fabric.session.send(Message(Kind.RESPONSE, "", request.id, b"1", JSON), 0.0)
+    known = [isinstance(receive(fabric.session, frame)[0], Refused) for frame in frames]
+    assert known == [False, False, True, True, True]
+
+
 # -- samples -----------------------------------------------------------------------------------------------------------------
 
 

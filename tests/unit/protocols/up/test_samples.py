@@ -63,9 +63,11 @@ def test_a_filter_is_a_key_expression(name: str, sink: str, key: str) -> None:
 def test_what_goes_into_a_sample_comes_out_of_it(dialect: Dialect, attributes: Attributes, payload: bytes | None) -> None:
     attributes.source = attributes.source or parse_uuri("//a/1/1/8000")
     attributes.payload_format = 6 if payload else 0
-    frame = write_message(write_attributes(attributes), payload)
-    sample = dialect.sample(frame, "here")
-    assert dialect.frame(sample, LIMIT) == frame
+    sample = dialect.sample(write_message(write_attributes(attributes), payload), "here")
+    attributes.source = evolve(attributes.source, authority=attributes.source.authority or "here")
+    if attributes.sink is not None:
+        attributes.sink = evolve(attributes.sink, authority=attributes.sink.authority or "here")
+    assert dialect.frame(sample, LIMIT) == write_message(write_attributes(attributes), payload)
     assert 0 <= sample.level <= 6
 
 
@@ -138,9 +140,23 @@ def test_a_key_that_is_not_that_of_the_attributes_is_refused(dialect: Dialect, k
 
 @EACH
 @pytest.mark.parametrize(("source", "sink"), [("/10AB/3/80CD", None), ("//a/1/1/0", "/10AB/3/1"), ("/1/1/0", "//b/10AB/3/1")])
-def test_an_address_without_authority_has_that_of_its_host_in_the_key(dialect: Dialect, source: str, sink: str | None) -> None:
-    given = Attributes(type=1, source=parse_uuri(source), sink=None if sink is None else parse_uuri(sink))
-    frame = write_message(write_attributes(given), None)
-    sample = dialect.sample(frame, "here")
+def test_an_address_without_authority_is_read_with_that_of_its_host_in_the_key(
+    dialect: Dialect, source: str, sink: str | None
+) -> None:
+    def frame_of(host: str) -> bytes:
+        first, second = (None if text is None else parse_uuri(text) for text in (source, sink))
+        assert first is not None
+        given = Attributes(type=1, source=evolve(first, authority=first.authority or host))
+        given.sink = second if second is None else evolve(second, authority=second.authority or host)
+        return write_message(write_attributes(given), None)
+
+    sample = dialect.sample(frame_of(""), "here")
     assert "here" in sample.key
-    assert dialect.frame(sample, LIMIT) == frame
+    assert dialect.frame(sample, LIMIT) == frame_of("here")
+
+
+@pytest.mark.parametrize("host", ["*", "**", "$*", "a$*", "", "-A-"])
+def test_a_key_names_one_host_where_an_address_has_none(host: str) -> None:
+    attributes = write_attributes(Attributes(type=2, source=parse_uuri("//a/1/1/0"), sink=parse_uuri("/10AB/3/1")))
+    with pytest.raises(ValueError, match="is not that of its attributes"):
+        DIALECTS["spec"].frame(Sample(f"up/a/1/0/1/0/{host}/10AB/0/3/1", b"\x01" + attributes, b"", 4), LIMIT)

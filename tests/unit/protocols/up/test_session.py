@@ -623,7 +623,8 @@ def test_the_same_request_twice_counts_once() -> None:
     ours, made = session(per_authority=1), ids()
     id = next(made)
     (first,), (second,) = receive(ours, asked(id=id)), receive(ours, asked(id=id))
-    assert (first.id, second.kind) == (second.id, Kind.REQUEST)
+    assert isinstance(second, Refused)
+    assert second.error.reason == "duplicate_id"
     ours.send(Message(Kind.RESPONSE, "", first.id), 0.0)
     (third,) = receive(ours, asked(id=next(made)))
     assert third.kind is Kind.REQUEST

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from polybus.transports.zenoh.address import zenoh_address
+from polybus.plugins.registry import resolve_url
+from polybus.transports.zenoh.address import listening_address, zenoh_address
 
 CLIENT: dict[str, Any] = {
     "mode": "client",
@@ -132,3 +133,15 @@ def test_a_file_with_a_configuration_may_join_anything(tmp_path: Path) -> None:
 def test_what_means_nothing_is_refused_with_a_reason(url: str, text: str) -> None:
     with pytest.raises(ValueError, match=text):
         zenoh_address(url)
+
+
+def test_a_client_of_a_router_serves_nowhere() -> None:
+    with pytest.raises(ValueError, match=r"mode=client listens nowhere: .* mode=peer"):
+        listening_address("zenoh://127.0.0.1:1?mode=client")
+    assert listening_address("zenoh://127.0.0.1:1?mode=peer").mode == "peer"
+
+
+def test_an_option_that_stands_there_twice_is_refused() -> None:
+    with pytest.raises(ValueError, match="mode stands there more than once"):
+        resolve_url("up+zenoh://127.0.0.1:1?mode=peer&mode=client")
+    resolve_url("up+ws://127.0.0.1:1?tag=a&tag=b")  # that is for the server
