@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,15 +46,18 @@ class LogLine:
         return f"| `{self.logger}` | {self.level} | {self.text} | {' '.join(self.fields) or '—'} |"
 
 
-def lines() -> list[LogLine]:
+@functools.cache
+def lines() -> tuple[LogLine, ...]:
     found = set[LogLine]()
     for path in sorted(PACKAGE.rglob("*.py")):
         if path.relative_to(PACKAGE).parts[0] not in OF_OTHERS and path.stem != "repeated_warnings":  # writes what others say
             found.update(lines_of(path.read_text(encoding="utf-8")))
-    return sorted(found)
+    return tuple(sorted(found))
 
 
 def lines_of(source: str) -> Iterator[LogLine]:
+    if "logger" not in source:
+        return
     tree = ast.parse(source)
     name = re.search(r'^logger\b.* = logging\.getLogger\("([\w.]+)"\)', source, re.M)
     for function in ast.walk(tree):
@@ -63,8 +67,8 @@ def lines_of(source: str) -> Iterator[LogLine]:
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
                 continue
             given = {keyword.arg: keyword.value for keyword in node.keywords}
-            verb, owner = node.func.attr, ast.unparse(node.func.value)
-            if owner == "logger" and verb in {*_LEVELS, "log"}:
+            verb = node.func.attr
+            if verb in {*_LEVELS, "log"} and ast.unparse(node.func.value) == "logger":
                 text, level = (node.args[0], _LEVELS[verb]) if verb != "log" else (node.args[1], "as told")
             elif verb == "warn" and node.args and ast.unparse(node.args[0]) == "logger":
                 text = node.args[1]

@@ -40,13 +40,21 @@ def _day(seed: int, *, broken: bool) -> Day:
     return day
 
 
+@pytest.fixture(scope="module")
+def earlier(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Results of a day before, a good one and a broken one, for all tests to compare with."""
+    folder = tmp_path_factory.mktemp("earlier")
+    for name in ("good", "broken"):
+        _day(1, broken=name == "broken").analysed(folder / name)
+    return {name: folder / name / "out" for name in ("good", "broken")}
+
+
 def _told(metrics: dict[str, Any]) -> list[tuple[str, str]]:
     return [(one["about"], one["text"]) for one in metrics["verdict"] if one["section"] == "Compared"]
 
 
-def test_planted_changes_are_told_with_both_numbers(tmp_path: Path) -> None:
-    _day(1, broken=False).analysed(tmp_path / "before")
-    done = _day(2, broken=True).analysed(tmp_path / "now", before=tmp_path / "before" / "out")
+def test_planted_changes_are_told_with_both_numbers(earlier: dict[str, Path], tmp_path: Path) -> None:
+    done = _day(2, broken=True).analysed(tmp_path / "now", before=earlier["good"])
     told = _told(done.metrics)
     assert [(about, text.split(" ")[0]) for about, text in told] == [
         ("failed", "tank.get"),
@@ -73,18 +81,16 @@ def test_planted_changes_are_told_with_both_numbers(tmp_path: Path) -> None:
     assert rows["publish", "news.sport"]["change"] == "gone"
 
 
-def test_a_day_like_the_one_before_has_not_changed_beyond_chance(tmp_path: Path) -> None:
-    _day(1, broken=False).analysed(tmp_path / "before")
-    done = _day(2, broken=False).analysed(tmp_path / "now", before=tmp_path / "before" / "out")
+def test_a_day_like_the_one_before_has_not_changed_beyond_chance(earlier: dict[str, Path], tmp_path: Path) -> None:
+    done = _day(2, broken=False).analysed(tmp_path / "now", before=earlier["good"])
     [(about, text)] = _told(done.metrics)
     assert about == "same"
     assert text.startswith("Nothing has changed beyond chance since the capture before: 401 requests from 2023-11-14 ")
     assert done.metrics["verdict"][0]["about"] == "fine"
 
 
-def test_a_day_that_was_mended_is_called_better(tmp_path: Path) -> None:
-    _day(1, broken=True).analysed(tmp_path / "before")
-    done = _day(2, broken=False).analysed(tmp_path / "now", before=tmp_path / "before" / "out")
+def test_a_day_that_was_mended_is_called_better(earlier: dict[str, Path], tmp_path: Path) -> None:
+    done = _day(2, broken=False).analysed(tmp_path / "now", before=earlier["broken"])
     better = [text for about, text in _told(done.metrics) if about == "better"]
     assert [text.split(":")[0] for text in better] == [
         "tank.get fails less than before",
@@ -95,14 +101,12 @@ def test_a_day_that_was_mended_is_called_better(tmp_path: Path) -> None:
 
 
 def test_the_report_is_compared_with_what_the_last_run_was_asked_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    earlier: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("first", "second"):
-        _day(1, broken=name == "second").analysed(tmp_path / name)
     capture, out = _day(2, broken=True).write(tmp_path / "capture"), tmp_path / "out"
     abouts = []
-    for before in ("", "first", "second", ""):
-        more = ["--before", str(tmp_path / before / "out")] if before else []
+    for before in ("", "good", "broken", ""):
+        more = ["--before", str(earlier[before])] if before else []
         assert run(["analyse", str(capture), "--out", str(out), "--json", *more]) == 0
         told = json.loads(capsys.readouterr().out)
         abouts.append([one["about"] for one in told["verdict"] if one["section"] == "Compared"])
