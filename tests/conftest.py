@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.strategies import text
 
 from tests.distribution import load, scope_of, seconds_by_file
 from tests.loops import ASYNCIO, FULL, LOOPS, PARAMS, TRIO, left_out
@@ -49,6 +50,17 @@ def pytest_configure(config: pytest.Config) -> None:
         from tests.fork_server import may_fork
 
         may_fork(True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_sessionstart(session: pytest.Session) -> Generator[None, Any, Any]:
+    """Have Hypothesis find the characters that text may have, while the workers that share the tests collect.
+
+    It keeps them on disk. In a new checkout each worker would else find them: three seconds of CPU.
+    """
+    yield
+    if session.config.getoption("numprocesses", None) and not hasattr(session.config, "workerinput"):
+        text().validate()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

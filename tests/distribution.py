@@ -6,6 +6,7 @@ import functools
 import importlib
 import os
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis.internal.constants_ast import constants_from_module, is_local_module_file
 
 __all__ = ["load", "scheduler", "scope_of", "seconds_by_file"]
 
@@ -55,13 +57,26 @@ def seconds_by_file() -> dict[str, float]:
 def load(folders: Iterable[Path], number: int, workers: int) -> None:
     """Import the modules of tests in these folders, each of the workers from another place on.
 
-    Where nothing is compiled as yet, as in a new checkout, each compiles a share of them, and finds the others compiled.
+    Where nothing is compiled as yet, as in a new checkout, each compiles a share of them, and finds the others compiled. So it
+    is with the constants of the package, which Hypothesis tries.
     """
     files = sorted(chain.from_iterable(map(_tests_in, folders)))
     begin = len(files) * number // workers
     for file in files[begin:] + files[:begin]:
         with suppress(Exception, pytest.skip.Exception):  # pytest tries it again, and says it
             importlib.import_module(".".join(file.relative_to(_ROOT).with_suffix("").parts))
+    _find_constants(number, workers)
+
+
+def _find_constants(number: int, workers: int) -> None:
+    """Have Hypothesis read the constants of all modules that are loaded and ours: it keeps them on disk."""
+    found = ((getattr(module, "__file__", None), module) for module in [*sys.modules.values()])
+    modules = sorted(
+        ((file, module) for file, module in found if file and is_local_module_file(file)), key=lambda each: each[0]
+    )
+    begin = len(modules) * number // workers
+    for _, module in modules[begin:] + modules[:begin]:
+        constants_from_module(module)
 
 
 def _tests_in(folder: Path) -> Iterator[Path]:

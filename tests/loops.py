@@ -106,7 +106,7 @@ def left_out(items: Iterable[pytest.Item]) -> list[pytest.Item]:
     test another. Tests that are marked `full` are left out.
     """
     tests: defaultdict[str, defaultdict[str, list[pytest.Item]]] = defaultdict(lambda: defaultdict(list))
-    out = []
+    out, coroutines = [], dict[int, list[str]]()
     for item in items:
         if item.get_closest_marker("full") is not None:
             out.append(item)
@@ -132,7 +132,7 @@ def left_out(items: Iterable[pytest.Item]) -> list[pytest.Item]:
         kept = {((first + turn) % len(on_each), cases[turn % len(cases)]) for turn in range(turns)}
         if len(on_each[0]) == 1 and not costly:
             usual = {loop for loop in loops if loop} == {str(PARAMS[loop].values[0]) for loop in (ASYNCIO, TRIO)}
-            first = _place(on_each[0][0]) % 2
+            first = _place(on_each[0][0], coroutines) % 2
             kept = {(first, 0)} if usual and not _about_loops(on_each[0][0]) else {(loop, 0) for loop in range(len(on_each))}
         out += [item for loop, found in enumerate(on_each) for case, item in enumerate(found) if (loop, case) not in kept]
     return out
@@ -144,11 +144,16 @@ def _about_loops(item: pytest.Item) -> bool:
     return bool(asked) or hasattr(getattr(item, "cls", None), "loops")
 
 
-def _place(item: pytest.Item) -> int:
-    """The place of a test in its module or class: the same whatever else is run, and another than that of the next test."""
+def _place(item: pytest.Item, coroutines: dict[int, list[str]]) -> int:
+    """The place of a test in its module or class: the same whatever else is run, and another than that of the next test.
+
+    `coroutines` keeps the names that a module or class was found to have, by its identity.
+    """
     name = item.nodeid.partition("[")[0]
     around = getattr(item, "cls", None) or getattr(item, "module", None)
-    names = [each for each in dir(around) if each.startswith("test_") and iscoroutinefunction(getattr(around, each))]
+    if (names := coroutines.get(id(around))) is None:
+        names = [each for each in dir(around) if each.startswith("test_") and iscoroutinefunction(getattr(around, each))]
+        coroutines[id(around)] = names
     last = name.rpartition("::")[2]
     return names.index(last) if last in names else crc32(name.encode())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import BufferedReader, BytesIO
 from typing import Final
 
 _MAPPED: Final = 128 * 1024
@@ -17,7 +18,8 @@ def keep_freed_blocks(size: int) -> None:
 
     Otherwise each page of each large message is a new one, which the kernel has to clear: more than half of the processor time
     for a mebibyte. Its threshold follows the largest mapped block that was ever freed (mallopt(3), `M_MMAP_THRESHOLD`): one is
-    taken and freed here. It is never touched, so that it costs no memory. Other allocators take no notice.
+    taken and freed here. It is never touched, so that it costs no memory: bytes were cleared, as soon as glibc has such a block
+    at hand. Other allocators take no notice.
     """
     if size >= _MAPPED:
-        bytes(min(size * _IN_FLIGHT, _MOST))
+        BufferedReader(BytesIO(), min(size * _IN_FLIGHT, _MOST))

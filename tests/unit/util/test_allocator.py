@@ -1,0 +1,29 @@
+"""What the allocator of the C library is told costs no memory, however many buses there are."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+from resource import RUSAGE_SELF, getrusage
+from polybus._util.allocator import keep_freed_blocks
+
+keep_freed_blocks(2**20)
+before = getrusage(RUSAGE_SELF).ru_minflt
+for _ in range(20):
+    keep_freed_blocks(2**20)
+between = getrusage(RUSAGE_SELF).ru_minflt
+large = [b"x" * 2**20 for _ in range(2)]
+print(between - before, getrusage(RUSAGE_SELF).ru_minflt - between)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it is glibc that is told, and its pages are counted")
+def test_twenty_buses_in_a_process_touch_no_page_of_the_block_that_glibc_learns_from() -> None:
+    command = [sys.executable, "-c", PROGRAM]
+    told, large = map(int, subprocess.run(command, capture_output=True, check=True, text=True).stdout.split())
+    assert large > 400  # pages of 4 KiB that two messages touch, were there none before: so this is what they are counted by
+    assert told < 100
