@@ -1,68 +1,301 @@
-"""Hostile openers of tunnels: what an open may not say, and what is no frame."""
+"""Tunnels whose other side says what it should not, is slow, or leaves at a bad moment: the outer connection goes on."""
 
 from __future__ import annotations
 
+import base64
+import ssl
 from typing import Any
 
+import anyio
 import pytest
 
-from polybus import BadRequest, Bus, connect
+from polybus import Bus, ConnectFailed, Disconnected, Handshake, Limits, LocalProtocolError, RequestError, connect
 from polybus._tunnel.frame_channel import WINDOW, FrameChannel
-from polybus._tunnel.packing import Packing, frame_of
-from polybus.body import JSON, OCTETS, BodyFormat
-from polybus.message import Kind, Message
+from polybus.events import LinkDown
+from polybus.message import Kind
+from polybus.plugins import Closed
 from polybus.testing import pair
-from tests.support import bounded
+from tests.support import bounded, eventually
+from tests.unit.tunnel.test_tunnels import echoing, nothing_is_left, the_channel, tunnelled
+
+pytestmark = pytest.mark.anyio
+
+
+class Heard:
+    """A receiver in the place of a link, which learns of the end alone: it keeps what a tunnel hands it."""
+
+    def __init__(self, *channels: Any) -> None:
+        self._links = [channel._receiver for channel in channels]
+        for channel in channels:
+            channel._receiver = self
+        self.frames: list[bytes] = []
+        self.ends: list[Closed] = []
+        self.held = 0
+
+    def frames_received(self, given: Any) -> None:
+        self.frames.extend(given)
+
+    def closed(self, why: Closed) -> None:
+        self.ends.append(why)
+        for link in self._links:
+            link.closed(why)
+        self._links.clear()
+
+    def pause_writing(self) -> None:
+        self.held += 1
+
+    def resume_writing(self) -> None:
+        self.held -= 1
+
+
+async def opened(bus: Bus, name: str, facts: Any, credit: int = WINDOW) -> FrameChannel:
+    """A tunnel with any body in its open, let in."""
+    peer = bus.peers[0]
+    channel = FrameChannel(peer, name, 0, text=False)
+    await peer.streams.open_channel(channel, facts, "tunnel", None, credit)
+    await channel.acceptance()
+    return channel
+
+
+# -- opens ---------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("facts", "why"),
+    ("facts", "said"),
     [
-        (["csb"], "is an object with protocol, headers and params"),
+        ([1], "an object with protocol, headers and params"),
+        ("csb", "an object with protocol, headers and params"),
         ({"protocol": 7}, "the protocol inside a tunnel is text"),
-        ({"headers": {"cookie": 1}}, "headers of a tunnel are text to text"),
-        ({"params": ["id"]}, "params of a tunnel are text to text"),
+        ({"headers": ["a"]}, "headers of a tunnel are text to text"),
+        ({"headers": {"a": 1}}, "headers of a tunnel are text to text"),
+        ({"params": {"id": None}}, "params of a tunnel are text to text"),
     ],
 )
-@pytest.mark.anyio
 @bounded
-async def test_an_open_of_another_form_is_refused_with_a_reason_and_nothing_of_it_is_left(facts: Any, why: str) -> None:
-    front, inner = Bus(), Bus()
+async def test_an_open_that_says_nonsense_is_refused_saying_what_is_wrong(facts: Any, said: str) -> None:
+    front, inner = echoing(), echoing()
     front.handle_tunnels("plant.{id}", inner, protocol="csb")
     async with pair(front) as out:
-        peer = out.peers[0]
-        channel = FrameChannel(peer, "plant.7", 0, text=True)
-        await peer.streams.open_channel(channel, facts, "tunnel", None, WINDOW)
-        with pytest.raises(BadRequest, match=why):
-            await channel.acceptance()
-        assert not peer.channels
-        assert not front.peers[0].channels
-        async with connect(out.tunnel("plant.7"), protocol="csb"):  # the next one is let in
-            assert len(inner.peers) == 1
+        with pytest.raises(RequestError, match=said):
+            await opened(out, "plant.7", facts)
+        assert nothing_is_left(front, out)
+        assert not inner.peers
+        assert await out.request("echo", 1) == 1
 
 
-@pytest.mark.parametrize(
-    ("raw", "body_format", "frame"),
-    [
-        (b"\x00\x01", OCTETS, b"\x00\x01"),
-        (b'{"a":1}', JSON, b'{"a":1}'),
-        (b"[1]", JSON, b"[1]"),
-        (b'"AAE="', JSON, b"\x00\x01"),
-        (b'"no base64!"', JSON, None),
-        (b'"\xc3\xa4"', JSON, None),
-        (b"7", JSON, None),
-        (b"null", JSON, None),
-        (b'"AAE', JSON, None),
-    ],
-)
-def test_an_item_that_is_neither_bytes_nor_a_document_nor_base64_is_no_frame(
-    raw: bytes, body_format: BodyFormat, frame: bytes | None
-) -> None:
-    assert frame_of(Message(Kind.ITEM, raw=raw, format=body_format)) == frame
+@bounded
+async def test_an_open_without_a_body_is_let_in_as_one_without_wishes() -> None:
+    front, inner = echoing(), echoing()
+    front.handle_tunnels("plant.{id}", inner, protocol="csb")
+    async with pair(front) as out:
+        channel = await opened(out, "plant.7", None)
+        assert len(inner.peers) == 1
+        channel.cut(Closed(1000, "enough"))
+        await eventually(lambda: not inner.peers)
+        assert nothing_is_left(front, out)
 
 
-@pytest.mark.parametrize("frame", [b"plain text", b"{broken", b'{"a":1} trailing', b"[" * 200 + b"]" * 200])
-def test_a_text_that_is_no_document_of_the_outer_wire_goes_as_bytes(frame: bytes) -> None:
-    packing = Packing(text=True, octets=True, depth=100, plain=1000, encoded=1000, outer=1200)
-    assert packing.choose(frame) is OCTETS
-    assert packing.choose(b'{"a":1}') is JSON
+@bounded
+async def test_an_inner_authenticate_sees_cookies_and_none_where_they_are_malformed() -> None:
+    seen: list[Handshake] = []
+
+    def authenticate(handshake: Handshake) -> Any:
+        seen.append(handshake)
+        return "ann"
+
+    front = Bus()
+    front.handle_tunnels("plant", echoing(authenticate=authenticate), protocol="csb")
+    async with pair(front) as out:
+        for cookies in ("session=42; theme=dark", "a,b=1"):
+            async with connect(out.tunnel("plant"), protocol="csb", headers={"Cookie": cookies}):
+                pass
+    assert [dict(handshake.cookies) for handshake in seen] == [{"session": "42", "theme": "dark"}, {}]
+
+
+@bounded
+async def test_tls_of_its_own_is_refused_for_a_tunnel_and_a_tunnel_names_itself() -> None:
+    async with pair(echoing()) as out:
+        there = out.tunnel("plant.7")
+        assert repr(there) == "<TunnelConnector 'plant.7'>"
+        with pytest.raises(LocalProtocolError, match="as safe as its outer connection"):
+            async with connect(there, protocol="csb", tls=ssl.create_default_context()):
+                pass
+
+
+@bounded
+async def test_an_inner_bus_that_does_not_say_yes_or_no_is_given_up_and_its_authenticate_is_cancelled() -> None:
+    cancelled = anyio.Event()
+
+    async def authenticate(handshake: Handshake) -> Any:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            cancelled.set()
+
+    front, inner = echoing(), echoing(authenticate=authenticate)
+    front.handle_tunnels("plant", inner, protocol="csb")
+    async with pair(front) as out:
+        with pytest.raises(ConnectFailed, match=r"timed out after 0\.05 s, waiting to be let in"):
+            async with connect(out.tunnel("plant"), protocol="csb", bus=Bus(limits=Limits(connect_timeout=0.05))):
+                pass
+        await cancelled.wait()
+        await eventually(lambda: nothing_is_left(front, out))
+        assert not inner.peers
+        assert await out.request("echo", 1) == 1
+
+
+@bounded
+async def test_an_outer_bus_that_is_left_while_a_tunnel_is_let_in_ends_the_attempt() -> None:
+    begun = anyio.Event()
+
+    async def authenticate(handshake: Handshake) -> Any:
+        begun.set()
+        await anyio.sleep_forever()
+
+    front = echoing()
+    front.handle_tunnels("plant", echoing(authenticate=authenticate), protocol="csb")
+    async with pair(front) as out, anyio.create_task_group() as group:
+
+        async def attempt() -> None:
+            with pytest.raises(ConnectFailed, match="switched off"):
+                async with connect(out.tunnel("plant"), protocol="csb"):
+                    pass
+
+        group.start_soon(attempt)
+        await begun.wait()
+        await front.peers[0].aclose("switched off")
+
+
+@bounded
+async def test_an_opener_that_is_gone_when_it_would_be_let_in_leaves_no_link_behind() -> None:
+    begun, go = anyio.Event(), anyio.Event()
+
+    async def authenticate(handshake: Handshake) -> Any:
+        begun.set()
+        with anyio.CancelScope(shield=True):
+            await go.wait()
+        return "ann"
+
+    front, inner = echoing(), echoing(authenticate=authenticate)
+    front.handle_tunnels("plant", inner, protocol="csb")
+    async with pair(front) as out, anyio.create_task_group() as group:
+
+        async def attempt() -> None:
+            with pytest.raises(RequestError):
+                await opened(out, "plant", {})
+
+        group.start_soon(attempt)
+        try:
+            await begun.wait()
+            the_channel(out).cut(Closed(1000, "gone"))
+            await eventually(lambda: not front.peers[0].channels)
+        finally:
+            go.set()
+        await eventually(lambda: nothing_is_left(front, out))
+        assert not inner.peers
+        assert front.stats().running == 0
+
+
+# -- items ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["read", "unread"])
+@pytest.mark.parametrize("item", [7, "no base64!", "YQ="], ids=str)
+@bounded
+async def test_an_item_that_is_no_frame_ends_its_tunnel_and_nothing_else(item: Any, waits: bool) -> None:
+    async with tunnelled(inner := echoing()) as (_, out, within):
+        channel, transport = the_channel(out), inner.peers[0].link.transport
+        assert transport is not None
+        if waits:
+            transport.pause_reading()
+            await anyio.lowlevel.checkpoint()
+        events = within.events()
+        out.peers[0].streams.channel_send(channel, Kind.ITEM, item, None, {})
+        if waits:
+            await out.request("echo", 0)  # so the item is there, and waits
+            transport.resume_reading()
+        async for event in events:
+            if isinstance(event, LinkDown):
+                assert (event.code, event.reason) == (1003, "an item in the tunnel is no frame")
+                break
+        assert await out.request("echo", 1) == 1
+        assert await within.request("echo", 2) == 2
+
+
+@bounded
+async def test_a_frame_may_come_as_text_in_base64() -> None:
+    async with tunnelled(echoing()) as (front, out, _):
+        near, far = the_channel(out), the_channel(front)
+        heard = Heard(near)
+        front.peers[0].streams.channel_send(far, Kind.ITEM, base64.b64encode(b"\x00\x01\xff").decode(), None, {})
+        await eventually(lambda: heard.frames == [b"\x00\x01\xff"])
+
+
+@bounded
+async def test_items_after_the_end_of_their_half_are_no_frames_any_more() -> None:
+    async with tunnelled(echoing()) as (front, out, _):
+        near, far = the_channel(out), the_channel(front)
+        heard = Heard(near)
+        far.put(b"before")
+        far.close(Closed(1000))
+        front.peers[0].streams.channel_frame(far, b"behind", None)
+        far.put(b"refused by its own end")
+        await eventually(lambda: heard.ends)
+        assert (heard.frames, heard.ends[0].code) == ([b"before"], 1000)
+        assert await out.request("echo", 1) == 1
+
+
+# -- slow ----------------------------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_an_outer_connection_that_takes_nothing_holds_the_inner_writer_and_what_waits_arrives_in_order() -> None:
+    async with tunnelled(echoing()) as (front, out, _):
+        near, far = the_channel(out), the_channel(front)
+        heard, writer = Heard(near), Heard(far)
+        reader: Any = out.peers[0].link.transport
+        reader.pause_reading()
+        sent = 0
+        while not far.queued:
+            far.put(b"%04d" % sent + bytes(8000))
+            sent += 1
+        assert writer.held == 1
+        for _ in range(20):
+            far.put(b"%04d" % sent + bytes(8000))
+            sent += 1
+        assert writer.held == 1  # said once
+        reader.resume_reading()
+        await eventually(lambda: len(heard.frames) == sent)
+        assert [int(frame[:4]) for frame in heard.frames] == list(range(sent))
+        await eventually(lambda: writer.held == 0)
+
+
+@bounded
+async def test_a_goodbye_behind_frames_that_nobody_takes_is_said_without_them_after_close_timeout() -> None:
+    async with tunnelled(echoing(), client=Bus(limits=Limits(close_timeout=0.02, write_timeout=30.0))) as (front, out, within):
+        the_channel(front).listen(on=False)
+        await anyio.lowlevel.checkpoint()
+        channel = the_channel(out)
+        while not channel.queued:
+            channel.put(b"\x00" * 10)
+        transport: Any = within.peers[0].link.transport
+        transport.close(1000, "")
+        channel.watch(channel._since + 0.01, 30.0, 0.02)
+        assert channel.queued
+        channel.watch(channel._since + 0.03, 30.0, 0.02)
+        assert not channel.queued
+        assert channel._done
+        assert await out.request("echo", 1) == 1
+
+
+@bounded
+async def test_a_request_that_waits_in_a_tunnel_ends_with_the_peer_that_is_gone() -> None:
+    async with tunnelled(echoing()) as (_, out, within):
+        pending = within.request("endless", timeout=100)
+        channel = the_channel(out)
+        channel.cut(Closed(1011, "broken"))
+        with pytest.raises(Disconnected, match="broken"):
+            await pending
+        channel.cut(Closed(1011, "again"))  # nothing is written twice
+        channel.put(b"late")
+        assert await out.request("echo", 1) == 1
