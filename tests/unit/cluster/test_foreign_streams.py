@@ -23,6 +23,7 @@ from polybus import (
     Message,
     NoHandler,
     Peer,
+    QueueFull,
     Retry,
     Unsupported,
     connect,
@@ -30,7 +31,7 @@ from polybus import (
 from polybus.cluster.durable import delivery
 from polybus.events import DeadLettered
 from polybus.testing import NatsEngine
-from tests.support import bounded, eventually
+from tests.support import BOUND, bounded, eventually
 
 pytestmark = [pytest.mark.anyio]
 
@@ -431,6 +432,16 @@ async def test_a_publication_with_an_id_is_stored_once_when_it_returns(engine: A
 
 
 @bounded
+async def test_a_stream_that_takes_no_more_says_whose_limit_that_is(engine: Any, name: str) -> None:
+    members = {"name": f"FULL{name}", "subjects": [f"full.{name}"], "retention": "limits", "storage": "file"}
+    async with owner(engine, name) as theirs:
+        await ask(theirs, f"STREAM.CREATE.FULL{name}", {**members, "max_msgs": 1, "discard": "new"})
+        await theirs.publish(f"full.{name}", 1, id="1")
+        with pytest.raises(QueueFull, match="the stream takes no more .what its owner lets it keep., or its server"):
+            await theirs.publish(f"full.{name}", 2, id="2")
+
+
+@bounded
 async def test_an_id_without_a_stream_is_one_clear_error(engine: Any, name: str) -> None:
     page, bus = Bus(), Bus()
     async with (
@@ -439,7 +450,7 @@ async def test_an_id_without_a_stream_is_one_clear_error(engine: Any, name: str)
         connect(f"ubre+memory://{name}", bus=page) as to_bus,
     ):
         with pytest.raises(LocalProtocolError, match=r"'nobody' is not stored: no stream of this NATS network keeps it"):
-            await theirs.publish("nobody", 1, id="1", timeout=2)
+            await theirs.publish("nobody", 1, id="1", timeout=2 * BOUND)  # said at once, as the server knows
         with pytest.raises(LocalProtocolError, match=r"the header 'Nats-TTL' is for the engine"):
             await theirs.publish(f"{name}.placed", 1, id="1", headers={"Nats-TTL": "1"})
         with pytest.raises(LocalProtocolError, match=r"an id is for what a store keeps"):

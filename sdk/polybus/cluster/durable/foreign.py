@@ -45,6 +45,7 @@ OF_OTHERS: Final = Advice(
     ),
     no_store="Its owner makes one with that subject; to keep what your own programs publish, take a Store of a cluster",
     gone="{!r} is not stored: no stream of this NATS network keeps it, or nobody listens to that subject at all",
+    full="the stream takes no more (what its owner lets it keep), or its server or account has no room",
     forbidden=(
         "who reads a stream publishes to $JS.API.STREAM.NAMES, $JS.API.STREAM.INFO.<stream>, $JS.API.CONSUMER.INFO.<stream>.*, "
         "$JS.API.CONSUMER.MSG.NEXT.<stream>.* and $JS.ACK.<stream>.>; to make its consumer also to "

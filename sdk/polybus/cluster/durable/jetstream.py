@@ -74,12 +74,14 @@ class Advice:
         keeps_nothing: It has no JetStream.
         no_store: Behind why no store keeps a pattern, which it has a place for.
         gone: No store keeps a subject that was published, which it has a place for.
+        full: Where there is no room.
         forbidden: Behind what the engine does not allow; empty where that says enough.
     """
 
     keeps_nothing: str
     no_store: str
     gone: str
+    full: str
     forbidden: str = ""
 
 
@@ -93,6 +95,7 @@ OF_CLUSTER: Final = Advice(
         "{!r} is not stored: the engine has no store for it any more, which was removed or lost. A bus that names it in "
         "Cluster(stores=...) makes it anew when it is entered or comes back to the engine, and `polybus store add` does"
     ),
+    full="the store is full (max_bytes=), or what the server or its account may keep",
 )
 
 

@@ -152,7 +152,7 @@ class StoredPublishing:
                 question = _question(message, evolve(to, again=may_be_stored))
                 return read_answer(await peer.pass_on(question, min(left, self._each)), self._jetstream.advice)
             except JetStreamError as error:
-                last = _refused(subject, error)
+                last = self._refused(subject, error)
                 if not error.passes:
                     raise last from None
                 may_be_stored = True
@@ -175,12 +175,9 @@ class StoredPublishing:
             raise LocalProtocolError(self._jetstream.advice.gone.format(subject))
         raise DeadlineExceeded(subject, runtime.time() - began, "local", _UNKNOWN if may_be_stored else _NOT_SENT) from last
 
-
-def _refused(subject: str | int, error: JetStreamError) -> BusError:
-    said = f"{subject!r} is not stored: the NATS server says: {error.text}"
-    if error.full:
-        return QueueFull(f"{said}; the store is full (max_bytes=), or what the server or its account may keep")
-    return LocalProtocolError(said)
+    def _refused(self, subject: str | int, error: JetStreamError) -> BusError:
+        said = f"{subject!r} is not stored: the NATS server says: {error.text}"
+        return QueueFull(f"{said}; {self._jetstream.advice.full}") if error.full else LocalProtocolError(said)
 
 
 def _question(message: Message, to: ToStore) -> Message:
