@@ -1,0 +1,285 @@
+"""The streams of the NATS double on a clock that stands still: what a JetStream server answers where it refuses or gives up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from polybus.protocols.nats.operations import Operation
+from polybus.testing.nats_streams import NatsStreams
+
+SECOND = 1_000_000_000
+
+
+class Keeper:
+    """Streams, their clock, and what each inbox was handed."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.deaf: set[str] = set()
+        self.handed: list[tuple[str, Operation, bytes]] = []
+        self.streams = NatsStreams(self._hand, lambda: self.now)
+
+    def _hand(self, at: str, operation: Operation, block: bytes) -> bool:
+        if at in self.deaf:
+            return False
+        self.handed.append((at, operation, block))
+        return True
+
+    def ask(self, word: str, **asked: Any) -> Any:
+        """The answer of the API."""
+        self.handed.clear()
+        self.streams.take(Operation("PUB", f"$JS.API.{word}", reply="_I.a", payload=msgspec.json.encode(asked)), b"")
+        return msgspec.json.decode(self.handed[-1][1].payload)
+
+    def stream(self, **config: Any) -> None:
+        made = self.ask("STREAM.CREATE.S", **{"name": "S", "subjects": ["s.>"], **config})
+        assert "error" not in made, made
+
+    def consumer(self, name: str = "C", **config: Any) -> Any:
+        return self.ask(f"CONSUMER.CREATE.S.{name}", config={"ack_policy": "explicit", **config}, action="create")
+
+    def store(self, payload: bytes = b"x", subject: str = "s.a", id: str = "") -> Any:
+        block = f"NATS/1.0\r\nNats-Msg-Id: {id}\r\n\r\n".encode() if id else b""
+        self.handed.clear()
+        self.streams.take(Operation("PUB", subject, reply="_I.p", payload=payload), block)
+        return msgspec.json.decode(next(one.payload for at, one, _ in self.handed if at == "_I.p"))
+
+    def pull(self, inbox: str, name: str = "C", **asked: Any) -> None:
+        self.handed.clear()
+        payload = msgspec.json.encode({"batch": 1, **asked})
+        self.streams.take(Operation("PUB", f"$JS.API.CONSUMER.MSG.NEXT.S.{name}", reply=inbox, payload=payload), b"")
+
+    def tick(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += seconds
+        self.handed.clear()
+        for stream in self.streams._streams.values():
+            for consumer in stream.consumers.values():
+                consumer.tick(self.now)
+
+    def payloads(self, inbox: str) -> list[bytes]:
+        return [operation.payload for at, operation, _ in self.handed if at == inbox]
+
+    def statuses(self, inbox: str) -> list[str]:
+        return [block.partition(b"\r\n")[0].decode() for at, _, block in self.handed if at == inbox and block]
+
+    def say(self, word: bytes, reply: str | None = None) -> None:
+        """What a reader says of the message that it was handed last."""
+        at = next(operation.reply for _, operation, _ in reversed(self.handed) if (operation.reply or "").startswith("$JS.ACK"))
+        assert at is not None
+        self.handed.clear()
+        self.streams.take(Operation("PUB", at, reply=reply, payload=word), b"")
+
+
+@pytest.fixture
+def keeper() -> Keeper:
+    return Keeper()
+
+
+def test_an_id_counts_once_within_its_window_and_again_after_it(keeper: Keeper) -> None:
+    keeper.stream(duplicate_window=10 * SECOND)
+    assert keeper.store(id="one") == {"stream": "S", "seq": 1}
+    keeper.now += 9.0
+    assert keeper.store(id="one") == {"stream": "S", "seq": 1, "duplicate": True}
+    keeper.now += 1.0
+    assert keeper.store(id="one") == {"stream": "S", "seq": 2}
+
+
+def test_messages_that_are_too_old_are_forgotten(keeper: Keeper) -> None:
+    keeper.stream(max_age=5 * SECOND)
+    keeper.store()
+    keeper.now += 5.0
+    keeper.store()
+    state = keeper.ask("STREAM.INFO.S")["state"]
+    assert (state["messages"], state["first_seq"], state["last_seq"]) == (1, 2, 2)
+
+
+@pytest.mark.parametrize(("limit", "text"), [({"max_msgs": 2}, "maximum messages"), ({"max_bytes": 320}, "maximum bytes")])
+def test_a_full_stream_refuses_what_is_new_or_forgets_what_is_old(limit: dict[str, int], text: str) -> None:
+    for discard, first in (("new", 1), ("old", 2)):
+        keeper = Keeper()
+        keeper.stream(discard=discard, **limit)
+        answers = [keeper.store() for _ in range(3)]
+        state = keeper.ask("STREAM.INFO.S")["state"]
+        assert (state["messages"], state["first_seq"]) == (2, first)
+        if discard == "new":
+            assert answers[2]["error"]["description"] == f"{text} exceeded"
+
+
+def test_more_pulls_than_may_wait_are_refused(keeper: Keeper) -> None:
+    keeper.stream()
+    keeper.consumer(max_waiting=1)
+    keeper.pull("_I.one")
+    keeper.pull("_I.two")
+    assert keeper.statuses("_I.two") == ["NATS/1.0 409 Exceeded MaxWaiting"]
+    keeper.store(b"first")
+    assert keeper.payloads("_I.one") == [b"first"]
+
+
+def test_a_message_larger_than_a_pull_takes_ends_it_and_goes_to_the_next(keeper: Keeper) -> None:
+    keeper.stream()
+    keeper.consumer()
+    keeper.store(b"x" * 100)
+    keeper.pull("_I.small", max_bytes=50)
+    assert keeper.statuses("_I.small") == ["NATS/1.0 409 Message Size Exceeds MaxBytes"]
+    keeper.pull("_I.large", max_bytes=500)
+    assert keeper.payloads("_I.large") == [b"x" * 100]
+
+
+def test_a_message_for_a_reader_that_is_gone_goes_to_the_next_one_at_once(keeper: Keeper) -> None:
+    keeper.stream()
+    keeper.consumer()
+    keeper.deaf.add("_I.gone")
+    keeper.pull("_I.gone", batch=5)
+    keeper.store(b"first")
+    keeper.pull("_I.here")
+    assert keeper.payloads("_I.here") == [b"first"]
+
+
+def test_a_message_that_is_given_and_removed_is_not_given_again(keeper: Keeper) -> None:
+    keeper.stream()
+    keeper.consumer(ack_wait=SECOND)
+    keeper.store(b"first")
+    keeper.pull("_I.one")
+    assert keeper.ask("STREAM.MSG.DELETE.S", seq=1) == {"success": True}
+    assert keeper.ask("STREAM.MSG.DELETE.S", seq=1)["error"]["err_code"] == 10057
+    keeper.pull("_I.two")
+    keeper.tick(2.0)
+    assert keeper.payloads("_I.two") == []
+
+
+def test_no_more_are_given_than_may_be_unacknowledged(keeper: Keeper) -> None:
+    keeper.stream()
+    keeper.consumer(max_ack_pending=1)
+    keeper.store(b"first")
+    keeper.store(b"second")
+    keeper.pull("_I.one", batch=2)
+    assert keeper.payloads("_I.one") == [b"first"]
+    keeper.say(b"+ACK", reply="_I.ack")
+    assert [at for at, *_ in keeper.handed] == ["_I.one", "_I.ack"]
+    assert keeper.payloads("_I.one") == [b"second"]
+
+
+def test_a_reader_delays_a_message_asks_for_more_time_or_has_it_again(keeper: Keeper) -> None:
+    keeper.stream()
+    keeper.consumer(ack_wait=10 * SECOND)
+    keeper.store(b"first")
+    keeper.pull("_I.one", batch=9)
+    keeper.say(b'-NAK {"delay": 3000000000}')
+    keeper.tick(2.9)
+    assert keeper.payloads("_I.one") == []
+    keeper.tick(0.1)
+    assert keeper.payloads("_I.one") == [b"first"]
+    keeper.say(b"-NAK")
+    assert keeper.payloads("_I.one") == [b"first"]
+    held = keeper.handed[:]
+    keeper.tick(9.0)
+    keeper.handed[:] = held
+    keeper.say(b"+WPI")
+    keeper.tick(9.0)
+    assert keeper.payloads("_I.one") == []
+    keeper.tick(1.0)
+    assert keeper.payloads("_I.one") == [b"first"]
+
+
+def test_a_word_of_what_nobody_has_any_more_changes_nothing(keeper: Keeper) -> None:
+    keeper.stream()
+    keeper.consumer()
+    keeper.store(b"first")
+    keeper.pull("_I.one")
+    held = keeper.handed[:]
+    keeper.say(b"+ACK")
+    keeper.handed[:] = held
+    keeper.say(b"-NAK")
+    keeper.pull("_I.two")
+    assert keeper.payloads("_I.two") == []
+    for unknown in ("$JS.ACK.S.X.1.1.1.0.0", "$JS.ACK.X.C.1.1.1.0.0"):
+        keeper.handed.clear()
+        assert keeper.streams.take(Operation("PUB", unknown, reply="_I.ack", payload=b"+ACK"), b"")
+        assert [at for at, *_ in keeper.handed] == ["_I.ack"]
+
+
+def test_a_pull_is_told_that_its_consumer_lives_and_that_its_time_is_over(keeper: Keeper) -> None:
+    keeper.stream()
+    keeper.consumer()
+    keeper.pull("_I.one", idle_heartbeat=SECOND, expires=3 * SECOND)
+    assert keeper.streams._streams["S"].consumers["C"].due == 1001.0
+    keeper.tick(1.0)
+    assert keeper.statuses("_I.one") == ["NATS/1.0 100 Idle Heartbeat"]
+    keeper.tick(2.0)
+    assert keeper.statuses("_I.one") == ["NATS/1.0 408 Request Timeout"]
+    keeper.tick(2.0)
+    assert keeper.statuses("_I.one") == []
+
+
+@pytest.mark.parametrize("word", ["CONSUMER.DELETE.S.C", "STREAM.DELETE.S"])
+def test_a_pull_ends_with_its_consumer(word: str, keeper: Keeper) -> None:
+    keeper.stream()
+    keeper.consumer()
+    keeper.pull("_I.one")
+    assert keeper.ask(word) == {"success": True}
+    assert keeper.statuses("_I.one") == ["NATS/1.0 409 Consumer Deleted"]
+    keeper.pull("_I.two")
+    assert keeper.statuses("_I.two") == ["NATS/1.0 503"]
+
+
+@pytest.mark.parametrize(
+    ("word", "asked", "number"),
+    [
+        ("STREAM.INFO.X", {}, 10059),
+        ("CONSUMER.INFO.S.X", {}, 10014),
+        ("STREAM.MSG.GET.S", {"seq": 7}, 10037),
+        ("STREAM.MSG.GET.S", {"next_by_subj": "s.b"}, 10037),
+        ("STREAM.CREATE.S", {"name": "S", "subjects": ["other"]}, 10058),
+        ("STREAM.CREATE.T", {"name": "T", "subjects": ["s.a.*"]}, 10065),
+        ("STREAM.CREATE.T", {"name": "T", "subjects": ["t"], "num_replicas": 3}, 10074),
+        ("CONSUMER.CREATE.S.C", {"config": {"ack_wait": 7}, "action": "create"}, 10148),
+        ("CONSUMER.CREATE.S.D", {"config": {"filter_subject": "s.a"}}, 10100),
+        ("CONSUMER.CREATE.S.D", {"config": {"deliver_policy": "new"}}, 10101),
+    ],
+)
+def test_what_cannot_be_is_answered_by_the_number_of_a_real_server(
+    word: str, asked: dict[str, Any], number: int, keeper: Keeper
+) -> None:
+    keeper.stream(retention="workqueue")
+    keeper.consumer(ack_wait=5)
+    keeper.store()
+    assert keeper.ask(word, **asked)["error"]["err_code"] == number
+
+
+def test_what_nobody_knows_is_answered_as_by_nobody_and_what_wants_no_answer_by_nothing(keeper: Keeper) -> None:
+    keeper.streams.take(Operation("PUB", "$JS.API.STREAM.PURGE.S", reply="_I.a"), b"")
+    assert keeper.statuses("_I.a") == ["NATS/1.0 503"]
+    keeper.handed.clear()
+    for subject in ("INFO", "CONSUMER.MSG.NEXT.S.C"):
+        assert keeper.streams.take(Operation("PUB", f"$JS.API.{subject}"), b"")
+    assert not keeper.handed
+
+
+def test_names_of_streams_are_those_that_a_subject_goes_to(keeper: Keeper) -> None:
+    keeper.stream()
+    assert keeper.ask("STREAM.NAMES")["streams"] == ["S"]
+    assert keeper.ask("STREAM.NAMES", subject="s.>")["streams"] == ["S"]
+    assert keeper.ask("STREAM.NAMES", subject="t")["streams"] == []
+    assert keeper.ask("INFO") == {"streams": 1, "consumers": 0}
+    assert keeper.ask("CONSUMER.NAMES.S")["consumers"] == []
+
+
+def test_a_consumer_is_changed_by_who_does_not_insist_on_making_it(keeper: Keeper) -> None:
+    keeper.stream()
+    keeper.consumer(ack_wait=5)
+    assert "error" not in keeper.consumer(ack_wait=5)
+    assert "error" not in keeper.ask("CONSUMER.DURABLE.CREATE.S.C", config={"ack_wait": 9})
+    assert keeper.ask("CONSUMER.INFO.S.C")["config"] == {"ack_wait": 9}
+
+
+def test_a_message_is_shown_with_its_headers_and_without_a_body_where_it_has_none(keeper: Keeper) -> None:
+    keeper.stream()
+    keeper.store(b"", id="one")
+    shown = keeper.ask("STREAM.MSG.GET.S", seq=1)["message"]
+    assert "hdrs" in shown
+    assert "data" not in shown
+    assert keeper.ask("STREAM.MSG.GET.S", next_by_subj="s.*", seq=1)["message"]["seq"] == 1
