@@ -125,6 +125,8 @@ class ZenohTransport:
         features = ReceiverFeatures.of(receiver)
         frames: list[bytes] = []
         for expression, sample in batch:
+            if expression not in self._wanted:
+                continue  # by a filter that is wanted no longer: where others let it through, it comes by them as well
             if len(self._wanted) > 2 and self._first_filter(sample.key, expression) != expression:
                 continue  # another copy of it came by another filter
             try:
