@@ -49,7 +49,7 @@ def demo(
         str | None,
         option("WORDS", "Of --all some transports, protocols or variants, with commas: tcp,unix or binary,tcp"),
     ] = None,
-    show: Annotated[bool, flag("--show", "Print the two programs of the story, and where they are.")] = False,
+    show: Annotated[bool, flag("--show", "Print the programs of the story, and where they are.")] = False,
     browser: Annotated[bool, flag("--browser", "Make a page of the story when it has been told, and open it.")] = False,
     report: Annotated[
         str,

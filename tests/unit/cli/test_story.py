@@ -13,7 +13,7 @@ import tempfile
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -34,6 +34,7 @@ from polybus.cli.story.showing import Unseen, can_draw
 from polybus.demo.play import DemoRow, RowRun
 from polybus.demo.rows import all_rows
 from polybus.demo.story import cast as cast_module
+from polybus.demo.story import scenes
 from polybus.demo.story.cast import DESKS, Actor, Cast, Line
 from polybus.demo.story.programs import PROGRAMS, Excerpt, path_of, text_of
 from polybus.demo.story.scenes import SCENES, Scene, Telling, story_run, tell
@@ -73,7 +74,7 @@ def test_every_scene_of_the_story_holds_and_the_recording_counts_it(told: tuple[
     assert list(telling.run.steps) == NAMES
     counts = telling.traffic
     assert counts["requests"] == counts["answers"] + counts["refused"] + counts["unanswered"]
-    assert (counts["refused"], counts["publications"]) == (1, 2)
+    assert (counts["refused"], counts["publications"]) == (1, 4)
     assert counts["of streams"] > 3
     told_after = re.search(r"told after (\d+) ms", telling.run.steps["kill"].detail)
     assert told_after is not None
@@ -105,11 +106,23 @@ def test_for_machines_it_is_json_and_a_page(
     result = json.loads(out)
     assert result["ok"] is True
     assert {scene["name"]: scene["outcome"] for scene in result["scenes"]} == dict.fromkeys(NAMES, "ok")
-    assert result["traffic"]["publications"] == 2
+    assert result["traffic"]["publications"] == 4
     made = Path(urlsplit(result["page"]).path).read_text(encoding="utf-8")
     for scene in SCENES:
         assert scene.title in made
     assert not re.search(r"(?:src|href)=|url\(|@import", made), "it needs nothing else"
+
+
+def test_without_zenoh_the_story_says_what_is_left_out_and_holds(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scenes, "find_spec", lambda name: None if name == "zenoh" else find_spec(name))
+    assert run(["demo", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    left_out = [scene for scene in result["scenes"] if scene["outcome"] == "not here"]
+    assert [scene["name"] for scene in left_out] == ["van"]
+    assert "pip install 'polybus[zenoh]'" in left_out[0]["detail"]
+    assert result["traffic"]["publications"] == 2
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
@@ -280,7 +293,7 @@ def test_the_recording_moves_only_where_the_reader_allows_it(told: tuple[Telling
     still, _, moving = style.partition("@media(prefers-reduced-motion:no-preference)")
     assert "animation" not in still
     assert "animation" in moving
-    # What stands still is the last picture: nine scenes that held.
+    # What stands still is the last picture: all scenes that held.
     last = [
         "".join(group.itertext())
         for group in root.iter("{http://www.w3.org/2000/svg}g")

@@ -16,7 +16,7 @@ from ...demo.story.scenes import FLIGHT, SCENES, Telling
 WIDTH, HEIGHT = 80, 24
 """Of the terminal that it is made for."""
 NEXT = {
-    "polybus demo --show": "the two programs",
+    "polybus demo --show": "the programs",
     "polybus demo --browser": "this story as a page",
     "polybus demo --all": "every protocol over every transport, checked",
 }

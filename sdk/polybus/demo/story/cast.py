@@ -25,6 +25,7 @@ DESKS = ("ann", "bob")
 """Two processes of one program."""
 _AT_ONCE = 0.05
 _URL = "ubre+ws://127.0.0.1:0/bus"
+_FABRIC = "up+zenoh://127.0.0.1:0"
 
 
 @frozen
@@ -105,6 +106,23 @@ class Cast:
         line = await self._start(name, "story.desk", self.url, *([] if record is None else [str(record)]))
         self.linked[name] = True
         self._hear(name, line, timed=False)
+
+    async def open_gate(self, record: Path | None = None) -> str:
+        """Start the gate between the plant and a fabric of Zenoh. Gives the address of the fabric."""
+        line = await self._start("gate", "story.gate", self.url, _FABRIC, *([] if record is None else [str(record)]))
+        word, _, url = line.partition(" ")
+        if word != "serving":
+            raise DemoError(f"the gate said {line!r}")
+        return url
+
+    async def open_van(self, fabric: str) -> None:
+        """Start a van, which connects to a fabric, delivers, and leaves."""
+        self._since = perf_counter()
+        self._hear("van", await self._start("van", "children", "story.van", fabric), timed=False)
+
+    async def close_gate(self) -> None:
+        await self._children["gate"].end_input()
+        await self.ended("gate")
 
     async def _start(self, name: str, role: str, *arguments: str) -> str:
         child = Child(role, *arguments, log=self.folder / f"{name}.log")

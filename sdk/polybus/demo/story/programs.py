@@ -1,4 +1,4 @@
-"""The two programs of the story as text: what `polybus demo` shows of them is what runs."""
+"""The programs of the story as text: what `polybus demo` shows of them is what runs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from textwrap import dedent
 
 from attrs import frozen
 
-PROGRAMS = ("plant", "desk")
-"""Server and client."""
+PROGRAMS = ("plant", "desk", "gate", "van")
+"""Server and client; and what brings a vehicle of another protocol to them."""
 
 
 def path_of(program: str) -> Path:
