@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from polybus import Bus, ConnectFailed, Disconnected, Handshake, Limits, LocalProtocolError, RequestError, connect
+from polybus._tunnel.connection import TunnelTransport
 from polybus._tunnel.frame_channel import WINDOW, FrameChannel
 from polybus.events import LinkDown
 from polybus.message import Kind
@@ -205,7 +206,7 @@ async def test_an_opener_that_is_gone_when_it_would_be_let_in_leaves_no_link_beh
 async def test_an_item_that_is_no_frame_ends_its_tunnel_and_nothing_else(item: Any, waits: bool) -> None:
     async with tunnelled(inner := echoing()) as (_, out, within):
         channel, transport = the_channel(out), inner.peers[0].link.transport
-        assert transport is not None
+        assert isinstance(transport, TunnelTransport)
         if waits:
             transport.pause_reading()
             await anyio.lowlevel.checkpoint()
