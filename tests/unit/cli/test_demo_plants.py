@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import anyio
 import pytest
@@ -25,10 +26,10 @@ pytestmark = pytest.mark.anyio
 class ScriptedChild:
     """A process that does not run: it says the line of its role."""
 
-    said: dict[str, str]
+    said: ClassVar[dict[str, str]]
     """By role."""
-    status: int
-    made: list[Self]
+    status: ClassVar[int]
+    made: ClassVar[list[Any]]
 
     def __init__(self, role: str, *arguments: str, log: Path) -> None:
         self.role, self.arguments, self.signals = role, arguments, list[int]()
@@ -213,9 +214,9 @@ def test_without_openssl_or_where_it_fails_there_is_no_certificate_of_it(
         raise subprocess.CalledProcessError(1, command)
 
     monkeypatch.setattr(subprocess, "run", failing)
-    monkeypatch.setattr(certificates.shutil, "which", lambda name: "/usr/bin/openssl")
+    monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/openssl")
     assert with_openssl(tmp_path) is None
-    monkeypatch.setattr(certificates.shutil, "which", lambda name: None)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
     assert with_openssl(tmp_path) is None
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from polybus import Disconnected, Forbidden, Unauthorized
-from polybus.cli import demo_report, engines, hints, reload
+from polybus import Disconnected, Forbidden, Unauthorized, analysis
+from polybus.cli import engines, hints, reload
 from polybus.cli.demo_report import DemoReport
 from polybus.cli.engines import LARGE, EngineName, choose
 from polybus.cli.problems import NATS_CREDENTIALS, UsageError, describe
@@ -103,7 +103,7 @@ def test_a_report_without_duckdb_says_so_and_the_demo_goes_on(tmp_path: Path, mo
     def missing() -> Any:
         raise ImportError("it needs duckdb: pip install 'polybus[analyse]'")
 
-    monkeypatch.setattr(demo_report.analysis, "DuckEngine", missing)
+    monkeypatch.setattr(analysis, "DuckEngine", missing)
     report = DemoReport.begin("", wanted=True)
     report.analyse()
     assert report.lines() == ["no report of it: it needs duckdb: pip install 'polybus[analyse]'"]
@@ -186,7 +186,12 @@ def test_a_process_that_does_not_end_in_its_time_is_killed(tmp_path: Path, monke
 
 def test_what_runs_again_is_this_command_without_reload(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[Any] = []
-    monkeypatch.setattr(Reloader, "run", lambda self: ran.append(self._command) or 5)
+
+    def run(self: Reloader) -> int:
+        ran.append(self._command)
+        return 5
+
+    monkeypatch.setattr(Reloader, "run", run)
     assert reload.reloading(["serve", "app:bus", "--reload", "tcp://127.0.0.1:0"], 1.0) == 5
     assert ran == [[sys.executable, "-m", "polybus", "serve", "app:bus", "tcp://127.0.0.1:0"]]
 
