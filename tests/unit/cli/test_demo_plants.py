@@ -29,7 +29,7 @@ class ScriptedChild:
     said: ClassVar[dict[str, str]]
     """By role."""
     status: ClassVar[int]
-    made: ClassVar[list[ScriptedChild]]
+    made: ClassVar[list[Any]]
 
     def __init__(self, role: str, *arguments: str, log: Path) -> None:
         self.role, self.arguments, self.signals = role, arguments, list[int]()

@@ -187,7 +187,7 @@ def test_a_process_that_does_not_end_in_its_time_is_killed(tmp_path: Path, monke
 def test_what_runs_again_is_this_command_without_reload(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[Any] = []
 
-    def run(self: Any) -> int:
+    def run(self: Reloader) -> int:
         ran.append(self._command)
         return 5
 

@@ -205,8 +205,8 @@ async def test_an_opener_that_is_gone_when_it_would_be_let_in_leaves_no_link_beh
 @bounded
 async def test_an_item_that_is_no_frame_ends_its_tunnel_and_nothing_else(item: Any, waits: bool) -> None:
     async with tunnelled(inner := echoing()) as (_, out, within):
-        channel, transport = the_channel(out), inner.peers[0].link.transport
-        assert isinstance(transport, TunnelTransport)
+        channel = the_channel(out)
+        transport: Any = inner.peers[0].link.transport
         if waits:
             transport.pause_reading()
             await anyio.lowlevel.checkpoint()
