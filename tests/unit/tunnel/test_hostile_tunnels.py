@@ -15,7 +15,7 @@ from polybus.events import LinkDown
 from polybus.message import Kind
 from polybus.plugins import Closed
 from polybus.testing import pair
-from tests.support import bounded, eventually
+from tests.support import bounded, eventually, let_expire
 from tests.unit.tunnel.test_tunnels import echoing, nothing_is_left, the_channel, tunnelled
 
 pytestmark = pytest.mark.anyio
@@ -124,9 +124,10 @@ async def test_tls_of_its_own_is_refused_for_a_tunnel_and_a_tunnel_names_itself(
 
 @bounded
 async def test_an_inner_bus_that_does_not_say_yes_or_no_is_given_up_and_its_authenticate_is_cancelled() -> None:
-    cancelled = anyio.Event()
+    begun, cancelled = anyio.Event(), anyio.Event()
 
     async def authenticate(handshake: Handshake) -> Any:
+        begun.set()
         try:
             await anyio.sleep_forever()
         finally:
@@ -135,9 +136,16 @@ async def test_an_inner_bus_that_does_not_say_yes_or_no_is_given_up_and_its_auth
     front, inner = echoing(), echoing(authenticate=authenticate)
     front.handle_tunnels("plant", inner, protocol="csb")
     async with pair(front) as out:
-        with pytest.raises(ConnectFailed, match=r"timed out after 0\.05 s, waiting to be let in"):
-            async with connect(out.tunnel("plant"), protocol="csb", bus=Bus(limits=Limits(connect_timeout=0.05))):
-                pass
+
+        async def ask(seconds: float) -> None:
+            try:
+                async with connect(out.tunnel("plant"), protocol="csb", bus=Bus(limits=Limits(connect_timeout=seconds))):
+                    pass
+            except ConnectFailed as error:
+                raise TimeoutError from error
+
+        late = await let_expire(ask, begun.is_set)
+        assert "waiting to be let in" in str(late.__cause__)
         await cancelled.wait()
         await eventually(lambda: nothing_is_left(front, out))
         assert not inner.peers
