@@ -102,7 +102,7 @@ class NatsServer:
         while b"Server is ready" not in (seen := self._log.read_bytes()[known:]):
             if self._process.poll() is not None:
                 break
-            time.sleep(0.01)
+            time.sleep(0.01)  # nothing tells that a file has grown
         version = _VERSION.search(seen)
         assert version is not None, seen.decode()
         self.version = tuple(map(int, version.groups()))

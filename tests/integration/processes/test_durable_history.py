@@ -95,7 +95,7 @@ class History:
 
     async def publish(self, bus: Bus, first: int) -> None:
         for number in range(first, PUBLICATIONS, IN_FLIGHT):
-            await self.soon(lambda: number <= self.reached + AHEAD, bus)  # noqa: B023
+            await self.soon(lambda: number <= self.reached + AHEAD, bus)  # noqa: B023  # it is waited for at once
             kind = "poison" if number % POISON == POISON - 1 else "good"
             await bus.publish(f"work.{kind}", number, id=str(number), timeout=120.0)
             self.stored.add(number)
@@ -116,7 +116,7 @@ class History:
         """Read on and on what has been written down."""
         while True:
             self.read()
-            await anyio.sleep(0.05)
+            await anyio.sleep(0.05)  # nothing tells that another process has written
 
     def read(self) -> None:
         """Read what has been written down since the last time."""
@@ -200,7 +200,7 @@ async def history(it: History, replicas: int) -> None:
                     for first in range(IN_FLIGHT):
                         group.start_soon(it.publish, bus, first)
                     for kill in range(1, KILLS + 1):
-                        await eventually(lambda: len(it.stored) >= kill * PUBLICATIONS // (KILLS + 1), 2 * SOON)  # noqa: B023
+                        await eventually(lambda: len(it.stored) >= kill * PUBLICATIONS // (KILLS + 1), 2 * SOON)  # noqa: B023  # at once
                         await it.replace(it.kill_one())
                 assert it.stored == set(range(PUBLICATIONS))
                 good = {number for number in it.stored if number % POISON != POISON - 1}

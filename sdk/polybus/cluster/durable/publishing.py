@@ -12,7 +12,7 @@ from attrs import define, evolve, field
 from ..._bus.store import as_seconds
 from ..._util.pattern_index import SubjectIndex
 from ..._util.sources import sources
-from ...errors import BusError, DeadlineExceeded, Disconnected, Forbidden, LocalProtocolError, NoHandler, QueueFull
+from ...errors import BusError, DeadlineExceeded, Disconnected, LocalProtocolError, NoHandler, QueueFull
 from ...message import Kind, Message
 from ...plugins import ToStore
 from ...protocols.nats.cluster.subjects import escape_subject
@@ -94,11 +94,9 @@ class StoredPublishing:
 
     async def _is_kept(self, subject: str, left: float) -> bool:
         """Tell whether a stream keeps a subject on the wire; True where the engine does not say within some seconds."""
-        with anyio.move_on_after(left), suppress(Forbidden, DeadlineExceeded, Disconnected, JetStreamError):
-            try:
-                return bool((await find_streams(self._jetstream, subject)).names)
-            except LocalProtocolError:  # the engine keeps nothing at all
-                return False
+        # An engine that says it keeps nothing at all may be one that has not found the others yet.
+        with anyio.move_on_after(left), suppress(BusError, JetStreamError):
+            return bool((await find_streams(self._jetstream, subject)).names)
         return True
 
     async def _other(self, subject: str, answer: dict[str, Any]) -> str | None:
