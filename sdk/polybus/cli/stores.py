@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import anyio
@@ -15,8 +16,8 @@ from .._bus.store import check_store_name
 from .._handlers.durable import check_durable_name
 from .._validation import counted, in_one_line
 from ..errors import BusError, ConnectFailed
-from .options import Json, argument, flag, option
-from .problems import PeerError, UsageError, describe, say, unwrapped
+from .options import Ca, Json, argument, flag, option
+from .problems import PeerError, UsageError, describe, for_shell, say, unwrapped
 from .values import cluster_of, hasty_bus, json_line
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ _LARGEST = 128 << 20
 """Bytes of an answer with a letter: the largest that a server takes, as text."""
 _TEXT = 4096
 """Characters of a body that are shown."""
+_WAITING = " Cluster(..., wait=30) waits for it as long"
+"""The end of a reason that does not help here."""
 _MOST = (1 << 63) - 1
 """The largest number that an engine understands."""
 
@@ -55,31 +58,31 @@ dead: typer.Typer = _group("dead", "Dead letters of a cluster: publications that
 
 
 @asynccontextmanager
-async def _administration(url: str) -> AsyncIterator[Administration]:
+async def _administration(url: str, ca: Path | None) -> AsyncIterator[Administration]:
     from ..cluster.durable.administration import Administration  # an eighth of a second, for two commands alone
 
-    cluster = cluster_of(url)
+    cluster = cluster_of(url, ca=ca)
     if cluster is None:
         raise UsageError(f"{url}: no cluster; its URL has a name behind the host: nats+tcp://127.0.0.1:4222/shop, or auto")
     async with hasty_bus(10.0, cluster, _LARGEST) as bus:
         yield Administration.of(bus)
 
 
-def _with(url: str, act: Callable[[Administration], Awaitable[T]]) -> T:
+def _with(url: str, ca: Path | None, act: Callable[[Administration], Awaitable[T]]) -> T:
     async def run() -> T:
-        async with _administration(url) as administration:
+        async with _administration(url, ca) as administration:
             return await act(administration)
 
     try:
         return unwrapped(lambda: anyio.run(run))
     except ConnectFailed as error:  # these commands have no --wait
-        reason = error.reason.partition(";")[0]
-        raise PeerError(f"cannot connect to {error.url}: {reason}; is the NATS server of the cluster running?") from None
+        reason = for_shell(error.reason.removesuffix(_WAITING))
+        raise PeerError(f"cannot connect to {error.url}: {reason}") from None
 
 
-def _nothing(things: str, url: str) -> str:
+def _nothing(things: str, url: str, ca: Path | None) -> str:
     """The line for an empty list: it may be empty because the URL names a cluster that is not there."""
-    unknown = _with(url, lambda administration: administration.unknown())
+    unknown = _with(url, ca, lambda administration: administration.unknown())
     return f"no {things}: {unknown}" if unknown else f"no {things}"
 
 
@@ -87,9 +90,9 @@ def _nothing(things: str, url: str) -> str:
 
 
 @stores.command("list")
-def list_stores(url: ClusterUrl, as_json: Json = False) -> None:
+def list_stores(url: ClusterUrl, as_json: Json = False, ca: Ca = None) -> None:
     """Show the stores of a cluster, a line each."""
-    found = _with(url, lambda administration: administration.stores())
+    found = _with(url, ca, lambda administration: administration.stores())
     for store in found:
         if as_json:
             print(json_line(_members(store)))
@@ -98,14 +101,16 @@ def list_stores(url: ClusterUrl, as_json: Json = False) -> None:
             kept = f"{counted(store.publications, 'publication')}, {store.bytes} bytes"
             print(f"{store.name}: {', '.join(store.patterns)}; {kept}{durables}")
     if not found and not as_json:
-        print(_nothing("stores", url))
+        print(_nothing("stores", url, ca))
 
 
 @stores.command("show")
-def show_store(url: ClusterUrl, name: Annotated[str, argument("NAME", "Of the store.")], as_json: Json = False) -> None:
+def show_store(
+    url: ClusterUrl, name: Annotated[str, argument("NAME", "Of the store.")], as_json: Json = False, ca: Ca = None
+) -> None:
     """Show one store, and how far its durable handlers are."""
     check_store_name(name)
-    store = _with(url, lambda administration: administration.store(name))
+    store = _with(url, ca, lambda administration: administration.store(name))
     if as_json:
         print(json_line(_members(store)))
         return
@@ -141,6 +146,7 @@ def add_store(
     max_bytes: Annotated[str, option("SIZE", "Of the store: 500MiB, 10GiB.")] = "",
     replicas: Annotated[int, option("N", "Servers that keep each publication.", min=1)] = 1,
     work: Annotated[bool, flag("--work", "Remove what a durable handler has dealt with.")] = False,
+    ca: Ca = None,
 ) -> None:
     """Make a store. One that is there and differs is an error, and is never changed."""
     store = Store(
@@ -151,7 +157,7 @@ def add_store(
         replicas=replicas,
         work=work,
     )
-    _with(url, lambda administration: administration.add(store))
+    _with(url, ca, lambda administration: administration.add(store))
 
 
 def _age(text: str) -> float:
@@ -169,20 +175,22 @@ def _size(text: str) -> int:
 
 
 @stores.command("remove")
-def remove_store(url: ClusterUrl, name: Annotated[str, argument("NAME", "Of the store.")], yes: Yes = False) -> None:
+def remove_store(
+    url: ClusterUrl, name: Annotated[str, argument("NAME", "Of the store.")], yes: Yes = False, ca: Ca = None
+) -> None:
     """Remove a store, with all that it keeps and its durable handlers."""
     check_store_name(name)
     if not yes:
-        store = _with(url, lambda administration: administration.store(name))
+        store = _with(url, ca, lambda administration: administration.store(name))
         raise UsageError(f"{name}: {counted(store.publications, 'publication')} would be gone for good: say --yes")
-    _with(url, lambda administration: administration.remove(name))
+    _with(url, ca, lambda administration: administration.remove(name))
 
 
 # -- polybus dead ------------------------------------------------------------------------------------------------------------
 
 
 @dead.command("list")
-def list_dead(url: ClusterUrl, durable: Durable = "", as_json: Json = False) -> None:
+def list_dead(url: ClusterUrl, durable: Durable = "", as_json: Json = False, ca: Ca = None) -> None:
     """Show the dead letters of a cluster, a line each, the oldest first."""
     if durable:
         check_durable_name(durable)
@@ -199,14 +207,14 @@ def list_dead(url: ClusterUrl, durable: Durable = "", as_json: Json = False) -> 
                 print(in_one_line(f"{line}  {counted(letter.attempts, 'attempt')}: {letter.death}{error}"))
         return count
 
-    if not _with(url, show) and not as_json:
-        print(_nothing("dead letters", url))
+    if not _with(url, ca, show) and not as_json:
+        print(_nothing("dead letters", url, ca))
 
 
 @dead.command("show")
-def show_dead(url: ClusterUrl, number: Number, as_json: Json = False) -> None:
+def show_dead(url: ClusterUrl, number: Number, as_json: Json = False, ca: Ca = None) -> None:
     """Show one dead letter, with its headers and its body."""
-    letter = _with(url, lambda administration: administration.letter(number))
+    letter = _with(url, ca, lambda administration: administration.letter(number))
     body = letter.body.decode("utf-8", "backslashreplace")
     if as_json:
         print(json_line({**_facts(letter), "headers": letter.headers, "body": body}))
@@ -233,23 +241,31 @@ def _facts(letter: DeadLetter) -> dict[str, Any]:
 
 
 @dead.command("retry")
-def retry_dead(url: ClusterUrl, numbers: Numbers = None, all_of_them: All = False, durable: Durable = "") -> None:
+def retry_dead(
+    url: ClusterUrl, numbers: Numbers = None, all_of_them: All = False, durable: Durable = "", ca: Ca = None
+) -> None:
     """Store dead letters again, each for its durable handler alone, and remove them."""
-    _each(url, numbers, all_of_them, durable, lambda at, letter: at.retry(letter), "stored again")
+    _each(url, ca, numbers, all_of_them, durable, lambda at, letter: at.retry(letter), "stored again")
 
 
 @dead.command("drop")
 def drop_dead(
-    url: ClusterUrl, numbers: Numbers = None, all_of_them: All = False, durable: Durable = "", yes: Yes = False
+    url: ClusterUrl,
+    numbers: Numbers = None,
+    all_of_them: All = False,
+    durable: Durable = "",
+    yes: Yes = False,
+    ca: Ca = None,
 ) -> None:
     """Remove dead letters."""
     if not yes:
         raise UsageError("what is dropped is gone for good: say --yes")
-    _each(url, numbers, all_of_them, durable, lambda at, letter: at.drop(letter), "dropped")
+    _each(url, ca, numbers, all_of_them, durable, lambda at, letter: at.drop(letter), "dropped")
 
 
 def _each(
     url: str,
+    ca: Path | None,
     numbers: list[int] | None,
     all_of_them: bool,
     durable: str,
@@ -275,7 +291,7 @@ def _each(
                     worst = max(worst, status)
         return count, worst
 
-    count, worst = _with(url, run)
+    count, worst = _with(url, ca, run)
     if count or not worst:
         print(f"{counted(count, 'dead letter')} {done}")
     if worst:

@@ -139,7 +139,7 @@ class Administration:
         if not isinstance(backbone, Backbone) or found is None:
             raise LocalProtocolError("stores are those of a cluster: make the bus with Bus(cluster=...), and name its engine")
         services = parts.services
-        jetstream = JetStream(backbone)
+        jetstream = JetStream(backbone, domain=backbone.domain)
         publishing = StoredPublishing(services, backbone, jetstream, f"{found[1]}.p.")
         return cls(found[1], jetstream, publishing, services.running.time)
 

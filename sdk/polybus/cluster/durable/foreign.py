@@ -50,7 +50,8 @@ OF_OTHERS: Final = Advice(
         "who reads a stream publishes to $JS.API.STREAM.NAMES, $JS.API.STREAM.INFO.<stream>, $JS.API.CONSUMER.INFO.<stream>.*, "
         "$JS.API.CONSUMER.MSG.NEXT.<stream>.* and $JS.ACK.<stream>.>; to make its consumer also to "
         "$JS.API.CONSUMER.DURABLE.CREATE.<stream>.*, with start= alone to $JS.API.CONSUMER.CREATE.<stream>.> and "
-        "$JS.API.CONSUMER.DELETE.<stream>.*"
+        "$JS.API.CONSUMER.DELETE.<stream>.*; with dead_letters= also to $JS.API.STREAM.INFO of the stream of letters, and to their "
+        "subjects"
     ),
 )
 
@@ -119,9 +120,9 @@ class ForeignStreams:
     """The first tokens of the subjects of dead letters; empty where none are kept."""
 
     def __attrs_post_init__(self) -> None:
-        services, jetstream = self._services, JetStream(self, _PATIENCE, OF_OTHERS)
-        self._publishing = publishing = StoredPublishing(services, self, jetstream, "", _EACH, _KNOWN)
         adapter: Any = self._link.adapter
+        services, jetstream = self._services, JetStream(self, _PATIENCE, OF_OTHERS, adapter.domain)
+        self._publishing = publishing = StoredPublishing(services, self, jetstream, "", _EACH, _KNOWN)
         self._letters = adapter.dead_letters
         graveyard: Graveyard = NoLetters(jetstream)
         if self._letters:
