@@ -15,7 +15,8 @@ import pytest
 from polybus import Bus, Cluster, Context, Limits, LocalProtocolError, Message, Retry, Store
 from polybus._bus.bus import parts_of
 from polybus.cluster.backbone import Backbone
-from polybus.cluster.durable.administration import Administration, DeadLetter
+from polybus.cluster.durable.administration import Administration
+from polybus.cluster.durable.letters import DeadLetter
 from polybus.cluster.durable.jetstream import JetStream
 from polybus.events import DeadLettered
 from tests.integration.interop.nats_servers import VERSIONS, NatsServer, nats_server

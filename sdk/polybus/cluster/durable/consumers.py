@@ -47,6 +47,10 @@ class FoundStreams:
     whole: str = ""
     created: str = ""
 
+    def is_anew(self, before: FoundStreams) -> bool:
+        """Tell whether this stream was made in place of another one of its name, which was lost: its numbers begin from 1."""
+        return self.whole == before.whole and before.created not in ("", self.created)
+
 
 async def streams_with(jetstream: JetStream, subject: str) -> list[str]:
     """Find the names of the streams that keep what a pattern on the wire matches, or a part of it.
@@ -80,13 +84,19 @@ class Consumers:
     _jetstream: JetStream
 
     async def durable(
-        self, spec: DurableSpec, beginning: Callable[[str], dict[str, Any]], subject: str, pattern: str | int, *, again: bool
+        self,
+        spec: DurableSpec,
+        beginning: Callable[[FoundStreams], dict[str, Any]],
+        subject: str,
+        pattern: str | int,
+        *,
+        again: bool,
     ) -> FoundStreams:
         """Make the consumer of a durable name where there is none; gives the stream, as `FoundStreams.whole`.
 
         Args:
             spec: The durable handler or subscription.
-            beginning: Gives the members that say where it begins when it is new, in a stream that was made then.
+            beginning: Gives the members that say where it begins in a stream when it is new.
             subject: The subject on the wire of what it handles.
             pattern: The same as the bus has it.
             again: It was there before: what it knew is lost where it is not any more.
@@ -102,7 +112,7 @@ class Consumers:
             if there is None:
                 if again:
                     logger.warning("the durable handler %s of the store %s was removed: it begins anew", spec.name, stream)
-                there = await self._make(stream, spec, {**wanted, **beginning(found.created)})
+                there = await self._make(stream, spec, {**wanted, **beginning(found)})
         except JetStreamError as error:
             raise _not_made(f"durable={spec.name!r}", pattern, error) from None
         for member, wants in _OURS.items():
@@ -123,7 +133,7 @@ class Consumers:
         return found
 
     async def replay(
-        self, name: str, start: Callable[[str], Start], subject: str, pattern: str | int
+        self, name: str, start: Callable[[FoundStreams], Start], subject: str, pattern: str | int
     ) -> tuple[FoundStreams, int]:
         """Make a consumer that only reads, and that the engine forgets when nobody asks it.
 
@@ -131,7 +141,7 @@ class Consumers:
 
         Args:
             name: Of the consumer.
-            start: Gives where it begins, in a stream that was made then.
+            start: Gives where it begins in a stream.
             subject: The subject on the wire of what it reads.
             pattern: The same as the bus has it.
 
@@ -150,7 +160,7 @@ class Consumers:
         begins: Start = "all"
         try:
             found = await self._stream_of(subject, pattern)
-            begins = start(found.created)
+            begins = start(found)
             members = {"stream_name": found.whole, "config": {**config, **beginning_of(begins)}}
             made = await self._jetstream.ask(f"CONSUMER.CREATE.{found.whole}.{name}.{subject}", members)
         except JetStreamError as error:
@@ -224,8 +234,8 @@ class DurableConsumer:
     _beginning: dict[str, Any] = field(init=False)
     _seen: int = field(default=0, init=False)
     """The highest number in the store that came here."""
-    _created: str = field(default="", init=False)
-    """When the stream was made."""
+    _found: FoundStreams = field(factory=lambda: FoundStreams([]), init=False)
+    """The stream, as it was the last time."""
 
     def __attrs_post_init__(self) -> None:
         self._beginning = beginning_of(self._spec.start)  # now: what it says in seconds is from here on
@@ -249,15 +259,16 @@ class DurableConsumer:
     async def prepare(self) -> None:
         again = bool(self.stream)
         found = await self._consumers.durable(self._spec, self._beginning_in, self._subject, self._pattern, again=again)
-        if _is_another(found.created, self._created):
+        if found != self._found:
             self._seen = 0
-        self.stream, self._created = found.whole, found.created
+        self.stream, self._found = found.whole, found
 
-    def _beginning_in(self, created: str) -> dict[str, Any]:
-        if _is_another(created, self._created):  # all of it came while this was there
+    def _beginning_in(self, found: FoundStreams) -> dict[str, Any]:
+        if found.is_anew(self._found):  # all of it came while this was there
             return beginning_of("all")
         # Where all is to be handled that is stored, what comes twice is better than what is missing.
-        return beginning_of(self._seen + 1) if self._seen and self._spec.start == "new" else self._beginning
+        goes_on = self._seen and self._spec.start == "new" and found == self._found
+        return beginning_of(self._seen + 1) if goes_on else self._beginning
 
     def accepts(self, to: ToReader) -> bool:
         self._seen = max(self._seen, to.number)
@@ -284,8 +295,8 @@ class ReplayConsumer:
     _last: int = field(default=0, init=False)
     """The number in the store of the last one that came, or that is not read."""
     _place: int = field(default=0, init=False)
-    _created: str = field(default="", init=False)
-    """When the stream was made."""
+    _found: FoundStreams = field(factory=lambda: FoundStreams([]), init=False)
+    """The stream, as it was the last time."""
 
     @property
     def asked_at(self) -> str:
@@ -304,14 +315,14 @@ class ReplayConsumer:
             await self.remove()
         name = f"{REPLAY}{sources.get().urandom(8).hex()}"
         found, before = await self._consumers.replay(name, self._start_in, self._subject, self._pattern)
-        last = 0 if _is_another(found.created, self._created) else self._last
-        self.stream, self._created = found.whole, found.created
+        last = self._last if found == self._found else 0
+        self.stream, self._found = found.whole, found
         self.name, self._place, self._last = name, 0, max(last, before)
 
-    def _start_in(self, created: str) -> Start:
-        if _is_another(created, self._created):  # all of it came while this was there
+    def _start_in(self, found: FoundStreams) -> Start:
+        if found.is_anew(self._found):  # all of it came while this was there
             return "all"
-        return self._last + 1 if self._last else self._spec.start
+        return self._last + 1 if self._last and found == self._found else self._spec.start
 
     def accepts(self, to: ToReader) -> bool | None:
         if to.consumer != self.name:
@@ -323,11 +334,6 @@ class ReplayConsumer:
 
     async def remove(self) -> None:
         await self._consumers.remove(self.stream, self.name)
-
-
-def _is_another(created: str, before: str) -> bool:
-    """Tell whether a stream was made anew, after its engine had lost the one before: its numbers begin from 1."""
-    return before not in ("", created)
 
 
 def _not_made(what: str, pattern: str | int, error: JetStreamError) -> LocalProtocolError:

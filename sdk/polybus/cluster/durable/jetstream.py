@@ -178,8 +178,8 @@ class JetStream:
         return tuple(int(digits) for digits in release if digits.isascii() and digits.isdigit())
 
     async def ask(self, word: str, members: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Ask ``$JS.API.<word>``, or that of a domain, again where servers do not answer that have not found together yet, or the link was lost and
-        is to come back.
+        """Ask ``$JS.API.<word>``, or that of a domain; again where servers do not answer that have not found together yet, or
+        the link was lost and is to come back.
 
         Raises:
             JetStreamError: The engine refuses.

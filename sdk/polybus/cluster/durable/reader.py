@@ -110,8 +110,8 @@ class StoreReader:
     _waiting: dict[Delivery, float] = field(factory=dict, init=False)
     """Publications beyond the places or the room: what was asked for twice, or is large; in the order in which they came."""
     _running: dict[Delivery, float] = field(factory=dict, init=False)
-    """Publications that are being worked on. As of `_waiting`, with the time at which the engine is told again that it is not to
-    give them to others."""
+    """Publications that are being worked on. As of `_waiting`, with the time at which the engine is told again not to give them
+    to others."""
     _bytes: int = field(default=0, init=False)
     """Bytes of the bodies of these."""
     _changed: anyio.Event = field(factory=anyio.Event, init=False)

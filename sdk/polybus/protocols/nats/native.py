@@ -100,6 +100,8 @@ class NativeDialect:
         elif subscription.tag is _READER:
             self._stored(subscription, subject, reply, headers, payload)
             return
+        elif headers is not None and headers.only is not None:  # a dead letter that is tried again was heard before
+            return
         elif subscription.queue is not None:
             message = self._message(_PUBLISH, subject, None, headers, payload, reply)
             message.extras = {"group": subscription.queue, "pattern": subscription.pattern}
@@ -117,7 +119,7 @@ class NativeDialect:
             self._connection.events.append(word_of_engine(subscription.name, headers))
             return
         try:
-            to = give(subscription.name, reply, None)
+            to = give(subscription.name, reply, None if headers is None else headers.only)
         except RemoteProtocolError as error:
             self._connection.events.append(Refused(error))
             return
