@@ -331,9 +331,7 @@ async def _failure(act: Awaitable[None]) -> BusError | None:
     return None
 
 
-async def _letters(
-    place: Letters, numbers: list[int] | None, durable: str
-) -> AsyncGenerator[DeadLetter | BusError]:
+async def _letters(place: Letters, numbers: list[int] | None, durable: str) -> AsyncGenerator[DeadLetter | BusError]:
     """Find letters one after the other: those of these numbers, or the error of one that is not there, or all."""
     for number in numbers or ():
         found: DeadLetter | BusError

@@ -226,9 +226,7 @@ async def test_a_store_that_is_made_again_is_read_from_its_beginning_by_those_wh
 FULL = {"error": {"code": 503, "err_code": 10077, "description": "maximum bytes exceeded"}}
 
 
-async def test_of_letters_without_room_a_few_lines_a_minute_are_written(
-    engine: Liar, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_of_letters_without_room_a_few_lines_a_minute_are_written(engine: Liar, caplog: pytest.LogCaptureFixture) -> None:
     bus = shop(engine)
 
     @bus.on("work.*", durable="billing", retry=Retry(attempts=1), concurrency=4)
@@ -291,11 +289,11 @@ async def test_a_publication_to_an_engine_that_keeps_nothing_any_more_says_what_
 
 async def test_what_is_refused_after_it_was_sent_without_an_answer_may_be_stored(engine: Liar) -> None:
     bus = shop(engine)
-    engine.lie = lambda operation: operation.subject == "shop.p.work.x" and (
-        len(engine.times("shop.p.work.x")) == 1 or engine.answer(operation, FULL)
+    engine.lie = lambda operation: (
+        operation.subject == "shop.p.work.x" and (len(engine.times("shop.p.work.x")) == 1 or engine.answer(operation, FULL))
     )
     async with bus:
-        with pytest.raises(QueueFull, match="'work.x' may be stored, as it was sent before without an answer; now the NATS serv"):
+        with pytest.raises(QueueFull, match="'work.x' may be stored, as it was sent before without an answer; now the NATS"):
             await bus.publish("work.x", 1, timeout=10)
         with pytest.raises(QueueFull, match="'work.x' is not stored: the NATS server says: maximum bytes"):
             await bus.publish("work.x", 2, timeout=10)

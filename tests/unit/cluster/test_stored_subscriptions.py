@@ -221,11 +221,11 @@ async def test_what_waits_for_room_in_one_reader_is_not_given_to_another(engine:
     async with node(engine, WORK, name=name) as shop, node(engine, name=name) as other:
         for number in range(12):
             await shop.publish("work.do", [number, large])
-        async with shop.subscribe("work.>", durable="audit", queue=12, ack_wait=0.3) as work:
+        async with shop.subscribe("work.>", durable="audit", queue=12, ack_wait=1) as work:
             await eventually(lambda: work.full)
-            async with other.subscribe("work.>", durable="audit", queue=12, ack_wait=0.3) as idle:
+            async with other.subscribe("work.>", durable="audit", queue=12, ack_wait=1) as idle:
                 with pytest.raises(TimeoutError):
-                    await idle.receive(1.5)  # several times as long as the engine waits for a word
+                    await idle.receive(2.5)  # longer than the engine waits for a word
                 for number in range(12):
                     message = await work.receive(10)
                     assert (message.body[0], message.attempt) == (number, 1)

@@ -6,6 +6,7 @@ who answers one request cannot answer another. What streams of others have store
 
 from __future__ import annotations
 
+import math
 import string
 from collections import deque
 from typing import Any, Final
@@ -78,6 +79,11 @@ class NativeDialect:
     def idle(self) -> bool:
         """True if no answer is waited for, and none is owed."""
         return not self._waiting and not self._answers_owed
+
+    @property
+    def due(self) -> float:
+        """Never: nothing is due."""
+        return math.inf
 
     # -- in --------------------------------------------------------------------------------------------------------------
 
