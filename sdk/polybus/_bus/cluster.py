@@ -115,7 +115,7 @@ class Cluster:
             url, _ = self._split(self.url)
             if self.tls is not None and self.tls_for(url) is None:
                 raise ValueError(
-                    f"cluster={_without_secrets(self.url)!r}: tls= is for nats+tls:// and nats+wss://, and this has no encryption"
+                    f"cluster={_without_secrets(self.url)!r}: tls= is for nats+tls:// and nats+wss://, and this one is in plain"
                 )
 
     @classmethod
