@@ -119,7 +119,7 @@ def test_an_authority_for_a_wire_without_tls_is_status_2(url: str, tmp_path: Pat
     status, text = one_line(capsys, "publish", url, "news.today", "1", "--ca", str(tmp_path / "ca.pem"))
     assert status == 2
     assert "--ca FILE" in text
-    assert ("plain" in text or "not encrypted" in text)
+    assert "plain" in text or "not encrypted" in text
 
 
 def test_an_engine_that_is_not_there_or_does_not_know_us_is_status_1(
