@@ -69,7 +69,6 @@ BOUNDS: dict[str, str] = {
     "protocols.nats.connection.events": "what one chunk holds: taken after each",
     "protocols.nats.connection.frames": "what one chunk is answered with: taken after each",
     "protocols.nats.native._publications": "Limits.pending",
-    "protocols.nats.native._left": "16 consumers",
     "protocols.nats.native._pulled": OURS,
     "protocols.nats.native._waiting": "Limits.pending",
     "protocols.up.accounts._under_way": "Up(per_authority=) of each authority, and within Limits.waiting and running",

@@ -364,7 +364,7 @@ async def test_a_replay_wants_to_make_and_to_remove_its_consumer(restricted: Nat
 
 async def consumers(theirs: Peer, count: int) -> bool:
     found: dict[str, Any] = await theirs.request("$JS.API.CONSUMER.NAMES.ORDERS", {})
-    return found["total"] == count
+    return bool(found["total"] == count)
 
 
 @bounded
