@@ -145,13 +145,13 @@ class JetStream:
     _patience: float = 5.0
     """Seconds for an answer, however often it is asked."""
     advice: Advice = OF_CLUSTER
-    _domain: str = ""
+    domain: str = ""
     """The domain whose streams they are; empty for that of the server."""
 
     @property
     def api(self) -> str:
         """The beginning of the subjects where it is asked."""
-        return api_of(self._domain)
+        return api_of(self.domain)
 
     @property
     def version(self) -> str:
@@ -196,7 +196,7 @@ class JetStream:
                 answer = await peer.pass_on(_question(self.api + word, members), min(each, max(end - runtime.time(), 0)))
                 return read_answer(answer, self.advice)
             except NoHandler:
-                elsewhere = f"; nobody answers for the streams of domain={self._domain!r}" if self._domain else ""
+                elsewhere = f"; nobody answers for the streams of domain={self.domain!r}" if self.domain else ""
                 raise LocalProtocolError(f"{self.advice.keeps_nothing}{elsewhere}") from None
             except Forbidden as error:
                 if not self.advice.forbidden:
