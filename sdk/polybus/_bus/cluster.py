@@ -13,9 +13,12 @@ from attrs import field, frozen
 from .._peer import ports as peer_ports
 from .._pubsub.ports import StoredPort
 from .._validation import at_least, check_type, seconds, shown
+from ..plugins.targets import check_tls
 from .store import Store, overlapping
 
 if TYPE_CHECKING:
+    import ssl
+
     from .._link.link import Link
     from .._peer.peer import Peer
     from .lifecycle import Lifespan
@@ -25,6 +28,8 @@ T_co = TypeVar("T_co", covariant=True)
 VARIABLE: Final = "POLYBUS_CLUSTER"
 """The environment variable that ``auto`` reads."""
 _TOKEN: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
+_PLAIN: Final = frozenset(("memory", "tcp", "unix", "ws"))
+"""Transports that have no TLS."""
 
 
 def _check_name(cluster: Any, attribute: Any, value: object) -> None:
@@ -36,6 +41,10 @@ def _check_name(cluster: Any, attribute: Any, value: object) -> None:
 
 def _check_time(cluster: Any, attribute: Any, value: Any) -> None:
     _ = seconds(value, attribute.name)
+
+
+def _check_tls(cluster: Any, attribute: Any, value: object) -> None:
+    check_tls(value)
 
 
 def _check_gap(cluster: Any, attribute: Any, value: object) -> None:
@@ -97,12 +106,17 @@ class Cluster:
     running: int = field(default=64, validator=at_least(1), kw_only=True)
     waiting: int = field(default=64, validator=at_least(0), kw_only=True)
     stores: Sequence[Store] = field(default=(), converter=_stores, kw_only=True)
+    tls: ssl.SSLContext | None = field(default=None, validator=_check_tls, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.url, str):
             raise TypeError(f"cluster={shown(self.url)}: a URL, 'auto' or Cluster(...), not {type(self.url).__name__}")
         if self.url != "auto":
-            _ = self._split(self.url)
+            url, _ = self._split(self.url)
+            if self.tls is not None and self.tls_for(url) is None:
+                raise ValueError(
+                    f"cluster={_without_secrets(self.url)!r}: tls= is for nats+tls:// and nats+wss://, and this one is in plain"
+                )
 
     @classmethod
     def of(cls, given: object) -> Cluster | None:
@@ -124,6 +138,10 @@ class Cluster:
         """
         url = os.environ.get(VARIABLE, "") if self.url == "auto" else self.url
         return self._split(url) if url else None
+
+    def tls_for(self, url: str) -> ssl.SSLContext | None:
+        """Find the context for an engine; None for one without TLS, and where that of the system will do."""
+        return None if urlsplit(url).scheme.rpartition("+")[2] in _PLAIN else self.tls
 
     def _split(self, url: str) -> tuple[str, str]:
         parts = urlsplit(url)

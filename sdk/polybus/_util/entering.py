@@ -33,14 +33,14 @@ def entered_first(example: str) -> Callable[[type[T]], type[T]]:
 
 
 def never_without_async(example: str) -> Callable[[type[T]], type[T]]:
-    """The same for a class that is iterated over too: only ``with`` is a mistake always."""
+    """The same for a class that is iterated over too: ``with`` and ``await`` are always a mistake."""
 
     def decorate(kind: type[T]) -> type[T]:
         def refuse(_: Any) -> NoReturn:
             raise TypeError(f"this is an async context manager, enter it: `{example}`")
 
         made: Any = kind
-        made.__enter__, made.__exit__ = refuse, lambda *_: None
+        made.__await__, made.__enter__, made.__exit__ = refuse, refuse, lambda *_: None
         return kind
 
     return decorate

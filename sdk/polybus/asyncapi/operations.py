@@ -76,8 +76,9 @@ class Described:
                 raise TypeError(f"prefix={prefix!r} is for a contract: the subjects of a bus have theirs")
             parts = parts_of(source)
             lookup = parts.lookup
-            received = *map(_handled, lookup.handlers.values()), *map(_heard, lookup.subscribers)
-            operations = [*received, *map(_sent, lookup.publications.values())]
+            # Copies: in another thread the bus goes on, and may be given more.
+            received = *map(_handled, [*lookup.handlers.values()]), *map(_heard, [*lookup.subscribers])
+            operations = [*received, *map(_sent, [*lookup.publications.values()])]
             return cls(_sorted(operations), guarded=parts.services.authorize is not None)
         if isinstance(get_origin(source) or source, type):
             contract = Contract.of(source)

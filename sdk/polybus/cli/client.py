@@ -147,7 +147,7 @@ def subscribe(
     show = partial(_show, pretty=sys.stdout.isatty() and not as_json)
 
     async def listen() -> None:
-        bus = hasty_bus(timeout, cluster_of(url, wait))
+        bus = hasty_bus(timeout, cluster_of(url, wait, ca))
         events = bus.events()  # before there is a link, which may end at once
         async with connecting(url, header, ca, wait, bus=bus), anyio.create_task_group() as group:
             group.start_soon(_until_signal, group.cancel_scope)

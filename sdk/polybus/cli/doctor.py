@@ -42,7 +42,7 @@ def doctor(
     """Connect step by step: name, connection, TLS, upgrade, handshake, peer, request; of a cluster server, jetstream, nodes.
     Status 1 where one fails.
     """
-    cluster = cluster_of(url)
+    cluster = cluster_of(url, ca=ca)
     if cluster is None:
         resolve_url(url)
         warn_of_slips(url)
@@ -55,7 +55,7 @@ def doctor(
     else:
         from .doctor_cluster import ClusterExamination
 
-        check_for_cluster(header, ca)
+        check_for_cluster(header)
         examination = ClusterExamination.of(cluster, what, value, timeout)
     anyio.run(examination.run)
     if as_json:

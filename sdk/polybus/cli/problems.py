@@ -31,6 +31,8 @@ NATS_CREDENTIALS = "they stand in the URL: TOKEN@ or USER:PASSWORD@ before the h
 _NEXT_STEPS = ("in place of", "goes on trying", "begin the URL with")
 """Words of reasons that say themselves what to do."""
 _SECONDS = re.compile(r"timed out after (\d[\d.e+-]*) s\b")
+_TRUST = re.compile(r"tls=(?= is for nats\+| given for \S+, which is not encrypted)")
+"""Of a client, who trusts, and shows no certificate."""
 _LOOK = "; polybus doctor URL looks at every step"
 _TOKENS = ("--auth", "--bearer", "--token")
 """Options of other programs for what is a header here."""
@@ -89,6 +91,7 @@ def _first(error: BaseException) -> BaseException:
 
 def for_shell(text: str) -> str:
     """The advice of a text, in the words of the command line."""
+    text = _TRUST.sub("--ca FILE", text)  # before what a server's tls= is
     return (
         text.replace("connect(..., wait=30) goes on trying", "--wait S goes on trying")
         .replace("Cluster(..., wait=30) waits for it as long", "--wait S goes on trying")

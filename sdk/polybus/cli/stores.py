@@ -1,10 +1,12 @@
-"""`polybus store` and `polybus dead`: what the engine of a cluster keeps, and what no handler could deal with."""
+"""`polybus store` and `polybus dead`: what the engine of a cluster keeps, and what no handler could deal with, there or in a
+stream of others."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import anyio
@@ -15,13 +17,16 @@ from .._bus.store import check_store_name
 from .._handlers.durable import check_durable_name
 from .._validation import counted, in_one_line
 from ..errors import BusError, ConnectFailed
-from .options import Json, argument, flag, option
-from .problems import PeerError, UsageError, describe, say, unwrapped
-from .values import cluster_of, hasty_bus, json_line
+from ..plugins.registry import resolve_url
+from .options import Ca, Json, argument, flag, option
+from .problems import PeerError, UsageError, describe, for_shell, say, unwrapped
+from .values import cluster_of, connecting, hasty_bus, json_line
 
 if TYPE_CHECKING:
-    from ..cluster.durable.administration import Administration, DeadLetter, StoreState
+    from ..cluster.durable.administration import Administration, StoreState
+    from ..cluster.durable.letters import DeadLetter, Letters
 
+P = TypeVar("P")
 T = TypeVar("T")
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -30,6 +35,8 @@ _LARGEST = 128 << 20
 """Bytes of an answer with a letter: the largest that a server takes, as text."""
 _TEXT = 4096
 """Characters of a body that are shown."""
+_WAITING = re.compile(r"\? (?:Cluster|connect)\(\.\.\., wait=30\) .*")
+"""The end of a reason that does not help here."""
 _MOST = (1 << 63) - 1
 """The largest number that an engine understands."""
 
@@ -39,6 +46,9 @@ def _number(metavar: str, help: str) -> Any:
 
 
 ClusterUrl = Annotated[str, argument("URL", "Of a cluster: nats+tcp://host/name, or auto for POLYBUS_CLUSTER.")]
+LettersUrl = Annotated[
+    str, argument("URL", "Of a cluster, or of a stream of others with a place for them: nats+tcp://host?dead_letters=PREFIX.")
+]
 Yes = Annotated[bool, flag("--yes", "Do it: what is removed does not come back.")]
 Durable = Annotated[str, option("NAME", "Of this durable handler alone.")]
 Number = Annotated[int, _number("NUMBER", "As polybus dead list shows it.")]
@@ -51,35 +61,53 @@ def _group(name: str, help: str) -> typer.Typer:
 
 
 stores: typer.Typer = _group("store", "Stores of a cluster: publications that its engine keeps.")
-dead: typer.Typer = _group("dead", "Dead letters of a cluster: publications that no handler could deal with.")
+dead: typer.Typer = _group("dead", "Dead letters: stored publications that no handler could deal with.")
 
 
 @asynccontextmanager
-async def _administration(url: str) -> AsyncIterator[Administration]:
+async def _administration(url: str, ca: Path | None) -> AsyncIterator[Administration]:
     from ..cluster.durable.administration import Administration  # an eighth of a second, for two commands alone
 
-    cluster = cluster_of(url)
+    cluster = cluster_of(url, ca=ca)
     if cluster is None:
         raise UsageError(f"{url}: no cluster; its URL has a name behind the host: nats+tcp://127.0.0.1:4222/shop, or auto")
     async with hasty_bus(10.0, cluster, _LARGEST) as bus:
         yield Administration.of(bus)
 
 
-def _with(url: str, act: Callable[[Administration], Awaitable[T]]) -> T:
+@asynccontextmanager
+async def _letters_at(url: str, ca: Path | None) -> AsyncIterator[Letters]:
+    if cluster_of(url, ca=ca) is not None:
+        async with _administration(url, ca) as administration:
+            yield administration
+        return
+    adapter: Any = resolve_url(url)[0]
+    if not getattr(adapter, "dead_letters", ""):
+        raise UsageError(
+            f"{url}: no cluster; its URL has a name behind the host: nats+tcp://127.0.0.1:4222/shop, or auto. Of a stream of "
+            "others it says where letters are: nats+tcp://127.0.0.1:4222?dead_letters=dead.orders"
+        )
+    from ..cluster.durable.foreign import letters_of
+
+    async with connecting(url, None, ca, 0.0, bus=hasty_bus(10.0, None, _LARGEST)) as bus:
+        yield await letters_of(bus)
+
+
+def _with(opened: AbstractAsyncContextManager[P], act: Callable[[P], Awaitable[T]]) -> T:
     async def run() -> T:
-        async with _administration(url) as administration:
-            return await act(administration)
+        async with opened as place:
+            return await act(place)
 
     try:
         return unwrapped(lambda: anyio.run(run))
     except ConnectFailed as error:  # these commands have no --wait
-        reason = error.reason.partition(";")[0]
-        raise PeerError(f"cannot connect to {error.url}: {reason}; is the NATS server of the cluster running?") from None
+        reason = for_shell(_WAITING.sub("?", error.reason))
+        raise PeerError(f"cannot connect to {error.url}: {reason}") from None
 
 
-def _nothing(things: str, url: str) -> str:
+def _nothing(things: str, url: str, ca: Path | None) -> str:
     """The line for an empty list: it may be empty because the URL names a cluster that is not there."""
-    unknown = _with(url, lambda administration: administration.unknown())
+    unknown = _with(_letters_at(url, ca), lambda place: place.unknown())
     return f"no {things}: {unknown}" if unknown else f"no {things}"
 
 
@@ -87,9 +115,9 @@ def _nothing(things: str, url: str) -> str:
 
 
 @stores.command("list")
-def list_stores(url: ClusterUrl, as_json: Json = False) -> None:
+def list_stores(url: ClusterUrl, as_json: Json = False, ca: Ca = None) -> None:
     """Show the stores of a cluster, a line each."""
-    found = _with(url, lambda administration: administration.stores())
+    found = _with(_administration(url, ca), lambda administration: administration.stores())
     for store in found:
         if as_json:
             print(json_line(_members(store)))
@@ -98,14 +126,16 @@ def list_stores(url: ClusterUrl, as_json: Json = False) -> None:
             kept = f"{counted(store.publications, 'publication')}, {store.bytes} bytes"
             print(f"{store.name}: {', '.join(store.patterns)}; {kept}{durables}")
     if not found and not as_json:
-        print(_nothing("stores", url))
+        print(_nothing("stores", url, ca))
 
 
 @stores.command("show")
-def show_store(url: ClusterUrl, name: Annotated[str, argument("NAME", "Of the store.")], as_json: Json = False) -> None:
+def show_store(
+    url: ClusterUrl, name: Annotated[str, argument("NAME", "Of the store.")], as_json: Json = False, ca: Ca = None
+) -> None:
     """Show one store, and how far its durable handlers are."""
     check_store_name(name)
-    store = _with(url, lambda administration: administration.store(name))
+    store = _with(_administration(url, ca), lambda administration: administration.store(name))
     if as_json:
         print(json_line(_members(store)))
         return
@@ -141,6 +171,7 @@ def add_store(
     max_bytes: Annotated[str, option("SIZE", "Of the store: 500MiB, 10GiB.")] = "",
     replicas: Annotated[int, option("N", "Servers that keep each publication.", min=1)] = 1,
     work: Annotated[bool, flag("--work", "Remove what a durable handler has dealt with.")] = False,
+    ca: Ca = None,
 ) -> None:
     """Make a store. One that is there and differs is an error, and is never changed."""
     store = Store(
@@ -151,7 +182,7 @@ def add_store(
         replicas=replicas,
         work=work,
     )
-    _with(url, lambda administration: administration.add(store))
+    _with(_administration(url, ca), lambda administration: administration.add(store))
 
 
 def _age(text: str) -> float:
@@ -169,27 +200,29 @@ def _size(text: str) -> int:
 
 
 @stores.command("remove")
-def remove_store(url: ClusterUrl, name: Annotated[str, argument("NAME", "Of the store.")], yes: Yes = False) -> None:
+def remove_store(
+    url: ClusterUrl, name: Annotated[str, argument("NAME", "Of the store.")], yes: Yes = False, ca: Ca = None
+) -> None:
     """Remove a store, with all that it keeps and its durable handlers."""
     check_store_name(name)
     if not yes:
-        store = _with(url, lambda administration: administration.store(name))
+        store = _with(_administration(url, ca), lambda administration: administration.store(name))
         raise UsageError(f"{name}: {counted(store.publications, 'publication')} would be gone for good: say --yes")
-    _with(url, lambda administration: administration.remove(name))
+    _with(_administration(url, ca), lambda administration: administration.remove(name))
 
 
 # -- polybus dead ------------------------------------------------------------------------------------------------------------
 
 
 @dead.command("list")
-def list_dead(url: ClusterUrl, durable: Durable = "", as_json: Json = False) -> None:
-    """Show the dead letters of a cluster, a line each, the oldest first."""
+def list_dead(url: LettersUrl, durable: Durable = "", as_json: Json = False, ca: Ca = None) -> None:
+    """Show dead letters, a line each, the oldest first."""
     if durable:
         check_durable_name(durable)
 
-    async def show(administration: Administration) -> int:
+    async def show(place: Letters) -> int:
         count = 0
-        async for letter in administration.letters(durable):
+        async for letter in place.letters(durable):
             count += 1
             if as_json:
                 print(json_line(_facts(letter)))
@@ -199,14 +232,14 @@ def list_dead(url: ClusterUrl, durable: Durable = "", as_json: Json = False) -> 
                 print(in_one_line(f"{line}  {counted(letter.attempts, 'attempt')}: {letter.death}{error}"))
         return count
 
-    if not _with(url, show) and not as_json:
-        print(_nothing("dead letters", url))
+    if not _with(_letters_at(url, ca), show) and not as_json:
+        print(_nothing("dead letters", url, ca))
 
 
 @dead.command("show")
-def show_dead(url: ClusterUrl, number: Number, as_json: Json = False) -> None:
+def show_dead(url: LettersUrl, number: Number, as_json: Json = False, ca: Ca = None) -> None:
     """Show one dead letter, with its headers and its body."""
-    letter = _with(url, lambda administration: administration.letter(number))
+    letter = _with(_letters_at(url, ca), lambda place: place.letter(number))
     body = letter.body.decode("utf-8", "backslashreplace")
     if as_json:
         print(json_line({**_facts(letter), "headers": letter.headers, "body": body}))
@@ -233,27 +266,35 @@ def _facts(letter: DeadLetter) -> dict[str, Any]:
 
 
 @dead.command("retry")
-def retry_dead(url: ClusterUrl, numbers: Numbers = None, all_of_them: All = False, durable: Durable = "") -> None:
+def retry_dead(
+    url: LettersUrl, numbers: Numbers = None, all_of_them: All = False, durable: Durable = "", ca: Ca = None
+) -> None:
     """Store dead letters again, each for its durable handler alone, and remove them."""
-    _each(url, numbers, all_of_them, durable, lambda at, letter: at.retry(letter), "stored again")
+    _each(url, ca, numbers, all_of_them, durable, lambda at, letter: at.retry(letter), "stored again")
 
 
 @dead.command("drop")
 def drop_dead(
-    url: ClusterUrl, numbers: Numbers = None, all_of_them: All = False, durable: Durable = "", yes: Yes = False
+    url: LettersUrl,
+    numbers: Numbers = None,
+    all_of_them: All = False,
+    durable: Durable = "",
+    yes: Yes = False,
+    ca: Ca = None,
 ) -> None:
     """Remove dead letters."""
     if not yes:
         raise UsageError("what is dropped is gone for good: say --yes")
-    _each(url, numbers, all_of_them, durable, lambda at, letter: at.drop(letter), "dropped")
+    _each(url, ca, numbers, all_of_them, durable, lambda at, letter: at.drop(letter), "dropped")
 
 
 def _each(
     url: str,
+    ca: Path | None,
     numbers: list[int] | None,
     all_of_them: bool,
     durable: str,
-    act: Callable[[Administration, DeadLetter], Awaitable[None]],
+    act: Callable[[Letters, DeadLetter], Awaitable[None]],
     done: str,
 ) -> None:
     """Do something with letters, each for itself: what cannot be is said, and the others follow."""
@@ -262,11 +303,11 @@ def _each(
     if durable:
         check_durable_name(durable)
 
-    async def run(administration: Administration) -> tuple[int, int]:
+    async def run(place: Letters) -> tuple[int, int]:
         count = worst = 0
-        async with aclosing(_letters(administration, numbers, durable)) as letters:
+        async with aclosing(_letters(place, numbers, durable)) as letters:
             async for found in letters:
-                failure = found if isinstance(found, BusError) else await _failure(act(administration, found))
+                failure = found if isinstance(found, BusError) else await _failure(act(place, found))
                 if failure is None:
                     count += 1
                 else:
@@ -275,7 +316,7 @@ def _each(
                     worst = max(worst, status)
         return count, worst
 
-    count, worst = _with(url, run)
+    count, worst = _with(_letters_at(url, ca), run)
     if count or not worst:
         print(f"{counted(count, 'dead letter')} {done}")
     if worst:
@@ -290,18 +331,16 @@ async def _failure(act: Awaitable[None]) -> BusError | None:
     return None
 
 
-async def _letters(
-    administration: Administration, numbers: list[int] | None, durable: str
-) -> AsyncGenerator[DeadLetter | BusError]:
+async def _letters(place: Letters, numbers: list[int] | None, durable: str) -> AsyncGenerator[DeadLetter | BusError]:
     """Find letters one after the other: those of these numbers, or the error of one that is not there, or all."""
     for number in numbers or ():
         found: DeadLetter | BusError
         try:
-            found = await administration.letter(number)
+            found = await place.letter(number)
         except BusError as error:
             found = error
         yield found
     if not numbers:
-        async with aclosing(administration.letters(durable)) as letters:
+        async with aclosing(place.letters(durable)) as letters:
             async for letter in letters:
                 yield letter

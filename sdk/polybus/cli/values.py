@@ -31,17 +31,17 @@ _FAREWELL = 0.3
 """Seconds for a peer to answer the goodbye: a command ends by its deadline, also where nobody answers at all."""
 
 
-def cluster_of(url: str, wait: float = 0.0) -> Cluster | None:
+def cluster_of(url: str, wait: float = 0.0, ca: Path | None = None) -> Cluster | None:
     """The cluster of polybus programs that a URL names, by its path or as ``auto``; None for others, as of a NATS server.
 
     Raises:
-        UsageError: ``auto``, and the environment names none.
+        UsageError: ``auto``, and the environment names none; or the file of --ca holds no certificates.
     """
     scheme, _, rest = url.partition("://")
     path = rest.partition("?")[0].partition("/")[2]
     if url != "auto" and not (scheme in ("nats+tcp", "nats+tls") and path):
         return None
-    options = Cluster(url, wait=min(wait, _FOR_EVER))
+    options = Cluster(url, wait=min(wait, _FOR_EVER), tls=trust_of(ca))
     if options.resolved() is None:
         raise UsageError(f"auto is the cluster of {VARIABLE}, which is not set: name a URL")
     return options
@@ -63,21 +63,18 @@ def connecting(
     url: str, header: list[str] | None, ca: Path | None, wait: float, timeout: float = 0.0, bus: Bus | None = None
 ) -> AbstractAsyncContextManager[Bus]:
     """The connection that a command wants, of a `hasty_bus` by default; UsageError for what cannot be."""
-    bus = bus or hasty_bus(timeout, cluster_of(url, wait))
-    options = dialling(header, ca, wait)
+    bus = bus or hasty_bus(timeout, cluster_of(url, wait, ca))
     if bus.cluster is None:
         warn_of_slips(url)
-        return connect(url, bus=bus, backoff=_IMPATIENT, **options)
-    check_for_cluster(header, ca)
+        return connect(url, bus=bus, backoff=_IMPATIENT, **dialling(header, ca, wait))
+    check_for_cluster(header)
     return bus
 
 
-def check_for_cluster(header: list[str] | None, ca: Path | None) -> None:
-    """Raise UsageError for options that a node of a cluster has no use for."""
+def check_for_cluster(header: list[str] | None) -> None:
+    """Raise UsageError for headers, which a node of a cluster has no use for."""
     if header:
         raise UsageError("--header: a cluster reads none; a token stands before the host of its URL, as TOKEN@host")
-    if ca is not None:
-        raise UsageError("--ca: of a cluster set SSL_CERT_FILE in the environment, as for its workers")
 
 
 def warn_of_slips(url: str) -> None:

@@ -93,6 +93,12 @@ class Backbone:
         peer: Peer | None = None if self.link is None else self.link.peer
         return peer
 
+    @property
+    def domain(self) -> str:
+        """The domain of the engine's streams; empty for that of the server."""
+        adapter: Any = None if self.link is None else self.link.adapter
+        return "" if adapter is None else str(adapter.domain)
+
     def node_of(self, bus: str) -> str | None:
         """Find the node that a bus is."""
         return next((node for node, joined in self.nodes_known.items() if joined.facts.get("bus") == bus), None)
@@ -129,8 +135,8 @@ class Backbone:
         adapter = evolve(made, cluster=name, member=services.id, client=title, host=host)
         self.host, self.title = host, title
         connector = transport.connector(address)
-        wait = self.options.wait
-        return Connecting(self._parts, connector, adapter, (), None, None, _BACKOFF, wait, backbone=self)
+        tls, wait = self.options.tls_for(url), self.options.wait
+        return Connecting(self._parts, connector, adapter, (), None, tls, _BACKOFF, wait, backbone=self)
 
     async def _keeping(self, stack: AsyncExitStack, cluster: str) -> None:
         """Have the engine make the stores, publish to them, and read them.
@@ -139,7 +145,7 @@ class Backbone:
             BusError: As `Stores.prepare` and `StoreReaders.prepare`.
         """
         services, published = self._parts.services, publication_pattern(cluster)
-        jetstream = JetStream(self, max(self.options.wait, _ANSWERED))
+        jetstream = JetStream(self, max(self.options.wait, _ANSWERED), domain=self.domain)
         stores, publishing = Stores(jetstream), StoredPublishing(services, self, jetstream, f"{cluster}.p.")
         wanted = {store: stream_members(store, cluster, published) for store in self.options.stores}
         for store, members in wanted.items():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import posixpath
 from typing import TYPE_CHECKING, Any
 
+import anyio
+import anyio.to_thread
 from starlette.responses import Response
 
 from .._bus.bus import parts_of
@@ -43,12 +45,13 @@ def add_docs(app: Any, router: Any, bus: Bus, docs: str, *, path: str, adapter: 
     )
 
     async def show(request: Any) -> Response:
-        html = made.current()[1]
+        _, html = await made.current()
         headers = {**_HEADERS, "content-security-policy": f"{policy(html)}; frame-ancestors 'none'"}
         return Response(html, media_type="text/html", headers=headers)
 
     async def give(request: Any) -> Response:
-        return Response(made.current()[0], media_type="application/json", headers=_HEADERS)
+        text, _ = await made.current()
+        return Response(text, media_type="application/json", headers=_HEADERS)
 
     router.add_route(here, show, methods=["GET"], name="polybus-docs", include_in_schema=False)
     router.add_route(f"{here}.json", give, methods=["GET"], name="polybus-document", include_in_schema=False)
@@ -78,12 +81,17 @@ class _Documents:
         self._info: dict[str, Any] = {**info}
         self._known: list[Any] | None = None
         self._made = "", ""
+        self._making = anyio.Lock()
 
-    def current(self) -> tuple[str, str]:
-        """The document as text, and the page."""
-        lookup = self._lookup
-        known = [*lookup.handlers.values(), *lookup.subscribers, *lookup.publications.values()]
-        if known != self._known:
-            made = document(self._bus, **self._info)
-            self._made, self._known = (to_text(made), page(made, live=self._live)), known
-        return self._made
+    async def current(self) -> tuple[str, str]:
+        """The document as text, and the page; made in a thread, since thousands of handlers take seconds, and once for all."""
+        async with self._making:
+            lookup = self._lookup
+            known = [*lookup.handlers.values(), *lookup.subscribers, *lookup.publications.values()]
+            if known != self._known:
+                self._made, self._known = await anyio.to_thread.run_sync(self._make), known
+            return self._made
+
+    def _make(self) -> tuple[str, str]:
+        made = document(self._bus, **self._info)
+        return to_text(made), page(made, live=self._live)

@@ -41,7 +41,8 @@ async def cluster(*buses: Bus, url: str | None = None) -> AsyncIterator[str]:
             url = (await stack.enter_async_context(NatsEngine())).url
         for backbone in backbones:
             stack.callback(setattr, backbone, "options", backbone.options)
-            backbone.options = evolve(backbone.options, url=url, name=name)
+            options = backbone.options
+            backbone.options = evolve(options, url=url, name=name, tls=options.tls_for(url))
         for bus in buses:
             await stack.enter_async_context(bus)
         for bus in buses:

@@ -1,7 +1,7 @@
 """A NATS server for tests, within the process: the server's half of the protocol, over any transport.
 
 It passes the same tests as the real one (`tests/integration/interop`), so that it cannot drift. It is no server for anything
-else: there are no clusters, no JetStream, no permissions, and whoever reads nothing is cut.
+else: there are no clusters and no permissions, of JetStream there is what `nats_streams` has, and whoever reads nothing is cut.
 """
 
 from __future__ import annotations

@@ -37,6 +37,11 @@ _OUTER: Final = 150
 """Bytes that a message costs besides its own."""
 
 
+def _now() -> str:
+    """The time as a server writes it."""
+    return datetime.datetime.now(datetime.UTC).isoformat().replace("+00:00", "Z")
+
+
 @frozen
 class StoredMessage:
     """A message of a stream."""
@@ -55,6 +60,7 @@ class Stream:
 
     name: str
     config: dict[str, Any]
+    created: str = field(factory=_now)
     messages: dict[int, StoredMessage] = field(factory=dict)
     consumers: dict[str, PullConsumer] = field(factory=dict)
     last: int = 0
@@ -87,8 +93,7 @@ class Stream:
             self.remove(next(iter(self.messages)))
             full = self._full(size)
         self.last += 1
-        written = datetime.datetime.now(datetime.UTC).isoformat().replace("+00:00", "Z")
-        self.messages[self.last] = StoredMessage(self.last, operation.subject, block, operation.payload, now, written)
+        self.messages[self.last] = StoredMessage(self.last, operation.subject, block, operation.payload, now, _now())
         self._bytes += size
         if id:
             self._ids[id] = now, self.last
@@ -379,7 +384,7 @@ class NatsStreams:
 
     def _stream_info(self, word: str, asked: Any) -> dict[str, Any]:
         stream = self._stream(word)
-        return {"config": stream.config, "state": stream.state}
+        return {"config": stream.config, "created": stream.created, "state": stream.state}
 
     def _create_stream(self, word: str, asked: Any) -> dict[str, Any]:
         name = word.split(".")[2]

@@ -1,12 +1,15 @@
 """A cluster over real NATS servers: the tests of the engine in memory, foreign programs in it, and servers that are killed."""
 
 import json
+import ssl
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import anyio
 import pytest
+import trustme
 
-from polybus import Bus, Cluster, Disconnected
+from polybus import Bus, Cluster, ConnectFailed, Disconnected, Store
 from polybus.events import ClusterGap
 from polybus.testing import cluster
 from tests.integration.interop.nats_servers import VERSIONS, NatsServer, nats_server
@@ -115,3 +118,40 @@ async def test_a_killed_engine_costs_what_was_under_way_and_nothing_that_waits(v
                     if isinstance(event, ClusterGap):
                         break
             await eventually(lambda: asker.stats().queued == 0)
+
+
+def trusting(authority: trustme.CA) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    return context
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_nodes_trust_an_authority_of_their_own_and_show_a_certificate(version: str, tmp_path: Path) -> None:
+    authority = trustme.CA()
+    made = authority.issue_cert("localhost", "127.0.0.1")
+    made.private_key_pem.write_to_path(tmp_path / "key.pem")
+    made.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    files = ", ".join(f'{what}_file: "{tmp_path / what}.pem"' for what in ("cert", "key", "ca"))
+    config = f'tls {{ {files}, verify: true }}\njetstream {{ store_dir: "{tmp_path / "js"}" }}'
+    stranger, ours = trusting(authority), trusting(authority)
+    authority.issue_cert("shop@example.org").configure_cert(ours)
+    with nats_server(version, config) as server:
+        url = f"nats+tls://localhost:{server.port}/shop"
+        asker, worker = (Bus(cluster=Cluster(url, tls=ours, stores=[Store("work", "work.>")])) for _ in range(2))
+
+        @worker.handle("double")
+        async def double(n: int) -> int:
+            return 2 * n
+
+        async with worker, asker:
+            assert await asker.request("double", 21, timeout=20) == 42
+            await asker.publish("work.x", 1, timeout=20)
+            server.kill()
+            await anyio.to_thread.run_sync(server.start)
+            assert await asker.request("double", 4, timeout=20) == 8
+        for context, text in ((None, "the server's certificate is not trusted"), (stranger, "cannot connect to")):
+            with pytest.raises(ConnectFailed, match=text):
+                async with Bus(cluster=Cluster(url, tls=context, wait=0)):
+                    raise AssertionError

@@ -1,6 +1,8 @@
 """Dead letters on real NATS servers: retried for their handler alone, after a crash each time, as bytes."""
 
 import itertools
+import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +15,9 @@ import pytest
 from polybus import Bus, Cluster, Context, Limits, LocalProtocolError, Message, Retry, Store
 from polybus._bus.bus import parts_of
 from polybus.cluster.backbone import Backbone
-from polybus.cluster.durable.administration import Administration, DeadLetter
+from polybus.cluster.durable.administration import Administration
 from polybus.cluster.durable.jetstream import JetStream
+from polybus.cluster.durable.letters import DeadLetter
 from polybus.events import DeadLettered
 from tests.integration.interop.nats_servers import VERSIONS, NatsServer, nats_server
 from tests.support import eventually
@@ -285,9 +288,58 @@ async def test_a_stream_of_others_with_the_name_of_a_copy_stays_as_it_is(
         assert (await administration.store("work")).publications == 0
 
 
+def permissions_of_page() -> list[str]:
+    """The subjects of the table in docs/reference/cluster.md, but for its last row: copies of what a worker has no room for."""
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "cluster.md").read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("| `$JS.")]
+    return [subject for row in rows[:-1] for subject in re.findall(r"`(\$JS\.[^`]+)`", row)]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_node_needs_no_more_permissions_than_the_page_says(version: str, tmp_path: Path) -> None:
+    subjects = permissions_of_page()
+    assert len(subjects) == 10
+    few = f'{{ publish: {json.dumps(["shop.>", *subjects])}, subscribe: ["shop.>"] }}'
+    users = f"{{ user: few, password: x, permissions: {few} }}"
+    config = f'jetstream {{ store_dir: "{tmp_path}" }}\nauthorization {{ users: [ {users}, {{ user: all, password: x }} ] }}'
+    done: list[tuple[int, int]] = []
+    with nats_server(version, config) as server:
+        url, whole = (server.url.replace("//", f"//{user}:x@") for user in ("few", "all"))
+        bus = Bus(cluster=Cluster(url, name="shop", stores=[WORK]))
+        owner = Bus(cluster=Cluster(whole, name="shop"))
+
+        @bus.on("work.x", durable="billing", retry=SOON)
+        async def bill(number: int, ctx: Context) -> None:
+            if number == 7:
+                raise ValueError("no")
+            done.append((number, ctx.attempt))
+
+        async with bus, owner:
+            events = bus.events()
+            for number in (1, 7):
+                await bus.publish("work.x", number, id=str(number), timeout=20)
+            await eventually(lambda: done == [(1, 1)])
+            with anyio.fail_after(20):
+                while not isinstance(await anext(events), DeadLettered):
+                    pass
+            assert [letter.body async for letter in Administration.of(owner).letters()] == [b"7"]
+            async with bus.subscribe("work.>", start="all") as replay:
+                assert [(await replay.receive(20)).body for _ in range(2)] == [1, 7]
+            async with bus.subscribe("work.x", durable="audit") as audit:
+                (await audit.receive(20)).ack()
+            with pytest.raises(LocalProtocolError, match="id='1' is that of a publication of 'work.x'"):
+                await bus.publish("work.y", 1, id="1", timeout=20)
+            await eventually(lambda: _durables(owner, {"billing", "audit"}))
+
+
+async def _durables(bus: Bus, names: set[str]) -> bool:
+    return (await Administration.of(bus).store("work")).durables.keys() == names
+
+
+@pytest.mark.parametrize("concurrency", [1, 8])
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_a_worker_that_may_not_acknowledge_says_so_once_and_takes_no_more(
-    version: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    version: str, concurrency: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     allowed = '{ publish: ["shop.>", "$JS.API.>"], subscribe: ["shop.>"] }'
     config = f'''
@@ -308,15 +360,17 @@ authorization {{ users: [
             handled[ctx.bus].append(number)
 
         for worker in (few, other):
-            worker.on("work.x", durable="billing", ack_wait=1)(bill)
+            worker.on("work.x", durable="billing", ack_wait=1, concurrency=concurrency)(bill)
         async with shop, few:
-            for number in range(5):
+            for number in range(2):
                 await shop.publish("work.x", number)
             with anyio.fail_after(20):
                 while "may not say what has become" not in caplog.text:
                     await anyio.lowlevel.checkpoint()
                 await anyio.wait_all_tasks_blocked()  # what it had begun by then comes to its end
                 before = [*handled[few]]
+                for number in range(2, 5):  # it has asked for more before it was refused
+                    await shop.publish("work.x", number)
                 async with other:
                     while {*handled[other]} != {*range(5)}:
                         await anyio.lowlevel.checkpoint()

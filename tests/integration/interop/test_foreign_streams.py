@@ -13,8 +13,21 @@ import pytest
 from faststream.nats import JStream, PullSub
 from nats.js.api import ConsumerConfig
 
-from polybus import Bus, Context, Forbidden, LocalProtocolError, Retry, connect
-from tests.support import bounded, eventually
+from polybus import (
+    Bus,
+    Cluster,
+    Context,
+    DeadlineExceeded,
+    Forbidden,
+    LocalProtocolError,
+    NoHandler,
+    Peer,
+    Retry,
+    Store,
+    connect,
+)
+from polybus.cluster.durable.administration import Administration
+from tests.support import BOUND, bounded, eventually, free_port
 from tests.unit.cluster.test_foreign_streams import (
     name,
     test_a_consumer_of_theirs_that_differs_is_named_with_what_differs,
@@ -33,6 +46,7 @@ from tests.unit.cluster.test_foreign_streams import (
     test_a_subscription_at_a_stream_ends_with_its_link,
     test_an_id_without_a_stream_is_one_clear_error,
     test_handlers_begin_when_the_lifespan_that_has_opened_their_link_is_ready,
+    test_letters_in_a_stream_of_others_are_looked_at_tried_again_and_dropped,
     test_of_a_link_that_is_left_alone_the_handlers_end_and_the_bus_goes_on,
     test_ordered_is_one_at_a_time_among_all_workers,
     test_two_links_are_told_apart_by_what_they_serve,
@@ -66,6 +80,7 @@ __all__ = [
     "test_a_subscription_at_a_stream_ends_with_its_link",
     "test_an_id_without_a_stream_is_one_clear_error",
     "test_handlers_begin_when_the_lifespan_that_has_opened_their_link_is_ready",
+    "test_letters_in_a_stream_of_others_are_looked_at_tried_again_and_dropped",
     "test_of_a_link_that_is_left_alone_the_handlers_end_and_the_bus_goes_on",
     "test_ordered_is_one_at_a_time_among_all_workers",
     "test_two_links_are_told_apart_by_what_they_serve",
@@ -224,6 +239,8 @@ RIGHTS = ["$JS.API.STREAM.NAMES", "$JS.API.STREAM.INFO.ORDERS", "$JS.API.CONSUME
 PULL = "$JS.API.CONSUMER.MSG.NEXT.ORDERS.*"
 MAKE = "$JS.API.CONSUMER.DURABLE.CREATE.ORDERS.*"
 ACK = "$JS.ACK.ORDERS.>"
+LETTERS = "$JS.API.STREAM.INFO.LETTERS"
+REPLAY = ["$JS.API.CONSUMER.CREATE.ORDERS.>", "$JS.API.CONSUMER.DELETE.ORDERS.*"]
 
 
 @pytest.fixture(params=VERSIONS)
@@ -235,6 +252,12 @@ def restricted(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[NatsS
         "blind": [PULL, ACK],
         "idle": [*RIGHTS, ACK],
         "mute": [*RIGHTS, PULL],
+        "writer": [*RIGHTS, PULL, ACK, MAKE, LETTERS, "dead.orders.>"],
+        "lost": [*RIGHTS, PULL, ACK, MAKE, "dead.orders.>"],
+        "careless": [*RIGHTS, PULL, ACK, MAKE, LETTERS],
+        "replayer": [*RIGHTS[:2], PULL, *REPLAY],
+        "publisher": ["orders.>", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.MSG.GET.ORDERS"],
+        "poor": ["orders.>"],
     }
     lines = [f"{{user: {who}, password: p, permissions: {{publish: {json.dumps(may)}}}}}" for who, may in users.items()]
     everybody = ", ".join(["{user: owner, password: p}", *lines])
@@ -284,6 +307,134 @@ async def test_what_a_user_may_not_do_at_a_stream_is_said_with_what_to_allow(
                 await theirs.publish("orders.placed", 3, id="3")
                 await eventually(lambda: text in caplog.text)  # noqa: B023  # waited for here
         assert handled[:2] == [1, 2]
+
+
+async def make_streams(theirs: Peer) -> None:
+    """Make the stream that is read, and that of its dead letters."""
+    for stream, subjects in (("ORDERS", "orders.>"), ("LETTERS", "dead.orders.>")):
+        members = {"name": stream, "subjects": [subjects], "retention": "limits", "storage": "file"}
+        assert "error" not in await theirs.request(f"$JS.API.STREAM.CREATE.{stream}", members)
+
+
+@bounded
+async def test_dead_letters_want_two_rights_more_and_say_which_is_missing(
+    restricted: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    def worker() -> Bus:
+        bus = Bus()
+
+        @bus.on("orders.>", durable="billing", retry=Retry(attempts=1))
+        async def bill(number: int) -> None:
+            raise ValueError(number)
+
+        return bus
+
+    def at(who: str) -> str:
+        return as_user(restricted, who) + "?dead_letters=dead.orders"
+
+    async with Bus().connect(as_user(restricted, "owner")) as theirs:
+        await make_streams(theirs)
+        with pytest.raises(Forbidden, match=r"STREAM.INFO.LETTERS.*; who reads a stream publishes to .*dead_letters="):
+            async with connect(at("lost"), bus=worker()):
+                raise AssertionError
+        await theirs.publish("orders.placed", 7, id="7")
+        async with connect(at("careless"), bus=worker()):
+            await eventually(lambda: "it cannot be stored, and comes again" in caplog.text)
+            assert 'Permissions Violation for Publish to "dead.orders.billing' in caplog.text
+        async with theirs.subscribe("dead.orders.>") as letters, connect(at("writer"), bus=worker()):
+            letter = await letters.receive(timeout=20)
+            assert (letter.subject, letter.body) == ("dead.orders.billing.orders.placed", 7)
+
+
+@bounded
+async def test_a_replay_wants_to_make_and_to_remove_its_consumer(restricted: NatsServer) -> None:
+    async with Bus().connect(as_user(restricted, "owner")) as theirs:
+        await make_streams(theirs)
+        await theirs.publish("orders.placed", 7, id="7")
+        async with connect(as_user(restricted, "replayer")) as bus:
+            for pattern in ("orders.placed", "orders.>"):
+                async with bus.subscribe(pattern, start="all") as replay:
+                    assert (await replay.receive(timeout=20)).body == 7
+            await eventually(lambda: consumers(theirs, 0))
+        async with connect(as_user(restricted, "maker")) as bus:
+            with pytest.raises(Forbidden, match=r"CONSUMER.CREATE.ORDERS.*with start= alone to"):
+                async with bus.subscribe("orders.placed", start="all"):
+                    raise AssertionError
+
+
+async def consumers(theirs: Peer, count: int) -> bool:
+    found: dict[str, Any] = await theirs.request("$JS.API.CONSUMER.NAMES.ORDERS", {})
+    return bool(found["total"] == count)
+
+
+@bounded
+async def test_who_publishes_with_an_id_is_told_more_where_it_may_ask_more(restricted: NatsServer) -> None:
+    async with Bus().connect(as_user(restricted, "owner")) as theirs:
+        await make_streams(theirs)
+        async with connect(as_user(restricted, "publisher")) as bus:
+            await bus.publish("orders.placed", 1, id="1")
+            with pytest.raises(LocalProtocolError, match="id='1' is that of a publication of 'orders.placed'"):
+                await bus.publish("orders.paid", 1, id="1")
+            assert "error" not in await theirs.request("$JS.API.STREAM.DELETE.ORDERS")
+            with pytest.raises(LocalProtocolError, match="no stream of this NATS network keeps it"):
+                await bus.publish("orders.placed", 1, id="2", timeout=2 * BOUND)  # said at once
+        async with connect(as_user(restricted, "poor")) as bus:
+            with pytest.raises(DeadlineExceeded, match="nobody has taken it, so it is not stored"):
+                await bus.publish("orders.placed", 1, id="3", timeout=0.5)  # it may not ask, and tries until then
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@bounded
+async def test_what_another_domain_keeps_is_read_and_published_to_behind_a_leaf_node(version: str, tmp_path: Path) -> None:
+    port = free_port()
+    hub_config = f'server_name: hub\njetstream {{ store_dir: "{tmp_path / "hub"}", domain: hub }}\n'
+    leaf_config = f'server_name: leaf\njetstream {{ store_dir: "{tmp_path / "leaf"}", domain: leaf }}\n'
+    with (
+        nats_server(version, f'{hub_config}leafnodes {{ listen: "127.0.0.1:{port}" }}') as hub,
+        nats_server(version, f'{leaf_config}leafnodes {{ remotes: [{{ url: "nats-leaf://127.0.0.1:{port}" }}] }}') as leaf,
+    ):
+        bus, shop = Bus(), Bus(cluster=Cluster(f"{leaf.url}/shop?domain=hub", stores=[Store("work", "work.>")]))
+        handled: list[tuple[int, int]] = []
+
+        @shop.on("work.>", durable="billing", retry=Retry(attempts=1))
+        @bus.on("orders.>", durable="billing", retry=Retry(attempts=2, backoff=0.01))
+        async def bill(number: int, context: Context) -> None:
+            handled.append((number, context.attempt))
+            if context.attempt == 1 and number == 7:
+                raise RuntimeError("no")
+
+        async with Bus().connect(hub.url) as theirs, Bus().connect(leaf.url) as near:
+            await make_streams(theirs)
+            await eventually(lambda: answers(near, "$JS.hub.API.INFO"))
+            async with connect(f"{leaf.url}?domain=hub", bus=bus):
+                await bus.publish("orders.placed", 7, id="7", timeout=20)
+                await eventually(lambda: handled == [(7, 1), (7, 2)])
+                async with bus.subscribe("orders.>", start="all") as replay:
+                    assert (await replay.receive(timeout=20)).body == 7
+            handled.clear()
+            async with shop:
+                await shop.publish("work.x", 7, timeout=20)
+                await eventually(lambda: handled == [(7, 1)])
+                administration = Administration.of(shop)
+                await eventually(lambda: are_letters(administration, [b"7"]))
+            for url, text in (
+                (leaf.url, "no store keeps it"),
+                (f"{leaf.url}?domain=hup", "nobody answers for the.* domain='hup'"),
+            ):
+                with pytest.raises(LocalProtocolError, match=text):
+                    async with connect(url) as link, link.subscribe("orders.>", start="all"):
+                        raise AssertionError
+
+
+async def answers(link: Peer, subject: str) -> bool:
+    try:
+        return "error" not in await link.request(subject, timeout=5)
+    except NoHandler:
+        return False
+
+
+async def are_letters(administration: Administration, bodies: list[bytes]) -> bool:
+    return [letter.body async for letter in administration.letters()] == bodies
 
 
 @bounded

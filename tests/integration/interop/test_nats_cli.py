@@ -86,6 +86,30 @@ def test_doctor_hears_the_server_before_tls(tmp_path: Path) -> None:
         assert "the server has no TLS" in done.stdout
 
 
+def test_commands_at_a_cluster_trust_the_authority_of_ca(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    made = authority.issue_cert("localhost")
+    made.private_key_pem.write_to_path(tmp_path / "key.pem")
+    made.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    tls = f'tls {{ cert_file: "{tmp_path / "cert.pem"}", key_file: "{tmp_path / "key.pem"}" }}'
+    trust = ("--ca", str(tmp_path / "ca.pem"))
+    with nats_server("wheel", f'{tls}\njetstream {{ store_dir: "{tmp_path / "js"}" }}') as server:
+        url = f"nats+tls://localhost:{server.port}/shop"
+        for command in (("store", "add", url, "work", "work.>"), ("publish", url, "work.x", "1")):
+            done = run(*command, *trust)
+            assert (done.returncode, done.stderr) == (0, "")
+        assert "work: work.>; 1 publication" in run("store", "list", url, *trust).stdout
+        assert run("dead", "list", url, *trust).stdout.startswith("no dead letters")
+        done = run("doctor", url, *trust)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "nobody else is in the cluster 'shop'" in done.stdout
+        refused = run("store", "list", url)
+        assert refused.returncode == 1
+        assert "certificate is not trusted" in refused.stderr
+        assert "--ca FILE" in refused.stderr
+
+
 def test_a_recording_proxy_stands_between_client_and_server(server: NatsServer, tmp_path: Path) -> None:
     folder = tmp_path / "captures"
     proxy = subprocess.Popen(

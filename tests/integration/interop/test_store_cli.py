@@ -157,6 +157,40 @@ def test_a_cluster_that_the_engine_does_not_know_is_told_with_those_that_it_does
     assert run("dead", "list", url, "--durable", "mail") == (0, "no dead letters\n", "")
 
 
+async def die_in_a_stream_of_others(url: str) -> None:
+    bus = Bus()
+
+    @bus.on("orders.placed", durable="billing", retry=Retry(attempts=1))
+    async def bill(order: dict[str, Any]) -> None:
+        raise ValueError("no bank")
+
+    async with connect(url.partition("?")[0]) as theirs:
+        for stream, subjects in (("ORDERS", "orders.>"), ("LETTERS", "dead.orders.>")):
+            members = {"name": stream, "subjects": [subjects], "retention": "limits", "storage": "file"}
+            assert "error" not in await theirs.request(f"$JS.API.STREAM.CREATE.{stream}", members)
+    async with connect(url, bus=bus):
+        events = bus.events()
+        await bus.publish("orders.placed", {"n": 1}, id="order-1")
+        async for event in events:
+            if isinstance(event, DeadLettered):
+                return
+
+
+def test_dead_letters_of_a_stream_of_others_from_the_shell(server: NatsServer) -> None:
+    url = f"{server.url}?dead_letters=dead.orders"
+    status, _, err = run("dead", "list", url)
+    assert (status, "no stream of this NATS network keeps all of 'dead.orders.>'" in err) == (2, True)
+    anyio.run(die_in_a_stream_of_others, url)
+    assert "  billing  orders.placed  1 attempt: " in run("dead", "list", url)[1]
+    shown = run("dead", "show", url, "1")[1]
+    assert 'body: {"n":1}' in shown
+    assert run("dead", "retry", url, "1") == (0, "1 dead letter stored again\n", "")
+    assert run("dead", "drop", url, "--all", "--yes") == (0, "0 dead letters dropped\n", "")
+    assert run("dead", "list", url) == (0, "no dead letters\n", "")
+    status, _, err = run("store", "list", url)
+    assert (status, "no cluster" in err) == (2, True)
+
+
 @pytest.mark.parametrize("command", [["store", "list"], ["dead", "list"], ["dead", "retry", "--all"]])
 def test_an_engine_that_is_not_there_is_told_without_an_option_that_these_commands_lack(command: list[str]) -> None:
     status, _, err = run(*command, f"nats+tcp://127.0.0.1:{free_port()}/shop")

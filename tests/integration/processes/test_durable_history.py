@@ -41,7 +41,8 @@ IN_FLIGHT = 64
 AHEAD = PUBLICATIONS // 3
 """Publications that are stored before the workers have handled as many: whoever is killed later has something to do."""
 SOON = 30 + PUBLICATIONS / 1000
-"""Seconds in which workers go on, whoever was killed."""
+"""Seconds in which workers take something, whoever was killed: a server may have forgotten all that they have dealt with, and
+what they are given then is for long nothing new."""
 WORKERS = 3
 POISON = 500
 """Every so many publications one that no handler can deal with."""
@@ -77,6 +78,8 @@ class History:
     killed: Counter[str] = field(factory=Counter)
     _ledgers: list[Path] = field(factory=list)
     _read: dict[Path, int] = field(factory=dict)
+    _lines: int = 0
+    """All that the workers have written down so far."""
     taken: Counter[tuple[int, int]] = field(factory=Counter)
     """By number and attempt."""
     done: Counter[int] = field(factory=Counter)
@@ -106,11 +109,13 @@ class History:
         return len(self.done) * POISON // (POISON - 1)
 
     async def soon(self, condition: Callable[[], bool], bus: Bus) -> None:
-        """Wait for what the workers are to have done, and explain where they have not."""
-        try:
-            await eventually(condition, SOON)
-        except AssertionError as error:
-            raise AssertionError(await self.explain(bus)) from error
+        """Wait for what the workers are to have done, as long as they do not stand still, and explain where they do."""
+        while not condition():
+            before = self._lines
+            try:
+                await eventually(lambda: condition() or self._lines > before, SOON)  # noqa: B023  # it is waited for at once
+            except AssertionError as error:
+                raise AssertionError(await self.explain(bus)) from error
 
     async def keep_reading(self) -> None:
         """Read on and on what has been written down."""
@@ -127,6 +132,7 @@ class History:
             whole = text[: text.rfind(b"\n") + 1]
             self._read[ledger] = self._read.get(ledger, 0) + len(whole)
             for line in whole.decode().splitlines():
+                self._lines += 1
                 word, number, attempt = line.split()
                 if word == "taken":
                     self.taken[int(number), int(attempt)] += 1
@@ -200,7 +206,7 @@ async def history(it: History, replicas: int) -> None:
                     for first in range(IN_FLIGHT):
                         group.start_soon(it.publish, bus, first)
                     for kill in range(1, KILLS + 1):
-                        await eventually(lambda: len(it.stored) >= kill * PUBLICATIONS // (KILLS + 1), 2 * SOON)  # noqa: B023  # at once
+                        await it.soon(lambda: len(it.stored) >= kill * PUBLICATIONS // (KILLS + 1), bus)  # noqa: B023  # at once
                         await it.replace(it.kill_one())
                 assert it.stored == set(range(PUBLICATIONS))
                 good = {number for number in it.stored if number % POISON != POISON - 1}

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
+import anyio
+import anyio.from_thread
+import httpx
 import pytest
 from fastapi import APIRouter, FastAPI
 from starlette.applications import Starlette
@@ -13,8 +17,9 @@ from starlette.testclient import TestClient
 from polybus import Bus, Subject
 from polybus.asyncapi import document, page
 from polybus.asyncapi.page import policy
-from polybus.fastapi import attach
+from polybus.fastapi import _docs, attach
 from polybus.protocols import Csb, Ubre
+from tests.support import BOUND, bounded
 
 
 def shop(**options: Any) -> Bus:
@@ -104,6 +109,36 @@ def test_what_is_said_later_of_a_publication_is_in_it() -> None:
         assert "For each paid order." not in client.get("/bus/docs.json").text
         bus.publishes(Subject("order.placed", int), description="For each paid order.")
         assert "For each paid order." in client.get("/bus/docs.json").text
+
+
+@pytest.mark.anyio
+@bounded
+async def test_the_event_loop_goes_on_while_a_document_is_made_once_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    app, begun, go_on = Starlette(), anyio.Event(), threading.Event()
+    calls: list[None] = []
+    here = threading.get_ident()
+
+    def slow(bus: Bus, **info: Any) -> dict[str, Any]:
+        assert threading.get_ident() != here, "the event loop stands still"
+        calls.append(None)
+        anyio.from_thread.run_sync(begun.set)
+        assert go_on.wait(BOUND)
+        return document(bus, **info)
+
+    monkeypatch.setattr(_docs, "document", slow)
+    attach(app, shop(), docs="/bus/docs")
+    found: list[int] = []
+
+    async def get(path: str) -> None:
+        found.append((await client.get(path)).status_code)
+
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://shop") as client, anyio.create_task_group() as group:
+        for path in ("/bus/docs", "/bus/docs.json", "/bus/docs"):
+            group.start_soon(get, path)
+        await begun.wait()
+        go_on.set()
+    assert (found, len(calls)) == ([200] * 3, 1)
 
 
 def test_another_protocol_has_a_page_with_its_bindings() -> None:

@@ -3,9 +3,11 @@
 import json
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
 from polybus.cli.app import run
 from tests.support import BOUND, free_port
@@ -109,6 +111,15 @@ def test_what_a_cluster_cannot_use_is_status_2(cluster: RunningCluster, capsys: 
     assert (status, "TOKEN@host" in text) == (2, True)
     status, text = one_line(capsys, "publish", cluster.url + "%20x", "news.today")
     assert (status, "letters, digits" in text) == (2, True)
+
+
+@pytest.mark.parametrize("url", ["nats+tcp://127.0.0.1:9/shop", "ubre+tcp://127.0.0.1:9"])
+def test_an_authority_for_a_wire_without_tls_is_status_2(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trustme.CA().cert_pem.write_to_path(tmp_path / "ca.pem")
+    status, text = one_line(capsys, "publish", url, "news.today", "1", "--ca", str(tmp_path / "ca.pem"))
+    assert status == 2
+    assert "--ca FILE" in text
+    assert "plain" in text or "not encrypted" in text
 
 
 def test_an_engine_that_is_not_there_or_does_not_know_us_is_status_1(

@@ -16,8 +16,9 @@ from polybus import Bus, Context, Limits, LocalProtocolError, Retry, Store, conn
 from polybus._bus.bus import parts_of
 from polybus.body import JSON
 from polybus.cluster.backbone import Backbone
-from polybus.cluster.durable.administration import Administration, DeadLetter
+from polybus.cluster.durable.administration import Administration
 from polybus.cluster.durable.jetstream import JetStream
+from polybus.cluster.durable.letters import DeadLetter
 from polybus.message import Kind, Message
 from polybus.testing import NatsEngine
 

@@ -541,7 +541,7 @@ async def test_of_two_versions_that_make_a_consumer_at_once_the_later_is_told_th
         assert isinstance(backbone, Backbone)
         with pytest.raises(LocalProtocolError, match="durable='billing' is there already and has another pattern"):
             await Consumers(BeforeTheirs(backbone)).durable(
-                DurableSpec("billing"), {"deliver_policy": "all"}, f"{name}.p.work.>", "work.>"
+                DurableSpec("billing"), lambda created: {"deliver_policy": "all"}, f"{name}.p.work.>", "work.>", again=False
             )
         there = await jetstream(bus).ask(f"CONSUMER.INFO.{name}-work.billing")
         assert there["config"]["filter_subject"] == f"{name}.p.work.other"

@@ -11,8 +11,10 @@ from polybus import Bus, Cluster, ConnectFailed, DeadlineExceeded, Disconnected,
 from polybus.cluster.durable.administration import Administration
 from polybus.events import ClusterGap, LinkDown, NodeGone
 from polybus.plugins import Closed
+from polybus.protocols.nats.operations import Operation
 from polybus.testing import NatsEngine, cluster
 from polybus.testing.clustering import met
+from polybus.testing.nats_engine import EngineClient
 from tests.loops import virtual_time  # noqa: F401
 from tests.support import eventually
 
@@ -54,6 +56,31 @@ async def test_what_a_node_had_ends_within_two_seconds_when_its_connection_is_go
         assert asker.stats().pending == 0
         (gone,) = [event async for event in _some(events, NodeGone)]
         assert not gone.orderly  # type: ignore[attr-defined]
+
+
+async def test_that_holds_on_a_quiet_connection_too_of_what_nobody_has_taken() -> None:
+    class Deaf(NatsEngine):
+        """An engine that loses what the handler was to get, and what a node says to all."""
+
+        lost = False
+
+        def route(self, sender: EngineClient, operation: Operation, block: bytes) -> None:
+            if not self.lost or operation.subject not in ("polybus.r.work", "polybus.a"):
+                super().route(sender, operation, block)
+
+    async with Deaf() as engine:
+        asker, worker = Bus(cluster=engine.url), Bus(cluster=engine.url)
+        worker.handle("work")(lambda: None)
+        async with cluster(asker, worker, url=engine.url):
+            await anyio.sleep(5)  # until all is quiet
+            engine.lost = True
+            reply = asker.request("work", timeout=60)
+            await anyio.wait_all_tasks_blocked()
+            _, client = engine.clients
+            client.transport.abort(Closed(1006, "killed"))
+            with anyio.fail_after(6), pytest.raises(Disconnected) as caught:
+                await reply
+            assert caught.value.sent
 
 
 async def test_that_holds_on_a_busy_connection_too_which_has_come_back(engine: NatsEngine) -> None:

@@ -29,6 +29,7 @@ from polybus import (
     connect,
 )
 from polybus.cluster.durable import delivery
+from polybus.cluster.durable.foreign import letters_of
 from polybus.events import DeadLettered
 from polybus.testing import NatsEngine
 from tests.support import BOUND, bounded, eventually
@@ -217,6 +218,58 @@ async def test_a_dead_letter_is_kept_where_a_stream_for_them_is_named(engine: An
             with pytest.raises(LocalProtocolError, match="each that cannot be dealt with would make another one"):
                 async with link.subscribe("dead.>", durable="audit"):
                     raise AssertionError
+
+
+@bounded
+async def test_letters_in_a_stream_of_others_are_looked_at_tried_again_and_dropped(engine: Any, name: str) -> None:
+    bus, broken = Bus(), [True]
+    handled: list[tuple[str, int, str]] = []
+
+    @bus.on(f"{name}.*", durable="billing", retry=Retry(attempts=1))
+    async def bill(number: int, context: Context) -> None:
+        if broken[0]:
+            raise RuntimeError("the bank does not answer")
+        handled.append(("billing", number, str(context.message.id)))
+
+    @bus.on(f"{name}.*", durable="shipping")
+    async def ship(number: int) -> None:
+        handled.append(("shipping", number, ""))
+
+    @bus.on(f"{name}.*")
+    async def hear(number: int) -> None:
+        handled.append(("hear", number, ""))
+
+    url = f"{engine.url}?dead_letters=dead.{name}"
+    members = {"name": f"DEAD{name}", "subjects": [f"dead.{name}.>", f"else.{name}"], "retention": "limits", "storage": "file"}
+    async with owner(engine, name) as theirs:
+        await ask(theirs, f"STREAM.CREATE.DEAD{name}", members)
+        await theirs.publish(f"else.{name}", 0, id="0")
+        async with connect(url, bus=bus), connect(url) as looks:
+            events = bus.events()
+            for number in (1, 2):
+                await theirs.publish(f"{name}.placed", number, id=f"order-{number}", headers={"x-shop": "7"})
+            async for _ in _first(events, 2):
+                pass
+            letters = await letters_of(looks)
+            found = [letter async for letter in letters.letters()]
+            assert [(one.durable, one.subject, one.body, one.headers) for one in found] == [
+                ("billing", f"{name}.placed", body, {"x-shop": "7"}) for body in (b"1", b"2")
+            ]
+            assert "bill failed: RuntimeError" in found[0].death
+            with pytest.raises(LocalProtocolError, match=f"the stream 'DEAD{name}' has no dead letter 1"):
+                await letters.letter(1)  # it is another message of that stream
+            broken[0] = False
+            await letters.retry(found[0])
+            await letters.drop(found[1])
+            await eventually(lambda: ("billing", 1, "order-1") in handled)
+            await theirs.publish(f"{name}.placed", 3, id="order-3")
+            await eventually(lambda: {("shipping", 3, ""), ("hear", 3, "")} <= {*handled})
+            await all_done(theirs, name, "shipping")
+            assert [letter async for letter in letters.letters()] == []
+            assert await messages(theirs, name) == 4
+    assert sorted(one for one in handled if one[0] != "billing") == [
+        (who, number, "") for who in ("hear", "shipping") for number in (1, 2, 3)
+    ]
 
 
 @bounded

@@ -6,7 +6,7 @@ from typing import Any
 import anyio
 import pytest
 
-from polybus import BusError, Disconnected
+from polybus import BusError, DeadlineExceeded, Disconnected
 from polybus.cluster.durable.jetstream import JetStream
 from tests.loops import virtual_time as anyio_backend
 
@@ -15,12 +15,18 @@ __all__ = ["anyio_backend"]
 pytestmark = pytest.mark.anyio
 
 
+SILENCE = object()
+
+
 def engine(*outcomes: Any, gone: bool = False) -> Any:
     """A link to an engine that answers so, one question after the other."""
     left = iter(outcomes)
 
     async def pass_on(question: Any, timeout: float) -> Any:
         outcome = next(left)
+        if outcome is SILENCE:
+            await anyio.sleep(timeout)
+            raise DeadlineExceeded(question.subject, timeout, "local")
         if isinstance(outcome, BusError):
             raise outcome
         return outcome
@@ -50,3 +56,12 @@ async def test_it_is_asked_as_long_as_there_is_patience_and_no_longer() -> None:
     with pytest.raises(Disconnected):
         await JetStream(engine(*[Disconnected("down", "an engine", False)] * 100), 5.0).ask("STREAM.NAMES")
     assert anyio.current_time() - began == pytest.approx(5.0, abs=0.3)
+
+
+async def test_what_is_removed_is_waited_for_as_long_as_there_is_patience_and_asked_for_once() -> None:
+    began = anyio.current_time()
+    gone = {"error": {"code": 404, "err_code": 10059, "description": "stream not found"}}
+    with pytest.raises(DeadlineExceeded):  # a store that takes its server longer to remove: asked again, there would be none
+        await JetStream(engine(SILENCE, gone), 5.0).ask("STREAM.DELETE.A")
+    assert anyio.current_time() - began == pytest.approx(5.0)
+    assert await JetStream(engine(SILENCE, {"streams": []}), 5.0).ask("STREAM.NAMES") == {"streams": []}

@@ -7,7 +7,7 @@ import anyio
 import msgspec
 import pytest
 
-from polybus import Bus, Cluster, Context, LocalProtocolError, Retry, Store
+from polybus import Bus, Cluster, Context, DeadlineExceeded, LocalProtocolError, QueueFull, Retry, Store
 from polybus.cluster.durable.administration import Administration
 from polybus.protocols.nats.operations import Operation
 from polybus.testing import NatsEngine
@@ -201,3 +201,99 @@ async def test_a_letter_that_is_tried_again_has_the_id_that_its_handler_saw(engi
             await administration.retry(await administration.letter(1))
             await eventually(lambda: len(seen) == 2)
     assert seen == [("order-1", 1), ("order-1", 1)]
+
+
+async def test_a_store_that_is_made_again_is_read_from_its_beginning_by_those_who_were_there(engine: Liar) -> None:
+    bus, handled = shop(engine), list[int]()
+
+    @bus.on("work.x", durable="billing", start="new")
+    async def bill(number: int) -> None:
+        handled.append(number)
+
+    async with bus, bus.subscribe("work.>", start="new", returns=int) as replay:
+        for number in range(3):
+            await bus.publish("work.x", number)
+            assert (await replay.receive(20)).body == number
+        await Administration.of(bus).remove("work")  # with its numbers, as when its engine has lost it
+        await engine.cut()
+        with anyio.fail_after(60):
+            for number in range(3, 5):
+                await bus.publish("work.x", number, timeout=20)
+                assert (await replay.receive(20)).body == number
+            await eventually(lambda: handled == [0, 1, 2, 3, 4])
+
+
+FULL = {"error": {"code": 503, "err_code": 10077, "description": "maximum bytes exceeded"}}
+
+
+async def test_of_letters_without_room_a_few_lines_a_minute_are_written(engine: Liar, caplog: pytest.LogCaptureFixture) -> None:
+    bus = shop(engine)
+
+    @bus.on("work.*", durable="billing", retry=Retry(attempts=1), concurrency=4)
+    async def bill(number: int) -> None:
+        raise ValueError(number)
+
+    engine.lie = lambda operation: operation.subject.startswith("shop.dead.") and engine.answer(operation, FULL)
+    async with bus:
+        for number in range(4):
+            await bus.publish("work.x", number)
+        await anyio.sleep(50)
+        assert len(engine.times("shop.dead.")) > 20
+        assert caplog.text.count("it cannot be stored, and comes again") == 3
+        engine.lie = lambda operation: False
+        with anyio.fail_after(60):
+            await eventually(lambda: len([letter for letter in caplog.messages if letter.endswith("ValueError")]) == 4)
+
+
+async def test_a_store_of_dead_letters_that_is_gone_is_made_again_for_the_next_one(engine: Liar) -> None:
+    bus = shop(engine)
+
+    @bus.on("work.x", durable="billing", retry=Retry(attempts=1))
+    async def bill(number: int) -> None:
+        raise ValueError(number)
+
+    async with bus:
+        administration = Administration.of(bus)
+        await administration.remove("dead")
+        await bus.publish("work.x", 7)
+        with anyio.fail_after(60):
+            await eventually(lambda: _letters(administration, 1))
+        assert (await administration.letter(1)).body == b"7"
+
+
+async def _letters(administration: Administration, count: int) -> bool:
+    return len([letter async for letter in administration.letters()]) == count
+
+
+# -- publications ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_publication_to_a_store_without_a_leader_is_told_as_that(engine: Liar) -> None:
+    bus = shop(engine)
+    engine.lie = lambda operation: operation.subject == "shop.p.work.x" and engine.status(operation, "503")
+    async with bus:
+        with pytest.raises(DeadlineExceeded, match="nobody has taken it, so it is not stored: what keeps it has no leader"):
+            await bus.publish("work.x", 1, timeout=5)
+        assert len(engine.times("shop.p.work.x")) > 5
+
+
+async def test_a_publication_to_an_engine_that_keeps_nothing_any_more_says_what_to_start(engine: Liar) -> None:
+    bus = shop(engine)
+    async with bus:
+        engine.lie = lambda operation: (
+            operation.subject in ("shop.p.work.x", f"{ASKED}STREAM.NAMES") and engine.status(operation, "503")
+        )
+        with pytest.raises(LocalProtocolError, match="the NATS server of the cluster keeps nothing: start it with JetStream"):
+            await bus.publish("work.x", 1, timeout=5)
+
+
+async def test_what_is_refused_after_it_was_sent_without_an_answer_may_be_stored(engine: Liar) -> None:
+    bus = shop(engine)
+    engine.lie = lambda operation: (
+        operation.subject == "shop.p.work.x" and (len(engine.times("shop.p.work.x")) == 1 or engine.answer(operation, FULL))
+    )
+    async with bus:
+        with pytest.raises(QueueFull, match="'work.x' may be stored, as it was sent before without an answer; now the NATS"):
+            await bus.publish("work.x", 1, timeout=10)
+        with pytest.raises(QueueFull, match="'work.x' is not stored: the NATS server says: maximum bytes"):
+            await bus.publish("work.x", 2, timeout=10)

@@ -216,6 +216,23 @@ async def test_large_publications_wait_in_the_store(engine: Any, name: str) -> N
             await all_done(shop, f"{name}-work", "audit")
 
 
+async def test_what_waits_for_room_in_one_reader_is_not_given_to_another(engine: Any, name: str) -> None:
+    large = "x" * 600_000
+    async with node(engine, WORK, name=name) as shop, node(engine, name=name) as other:
+        for number in range(12):
+            await shop.publish("work.do", [number, large])
+        async with shop.subscribe("work.>", durable="audit", queue=12, ack_wait=1) as work:
+            await eventually(lambda: work.full)
+            async with other.subscribe("work.>", durable="audit", queue=12, ack_wait=1) as idle:
+                with pytest.raises(TimeoutError):
+                    await idle.receive(2.5)  # longer than the engine waits for a word
+                for number in range(12):
+                    message = await work.receive(10)
+                    assert (message.body[0], message.attempt) == (number, 1)
+                    message.ack()
+            await all_done(shop, f"{name}-work", "audit")
+
+
 async def test_a_replay_misses_nothing_of_what_waits_for_room_while_the_link_is_cut(engine: Any, name: str) -> None:
     large = "x" * 600_000
     async with node(engine, WORK, name=name) as shop:

@@ -8,7 +8,8 @@ from typing import Any
 
 import anyio
 import pytest
-from opentelemetry.trace import StatusCode
+from opentelemetry.context import get_current
+from opentelemetry.trace import StatusCode, get_current_span
 
 from polybus import (
     BadRequest,
@@ -352,6 +353,38 @@ async def test_an_instrumentation_that_comes_too_late_for_a_link_says_so(caplog:
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
         "instrument() came after links of its bus, which carry no context: call it before the bus is entered"
     ]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_the_context_of_a_handler_ends_with_it(fails: bool) -> None:
+    seen: list[Any] = []
+    server, client = Bus(), Bus()
+    traces = Traces()
+
+    @server.use
+    async def around(message: Message, ctx: Context, call_next: Any) -> Any:
+        before = get_current()
+        try:
+            return await call_next(message)
+        finally:
+            seen.append((before, get_current()))
+
+    instrument(server, tracer_provider=traces.tracers, meter_provider=traces.meters)
+
+    @server.handle("within")
+    async def within() -> bool:
+        if fails:
+            raise NotFound("no")
+        return get_current_span().is_recording()
+
+    async with pair(server, client=client):
+        if fails:
+            with pytest.raises(NotFound):
+                await client.request("within")
+        else:
+            assert await client.request("within")
+    ((before, after),) = seen
+    assert after is before
 
 
 async def test_a_bus_is_instrumented_once() -> None:

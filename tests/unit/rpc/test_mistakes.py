@@ -43,6 +43,12 @@ async def test_a_subscription_that_is_entered_without_async_says_how() -> None:
         pass
 
 
+async def test_a_subscription_that_is_awaited_says_how_it_is_entered() -> None:
+    subscription: Any = Bus().subscribe("news")
+    with pytest.raises(TypeError, match=r"enter it: `async with bus\.subscribe\(pattern\) as messages:`"):
+        await subscription
+
+
 async def test_streams_and_channels_are_read_item_by_item_with_a_time() -> None:
     bus = Bus()
 

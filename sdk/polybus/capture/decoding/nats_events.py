@@ -15,7 +15,7 @@ from ...errors import Code, RemoteProtocolError
 from ...message import Kind, Message
 from ...protocols.nats.cluster.subjects import REPLAY, node_word
 from ...protocols.nats.failures import code_of_status
-from ...protocols.nats.stored import ACKS, PULLS, AckSubject, read_ack, read_stored
+from ...protocols.nats.stored import ACKS, AckSubject, read_ack, read_pull, read_stored
 
 PUBLICATION: Final = "publication"
 DELIVERY: Final = "delivery"
@@ -73,7 +73,7 @@ def read_nats(message: Message) -> NatsFacts | None:
         return _settlement(subject, message.raw or b"")
     if reply is not None and reply.startswith(ACKS):
         return _delivery(subject, reply)
-    if subject.startswith(PULLS) or node_word(subject) in _WORDS_OF_NODES:
+    if read_pull(subject) or node_word(subject) in _WORDS_OF_NODES:
         return NatsFacts(_CONTROL, subject)
     word = None if reply is None else node_word(reply)
     if word == "a":

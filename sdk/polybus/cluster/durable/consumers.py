@@ -7,6 +7,7 @@ import json
 import logging
 import math
 import zlib
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,24 +40,40 @@ class FoundStreams:
     Attributes:
         names: Of all that keep a part of it.
         whole: The one that keeps all of it; empty where there is none.
+        created: When that was made, by which it is told from an earlier one of its name; empty where that is not said.
     """
 
     names: list[str]
     whole: str = ""
+    created: str = ""
+
+    def is_anew(self, before: FoundStreams) -> bool:
+        """Tell whether this stream was made in place of another one of its name, which was lost: its numbers begin from 1."""
+        return self.whole == before.whole and before.created not in ("", self.created)
 
 
-async def find_streams(jetstream: JetStream, subject: str) -> FoundStreams:
-    """Find the streams that keep what a pattern on the wire matches.
+async def streams_with(jetstream: JetStream, subject: str) -> list[str]:
+    """Find the names of the streams that keep what a pattern on the wire matches, or a part of it.
 
     Raises:
         JetStreamError, LocalProtocolError, Disconnected, Forbidden, DeadlineExceeded: As `JetStream.ask`.
     """
     names = (await jetstream.ask("STREAM.NAMES", {"subject": subject})).get("streams")
-    found = [name for name in names if is_stream_name(name)] if isinstance(names, list) else []
+    return [name for name in names if is_stream_name(name)] if isinstance(names, list) else []
+
+
+async def find_streams(jetstream: JetStream, subject: str) -> FoundStreams:
+    """Find the streams that keep what a pattern on the wire matches, and whether one keeps all of it.
+
+    Raises:
+        JetStreamError, LocalProtocolError, Disconnected, Forbidden, DeadlineExceeded: As `JetStream.ask`.
+    """
+    found = await streams_with(jetstream, subject)
     if len(found) == 1:
-        subjects = config_of(await jetstream.ask(f"STREAM.INFO.{found[0]}")).get("subjects")
+        info = await jetstream.ask(f"STREAM.INFO.{found[0]}")
+        subjects = config_of(info).get("subjects")
         if isinstance(subjects, list) and any(covers(str(wide), subject) for wide in subjects):
-            return FoundStreams(found, found[0])
+            return FoundStreams(found, found[0], str(info.get("created") or ""))
     return FoundStreams(found)
 
 
@@ -67,13 +84,19 @@ class Consumers:
     _jetstream: JetStream
 
     async def durable(
-        self, spec: DurableSpec, beginning: dict[str, Any], subject: str, pattern: str | int, *, again: bool = False
-    ) -> str:
-        """Make the consumer of a durable name where there is none; gives the name of the stream.
+        self,
+        spec: DurableSpec,
+        beginning: Callable[[FoundStreams], dict[str, Any]],
+        subject: str,
+        pattern: str | int,
+        *,
+        again: bool,
+    ) -> FoundStreams:
+        """Make the consumer of a durable name where there is none; gives the stream, as `FoundStreams.whole`.
 
         Args:
             spec: The durable handler or subscription.
-            beginning: Members that say where it begins when it is new.
+            beginning: Gives the members that say where it begins in a stream when it is new.
             subject: The subject on the wire of what it handles.
             pattern: The same as the bus has it.
             again: It was there before: what it knew is lost where it is not any more.
@@ -83,13 +106,13 @@ class Consumers:
             Disconnected, Forbidden, DeadlineExceeded: As `JetStream.ask`.
         """
         try:
-            stream = await self._stream_of(subject, pattern)
-            wanted = _members(spec, subject)
+            found = await self._stream_of(subject, pattern)
+            stream, wanted = found.whole, _members(spec, subject)
             there = await self._find(stream, spec.name)
             if there is None:
                 if again:
                     logger.warning("the durable handler %s of the store %s was removed: it begins anew", spec.name, stream)
-                there = await self._make(stream, spec, {**wanted, **beginning})
+                there = await self._make(stream, spec, {**wanted, **beginning(found)})
         except JetStreamError as error:
             raise _not_made(f"durable={spec.name!r}", pattern, error) from None
         for member, wants in _OURS.items():
@@ -107,12 +130,20 @@ class Consumers:
                     f"never changed: say the same, take another name, or change the consumer of the stream {stream!r} with the "
                     "tools of NATS (one that is removed begins anew)"
                 )
-        return stream
+        return found
 
-    async def replay(self, name: str, start: Start, subject: str, pattern: str | int) -> tuple[str, int]:
+    async def replay(
+        self, name: str, start: Callable[[FoundStreams], Start], subject: str, pattern: str | int
+    ) -> tuple[FoundStreams, int]:
         """Make a consumer that only reads, and that the engine forgets when nobody asks it.
 
-        Gives the name of the stream, and the number of the last publication there that it does not read.
+        Gives the stream, and the number of the last publication there that it does not read.
+
+        Args:
+            name: Of the consumer.
+            start: Gives where it begins in a stream.
+            subject: The subject on the wire of what it reads.
+            pattern: The same as the bus has it.
 
         Raises:
             BusError: As `durable`.
@@ -125,29 +156,34 @@ class Consumers:
             "max_waiting": MOST,
             "mem_storage": True,
             "num_replicas": 1,
-            **beginning_of(start),
         }
+        begins: Start = "all"
         try:
-            stream = await self._stream_of(subject, pattern)
-            members = {"stream_name": stream, "config": config}
-            made = await self._jetstream.ask(f"CONSUMER.CREATE.{stream}.{name}.{subject}", members)
+            found = await self._stream_of(subject, pattern)
+            begins = start(found)
+            members = {"stream_name": found.whole, "config": {**config, **beginning_of(begins)}}
+            made = await self._jetstream.ask(f"CONSUMER.CREATE.{found.whole}.{name}.{subject}", members)
         except JetStreamError as error:
-            raise _not_made(f"a subscription with start={shown(start)}", pattern, error) from None
-        return stream, count_of(made.get("delivered"), "stream_seq")
+            raise _not_made(f"a subscription with start={shown(begins)}", pattern, error) from None
+        return found, count_of(made.get("delivered"), "stream_seq")
+
+    def asked_at(self, stream: str, name: str) -> str:
+        """Make the subject at which a consumer is asked for publications."""
+        return f"{self._jetstream.api}CONSUMER.MSG.NEXT.{stream}.{name}"
 
     async def remove(self, stream: str, name: str) -> None:
         """Remove a consumer, as far as that can be: the engine forgets it by itself, too."""
         with suppress(JetStreamError, BusError):
             await self._jetstream.ask(f"CONSUMER.DELETE.{stream}.{name}")
 
-    async def _stream_of(self, subject: str, pattern: str | int) -> str:
+    async def _stream_of(self, subject: str, pattern: str | int) -> FoundStreams:
         if isinstance(pattern, str) and "/" in pattern and is_pattern(pattern):
             raise LocalProtocolError(
                 f"stored publications of {pattern!r}: of URIs a pattern would take others, too, and settle them: name one whole"
             )
         found = await find_streams(self._jetstream, subject)
         if found.whole:
-            return found.whole
+            return found
         kept = "no store keeps it"
         if len(found.names) == 1:
             kept = f"the store {found.names[0]} keeps a part of it alone"
@@ -198,6 +234,8 @@ class DurableConsumer:
     _beginning: dict[str, Any] = field(init=False)
     _seen: int = field(default=0, init=False)
     """The highest number in the store that came here."""
+    _found: FoundStreams = field(factory=lambda: FoundStreams([]), init=False)
+    """The stream, as it was the last time."""
 
     def __attrs_post_init__(self) -> None:
         self._beginning = beginning_of(self._spec.start)  # now: what it says in seconds is from here on
@@ -205,6 +243,10 @@ class DurableConsumer:
     @property
     def name(self) -> str:
         return self._spec.name
+
+    @property
+    def asked_at(self) -> str:
+        return self._consumers.asked_at(self.stream, self.name)
 
     @property
     def title(self) -> str:
@@ -215,10 +257,18 @@ class DurableConsumer:
         return self._spec.ack_wait
 
     async def prepare(self) -> None:
-        # Where all is to be handled that is stored, what comes twice is better than what is missing.
-        beginning = beginning_of(self._seen + 1) if self._seen and self._spec.start == "new" else self._beginning
         again = bool(self.stream)
-        self.stream = await self._consumers.durable(self._spec, beginning, self._subject, self._pattern, again=again)
+        found = await self._consumers.durable(self._spec, self._beginning_in, self._subject, self._pattern, again=again)
+        if found != self._found:
+            self._seen = 0
+        self.stream, self._found = found.whole, found
+
+    def _beginning_in(self, found: FoundStreams) -> dict[str, Any]:
+        if found.is_anew(self._found):  # all of it came while this was there
+            return beginning_of("all")
+        # Where all is to be handled that is stored, what comes twice is better than what is missing.
+        goes_on = self._seen and self._spec.start == "new" and found == self._found
+        return beginning_of(self._seen + 1) if goes_on else self._beginning
 
     def accepts(self, to: ToReader) -> bool:
         self._seen = max(self._seen, to.number)
@@ -245,6 +295,12 @@ class ReplayConsumer:
     _last: int = field(default=0, init=False)
     """The number in the store of the last one that came, or that is not read."""
     _place: int = field(default=0, init=False)
+    _found: FoundStreams = field(factory=lambda: FoundStreams([]), init=False)
+    """The stream, as it was the last time."""
+
+    @property
+    def asked_at(self) -> str:
+        return self._consumers.asked_at(self.stream, self.name)
 
     @property
     def title(self) -> str:
@@ -258,9 +314,15 @@ class ReplayConsumer:
         if self.name:
             await self.remove()
         name = f"{REPLAY}{sources.get().urandom(8).hex()}"
-        start = self._last + 1 if self._last else self._spec.start
-        self.stream, before = await self._consumers.replay(name, start, self._subject, self._pattern)
-        self.name, self._place, self._last = name, 0, max(self._last, before)
+        found, before = await self._consumers.replay(name, self._start_in, self._subject, self._pattern)
+        last = self._last if found == self._found else 0
+        self.stream, self._found = found.whole, found
+        self.name, self._place, self._last = name, 0, max(last, before)
+
+    def _start_in(self, found: FoundStreams) -> Start:
+        if found.is_anew(self._found):  # all of it came while this was there
+            return "all"
+        return self._last + 1 if self._last and found == self._found else self._spec.start
 
     def accepts(self, to: ToReader) -> bool | None:
         if to.consumer != self.name:

@@ -188,12 +188,16 @@ class DeadLetters:
         )
 
     async def bury(self, message: Message, durable: str, death: Death, now: float, *, ordered: bool) -> Burial:
-        """Return when a dead letter is stored, as `Graveyard.bury`.
+        """Return when a dead letter is stored, as `Graveyard.bury`; where their store is gone, it is made again.
 
         Raises:
-            BusError: As `LetterWriter.write`.
+            BusError: As `LetterWriter.write` and `prepare`.
         """
-        whole = await self._writer.write(message, durable, death, now)
+        try:
+            whole = await self._writer.write(message, durable, death, now)
+        except LocalProtocolError:  # nothing keeps it: their store was removed, or lost with what the engine had
+            await self.prepare(death.stream)
+            whole = await self._writer.write(message, durable, death, now)
         rests = not whole and not await self._keeps_original(death.stream)
         if rests and ordered:
             rests = not await self._copy(message, death.stream, death.number)

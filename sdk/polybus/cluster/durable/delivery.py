@@ -82,7 +82,8 @@ class Fate:
             burial = await self._graveyard.bury(message, durable, death, services.running.time(), ordered=self.spec.ordered)
         except BusError as error:
             said = f"{reason}; it cannot be stored, and comes again: {error}"
-            logger.error(text, message.subject, durable, attempts, said, extra=fields)
+            warnings, facts = services.running.warnings, (message.subject, durable, attempts, said)
+            warnings.warn(logger, text, *facts, about=self, level=logging.ERROR, extra=fields)
             while len(self._ends) >= _REMEMBERED:
                 del self._ends[next(iter(self._ends))]
             self._ends[to.number] = attempts, reason, error_id

@@ -12,16 +12,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attrs import define, field
 
+from ..._bus.bus import parts_of
 from ..._util.pattern_index import tokens_overlap
 from ...errors import LocalProtocolError
 from ...protocols.nats.checks import local_pattern
 from .consumers import Consumers, find_streams
 from .dead_letters import OVER, Burial, Death, Graveyard, LetterWriter
 from .jetstream import Advice, JetStream, JetStreamError
+from .letters import LetterPlace, Letters
 from .publishing import StoredPublishing
 from .readers import StoreReaders
 
 if TYPE_CHECKING:
+    from ..._bus.bus import Bus
     from ..._core.services import Services
     from ..._handlers.durable import DurableSpec, ReplaySpec
     from ..._handlers.subscriber import SubscriberSpec
@@ -50,7 +53,8 @@ OF_OTHERS: Final = Advice(
         "who reads a stream publishes to $JS.API.STREAM.NAMES, $JS.API.STREAM.INFO.<stream>, $JS.API.CONSUMER.INFO.<stream>.*, "
         "$JS.API.CONSUMER.MSG.NEXT.<stream>.* and $JS.ACK.<stream>.>; to make its consumer also to "
         "$JS.API.CONSUMER.DURABLE.CREATE.<stream>.*, with start= alone to $JS.API.CONSUMER.CREATE.<stream>.> and "
-        "$JS.API.CONSUMER.DELETE.<stream>.*"
+        "$JS.API.CONSUMER.DELETE.<stream>.*; with dead_letters= also to $JS.API.STREAM.INFO of the stream of letters, and to "
+        "their subjects"
     ),
 )
 
@@ -85,16 +89,7 @@ class ForeignLetters:
             LocalProtocolError: There is none.
             Disconnected, Forbidden, DeadlineExceeded: As `JetStream.ask`.
         """
-        pattern = f"{self._writer.prefix}.>"
-        try:
-            found = await find_streams(self._jetstream, pattern)
-        except JetStreamError as error:
-            raise LocalProtocolError(f"the stream of {pattern!r} cannot be found: the NATS server says: {error.text}") from None
-        if not found.whole:
-            raise LocalProtocolError(
-                f"dead_letters={self._writer.prefix!r}: no stream of this NATS network keeps all of {pattern!r}: have its "
-                "owner make one, or leave the option out"
-            )
+        _ = await _stream_of_letters(self._jetstream, self._writer.prefix)
 
     async def bury(self, message: Message, durable: str, death: Death, now: float, *, ordered: bool) -> Burial:
         """Return when a dead letter is stored.
@@ -105,6 +100,42 @@ class ForeignLetters:
         whole = await self._writer.write(message, durable, death, now)
         note = "" if whole else f"; its letter has not all of it: it was {death.number} of {death.stream}"
         return Burial(note, OVER)
+
+
+async def _stream_of_letters(jetstream: JetStream, prefix: str) -> str:
+    """Find the stream that its owners have for dead letters.
+
+    Raises:
+        LocalProtocolError: There is none.
+        BusError: As `JetStream.ask`.
+    """
+    pattern = f"{prefix}.>"
+    try:
+        found = await find_streams(jetstream, pattern)
+    except JetStreamError as error:
+        raise LocalProtocolError(f"the stream of {pattern!r} cannot be found: the NATS server says: {error.text}") from None
+    if not found.whole:
+        raise LocalProtocolError(
+            f"dead_letters={prefix!r}: no stream of this NATS network keeps all of {pattern!r}: have its owner make one, or "
+            "leave the option out"
+        )
+    return found.whole
+
+
+async def letters_of(bus: Bus) -> Letters:
+    """Find the dead letters where the link of a bus keeps them, as ``dead_letters=`` says.
+
+    Raises:
+        LocalProtocolError: There is no stream for them.
+        BusError: As `JetStream.ask`.
+    """
+    (peer,), services = bus.peers, parts_of(bus).services
+    adapter: Any = peer.link.adapter
+    jetstream = JetStream(peer.link, _PATIENCE, OF_OTHERS, adapter.domain)
+    publishing = StoredPublishing(services, peer.link, jetstream, "", _EACH, _KNOWN)
+    stream = await _stream_of_letters(jetstream, adapter.dead_letters)
+    place = LetterPlace(f"the stream {stream!r}", stream, adapter.dead_letters, str, ours=False)
+    return Letters(place, jetstream, publishing, services.running.time)
 
 
 @define(eq=False)
@@ -119,9 +150,9 @@ class ForeignStreams:
     """The first tokens of the subjects of dead letters; empty where none are kept."""
 
     def __attrs_post_init__(self) -> None:
-        services, jetstream = self._services, JetStream(self, _PATIENCE, OF_OTHERS)
-        self._publishing = publishing = StoredPublishing(services, self, jetstream, "", _EACH, _KNOWN)
         adapter: Any = self._link.adapter
+        services, jetstream = self._services, JetStream(self, _PATIENCE, OF_OTHERS, adapter.domain)
+        self._publishing = publishing = StoredPublishing(services, self, jetstream, "", _EACH, _KNOWN)
         self._letters = adapter.dead_letters
         graveyard: Graveyard = NoLetters(jetstream)
         if self._letters:

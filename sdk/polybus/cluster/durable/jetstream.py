@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeGuard
 
@@ -11,6 +12,7 @@ from attrs import define, frozen
 from ...errors import DeadlineExceeded, Disconnected, Forbidden, LocalProtocolError, NoHandler
 from ...message import Kind, Message
 from ...plugins import ToEngine
+from ...protocols.nats.stored import api_of
 
 if TYPE_CHECKING:
     from ..._peer.peer import Peer
@@ -143,6 +145,13 @@ class JetStream:
     _patience: float = 5.0
     """Seconds for an answer, however often it is asked."""
     advice: Advice = OF_CLUSTER
+    domain: str = ""
+    """The domain whose streams they are; empty for that of the server."""
+
+    @property
+    def api(self) -> str:
+        """The beginning of the subjects where it is asked."""
+        return api_of(self.domain)
 
     @property
     def version(self) -> str:
@@ -169,8 +178,8 @@ class JetStream:
         return tuple(int(digits) for digits in release if digits.isascii() and digits.isdigit())
 
     async def ask(self, word: str, members: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Ask ``$JS.API.<word>``, again where servers do not answer that have not found together yet, or the link was lost and
-        is to come back.
+        """Ask ``$JS.API.<word>``, or that of a domain; again where servers do not answer that have not found together yet, or
+        the link was lost and is to come back.
 
         Raises:
             JetStreamError: The engine refuses.
@@ -180,13 +189,15 @@ class JetStream:
         peer = self._link.peer
         assert peer is not None  # asked for while there is a link, whose peer stays the same when it comes back
         runtime = peer.link.runtime
-        end = runtime.time() + self._patience
+        removes = ".DELETE." in word  # asked again, what is removed would not be there, or what was made anew would be removed
+        end, each = runtime.time() + self._patience, math.inf if removes else _EACH
         while True:
             try:
-                answer = await peer.pass_on(_question(word, members), min(_EACH, max(end - runtime.time(), 0)))
+                answer = await peer.pass_on(_question(self.api + word, members), min(each, max(end - runtime.time(), 0)))
                 return read_answer(answer, self.advice)
             except NoHandler:
-                raise LocalProtocolError(self.advice.keeps_nothing) from None
+                elsewhere = f"; nobody answers for the streams of domain={self.domain!r}" if self.domain else ""
+                raise LocalProtocolError(f"{self.advice.keeps_nothing}{elsewhere}") from None
             except Forbidden as error:
                 if not self.advice.forbidden:
                     raise
@@ -195,8 +206,7 @@ class JetStream:
                 if runtime.time() >= end:
                     raise
             except Disconnected as error:
-                removed = error.sent and ".DELETE." in word  # asked again, it would not be there
-                if removed or peer.gone or runtime.time() >= end:
+                if (removes and error.sent) or peer.gone or runtime.time() >= end:
                     raise
                 await anyio.sleep(_PAUSE)
             except JetStreamError as error:
@@ -205,8 +215,8 @@ class JetStream:
                 await anyio.sleep(_PAUSE)
 
 
-def _question(word: str, members: dict[str, Any] | None) -> Message:
-    asked = Message(Kind.REQUEST, f"$JS.API.{word}", attributes={"to": ToEngine()})
+def _question(subject: str, members: dict[str, Any] | None) -> Message:
+    asked = Message(Kind.REQUEST, subject, attributes={"to": ToEngine()})
     if members is not None:
         asked.decoded = members
     return asked

@@ -16,7 +16,7 @@ from ...errors import BusError, DeadlineExceeded, Disconnected, LocalProtocolErr
 from ...message import Kind, Message
 from ...plugins import ToStore
 from ...protocols.nats.cluster.subjects import escape_subject
-from .consumers import find_streams
+from .consumers import streams_with
 from .jetstream import JetStreamError, read_answer
 
 if TYPE_CHECKING:
@@ -34,6 +34,10 @@ _UNKNOWN: Final = (
     "the engine has not said that it is stored, and it may be: published again under the same id=, it is stored once"
 )
 _NOT_SENT: Final = "it was not sent to the engine, so it is not stored"
+_NOT_TAKEN: Final = (
+    "nobody has taken it, so it is not stored: what keeps it has no leader, as long as servers are missing or have not found "
+    "together, or is not there"
+)
 _OTHER: Final = (
     "{subject!r} is not stored: id={id!r} is that of a publication of {other!r} of the same store, where an id is stored once, "
     "whatever its subject: say which it is, for example id={better!r}"
@@ -92,12 +96,20 @@ class StoredPublishing:
         """The subject on the wire."""
         return f"{self._prefix}{escape_subject(subject)}" if self._prefix else str(subject)
 
-    async def _is_kept(self, subject: str, left: float) -> bool:
-        """Tell whether a stream keeps a subject on the wire; True where the engine does not say within some seconds."""
-        # An engine that says it keeps nothing at all may be one that has not found the others yet.
-        with anyio.move_on_after(left), suppress(BusError, JetStreamError):
-            return bool((await find_streams(self._jetstream, subject)).names)
-        return True
+    async def _is_kept(self, subject: str, left: float) -> bool | None:
+        """Tell whether a stream keeps a subject on the wire; None where the engine does not say so within some seconds.
+
+        Raises:
+            LocalProtocolError: It says that it keeps nothing at all, as one may that has not found the others yet.
+        """
+        with anyio.move_on_after(left):
+            try:
+                return bool(await streams_with(self._jetstream, subject))
+            except LocalProtocolError:
+                raise
+            except (BusError, JetStreamError):
+                return None
+        return None
 
     async def _other(self, subject: str, answer: dict[str, Any]) -> str | None:
         """Find the subject on the wire of a publication whose id came twice; None where it is this one, or cannot be found."""
@@ -146,11 +158,12 @@ class StoredPublishing:
             peer = self._link.peer
             if peer is None or (may_be_stored and runtime.time() >= to.until):
                 break
+            question = _question(message, evolve(to, again=may_be_stored))
             try:
-                question = _question(message, evolve(to, again=may_be_stored))
                 return read_answer(await peer.pass_on(question, min(left, self._each)), self._jetstream.advice)
             except JetStreamError as error:
-                last = self._refused(subject, error)
+                sent_before: ToStore = question.attributes["to"]  # by the session, too
+                last = self._refused(subject, error, sent_before.again)
                 if not error.passes:
                     raise last from None
                 may_be_stored = True
@@ -159,22 +172,27 @@ class StoredPublishing:
                 if self._each >= left:
                     break
             except NoHandler as error:  # nobody has heard it; servers that have not found together yet say so, too
-                last = error
-                kept = await self._is_kept(at or self._written(subject), deadline - runtime.time())
-                not_kept = 0 if kept else not_kept + 1
+                last, kept = error, None
+                try:
+                    kept = await self._is_kept(at or self._written(subject), deadline - runtime.time())
+                except LocalProtocolError as nothing:
+                    last = nothing
+                not_kept = not_kept + 1 if kept is False else 0
                 if not_kept == _CERTAIN and not may_be_stored:
-                    break
+                    raise LocalProtocolError(self._jetstream.advice.gone.format(subject)) from None
             except Disconnected as error:  # the engine is about to come back
                 if peer.gone:
                     raise
                 last, may_be_stored = error, may_be_stored or error.sent
             await anyio.sleep(min(_PAUSE, max(deadline - runtime.time(), 0)))
-        if isinstance(last, NoHandler) and not may_be_stored:
-            raise LocalProtocolError(self._jetstream.advice.gone.format(subject))
-        raise DeadlineExceeded(subject, runtime.time() - began, "local", _UNKNOWN if may_be_stored else _NOT_SENT) from last
+        if isinstance(last, LocalProtocolError) and not may_be_stored:
+            raise last
+        said = _UNKNOWN if may_be_stored else _NOT_TAKEN if isinstance(last, NoHandler) else _NOT_SENT
+        raise DeadlineExceeded(subject, runtime.time() - began, "local", said) from last
 
-    def _refused(self, subject: str | int, error: JetStreamError) -> BusError:
-        said = f"{subject!r} is not stored: the NATS server says: {error.text}"
+    def _refused(self, subject: str | int, error: JetStreamError, may_be_stored: bool) -> BusError:
+        is_not = "may be stored, as it was sent before without an answer; now" if may_be_stored else "is not stored:"
+        said = f"{subject!r} {is_not} the NATS server says: {error.text}"
         return QueueFull(f"{said}; {self._jetstream.advice.full}") if error.full else LocalProtocolError(said)
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
-from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -15,7 +15,7 @@ from ..._util.log_fields import log_fields
 from ...body import OCTETS
 from ...message import Kind, Message
 from ...plugins import ToEngine, ToReader
-from ...protocols.nats.stored import PULLS
+from ...protocols.nats.stored import read_pull
 from .dead_letters import ID
 from .delivery import Delivery, Fate
 from .jetstream import NANOSECONDS
@@ -71,6 +71,11 @@ class Consumer(Protocol):
         ...
 
     @property
+    def asked_at(self) -> str:
+        """The subject at which it is asked for publications."""
+        ...
+
+    @property
     def title(self) -> str:
         """The whole, for people."""
         ...
@@ -102,10 +107,11 @@ class StoreReader:
     _taker: Taker
     _pull: Pull
     _peer: Peer | None = field(default=None, init=False)
-    _waiting: deque[Delivery] = field(factory=deque, init=False)
-    """Publications beyond the places or the room: what was asked for twice, or is large."""
+    _waiting: dict[Delivery, float] = field(factory=dict, init=False)
+    """Publications beyond the places or the room: what was asked for twice, or is large; in the order in which they came."""
     _running: dict[Delivery, float] = field(factory=dict, init=False)
-    """Publications that are being worked on, with the time at which the engine is told so again."""
+    """Publications that are being worked on. As of `_waiting`, with the time at which the engine is told again not to give them
+    to others."""
     _bytes: int = field(default=0, init=False)
     """Bytes of the bodies of these."""
     _changed: anyio.Event = field(factory=anyio.Event, init=False)
@@ -160,7 +166,8 @@ class StoreReader:
                 self.spawn(self._look)
             self._work_on(now)
             self._ask(now)
-            due = min(min(self._running.values(), default=math.inf), now + SILENCE)  # in which something may be asked for
+            kept = itertools.chain(self._running.values(), self._waiting.values())
+            due = min(min(kept, default=math.inf), now + SILENCE)  # in which something may be asked for
             if not self._looking:
                 due = min(due, self._pull.due)
             with anyio.move_on_after(max(due - runtime.time(), 0)):
@@ -213,9 +220,7 @@ class StoreReader:
         self._stopping = True
         self._pull.stop()
         self._changed.set()
-        peer = self._peer
-        if peer is not None and not peer.gone:
-            peer.link.answer(Message(Kind.UNSUBSCRIBE, attributes={"reader": self.number}), peer)
+        self._unsubscribe()
         self._taker.stop()
 
     def leave(self) -> None:
@@ -226,7 +231,7 @@ class StoreReader:
 
     def give_back(self) -> None:
         """Have what has come and is not decided on come again at once, to others."""
-        waiting, self._waiting = self._waiting, deque()
+        waiting, self._waiting = self._waiting, {}
         for delivery in [*waiting, *self._running]:
             delivery.give_back()
 
@@ -234,7 +239,9 @@ class StoreReader:
         """Take in what has waited for room."""
         now = self._services.running.time()
         while self._waiting and self._has_room:
-            self._begin(self._waiting.popleft(), now)
+            delivery = next(iter(self._waiting))
+            del self._waiting[delivery]
+            self._begin(delivery, now)
 
     @property
     def _has_room(self) -> bool:
@@ -254,7 +261,7 @@ class StoreReader:
             }
             asked = Message(
                 Kind.NOTIFY,
-                f"{PULLS}{self._consumer.stream}.{self._consumer.name}",
+                self._consumer.asked_at,
                 attributes={"to": ToEngine(), "reader": self.number},
             )
             asked.decoded = members
@@ -281,9 +288,9 @@ class StoreReader:
                 self._changed.set()
             return
         self._pull.came(now)
-        if to.attempt > 1 and (running := self._running_of(to.number)) is not None:
+        if to.attempt > 1 and (here := self._here(to.number)) is not None:
             say(self._peer, to, "+WPI")  # it came again after an outage, and is being worked on still
-            running.to = to
+            here.to = to
             return
         fate = self._taker.fate
         delivery = Delivery(self, fate, message, to, self._consumer.stream)
@@ -296,12 +303,13 @@ class StoreReader:
         elif self._has_room:
             self._begin(delivery, now)
         elif len(self._waiting) < self._pull.places:
-            self._waiting.append(delivery)
+            self._waiting[delivery] = now + self._consumer.ack_wait / _SHARE
         else:
             delivery.give_back()
 
-    def _running_of(self, number: int) -> Delivery | None:
-        return next((delivery for delivery in self._running if delivery.to.number == number), None)
+    def _here(self, number: int) -> Delivery | None:
+        deliveries = itertools.chain(self._running, self._waiting)
+        return next((delivery for delivery in deliveries if delivery.to.number == number), None)
 
     def _told(self, to: ToReader, now: float) -> None:
         if to.status == _BEAT or to.text == _COMPLETE:
@@ -324,7 +332,7 @@ class StoreReader:
         if f".{name}." not in f"{to.ack}." or self._pull.state is PullState.OFF:
             return
         fields = log_fields(handler=consumer.title)
-        if to.ack.startswith(PULLS):
+        if read_pull(to.ack):
             text = "%s may not ask for publications, and takes none. The NATS server says: %.200s; let this user publish to %s"
             logger.error(text, consumer.title, to.text, to.ack, extra=fields)
         else:
@@ -334,7 +342,13 @@ class StoreReader:
             )
             logger.error(text, consumer.title, to.text, name, extra=fields)
         self._pull.stop()
+        self._unsubscribe()  # what has been asked for would still come, for as long as the question stands
         self._waiting.clear()
+
+    def _unsubscribe(self) -> None:
+        peer = self._peer
+        if peer is not None and not peer.gone:
+            peer.link.answer(Message(Kind.UNSUBSCRIBE, attributes={"reader": self.number}), peer)
 
     def _begin(self, delivery: Delivery, now: float) -> None:
         self._running[delivery] = now + self._consumer.ack_wait / _SHARE
@@ -344,11 +358,12 @@ class StoreReader:
         self._taker.take(delivery)
 
     def _work_on(self, now: float) -> None:
-        """Tell the engine what is worked on for long: otherwise it gives it to others."""
-        for delivery, when in self._running.items():
-            if when <= now:
-                say(self._peer, delivery.to, "+WPI")
-                self._running[delivery] = now + self._consumer.ack_wait / _SHARE
+        """Tell the engine what is worked on for long, or waits for that here: otherwise it gives it to others."""
+        for deliveries in (self._running, self._waiting):
+            for delivery, when in deliveries.items():
+                if when <= now:
+                    say(self._peer, delivery.to, "+WPI")
+                    deliveries[delivery] = now + self._consumer.ack_wait / _SHARE
 
     def ended(self, delivery: Delivery, word: str) -> None:
         """Say what has become of a publication, and take the next."""
@@ -356,8 +371,8 @@ class StoreReader:
             say(self._peer, delivery.to, word)
         if self._running.pop(delivery, None) is not None:
             self._bytes -= delivery.size
-        elif delivery in self._waiting:
-            self._waiting.remove(delivery)
+        else:
+            self._waiting.pop(delivery, None)
         self.go_on()
         if self._stopping:
             self._changed.set()

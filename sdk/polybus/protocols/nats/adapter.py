@@ -22,7 +22,7 @@ from .framing import NatsFraming
 from .session import NatsSession
 
 _LIMITS: Final = Limits()
-_SHOWN: Final = ("queue", "inbox", "client", "dead_letters")
+_SHOWN: Final = ("queue", "inbox", "client", "dead_letters", "domain")
 """The options that are no secrets, nor lead to any."""
 _LONGER: Final = 1024
 """Bytes by which a subject of a cluster may be longer."""
@@ -51,6 +51,12 @@ def _is_name_or_empty(adapter: Any, attribute: Any, value: object) -> None:
         _is_name(adapter, attribute, value)
 
 
+def _is_token_or_empty(adapter: Any, attribute: Any, value: object) -> None:
+    _is_name_or_empty(adapter, attribute, value)
+    if "." in str(value):
+        raise ValueError(f"nats: {attribute.name}={value!r:.60}: one name, without a dot")
+
+
 @frozen(kw_only=True)
 class Nats(UrlOptions):
     """The NATS protocol with its options.
@@ -68,6 +74,7 @@ class Nats(UrlOptions):
         creds: The path of a credentials file: the JWT of an operator and a key. Files are read for each connection.
         dead_letters: The first tokens of subjects, for which the owners of a stream have another one: there a dead letter of a
             durable handler is kept, as ``<dead_letters>.<durable>.<subject>``. Without it none is.
+        domain: The JetStream domain that keeps what is stored, where it is not that of the server: of a leaf node, for example.
 
     Raises:
         ValueError: A value is not known, a seed is damaged, or there is more than one kind of credentials.
@@ -76,7 +83,7 @@ class Nats(UrlOptions):
 
     name = "nats"
     option_names: ClassVar[tuple[str, ...]] = (
-        "queue", "inbox", "client", "tls_first", "creds", "nkey", "user", "password", "token", "dead_letters",
+        "queue", "inbox", "client", "tls_first", "creds", "nkey", "user", "password", "token", "dead_letters", "domain",
     )  # fmt: skip
     dials: ClassVar[bool] = True
     keeps: ClassVar[bool] = True
@@ -92,6 +99,7 @@ class Nats(UrlOptions):
     nkey: str = field(default="", repr=False)
     creds: str = ""
     dead_letters: str = field(default="", validator=_is_name_or_empty)
+    domain: str = field(default="", validator=_is_token_or_empty)
     cluster: str = ""
     """The cluster that this bus is a node of: for `polybus.cluster`, and no option of a URL."""
     member: str = field(default="", repr=False)

@@ -111,6 +111,11 @@ class NatsDialect(Protocol):
         """True if nothing is under way."""
         ...
 
+    @property
+    def due(self) -> float:
+        """The time of the next `tick`; infinite for never. An event `plugins.Due` waits for the next thing that comes in."""
+        ...
+
     def delivered(self, subject: str, sid: str, reply: str | None, headers: HeaderBlock | None, payload: bytes) -> None:
         """Take a message of the server."""
 

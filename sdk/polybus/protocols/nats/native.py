@@ -6,7 +6,9 @@ who answers one request cannot answer another. What streams of others have store
 
 from __future__ import annotations
 
+import math
 import string
+from collections import deque
 from typing import Any, Final
 
 from attrs import evolve
@@ -18,7 +20,7 @@ from .checks import local_pattern, local_subject, refuse
 from .connection import NatsConnection
 from .failures import ServerError, error_message, is_failure
 from .headers import HeaderBlock
-from .stored import PULLS, give, give_unreadable, read_refusal, read_stored, word_of_engine, write_to_engine
+from .stored import give, give_unreadable, read_pull, read_refusal, read_stored, word_of_engine, write_to_engine
 from .subscriptions import INBOX_SID, NatsSubscription
 from .tokens import Tokens
 
@@ -28,6 +30,7 @@ _HANDLER: Final = "handler"
 """The tag of the subscriptions of handlers."""
 _READER: Final = "reader"
 """The tag of the subscriptions of readers of streams."""
+_LEFT: Final = 16
 _PUBLISH, _REQUEST, _NOTIFY, _RESPONSE = Kind.PUBLISH, Kind.REQUEST, Kind.NOTIFY, Kind.RESPONSE
 
 
@@ -38,6 +41,7 @@ class NativeDialect:
         "_answers_owed",
         "_connection",
         "_inbox",
+        "_left",
         "_message",
         "_no_inbox",
         "_publications",
@@ -66,6 +70,8 @@ class NativeDialect:
         """The same of publications, which only a stream can answer."""
         self._pulled: dict[int, str] = {}
         """Stream and consumer that each reader asks, once it has; empty before."""
+        self._left: deque[str] = deque(maxlen=_LEFT)
+        """The same of readers that ask no more: they may still settle what they have."""
         self._serial = 0
         self._answers_owed = 0
 
@@ -73,6 +79,11 @@ class NativeDialect:
     def idle(self) -> bool:
         """True if no answer is waited for, and none is owed."""
         return not self._waiting and not self._answers_owed
+
+    @property
+    def due(self) -> float:
+        """Never: nothing is due."""
+        return math.inf
 
     # -- in --------------------------------------------------------------------------------------------------------------
 
@@ -95,6 +106,8 @@ class NativeDialect:
         elif subscription.tag is _READER:
             self._stored(subscription, subject, reply, headers, payload)
             return
+        elif headers is not None and headers.only is not None:  # a dead letter that is tried again was heard before
+            return
         elif subscription.queue is not None:
             message = self._message(_PUBLISH, subject, None, headers, payload, reply)
             message.extras = {"group": subscription.queue, "pattern": subscription.pattern}
@@ -112,7 +125,7 @@ class NativeDialect:
             self._connection.events.append(word_of_engine(subscription.name, headers))
             return
         try:
-            to = give(subscription.name, reply, None)
+            to = give(subscription.name, reply, None if headers is None else headers.only)
         except RemoteProtocolError as error:
             self._connection.events.append(Refused(error))
             return
@@ -174,7 +187,7 @@ class NativeDialect:
 
     def _is_of_reader(self, subject: str | None) -> bool:
         """Tell whether a reader has asked or settled there: the application may do so by hand, too."""
-        return any(f".{consumer}." in f"{subject}." for consumer in self._pulled.values())
+        return any(f".{consumer}." in f"{subject}." for consumer in (*self._pulled.values(), *self._left))
 
     def _publication_not_allowed(self, subject: str, text: str) -> None:
         token = next((token for token, asked in self._waiting.items() if asked == subject), None)
@@ -203,7 +216,7 @@ class NativeDialect:
             reader = message.extras.get(_READER)
             connection.queue(self._to_engine(message, to, "" if reader is None else f"{self._readers}{reader}"))
             if reader in self._pulled:
-                self._pulled[reader] = str(message.subject).removeprefix(PULLS)
+                self._pulled[reader] = read_pull(str(message.subject))
         else:
             connection.queue(connection.codec.publication(message))
         return None
@@ -243,7 +256,8 @@ class NativeDialect:
                 connection.subscribe(subject, group, tag=_READER, name=reader)
                 self._pulled[reader] = ""
             else:
-                self._pulled.pop(reader, None)
+                if consumer := self._pulled.pop(reader, ""):
+                    self._left.append(consumer)
                 connection.unsubscribe(subject, group)
             return
         pattern = local_pattern(message.subject, connection.limits.subject)

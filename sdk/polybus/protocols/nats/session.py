@@ -280,14 +280,14 @@ class NatsSession:
     # -- time and end ----------------------------------------------------------------------------------------------------
 
     def next_tick(self) -> float | None:
-        """Time at which a sign of life is due."""
+        """Time at which a sign of life is due, or something is to be looked at."""
         if self.state is not NatsState.READY:
             return None
         if self._connection.info.leaving:
             return self._connection.heard
-        if self._asked_at is not None:
-            return self._asked_at + self._limits.ping_timeout
-        return self._connection.heard + self._limits.ping_interval
+        asked_at, limits = self._asked_at, self._limits
+        sign = self._connection.heard + limits.ping_interval if asked_at is None else asked_at + limits.ping_timeout
+        return min(sign, self._dialect.due)
 
     def tick(self, now: float) -> None:
         """Ask a silent server for a sign of life, and give it up when none comes. Leave one that is about to end."""

@@ -31,12 +31,24 @@ from .operations import cut_delivery, write_named
 
 ACKS: Final = "$JS.ACK."
 """The beginning of subjects where stored publications are acknowledged."""
-PULLS: Final = "$JS.API.CONSUMER.MSG.NEXT."
-"""The beginning of subjects where stored publications are asked for."""
+_HEAD: Final = "$JS"
+_PULLS: Final = ".API.CONSUMER.MSG.NEXT."
+"""Behind ``$JS``, or that and a domain, the subject where stored publications are asked for; stream and consumer follow."""
 _DIGITS: Final = 20
 """Digits of a number of JetStream, which is one of 64 bits."""
 _NOT_ALLOWED: Final = 403
 """The status of a word that a reader may not say what has become of its publications, or not ask for more."""
+
+
+def api_of(domain: str) -> str:
+    """The beginning of subjects where an engine is asked about streams, of its own domain or of another."""
+    return f"{_HEAD}.{domain}.API." if domain else f"{_HEAD}.API."
+
+
+def read_pull(subject: str) -> str:
+    """Read the stream and the consumer that are asked for publications at a subject; empty where it is for anything else."""
+    head, _, asked = subject.partition(_PULLS)
+    return asked if head == _HEAD or (head.startswith(f"{_HEAD}.") and head.count(".") == 1) else ""
 
 
 @frozen
@@ -126,8 +138,8 @@ def read_refusal(error: ServerError) -> Message | None:
     """Make the word that the readers of a consumer may not do what they did; None where it is about anything else."""
     subject = error.refused or ""
     consumer = ""
-    if subject.startswith(PULLS):
-        consumer = subject.rpartition(".")[2]
+    if asked := read_pull(subject):
+        consumer = asked.rpartition(".")[2]
     elif subject.startswith(ACKS):
         try:
             consumer = read_ack(subject).consumer

@@ -135,6 +135,15 @@ def test_readers_are_told_what_they_may_not_publish(subject: str) -> None:
     assert (to.reader, to.ack, to.consumer, to.status) == (0, subject, "billing", 403)
 
 
+def test_a_reader_that_asks_no_more_is_told_what_it_may_not_say_of_the_last_ones() -> None:
+    session, _, _ = reading()
+    sent(session, engine("$JS.hub.API.CONSUMER.MSG.NEXT.ORDERS.billing", reader=3))
+    sent(session, Message(Kind.UNSUBSCRIBE, attributes={"reader": 3}))
+    session.receive(f"-ERR 'Permissions Violation for Publish to \"{ACK}\"'\r\n".encode(), 3.0)
+    to = only(session).peer
+    assert (to.reader, to.ack, to.consumer, to.status) == (0, ACK, "billing", 403)
+
+
 @pytest.mark.parametrize("subject", ["$JS.API.CONSUMER.MSG.NEXT.ORDERS.others", ACK.replace("billing", "others")])
 def test_who_asks_or_settles_by_hand_is_told_what_is_not_allowed(subject: str) -> None:
     session, _, _ = reading()

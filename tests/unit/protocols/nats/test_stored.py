@@ -10,7 +10,7 @@ from polybus.limits import Limits
 from polybus.message import Kind, Message
 from polybus.plugins import Refused, ToAll, ToEngine, ToReader, ToStore
 from polybus.protocols.nats import Nats
-from polybus.protocols.nats.stored import AckSubject, read_ack
+from polybus.protocols.nats.stored import AckSubject, api_of, read_ack, read_pull
 
 INFO = b'INFO {"server_id":"x","version":"2.10.25","headers":true,"max_payload":1048576,"proto":1}\r\n'
 
@@ -290,3 +290,16 @@ def test_whom_it_was_given_to_and_how_often_are_read_from_where_it_is_acknowledg
 def test_another_subject_is_refused(reply: str | None) -> None:
     with pytest.raises(RemoteProtocolError):
         read_ack(reply)
+
+
+@pytest.mark.parametrize("domain", ["", "hub"])
+def test_a_pull_is_known_at_the_engine_and_at_that_of_a_domain(domain: str) -> None:
+    assert read_pull(f"{api_of(domain)}CONSUMER.MSG.NEXT.s.c") == "s.c"
+    assert read_pull(f"{api_of(domain)}CONSUMER.INFO.s.c") == ""
+
+
+@pytest.mark.parametrize(
+    "subject", ["", "a.API.CONSUMER.MSG.NEXT.s.c", "$JS.a.b.API.CONSUMER.MSG.NEXT.s.c", "$JSX.API.CONSUMER.MSG.NEXT.s.c"]
+)
+def test_what_only_looks_like_a_pull_is_none(subject: str) -> None:
+    assert read_pull(subject) == ""

@@ -170,6 +170,11 @@ class ClusterDialect:
         """True if nothing is under way, in either direction."""
         return not (self._asked or self._held or self._fresh)
 
+    @property
+    def due(self) -> float:
+        """The time at which what is under way is looked at, or the others are greeted again."""
+        return min(self._due, self._hello_at)
+
     def ready(self) -> None:
         """Say hello to the others, who answer."""
         connection, subjects = self._connection, self._subjects
@@ -782,7 +787,7 @@ class ClusterDialect:
         if now >= self._hello_at:
             self._hello_at = math.inf
             self._say(f"{self._subjects.cluster}.a", "hello", reply=f"{self._subjects.mine}h")
-        due = min(self._due, self._hello_at)
+        due = self.due
         if due < math.inf:  # who calls remembers the nearest time alone
             self._connection.events.append(Due(due))
 
