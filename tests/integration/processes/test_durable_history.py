@@ -41,8 +41,8 @@ IN_FLIGHT = 64
 AHEAD = PUBLICATIONS // 3
 """Publications that are stored before the workers have handled as many: whoever is killed later has something to do."""
 SOON = 30 + PUBLICATIONS / 1000
-"""Seconds in which workers take something, whoever was killed: a server may have forgotten all that they have dealt with, and
-what they are given then is for long nothing new."""
+"""Seconds in which workers go on, whoever was killed, not counting those in which they are given again what they have handled: a
+server that was killed may have forgotten tens of thousands of acknowledgements."""
 WORKERS = 3
 POISON = 500
 """Every so many publications one that no handler can deal with."""
@@ -78,8 +78,8 @@ class History:
     killed: Counter[str] = field(factory=Counter)
     _ledgers: list[Path] = field(factory=list)
     _read: dict[Path, int] = field(factory=dict)
-    _lines: int = 0
-    """All that the workers have written down so far."""
+    _again: int = 0
+    """Lines of the workers about what had been handled before."""
     taken: Counter[tuple[int, int]] = field(factory=Counter)
     """By number and attempt."""
     done: Counter[int] = field(factory=Counter)
@@ -109,11 +109,11 @@ class History:
         return len(self.done) * POISON // (POISON - 1)
 
     async def soon(self, condition: Callable[[], bool], bus: Bus) -> None:
-        """Wait for what the workers are to have done, as long as they do not stand still, and explain where they do."""
+        """Wait for what the workers are to have done, from when they are given anything new, and explain where they have not."""
         while not condition():
-            before = self._lines
+            before = self._again
             try:
-                await eventually(lambda: condition() or self._lines > before, SOON)  # noqa: B023  # it is waited for at once
+                await eventually(lambda: condition() or self._again > before, SOON)  # noqa: B023  # it is waited for at once
             except AssertionError as error:
                 raise AssertionError(await self.explain(bus)) from error
 
@@ -132,8 +132,8 @@ class History:
             whole = text[: text.rfind(b"\n") + 1]
             self._read[ledger] = self._read.get(ledger, 0) + len(whole)
             for line in whole.decode().splitlines():
-                self._lines += 1
                 word, number, attempt = line.split()
+                self._again += int(number) in self.done
                 if word == "taken":
                     self.taken[int(number), int(attempt)] += 1
                 else:
