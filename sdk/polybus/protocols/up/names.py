@@ -15,7 +15,7 @@ from attrs import evolve
 
 from ...errors import LocalProtocolError, Unsupported
 from .checks import NAME
-from .uuris import ANY_PART, FIRST_TOPIC, UUri, UUriError, parse_uuri
+from .uuris import ANY_PART, FIRST_TOPIC, UUri, UUriError, no_entity, parse_uuri
 
 Place: TypeAlias = "int | UUri"
 """A resource of whoever is meant, or the resource of one entity."""
@@ -240,7 +240,8 @@ def _entity(text: str) -> UUri:
     try:
         uri = parse_uuri(text if _WITH_RESOURCE.fullmatch(text) else f"{text}/0").with_resource(0)
     except UUriError as error:
-        raise LocalProtocolError(f"to={text[:100]!r} is no entity: it has the form //device1/10AB/3", protocol=NAME) from error
+        entity = text.rpartition("/")[0] if _WITH_RESOURCE.fullmatch(text) else text
+        raise LocalProtocolError(f"to={no_entity(entity, error)}", protocol=NAME) from error
     if uri.is_pattern or not uri.authority:
         what = "has wildcards: a notification goes to one" if uri.is_pattern else "has no authority, as in //device1/10AB/3"
         raise LocalProtocolError(f"to={text[:100]!r} {what}", protocol=NAME)

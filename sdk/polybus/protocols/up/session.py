@@ -26,6 +26,7 @@ from .filters import Filters
 from .ids import WireIds, wire_ms
 from .messages import ReturnAddress, Shape, UpMessage
 from .names import Names
+from .samples import MAX_ATTRIBUTES, check_attributes
 from .wire import head_of, write_message, write_uuid
 
 if TYPE_CHECKING:
@@ -78,6 +79,9 @@ class UpSession:
         self._texts = codec.texts
         self._names = Names(adapter.names, adapter.own, adapter.other) if filters is None else filters.names
         self._filters = filters
+        self._whose = (
+            "" if filters is None else f": another program is {adapter.entity} too, or it asked before its link was cut"
+        )
         self._ids = WireIds(adapter.clock, rng)
         self._accounts = Accounts(adapter.per_authority, 0 if filters is None else REMEMBERED)
         self._ttl = None if adapter.ttl is None else milliseconds(adapter.ttl)
@@ -158,7 +162,7 @@ class UpSession:
         sink = self._asked.get(key)
         if sink is None:
             if not key.endswith(self._ids.suffix):
-                raise refuse("an answer to an id that is not of this side", "unknown_id")
+                raise refuse(f"an answer to an id that is not of this side{self._whose}", "unknown_id")
             return True  # late: the bus counts it
         if source != sink:
             raise refuse(f"an answer from {source} to a request for {sink}", "wrong_peer")
@@ -237,8 +241,11 @@ class UpSession:
         return key
 
     def _check_size(self, frame: bytes) -> None:
-        if len(frame) > self._max_frame:
-            raise too_large(len(frame), self._max_frame, "a message")
+        size = len(frame)
+        if size > self._max_frame:
+            raise too_large(size, self._max_frame, "a message")
+        if size > MAX_ATTRIBUTES and self._filters is not None:
+            check_attributes(frame)
 
     def _request(self, message: Message) -> tuple[bytes, bytes, str]:
         ttl, subject = message.ttl, message.subject
