@@ -196,11 +196,11 @@ async def test_what_has_expired_is_a_dead_letter() -> None:
 
 @bounded
 async def test_attributes_for_which_a_sample_has_no_room_are_an_error_of_the_sender() -> None:
+    tokens = ["t" * (MAX_ATTRIBUTES - 200), "t" * MAX_ATTRIBUTES]
     async with (
-        car_bus(limits=Limits(message=MAX_ATTACHMENT)).serve(HERE, protocol=up(CAR)) as listener,
+        car_bus().serve(HERE, protocol=up(CAR)) as listener,
         connect(listener.url, protocol=up(PHONE, token=lambda: tokens.pop())) as phone,
     ):
-        tokens = ["t" * (MAX_ATTRIBUTES - 200), "t" * MAX_ATTRIBUTES]
         with pytest.raises(TooLarge, match=f"there is room for {MAX_ATTRIBUTES}; token= and the header traceparent count"):
             await phone.request("UpdateDoor", 1, timeout=10)
         assert await phone.request("UpdateDoor", 1, timeout=10) == 2

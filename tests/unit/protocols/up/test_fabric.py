@@ -296,7 +296,7 @@ def test_attributes_for_which_a_sample_has_no_room_are_too_large_and_bodies_do_n
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_the_most_attributes_that_may_leave_are_taken(dialect: str) -> None:
+def test_the_most_attributes_that_may_leave_are_taken(dialect: Any) -> None:
     adapter = Up(entity=CAR, dialect=dialect)
     room = MAX_ATTRIBUTES - len(write_attributes(Attributes(bytes(16), 2, parse_uuri("//a/1/1/0"), token="")))
     frame = write_message(write_attributes(Attributes(bytes(16), 2, parse_uuri("//a/1/1/0"), token="t" * (room - 2))), b"")
