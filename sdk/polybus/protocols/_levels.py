@@ -14,6 +14,9 @@ Pairs: TypeAlias = tuple[tuple[str, str], ...]
 
 def pairs_of(protocol: str, priorities: Mapping[str, str] | Pairs) -> Pairs:
     """Pairs of pattern and priority. May raise `ValueError`: a priority is none; the text names the protocol."""
+    if not isinstance(priorities, (Mapping, tuple)):
+        text = "a table is needed, from patterns to CS0 ... CS6: {'door.*': 'CS4'}"
+        raise ValueError(f"{protocol}: priorities={str(priorities)[:60]!r}: {text}")
     pairs = tuple(priorities.items()) if isinstance(priorities, Mapping) else tuple(priorities)
     for pattern, name in pairs:
         if name not in LEVELS:

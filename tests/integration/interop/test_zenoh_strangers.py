@@ -12,7 +12,7 @@ import anyio.to_thread
 import pytest
 from attrs import evolve
 
-from polybus import Bus, Limits, RemoteProtocolError, TooLarge, connect
+from polybus import Bus, Limits, Message, RemoteProtocolError, TooLarge, connect
 from polybus.capture import Capture, decode
 from polybus.events import BusEvent, DeadLettered, FrameRefused
 from polybus.plugins import Fabric, Sample
@@ -85,6 +85,23 @@ async def test_answers_to_another_program_with_the_same_entity_are_refused_and_s
         assert [await other.request("UpdateDoor", number, timeout=10) for number in range(20)] == [*range(0, 40, 2)]
         await eventually(lambda: (one.stats().malformed, other.stats().malformed) == (20, 20))
         assert (one.stats().links, other.stats().links, one.stats().late, other.stats().late) == (1, 1, 0, 0)
+
+
+@bounded
+async def test_a_bus_that_serves_a_fabric_tells_whoever_has_asked_by_the_address_of_the_question() -> None:
+    car, phone, told = Bus(), Bus(), list[Any]()
+
+    @car.handle("UpdateDoor")
+    async def update(position: int, message: Message) -> None:
+        await car.notify("told", position, to=message.attributes["source"])
+
+    phone.handle(f"{CAR}/8002")(lambda body: told.append(body))
+    async with (
+        car.serve(HERE, protocol=up(CAR)) as listener,
+        connect(listener.url, bus=phone, protocol=up(PHONE)),
+    ):
+        await phone.request("UpdateDoor", 5, timeout=10)
+        await eventually(lambda: told == [5])
 
 
 # -- hostile samples -----------------------------------------------------------------------------------------------------------

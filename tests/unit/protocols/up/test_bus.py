@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import anyio
 import pytest
 
-from polybus import Bus, Context, DeadlineExceeded, LocalProtocolError, NoHandler, TooManyRequests, Unsupported, connect
+from polybus import AmbiguousRoute, Bus, Context, DeadlineExceeded, LocalProtocolError, NoHandler, TooManyRequests, Unsupported, connect
 from polybus.events import BusEvent, DeadLettered, FrameRefused
 from polybus.message import Message
 from polybus.protocols import Up
@@ -226,6 +226,33 @@ async def test_what_comes_from_another_wire_is_not_relayed_and_the_dead_letter_s
         await talker.publish("news", 1)
         dead = await next_event(events, DeadLettered)
         assert "a ring of relays would have no end: publish it from a handler, or over a bridge" in dead.reason
+
+
+@bounded
+async def test_a_bus_that_serves_tells_an_address_behind_its_only_peer_and_asks_which_of_several() -> None:
+    car, told = Bus(), list[Any]()
+
+    def told_by(bus: Bus) -> Bus:
+        @bus.handle("door.opened")
+        async def opened(message: Message) -> None:
+            told.append((message.body, message.attributes["sink"]))
+
+        return bus
+
+    async with car.serve("up+memory://serving", protocol=Up(entity=CAR, names=NAMES)) as listener:
+        with pytest.raises(NoHandler, match="no link opened by this bus"):
+            await car.notify("door.opened", 1, to=PHONE)
+        phone = Up(entity=PHONE, names=NAMES)
+        async with connect(listener.url, bus=told_by(Bus()), protocol=phone):
+            await car.notify("door.opened", 2, to=f"{PHONE}/0")
+            await eventually(lambda: told == [(2, f"{PHONE}/0")])
+            async with connect(listener.url, bus=told_by(Bus()), protocol=phone):
+                await eventually(lambda: len(car.peers) == 2)
+                with pytest.raises(AmbiguousRoute, match=r"several peers .*, as in bus\.peers\[0\]\.notify"):
+                    await car.notify("door.opened", 3, to=PHONE)
+                await car.peers[1].notify("door.opened", 4, to=PHONE)
+                await eventually(lambda: len(told) == 2)
+    assert told == [(2, f"{PHONE}/0"), (4, f"{PHONE}/0")]
 
 
 @pytest.mark.parametrize("protocol", ["ubre", "csb", "jrep", "uprotocol"])
