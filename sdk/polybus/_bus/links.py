@@ -115,7 +115,7 @@ class LinkRegistry:
         return chosen
 
     def choose_behind(self, subject: str | int, address: str) -> Peer:
-        """Choose the peer behind which an address is: as `choose`; where this bus has opened no link, its only peer of that sort.
+        """Choose the peer behind which an address is: as `choose`, or, where this bus has opened no link, the only such peer.
 
         Raises:
             NoHandler, AmbiguousRoute, BusError: As `choose`.

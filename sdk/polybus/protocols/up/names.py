@@ -71,8 +71,8 @@ def _line_of(name: str, text: str) -> str:
 def table_of(names: Mapping[str, Any] | Table) -> Table:
     """The table of an option. May raise `ValueError`: a name or a number is none, or stands there twice."""
     if not isinstance(names, (Mapping, tuple)):
-        text = "a table is needed, from names to numbers or addresses: {'door.opened': 0x80CD}; names_in reads one from a file's text"
-        raise ValueError(f"up: names={str(names)[:60]!r}: {text}")
+        text = "a table is needed, from names to numbers or addresses: {'door.opened': 0x80CD}"
+        raise ValueError(f"up: names={str(names)[:60]!r}: {text}; names_in reads one from a file's text")
     pairs = names.items() if isinstance(names, Mapping) else names
     taken: dict[Place, str] = {}
     try:

@@ -9,7 +9,17 @@ from typing import Any, TypeVar
 import anyio
 import pytest
 
-from polybus import AmbiguousRoute, Bus, Context, DeadlineExceeded, LocalProtocolError, NoHandler, TooManyRequests, Unsupported, connect
+from polybus import (
+    AmbiguousRoute,
+    Bus,
+    Context,
+    DeadlineExceeded,
+    LocalProtocolError,
+    NoHandler,
+    TooManyRequests,
+    Unsupported,
+    connect,
+)
 from polybus.events import BusEvent, DeadLettered, FrameRefused
 from polybus.message import Message
 from polybus.protocols import Up
