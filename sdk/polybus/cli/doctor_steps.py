@@ -226,7 +226,6 @@ class Examination:
             times.append(perf_counter() - began)
         return f"{subject}: {answer}; {median_of(times)} there and back"
 
-
     def _say_of_fabric(self, subject: str | int) -> None:
         """May raise `StepFailed`: on a fabric silence is the answer of an address that nobody has."""
         session = self.peer.link.session
