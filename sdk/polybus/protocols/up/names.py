@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 from attrs import evolve
 
 from ...errors import LocalProtocolError, Unsupported
+from .._levels import pairs_in
 from .checks import NAME
 from .uuris import ANY_PART, FIRST_TOPIC, UUri, UUriError, no_entity, parse_uuri
 
@@ -70,10 +71,10 @@ def _line_of(name: str, text: str) -> str:
 
 def table_of(names: Mapping[str, Any] | Table) -> Table:
     """The table of an option. May raise `ValueError`: a name or a number is none, or stands there twice."""
-    if not isinstance(names, (Mapping, tuple)):
+    pairs = pairs_in(names)
+    if pairs is None:
         text = "a table is needed, from names to numbers or addresses: {'door.opened': 0x80CD}"
         raise ValueError(f"up: names={str(names)[:60]!r}: {text}; names_in reads one from a file's text")
-    pairs = names.items() if isinstance(names, Mapping) else names
     taken: dict[Place, str] = {}
     try:
         return tuple((name, _entry(name, given, taken)) for name, given in pairs)
