@@ -303,7 +303,7 @@ class Bus(Router):
             body: Anything that the wire can carry.
             headers: Text to text.
             to: The peer to tell. Or an address, where many are reached over one link (``//phone/CD/4`` of `protocols.Up`); the
-                link is then chosen as for a request without ``to``.
+                link is then chosen as for a request without ``to``, or, where this bus serves alone, its only peer is meant.
 
         Raises:
             EncodeError: The body cannot be written.
@@ -318,7 +318,8 @@ class Bus(Router):
         if to is None and (own := self._lookup.find(name)) is not None:
             self._loopback.notify(own, body, checked)
         elif to is None or isinstance(to, str):
-            await self._links.choose(name).send_notify(name, body, checked, to)
+            peer = self._links.choose(name) if to is None else self._links.choose_behind(name, to)
+            await peer.send_notify(name, body, checked, to)
         else:
             self._links.check_peer(to)
             await to.send_notify(name, body, checked)

@@ -114,6 +114,18 @@ class LinkRegistry:
             raise AmbiguousRoute(f"several links could take {subject!r} ({urls}): say to=, or connect with serves=")
         return chosen
 
+    def choose_behind(self, subject: str | int, address: str) -> Peer:
+        """Choose the peer behind which an address is: as `choose`, or, where this bus has opened no link, the only such peer.
+
+        Raises:
+            NoHandler, AmbiguousRoute, BusError: As `choose`.
+        """
+        behind = [] if self.opened else [peer for peer in self.peers if peer.link.destinations]
+        if len(behind) > 1:
+            text = f"several peers could lead to {address!r}: name one, as in bus.peers[0].notify(..., to={address!r})"
+            raise AmbiguousRoute(text)
+        return behind[0] if behind else self.choose(subject)
+
     def check_peer(self, to: Any) -> None:
         """
         Raises:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field
 
-from .._core.via import too_far
+from .._core.via import ViaHeader, too_far
 from .._util.log_fields import log_fields
 from .._util.pattern_index import SubjectIndex
-from ..errors import BusError, Code
-from ..message import MISSING, Kind, Message
+from ..errors import BusError, Code, Unsupported
+from ..message import MISSING, RELAYED, Kind, Message
 from .publisher import Publisher
 
 if TYPE_CHECKING:
@@ -44,30 +44,45 @@ class Relay:
 
     def pass_on(self, message: Message, source: Peer) -> None:
         """Send a publication of a peer on to the others that subscribed."""
+        id = None if source.link.carries_headers else message.attributes.get("id")
+        if id is not None and not self._deduplicator.is_news(ViaHeader(str(id)), message.subject):
+            return  # it has gone round: its id stands for the header, which that wire has no room for
         via = self._deduplicator.via_of(message)
         if via.hops > self._services.limits.hops:
             self.stop(message, via.hops)
             return
-        on = alike = self._deduplicator.onward(message, via)
-        if message.attributes:  # what only that wire knows goes on to peers on the same one
-            value = message.body if message.raw is None and message.has_body else MISSING
-            on = Message(Kind.PUBLISH, message.subject, None, message.raw, message.format, alike.headers, body=value)
         now = source.link.runtime.time()
-        deadline = now + 30.0
-        if message.expires is not None:  # what is left of its time
-            on.expires = alike.expires = message.expires
-            on.ttl = alike.ttl = message.expires - now
-            deadline = min(deadline, message.expires)
+        deadline = now + 30.0 if message.expires is None else min(now + 30.0, message.expires)
+        copies: dict[tuple[bool, bool], Message] = {}
         for peer in self._recipients.of(message.subject):
             if peer is not source:
+                wire = peer.protocol == source.protocol, peer.link.carries_headers
                 try:
-                    if not self._publisher.send_nowait(alike if peer.protocol == source.protocol else on, peer, deadline):
+                    on = copies.get(wire) or copies.setdefault(wire, self._copy(message, via, *wire, now=now))
+                    if not self._publisher.send_nowait(on, peer, deadline):
                         self._services.counters.dropped += 1
                 except BusError as error:
                     self._publisher.unsent(message, peer, "relayed", error)
                     self._services.dead_letter(peer, message, Code.INVALID_ARGUMENT, f"not relayed: {error}")
-        on.forget_shared()
-        alike.forget_shared()
+        for on in copies.values():
+            on.forget_shared()
+
+    def _copy(self, message: Message, via: ViaHeader, same_wire: bool, has_headers: bool, *, now: float) -> Message:
+        """Make what goes on to peers on one sort of wire: what only that of the publisher knows to others on the same.
+
+        Raises:
+            Unsupported: Nothing would tell how far it has come.
+        """
+        if has_headers:
+            on = self._deduplicator.onward(message, via)
+        else:
+            on = _with_id(message, same_wire)
+        if message.attributes and not same_wire:
+            value = message.body if message.raw is None and message.has_body else MISSING
+            on = Message(Kind.PUBLISH, message.subject, None, message.raw, message.format, on.headers, body=value)
+        if message.expires is not None:  # what is left of its time
+            on.expires, on.ttl = message.expires, message.expires - now
+        return on
 
     def stop(self, message: Message, hops: int) -> None:
         """Drop a publication that has come too far: counted and told, and in the log once for each subject."""
@@ -94,3 +109,20 @@ class Relay:
                 logger, text, source, subject, len(others), subject, extra=log_fields(source, subject=subject)
             )
         return True
+
+
+def _with_id(message: Message, same_wire: bool) -> Message:
+    """Make the copy for a wire without headers: it keeps its id, by which a bus knows that it has passed it on already.
+
+    Raises:
+        Unsupported: It has none, or is from another wire.
+    """
+    known = message.attributes
+    if not same_wire or "id" not in known:
+        raise Unsupported(
+            "a wire without headers does not tell how far a publication has come, and a ring of relays would have no end: "
+            "publish it from a handler, or over a bridge"
+        )
+    on = message.with_headers(message.headers)
+    on.extras = {**known, RELAYED: {name: known[name] for name in ("id", "priority") if name in known}}
+    return on

@@ -217,6 +217,7 @@ class Examination:
                 value = await self.peer.request(subject, self.body, timeout=self.timeout)
                 answer = f"answered with {shown(value)}"
             except DeadlineExceeded:
+                self._say_of_fabric(subject)
                 raise TimeoutError from None
             except RequestError as error:
                 if self.subject != "":
@@ -224,6 +225,16 @@ class Examination:
                 answer = "nobody handles it, as expected" if isinstance(error, NoHandler) else f"answered with {error!r}"
             times.append(perf_counter() - began)
         return f"{subject}: {answer}; {median_of(times)} there and back"
+
+    def _say_of_fabric(self, subject: str | int) -> None:
+        """May raise `StepFailed`: on a fabric silence is the answer of an address that nobody has."""
+        session = self.peer.link.session
+        if session is not None and session.capabilities.filters:
+            raise StepFailed(
+                f"nobody answered to {subject} for {self.timeout:g} s: on a fabric an address that nobody has is silent",
+                "say in the URL who is asked, as in ?peer=//device1/10AB/3, or what by --subject //device1/10AB/3/B; "
+                "programs of another ?dialect= do not hear this one",
+            )
 
 
 def median_of(times: Sequence[float]) -> str:

@@ -66,8 +66,8 @@ async def _record(proxy: Any) -> None:
 def _beside(url: str) -> str:
     """A free port here, for the protocol and the kind of transport of a URL."""
     parts = split_url(url)
-    if parts.transport.startswith("http"):
-        return url  # the proxy tells that there is none for HTTP
+    if parts.transport.startswith(("http", "zenoh")):
+        return url  # the proxy tells that there is none for HTTP, nor for a fabric
     transport = {"wss": "ws", "tls": "tcp"}.get(parts.transport, parts.transport)
     if transport not in ("ws", "tcp"):
         raise UsageError(

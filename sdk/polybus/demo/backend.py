@@ -16,6 +16,7 @@ import anyio
 from .. import Bus, Channel, Context, Limits, NotFound, Peer, Unavailable, connect, run
 from ..events import HandlerFailed
 from ..plugins.registry import resolve_url
+from .addresses import protocol_of
 from .children import leave_with_parent
 from .play import REFUSALS, STEP_SECONDS, TIMEOUT
 from .schema import FLOOD, LEVEL, SECRET, Announcement, Flood, GetLevel, Level, PlantCounters, SensorReading, SensorStatus, Tail
@@ -215,7 +216,7 @@ def main() -> None:
     elif arguments.fastapi:
         _serve_application(bus, arguments.url)
     else:
-        run(bus, arguments.url, drain=TIMEOUT, tls=tls)
+        run(bus, arguments.url, drain=TIMEOUT, tls=tls, protocol=protocol_of(arguments.url, "plant"))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from attrs import define
 
 from .. import Backoff, Bus, Message, Reply, Subscription, connect
 from ..errors import BusError, Code, DeadlineExceeded, Disconnected, Forbidden, NoHandler, NotFound, RemoteError, Unavailable
+from .addresses import protocol_of
 from .backend import OUTBOX
 from .plants import Plant
 from .play import REFUSALS, TIMEOUT, CheckFailed, NotHere, RowRun, Workshop, check
@@ -78,7 +79,8 @@ class Console:
 
     async def publications(self) -> str:
         """The sensors publish to the back end, which passes on to subscribers: to each its patterns, in order."""
-        async with connect(self.plant.url, tls=self.plant.tls, backoff=BACKOFF) as second:
+        url, tls = self.plant.url, self.plant.tls
+        async with connect(url, tls=tls, protocol=protocol_of(url, "visitor"), backoff=BACKOFF) as second:
             async with (
                 self.bus.subscribe("reading.*", returns=SensorReading) as all_readings,
                 second.subscribe("reading.temperature", returns=SensorReading) as temperatures,
@@ -286,7 +288,8 @@ def play_row(transport: str, template: str, make: Make) -> Callable[[RowRun, Wor
 
     async def run(row: RowRun, workshop: Workshop) -> None:
         async with make(transport, template, row.row.name.replace(" ", "-"), workshop) as plant:
-            async with connect(plant.url, tls=plant.tls, backoff=BACKOFF, record=workshop.record) as bus:
+            protocol = protocol_of(plant.url, "console")
+            async with connect(plant.url, tls=plant.tls, protocol=protocol, backoff=BACKOFF, record=workshop.record) as bus:
                 console = Console(bus, plant)
                 for name in row.row.steps:
                     await row.step(name, partial(STEPS[name], console))

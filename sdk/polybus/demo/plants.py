@@ -15,10 +15,18 @@ from attrs import define, field
 
 from .. import Bus
 from ..plugins.registry import find_transport
+from .addresses import protocol_of
 from .backend import Backend
 from .children import Child, DemoError
 from .play import TIMEOUT, NotHere, Workshop
 from .sensors import Sensors
+
+_NEEDED = {
+    "fastapi": (("fastapi", "uvicorn"), "fastapi"),
+    "http": (("uvicorn",), "fastapi"),
+    "zenoh": (("zenoh",), "zenoh"),
+}
+"""Packages of a transport, and the extra that has them."""
 
 
 def make_plant(transport: str, template: str, name: str, workshop: Workshop) -> Plant:
@@ -70,9 +78,9 @@ class ProcessPlant:
             if not hasattr(socket, "AF_UNIX"):
                 raise NotHere("this system has no Unix sockets")
             return f"unix://{self._workshop.folder / self._name}.sock"
-        needed = {"fastapi": ("fastapi", "uvicorn"), "http": ("uvicorn",)}.get(self._transport, ())
+        needed, extra = _NEEDED.get(self._transport, ((), ""))
         if missing := [name for name in needed if find_spec(name) is None]:
-            raise NotHere(f"{' and '.join(missing)} not installed: pip install 'polybus[fastapi]'")
+            raise NotHere(f"{' and '.join(missing)} not installed: pip install 'polybus[{extra}]'")
         if self._transport == "fastapi":
             self._options.append("--fastapi")
             return "ws://127.0.0.1:0/bus"
@@ -190,7 +198,7 @@ class MemoryPlant:
 
     async def restart(self) -> None:
         self._backend = Backend(self._sabotage)
-        await self._stack.enter_async_context(self._backend.bus.serve(self.url))
+        await self._stack.enter_async_context(self._backend.bus.serve(self.url, protocol=protocol_of(self.url, "plant")))
 
     def drain(self) -> None:
         self._group.start_soon(self._drain, self._backend.bus)

@@ -17,6 +17,10 @@ _CHANNELS = ("websocket", "events", "poll")
 """Ways of J.REP over HTTP back to the client."""
 _ANSWERED = ("requests", "failing handler", "no handler", "deadline", "drain")
 """Steps in which the server begins nothing: over HTTP a server of uProtocol cannot."""
+_WITHOUT_STREAMS = tuple(step for step in STEPS if step not in ("stream", "channel"))
+"""Of `up`, whose wire has no form for them."""
+_ON_FABRIC = tuple(step for step in _WITHOUT_STREAMS if step != "slow consumer")
+"""Zenoh cuts off who does not read, and says nothing of what it had for him; what is more urgent overtakes the rest."""
 _ENTITY = "?entity=//plant.example/tanks/1"
 _PROTOBUF = f"{_ENTITY}&format=protobuf"
 
@@ -46,6 +50,8 @@ def all_rows() -> list[DemoRow]:
         *(_row("jrep", channel, "http", f"?channel={channel}") for channel in _CHANNELS),
         *_everywhere("uprotocol", {"json": _ENTITY, "protobuf": _PROTOBUF}),
         *(_row("uprotocol", variant, "http", query, AnsweringPlant, _ANSWERED) for variant, query in http.items()),
+        *(_row("up", "umessage", name, steps=_WITHOUT_STREAMS) for name in _TRANSPORTS),
+        _row("up", "umessage", "zenoh", steps=_ON_FABRIC),
         *nested_rows(),
         *worker_rows(),
     ]

@@ -14,6 +14,7 @@ import anyio
 
 from .. import Backoff, Bus, BusError
 from ..events import LinkUp
+from .addresses import protocol_of
 from .children import leave_with_parent
 from .play import TIMEOUT
 from .schema import SensorReading, SensorStatus
@@ -46,7 +47,8 @@ class Sensors:
 
     async def run(self, url: str, tls: ssl.SSLContext | None, ready: Callable[[], None]) -> None:
         """Publish until cancelled. `ready` is called when the back end knows us."""
-        async with self.bus.connect(url, tls=tls, backoff=BACKOFF), anyio.create_task_group() as group:
+        connection = self.bus.connect(url, tls=tls, protocol=protocol_of(url, "sensors"), backoff=BACKOFF)
+        async with connection, anyio.create_task_group() as group:
             group.start_soon(self._sign_on_again)
             await self.bus.request("sensors.sign_on", timeout=TIMEOUT)
             ready()

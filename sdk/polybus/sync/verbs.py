@@ -1137,7 +1137,7 @@ class BlockingBus:
             body: Anything that the wire can carry.
             headers: Text to text.
             to: The peer to tell. Or an address, where many are reached over one link (``//phone/CD/4`` of `protocols.Up`); the
-                link is then chosen as for a request without ``to``.
+                link is then chosen as for a request without ``to``, or, where this bus serves alone, its only peer is meant.
 
         Raises:
             EncodeError: The body cannot be written.

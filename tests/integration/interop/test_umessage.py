@@ -142,7 +142,10 @@ async def test_the_classes_of_up_python_ask_are_asked_publish_and_notify(transpo
         if len(told_us) == rounds:
             done.set()
 
-    async with bus.serve(f"up+{transport}://127.0.0.1:0", protocol=OURS) as listener, bus.subscribe("heard") as heard:
+    async with (
+        bus.serve(f"up+{transport}://127.0.0.1:0", protocol=OURS) as listener,
+        bus.subscribe("heard", queue=2 * rounds) as heard,
+    ):
         port = listener.url.rpartition(":")[2].partition("?")[0]
         command = [str(PYTHON), str(FOLDER / "peer.py"), port, str(rounds), transport]
         async with await anyio.open_process(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=None) as process:
@@ -155,9 +158,12 @@ async def test_the_classes_of_up_python_ask_are_asked_publish_and_notify(transpo
             assert [await peer.request("capitals", text) for text in texts] == [text.upper() for text in texts]
             with pytest.raises(Forbidden):
                 await peer.request("capitals", "refuse")
-            await peer.notify("said", 1)
-            await bus.publish("said", 2)
-            assert [(await anext(heard)).body for _ in range(2)] == ["told 1", "heard 2"]
-            assert bus.stats().malformed == 0
+            for number in range(rounds):
+                await peer.notify("said", number)
+                await bus.publish("said", number)
+            # It publishes each again, with how it came.
+            bodies = [(await anext(heard)).body for _ in range(2 * rounds)]
+            assert sorted(bodies) == sorted(f"{how} {number}" for how in ("told", "heard") for number in range(rounds))
+            assert (bus.stats().malformed, bus.stats().dropped) == (0, 0)
             process.terminate()
             await process.wait()

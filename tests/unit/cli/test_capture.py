@@ -154,6 +154,7 @@ def test_compact_and_export_print_their_files(tmp_path: Path, capsys: pytest.Cap
             2,
         ),
         (["record", "jrep+http://127.0.0.1:1/x", "x"], "a proxy records no HTTP", 2),
+        (["record", "up+zenoh://127.0.0.1:1", "x"], "a proxy records no fabric, which has no two ends", 2),
         (["record", "jrep+http://127.0.0.1:1/x", "x", "--listen", "jrep+tcp://127.0.0.1:0"], "a proxy records no HTTP", 2),
     ],
 )

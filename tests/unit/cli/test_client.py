@@ -192,6 +192,19 @@ def test_serve_goes_on_answering_for_the_delay_while_it_says_that_it_is_not_read
         process.wait(timeout=60)
 
 
+def test_doctor_says_on_a_fabric_that_nobody_has_an_address_and_how_to_name_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("zenoh")
+    with serving(tmp_path, url="up+zenoh://127.0.0.1:0") as (url, _):
+        us = f"{url.partition('?')[0]}?entity=//cli/1/1"
+        assert run(["doctor", us, "--timeout", "1"]) == 1
+        err = capsys.readouterr().err
+        assert "nobody answered to //cli/1/1/7FFF for 1 s: on a fabric" in err
+        assert "say in the URL who is asked, as in ?peer=//device1/10AB/3" in err
+        assert run(["doctor", f"{us}&peer=//polybus/1/1"]) == 0
+
+
 def test_doctor_asks_for_an_address_where_no_name_is_a_subject(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with serving(tmp_path, url="up+tcp://127.0.0.1:0") as (url, _):
         assert run(["doctor", url]) == 0  # which asks for an address: no name has a number there

@@ -141,12 +141,15 @@ async def test_a_system_without_unix_sockets_cannot_play_their_row(
             pass
 
 
-@pytest.mark.parametrize(("transport", "missing"), [("fastapi", "fastapi and uvicorn"), ("http", "uvicorn")])
+@pytest.mark.parametrize(
+    ("transport", "missing", "extra"),
+    [("fastapi", "fastapi and uvicorn", "fastapi"), ("http", "uvicorn", "fastapi"), ("zenoh", "zenoh", "zenoh")],
+)
 async def test_packages_that_are_missing_are_told_with_how_to_get_them(
-    transport: str, missing: str, said: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    transport: str, missing: str, extra: str, said: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plants, "find_spec", lambda name: None)
-    with pytest.raises(NotHere, match=rf"^{missing} not installed: pip install"):
+    with pytest.raises(NotHere, match=rf"^{missing} not installed: pip install 'polybus\[{extra}\]'$"):
         async with plant(tmp_path, transport):
             pass
 

@@ -22,6 +22,7 @@ from .recorder import CaptureRecorder
 
 logger: logging.Logger = logging.getLogger("polybus.capture")
 _HOP: Final = frozenset({"host", "connection", "upgrade", "origin", "content-length", "transfer-encoding", "keep-alive"})
+_AT_THE_ENDS: Final = "record at one of the programs, with connect(..., record=) or bus.record()"
 _PATIENT: Final = 4 << 20
 """Bytes that wait for one side before the other is cut, where it cannot be held back."""
 
@@ -70,7 +71,7 @@ class RecordingProxy:
 
     Raises:
         ValueError: A URL is wrong.
-        Unsupported: Over HTTP, protocols carry their messages in more than frames.
+        Unsupported: Over HTTP, protocols carry their messages in more than frames, and a fabric has no two ends.
         LocalProtocolError: Other machines could reach it.
     """
 
@@ -84,10 +85,9 @@ class RecordingProxy:
             raise ValueError(f"{listen}: the server speaks {self._adapter.name}, and a proxy does not translate")
         for one in (url, listen):
             if one.partition("+")[2].startswith("http"):
-                raise Unsupported(
-                    f"{one}: a proxy records no HTTP, where protocols carry more than frames: record at one of the ends, "
-                    "with connect(..., record=) or bus.record()"
-                )
+                raise Unsupported(f"{one}: a proxy records no HTTP, where protocols carry more than frames: {_AT_THE_ENDS}")
+            if one.partition("+")[2].startswith("zenoh"):
+                raise Unsupported(f"{one}: a proxy records no fabric, which has no two ends to stand between: {_AT_THE_ENDS}")
         if not (insecure or self._transport.is_private(self._address)):
             raise LocalProtocolError(
                 f"{listen} can be reached from other machines and everybody is let in: bind to 127.0.0.1, or say insecure=True"

@@ -45,14 +45,18 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 _FIXED: Final = {1: 8, 5: 4}
+MOST_FIELDS: Final = 4096
+"""Fields of one message; those that are read here have a few. Each costs more than a hundred bytes do where they are a body."""
 
 
-def read_fields(data: bytes) -> list[tuple[int, int | bytes]]:
-    """The fields of a message: number, and a varint or bytes. May raise `ValueError`: it is none, or has groups."""
+def read_fields(data: bytes, most: int = MOST_FIELDS) -> list[tuple[int, int | bytes]]:
+    """The fields of a message: number, and a varint or bytes. May raise `ValueError`: it is none, has groups, or too many."""
     fields: list[tuple[int, int | bytes]] = []
     at, end = 0, len(data)
     try:
         while at < end:
+            if len(fields) >= most:
+                raise ValueError(f"more than {most} fields")
             tag, at = read_varint(data, at)
             number, kind = tag >> 3, tag & 7
             if kind == 0:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from .messages import ReturnAddress
-
 REMEMBERED: Final = 4096
 """Ids of answered requests, of a fabric, that are known at least; twice as many at most."""
 
@@ -26,32 +24,28 @@ class Accounts:
     def __init__(self, most: int, remembered: int = 0) -> None:
         self._most: Final = most
         self._remembered: Final = remembered
-        # By id and source: who guesses the id of another's request takes nothing from that one.
-        self._under_way: dict[tuple[bytes, str], str] = {}
+        self._under_way: dict[bytes, str] = {}
         """The authority of each."""
-        self._settled: set[tuple[bytes, str]] = set()
-        self._older: set[tuple[bytes, str]] = set()
+        self._settled: set[bytes] = set()
+        self._older: set[bytes] = set()
         self._counts: dict[str, int] = {}
 
-    def is_known(self, address: ReturnAddress) -> bool:
-        """True of a request that is under way, or was answered lately."""
-        key = address.id, address.shape.source
-        return key in self._under_way or key in self._settled or key in self._older
+    def is_known(self, request: bytes) -> bool:
+        """True of a request that is under way, or was answered lately; of `ReturnAddress.account`."""
+        return request in self._under_way or request in self._settled or request in self._older
 
-    def admit(self, address: ReturnAddress) -> bool:
+    def admit(self, request: bytes, authority: str) -> bool:
         """Count a request; False of one that is too much for its authority."""
-        shape = address.shape
-        count = self._counts.get(shape.authority, 0)
+        count = self._counts.get(authority, 0)
         if count >= self._most:
             return False
-        self._under_way[address.id, shape.source] = shape.authority
-        self._counts[shape.authority] = count + 1
+        self._under_way[request] = authority
+        self._counts[authority] = count + 1
         return True
 
-    def settle(self, address: ReturnAddress) -> None:
+    def settle(self, request: bytes) -> None:
         """Count a request no longer: it is answered."""
-        key = address.id, address.shape.source
-        authority = self._under_way.pop(key, None)
+        authority = self._under_way.pop(request, None)
         if authority is None:
             return
         left = self._counts[authority] - 1
@@ -60,7 +54,7 @@ class Accounts:
         else:
             del self._counts[authority]
         if self._remembered:
-            self._settled.add(key)
+            self._settled.add(request)
             if len(self._settled) >= self._remembered:
                 self._older, self._settled = self._settled, set()
 

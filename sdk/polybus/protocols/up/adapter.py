@@ -29,7 +29,7 @@ _SHARED: Final = ("strings", "dialect")
 
 
 def _entity(adapter: Up, attribute: Any, value: Any) -> None:
-    if value is None:
+    if value is None and attribute.name == "peer":
         return
     try:
         entity = parse_entity(str(value))

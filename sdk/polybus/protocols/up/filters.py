@@ -16,10 +16,11 @@ from ...subjects import is_pattern, matches, segments, wire_pattern
 from .checks import NAME
 from .names import Names
 from .samples import Dialect
-from .uuris import ANY_AUTHORITY, ANY_PART, ANY_VERSION, UUri, UUriError, check_authority
+from .uuris import ANY_AUTHORITY, ANY_PART, ANY_VERSION, UUri, UUriError, parse_uuri
 
 _ANY_ENTITY: Final = 0xFFFF_FFFF
 ANYTHING: Final = UUri(ANY_AUTHORITY, _ANY_ENTITY, ANY_VERSION, ANY_PART)
+_ANY_PARTS: Final = (ANY_AUTHORITY, f"{_ANY_ENTITY:X}", f"{ANY_VERSION:X}", f"{ANY_PART:X}")
 _WILDCARDS: Final = ("*", ">")
 
 
@@ -85,19 +86,14 @@ def _sources_of_addresses(pattern: str) -> UUri:
     parts = tokens[2:] if tokens[:2] == ["", ""] else ["", *tokens[1:]]
     if parts[-1] == ">":
         parts[-1:] = ["*"] * (5 - len(parts))
+    text = "subjects of publications are addresses such as //device1/10AB/3/80CD, any part of which may be *"
+    if len(parts) != len(_ANY_PARTS):
+        raise LocalProtocolError(f"{pattern[:100]!r}: {text}", protocol=NAME)
+    authority, *numbers = (any if "*" in part else part for part, any in zip(parts, _ANY_PARTS, strict=True))
     try:
-        authority, entity, version, resource = parts
-        if "*" not in authority:
-            check_authority(authority)
-        uri = UUri(
-            ANY_AUTHORITY if "*" in authority else authority,
-            _ANY_ENTITY if "*" in entity else int(entity, 16),
-            ANY_VERSION if "*" in version else int(version, 16),
-            ANY_PART if "*" in resource else int(resource, 16),
-        )
-    except (UUriError, ValueError) as error:
-        text = "subjects of publications are addresses such as //device1/10AB/3/80CD, any part of which may be *"
-        raise LocalProtocolError(f"{pattern[:100]!r}: {text}", protocol=NAME) from error
-    if "*" not in resource and not uri.is_topic:
+        uri = parse_uuri("/".join((f"//{authority}" if authority else "", *numbers)))
+    except UUriError as error:
+        raise LocalProtocolError(f"{pattern[:100]!r}: {text}: {error}", protocol=NAME) from error
+    if "*" not in parts[-1] and not uri.is_topic:
         raise LocalProtocolError(f"{pattern[:100]!r} is no topic, whose last number is from 8000 to FFFE", protocol=NAME)
     return uri

@@ -27,9 +27,11 @@ class Shape:
         kind: Of the message.
         subject: The address that it is about.
         source: The address that it comes from.
+        sender: The same as bytes.
         authority: Of the source.
         format: Of the payload, where there is one.
         ttl: Seconds, or None.
+        ttl_ms: The same in milliseconds, or 0.
         headers: The context of a trace, as the bus has it.
         answer: Of a request: the first and the last fields of its answer's attributes, around commstatus.
     """
@@ -38,9 +40,11 @@ class Shape:
     kind: Kind
     subject: str
     source: str
+    sender: bytes
     authority: str
     format: BodyFormat
     ttl: float | None
+    ttl_ms: int
     headers: dict[str, str] | None
     answer: bytes = b""
 
@@ -61,8 +65,9 @@ def shape_of(given: Attributes) -> Shape:
     headers = None if given.traceparent is None else {"traceparent": given.traceparent}
     template = replace(given, id=b"", reqid=b"")
     format = OCTETS if kind is Kind.ERROR else format_of(given.payload_format)
-    ttl = given.ttl / 1000 if given.ttl else None
-    return Shape(template, kind, subject, str(source), source.authority, format, ttl, headers, answer)
+    ms, text = given.ttl or 0, str(source)
+    ttl = ms / 1000 if ms else None
+    return Shape(template, kind, subject, text, text.encode(), source.authority, format, ttl, ms, headers, answer)
 
 
 _KINDS: Final = {
@@ -87,6 +92,11 @@ class ReturnAddress(tuple[bytes, Shape]):
     def shape(self) -> Shape:
         """All else of the request."""
         return self[1]
+
+    @property
+    def account(self) -> bytes:
+        """The id with whose it is: whoever guesses the id of another's request takes nothing from that one."""
+        return self[0] + self[1].sender
 
     def __str__(self) -> str:
         return uuid_text(read_uuid(self[0]))

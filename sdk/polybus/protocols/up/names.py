@@ -14,8 +14,9 @@ from typing import Any, Final, TypeAlias
 from attrs import evolve
 
 from ...errors import LocalProtocolError, Unsupported
+from .._levels import pairs_in
 from .checks import NAME
-from .uuris import ANY_PART, FIRST_TOPIC, UUri, UUriError, parse_uuri
+from .uuris import ANY_PART, FIRST_TOPIC, UUri, UUriError, no_entity, parse_uuri
 
 Place: TypeAlias = "int | UUri"
 """A resource of whoever is meant, or the resource of one entity."""
@@ -70,7 +71,10 @@ def _line_of(name: str, text: str) -> str:
 
 def table_of(names: Mapping[str, Any] | Table) -> Table:
     """The table of an option. May raise `ValueError`: a name or a number is none, or stands there twice."""
-    pairs = names.items() if isinstance(names, Mapping) else names
+    pairs = pairs_in(names)
+    if pairs is None:
+        text = "a table is needed, from names to numbers or addresses: {'door.opened': 0x80CD}"
+        raise ValueError(f"up: names={str(names)[:60]!r}: {text}; names_in reads one from a file's text")
     taken: dict[Place, str] = {}
     try:
         return tuple((name, _entry(name, given, taken)) for name, given in pairs)
@@ -240,7 +244,8 @@ def _entity(text: str) -> UUri:
     try:
         uri = parse_uuri(text if _WITH_RESOURCE.fullmatch(text) else f"{text}/0").with_resource(0)
     except UUriError as error:
-        raise LocalProtocolError(f"to={text[:100]!r} is no entity: it has the form //device1/10AB/3", protocol=NAME) from error
+        entity = text.rpartition("/")[0] if _WITH_RESOURCE.fullmatch(text) else text
+        raise LocalProtocolError(f"to={no_entity(entity, error)}", protocol=NAME) from error
     if uri.is_pattern or not uri.authority:
         what = "has wildcards: a notification goes to one" if uri.is_pattern else "has no authority, as in //device1/10AB/3"
         raise LocalProtocolError(f"to={text[:100]!r} {what}", protocol=NAME)

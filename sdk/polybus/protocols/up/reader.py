@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from ...body import JSON, OCTETS
 from ...errors import RemoteProtocolError
@@ -24,10 +24,13 @@ _LONGEST: Final = 1024
 """Bytes of attributes that are remembered."""
 _ID: Final = b"\x0a\x12\x09"
 _REQID: Final = b"\x4a\x12\x09"
+_IS_RESPONSE: Final = bytes((0x10, MessageType.RESPONSE))
 _PAYLOAD: Final = 0x12
 _STATUSES: Final = ("uprotocol.v1.UStatus", "google.rpc.Status")
 _UNANSWERABLE: Final = frozenset({"request.source", "request.sink"})
 _ERROR: Final = Kind.ERROR
+Parts: TypeAlias = "tuple[bytes, bytes, bytes, bytes, bytes | None]"
+"""A frame in the usual form: the id, the attributes before the id of a request, that id, those behind it, and the payload."""
 
 
 class UpReader:
@@ -45,7 +48,13 @@ class UpReader:
         if len(frame) > self._max_frame:
             raise WIRE_RULES.refuse_size(len(frame), self._max_frame)
         try:
-            return self._quick(frame) or self._examined(frame)
+            parts = _parts(frame)
+            if parts is not None:
+                uuid, before, reqid, behind, payload = parts
+                shape = self._known.get((before, behind))
+                if shape is not None:
+                    return self._message(shape, payload, uuid, reqid)
+            return self._examined(frame, parts)
         except RemoteProtocolError as error:
             error.frame = shown(frame)
             raise
@@ -54,21 +63,11 @@ class UpReader:
             refused.frame = shown(frame)
             raise refused from error
 
-    def _quick(self, frame: bytes) -> UpMessage | None:
-        """A message whose shape is known; None where it has to be examined."""
-        parts = _parts(frame)
-        if parts is None:
-            return None
-        uuid, before, reqid, behind, payload = parts
-        shape = self._known.get((before, behind))
-        return None if shape is None else self._message(shape, payload, uuid, reqid)
-
-    def _examined(self, frame: bytes) -> UpMessage:
+    def _examined(self, frame: bytes, parts: Parts | None) -> UpMessage:
         attributes, payload = split_message(frame)
         given = read_attributes(attributes or b"")
         _check(given)
         shape, uuid, reqid = shape_of(given), write_uuid(given.id), write_uuid(given.reqid) if given.reqid else b""
-        parts = _parts(frame)
         if parts is not None and parts[0] == uuid and parts[2] == reqid and len(parts[1]) + len(parts[3]) <= _LONGEST:
             self._remember(parts[1], parts[3], shape)
         return self._message(shape, payload, uuid, reqid)
@@ -98,9 +97,8 @@ class UpReader:
         return _failure(message, payload) if shape.kind is _ERROR else message
 
 
-def _parts(frame: bytes) -> tuple[bytes, bytes, bytes, bytes, bytes | None] | None:
-    """The id, the attributes before the id of a request, that id, those behind it, and the payload, of a frame in the usual
-    form; else None."""
+def _parts(frame: bytes) -> Parts | None:
+    """The parts of a frame in the usual form; else None."""
     try:
         at = 2
         if (size := frame[1]) > 127:
@@ -124,7 +122,8 @@ def _parts(frame: bytes) -> tuple[bytes, bytes, bytes, bytes, bytes | None] | No
         return None
     if start > end:
         return None
-    place = frame.find(_REQID, start, end)
+    # None but an answer has the id of a request; where one has all the same, it is examined each time.
+    place = frame.find(_REQID, start, end) if frame[start : start + 2] == _IS_RESPONSE else -1
     if place < 0:
         return frame[at + 2 : start], frame[start:end], b"", b"", payload
     reqid = frame[place + 2 : place + 20]

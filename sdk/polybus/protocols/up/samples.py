@@ -18,6 +18,7 @@ from typing import Final
 
 from attrs import evolve, frozen
 
+from ...errors import TooLarge
 from ...plugins import Sample
 from .._protobuf.wire import length, read_varint
 from .attributes import LAST_PRIORITY, USUAL_PRIORITY
@@ -30,6 +31,16 @@ _PAIRS: Final = b"\x02\x00\x01\x01\x00"
 """A list of two pairs of text and bytes, as Zenoh serialises it: both texts are empty, the first bytes are the version."""
 MAX_ATTACHMENT: Final = 64 * 1024
 """Bytes of an attachment that are looked at; two addresses and three texts need far less."""
+MAX_ATTRIBUTES: Final = MAX_ATTACHMENT - 16
+"""The same of the attributes in it, in whatever dialect."""
+
+
+def check_attributes(frame: bytes) -> None:
+    """Check a frame of this side, which is to become a sample. May raise `TooLarge`: nobody would take its attachment."""
+    size = len(split_message(frame)[0] or b"")
+    if size > MAX_ATTRIBUTES:
+        text = f"attributes of {size} bytes: on a fabric there is room for {MAX_ATTRIBUTES}"
+        raise TooLarge(f"{text}; token= and the header traceparent count, and bodies do not")
 
 
 class ForeignDialect(ValueError):

@@ -26,6 +26,7 @@ from .filters import Filters
 from .ids import WireIds, wire_ms
 from .messages import ReturnAddress, Shape, UpMessage
 from .names import Names
+from .samples import MAX_ATTRIBUTES, check_attributes
 from .wire import head_of, write_message, write_uuid
 
 if TYPE_CHECKING:
@@ -74,10 +75,15 @@ class UpSession:
         self._read = codec.read
         self._options = adapter
         self._clock: Callable[[], int] = adapter.clock
+        self._allowance, self._skew = adapter.allowance * 1000, adapter.max_clock_skew * 1000
+        """Milliseconds."""
         self._max_frame = limits.message
         self._texts = codec.texts
         self._names = Names(adapter.names, adapter.own, adapter.other) if filters is None else filters.names
         self._filters = filters
+        self._whose = (
+            "" if filters is None else f": another program is {adapter.entity} too, or it asked before its link was cut"
+        )
         self._ids = WireIds(adapter.clock, rng)
         self._accounts = Accounts(adapter.per_authority, 0 if filters is None else REMEMBERED)
         self._ttl = None if adapter.ttl is None else milliseconds(adapter.ttl)
@@ -121,14 +127,15 @@ class UpSession:
         text = shape.subject
         message.subject = names.subjects.get(text) or names.subject(text)
         if kind is _REQUEST:
-            if self._accounts.is_known(message.id):
+            request = message.uuid + shape.sender  # as `ReturnAddress.account`
+            if self._accounts.is_known(request):
                 raise refuse(f"the id {message.id} has come before: a request is asked once", "duplicate_id")
-            self._in_time(message)
-            return self._admitted(message, shape.authority)
-        if message.ttl is not None:
-            if not self._in_time(message):
+            self._in_time(message, shape)
+            return self._accounts.admit(request, shape.authority) or self._too_many(message, shape.authority)
+        if shape.ttl is not None:
+            if not self._in_time(message, shape):
                 return False
-            message.expires = now + message.ttl
+            message.expires = now + (message.ttl or 0.0)
         return True
 
     @staticmethod
@@ -143,9 +150,8 @@ class UpSession:
         self._methods.clear()
         self._topics.clear()
 
-    def _admitted(self, message: UpMessage, authority: str) -> bool:
-        if self._accounts.admit(message.id):
-            return True
+    def _too_many(self, message: UpMessage, authority: str) -> bool:
+        """Say so to whoever asks and to the bus. False: it is not taken."""
         most = self._options.per_authority
         text = f"{most} requests of {authority or 'this host'!r} are under way (per_authority): try again later"
         self._answer(message.id, Code.RESOURCE_EXHAUSTED, text, "too_many")
@@ -158,38 +164,40 @@ class UpSession:
         sink = self._asked.get(key)
         if sink is None:
             if not key.endswith(self._ids.suffix):
-                raise refuse("an answer to an id that is not of this side", "unknown_id")
+                raise refuse(f"an answer to an id that is not of this side{self._whose}", "unknown_id")
             return True  # late: the bus counts it
         if source != sink:
             raise refuse(f"an answer from {source} to a request for {sink}", "wrong_peer")
-        if shape.ttl is not None and not self._in_time(message):
-            return False
+        if shape.ttl is not None and (age := self._age(message)) > shape.ttl_ms + self._allowance:
+            message.subject = self._names.subject(source)
+            return self._expired(message, age, shape.ttl_ms)
         del self._asked[key]
         return True
 
-    def _in_time(self, message: UpMessage) -> bool:
-        """True if a message still lives: it has expired strictly after its ttl. Sets what is left of its time, but of an
-        answer, for which a timer of this side runs."""
-        kind, ttl, made = message.kind, message.ttl or 0.0, wire_ms(message.uuid)
-        age = (self._clock() // 1_000_000 - made) / 1000
-        allowance, skew = self._options.allowance, self._options.max_clock_skew
-        if age > ttl + allowance:
-            if kind is _REQUEST:
+    def _age(self, message: UpMessage) -> int:
+        """Milliseconds since a message was made."""
+        return self._clock() // 1_000_000 - int.from_bytes(message.uuid[3:9], "little")
+
+    def _in_time(self, message: UpMessage, shape: Shape) -> bool:
+        """True if a message that is no answer still lives: it has expired strictly after its ttl. Sets what is left of that."""
+        age, ttl = self._age(message), shape.ttl_ms
+        left = ttl - age + self._allowance
+        if left < 0:
+            if message.kind is _REQUEST:
                 message.ttl = 0.0  # the bus answers it, and holds what the peer does not read within bounds
-            else:
-                if kind is _RESPONSE or kind is _ERROR:
-                    message.subject = self._names.subject(message.shape.source)
-                text = f"made {age:.3f} s ago with a ttl of {ttl:.3f} s; where clocks differ, set allowance="
-                self._events.append(Undelivered(message, Code.DEADLINE_EXCEEDED, "expired", text))
-            return False
-        if kind is _RESPONSE or kind is _ERROR:
-            return True
-        if -age > skew:
-            text = f"made {-age:.3f} s in the future: at most {skew:g} s (max_clock_skew)"
-            raise refuse(text, "clock_skew", message.id if kind is Kind.REQUEST else None)
-        left = ttl - age + allowance
-        message.ttl = min(left, ttl) if left > 0 else _LAST_MOMENT
+                return False
+            return self._expired(message, age, ttl)
+        if -age > self._skew:
+            text = f"made {-age / 1000:.3f} s in the future: at most {self._skew / 1000:g} s (max_clock_skew)"
+            raise refuse(text, "clock_skew", message.id if message.kind is _REQUEST else None)
+        message.ttl = min(left, ttl) / 1000 if left > 0 else _LAST_MOMENT
         return True
+
+    def _expired(self, message: UpMessage, age: int, ttl: int) -> bool:
+        """Tell the bus of a message that comes too late. False: it is not taken."""
+        text = f"made {age / 1000:.3f} s ago with a ttl of {ttl / 1000:.3f} s; where clocks differ, set allowance="
+        self._events.append(Undelivered(message, Code.DEADLINE_EXCEEDED, "expired", text))
+        return False
 
     def _refuse(self, error: RemoteProtocolError) -> None:
         self._events.append(Refused(error))
@@ -222,7 +230,7 @@ class UpSession:
         else:
             if kind is _RESPONSE or kind is _ERROR:
                 frame = self._response(message)
-                self._accounts.settle(message.id)
+                self._accounts.settle(message.id.account)
             elif kind is Kind.PUBLISH:
                 frame = self._publication(message)
             elif kind is Kind.NOTIFY:
@@ -237,8 +245,11 @@ class UpSession:
         return key
 
     def _check_size(self, frame: bytes) -> None:
-        if len(frame) > self._max_frame:
-            raise too_large(len(frame), self._max_frame, "a message")
+        size = len(frame)
+        if size > self._max_frame:
+            raise too_large(size, self._max_frame, "a message")
+        if size > MAX_ATTRIBUTES and self._filters is not None:
+            check_attributes(frame)
 
     def _request(self, message: Message) -> tuple[bytes, bytes, str]:
         ttl, subject = message.ttl, message.subject

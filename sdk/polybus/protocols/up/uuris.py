@@ -122,10 +122,16 @@ def parse_entity(text: str) -> UUri:
     try:
         entity = parse_uuri(f"{text}/0")
     except UUriError as error:
-        raise UUriError(f"{text[:100]!r} is no entity: it has the form //device1/10AB/3") from error
+        raise UUriError(no_entity(text, error)) from error
     if entity.is_pattern:
         raise UUriError(f"{text[:100]!r} has wildcards: an entity is one")
     return entity
+
+
+def no_entity(text: str, error: UUriError) -> str:
+    """What is wrong with a text that stands for an entity: its form, or its authority, of which the error tells."""
+    why = error if _TEXT.fullmatch(f"{text}/0") else "it has the form //device1/10AB/3"
+    return f"{text[:100]!r} is no entity: {why}"
 
 
 @lru_cache(maxsize=1024)

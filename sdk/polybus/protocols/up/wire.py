@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
-from .._protobuf.wire import field, length, read_fields, read_varint, varint
+from .._protobuf.wire import MOST_FIELDS, field, length, read_fields, read_varint, varint
 from .attributes import Attributes
 from .uuris import LONGEST_AUTHORITY, UUri, UUriError, check_authority
 
@@ -119,9 +119,12 @@ def varint_field(tag: int, number: int) -> bytes:
 def read_attributes(data: bytes) -> Attributes:
     """The message UAttributes; no rule but those of the wire is looked at. May raise `ValueError`: it is none."""
     found = Attributes()
-    at, end = 0, len(data)
+    at, end, count = 0, len(data), 0
     try:
         while at < end:
+            count += 1
+            if count > MOST_FIELDS:
+                raise ValueError(f"attributes of more than {MOST_FIELDS} fields")
             start, tag = at, data[at]
             at += 1
             kind = tag & 7

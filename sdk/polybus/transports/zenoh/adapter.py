@@ -32,6 +32,7 @@ _PAUSE: Final = 0.25
 _LONGEST_PAUSE: Final = 8.0
 """Seconds before a session that has ended is opened anew on the side that serves; they double from time to time."""
 _PORTS_TRIED: Final = 5
+_ADVICE: Final = "Is a router of Zenoh, or a bus that serves, running there? connect(..., wait=30) goes on trying"
 
 
 def _fabric_of(options: DialOptions | ListenOptions) -> Fabric:
@@ -74,7 +75,7 @@ class ZenohConnector:
         except BusError:
             raise
         except Exception as error:  # of Zenoh, whose errors have no common base but this
-            raise ConnectFailed(self.url, _reason(error)) from error
+            raise ConnectFailed(self.url, f"{_reason(error)} {_ADVICE}") from error
         return transport
 
 

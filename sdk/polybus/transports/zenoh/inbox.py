@@ -24,12 +24,13 @@ BATCH_BYTES: Final = 64 * 1024
 class _Queue:
     """One priority."""
 
-    samples: deque[tuple[str, str, Sample]] = field(factory=deque)
+    samples: deque[tuple[str, Sample]] = field(factory=deque)
+    """Each with its sender."""
     bytes: int = 0
     sent: dict[str, tuple[int, int]] = field(factory=dict)
     """Samples and bytes that wait, by sender."""
 
-    def add(self, sender: str, expression: str, sample: Sample) -> bool:
+    def add(self, sender: str, sample: Sample) -> bool:
         """Let a sample wait. False if there is no room."""
         size = sample.size
         count, held = self.sent.get(sender, (0, 0))
@@ -40,14 +41,14 @@ class _Queue:
             or (count and 2 * (held + size) > MOST_BYTES)
         ):
             return False
-        self.samples.append((sender, expression, sample))
+        self.samples.append((sender, sample))
         self.bytes += size
         self.sent[sender] = count + 1, held + size
         return True
 
-    def take(self) -> tuple[str, Sample]:
+    def take(self) -> Sample:
         """Take the oldest."""
-        sender, expression, sample = self.samples.popleft()
+        sender, sample = self.samples.popleft()
         size = sample.size
         self.bytes -= size
         count, held = self.sent[sender]
@@ -55,7 +56,7 @@ class _Queue:
             self.sent[sender] = count - 1, held - size
         else:
             del self.sent[sender]
-        return expression, sample
+        return sample
 
 
 class Inbox:
@@ -74,35 +75,34 @@ class Inbox:
         self._lost = 0
         self._woken = False
 
-    def add(self, sender: str, expression: str, sample: Sample) -> None:
+    def add(self, sender: str, sample: Sample) -> None:
         """Take in a sample, from any thread.
 
         Args:
             sender: The name of whoever has sent it.
-            expression: The filter that it came by.
             sample: The sample.
         """
         with self._lock:
-            if not self._queues[sample.level].add(sender, expression, sample):
+            if not self._queues[sample.level].add(sender, sample):
                 self._lost += 1
             if self._woken:
                 return
             self._woken = True
         self._wake()
 
-    def take(self) -> tuple[list[tuple[str, Sample]], bool]:
-        """Take the next batch, the most urgent first, each with the filter that it came by.
+    def take(self) -> tuple[list[Sample], bool]:
+        """Take the next batch, the most urgent first.
 
         Returns:
             The batch, and whether there is more: then `take` is to be called again, and nobody is woken for it.
         """
-        batch: list[tuple[str, Sample]] = []
+        batch: list[Sample] = []
         size = 0
         with self._lock:
             for queue in reversed(self._queues):
                 while queue.samples and len(batch) < BATCH and size < BATCH_BYTES:
                     batch.append(queue.take())
-                    size += batch[-1][1].size
+                    size += batch[-1].size
             self._woken = more = any(queue.samples for queue in self._queues)
         return batch, more
 

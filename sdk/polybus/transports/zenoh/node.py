@@ -18,6 +18,7 @@ import anyio
 from ..._util.event_loop import running_loop
 from ...plugins import Sample
 from .address import as_json
+from .copies import Copies
 from .inbox import Inbox
 from .lanes import Lanes
 
@@ -56,6 +57,7 @@ class ZenohNode:
         self._loop = running_loop()
         self._sender, self._largest, self._alone = sender, largest, alone
         self.inbox: Final = Inbox(lambda: self._tell(news))
+        self._copies: Final = Copies()
         self.lanes: Final = Lanes(self._put, lambda: self._tell(eased))
         self._control: Final = ThreadPoolExecutor(1, "polybus-zenoh")
         self._session: Any = None
@@ -152,8 +154,8 @@ class ZenohNode:
         """The function that Zenoh calls with each sample of a filter."""
         import zenoh
 
-        add, sender, largest, deletion = self.inbox.add, self._sender, self._largest, zenoh.SampleKind.DELETE
-        count = len(self._priorities)
+        add, is_first, sender = self.inbox.add, self._copies.is_first, self._sender
+        largest, deletion, count = self._largest, zenoh.SampleKind.DELETE, len(self._priorities)
 
         def take(sample: zenoh.Sample) -> None:
             key, payload, attachment = str(sample.key_expr), sample.payload, sample.attachment
@@ -163,7 +165,8 @@ class ZenohNode:
                 taken = Sample(key, None, b"", level)  # is refused, and was not copied
             else:
                 taken = Sample(key, None if attachment is None else bytes(attachment), bytes(payload), level)
-            add(sender(key), expression, taken)
+            if is_first(expression, taken):
+                add(sender(key), taken)
 
         return take
 

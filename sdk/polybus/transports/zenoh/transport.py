@@ -13,7 +13,6 @@ from ...plugins import Closed, Fabric, Host, Receiver, ReceiverFeatures
 from .address import ZenohAddress
 from .node import ZenohNode
 
-_REMEMBERED: Final = 4096
 _TOO_MUCH_IN: Final = "more came in than this side takes; each priority and each sender has a bound"
 _TOO_MUCH_OUT: Final = "more was to leave than the fabric takes: somebody who hears it stands still"
 
@@ -35,8 +34,8 @@ class ZenohTransport:
     """
 
     __slots__ = (
-        "_address", "_closing_at", "_deaf", "_declared", "_dialled", "_fabric", "_first", "_frames", "_host", "_jobs", "_lost",
-        "_paused", "_receiver", "_state", "_wanted", "_why", "address", "ended", "max_frame", "node",
+        "_address", "_closing_at", "_deaf", "_declared", "_dialled", "_fabric", "_hears", "_host", "_jobs", "_lost", "_paused",
+        "_receiver", "_state", "_why", "address", "ended", "max_frame", "node",
     )  # fmt: skip
 
     name = "zenoh"
@@ -55,14 +54,11 @@ class ZenohTransport:
         self._closing_at = 0.0
         self._paused = False
         self._deaf = False
-        self._wanted: dict[str, None] = {}
-        """The filters, in the order in which they came: a sample that several let through counts for the first of them."""
+        self._hears = False
+        """Whether the session has said what it wants to hear."""
         self._declared: anyio.Event | None = None
         self._jobs = 0
-        self._first: dict[str, str] = {}
-        """By key the first filter that lets it through."""
         self._lost = 0
-        self._frames = 0
 
     async def open(self, *, serves: bool) -> None:
         """Open the session, which hears what a session of the protocol wants to from the start.
@@ -87,17 +83,16 @@ class ZenohTransport:
         # Nothing leaves before the first filters are declared: an answer would not be heard.
         self._paused = True
         receiver.pause_writing()
+        self._host.call_soon(self._deliver)  # the node may have heard something before anybody was there to take it
 
     # -- in --------------------------------------------------------------------------------------------------------------
 
     def hear(self, expressions: Sequence[str]) -> None:
         """Hear what these expressions let through, and nothing else."""
-        new = dict.fromkeys(expressions)
-        self._wanted = {one: None for one in self._wanted if one in new} | new
-        self._first.clear()
+        self._hears = True
         self._jobs += 1
         self._declared = self._declared or anyio.Event()
-        self.node.declare(tuple(new), self._have_declared)
+        self.node.declare(tuple(expressions), self._have_declared)
 
     def _have_declared(self, failure: Exception | None) -> None:
         self._jobs -= 1
@@ -124,11 +119,7 @@ class ZenohTransport:
         batch, more = self.node.inbox.take()
         features = ReceiverFeatures.of(receiver)
         frames: list[bytes] = []
-        for expression, sample in batch:
-            if expression not in self._wanted:
-                continue  # by a filter that is wanted no longer: where others let it through, it comes by them as well
-            if len(self._wanted) > 2 and self._first_filter(sample.key, expression) != expression:
-                continue  # another copy of it came by another filter
+        for sample in batch:
             try:
                 frame = self._fabric.frame(sample, self._host.limits)
             except RemoteProtocolError as error:
@@ -144,15 +135,6 @@ class ZenohTransport:
             receiver.frames_received(frames)
         if more:
             self._host.call_soon(self._deliver)
-
-    def _first_filter(self, key: str, came_by: str) -> str:
-        """The first filter that lets a key through; of one with wildcards, which is to be refused, the first it came by."""
-        found = self._first.get(key)
-        if found is None:
-            if len(self._first) >= _REMEMBERED:
-                self._first.clear()
-            found = self._first[key] = next((one for one in self._wanted if lets_through(one, key)), came_by)
-        return found
 
     def slow_arrival(self) -> int:
         """Bytes that wait to be handed on."""
@@ -186,7 +168,7 @@ class ZenohTransport:
         return self.node.lanes.waiting
 
     def _eased(self) -> None:
-        if self._paused and self._wanted and not self._jobs and not self.node.lanes.full:
+        if self._paused and self._hears and not self._jobs and not self.node.lanes.full:
             self._paused = False
             if self._receiver is not None and self._state is _State.OPEN:
                 self._receiver.resume_writing()
@@ -238,9 +220,3 @@ class ZenohTransport:
             if self._lost:
                 ReceiverFeatures.of(receiver).lost(self._lost, "")
             receiver.closed(why)
-
-
-def lets_through(expression: str, key: str) -> bool:
-    """True if a filter lets a key through: segment by segment, ``*`` for any one."""
-    segments, given = expression.split("/"), key.split("/")
-    return len(segments) == len(given) and all(one in ("*", two) for one, two in zip(segments, given, strict=True))

@@ -77,6 +77,8 @@ def test_a_name_that_is_written_otherwise_is_told_without_its_line() -> None:
         ({"a/b": 1}, "without a slash"),
         ({"": 1}, "is no name"),
         ({1: 1}, "is no name"),
+        (["a"], r"names=\"\['a'\]\": a table is needed, from names to numbers or addresses: {'door.opened': 0x80CD}"),
+        ("names.toml", "names='names.toml': a table is needed, .*; names_in reads one from a file's text"),
     ],
 )
 def test_a_wrong_name_or_number_is_named(names: Any, text: str) -> None:
@@ -93,6 +95,8 @@ def test_a_wrong_name_or_number_is_named(names: Any, text: str) -> None:
         ({"peer": "//*/1/1"}, "wildcards"),
         ({"ttl": 0}, "within"),
         ({"priorities": {"a": "CS9"}}, "CS9"),
+        ({"priorities": "CS4"}, "priorities='CS4': a table is needed, from patterns to CS0 ... CS6"),
+        ({"entity": None}, "entity='None'"),
         ({"permission_level": -1}, "permission_level"),
         ({"per_authority": 0}, "per_authority"),
         ({"max_clock_skew": -1}, "max_clock_skew"),

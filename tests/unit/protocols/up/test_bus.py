@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
 import anyio
 import pytest
 
-from polybus import Bus, Context, DeadlineExceeded, LocalProtocolError, NoHandler, TooManyRequests, Unsupported, connect
+from polybus import (
+    AmbiguousRoute,
+    Bus,
+    Context,
+    DeadlineExceeded,
+    LocalProtocolError,
+    NoHandler,
+    TooManyRequests,
+    Unsupported,
+    connect,
+)
 from polybus.events import BusEvent, DeadLettered, FrameRefused
 from polybus.message import Message
 from polybus.protocols import Up
@@ -152,6 +163,106 @@ async def test_notifications_go_to_addresses_behind_one_link_of_a_bus_and_of_a_p
         with pytest.raises(TypeError, match=r"^to=7: an address, which is text, not int"):
             await peer.notify("door.opened", to=not_text)
     assert sorted(told, key=str) == [(1, "//seat/1A/1/0"), (2, "//seat/1A/2/0"), (3, f"{PHONE}/0"), "here"]
+
+
+HUBS = [f"//hub{number}/1/1" for number in range(3)]
+NEWS = {"news": "//talker/2/1/8001"}
+
+
+@bounded
+async def test_a_relay_passes_publications_on_as_they_are() -> None:
+    hub = Bus()
+    hub.relay("news")
+    async with hub.serve("up+memory://relaying", protocol=Up(entity=HUBS[0], names=NEWS)) as listener:
+        talking = Up(entity="//talker/2/1", names=NEWS, priorities={"news": "CS5"}, ttl=60)
+        async with (
+            connect(listener.url, protocol=Up(entity="//listener/3/1", names=NEWS)) as reader,
+            reader.subscribe("news") as news,
+            hub.subscribe("news") as own,
+            connect(listener.url, protocol=talking) as talker,
+        ):
+            for number in range(3):
+                await talker.publish("news", number)
+            heard, first = [await anext(news) for _ in range(3)], [await anext(own) for _ in range(3)]
+            assert [message.body for message in heard] == [0, 1, 2]
+            for far, near in zip(heard, first, strict=True):
+                assert {name: far.attributes[name] for name in ("id", "source", "priority")} == {
+                    name: near.attributes[name] for name in ("id", "source", "priority")
+                }
+            assert heard[0].attributes["priority"] == "CS5"
+            assert (hub.stats().dropped, hub.stats().malformed) == (0, 0)
+
+
+@bounded
+async def test_a_ring_of_relays_comes_to_an_end() -> None:
+    hubs, talker = [Bus() for _ in HUBS], Bus()
+    async with AsyncExitStack() as stack:
+        heard = []
+        for hub, entity in zip(hubs, HUBS, strict=True):
+            hub.relay(">")
+            await stack.enter_async_context(hub.serve(f"up+memory:{entity[:6]}", protocol=Up(entity=entity, names=NEWS)))
+            heard.append(await stack.enter_async_context(hub.subscribe("news")))
+        for hub, entity, following in zip(hubs, HUBS, HUBS[1:] + HUBS[:1], strict=True):
+            joined = connect(f"up+memory:{following[:6]}", bus=hub, protocol=Up(entity=entity, names=NEWS))
+            await stack.enter_async_context(joined)
+        joined = connect(f"up+memory:{HUBS[0][:6]}", bus=talker, protocol=Up(entity="//talker/2/1", names=NEWS))
+        await stack.enter_async_context(joined)
+        for number in range(20):
+            await talker.publish("news", number)
+        for news in heard:
+            assert {(await anext(news)).body for _ in range(20)} <= {*range(20)}
+
+        async def is_quiet() -> bool:
+            before = [hub.stats().received for hub in hubs]
+            for _ in range(100):
+                await anyio.lowlevel.checkpoint()
+            return before == [hub.stats().received for hub in hubs]
+
+        await eventually(is_quiet)
+        assert sum(hub.stats().received for hub in hubs) <= 20 * 6  # each way of the ring once in each direction
+
+
+@bounded
+async def test_what_comes_from_another_wire_is_not_relayed_and_the_dead_letter_says_why() -> None:
+    hub = Bus()
+    hub.relay("news")
+    async with (
+        hub.serve("up+memory://news-up", protocol=Up(entity=HUBS[0], names=NEWS)) as new,
+        hub.serve("ubre+memory://news-ubre") as old,
+        connect(new.url, protocol=Up(entity="//listener/3/1", names=NEWS)),
+        connect(old.url) as talker,
+    ):
+        events = hub.events()
+        await talker.publish("news", 1)
+        dead = await next_event(events, DeadLettered)
+        assert "a ring of relays would have no end: publish it from a handler, or over a bridge" in dead.reason
+
+
+@bounded
+async def test_a_bus_that_serves_tells_an_address_behind_its_only_peer_and_asks_which_of_several() -> None:
+    car, told = Bus(), list[Any]()
+
+    def told_by(bus: Bus) -> Bus:
+        @bus.handle("door.opened")
+        async def opened(message: Message) -> None:
+            told.append((message.body, message.attributes["sink"]))
+
+        return bus
+
+    async with car.serve("up+memory://serving", protocol=Up(entity=CAR, names=NAMES)) as listener:
+        with pytest.raises(NoHandler, match="no link opened by this bus"):
+            await car.notify("door.opened", 1, to=PHONE)
+        phone = Up(entity=PHONE, names=NAMES)
+        async with connect(listener.url, bus=told_by(Bus()), protocol=phone):
+            await car.notify("door.opened", 2, to=f"{PHONE}/0")
+            await eventually(lambda: told == [(2, f"{PHONE}/0")])
+            async with connect(listener.url, bus=told_by(Bus()), protocol=phone):
+                await eventually(lambda: len(car.peers) == 2)
+                with pytest.raises(AmbiguousRoute, match=r"several peers .*, as in bus\.peers\[0\]\.notify"):
+                    await car.notify("door.opened", 3, to=PHONE)
+                await car.peers[1].notify("door.opened", 4, to=PHONE)
+                await eventually(lambda: len(told) == 2)
+    assert told == [(2, f"{PHONE}/0"), (4, f"{PHONE}/0")]
 
 
 @pytest.mark.parametrize("protocol", ["ubre", "csb", "jrep", "uprotocol"])

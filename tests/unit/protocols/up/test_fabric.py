@@ -6,17 +6,18 @@ from typing import Any
 import pytest
 from attrs import evolve, field, frozen
 
-from polybus import Code, Limits, LocalProtocolError, Message, RemoteProtocolError, Unsupported
+from polybus import Code, Limits, LocalProtocolError, Message, RemoteProtocolError, TooLarge, Unsupported
 from polybus.body import JSON
 from polybus.message import MISSING, Kind
 from polybus.plugins import Ready, Refused, Sample
 from polybus.protocols.up import Up
-from polybus.protocols.up.attributes import MessageType
+from polybus.protocols.up.attributes import Attributes, MessageType
 from polybus.protocols.up.filters import Filters
 from polybus.protocols.up.names import Names
-from polybus.protocols.up.samples import Dialect
+from polybus.protocols.up.samples import DIALECTS, MAX_ATTRIBUTES, Dialect, check_attributes
 from polybus.protocols.up.session import UpSession
-from polybus.protocols.up.uuris import UUri, parse_entity
+from polybus.protocols.up.uuris import UUri, parse_entity, parse_uuri
+from polybus.protocols.up.wire import write_attributes, write_message
 
 from .test_session import CAR, NAMES, PHONE, Clock, asked, frame_of, published, receive, sent
 
@@ -136,6 +137,20 @@ def test_filters_come_and_go_and_are_told_where_they_change() -> None:
         ("//DEVICE_7!/10AB/3/8001", LocalProtocolError, "any part of which may be"),
         ("//device7/door/3/8001", LocalProtocolError, "any part of which may be"),
         ("//device7/1/3/8001/7", LocalProtocolError, "any part of which may be"),
+        ("//device7!/1/3/8001", LocalProtocolError, "'device7!' is no authority: lower-case"),
+        *(
+            (f"//device7/{part}", LocalProtocolError, "any part of which may be")
+            for part in (
+                "-1/3/8001",
+                "0x1/3/8001",
+                "1/0_3/8001",
+                "1/3/ 8001",
+                "123456789/3/8001",
+                "1/100/8001",
+                "1/3/18001",
+                "1/-1/*",
+            )
+        ),
     ],
 )
 def test_a_pattern_without_an_address_is_refused_and_changes_nothing(pattern: Any, error: type[Exception], text: str) -> None:
@@ -257,6 +272,36 @@ def test_ids_of_answered_requests_are_forgotten_behind_so_many_others(monkeypatc
         fabric.session.send(Message(Kind.RESPONSE, "", request.id, b"1", JSON), 0.0)
     known = [isinstance(receive(fabric.session, frame)[0], Refused) for frame in frames]
     assert known == [False, False, True, True, True]
+
+
+def test_an_answer_to_another_program_with_this_entity_is_refused_and_says_so() -> None:
+    fabric = Fabric()
+    answer: dict[str, Any] = {"type": MessageType.RESPONSE, "source": f"{PHONE}/B", "sink": f"{CAR}/0", "priority": 5}
+    (event,) = receive(fabric.session, frame_of(reqid=bytes.fromhex("018bcfe5687b70008010101010101a1f"), **answer))
+    assert isinstance(event, Refused)
+    assert event.error.reason == "unknown_id"
+    assert f"another program is {CAR} too, or it asked before its link was cut" in event.error.text
+
+
+def test_attributes_for_which_a_sample_has_no_room_are_too_large_and_bodies_do_not_count() -> None:
+    fabric = Fabric(token="t" * MAX_ATTRIBUTES, peer=PHONE)
+    with pytest.raises(TooLarge, match=f"attributes of 655.. bytes: on a fabric there is room for {MAX_ATTRIBUTES}"):
+        fabric.session.send(Message(Kind.REQUEST, "UpdateDoor", ttl=1.0, body=MISSING), 0.0)
+    assert fabric.session.frames_to_send() == []
+    trace = {"traceparent": "0" * MAX_ATTRIBUTES}
+    with pytest.raises(TooLarge):
+        fabric.session.send(Message(Kind.PUBLISH, "door.opened", headers=trace), 0.0)
+    fabric.session.send(Message(Kind.PUBLISH, "door.opened", body=bytes(3 * MAX_ATTRIBUTES)), 0.0)
+    assert len(fabric.session.frames_to_send()) == 1
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_the_most_attributes_that_may_leave_are_taken(dialect: Any) -> None:
+    adapter = Up(entity=CAR, dialect=dialect)
+    room = MAX_ATTRIBUTES - len(write_attributes(Attributes(bytes(16), 2, parse_uuri("//a/1/1/0"), token="")))
+    frame = write_message(write_attributes(Attributes(bytes(16), 2, parse_uuri("//a/1/1/0"), token="t" * (room - 2))), b"")
+    check_attributes(frame)
+    assert adapter.fabric.frame(adapter.fabric.sample(frame), Limits()) is not None
 
 
 # -- samples -----------------------------------------------------------------------------------------------------------------

@@ -57,6 +57,21 @@ def test_an_entity_is_one_address_without_resource(text: str) -> None:
         parse_entity(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("//Device1/10AB/3", "'Device1' is no authority: lower-case letters"),
+        (f"//{'a' * 129}/10AB/3", "an authority of 129 characters: the limit is 128"),
+        ("//device1:7447/10AB/3", "without user and port"),
+        ("//device1/10AB/3/80CD", "it has the form //device1/10AB/3"),
+        ("//device1/door/3", "it has the form //device1/10AB/3"),
+    ],
+)
+def test_what_is_wrong_with_an_entity_is_said(text: str, why: str) -> None:
+    with pytest.raises(UUriError, match=f"is no entity: .*{why}"):
+        parse_entity(text)
+
+
 @pytest.mark.parametrize(("text", "segments"), vectors.SEGMENTS)
 def test_an_address_has_five_segments_in_a_key(text: str, segments: str) -> None:
     assert segments_of(parse_uuri(text), "local_authority") == segments

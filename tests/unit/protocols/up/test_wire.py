@@ -4,7 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from polybus import Limits, RemoteProtocolError
 from polybus.protocols.up.attributes import Attributes, is_v7, uuid_bytes, uuid_text
+from polybus.protocols.up.reader import UpReader
 from polybus.protocols.up.uuris import UUri, parse_uuri
 from polybus.protocols.up.wire import (
     read_attributes,
@@ -152,6 +154,17 @@ def test_attributes_that_are_cut_off_are_a_value_error_or_shorter(given: Attribu
 def test_a_damaged_field_is_named(data: str, text: str) -> None:
     with pytest.raises(ValueError, match=text):
         read_attributes(bytes.fromhex(data))
+
+
+@pytest.mark.parametrize("tiny", [b"\x78\x01", b"\x10\x01", b"\x1a\x00", b"\x12\x00"])
+def test_messages_of_many_tiny_fields_are_refused_before_they_cost_what_thousands_of_messages_do(tiny: bytes) -> None:
+    for read in (read_attributes, split_message, read_uuri):
+        with pytest.raises(ValueError, match="more than 4096 fields|number|bytes"):
+            read(tiny * 4097)
+    attributes, payload = split_message(vectors.PUBLICATION)
+    assert UpReader(Limits()).read(write_message((attributes or b"") + b"\x78\x01" * 4000, payload)).body == "open"
+    with pytest.raises(RemoteProtocolError, match="more than 4096 fields"):
+        UpReader(Limits()).read(tiny * 5000)
 
 
 @pytest.mark.parametrize("data", ["6805", "7a0161", "7d01020304", "790102030405060708", "8201026162", "880107", "8d0100000000"])

@@ -77,7 +77,7 @@ class ProtoReader:
         if len(frame) > self._max_frame:
             raise refuse(f"a batch of {len(frame)} bytes is larger than {self._max_frame} (limit: message)", "too_large")
         try:
-            found = [value for number, value in read_fields(frame) if number == 1]
+            found = [value for number, value in read_fields(frame, most=len(frame)) if number == 1]
         except ValueError as error:
             raise refuse(f"not a CloudEventBatch: {error}") from error
         if len(found) > BATCH:

@@ -1,0 +1,309 @@
+"""Real Zenoh with strangers on it: programs with one entity, hostile samples, filters that come and go, recordings."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import anyio
+import anyio.to_thread
+import pytest
+from attrs import evolve
+
+from polybus import Bus, Limits, Message, RemoteProtocolError, TooLarge, connect
+from polybus.capture import Capture, decode
+from polybus.events import BusEvent, DeadLettered, FrameRefused
+from polybus.plugins import Fabric, Sample
+from polybus.protocols import Up
+from polybus.protocols.up.samples import MAX_ATTACHMENT, MAX_ATTRIBUTES
+from polybus.protocols.up.uuris import parse_uuri
+from tests.support import bounded, eventually
+
+from .test_zenoh import CAR, DIALECTS, HERE, PHONE, SEAT, bare, car_bus, message_of, up
+from .zenoh_peer import zenoh_peer
+
+pytestmark = [pytest.mark.anyio, pytest.mark.interop]
+
+Event = TypeVar("Event", bound=BusEvent)
+
+
+async def next_event(events: AsyncIterator[BusEvent], kind: type[Event]) -> Event:
+    async for event in events:
+        if isinstance(event, kind):
+            return event
+    raise AssertionError(f"no {kind.__name__} has come")
+
+
+# -- two programs with one entity ------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_of_two_programs_with_one_entity_both_are_asked_and_the_second_answer_is_late() -> None:
+    asked, released, twin = list[str](), anyio.Event(), Bus()
+
+    def answering(bus: Bus, name: str) -> None:
+        @bus.handle("UpdateDoor")
+        async def update(position: int) -> str:
+            asked.append(name)
+            if name == "twin":
+                await released.wait()
+            return name
+
+    car = Bus()
+    answering(car, "car")
+    answering(twin, "twin")
+    async with (
+        car.serve(HERE, protocol=up(CAR)) as listener,
+        connect(listener.url, bus=twin, protocol=up(CAR)),
+        connect(listener.url, protocol=up(PHONE)) as phone,
+    ):
+        await twin.peers[0].request("UpdateDoor", 1, timeout=10)  # it is on the fabric: others hear it
+        asked.clear()
+        assert await phone.request("UpdateDoor", 1, timeout=10) == "car"
+        await eventually(lambda: sorted(asked) == ["car", "twin"])
+        assert phone.stats().late == 0
+        released.set()
+        await eventually(lambda: phone.stats().late == 1)
+        assert phone.stats().malformed == 0
+
+
+@bounded
+async def test_answers_to_another_program_with_the_same_entity_are_refused_and_say_why() -> None:
+    one, other = Bus(), Bus()
+    async with (
+        car_bus().serve(HERE, protocol=up(CAR)) as listener,
+        connect(listener.url, bus=one, protocol=up(PHONE)),
+        connect(listener.url, bus=other, protocol=up(PHONE)),
+    ):
+        events = other.events()
+        assert [await one.request("UpdateDoor", number, timeout=10) for number in range(20)] == [*range(0, 40, 2)]
+        refused = await next_event(events, FrameRefused)
+        assert refused.reason == "unknown_id"
+        assert f"another program is {PHONE} too" in refused.text
+        assert [await other.request("UpdateDoor", number, timeout=10) for number in range(20)] == [*range(0, 40, 2)]
+        await eventually(lambda: (one.stats().malformed, other.stats().malformed) == (20, 20))
+        assert (one.stats().links, other.stats().links, one.stats().late, other.stats().late) == (1, 1, 0, 0)
+
+
+@bounded
+async def test_a_bus_that_serves_a_fabric_tells_whoever_has_asked_by_the_address_of_the_question() -> None:
+    car, phone, told = Bus(), Bus(), list[Any]()
+
+    @car.handle("UpdateDoor")
+    async def update(position: int, message: Message) -> None:
+        await car.notify("told", position, to=message.attributes["source"])
+
+    phone.handle(f"{CAR}/8002")(lambda body: told.append(body))
+    async with (
+        car.serve(HERE, protocol=up(CAR)) as listener,
+        connect(listener.url, bus=phone, protocol=up(PHONE)),
+    ):
+        await phone.request("UpdateDoor", 5, timeout=10)
+        await eventually(lambda: told == [5])
+
+
+# -- hostile samples -----------------------------------------------------------------------------------------------------------
+
+
+def cut(good: Sample, fabric: Fabric) -> Iterator[bytes]:
+    """An attachment that ends too early, in every way, but for those in which whole fields are left of a message."""
+    attachment = good.attachment or b""
+    for size in range(2, len(attachment)):
+        try:
+            frame = fabric.frame(evolve(good, attachment=attachment[:size]), Limits())
+            Up().codec().decode(frame or b"")
+        except RemoteProtocolError:
+            yield attachment[:size]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@bounded
+async def test_attachments_that_are_huge_cut_off_or_of_another_version_are_refused_and_the_next_message_is_heard(
+    dialect: str,
+) -> None:
+    fabric = up(CAR, dialect=dialect).fabric
+    good = fabric.sample(message_of())
+    attachment = good.attachment or b""
+    hostile = [
+        *cut(good, fabric),
+        b"",
+        *(bytes((version,)) + attachment[1:] for version in (0, 3, 0x7F, 0xFF)),
+        attachment + bytes(MAX_ATTACHMENT),
+        bytes(MAX_ATTACHMENT + 1),
+        attachment[:1] + b"\xff" * 1000,
+        attachment * 500,
+    ]
+    phone = Bus()
+    assert len(hostile) > 40
+    async with phone.serve(HERE, protocol=up(PHONE, dialect=dialect)) as listener, phone.subscribe("door.opened") as heard:
+        with zenoh_peer(listener.url) as peer:
+            for one in hostile:
+                peer.put(evolve(good, attachment=one))
+            peer.put(good)
+            assert (await anext(heard)).body == 1
+            stats = phone.stats()
+            assert stats.links == 1
+            assert stats.received == 1
+            assert stats.malformed + stats.dropped == len(hostile)
+            # What begins like the other dialect with the same keys is dropped.
+            assert stats.dropped == 0 or dialect != "spec"
+
+
+@bounded
+async def test_more_than_a_message_may_have_is_not_even_copied_and_the_link_goes_on() -> None:
+    phone = Bus(limits=Limits(message=10_000))
+    good = up(CAR).fabric.sample(message_of())
+    async with phone.serve(HERE, protocol=up(PHONE)) as listener, phone.subscribe("door.opened") as heard:
+        with zenoh_peer(listener.url) as peer:
+            peer.put(evolve(good, attachment=bytes(5_000_000)))
+            peer.put(evolve(good, payload=bytes(5_000_000)))
+            peer.put(good)
+            assert (await anext(heard)).body == 1
+            assert (phone.stats().malformed, phone.stats().links) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        ({"source": parse_uuri("//*/10AB/3/80CD")}, "publish.source"),
+        ({"source": parse_uuri("//device1/FFFF/3/80CD")}, "publish.source"),
+        ({"source": parse_uuri("//device1/10AB/FF/80CD")}, "publish.source"),
+        ({"type": 4}, "notification.sink"),  # it has no sink, and comes by the filter of publications
+        ({"type": 2, "priority": 5, "ttl": 1000}, "request.source"),
+        ({"type": 3, "priority": 5}, "response.source"),
+        ({"sink": parse_uuri(f"{PHONE}/0")}, "publish.sink"),  # it comes by the filter of what is addressed
+        ({"type": 2, "priority": 5, "ttl": 1000, "sink": parse_uuri(f"{PHONE}/8001")}, "request.source"),
+    ],
+)
+@bounded
+async def test_a_type_that_does_not_fit_its_filter_and_wildcards_in_a_message_are_refused(
+    change: dict[str, Any], rule: str
+) -> None:
+    phone, fabric = Bus(), up(CAR).fabric
+    async with (
+        phone.serve(HERE, protocol=up(PHONE)) as listener,
+        phone.subscribe("//*/*/*/*"),
+        phone.subscribe("door.opened") as heard,
+    ):
+        events = phone.events()
+        with zenoh_peer(listener.url) as peer:
+            peer.put(fabric.sample(message_of(**change)))
+            refused = await next_event(events, FrameRefused)
+            assert f"(rule {rule}," in refused.text
+            peer.put(fabric.sample(message_of()))
+            assert (await anext(heard)).body == 1
+            assert (phone.stats().malformed, phone.stats().received) == (1, 1)
+
+
+@bounded
+async def test_what_has_expired_is_a_dead_letter() -> None:
+    phone, fabric = Bus(), up(CAR).fabric
+    old = message_of(id=(int(time.time() * 1000) - 60_000).to_bytes(6, "big") + bytes.fromhex("70008010101010101a1a"), ttl=1000)
+    async with phone.serve(HERE, protocol=up(PHONE)) as listener, phone.subscribe("door.opened") as heard:
+        events = phone.events()
+        with zenoh_peer(listener.url) as peer:
+            peer.put(fabric.sample(old))
+            assert (await next_event(events, DeadLettered)).reason.startswith("expired: made ")
+            peer.put(fabric.sample(message_of()))
+            assert (await anext(heard)).body == 1
+            assert phone.stats().malformed == 0
+
+
+@bounded
+async def test_attributes_for_which_a_sample_has_no_room_are_an_error_of_the_sender() -> None:
+    tokens = ["t" * (MAX_ATTRIBUTES - 200), "t" * MAX_ATTRIBUTES]
+    async with (
+        car_bus().serve(HERE, protocol=up(CAR)) as listener,
+        connect(listener.url, protocol=up(PHONE, token=lambda: tokens.pop())) as phone,
+    ):
+        with pytest.raises(TooLarge, match=f"there is room for {MAX_ATTRIBUTES}; token= and the header traceparent count"):
+            await phone.request("UpdateDoor", 1, timeout=10)
+        assert await phone.request("UpdateDoor", 1, timeout=10) == 2
+
+
+# -- filters that come and go ----------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_each_publication_comes_once_while_filters_that_overlap_come_and_go() -> None:
+    car, done = Bus(), anyio.Event()
+
+    async def publish() -> None:
+        for number in range(3000):
+            await car.publish("door.opened", number)
+        done.set()
+
+    async with (
+        car.serve(HERE, protocol=up(CAR)) as listener,
+        connect(listener.url, protocol=up(PHONE)) as phone,
+        phone.subscribe("//*/10AB/3/80CD", queue=5000),
+        phone.subscribe("*.opened", queue=5000) as all_of_them,
+        anyio.create_task_group() as group,
+    ):
+        group.start_soon(publish)
+        while not done.is_set():
+            async with phone.subscribe("door.opened"), phone.subscribe("//device1/10AB/*/*"):
+                await anyio.lowlevel.checkpoint()
+        assert [(await anext(all_of_them)).body for _ in range(3000)] == [*range(3000)]
+        await car.publish("door.opened", "last")
+        assert (await anext(all_of_them)).body == "last"
+        assert (phone.stats().dropped, phone.stats().malformed) == (0, 0)
+
+
+# -- recordings --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@bounded
+async def test_a_bus_on_a_fabric_is_recorded_in_both_directions_without_its_tokens(dialect: str, tmp_path: Path) -> None:
+    car = car_bus()
+    asking = up(PHONE, dialect=dialect, token="s3cret-token")
+    async with (
+        car.serve(HERE, protocol=up(CAR, dialect=dialect)) as listener,
+        car.record(tmp_path / "car") as recording,
+        connect(bare(listener.url), protocol=asking, record=tmp_path / "phone") as phone,
+        phone.subscribe("door.opened") as doors,
+    ):
+        asked = message_of(type=2, source=parse_uuri("//a/1/1/0"), sink=parse_uuri(f"{CAR}/B"), priority=5, ttl=1000)
+        with zenoh_peer(listener.url) as stranger:
+            stranger.put(evolve(up(SEAT, dialect=dialect).fabric.sample(asked), attachment=b"\x07no message"))
+            await eventually(lambda: car.stats().malformed == 1)
+        assert await phone.request("UpdateDoor", 3, timeout=10) == 6
+        assert (await anext(doors)).body == 3
+        assert recording.stats().dropped == 0
+    for name in ("car", "phone"):
+        capture = Capture(tmp_path / name)
+        assert b"s3cret" not in b"".join(path.read_bytes() for path in (tmp_path / name).rglob("*") if path.is_file())
+        found = [decode(batch.rows) for batch in capture.batches()]
+        assert sum(one.quarantine.num_rows for one in found) == 0
+        events = [event for one in found for event in one.events.to_pylist()]
+        # What is no message was none of the wire's frames.
+        messages = [event for event in events if event["kind"] in ("publish", "request", "response", "notify")]
+        assert sorted((event["kind"], event["subject"], event["source"]) for event in messages) == [
+            ("publish", f"{CAR}/80CD", f"{CAR}/80CD"),
+            ("request", f"{CAR}/B", f"{PHONE}/0"),
+            ("response", f"{CAR}/B", f"{CAR}/B"),
+        ]
+
+
+# -- where it goes ---------------------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_no_socket_of_a_fabric_on_loopback_is_anywhere_else() -> None:
+    psutil = pytest.importorskip("psutil")
+    before = {(one.laddr, one.raddr) for one in psutil.Process().net_connections("inet")}
+    async with (
+        car_bus().serve(HERE, protocol=up(CAR)) as listener,
+        Bus().serve(f"{HERE}?connect=tcp/{listener.url.partition('//')[2]}", protocol=up(SEAT)),
+        connect(listener.url, protocol=up(PHONE)) as phone,
+    ):
+        assert await phone.request("UpdateDoor", 1, timeout=10) == 2
+        opened = [one for one in psutil.Process().net_connections("inet") if (one.laddr, one.raddr) not in before]
+        assert len(opened) >= 4
+        for one in opened:
+            assert one.laddr.ip == "127.0.0.1", one
+            assert not one.raddr or one.raddr.ip == "127.0.0.1", one
+            assert one.type.name == "SOCK_STREAM", one  # nor does anybody listen to multicast
