@@ -41,7 +41,7 @@ IN_FLIGHT = 64
 AHEAD = PUBLICATIONS // 3
 """Publications that are stored before the workers have handled as many: whoever is killed later has something to do."""
 SOON = 30 + PUBLICATIONS / 1000
-"""Seconds in which workers go on, whoever was killed, not counting those in which they are given again what they have handled: a
+"""Seconds in which workers go on, whoever was killed, but for those in which they are given again what they have handled: a
 server that was killed may have forgotten tens of thousands of acknowledgements."""
 WORKERS = 3
 POISON = 500
@@ -109,7 +109,7 @@ class History:
         return len(self.done) * POISON // (POISON - 1)
 
     async def soon(self, condition: Callable[[], bool], bus: Bus) -> None:
-        """Wait for what the workers are to have done, from when they are given anything new, and explain where they have not."""
+        """Wait for what the workers are to have done, from when they are given what is new, and explain where they have not."""
         while not condition():
             before = self._again
             try:
