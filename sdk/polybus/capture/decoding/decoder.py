@@ -18,6 +18,7 @@ import pyarrow as pa
 from ...errors import RemoteProtocolError
 from ...limits import Limits
 from ..schema import FLAG_GAP_BEFORE, QUARANTINE
+from ..store.compute import dates_of
 from .event_columns import EventColumns
 from .event_mapping import EventFields
 from .frame_decoders import LIMITS, MARK, FrameDecoder, decoder_for
@@ -160,6 +161,8 @@ class _BatchDecoder:
             "offset": pa.array(offsets, pa.int32()),
             "raw": frame.column("frame"),
         }
+        if "ts_ns" in columns:
+            columns["date"] = dates_of(columns["ts_ns"])
         found = [columns[field.name] if field.name in columns else pa.nulls(len(rows), field.type) for field in QUARANTINE]
         return pa.RecordBatch.from_arrays(found, schema=QUARANTINE)
 

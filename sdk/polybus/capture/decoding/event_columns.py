@@ -10,7 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from ..schema import EVENTS, FRAMES
-from ..store.compute import pc
+from ..store.compute import dates_of, pc
 from .event_mapping import FIELDS
 from .nats_events import StoredFacts
 
@@ -28,7 +28,7 @@ _DECODED: Final = frozenset(("protocol", "frame", "options", "flags"))
 _FROM: Final[Mapping[str, Sequence[str]]] = {
     "id": ("capture_id", "seq"),
     "source": ("capture_id", "direction", "peer"),
-    **dict.fromkeys(("time", "time_ns", "expires_at"), ("ts_ns",)),
+    **dict.fromkeys(("time", "time_ns", "expires_at", "date"), ("ts_ns",)),
     "deadline_ns": ("deadlines_ns",),
 }
 """Sources of columns of events, beside the decoded message and beside columns of the same name."""
@@ -67,6 +67,7 @@ class EventColumns:
             "type": lambda: pc.binary_join_element_wise(self.column("protocol"), self.column("kind"), "."),
             "time": lambda: self._time().cast(_STAMP),
             "time_ns": lambda: self.column("ts_ns"),
+            "date": lambda: dates_of(self.column("ts_ns")),
             "specversion": lambda: pa.repeat(pa.scalar("1.0"), len(rows)),
             "expires_at": lambda: _ends(self._time(), self.column("ttl_ms")).cast(_STAMP),
             "sub": lambda: pa.array(self._subs, pa.int32()),
