@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import platform
-import sysconfig
 from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from scripts.python_build import build
+
 from .processes import available_cores
 from .systems._base import System
 
-__all__ = ["built", "describe"]
+__all__ = ["describe"]
 
 _PACKAGES = ["polybus", "anyio", "attrs", "msgspec", "trio", "uvloop", "websockets"]
 
@@ -21,7 +22,7 @@ def describe(systems: Iterable[System] = ()) -> dict[str, Any]:
     """The machine, with what these systems need."""
     needs = {need.name: need for system in systems for need in system.needs}
     return {
-        "python": f"{platform.python_implementation()} {platform.python_version()}, {built()}",
+        "python": f"{platform.python_implementation()} {platform.python_version()}, {build()}",
         "system": f"{platform.system()} {platform.release()}",
         "processor": _processor(),
         "cores": len(available_cores()),
@@ -31,18 +32,6 @@ def describe(systems: Iterable[System] = ()) -> dict[str, Any]:
             **{name: found for name, need in needs.items() if (found := need.version)},
         },
     }
-
-
-def built(arguments: str | None = None) -> str:
-    """How the interpreter was built, as far as it says: an optimised one is a release's work faster.
-
-    Debian's is optimised by other means than the option that tells of it.
-    """
-    if arguments is None:
-        arguments = sysconfig.get_config_var("CONFIG_ARGS")
-    if arguments is None:
-        return "of an unknown build"
-    return f"built {'with' if '--enable-optimizations' in arguments else 'without'} --enable-optimizations"
 
 
 def _version(package: str) -> str:

@@ -3,9 +3,12 @@
 import re
 import shutil
 import subprocess
+import tomllib
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -65,3 +68,13 @@ def test_the_search_sees_an_absolute_path_and_leaves_urls_alone(folder: str) -> 
     assert MACHINE_PATH.search(f"see /{folder}/x for it")
     assert MACHINE_PATH.search(f'"file:///{folder}/x"')
     assert not MACHINE_PATH.search(f"http://host.example/{folder}/x and docs/{folder}/x")
+
+
+def test_what_constraints_txt_pins_runs_on_the_first_release_of_the_oldest_python() -> None:
+    """Debian 12 has 3.11.2; a package that needs a later one stops `make` there."""
+    oldest = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"].removeprefix(">=") + ".0"
+    places = [None, [str(folder) for folder in ROOT.glob(".venv-docs/lib/python*/site-packages")]]
+    found = [each for place in places for each in (distributions() if place is None else distributions(path=place))]
+    assert len(found) > 50
+    needs = {each.metadata["Name"]: SpecifierSet(each.metadata.get("Requires-Python") or "") for each in found}
+    assert [f"{name} {specifiers}" for name, specifiers in needs.items() if not specifiers.contains(oldest)] == []

@@ -70,9 +70,8 @@ class EventLoopThread:
 
     def __init__(self, backend: str) -> None:
         self._process = os.getpid()
-        self._lock = threading.Condition()
         self._stopped = False
-        self._starting = 0
+        self._starting: set[threading.Lock] = set()
         started: Future[BlockingPortal] = Future()
         self._thread = threading.Thread(target=self._serve, args=(backend, started), name="polybus", daemon=True)
         self._thread.start()
@@ -127,24 +126,26 @@ class EventLoopThread:
         """Run a coroutine function; the errors are those of calling it."""
         self.check_process()
         check_not_on_loop(self._thread.ident or 0)
-        with self._lock:
-            if self._stopped:
-                raise LocalProtocolError("this bus is closed: open another one, or enter it again")
-            self._starting += 1
-        try:
-            return self._portal.start_task_soon(function, *args)
-        finally:
-            with self._lock:
-                self._starting -= 1
-                self._lock.notify_all()
+        # Who starts while it stops would wait for a loop that has ended. A thread may be interrupted at each of these lines, so
+        # there is nothing to be counted or woken up: with the turn that it holds comes what it has to say.
+        turn = threading.Lock()
+        with turn:
+            self._starting.add(turn)
+            try:
+                if self._stopped:
+                    raise LocalProtocolError("this bus is closed: open another one, or enter it again")
+                return self._portal.start_task_soon(function, *args)
+            finally:
+                self._starting.discard(turn)
 
     def stop(self, *, cancel: bool = False) -> None:
         """Let what runs come to its end, or cancel it; then end the loop and its thread."""
-        with self._lock:
-            if self._stopped:
-                return
-            self._stopped = True
-            self._lock.wait_for(lambda: self._starting == 0)  # who is about to start would wait for a loop that has ended
+        if self._stopped:
+            return
+        self._stopped = True
+        for turn in [*self._starting]:
+            with turn:  # who held it has started, and the loop runs still; who comes later finds that it stops
+                pass
         self._portal.call(self._portal.stop, cancel)
         self._thread.join()
 

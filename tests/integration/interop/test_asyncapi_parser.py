@@ -6,8 +6,9 @@ import json
 import runpy
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import anyio
@@ -43,29 +44,42 @@ INFORMATION = 2
 """Severity of what is no error and no warning."""
 
 
-def parsed(*texts: str) -> list[dict[str, Any]]:
-    """What the parser says of documents."""
+Parse = Callable[..., list[dict[str, Any]]]
+Check = Callable[[dict[str, dict[str, Any]]], None]
+
+
+@pytest.fixture(scope="module")
+def parsed() -> Iterator[Parse]:
+    """What the parser says of documents: one process for all, as its rules take longer to load than most documents."""
     require_node("@asyncapi/parser")
-    ended = subprocess.run(
-        ["node", "asyncapi.mjs"],
-        cwd=Path(__file__).parent / "node",
-        input=json.dumps(texts),
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    said: list[dict[str, Any]] = json.loads(ended.stdout)
-    return said
+    folder = Path(__file__).parent / "node"
+    with subprocess.Popen(["node", "asyncapi.mjs"], cwd=folder, stdin=PIPE, stdout=PIPE, text=True) as node:
+        asked, answers = node.stdin, node.stdout
+        assert asked is not None and answers is not None
+
+        def parse(*texts: str) -> list[dict[str, Any]]:
+            print(json.dumps(texts), file=asked, flush=True)
+            answer = answers.readline()
+            assert answer, f"the parser ended with {node.wait()}"
+            said: list[dict[str, Any]] = json.loads(answer)
+            return said
+
+        yield parse
+        asked.close()
+        assert node.wait() == 0
 
 
-def check(documents: dict[str, dict[str, Any]]) -> None:
-    """Check that each is taken without a warning, with all its operations."""
-    for (name, made), said in zip(documents.items(), parsed(*map(to_text, documents.values())), strict=True):
-        assert [problem for problem in said["problems"] if problem["severity"] < INFORMATION] == [], name
-        assert sorted(said["operations"]) == sorted(made["operations"]), name
-        assert sorted(said["replies"]) == sorted(key for key, one in made["operations"].items() if "reply" in one), name
+@pytest.fixture
+def check(parsed: Parse) -> Check:
+    """Check that each document is taken without a warning, with all its operations."""
+
+    def check(documents: dict[str, dict[str, Any]]) -> None:
+        for (name, made), said in zip(documents.items(), parsed(*map(to_text, documents.values())), strict=True):
+            assert [problem for problem in said["problems"] if problem["severity"] < INFORMATION] == [], name
+            assert sorted(said["operations"]) == sorted(made["operations"]), name
+            assert sorted(said["replies"]) == sorted(key for key, one in made["operations"].items() if "reply" in one), name
+
+    return check
 
 
 def handled(bus: Bus) -> set[str]:
@@ -98,7 +112,7 @@ def buses_of(path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Bus]:
 
 
 @pytest.mark.usefixtures("nothing_runs")
-def test_the_documents_of_every_example_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_documents_of_every_example_are_taken(monkeypatch: pytest.MonkeyPatch, check: Check) -> None:
     documents: dict[str, dict[str, Any]] = {}
     for path in EXAMPLES:
         buses = buses_of(path, monkeypatch)
@@ -109,7 +123,7 @@ def test_the_documents_of_every_example_are_taken(monkeypatch: pytest.MonkeyPatc
     check(documents)
 
 
-def test_the_documents_of_the_demo_are_taken_and_every_handler_is_in_them() -> None:
+def test_the_documents_of_the_demo_are_taken_and_every_handler_is_in_them(check: Check) -> None:
     vehicle = Vehicle()
     buses = {
         "backend": Backend().bus,
@@ -124,7 +138,7 @@ def test_the_documents_of_the_demo_are_taken_and_every_handler_is_in_them() -> N
     check({name: document(bus, title=name) for name, bus in buses.items()})
 
 
-def test_a_document_with_everything_is_taken() -> None:
+def test_a_document_with_everything_is_taken(check: Check) -> None:
     servers = servers_of(SERVERS)
     check(
         {
@@ -137,7 +151,7 @@ def test_a_document_with_everything_is_taken() -> None:
     )
 
 
-def test_what_is_wrong_is_seen() -> None:
+def test_what_is_wrong_is_seen(parsed: Parse) -> None:
     made = document(make_bus())
     made["operations"]["user.get"]["channel"]["$ref"] = "#/channels/nowhere"
     made["operations"]["user.get"]["action"] = "answer"

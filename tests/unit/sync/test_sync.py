@@ -546,6 +546,49 @@ def test_ctrl_c_ends_what_waits_and_the_bus_goes_on(line: str, url: str) -> None
     assert finish(program) == (0, "interrupted\nAnn\n", "")
 
 
+EVERYWHERE = """
+import dis
+from polybus.sync import event_loop_thread
+
+left = 0
+last = {}
+
+def interrupt(frame, event, _):
+    global left
+    code = frame.f_code
+    if code.co_filename != event_loop_thread.__file__:
+        return None
+    frame.f_trace_opcodes = True
+    if event == "opcode":
+        before, last[frame] = last.get(frame, ""), dis.opname[code.co_code[frame.f_lasti]]
+        if before.startswith(("CALL", "RESUME", "JUMP_BACKWARD")):  # there the interpreter looks for signals
+            left -= 1
+            if left == -1:
+                raise KeyboardInterrupt
+    return interrupt
+
+with bus:
+    place, came = 0, True
+    while came:
+        left = place
+        sys.settrace(interrupt)
+        try:
+            bus.request("user.get", {"id": 1})
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+            last.clear()
+        place, came = place + 1, left < 0
+    print(bus.request("user.get", {"id": 1})["name"], place > 10)
+"""
+
+
+def test_wherever_ctrl_c_meets_a_request_the_bus_goes_on_and_can_be_closed(url: str) -> None:
+    """At each place of our own in turn. What anyio and the interpreter's futures do meanwhile is theirs."""
+    assert finish(run_program(url, EVERYWHERE)) == (0, "Ann True\n", "")
+
+
 def test_ctrl_c_while_the_loop_takes_the_request_cancels_it_too(bus: sync.Bus, monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(bus._life, OwnedBus)
     portal = bus._life.loop._portal
