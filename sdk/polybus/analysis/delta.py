@@ -96,7 +96,7 @@ def _begin(table: str) -> list[dict[str, Any]]:
 
 
 def _changes(storage: Storage, table: str, files: Sequence[str], named: set[str]) -> Iterator[dict[str, Any]]:
-    """What has to be said so that the log names these files."""
+    """The actions after which the log names these files, and no others."""
     paths = {quote(name.removeprefix(f"{table}/"), safe="/="): name for name in files}
     for path in sorted(paths.keys() - named):
         name = paths[path]

@@ -38,7 +38,7 @@ FRAMES = (b'{"publish":"n","body":1}', b"", None)
 
 
 def strange_rows() -> list[dict[str, Any]]:
-    """What rows may say otherwise than usual ones."""
+    """Rows that say something else than usual ones, as what differs."""
     rows = [
         {"options": options, "protocol": protocol, "frame": frame, "flags": flags}
         for options, protocol, frame, flags in itertools.product(OPTIONS, PROTOCOLS, FRAMES, (0, FLAG_GAP_BEFORE))

@@ -60,7 +60,7 @@ def _waterfall(hops: Sequence[Row]) -> str:
     whole = max((hop["at_ns"] + (hop["latency_ns"] or 0) for hop in hops), default=0) or 1
     lines = "".join(_hop(hop, whole) for hop in hops)
     heads = ("way", "connection", "from begin to end", "took", "ended", "subject", "began", "known by")
-    return html_tables.scrolled(html_tables.headed(heads), lines)
+    return f'<div class="hops">{html_tables.scrolled(html_tables.headed(heads), lines)}</div>'
 
 
 def _hop(hop: Row, whole: int) -> str:

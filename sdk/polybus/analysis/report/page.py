@@ -99,7 +99,8 @@ def _totals(metrics: Metrics, groups: RowGroups) -> str:
     if metrics["provisional"]:
         notes.append(f"{metrics['provisional']:,} exchanges are provisional: what is recorded later may still change them.")
     kinds = table(metrics["kinds"], "protocol kind direction n nbytes")
-    return f'<div class="tiles">{html}</div><p>{" ".join(notes)}</p>{kinds}'
+    by_kind = f"<details><summary>Messages by protocol, kind and direction</summary>{kinds}</details>"
+    return f'<div class="tiles">{html}</div><p>{" ".join(notes)}</p>{by_kind}'
 
 
 def _tile(name: str, number: str, target: str | None) -> str:
@@ -125,7 +126,7 @@ def _latency(metrics: Metrics, groups: RowGroups) -> str:
         )
         + table(
             rows,
-            "protocol subject n answered p50_ns p90_ns p95_ns p99_ns max_ns",
+            "subject p50_ns p95_ns max_ns n answered p90_ns p99_ns protocol",
             links={"n": groups.leads},
         )
         + "<p>No p99 below 100 answers.</p>"

@@ -1,4 +1,4 @@
-"""What was worked out for some bytes, for as long as there is room."""
+"""A memory of what was worked out for some bytes, while there is room."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LONGEST: Final = 4096
 
 
 class Remembered(dict[bytes, T], Generic[T]):
-    """What a function gives for bytes, which is asked once for those that come again."""
+    """Results of a function of bytes, which is asked once for those that come again."""
 
     def __init__(self, work_out: Callable[[bytes], T]) -> None:
         super().__init__()
