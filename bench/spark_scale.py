@@ -80,9 +80,9 @@ def measured(engine: str, capture: Path) -> dict[str, Any]:
     return found
 
 
-def growth(folder: Path, sizes: Sequence[int]) -> None:
+def growth(folder: Path, sizes: Sequence[int], engines: Sequence[str]) -> None:
     """Captures of each size, by each engine."""
-    for engine in ("duckdb", "local[2]"):
+    for engine in engines:
         found = []
         for size in sizes:
             make(folder / f"varied-{size}", size)
@@ -92,7 +92,7 @@ def growth(folder: Path, sizes: Sequence[int]) -> None:
             print(f"{engine}, {times:.1f} times as many frames: {_ratio(one, found[0])}", flush=True)
 
 
-def skew(folder: Path, frames: int) -> None:
+def skew(folder: Path, frames: int, engines: Sequence[str]) -> None:
     """A capture most of which is one connection, beside one in which twenty have as much each."""
     most = traffic(round(frames * PART), protocols=("jrep",), connections=1, alike=False)
     rest = traffic(
@@ -104,7 +104,7 @@ def skew(folder: Path, frames: int) -> None:
     )
     _write(folder / "uneven", [most, rest])
     _write(folder / "even", [traffic(frames, protocols=("jrep",), connections=CONNECTIONS, alike=False)])
-    for engine in ("duckdb", "local[2]"):
+    for engine in engines:
         turns = [[measured(engine, folder / name) for name in ("even", "uneven")] for _ in range(2)]
         even, uneven = (min((turn[place] for turn in turns), key=lambda one: one["seconds"]) for place in (0, 1))
         print(f"{engine}, {PART:.0%} of the frames on one connection: {_ratio(uneven, even)}", flush=True)
@@ -150,6 +150,7 @@ def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--frames", default="1000000,5000000,20000000", help="of the captures, with commas")
+    parser.add_argument("--engines", nargs="*", default=["duckdb", "local[2]"], help="duckdb, or masters of Spark")
     parser.add_argument("--only", default="growth,skew,workers", help="some parts, with commas")
     parser.add_argument("--folder", type=Path, help="where captures are, or are made and stay")
     parser.add_argument("--run", nargs=3, help="(of the program itself)")
@@ -160,8 +161,8 @@ def main() -> None:
         return
     sizes = [int(size) for size in given.frames.split(",")]
     parts = {
-        "growth": lambda at: growth(at, sizes),
-        "skew": lambda at: skew(at, sizes[0]),
+        "growth": lambda at: growth(at, sizes, given.engines),
+        "skew": lambda at: skew(at, sizes[0], given.engines),
         "workers": lambda at: workers(at, sizes[0]),
     }
     with ExitStack() as stack:

@@ -31,6 +31,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.full, pytest.mark.timeout(900)]
 
 ROUNDS = int(os.environ.get("POLYBUS_KILL_ROUNDS", "6"))
 SEED = int(os.environ.get("POLYBUS_FAULT_SEED", random.SystemRandom().randrange(1 << 32)))
+WORKERS = ("CoarseGrainedExecutorBackend", "pyspark.daemon")
 VICTIMS = ("worker", "decoder", "driver")
 FRAMES = 3_000
 """Of a round: a segment."""
@@ -63,9 +64,7 @@ class Stream:
         """The executors, and what decodes for them."""
         try:
             children = psutil.Process(self.process.pid).children(recursive=True)
-            return [
-                one for one in children if "CoarseGrainedExecutorBackend" in one.cmdline() or "daemon" in str(one.cmdline())
-            ]
+            return [one for one in children if any(name in " ".join(one.cmdline()) for name in WORKERS)]
         except psutil.Error:
             return []
 
