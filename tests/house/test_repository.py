@@ -76,5 +76,5 @@ def test_what_constraints_txt_pins_runs_on_the_first_release_of_the_oldest_pytho
     places = [None, [str(folder) for folder in ROOT.glob(".venv-docs/lib/python*/site-packages")]]
     found = [each for place in places for each in (distributions() if place is None else distributions(path=place))]
     assert len(found) > 50
-    needs = {each.metadata["Name"]: SpecifierSet(each.metadata.get("Requires-Python") or "") for each in found}
+    needs = {each.metadata["Name"]: SpecifierSet(",".join(each.metadata.get_all("Requires-Python") or ())) for each in found}
     assert [f"{name} {specifiers}" for name, specifiers in needs.items() if not specifiers.contains(oldest)] == []
