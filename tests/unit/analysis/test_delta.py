@@ -13,6 +13,7 @@ from deltalake import DeltaTable
 from polybus.analysis import DuckEngine, Pipeline, delta, open_tables
 from polybus.analysis.manifest import TABLES, Output
 from polybus.analysis.tables import SCHEMAS
+from polybus.cli.app import run
 from tests.unit.capture.generator import traffic
 
 KEYS = {"events": ("seq", "sub"), "quarantine": ("seq",), "exchanges": ("request_seq",), "orphans": ("seq",)}
@@ -108,3 +109,9 @@ def test_a_name_that_no_path_can_hold_is_found_again(tmp_path: Path) -> None:
     log = (tmp_path / "out" / "quarantine" / delta.LOG / f"{0:020d}.json").read_text()
     parts = [json.loads(line)["add"]["partitionValues"]["protocol"] for line in log.splitlines() if '"add"' in line]
     assert {"a b/ä%1", None} <= set(parts)
+
+
+def test_the_command_keeps_a_log_where_it_is_asked_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capture = traffic(300).write(tmp_path / "capture")
+    assert run(["analyse", str(capture), "--out", str(tmp_path / "out"), "--delta", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["total"]["events"] == DeltaTable(tmp_path / "out" / "events").count()
