@@ -243,7 +243,8 @@ _TABLES = {
 RESULTS = """## Results of the pipeline
 
 `polybus analyse` writes `events`, `quarantine`, `exchanges` and `orphans` as Parquet files under
-`date=<of the frame or request, UTC>/protocol=<name>`, so `protocol` is no column in the files. Those that count are named in
+`date=<of the frame or request, UTC>/protocol=<name>`: these two columns stand in the names of folders, not in the files, and
+every reader of such folders finds them there. Those files that count are named in
 `_manifest/run-<number>.json`: the `added` ones of all runs, and the `provisional` ones of the last, whose exchanges may still
 change: `Done.provisional`, and `provisional` of `polybus analyse --json` and of `metrics.json`, is their number. The tables
 below are small, and written anew by each run that finds something new. `metrics.json` holds them as lists, beside `counts` and

@@ -18,8 +18,10 @@ import pyarrow as pa
 
 from polybus.capture.schema import EVENTS, EXCHANGES
 
+from ..capture.store.compute import DAY_NS
 from .engine import Engine
 from .timeouts import LONGEST_MS, MatchTimeouts
+from .watermarks import FARTHEST_NS
 
 FINAL: Final = "final"
 """An exchange that nothing can change any more."""
@@ -72,11 +74,16 @@ _IN_ORDER: Final = f"partition by {', '.join(name for name, _ in (*_KEY, *_KEY_E
 _WAITED: Final = "coalesce(end_ns - request_mono_ns > allowance_ns, false)"
 
 
+def _of_a_clock(name: str) -> str:
+    """A moment on a monotonic clock; null for one that no clock says: reckoning with it would leave the numbers there are."""
+    return f"case when {name} between -{FARTHEST_NS} and {FARTHEST_NS} then {name} end"
+
+
 def turns_of(engine: Engine, events: Any, timeouts: MatchTimeouts) -> Any:
     """The requests and responses among events as turns."""
-    asked = "seq time_ns mono_ns allowance_ns asked_ns subject peer".split()
+    asked = "seq time_ns own_ns allowance_ns asked_ns subject peer".split()
     names = "request_seq request_time_ns request_mono_ns allowance_ns asked_ns subject peer".split()
-    answered = {"seq": "response_seq", "mono_ns": "response_mono_ns", "code": "code", "code_name": "code_name"}
+    answered = {"seq": "response_seq", "own_ns": "response_mono_ns", "code": "code", "code_name": "code_name"}
     # Not `least`, for which nothing is more than something.
     ttl = f"case when ttl_ms > {LONGEST_MS} then {LONGEST_MS} else ttl_ms end"
     made = f"""
@@ -88,7 +95,7 @@ def turns_of(engine: Engine, events: Any, timeouts: MatchTimeouts) -> Any:
             {", ".join(f"case when not asks then {one} end as {name}" for one, name in answered.items())},
             cast(asks as int) as attempts, cast(not asks as int) as answers,
             {", ".join(name for name, _ in _STORED)},
-            seq as last_seq, sub as last_sub, mono_ns as last_mono_ns,
+            seq as last_seq, sub as last_sub, own_ns as last_mono_ns,
             case when asks and allowance_ns > {timeouts.horizon_ns} then allowance_ns else {timeouts.horizon_ns} end
                 as last_linger_ns,
             asks as last_is_request, digest as last_digest, subject as last_subject,
@@ -97,9 +104,12 @@ def turns_of(engine: Engine, events: Any, timeouts: MatchTimeouts) -> Any:
             select *, coalesce(asked_ns, {timeouts.timeout_ns}) as allowance_ns
             from (
                 select *, kind = 'request' as asks, md5(data) as digest,
-                    coalesce(deadline_ns - mono_ns, ({ttl}) * 1000000) as asked_ns
-                from {{events}}
-                where kind in ('request', 'response') and correlation_id is not null
+                    coalesce(until_ns - own_ns, ({ttl}) * 1000000) as asked_ns
+                from (
+                    select *, {_of_a_clock("mono_ns")} as own_ns, {_of_a_clock("deadline_ns")} as until_ns
+                    from {{events}}
+                    where kind in ('request', 'response') and correlation_id is not null
+                ) as told
             ) as asking
         ) as waiting
     """
@@ -226,7 +236,8 @@ _EXCHANGES: Final = f"""
         case when answers = 0 and given_up then 'ambiguous' else quality end as match_quality,
         peer, identity_key, timestamp_micros(div(request_time_ns, 1000)) as request_time,
         case when answers > 0 then latency / 1e6 end as latency_ms,
-        stored, store, store_seq, durable, attempt, reason{{part}}
+        stored, store, store_seq, durable, attempt, reason,
+        date '1970-01-01' + cast(div(request_time_ns, {DAY_NS}) as int) as date{{part}}
     from (
         -- No answer is waited for any more to an id that was given to the next request, however soon the recording ends.
         select *, response_mono_ns - request_mono_ns as latency, coalesce(reused, false) as given_up,

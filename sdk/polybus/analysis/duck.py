@@ -18,11 +18,11 @@ from polybus.capture.store.filesystems import AnyPath
 from polybus.capture.store.reader import Capture
 
 from .ingest import IngestResult
-from .manifest import Output
+from .manifest import TABLES, Output
 from .partitions import PartitionWriter
 from .ranges import Range, ReadWindow
 from .storage import Storage
-from .tables import RESULTS
+from .tables import SCHEMAS
 from .workers import take_all
 
 MUCH: Final = 16 << 20
@@ -107,13 +107,11 @@ class DuckEngine:
         """The rows of a table."""
         return self._connection.sql(f"from {table}").to_arrow_table()
 
-    def write(
-        self, table: str, storage: Storage, folder: str, schema: pa.Schema, parts: Sequence[str], time: str | None
-    ) -> None:
-        """Write a table as Parquet beneath a folder: by `parts`, and where there is a `time` (ns), by date and protocol."""
+    def write(self, table: str, storage: Storage, folder: str, schema: pa.Schema, parts: Sequence[str]) -> None:
+        """Write a table as Parquet beneath a folder, by the columns `parts`."""
         writer = PartitionWriter(storage, folder)
         for rows in self.batches(table, schema):
-            writer.add("", rows, parts, time)
+            writer.add("", rows, parts)
         writer.close()
 
     def batches(self, table: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -143,8 +141,8 @@ def open_tables(out: AnyPath) -> duckdb.DuckDBPyConnection:
     """
     output = Output.of(out)
     connection = duckdb.connect(config={"autoinstall_known_extensions": False})
-    for name, schema in RESULTS.items():
-        connection.register(name, rows_of(output.storage, name, output.files(name), schema))
+    for name in TABLES:
+        connection.register(name, rows_of(output.storage, name, output.files(name), SCHEMAS[name]))
     return connection
 
 

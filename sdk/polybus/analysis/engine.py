@@ -39,8 +39,6 @@ class Engine(Protocol):
         """The rows of a table."""
         ...
 
-    def write(
-        self, table: Any, storage: Storage, folder: str, schema: pa.Schema, parts: Sequence[str], time: str | None
-    ) -> None:
-        """Write a table as Parquet beneath a folder: by `parts`, and where there is a `time` (ns), by date and protocol."""
+    def write(self, table: Any, storage: Storage, folder: str, schema: pa.Schema, parts: Sequence[str]) -> None:
+        """Write a table as Parquet beneath a folder, by the columns `parts`."""
         ...

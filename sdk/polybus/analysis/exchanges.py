@@ -37,25 +37,22 @@ def exchanges(capture: Capture, window: ReadWindow, timeout: float) -> Iterator[
     asked_before = LAST_NS if window.end_ns is None else window.end_ns
     if window.end_ns is not None:  # an answer may come later, or the id again
         window = attrs.evolve(window, end_ns=min(window.end_ns + timeouts.horizon_ns, LAST_NS))
-    ends = dict[str, int]()
+    clocks = Watermarks()
     with DuckEngine(memory=MEMORY, threads=1) as engine:
         events = pa.RecordBatchReader.from_batches(
-            pa.schema([EVENTS.field(name) for name in _NEEDED]), _read(capture, window, ends)
+            pa.schema([EVENTS.field(name) for name in _NEEDED]), _read(capture, window, clocks)
         )
         # Once all of them have been read it is known how far each recording goes.
         turns = engine.keep(turns_of(engine, engine.hand(events), timeouts))
-        clocks = engine.hand(Watermarks(ends).table(all_read=True, ended=ends))
-        found = exchanges_of(engine, fold(engine, [turns], timeouts, clocks))
+        over = engine.hand(clocks.table(all_read=True, ended=clocks.ends))
+        found = exchanges_of(engine, fold(engine, [turns], timeouts, over))
         asked = engine.sql(f"select * from {{found}} where request_time_ns < {asked_before}", found=found)
         yield from engine.batches(asked, EXCHANGES)
 
 
-def _read(capture: Capture, window: ReadWindow, ends: dict[str, int]) -> Iterator[pa.RecordBatch]:
-    """The events, and in `ends` the last moment of each recording."""
+def _read(capture: Capture, window: ReadWindow, clocks: Watermarks) -> Iterator[pa.RecordBatch]:
+    """The events, and in `clocks` the last moments of each recording."""
     for piece in plan(capture, ReadPosition()):
         for events in RangeReader(capture.path, piece).table("events", _NEEDED, window, None):
-            moments = pa.table(events.select(["capture_id", "mono_ns"])).group_by("capture_id")
-            for last in moments.aggregate([("mono_ns", "max")]).to_pylist():
-                name = last["capture_id"]
-                ends[name] = max(int(last["mono_ns_max"]), ends.get(name, 0))
+            clocks.note(events)
             yield events

@@ -12,10 +12,11 @@ from polybus.capture.columns.stamp import BatchGroup, gap_rows
 
 from ..capture.store.compute import pc
 from .manifest import RunCounts
-from .partitions import PartitionWriter
+from .partitions import BY_DATE, PartitionWriter
 from .range_reader import RangeReader
 from .ranges import Range, ReadWindow
 from .storage import Storage
+from .watermarks import Watermarks
 
 SAMPLES: Final = 100
 """Gap rows and losses that a task reports one by one; all are counted."""
@@ -44,7 +45,7 @@ def take(capture: str, storage: Storage, staging: str, piece: Range, window: Rea
     """
     done = IngestResult()
     tables = PartitionWriter(storage, staging)
-    reader = RangeReader(capture, piece)
+    reader, watermarks = RangeReader(capture, piece), Watermarks(done.ends, done.seen)
     moments = attrs.evolve(window, connection=None)  # the connection of missing frames is not known
 
     def seen(rows: pa.RecordBatch) -> None:
@@ -62,23 +63,15 @@ def take(capture: str, storage: Storage, staging: str, piece: Range, window: Rea
         done.events += events.num_rows
         # A frame's first message is number 0.
         done.rowed += pc.sum(pc.equal(events.column("sub"), 0)).as_py() or 0
-        _note_ends(done, events)
-        tables.add("events", events, time="time_ns")
-        tables.add("quarantine", quarantine, time="ts_ns")
+        watermarks.note(events)
+        tables.add("events", events, BY_DATE)
+        tables.add("quarantine", quarantine, BY_DATE)
     tables.close()
     done.files = tables.files
     done.ended = [reader.ended] if reader.ended is not None else []
     done.lost = len(reader.damage)
     done.losses = [{"segment": piece.start.segment, **attrs.asdict(stretch)} for stretch in reader.damage[:SAMPLES]]
     return done
-
-
-def _note_ends(done: IngestResult, events: pa.RecordBatch) -> None:
-    found = pa.table(events.select(["capture_id", "mono_ns", "time_ns"])).group_by("capture_id")
-    for row in found.aggregate([("mono_ns", "max"), ("time_ns", "max")]).to_pylist():
-        name = row["capture_id"]
-        done.ends[name] = max(int(row["mono_ns_max"]), done.ends.get(name, 0))
-        done.seen[name] = max(int(row["time_ns_max"]), done.seen.get(name, 0))
 
 
 def _note_gaps(done: IngestResult, count: int, samples: Sequence[Mapping[str, Any]]) -> None:

@@ -16,7 +16,10 @@ ROWS_AT_ONCE: Final = 50_000
 """Of a row group; so many at most are held in memory for each date and protocol of a task."""
 BYTES_AT_ONCE: Final = 64 << 20
 """A row group is not larger, but for one batch: a row may have megabytes."""
-DAY_NS: Final = 86_400_000_000_000
+BY_DATE: Final = ("date", "protocol")
+"""Of the tables that a run makes."""
+EMPTY: Final = "__HIVE_DEFAULT_PARTITION__"
+"""In place of a value that is null, or has no letters."""
 
 
 class PartitionWriter:
@@ -31,9 +34,9 @@ class PartitionWriter:
         self._room: dict[str, list[int]] = {}  # rows and bytes that may still wait
         self._writers: dict[str, Any] = {}
 
-    def add(self, table: str, rows: pa.RecordBatch, parts: Sequence[str] = (), time: str | None = None) -> None:
-        """Some rows, by the columns `parts`, and where there is a `time`, in ns, by date in UTC and protocol."""
-        for folder, part in _parts(rows, parts, time):
+    def add(self, table: str, rows: pa.RecordBatch, parts: Sequence[str]) -> None:
+        """Some rows, by the columns `parts`."""
+        for folder, part in _parts(rows, parts):
             place = "/".join(name for name in (table, folder) if name)
             self._waiting.setdefault(place, []).append(part)
             room = self._room.setdefault(place, [ROWS_AT_ONCE, BYTES_AT_ONCE])
@@ -61,15 +64,13 @@ class PartitionWriter:
             writer.close()
 
 
-def _parts(rows: pa.RecordBatch, parts: Sequence[str], time: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:
+def _parts(rows: pa.RecordBatch, parts: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
     """The rows by folder, without the columns that the folder says."""
     if not rows.num_rows:
         return
-    keys = {name: pc.fill_null(rows.column(name), "") for name in parts}
-    if time is not None:
-        keys |= {"date": pc.divide(rows.column(time), DAY_NS), "protocol": pc.fill_null(rows.column("protocol"), "")}
-    plain = rows.drop_columns([name for name in keys if name in rows.schema.names])
-    found = pa.table(keys).group_by(list(keys)).aggregate([])
+    keys = {name: pc.fill_null(rows.column(name).cast(pa.string()), "") for name in parts}
+    plain = rows.drop_columns(list(parts))
+    found = pa.table(keys).group_by(list(parts)).aggregate([])
     for key in found.to_pylist():
         folder = "/".join(f"{name}={_name(value)}" for name, value in key.items())
         if len(found) == 1:
@@ -81,8 +82,6 @@ def _parts(rows: pa.RecordBatch, parts: Sequence[str], time: str | None) -> Iter
         yield folder, plain.filter(mask)
 
 
-def _name(value: Any) -> str:
+def _name(value: str) -> str:
     """A value as Spark writes such a name, and reads it: a capture may have been made by anybody."""
-    if isinstance(value, int):
-        return str(pa.scalar(value, pa.int32()).cast(pa.date32()).as_py())
-    return quote(value, safe="") or "__HIVE_DEFAULT_PARTITION__"
+    return quote(value, safe="") or EMPTY

@@ -61,6 +61,7 @@ class Pipeline:
         timeout: Seconds after which an answer is late, where a request says nothing itself.
         horizon: Seconds for which an id is remembered; ten timeouts when None. See `Patience`.
         strict: Fail where a part of the capture cannot be read, instead of counting it.
+        delta: Keep a log of Delta Lake beside each table; where one was begun before, it is kept in any case.
         progress: Told the name of each stage when it begins.
 
     Raises:
@@ -74,11 +75,13 @@ class Pipeline:
         timeout: float = 30.0,
         horizon: float | None = None,
         strict: bool = False,
+        delta: bool = False,
         progress: Progress | None = None,
     ) -> None:
         self._engine = engine
         self._timeouts = MatchTimeouts(timeout) if horizon is None else MatchTimeouts(timeout, horizon)
         self._strict = strict
+        self._delta = delta
         self._progress: Progress = progress if progress is not None else lambda stage: None
 
     def run(
@@ -141,7 +144,7 @@ class Pipeline:
     def step(self, capture: AnyPath, out: AnyPath, window: ReadWindow) -> PipelineStep:
         """One run over what is new, which is yet to be made."""
         given = os.fspath(capture), os.fspath(out), window
-        return PipelineStep(self._engine, *given, self._timeouts, self._strict, self._progress)
+        return PipelineStep(self._engine, *given, self._timeouts, self._strict, self._delta, self._progress)
 
     def _reported(self, output: Output, earlier: Earlier | None) -> dict[str, Any]:
         """The metrics that are there, if they are of all runs and compared with the same; else new ones."""

@@ -16,6 +16,7 @@ from polybus.capture.schema import ORPHANS as ORPHAN_ROWS
 from polybus.capture.store.reader import Capture
 from polybus.capture.store.segments import Stretch
 
+from . import delta
 from .correlation import (
     CARRIED,
     EXCHANGES_BY_PART,
@@ -32,6 +33,7 @@ from .correlation import (
 from .engine import Engine
 from .ingest import SAMPLES, IngestResult
 from .manifest import STAGING, STATE, Manifest, Output, RunCounts, run_prefix
+from .partitions import BY_DATE
 from .ranges import ReadPosition, ReadWindow, plan, reach
 from .storage import Storage, absolute
 from .timeouts import MatchTimeouts
@@ -58,6 +60,7 @@ class PipelineStep:
     _window: ReadWindow
     _timeouts: MatchTimeouts
     _strict: bool
+    _delta: bool
     _progress: Progress
 
     def __attrs_post_init__(self) -> None:
@@ -80,6 +83,7 @@ class PipelineStep:
             self.output = Output(self.storage)
             self.output.check(self._path, self._settings)
             self.output.clean()
+            self._keep_logs()
             yield
 
     def advance(self, until: ReadPosition | None = None) -> RunCounts:
@@ -128,8 +132,13 @@ class PipelineStep:
                 recording=self._recording(end),
             )
         )
+        self._keep_logs()
         self._forget(last, staging)
         return counts
+
+    def _keep_logs(self) -> None:
+        if self.output.last is not None and (self._delta or delta.is_kept(self.storage)):
+            delta.keep(self.output)
 
     def _begin(self, last: Manifest | None) -> ReadPosition:
         """The place at which the last run has stopped.
@@ -229,7 +238,7 @@ class PipelineStep:
             turns.append(self._engine.read(self.storage, before, self.storage.files(before), TURNS))
         folder = f"{staging}/folded"
         folded = fold(self._engine, turns, self._timeouts, self._engine.hand(clocks))
-        self._engine.write(folded, self.storage, folder, FOLDED, ["part"], None)
+        self._engine.write(folded, self.storage, folder, FOLDED, ["part"])
         return folder
 
     def _exchanges(self, prefix: str, staging: str, folded: str, moved: dict[str, list[str]]) -> list[Written]:
@@ -238,7 +247,7 @@ class PipelineStep:
         table, written = self._read_folded(folded, (FINAL, OPEN)), []
         if table is not None:
             made, staged = exchanges_of(self._engine, table, "part"), f"{staging}/exchanges"
-            self._engine.write(made, self.storage, staged, EXCHANGES_BY_PART, ["part"], "request_time_ns")
+            self._engine.write(made, self.storage, staged, EXCHANGES_BY_PART, ["part", *BY_DATE])
             written = self._place(staged, "exchanges", prefix)
         moved["exchanges"] = [file.name for file in written if file.part == FINAL]
         return written
@@ -249,7 +258,7 @@ class PipelineStep:
         if lost is None:
             return []
         # Those that were carried over are no event of this run: each is in the table once.
-        self._engine.write(orphans_of(self._engine, events, lost), self.storage, staged, ORPHAN_ROWS, [], "time_ns")
+        self._engine.write(orphans_of(self._engine, events, lost), self.storage, staged, ORPHAN_ROWS, BY_DATE)
         written = self._place(staged, "orphans", prefix)
         moved["orphans"] = [file.name for file in written]
         return written

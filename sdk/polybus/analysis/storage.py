@@ -12,13 +12,9 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from polybus.capture.store.filesystems import AnyPath, find_filesystem
+from polybus.capture.store.segments import lock
 
 from ..capture.store.compute import pc
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
 
 
 def absolute(path: str) -> str:
@@ -61,19 +57,15 @@ class Storage:
 
         Only of folders on this machine, and not on Windows.
         """
-        if not self.local or fcntl is None:
+        if not self.local or os.name == "nt":
             yield
             return
         self.filesystem.create_dir(self._root, recursive=True)
         folder = os.open(self._root, os.O_RDONLY)
         try:
-            try:
-                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if lock(folder) is False:
                 waits()
-                fcntl.flock(folder, fcntl.LOCK_EX)
-            except OSError:
-                pass  # a shared folder that knows no locks
+                lock(folder, wait=True)
             yield
         finally:
             os.close(folder)

@@ -21,11 +21,6 @@ SCHEMAS: Final = {
 """Schemas by the name of the table."""
 
 
-_DATE: Final = pa.field("date", pa.date32(), metadata={"doc": "Of the frame or request, UTC: a folder for each."})
-RESULTS: Final = {name: SCHEMAS[name].append(_DATE) for name in ("events", "quarantine", "exchanges", "orphans")}
-"""Schemas of the tables that a run makes: they have the date besides, by which their files are told apart."""
-
-
 def arrow_schema(table: str, columns: list[str] | None = None) -> pa.Schema:
     """The columns of a table, or some of them in that order.
 

@@ -7,10 +7,13 @@ carried from run to run for good, with an entry here; the wall clock of the othe
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Self
+from typing import Final, Self
 
 import attrs
 import pyarrow as pa
+
+FARTHEST_NS: Final = 2**61
+"""In 73 years: what is farther from 0 no monotonic clock says. Wall clocks may be so far apart, and are no farther here."""
 
 
 @attrs.frozen
@@ -21,6 +24,14 @@ class Watermarks:
     """Its last moment, ns on its monotonic clock."""
     seen: dict[str, int] = attrs.Factory(dict)
     """The same on the wall clock, ns since 1970 UTC; what an older polybus has written does not say it."""
+
+    def note(self, events: pa.RecordBatch) -> None:
+        """Take the moments of some events."""
+        found = pa.table(events.select(["capture_id", "mono_ns", "time_ns"])).group_by("capture_id")
+        for row in found.aggregate([("mono_ns", "max"), ("time_ns", "max")]).to_pylist():
+            name = row["capture_id"]
+            self.ends[name] = max(min(int(row["mono_ns_max"] or 0), FARTHEST_NS), self.ends.get(name, 0))
+            self.seen[name] = max(int(row["time_ns_max"] or 0), self.seen.get(name, 0))
 
     def later(self, others: Iterable[Self]) -> Watermarks:
         """With what others have seen."""
@@ -41,7 +52,7 @@ class Watermarks:
         columns = {
             "capture_id": pa.array(self.ends, pa.string()),
             "end_ns": pa.array(self.ends.values(), pa.int64()),
-            "silent_ns": pa.array([max(now - self.seen.get(name, now), 0) for name in self.ends], pa.int64()),
+            "silent_ns": pa.array([min(max(now - self.seen.get(name, now), 0), FARTHEST_NS) for name in self.ends], pa.int64()),
             "ended": pa.array([name in ended for name in self.ends], pa.bool_()),
         }
         return pa.table(columns)

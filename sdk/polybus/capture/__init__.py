@@ -21,19 +21,9 @@ if TYPE_CHECKING:
     from .store.reader import Batch, Capture, Position
     from .store.recovery import Recovered, recover
 
-__all__ = ["Batch", "Capture", "CaptureError", "Decoded", "DecodedCapture", "Info", "Position"]
-__all__ += [
-    "CaptureRecorder",
-    "RecorderStats",
-    "Recording",
-    "Recovered",
-    "Replayed",
-    "Selection",
-    "Verdict",
-    "compact",
-    "decode",
-]
-__all__ += ["export", "info", "make_recorder", "recover", "redact_default", "replay", "verify", "write_columns"]
+__all__ = ["Batch", "Capture", "CaptureError", "CaptureRecorder", "Decoded", "DecodedCapture", "Info", "Position"]
+__all__ += ["RecorderStats", "Recording", "Recovered", "Replayed", "Selection", "Verdict", "compact", "decode", "export"]
+__all__ += ["info", "make_recorder", "recover", "redact_default", "replay", "verify", "write_columns"]
 
 __getattr__: Callable[[str], Any] = lazy_names(
     __name__,

@@ -39,6 +39,7 @@ _PEER = _column("peer", _STRING, "Address of the other end.")
 _PROTOCOL = _column("protocol", _STRING, "ubre, csb, jrep, nats, up, uprotocol, or a plugin's name.")
 _TRANSPORT = _column("transport", _STRING, "tcp, ws, memory, ...")
 _SUBJECT = _column("subject", _STRING, "Topic, J.REP subject, method URI, or CSB action (0x%08X where its name is not known).")
+_DATE = _column("date", pa.date32(), "Of the frame or request, UTC; results of the pipeline have a folder for each.")
 _STORED = (
     _column("stored", _STRING, "Of what a NATS stream keeps: publication, delivery, dead letter; null elsewhere."),
     _column("store", _STRING, "The stream; of a dead letter the one that the publication was in."),
@@ -108,6 +109,7 @@ EVENTS: Final = pa.schema(
         _column("flags", _INT32, "As in the capture."),
         *_STORED,
         _column("traceparent", _STRING, "The context of a trace (W3C), where the message carries one."),
+        _DATE,
     ],
     metadata={"polybus.events": SCHEMA_VERSION},
 )
@@ -129,6 +131,7 @@ QUARANTINE: Final = pa.schema(
         _column("detail", _STRING, "What the decoder said."),
         _column("offset", _INT32, "Byte in the frame where it went wrong, where known."),
         _column("raw", pa.binary(), "The frame."),
+        _DATE,
     ],
     metadata={"polybus.quarantine": SCHEMA_VERSION},
 )
@@ -160,6 +163,7 @@ EXCHANGES: Final = pa.schema(
         _column("request_time", _TIMESTAMP, "When it was recorded."),
         _column("latency_ms", pa.float64(), "The latency in milliseconds."),
         *_STORED,
+        _DATE,
     ],
     metadata={"polybus.exchanges": SCHEMA_VERSION},
 )

@@ -13,11 +13,9 @@ import attrs
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from polybus.analysis.ingest import IngestResult, take
-from polybus.analysis.partitions import DAY_NS
 from polybus.analysis.ranges import Range, ReadWindow
 from polybus.analysis.storage import Storage
 
@@ -66,16 +64,9 @@ class SparkEngine:
         """The rows of a table."""
         return table.toArrow()
 
-    def write(
-        self, table: DataFrame, storage: Storage, folder: str, schema: pa.Schema, parts: Sequence[str], time: str | None
-    ) -> None:
-        """Write a table as Parquet beneath a folder: by `parts`, and where there is a `time` (ns), by date and protocol."""
-        names = list(parts)
-        if time is not None:
-            # Not to_date: that depends on the session's time zone.
-            date = F.date_add(F.lit("1970-01-01"), F.expr(f"cast({time} div {DAY_NS} as int)"))
-            table, names = table.withColumn("date", date), [*names, "date", "protocol"]
-        table.write.partitionBy(*names).parquet(storage.for_spark(folder))
+    def write(self, table: DataFrame, storage: Storage, folder: str, schema: pa.Schema, parts: Sequence[str]) -> None:
+        """Write a table as Parquet beneath a folder, by the columns `parts`."""
+        table.write.partitionBy(*parts).parquet(storage.for_spark(folder))
 
 
 def ingest_task(

@@ -26,6 +26,7 @@ class Pipeline(AnyPipeline):
         timeout: Seconds after which an answer is late, where a request says nothing itself.
         horizon: Seconds for which an id is remembered; ten timeouts when None. See `MatchTimeouts`.
         strict: Fail where a part of the capture cannot be read, instead of counting it.
+        delta: Keep a log of Delta Lake beside each table; where one was begun before, it is kept in any case.
         progress: Told the name of each stage when it begins.
 
     Raises:
@@ -39,9 +40,10 @@ class Pipeline(AnyPipeline):
         timeout: float = 30.0,
         horizon: float | None = None,
         strict: bool = False,
+        delta: bool = False,
         progress: Progress | None = None,
     ) -> None:
-        super().__init__(SparkEngine(spark), timeout=timeout, horizon=horizon, strict=strict, progress=progress)
+        super().__init__(SparkEngine(spark), timeout=timeout, horizon=horizon, strict=strict, delta=delta, progress=progress)
         self._spark = spark
 
     def stream(

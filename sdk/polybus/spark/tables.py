@@ -6,8 +6,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from polybus.analysis.manifest import Output
-from polybus.analysis.tables import RESULTS, arrow_schema
+from polybus.analysis.manifest import TABLES, Output
+from polybus.analysis.tables import SCHEMAS, arrow_schema
 from polybus.capture.store.filesystems import AnyPath
 
 from .engine import SparkEngine
@@ -35,6 +35,6 @@ def load(spark: SparkSession, out: AnyPath, table: str) -> DataFrame:
         ValueError: There is no such table.
     """
     output = Output.of(out)
-    if table not in RESULTS:
-        raise ValueError(f"there is no table {table!r} of results; there are {', '.join(RESULTS)}")
-    return SparkEngine(spark).read(output.storage, table, output.files(table), RESULTS[table])
+    if table not in TABLES:
+        raise ValueError(f"there is no table {table!r} of results; there are {', '.join(TABLES)}")
+    return SparkEngine(spark).read(output.storage, table, output.files(table), SCHEMAS[table])

@@ -36,14 +36,14 @@ ROOT = Path(__file__).parents[3]
 DONE = "all is read"
 
 
-def child(capture: str, out: str, rows: int, sink: str) -> None:
-    """Follows the capture to its end."""
+def child(capture: str, out: str, rows: int, sink: str, master: str, every: str | None) -> None:
+    """Follows the capture to its end, or for good where it looks `every` so often."""
     from polybus.spark import Pipeline, start_session
 
-    spark = start_session("local[2]", settings=QUICK)
+    spark = start_session(master, settings=QUICK)
     spark.sparkContext.setLogLevel("ERROR")
     if sink == "pipeline":
-        query = Pipeline(spark).stream(capture, out, max_rows=rows)
+        query = Pipeline(spark).stream(capture, out, max_rows=rows, every=every)
     else:
         spark.dataSource.register(BusDataSource)
         stream = spark.readStream.format("polybus").option("maxRowsPerTrigger", rows).load(capture)
@@ -152,9 +152,11 @@ def main() -> None:
     parser.add_argument("--frames", type=int, default=100_000)
     parser.add_argument("--rows", type=int, default=2000)
     parser.add_argument("--sink", choices=("pipeline", "spark"), default="pipeline")
+    parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--every", help="how often a child looks that follows for good")
     given = parser.parse_args()
     if given.child:
-        child(given.child[0], given.child[1], given.rows, given.sink)
+        child(given.child[0], given.child[1], given.rows, given.sink, given.master, given.every)
         return
     with tempfile.TemporaryDirectory() as folder:
         capture, out = Path(folder, "capture"), Path(folder, "out")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterator
+from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import duckdb as duckdb_module
+import pandas as pd
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
@@ -21,9 +23,10 @@ from polybus.analysis.manifest import Output
 from polybus.analysis.pipeline import Done
 from polybus.analysis.storage import Storage
 from polybus.analysis.timeouts import MatchTimeouts
+from polybus.capture import write_columns
 from polybus.capture.schema import EVENTS, EXCHANGES, ORPHANS, QUARANTINE
 from polybus.capture.store.segments import SegmentWriter
-from polybus.spark import load
+from polybus.spark import load, scan
 from polybus.spark.engine import SparkEngine
 from tests.unit.capture import rows as frames
 from tests.unit.capture.generator import traffic
@@ -140,6 +143,32 @@ def test_the_questions_of_the_page_have_the_same_answers_in_both(
     for number, text in questions:
         answers = [_plain(answer) for answer in (plain.sql(text), views.sql(text), spark.sql(text))]
         assert answers[0] and answers[0] == answers[1] == answers[2], f"question {number}"
+
+
+def test_a_table_has_the_same_columns_and_dates_whichever_way_it_is_opened(
+    spark: SparkSession, duckdb: DuckEngine, tmp_path: Path
+) -> None:
+    capture = traffic(3000, ids=16).write(tmp_path / "capture", rows=200, segment_batches=4)
+    write_columns(capture)
+    out, _ = _results(duckdb, capture, tmp_path / "out")
+    plain = open_tables(out)
+    for name, schema in TABLES.items():
+        ways = {"load": load(spark, out, name), "Parquet by Spark": spark.read.parquet(str(out / name))}
+        if name != "orphans":
+            ways["data source"] = spark.read.format("polybus").option("table", name).load(str(capture))
+        if name in ("events", "quarantine"):
+            ways["scan"] = scan(spark, capture, name)
+        types = {way: sorted(rows.dtypes) for way, rows in ways.items()}
+        assert all(found == types["load"] for found in types.values()), name
+        assert dict(types["load"])["date"] == "date"
+        by_pandas = pd.read_parquet(out / name)
+        assert sorted(plain.sql(f"from {name}").columns) == sorted(by_pandas.columns) == sorted(schema.names)
+        wanted = plain.sql(f"select date, count(*) from {name} group by date order by date").fetchall()
+        assert wanted[0][0] == date(2023, 11, 14)
+        for way, rows in ways.items():
+            found = [tuple(row) for row in rows.groupBy("date").count().orderBy("date").collect()]
+            assert found == wanted, (name, way)
+        assert sorted(str(day) for day in by_pandas["date"].unique()) == [str(day) for day, _ in wanted]
 
 
 def _plain(answer: Any) -> list[list[Any]]:

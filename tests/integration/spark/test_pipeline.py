@@ -70,7 +70,7 @@ def recorded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> R
 
 
 def rows_of(spark: SparkSession, out: Path, table: str) -> pa.Table:
-    rows = load(spark, out, table).drop("date").toArrow()
+    rows = load(spark, out, table).toArrow()
     return rows.sort_by([(name, "ascending") for name in TABLES[table]])
 
 

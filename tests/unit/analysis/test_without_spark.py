@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -11,8 +12,12 @@ from pathlib import Path
 import pytest
 
 from polybus.analysis import DuckEngine, MatchTimeouts, Pipeline, open_tables
+from polybus.capture import Capture, decode
 from polybus.capture.errors import CaptureError
+from polybus.capture.store.segments import SegmentWriter
 from tests.unit.capture.generator import traffic
+from tests.unit.capture.rows import batch, row
+from tests.unit.capture.test_strange_rows import strange_rows
 
 _BARE = """
 import sys
@@ -75,3 +80,35 @@ def test_a_horizon_shorter_than_the_timeout_is_refused() -> None:
     with DuckEngine() as engine, pytest.raises(ValueError, match="shorter than timeout=30"):
         Pipeline(engine, timeout=30, horizon=10)
     assert MatchTimeouts(2.0).horizon == 20
+
+
+def test_rows_that_may_say_anything_are_in_the_tables_once(tmp_path: Path) -> None:
+    capture = tmp_path / "capture"
+    capture.mkdir()
+    rows = [{**row(number), **strange} for number, strange in enumerate(strange_rows())]
+    said = (b'{"request":"a","id":"%d","ttl":5}', b'{"success":"%d"}')
+    moments = (None, -(2**63), 2**63 - 1, 1000)
+    asked = [
+        {
+            **row(number),
+            "frame": frame % (number % 3),
+            "ts_ns": at,
+            "mono_ns": at,
+            "deadlines_ns": [due],
+            "direction": number % 2,
+        }
+        for number, (at, due, frame) in enumerate(itertools.product(moments, moments, said))
+    ]
+    for number, part in enumerate((rows, asked, [{**row(0), "ts_ns": None, "mono_ns": None}])):
+        writer = SegmentWriter(capture, number)
+        writer.write(batch(*part), 0)
+        writer.seal()
+    with DuckEngine(threads=1) as engine:
+        done = Pipeline(engine).run(capture, tmp_path / "out")
+    truth = [decode(batch.rows) for batch in Capture(capture).batches()]
+    assert done.total.events == sum(one.events.num_rows for one in truth)
+    assert done.total.quarantined == sum(one.quarantine.num_rows for one in truth)
+    tables = open_tables(tmp_path / "out")
+    [(events, dated)] = tables.sql("select count(*), count(date) from events").fetchall()
+    assert dated < events == done.total.events
+    assert Path(done.report).exists()

@@ -37,7 +37,8 @@ PROTOCOLS = ("ubre", "csb", "nope", None)
 FRAMES = (b'{"publish":"n","body":1}', b"", None)
 
 
-def _strange() -> list[dict[str, Any]]:
+def strange_rows() -> list[dict[str, Any]]:
+    """Rows that say something else than usual ones, as what differs."""
     rows = [
         {"options": options, "protocol": protocol, "frame": frame, "flags": flags}
         for options, protocol, frame, flags in itertools.product(OPTIONS, PROTOCOLS, FRAMES, (0, FLAG_GAP_BEFORE))
@@ -54,7 +55,7 @@ def _write(folder: Path, rows: list[dict[str, Any]]) -> Capture:
 
 
 def test_every_row_is_an_event_in_quarantine_empty_or_a_gap() -> None:
-    for strange in _strange():
+    for strange in strange_rows():
         one = {**row(0), **strange}
         decoded = decode(batch(one))
         gap = one["frame"] is None and one["flags"] is not None and one["flags"] & FLAG_GAP_BEFORE
@@ -64,7 +65,7 @@ def test_every_row_is_an_event_in_quarantine_empty_or_a_gap() -> None:
 
 @pytest.mark.anyio
 async def test_every_tool_takes_a_capture_of_strange_rows(tmp_path: Path) -> None:
-    rows = [{**row(number), **strange} for number, strange in enumerate(_strange())]
+    rows = [{**row(number), **strange} for number, strange in enumerate(strange_rows())]
     capture = _write(tmp_path / "strange", rows)
     assert info(capture).gaps.keys() <= {"x", "unknown"}
     assert verify(capture).frames == len(rows)

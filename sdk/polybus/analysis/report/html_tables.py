@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import Any, Final
 
@@ -42,13 +42,22 @@ def table(rows: Rows, names: str, most: int = MANY, *, shown: int = SHOWN, links
     body = lines(rows[:shown], names, links)
     limit = f", which lists {most:,} at most" if len(rows) >= most else ""
     more = f"<p>{len(rows) - shown:,} more in metrics.json{limit}.</p>" if len(rows) > shown else ""
-    return f'<div class="scroll"><table>{head(names)}<tbody>{body}</tbody></table></div>{more}'
+    return scrolled(head(names), body) + more
+
+
+def scrolled(head: str, body: str) -> str:
+    """A table that is pushed aside where it is wider than the screen."""
+    return f'<div class="scroll"><table>{head}<tbody>{body}</tbody></table></div>'
 
 
 def head(names: str) -> str:
     """The headings of columns."""
-    cells = (_HEADINGS.get(name, name.removesuffix("_ns").replace("_", " ")) for name in names.split())
-    return "<thead><tr>" + "".join(f"<th>{cell}</th>" for cell in cells) + "</tr></thead>"
+    return headed(_HEADINGS.get(name, name.removesuffix("_ns").replace("_", " ")) for name in names.split())
+
+
+def headed(titles: Iterable[str]) -> str:
+    """The same of titles as they are."""
+    return "<thead><tr>" + "".join(f"<th>{title}</th>" for title in titles) + "</tr></thead>"
 
 
 def lines(rows: Rows, names: str, links: Mapping[str, Link] | None = None) -> str:

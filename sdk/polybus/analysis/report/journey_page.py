@@ -59,11 +59,8 @@ def _journey(number: int, row: Row, *, opened: bool) -> str:
 def _waterfall(hops: Sequence[Row]) -> str:
     whole = max((hop["at_ns"] + (hop["latency_ns"] or 0) for hop in hops), default=0) or 1
     lines = "".join(_hop(hop, whole) for hop in hops)
-    heads = "".join(
-        f"<th>{name}</th>"
-        for name in ("way", "connection", "from begin to end", "took", "ended", "subject", "began", "known by")
-    )
-    return f'<div class="scroll"><table><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table></div>'
+    heads = ("way", "connection", "from begin to end", "took", "ended", "subject", "began", "known by")
+    return f'<div class="hops">{html_tables.scrolled(html_tables.headed(heads), lines)}</div>'
 
 
 def _hop(hop: Row, whole: int) -> str:
@@ -154,9 +151,8 @@ def _at(frame: Row) -> str:
 def _table(frames: Sequence[Row]) -> str:
     if not frames:
         return ""
-    heads = "".join(f"<th>{name}</th>" for name in ("at", "way", "what", "connection", "bytes", "frame", "recording"))
-    lines = "".join(f"<tr>{_line(frame)}</tr>" for frame in frames)
-    made = f'<div class="scroll"><table><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table></div>'
+    heads = html_tables.headed(("at", "way", "what", "connection", "bytes", "frame", "recording"))
+    made = html_tables.scrolled(heads, "".join(f"<tr>{_line(frame)}</tr>" for frame in frames))
     return f"<details><summary>The frames as a table ({len(frames)})</summary>{made}</details>"
 
 

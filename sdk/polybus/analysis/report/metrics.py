@@ -22,7 +22,27 @@ from .queries import BUCKETS_A_DECADE, OF_USERS, QUERIES
 FIRST: Final = 100
 """Gaps and losses beyond so many are counted only."""
 WINDOWS: Final = 120
-STEPS_S: Final = (0.01, 0.1, 0.5, 1, 2, 5, 10, 30, 60, 300, 600, 1800, 3600, 21_600, 86_400, 604_800)
+STEPS_S: Final = (
+    0.01,
+    0.1,
+    0.5,
+    1,
+    2,
+    5,
+    10,
+    30,
+    60,
+    300,
+    600,
+    1800,
+    3600,
+    21_600,
+    86_400,
+    604_800,
+    2_592_000,
+    31_536_000,
+    315_360_000,
+)
 SHOWN_BYTES: Final = 48
 """Of a frame in quarantine."""
 
@@ -43,8 +63,8 @@ def measure(engine: Engine, output: Output) -> dict[str, Any]:
         return shaped(name, engine.rows(engine.sql(text, **used)).to_pylist())
 
     kinds = ask("kinds")
-    begin = min((row["first_ns"] for row in kinds), default=0)
-    end = max((row["last_ns"] for row in kinds), default=0)
+    times = [row[name] for row in kinds for name in ("first_ns", "last_ns") if row[name] is not None]
+    begin, end = min(times, default=0), max(times, default=0)
     # Windows of time so wide that there are not too many.
     width = round(next((step for step in STEPS_S if end - begin <= step * 1e9 * WINDOWS), STEPS_S[-1]) * 1e9)
     with ThreadPoolExecutor(engine.at_once) as pool:
@@ -75,7 +95,11 @@ def shaped(name: str, rows: Rows) -> Rows:
     if name == "latency_histogram":
         rows = [{"from_ns": 10 ** (row["bucket"] / BUCKETS_A_DECADE), "n": row["n"]} for row in rows]
     if name == "quarantine_samples":
-        rows = [{**row, "raw_hex": row["raw"][:SHOWN_BYTES].hex().upper(), "size": len(row["raw"])} for row in rows]
+        frames = [row["raw"] or b"" for row in rows]  # a row that marks nothing has none
+        rows = [
+            {**row, "raw_hex": frame[:SHOWN_BYTES].hex().upper(), "size": len(frame)}
+            for row, frame in zip(rows, frames, strict=True)
+        ]
     shaped: Rows = pa.Table.from_pylist(rows, METRICS[name][1]).to_pylist()
     return shaped
 

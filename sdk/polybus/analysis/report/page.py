@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from html import escape
 from typing import Any, Final
 
@@ -16,7 +16,6 @@ from .words import duration, moment
 
 Metrics = dict[str, Any]
 Rows = Sequence[dict[str, Any]]
-_CONNECTIONS: Final = "conn_id protocol transport peer n nbytes length_ns handshake_ns closed"
 _TILE: Final = 10
 """Characters of a number that fit a tile; a longer one has the room of two."""
 
@@ -41,7 +40,7 @@ def render(metrics: Metrics) -> str:
         ),
         (row_groups.TITLE, groups.html()),
         *stores(metrics, table),
-        ("Connections", _plotted(metrics["sessions"], plots.sessions, _CONNECTIONS)),
+        ("Connections", _connections(metrics["sessions"])),
         ("Quarantine", _quarantine(metrics)),
         ("Gaps", _gaps(metrics)),
     ]
@@ -100,7 +99,8 @@ def _totals(metrics: Metrics, groups: RowGroups) -> str:
     if metrics["provisional"]:
         notes.append(f"{metrics['provisional']:,} exchanges are provisional: what is recorded later may still change them.")
     kinds = table(metrics["kinds"], "protocol kind direction n nbytes")
-    return f'<div class="tiles">{html}</div><p>{" ".join(notes)}</p>{kinds}'
+    by_kind = f"<details><summary>Messages by protocol, kind and direction</summary>{kinds}</details>"
+    return f'<div class="tiles">{html}</div><p>{" ".join(notes)}</p>{by_kind}'
 
 
 def _tile(name: str, number: str, target: str | None) -> str:
@@ -121,10 +121,12 @@ def _latency(metrics: Metrics, groups: RowGroups) -> str:
         return NOTHING
     return (
         plots.histogram(metrics["latency_histogram"])
-        + plots.latency_over_time(metrics["latency_over_time"], metrics["window_ns"])
+        + plots.latency_over_time(
+            [row for row in metrics["latency_over_time"] if row["window_ns"] is not None], metrics["window_ns"]
+        )
         + table(
             rows,
-            "protocol subject n answered p50_ns p90_ns p95_ns p99_ns max_ns",
+            "subject p50_ns p95_ns max_ns n answered p90_ns p99_ns protocol",
             links={"n": groups.leads},
         )
         + "<p>No p99 below 100 answers.</p>"
@@ -132,7 +134,7 @@ def _latency(metrics: Metrics, groups: RowGroups) -> str:
 
 
 def _throughput(metrics: Metrics) -> str:
-    rows = metrics["throughput"]
+    rows = [row for row in metrics["throughput"] if row["window_ns"] is not None]  # a row may have no time
     if not rows:
         return NOTHING
     width, peers = metrics["window_ns"], table(metrics["peers"], "peer protocol direction n nbytes")
@@ -149,8 +151,11 @@ def _errors(metrics: Metrics, groups: RowGroups) -> str:
     )
 
 
-def _plotted(rows: Rows, plot: Callable[[Rows], str], names: str) -> str:
-    return plot(rows) + table(rows, names) if rows else NOTHING
+def _connections(rows: Rows) -> str:
+    if not rows:
+        return NOTHING
+    timed = [row for row in rows if row["first_ns"] is not None]
+    return plots.sessions(timed) + table(rows, "conn_id protocol transport peer n nbytes length_ns handshake_ns closed")
 
 
 def _exchanges(rows: Rows) -> str:

@@ -138,8 +138,10 @@ def latency_over_time(rows: Rows, width_ns: int) -> str:
 
     def draw(axes: Any) -> None:
         times = [_moment(row["window_ns"] + width_ns // 2) for row in answered]
-        axes.plot(times, [row["p95_ns"] / 1e6 for row in answered], ".-", color=_RED, label="p95", linewidth=1)
-        axes.plot(times, [row["p50_ns"] / 1e6 for row in answered], ".-", color=_BLUE, label="p50", linewidth=1)
+        for name, colour in (("p95", _RED), ("p50", _BLUE)):
+            # The axis has no place for none at all, which a coarse clock may say.
+            heights = [max(row[f"{name}_ns"], 1) / 1e6 for row in answered]
+            axes.plot(times, heights, ".-", color=colour, label=name, linewidth=1)
         axes.set_yscale("log")
         _logarithmic(axes.yaxis)
         axes.set_ylabel("latency, ms")

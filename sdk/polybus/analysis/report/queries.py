@@ -8,6 +8,7 @@ from typing import Final
 
 from polybus.capture.schema import OUTCOMES
 
+from ..ranges import LAST_NS
 from .metric_tables import METRICS
 from .stores import STORE_QUERIES
 
@@ -38,6 +39,12 @@ def _most(table: str, keys: str, more: str = "", where: str = "true") -> str:
         select {keys}, count(*) as n {more} from {{{table}}} where {where}
         group by {keys} order by n desc, {", ".join(f"{key} nulls first" for key in keys.split(", "))} limit {MANY}
     """
+
+
+def _apart(late: str, early: str) -> str:
+    """The ns between two moments; as many as there are numbers for, where rows say what no clock says."""
+    apart = f"cast({late} as decimal(20, 0)) - cast({early} as decimal(20, 0))"
+    return f"cast(case when {apart} > {LAST_NS} then {LAST_NS} else {apart} end as bigint)"
 
 
 def _percentile(share: int, few: int = 0) -> str:
@@ -145,9 +152,10 @@ QUERIES: Final = MappingProxyType(
             "events",
             "capture_id, conn_id, protocol",
             f""", max(transport) as transport, max(peer) as peer{_BYTES}, min(time_ns) as first_ns, max(time_ns) as last_ns,
-                max(mono_ns) - min(mono_ns) as length_ns,
-                case when count_if(kind = 'open') > 1 then max(case when kind = 'open' then mono_ns end)
-                    - min(case when kind = 'open' then mono_ns end) end as handshake_ns,
+                {_apart("max(mono_ns)", "min(mono_ns)")} as length_ns,
+                case when count_if(kind = 'open') > 1 then {
+                _apart(*(f"{end}(case when kind = 'open' then mono_ns end)" for end in ("max", "min")))
+            } end as handshake_ns,
                 count_if(kind = 'heartbeat') as heartbeats,
                 max(case when kind = 'close' then coalesce(code_name, 'closed') end) as closed""",
         ),

@@ -41,6 +41,7 @@ tbody:target .head, details:target > summary { background: var(--soft); }
 details { border: 1px solid var(--line); border-radius: .4rem; padding: .4rem .7rem; margin: .5rem 0; }
 p { overflow-wrap: anywhere; }
 summary { cursor: pointer; overflow-wrap: anywhere; } details details { border: 0; padding: .4rem 0; margin: 0; }
+@media (max-width: 50rem) { .hops td:nth-child(2) { white-space: normal; } }
 .bar { width: 40%; min-width: 8rem; } .bar i { display: block; height: .7rem; min-width: 2px; border-radius: 2px;
   background: var(--link); } .bar i.bad { background: var(--bad); } .bar i.open { opacity: .45; }
 svg { width: 100%; max-width: 36rem; height: auto; display: block; margin: .6rem 0; }

@@ -15,7 +15,7 @@ from ..schema import FLAG_GAP_BEFORE
 from ..store.compute import pc
 from .versions import is_current
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 KEY: Final = b"polybus.decoded"
 """In the metadata of the files."""
 _ENDS: Final = 4096

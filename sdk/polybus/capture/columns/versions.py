@@ -8,7 +8,7 @@ from typing import Final
 
 from ...plugins.registry import find_reader
 
-_OURS: Final[Mapping[str, int]] = MappingProxyType({"csb": 2, "jrep": 2, "nats": 3, "ubre": 2, "up": 2, "uprotocol": 2})
+_OURS: Final[Mapping[str, int]] = MappingProxyType({"csb": 3, "jrep": 3, "nats": 4, "ubre": 3, "up": 3, "uprotocol": 3})
 """Another number when other events are made of the same frames: `test_columns.py` knows what they make of some."""
 
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 from ...errors import RemoteProtocolError
 from ...limits import Limits
 from ..schema import FLAG_GAP_BEFORE, QUARANTINE
+from ..store.compute import dates_of
 from .event_columns import EventColumns
 from .event_mapping import EventFields
 from .frame_decoders import LIMITS, MARK, FrameDecoder, decoder_for
@@ -65,11 +66,14 @@ def decode(batch: pa.RecordBatch, limits: Limits = LIMITS, columns: Sequence[str
     decoders, which = _decoders(batch, limits)
     frames, flags = batch.column("frame").to_pylist(), batch.column("flags").to_pylist()
     quick = [decoder.quick for decoder in decoders]
+    take, took, numbered = work.fields.extend, work.rows.append, work.subs.append
     for row, (frame, flag, number) in enumerate(zip(frames, flags, which, strict=True)):
         if frame is not None:
             read = quick[number]
             if read is not None and (fields := read(frame)) is not None:
-                work.take(row, fields)
+                take(fields)
+                took(row)
+                numbered(0)
             else:
                 work.read(row, frame, decoders[number], flag)
         elif flag & FLAG_GAP_BEFORE:
@@ -96,16 +100,19 @@ class _BatchDecoder:
     def __init__(self, batch: pa.RecordBatch) -> None:
         self.batch = batch
         self.empty = self.refused = 0
-        self._rows: list[int] = []
-        self._subs: list[int] = []
-        self._made: list[Sequence[Any]] = []
+        self.fields: list[Any] = []
+        """Of the messages, one after the other, as `EventColumns` takes them."""
+        self.rows: list[int] = []
+        """Of each message."""
+        self.subs: list[int] = []
+        """Its number in its row."""
         self._bad: list[tuple[int, str, str, int | None]] = []
 
     def take(self, row: int, fields: Sequence[Any], sub: int = 0) -> None:
         """Take the fields of a message."""
-        self._rows.append(row)
-        self._subs.append(sub)
-        self._made.append(fields)
+        self.fields.extend(fields)
+        self.rows.append(row)
+        self.subs.append(sub)
 
     def read(self, row: int, frame: bytes, decoder: FrameDecoder, flags: int) -> None:
         """Reads one frame."""
@@ -148,7 +155,7 @@ class _BatchDecoder:
 
     def events(self, columns: Sequence[str] | None) -> pa.RecordBatch:
         """The events, in the order of the rows."""
-        return EventColumns(self.batch, self._rows, self._subs, self._made, all=columns is None).table(columns)
+        return EventColumns(self.batch, self.rows, self.subs, self.fields).table(columns)
 
     def quarantine(self) -> pa.RecordBatch:
         """The frames that could not be read."""
@@ -160,6 +167,8 @@ class _BatchDecoder:
             "offset": pa.array(offsets, pa.int32()),
             "raw": frame.column("frame"),
         }
+        if "ts_ns" in columns:
+            columns["date"] = dates_of(columns["ts_ns"])
         found = [columns[field.name] if field.name in columns else pa.nulls(len(rows), field.type) for field in QUARANTINE]
         return pa.RecordBatch.from_arrays(found, schema=QUARANTINE)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import binascii
 import json
 import re
+from collections.abc import Iterable
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
@@ -69,6 +70,15 @@ def blank(frame: bytes, *, form: int | None = None, encoded: int | None = None) 
         work.form(form)
     work.base64(0 if encoded is None else encoded, _DEPTH)
     return bytes(work.data) if work.changed else frame
+
+
+def starred(frame: bytes, places: Iterable[tuple[int, int]]) -> bytes:
+    """The frame with stars from one place to another; the same object where there is nothing between them."""
+    some = [(start, end) for start, end in places if start < end]
+    data = bytearray(frame)
+    for start, end in some:
+        data[start:end] = b"*" * (end - start)
+    return bytes(data) if some else frame
 
 
 class _Frame:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from .redact_bytes import SUSPECT, is_secret
+from .redact_bytes import SUSPECT, is_secret, starred
 
 SUSPECT_NATS: Final = rf"{SUSPECT}|^connect[ \t]"
 """As `SUSPECT`; every CONNECT is looked at."""
@@ -19,18 +19,9 @@ _HEADER: Final = re.compile(rb"([!-9;-~]+):[ \t]*([^\r\n]+)")
 def blank_nats(frame: bytes) -> bytes:
     """The frame with secrets of CONNECT and of headers blanked; the same object where there are none."""
     if _CONNECT.match(frame):
-        return _blank(frame, [found.span(1) for found in _MEMBER.finditer(frame)])
+        return starred(frame, (found.span(1) for found in _MEMBER.finditer(frame)))
     head = _WITH_HEADERS.match(frame)
     if head is None:
         return frame
     lines = _HEADER.finditer(frame, head.end(), head.end() + int(head[1]))
-    return _blank(frame, [found.span(2) for found in lines if is_secret(found[1].decode("ascii"))])
-
-
-def _blank(frame: bytes, places: list[tuple[int, int]]) -> bytes:
-    if not places:
-        return frame
-    data = bytearray(frame)
-    for start, end in places:
-        data[start:end] = b"*" * (end - start)
-    return bytes(data)
+    return starred(frame, (found.span(2) for found in lines if is_secret(found[1].decode("ascii"))))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from ...protocols._protobuf.wire import read_varint
-from .redact_bytes import SUSPECT
+from .redact_bytes import SUSPECT, starred
 
 SUSPECT_UP: Final = rf"{SUSPECT}|(?-i:R)"
 """As `SUSPECT`; each frame is looked at that has the tag of the token somewhere, which is the letter R."""
@@ -17,13 +17,8 @@ _TOKEN: Final = 10
 
 def blank_up(frame: bytes) -> bytes:
     """The frame with its token blanked, also where it is cut off; the same object where there is none."""
-    places = [place for part in _fields(frame, 0, len(frame), _ATTRIBUTES) for place in _fields(frame, *part, _TOKEN)]
-    if not any(start < end for start, end in places):
-        return frame
-    data = bytearray(frame)
-    for start, end in places:
-        data[start:end] = b"*" * (end - start)
-    return bytes(data)
+    attributes = _fields(frame, 0, len(frame), _ATTRIBUTES)
+    return starred(frame, (place for part in attributes for place in _fields(frame, *part, _TOKEN)))
 
 
 def _fields(frame: bytes, at: int, end: int, wanted: int) -> Iterator[tuple[int, int]]:

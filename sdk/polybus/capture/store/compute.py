@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute
 
 pc: Any = pyarrow.compute
 """Made when it is imported: no type checker knows its functions."""
+
+
+DAY_NS: Final = 86_400_000_000_000
+
+
+def dates_of(times: Any) -> Any:
+    """The dates in UTC of some times, ns since 1970."""
+    return pc.divide(times, DAY_NS).cast(pa.int32()).cast(pa.date32())
 
 
 def bytes_of(values: Any) -> tuple[Any, memoryview]:

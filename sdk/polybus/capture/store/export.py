@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from datetime import date
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -135,7 +135,7 @@ def _plain(row: dict[str, Any]) -> dict[str, Any]:
                 found[name] = value.decode("utf-8")
             except UnicodeDecodeError:
                 found[f"{name}_base64"] = base64.b64encode(value).decode()
-        elif isinstance(value, datetime):
+        elif isinstance(value, date):
             found[name] = value.isoformat()
         else:
             found[name] = value

@@ -39,14 +39,14 @@ def segment_number(name: str) -> tuple[int, bool] | None:
     return (int(found[1]), found[2] == "arrows") if found else None
 
 
-def lock(file: int) -> bool | None:
+def lock(file: int, *, wait: bool = False) -> bool | None:
     """Claim a file for as long as it is open here. False where another process has; None where that cannot be known."""
     try:
         import fcntl
     except ImportError:  # Windows: a segment that was left open is taken for one that is still written
         return None
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         return False
     except OSError:

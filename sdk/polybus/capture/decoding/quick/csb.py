@@ -11,35 +11,27 @@ from ....limits import Limits
 from ....protocols._rules import fault_in_subject
 from ....protocols.csb import wire
 from .bodies import JSON_TYPE, is_json
+from .remembered import Remembered
 
 _MORE: Final = struct.Struct(">HHI")
 _NUMBERED: Final = 0xFFFF
 _NO_TTL: Final = 0xFFFFFFFF
-_REMEMBERED: Final = 4096
 _unpack: Final = wire.HEADER.unpack_from
 
 
 def csb_reader(wrapped: bool, names: Mapping[int, str], limits: Limits) -> Callable[[bytes], list[Any] | None]:
     """A reader of frames whose payload is bytes or JSON, with the number of a client in front where they are `wrapped`."""
     front = 4 if wrapped else 0
-    subjects: dict[bytes, str | None] = {}
 
     def named(text: bytes) -> str | None:
-        """A subject; None where the codec has something to say. Bounded: it may come from anybody."""
+        """A subject; None where the codec has something to say."""
         try:
-            return subjects[text]
-        except KeyError:
-            pass
-        try:
-            subject: str | None = str(text, "utf-8")
+            subject = str(text, "utf-8")
         except UnicodeDecodeError:
-            subject = None
-        if not subject or fault_in_subject(subject, limits.subject) is not None:
-            subject = None
-        if len(subjects) >= _REMEMBERED:
-            subjects.clear()
-        subjects[text] = subject
-        return subject
+            return None
+        return subject if subject and fault_in_subject(subject, limits.subject) is None else None
+
+    subjects = Remembered(named)
 
     def read(frame: bytes) -> list[Any] | None:
         at = front + 8
@@ -61,7 +53,7 @@ def csb_reader(wrapped: bool, names: Mapping[int, str], limits: Limits) -> Calla
                 return None
             size, more, ttl = _MORE.unpack_from(frame, at)
             at += 8 + size
-            if more or size == _NUMBERED or at > len(frame) or (subject := named(frame[at - size : at])) is None:
+            if more or size == _NUMBERED or at > len(frame) or (subject := subjects[frame[at - size : at]]) is None:
                 return None
             ttl = None if ttl == _NO_TTL else ttl
             if action == wire.PUBLISH_MORE:

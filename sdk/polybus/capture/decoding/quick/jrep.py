@@ -62,24 +62,8 @@ def jrep_reader(limits: Limits) -> Callable[[bytes], list[Any] | None]:
         if subject[_REPLY:] != REPLY_SUFFIX:
             return ["publish", subject, None, None, media, None, data, None, None, None, None, None, None, "", None, None]
         name, _, id = subject[:_REPLY].rpartition(":")
-        return [
-            "response",
-            name or None,
-            None,
-            None,
-            media,
-            None,
-            data,
-            f"{name}:{id}",
-            0,
-            "OK",
-            None,
-            None,
-            None,
-            "",
-            None,
-            None,
-        ]
+        asked, key = name or None, f"{name}:{id}"
+        return ["response", asked, None, None, media, None, data, key, 0, "OK", None, None, None, "", None, None]
 
     return read
 

@@ -83,11 +83,9 @@ def ubre_reader(reads: Collection[str], body: str, limits: Limits) -> Callable[[
         trace = said.headers.get("traceparent") if said.headers else None
         if letter == 0x72:
             return fields("request", said.request, said.id, said.ttl, data, trace)
-        return (
-            fields("response", None, said.success, None, data, trace)
-            if letter == 0x73
-            else fields("publish", said.publish, None, None, data, trace)
-        )
+        if letter == 0x73:
+            return fields("response", None, said.success, None, data, trace)
+        return fields("publish", said.publish, None, None, data, trace)
 
     def read_binary(frame: bytes) -> list[Any] | None:
         if len(frame) < 7:

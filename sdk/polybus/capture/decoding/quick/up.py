@@ -20,15 +20,13 @@ from ....protocols.up.ids import is_wire_id
 from ....protocols.up.rules import first_violation
 from ....protocols.up.wire import read_attributes, read_uuid
 from .bodies import is_shallow
+from .remembered import Remembered
 
 _ID: Final = b"\x0a\x12\x09"
 _REQID: Final = b"\x4a\x12\x09"
 _ATTRIBUTES, _TYPE, _SOURCE, _SINK, _PRIORITY, _TTL, _PAYLOAD = 0x0A, 0x10, 0x1A, 0x22, 0x28, 0x30, 0x12
 _SECOND_HALF, _VERSION, _VARIANT = 0x11, 7, 2
 """Of an id."""
-_REMEMBERED: Final = 8192
-_LONGEST: Final = 512
-"""Bytes of attributes that are remembered."""
 _SOME_ID: Final = bytes.fromhex("018bcfe5687b70008010101010101a1a")
 _JSON: Final = int(PayloadFormat.JSON)
 _WORDS: Final = {int(MessageType.RESPONSE): "response", int(MessageType.NOTIFICATION): "notify"}
@@ -49,36 +47,12 @@ class _Head:
 def up_reader(codec: Any) -> Callable[[bytes], list[Any] | None]:
     """A reader of messages as the codec reads them."""
     limit, depth = codec.limits.message, codec.limits.depth
-    heads: dict[bytes, _Head | None] = {}
-    tails: dict[bytes, tuple[int | None, str | None]] = {}
-    ends: dict[bytes, str] = {}
+    heads, tails, ends = Remembered(_head), Remembered(_tail), Remembered(_second_half)
 
     def text_of(id: bytes) -> str:
         """An id as text; its second half is the same in all ids of one maker."""
-        half = id[9:]
-        end = ends.get(half)
-        if end is None:
-            if len(ends) >= _REMEMBERED:
-                ends.clear()
-            end = ends[half] = uuid_text(read_uuid(id))[18:]
         first = id[8:0:-1].hex()
-        return f"{first[:8]}-{first[8:12]}-{first[12:]}{end}"
-
-    def head_of(block: bytes) -> _Head | None:
-        found = _head(block)
-        if len(block) <= _LONGEST:
-            if len(heads) >= _REMEMBERED:
-                heads.clear()
-            heads[block] = found
-        return found
-
-    def tail_of(block: bytes) -> tuple[int | None, str | None]:
-        found = _tail(block)
-        if len(block) <= _LONGEST:
-            if len(tails) >= _REMEMBERED:
-                tails.clear()
-            tails[block] = found
-        return found
+        return f"{first[:8]}-{first[8:12]}-{first[12:]}{ends[id[9:]]}"
 
     def is_payload(data: bytes, format: int) -> bool:
         """True of what its format says, as the codec finds it out."""
@@ -109,7 +83,7 @@ def up_reader(codec: Any) -> Callable[[bytes], list[Any] | None]:
             if at < end and frame[at] == _PRIORITY:
                 at += 2
             block = frame[start:at]
-            head = heads[block] if block in heads else head_of(block)
+            head = heads[block]
             if at < end and frame[at] == _TTL:
                 ttl, at = (frame[at + 1], at + 2) if frame[at + 1] < 128 else read_varint(frame, at + 1)
                 if ttl > MAX_TTL:
@@ -121,7 +95,7 @@ def up_reader(codec: Any) -> Callable[[bytes], list[Any] | None]:
             if head is None or at > end:
                 return None
             block = frame[at:end]
-            format, trace = tails[block] if block in tails else tail_of(block)
+            format, trace = tails[block]
             if end != total:
                 if frame[end] != _PAYLOAD or format is None:
                     return None
@@ -145,12 +119,12 @@ def up_reader(codec: Any) -> Callable[[bytes], list[Any] | None]:
             if not ttl:
                 return None
             asked = key
-        priority, reply_to = head.priority, head.reply_to
+        subject, source, priority, reply_to = head.subject, head.source, head.priority, head.reply_to
         return [
             kind,
-            head.subject,
+            subject,
             key,
-            head.source,
+            source,
             media,
             None,
             data,
@@ -168,6 +142,11 @@ def up_reader(codec: Any) -> Callable[[bytes], list[Any] | None]:
     return read
 
 
+def _second_half(half: bytes) -> str:
+    """The second half of an id as text, with the hyphen before it."""
+    return uuid_text(read_uuid(_ID[2:] + bytes(8) + half))[18:]
+
+
 def _head(block: bytes) -> _Head | None:
     """The columns that come from attributes up to the priority; None where they break a rule, or are not that."""
     try:
@@ -182,9 +161,7 @@ def _head(block: bytes) -> _Head | None:
     event = _Head("publish", source, source, priority, None)
     if given.type == MessageType.REQUEST:
         return evolve(event, kind="request", subject=str(given.sink), reply_to=source)
-    return evolve(
-        event, kind={int(MessageType.RESPONSE): "response", int(MessageType.NOTIFICATION): "notify"}.get(given.type, "publish")
-    )
+    return evolve(event, kind=_WORDS.get(given.type, "publish"))
 
 
 def _tail(block: bytes) -> tuple[int | None, str | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -17,21 +18,22 @@ from ....protocols.uprotocol.cloudevents.envelope import USUAL_ID, is_id, known_
 from ....protocols.uprotocol.events import EventMessage, UsualEvent
 from ....protocols.uprotocol.rules.payloads import OCTET_STREAM
 from ....protocols.uprotocol.status import STATUS_URLS
+from .remembered import Remembered
 
 _event: Final = msgspec.json.Decoder(UsualEvent).decode
-_ID: Final = USUAL_ID.encode()
+_is_id_in_bytes: Final = re.compile(USUAL_ID.encode()).fullmatch
+_UUID: Final = 36
+_BEFORE_ID: Final = b"\n$"
+_BEHIND_ID: Final = len(_BEFORE_ID) + _UUID
+_BEFORE_REQID: Final = b"*/\n\x05reqid\x12&\x1a$"
+_OF_REQID: Final = len(_BEFORE_REQID) + _UUID
+_DATA: Final = b"\x42"
 _SIZED: Final = b"|".join(re.escape(bytes((size,))) + b".{%d}" % size for size in range(128))
 """A byte for a length, and so many bytes."""
-_REQID: Final = re.escape(b"*/\n\x05reqid\x12&\x1a$")
-_parts: Final = re.compile(
-    # Id; source, version, type and attributes; reqid; the length of the data, and the data.
-    rb"\n\$(%b)((?:(?!%b)[\x12\x1a\x22\x2a](?>%b))*+)(?:%b(%b))?(?:\x42([\x80-\xff]{0,9}+[\x00-\x7f])(.*))?"
-    % (_ID, _REQID, _SIZED, _REQID, _ID),
-    re.DOTALL,
-).fullmatch
-_REMEMBERED: Final = 8192
-_LONGEST: Final = 4096
-"""Bytes of attributes that are remembered."""
+_attributes: Final = re.compile(rb"(?:[\x12\x1a\x22\x2a](?:%b))*+" % _SIZED, re.DOTALL).fullmatch
+"""True of source, version, type and attributes, each a field by itself."""
+_SOME_ID: Final = b"01890f5e-7b2c-8000-b18d-3c2ad1f2f4f5"
+_SOME_DATA: Final = b"\x42\x06\n\x01a\x12\x01b"
 _REQUEST, _RESPONSE, _PUBLISH, _NOTIFY = Kind.REQUEST, Kind.RESPONSE, Kind.PUBLISH, Kind.NOTIFY
 _USUAL: Final = frozenset((_REQUEST, _RESPONSE, _PUBLISH, _NOTIFY))
 
@@ -41,53 +43,22 @@ def uprotocol_reader(codec: Any) -> Callable[[bytes], list[Any] | None]:
     return _json_reader(codec) if codec.writes == "text" else _protobuf_reader(codec)
 
 
-def _fields(kind: Kind, event: UsualEvent, id: str, reqid: str | None, data: bytes | None, media: str) -> list[Any] | None:
-    """The fields of an event; None of an answer to nothing, or of a failed request."""
+def _fields(
+    kind: Kind, event: UsualEvent, id: str | bytes, reqid: str | bytes | None, data: bytes | None, media: str
+) -> list[Any] | None:
+    """The fields of an event; None of an answer to nothing, or of a failed request. Arrow takes texts as bytes, too."""
     source, priority, ttl = event.source, event.priority, event.ttl or None
     content = None if data is None else media
+    schema = event.dataschema
     if kind is _REQUEST:
         sink = event.sink or ""
-        return [
-            "request",
-            sink,
-            id,
-            source,
-            content,
-            event.dataschema,
-            data,
-            id,
-            None,
-            None,
-            ttl,
-            priority,
-            source,
-            "",
-            None,
-            None,
-        ]
+        return ["request", sink, id, source, content, schema, data, id, None, None, ttl, priority, source, "", None, None]
     if kind is _RESPONSE:
         if reqid is None or (data and data.startswith(STATUS_URLS, 2)):
             return None
-        return [
-            "response",
-            source,
-            id,
-            source,
-            content,
-            event.dataschema,
-            data,
-            reqid,
-            0,
-            "OK",
-            None,
-            priority,
-            None,
-            "",
-            None,
-            None,
-        ]
+        return ["response", source, id, source, content, schema, data, reqid, 0, "OK", None, priority, None, "", None, None]
     word = "publish" if kind is _PUBLISH else "notify"
-    return [word, source, id, source, content, event.dataschema, data, None, None, None, ttl, priority, None, "", None, None]
+    return [word, source, id, source, content, schema, data, None, None, None, ttl, priority, None, "", None, None]
 
 
 def _is_any(data: bytes) -> bool:
@@ -129,37 +100,48 @@ def _json_reader(codec: Any) -> Callable[[bytes], list[Any] | None]:
 
 def _protobuf_reader(codec: Any) -> Callable[[bytes], list[Any] | None]:
     """A reader that has the codec read once what is the same in many events: all between the id and the reqid or the data."""
-    known: dict[bytes, tuple[Kind, UsualEvent] | None] = {}
-
-    def look(frame: bytes, block: bytes) -> tuple[Kind, UsualEvent] | None:
-        try:
-            (message,) = codec.decode(frame)
-        except (RemoteProtocolError, ValueError):
-            return None
-        if message.kind is Kind.ERROR:  # as are good answers, up to here
-            return None
-        found = None
-        if type(message) is EventMessage and not message.headers and message.kind in _USUAL and b"reqid" not in block:
-            event = message.event
-            if message.format is ANY and event.datacontenttype is None and event.dataschema is None:
-                found = message.kind, event
-        if len(known) >= _REMEMBERED:
-            known.clear()
-        if len(block) <= _LONGEST:
-            known[block] = found
-        return found
+    known = Remembered(partial(_known, codec))
 
     def read(frame: bytes) -> list[Any] | None:
-        parts = _parts(frame)
-        if parts is None:
+        end, data, asked = len(frame), None, None
+        id = frame[2:_BEHIND_ID]
+        if not frame.startswith(_BEFORE_ID) or _is_id_in_bytes(id) is None:
             return None
-        id, block, asked, size, data = parts.groups()
-        if data is not None and (not _is_any(data) or len(data) != read_varint(size, 0)[0]):
+        # What is no field is none of those that are known: the codec reads it.
+        at = frame.find(_DATA, _BEHIND_ID)
+        while at > 0:
+            try:
+                size, start = read_varint(frame, at + 1)
+            except (ValueError, IndexError):
+                break
+            if start + size == end:
+                end, data = at, frame[start:]
+                break
+            at = frame.find(_DATA, at + 1)
+        if frame.startswith(_BEFORE_REQID, end - _OF_REQID):
+            asked = frame[end - _UUID : end]
+            end -= _OF_REQID
+        found = known[frame[_BEHIND_ID:end]]
+        if found is None or (data is not None and not _is_any(data)):
             return None
-        found = known.get(block) or (None if block in known else look(frame, block))
-        if found is None or (asked is not None and found[0] is not _RESPONSE):
+        if asked is not None and (found[0] is not _RESPONSE or _is_id_in_bytes(asked) is None):
             return None
-        reqid = None if asked is None else asked.decode()
-        return _fields(*found, id.decode(), reqid, data, ANY.content_type)
+        return _fields(*found, id, asked, data, ANY.content_type)
 
     return read
+
+
+def _known(codec: Any, block: bytes) -> tuple[Kind, UsualEvent] | None:
+    """The kind and the attributes of usual events that have these; None where the codec has to look at each."""
+    if b"reqid" in block or _attributes(block) is None:
+        return None
+    for asked in (b"", _BEFORE_REQID + _SOME_ID):  # which an answer needs
+        try:
+            (message,) = codec.decode(_BEFORE_ID + _SOME_ID + block + asked + _SOME_DATA)
+        except (RemoteProtocolError, ValueError):
+            continue
+        if type(message) is EventMessage and not message.headers and message.kind in _USUAL:
+            event = message.event
+            if message.format is ANY and event.datacontenttype is None and event.dataschema is None:
+                return message.kind, event
+    return None

@@ -1,0 +1,117 @@
+"""Logs of Delta Lake beside the tables: another library reads from them just the rows that the manifests name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from polybus.analysis import DuckEngine, Pipeline, delta, open_tables
+from polybus.analysis.manifest import TABLES, Output
+from polybus.analysis.tables import SCHEMAS
+from polybus.cli.app import run
+from tests.unit.capture.generator import traffic
+
+KEYS = {"events": ("seq", "sub"), "quarantine": ("seq",), "exchanges": ("request_seq",), "orphans": ("seq",)}
+
+
+def _growing(folder: Path) -> tuple[Path, list[Path]]:
+    """A capture that has no segment yet, and the segments that come."""
+    whole = traffic(3000, ids=16).write(folder / "whole", rows=200, segment_batches=4)
+    (folder / "capture").mkdir()
+    return folder / "capture", sorted(whole.iterdir())
+
+
+def _take(capture: Path, segments: list[Path], out: Path, **options: Any) -> None:
+    for segment in segments:
+        segment.rename(capture / segment.name)
+    with DuckEngine(threads=1) as engine:
+        Pipeline(engine, **options).run(capture, out, report=False)
+
+
+def _same(out: Path) -> None:
+    ours = open_tables(out)
+    for table in TABLES:
+        names, order = SCHEMAS[table].names, [(name, "ascending") for name in KEYS[table]]
+        listed = ", ".join(f'"{name}"' for name in names)
+        wanted = ours.sql(f"select {listed} from {table}").to_arrow_table().cast(pa.schema(SCHEMAS[table]))
+        found = pa.table(DeltaTable(out / table).to_pyarrow_table().select(names)).cast(wanted.schema)
+        assert found.sort_by(order).to_pylist() == wanted.sort_by(order).to_pylist(), table
+
+
+def test_another_library_reads_the_same_rows_after_each_run(tmp_path: Path) -> None:
+    capture, segments = _growing(tmp_path)
+    out, third = tmp_path / "out", len(segments) // 3
+    _take(capture, segments[:third], out, delta=True)
+    _same(out)
+    _take(capture, segments[third : 2 * third], out)  # once begun, it is kept
+    _same(out)
+    _take(capture, segments[2 * third :], out)
+    _same(out)
+    exchanges = DeltaTable(out / "exchanges")
+    assert exchanges.version() == 2
+    assert exchanges.metadata().partition_columns == ["date", "protocol"]
+    described = {field.name: field.metadata["comment"] for field in exchanges.schema().fields}
+    assert described["latency_ms"] == "The latency in milliseconds."
+
+
+def test_a_log_that_a_killed_run_has_not_written_is_written_by_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    capture, segments = _growing(tmp_path)
+    out = tmp_path / "out"
+    _take(capture, segments[:2], out, delta=True)
+
+    keep, kept = delta.keep, list[int]()
+
+    def killed(output: Output) -> None:
+        """At the end of the run, when its manifest is there."""
+        kept.append(len(output.manifests))
+        if kept[-1] > 1:
+            raise KeyboardInterrupt
+        keep(output)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(delta, "keep", killed)
+        with pytest.raises(KeyboardInterrupt):
+            _take(capture, segments[2:4], out)
+    assert kept == [1, 2]
+    _take(capture, segments[4:], out)
+    _same(out)
+
+
+def test_a_run_that_finds_nothing_new_leaves_the_log_as_it_is_and_can_begin_one(tmp_path: Path) -> None:
+    capture, segments = _growing(tmp_path)
+    out = tmp_path / "out"
+    _take(capture, segments, out)
+    assert not list(out.glob(f"*/{delta.LOG}"))
+    for _ in range(2):
+        _take(capture, [], out, delta=True)
+        _same(out)
+        assert [path.name for path in (out / "events" / delta.LOG).iterdir()] == [f"{0:020d}.json"]
+
+
+def test_a_name_that_no_path_can_hold_is_found_again(tmp_path: Path) -> None:
+    made = traffic(200)
+    odd = pa.array(
+        ["a b/ä%1" if name == "csb" else "" if name == "jrep" else name for name in made.table["protocol"].to_pylist()]
+    )
+    place = made.table.schema.get_field_index("protocol")
+    strange = made.table.set_column(place, made.table.schema.field(place), odd)
+    object.__setattr__(made, "table", strange)
+    with DuckEngine(threads=1) as engine:
+        Pipeline(engine, delta=True).run(made.write(tmp_path / "capture"), tmp_path / "out", report=False)
+    _same(tmp_path / "out")
+    log = (tmp_path / "out" / "quarantine" / delta.LOG / f"{0:020d}.json").read_text()
+    parts = [json.loads(line)["add"]["partitionValues"]["protocol"] for line in log.splitlines() if '"add"' in line]
+    assert {"a b/ä%1", None} <= set(parts)
+
+
+def test_the_command_keeps_a_log_where_it_is_asked_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capture = traffic(300).write(tmp_path / "capture")
+    assert run(["analyse", str(capture), "--out", str(tmp_path / "out"), "--delta", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["total"]["events"] == DeltaTable(tmp_path / "out" / "events").count()
