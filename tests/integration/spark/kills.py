@@ -19,12 +19,10 @@ import time
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from polybus.analysis import open_tables
 from polybus.analysis.exchanges import exchanges
-from polybus.analysis.manifest import Output
 from polybus.analysis.ranges import ReadWindow
-from polybus.analysis.storage import Storage
 from polybus.capture import Capture, decode
 from polybus.capture.schema import EXCHANGES
 from polybus.spark.source.data_source import BusDataSource
@@ -61,15 +59,10 @@ def tables(out: Path, sink: str) -> tuple[pa.Table, pa.Table | None]:
 
         spark = start_session("local[2]", settings=QUICK)
         return spark.read.parquet(str(out / "events")).toArrow(), None
-    output = Output(Storage(out))
+    connection = open_tables(out)
 
     def read(table: str) -> pa.Table:
-        parts = []
-        for name in output.files(table):
-            rows = pq.read_table(out / name, partitioning=None)
-            protocol = pa.repeat(pa.scalar(Path(name).parent.name.partition("=")[2]), rows.num_rows)
-            parts.append(rows.append_column("protocol", protocol))
-        return pa.concat_tables(parts)
+        return connection.sql(f"from {table}").to_arrow_table()
 
     return read("events"), read("exchanges")
 

@@ -35,7 +35,7 @@ WORKERS = ("CoarseGrainedExecutorBackend", "pyspark.daemon")
 VICTIMS = ("worker", "decoder", "driver")
 FRAMES = 3_000
 """Of a round: a segment."""
-LONGEST = 300
+LONGEST = 600
 """Seconds until what is new is in the tables; three JVMs may have to start before."""
 
 
@@ -98,6 +98,7 @@ def _kill(victim: str, stream: Stream, decoder: subprocess.Popen[bytes], out: Pa
     return bool(workers)
 
 
+@pytest.mark.timeout(3600)
 def test_events_and_pairs_are_there_once_whoever_of_driver_worker_and_decoder_is_killed(tmp_path: Path) -> None:
     print(f"POLYBUS_FAULT_SEED={SEED}")
     chance, capture, out = random.Random(SEED), tmp_path / "capture", tmp_path / "out"
