@@ -8,7 +8,9 @@ import msgspec
 import pytest
 
 from polybus import Bus, Cluster, Context, DeadlineExceeded, LocalProtocolError, QueueFull, Retry, Store
+from polybus._bus.bus import parts_of
 from polybus.cluster.durable.administration import Administration
+from polybus.cluster.durable.jetstream import JetStream
 from polybus.protocols.nats.operations import Operation
 from polybus.testing import NatsEngine
 from polybus.testing.nats_engine import EngineClient
@@ -259,6 +261,32 @@ async def test_a_store_of_dead_letters_that_is_gone_is_made_again_for_the_next_o
         with anyio.fail_after(60):
             await eventually(lambda: _letters(administration, 1))
         assert (await administration.letter(1)).body == b"7"
+
+
+async def test_what_an_engine_gives_out_again_minutes_later_has_one_letter(engine: Liar) -> None:
+    bus, attempts = shop(engine), list[int]()
+
+    @bus.on("work.x", durable="billing", retry=Retry(attempts=1))
+    async def bill(number: int, ctx: Context) -> None:
+        attempts.append(ctx.attempt)
+        raise ValueError(number)
+
+    async with bus:
+        administration = Administration.of(bus)
+        await bus.publish("work.x", 7)
+        with anyio.fail_after(60):
+            await eventually(lambda: _letters(administration, 1))
+        await anyio.sleep(600)  # longer than an engine usually knows an id
+        await JetStream(parts_of(bus).links.cluster).ask("CONSUMER.DELETE.shop-work.billing")  # type: ignore[arg-type]  # a killed server forgets so
+        with anyio.fail_after(60):
+            await eventually(lambda: attempts == [1, 1])
+            await eventually(lambda: len(engine.times("$JS.ACK.", b"+TERM")) == 2)
+        assert len([letter async for letter in administration.letters()]) == 1
+        await administration.remove("work")  # another store begins its numbers anew: its letters are others
+        await administration.add(WORK)
+        with anyio.fail_after(60):
+            await bus.publish("work.x", 8, timeout=20)
+            await eventually(lambda: _letters(administration, 2))
 
 
 async def _letters(administration: Administration, count: int) -> bool:

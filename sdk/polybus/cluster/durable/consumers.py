@@ -245,6 +245,10 @@ class DurableConsumer:
         return self._spec.name
 
     @property
+    def created(self) -> str:
+        return self._found.created
+
+    @property
     def asked_at(self) -> str:
         return self._consumers.asked_at(self.stream, self.name)
 
@@ -297,6 +301,10 @@ class ReplayConsumer:
     _place: int = field(default=0, init=False)
     _found: FoundStreams = field(factory=lambda: FoundStreams([]), init=False)
     """The stream, as it was the last time."""
+
+    @property
+    def created(self) -> str:
+        return self._found.created
 
     @property
     def asked_at(self) -> str:

@@ -23,6 +23,8 @@ NAME: Final = "dead"
 """The name of their store."""
 _DAYS: Final = 30
 """Days for which they are kept."""
+_ONCE: Final = 86_400
+"""Seconds within which a publication has one letter: a server that was killed may give out once more what was dealt with."""
 _TEXT: Final = 500
 """Characters of an error that are kept."""
 _PATIENCE: Final = 10.0
@@ -54,6 +56,7 @@ class Death:
         id: The id that its handlers saw.
         readable: False where its headers could not be read, or nothing has come of it.
         block: Such headers, as they came; empty where nothing has.
+        created: When the stream was made, by which it is told from a later one of its name; empty where that is not known.
     """
 
     attempts: int
@@ -64,6 +67,7 @@ class Death:
     id: str = ""
     readable: bool = True
     block: bytes = b""
+    created: str = ""
 
     @property
     def all_came(self) -> bool:
@@ -136,7 +140,7 @@ class LetterWriter:
         if death.id:
             facts[ID] = death.id
         at = f"{self.prefix}.{durable}.{escape_subject(message.subject)}"
-        id, deadline = f"{death.stream}.{durable}.{death.number}", now + _PATIENCE
+        id, deadline = f"{death.stream}.{death.created}.{durable}.{death.number}", now + _PATIENCE
         if death.readable and await self._fits(_whole(message, facts), id, deadline, at) is not None:
             return True
         # Without an id, which it may have no room for: one that is stored twice is of no more use, and of no harm.
@@ -183,6 +187,7 @@ class DeadLetters:
                 "storage": "file",
                 "discard": "old",
                 "max_age": _DAYS * 86_400 * NANOSECONDS,
+                "duplicate_window": _ONCE * NANOSECONDS,
                 "num_replicas": await self._stores.replicas(stream),
             }
         )

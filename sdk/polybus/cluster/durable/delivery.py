@@ -73,7 +73,8 @@ class Fate:
         """Keep a dead letter, and have its publication come no more; where that cannot be, have it come again."""
         message, services, durable = delivery.message, self._services, self.spec.name
         to = delivery.to
-        death = Death(attempts, reason, error_id, delivery.stream, to.number, "", not to.fault, to.block)
+        readable, created = not to.fault, delivery.created
+        death = Death(attempts, reason, error_id, delivery.stream, to.number, "", readable, to.block, created)
         if death.all_came:  # or its id is not known
             death = evolve(death, id=str(message.id or ""))
         text = "%.200r of the durable handler %s is a dead letter after %d attempts: %.400s"
@@ -103,6 +104,7 @@ class Delivery:
         message: The publication.
         to: The engine's address of it.
         stream: Where it is stored.
+        created: When that was made.
         size: Bytes of its body.
         read: True once who iterates has it.
     """
@@ -113,6 +115,7 @@ class Delivery:
     message: Message
     to: ToReader
     stream: str
+    created: str
     size: int = field(default=0, init=False)
     read: bool = field(default=False, init=False)
     _decided: str = field(default="", init=False)

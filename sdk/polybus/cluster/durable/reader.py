@@ -71,6 +71,11 @@ class Consumer(Protocol):
         ...
 
     @property
+    def created(self) -> str:
+        """When that stream was made; empty where that is not known."""
+        ...
+
+    @property
     def asked_at(self) -> str:
         """The subject at which it is asked for publications."""
         ...
@@ -293,7 +298,7 @@ class StoreReader:
             here.to = to
             return
         fate = self._taker.fate
-        delivery = Delivery(self, fate, message, to, self._consumer.stream)
+        delivery = Delivery(self, fate, message, to, self._consumer.stream, self._consumer.created)
         message.attributes["attempt"] = to.attempt
         headers = message.headers or {}
         own = headers.get(ID) if to.only is not None else None  # of a dead letter that is tried again
