@@ -28,7 +28,7 @@ _TOPICS: dict[Who, str] = {
 
 
 def protocol_of(url: str, who: Who) -> Up | None:
-    """What one of the programs says to the bus about a URL: with `up` who it is, and the addresses; else nothing."""
+    """The protocol that one of the programs gives the bus for a URL: of `up` with who it is, and the addresses; else none."""
     return Up(entity=_ENTITIES[who], names=_names()) if url.startswith("up+") else None
 
 

@@ -244,7 +244,7 @@ async def test_each_publication_comes_once_while_filters_that_overlap_come_and_g
     ):
         group.start_soon(publish)
         while not done.is_set():
-            async with phone.subscribe("door.opened"), phone.subscribe("//device1/10AB/*/*"):
+            async with phone.subscribe("door.opened", queue=5000), phone.subscribe("//device1/10AB/*/*", queue=5000):
                 await anyio.lowlevel.checkpoint()
         assert [(await anext(all_of_them)).body for _ in range(3000)] == [*range(3000)]
         await car.publish("door.opened", "last")

@@ -129,7 +129,7 @@ def parse_entity(text: str) -> UUri:
 
 
 def no_entity(text: str, error: UUriError) -> str:
-    """What is wrong with a text that stands for an entity: its form, or its authority, of which the error tells."""
+    """The fault of a text that is no entity: its form, or its authority, of which the error tells."""
     why = error if _TEXT.fullmatch(f"{text}/0") else "it has the form //device1/10AB/3"
     return f"{text[:100]!r} is no entity: {why}"
 

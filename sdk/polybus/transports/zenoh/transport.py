@@ -55,7 +55,7 @@ class ZenohTransport:
         self._paused = False
         self._deaf = False
         self._hears = False
-        """Whether the session has said what it wants to hear."""
+        """Set when the session has said what is to be heard."""
         self._declared: anyio.Event | None = None
         self._jobs = 0
         self._lost = 0
