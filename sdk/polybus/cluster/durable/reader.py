@@ -72,7 +72,7 @@ class Consumer(Protocol):
 
     @property
     def created(self) -> str:
-        """When that stream was made; empty where that is not known."""
+        """The moment at which that stream was made, as the engine writes it; empty where that is not known."""
         ...
 
     @property
