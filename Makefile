@@ -26,7 +26,7 @@ PIP_INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check
 
 help:
 	@echo "make demo    two programs in a story of twenty seconds"
-	@echo "make demo-all  a small plant in several processes, over every protocol and transport: a minute or two"
+	@echo "make demo-all  a small plant in several processes, over every protocol and transport: two to four minutes"
 	@echo "make test    the test suite"
 	@echo "make test-all  the same on every event loop: before a release"
 	@echo "make durations  the test suite, and the table of how long its files take"

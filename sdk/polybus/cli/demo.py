@@ -43,7 +43,7 @@ _PATIENCE: Final = 5.0
 def demo(
     everything: Annotated[
         bool,
-        flag("--all", "Instead of the story every protocol over every transport, with failures on purpose: a minute or two."),
+        flag("--all", "Instead of the story every protocol over every transport, with failures on purpose: 2 to 4 minutes."),
     ] = False,
     only: Annotated[
         str | None,
