@@ -4,16 +4,18 @@ import functools
 import random
 import socket
 import traceback
-from collections.abc import Awaitable, Callable
-from typing import Any, ParamSpec
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, ParamSpec, TypeVar
 
 import anyio
 
+from polybus.events import BusEvent
 from polybus.testing._waiting import eventually, let_expire
 
-__all__ = ["BOUND", "bounded", "eventually", "free_port", "let_expire", "until"]
+__all__ = ["BOUND", "bounded", "eventually", "free_port", "let_expire", "next_event", "until"]
 
 P = ParamSpec("P")
+Event = TypeVar("Event", bound=BusEvent)
 
 BOUND = 60.0
 """Seconds within which a test must end, also on a slow machine with other work; none takes that long unless it fails."""
@@ -49,3 +51,11 @@ def free_port() -> int:
 def until(condition: Callable[[], Any]) -> None:
     """`eventually`, for a test without an event loop."""
     anyio.run(eventually, condition)
+
+
+async def next_event(events: AsyncIterator[BusEvent], kind: type[Event]) -> Event:
+    """The next event of a kind; others before it are passed over."""
+    async for event in events:
+        if isinstance(event, kind):
+            return event
+    raise AssertionError(f"no {kind.__name__} has come")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -68,15 +67,18 @@ def test_doctor_takes_every_step(server: NatsServer) -> None:
     assert "nobody handles it, as expected" in done.stdout
 
 
-def test_doctor_hears_the_server_before_tls(tmp_path: Path) -> None:
+def with_tls(folder: Path) -> str:
+    """The configuration of a server with a certificate for localhost, whose authority is in `ca.pem` of the folder."""
     authority = trustme.CA()
     made = authority.issue_cert("localhost")
-    made.private_key_pem.write_to_path(tmp_path / "key.pem")
-    made.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
-    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
-    ssl.create_default_context(cafile=tmp_path / "ca.pem")
-    config = f'tls {{ cert_file: "{tmp_path / "cert.pem"}", key_file: "{tmp_path / "key.pem"}" }}'
-    with nats_server("debian", config) as server:
+    made.private_key_pem.write_to_path(folder / "key.pem")
+    made.cert_chain_pems[0].write_to_path(folder / "cert.pem")
+    authority.cert_pem.write_to_path(folder / "ca.pem")
+    return f'tls {{ cert_file: "{folder / "cert.pem"}", key_file: "{folder / "key.pem"}" }}'
+
+
+def test_doctor_hears_the_server_before_tls(tmp_path: Path) -> None:
+    with nats_server("debian", with_tls(tmp_path)) as server:
         done = run("doctor", f"nats+tls://localhost:{server.port}", "--ca", str(tmp_path / "ca.pem"))
         assert done.returncode == 0, done.stdout + done.stderr
         assert "TLSv1.3, certificate for localhost" in done.stdout
@@ -87,12 +89,7 @@ def test_doctor_hears_the_server_before_tls(tmp_path: Path) -> None:
 
 
 def test_commands_at_a_cluster_trust_the_authority_of_ca(tmp_path: Path) -> None:
-    authority = trustme.CA()
-    made = authority.issue_cert("localhost")
-    made.private_key_pem.write_to_path(tmp_path / "key.pem")
-    made.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
-    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
-    tls = f'tls {{ cert_file: "{tmp_path / "cert.pem"}", key_file: "{tmp_path / "key.pem"}" }}'
+    tls = with_tls(tmp_path)
     trust = ("--ca", str(tmp_path / "ca.pem"))
     with nats_server("wheel", f'{tls}\njetstream {{ store_dir: "{tmp_path / "js"}" }}') as server:
         url = f"nats+tls://localhost:{server.port}/shop"

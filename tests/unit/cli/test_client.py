@@ -195,7 +195,6 @@ def test_serve_goes_on_answering_for_the_delay_while_it_says_that_it_is_not_read
 def test_doctor_says_on_a_fabric_that_nobody_has_an_address_and_how_to_name_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("zenoh")
     with serving(tmp_path, url="up+zenoh://127.0.0.1:0") as (url, _):
         us = f"{url.partition('?')[0]}?entity=//cli/1/1"
         assert run(["doctor", us, "--timeout", "1"]) == 1

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
 import pytest
@@ -20,24 +19,16 @@ from polybus import (
     Unsupported,
     connect,
 )
-from polybus.events import BusEvent, DeadLettered, FrameRefused
+from polybus.events import DeadLettered, FrameRefused
 from polybus.message import Message
 from polybus.protocols import Up
 from polybus.testing import pair
-from tests.support import bounded, eventually
+from tests.support import bounded, eventually, next_event
 
 pytestmark = pytest.mark.anyio
 
-Event = TypeVar("Event", bound=BusEvent)
 NAMES = {"UpdateDoor": 0xB, "door.opened": 0x80CD, "slow": 0xC}
 CAR, PHONE = "//car/10AB/3", "//phone/CD/4"
-
-
-async def next_event(events: AsyncIterator[BusEvent], kind: type[Event]) -> Event:
-    async for event in events:
-        if isinstance(event, kind):
-            return event
-    raise AssertionError(f"no {kind.__name__} has come")
 
 
 @bounded
