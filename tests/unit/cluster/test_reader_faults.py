@@ -31,15 +31,22 @@ class Liar(NatsEngine):
         super().__init__()
         self.lie: Callable[[Operation], bool] = lambda operation: False
         self.heard: list[tuple[float, Operation]] = []
+        self.asker: EngineClient
 
     def route(self, sender: EngineClient, operation: Operation, block: bytes) -> None:
         self.heard.append((anyio.current_time(), operation))
+        self.asker = sender
         if not self.lie(operation):
             super().route(sender, operation, block)
 
     def answer(self, operation: Operation, said: Any) -> bool:
         assert operation.reply is not None
         return self.hand(operation.reply, Operation("PUB", operation.reply, payload=msgspec.json.encode(said)), b"")
+
+    def store(self, subject: str, payload: bytes) -> bool:
+        """Keep a publication of somebody else, and hand it to a reader at once."""
+        super().route(self.asker, Operation("PUB", subject, payload=payload), b"")
+        return True
 
     def status(self, operation: Operation, status: str) -> bool:
         assert operation.reply is not None
@@ -122,6 +129,34 @@ async def test_a_pull_that_is_forgotten_is_noticed_however_long_ack_wait_is(engi
         await bus.publish("work.x", 2)
         with anyio.fail_after(30):
             await eventually(lambda: handled == [1, 2])
+
+
+async def test_what_was_on_its_way_to_a_handler_that_may_not_acknowledge_is_left_for_others(
+    engine: Liar, caplog: pytest.LogCaptureFixture
+) -> None:
+    bus, handled = shop(engine), list[int]()
+
+    @bus.on("work.x", durable="billing", ack_wait=5, concurrency=8)
+    async def bill(number: int) -> None:
+        handled.append(number)
+
+    def forbid(operation: Operation) -> bool:
+        if not operation.subject.startswith("$JS.ACK."):
+            return False
+        engine.say(f'Permissions Violation for Publish to "{operation.subject}"')
+        return engine.store("shop.p.work.x", b"2")  # and hands it on before it has read that nobody wants it
+
+    async with bus:
+        engine.lie = forbid
+        await bus.publish("work.x", 1)
+        with anyio.fail_after(20):
+            await eventually(lambda: "may not say what has become" in caplog.text)
+        await anyio.sleep(1)
+        engine.lie = lambda operation: False
+        assert handled == [1]
+        await engine.cut()  # on another connection, another user may be allowed
+        with anyio.fail_after(60):
+            await eventually(lambda: {*handled} == {1, 2})
 
 
 async def test_what_comes_again_while_it_is_worked_on_runs_once(engine: Liar) -> None:

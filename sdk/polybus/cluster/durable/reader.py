@@ -125,6 +125,8 @@ class StoreReader:
     _looking: bool = field(default=False, init=False)
     _found: bool = field(default=False, init=False)
     """True where the consumer was found on this connection, and is not looked for once more."""
+    _forbidden: bool = field(default=False, init=False)
+    """True where the engine takes no word or question of it on this connection."""
 
     @property
     def busy(self) -> bool:
@@ -199,6 +201,7 @@ class StoreReader:
         if self._stopping or not self._runs:
             return
         self._peer = peer
+        self._forbidden = False
         peer.link.answer(Message(Kind.SUBSCRIBE, attributes={"reader": self.number}), peer)
         self._pull.up(self._services.running.time())
         self._changed.set()
@@ -282,6 +285,8 @@ class StoreReader:
 
     def receive(self, message: Message, to: ToReader) -> None:
         """Take a stored publication, or a word of the engine."""
+        if self._forbidden:  # it comes again, to others
+            return
         now = self._services.running.time()
         if to.status:
             self._told(to, now)
@@ -346,6 +351,7 @@ class StoreReader:
                 "be a dead letter. The NATS server says: %.200s; let this user publish to $JS.ACK.%s.>"
             )
             logger.error(text, consumer.title, to.text, name, extra=fields)
+        self._forbidden = True
         self._pull.stop()
         self._unsubscribe()  # what has been asked for would still come, for as long as the question stands
         self._waiting.clear()
