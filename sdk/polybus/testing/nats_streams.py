@@ -33,6 +33,8 @@ _ID: Final = re.compile(rb"\r\nNats-Msg-Id:[ ]*([^\r\n]*)", re.I)
 _NOBODY: Final = b"NATS/1.0 503\r\n\r\n"
 _WINDOW: Final = 120 * _NANOSECONDS
 _WAIT: Final = 30 * _NANOSECONDS
+_PAGE: Final = 1024
+"""Names that are given at once."""
 _OUTER: Final = 150
 """Bytes that a message costs besides its own."""
 
@@ -413,13 +415,15 @@ class NatsStreams:
 
     def _names(self, word: str, asked: Any) -> dict[str, Any]:
         wanted = asked.get("subject")
-        return {
-            "streams": [
+        return _page(
+            "streams",
+            [
                 name
                 for name, stream in self._streams.items()
                 if not wanted or any(_overlap(wanted, subject) for subject in stream.config["subjects"])
-            ]
-        }
+            ],
+            asked,
+        )
 
     def _message(self, word: str, asked: Any) -> dict[str, Any]:
         messages, wanted = self._stream(word, 3).messages, asked.get("next_by_subj")
@@ -445,7 +449,7 @@ class NatsStreams:
         return {"success": True}
 
     def _consumers(self, word: str, asked: Any) -> dict[str, Any]:
-        return {"consumers": [*self._stream(word).consumers]}
+        return _page("consumers", [*self._stream(word).consumers], asked)
 
     def _consumer_info(self, word: str, asked: Any) -> dict[str, Any]:
         return self._consumer(word).members
@@ -489,6 +493,13 @@ class _Refused(Exception):
         self.code = code
         self.number = number
         self.text = text
+
+
+def _page(member: str, names: list[str], asked: Any) -> dict[str, Any]:
+    """A page of names from an offset on, as servers give them."""
+    begin = asked.get("offset", 0)
+    page = names[begin : begin + _PAGE]
+    return {"total": len(names), "offset": begin, "limit": _PAGE, member: page}
 
 
 def _overlap(one: str, other: str) -> bool:

@@ -265,7 +265,7 @@ async def test_an_ordered_handler_goes_on_behind_what_its_worker_has_no_room_for
             await administration.retry(first)
             await eventually(lambda: len(handled) == 3, 20)
         assert handled[2] == (100_000, "order-0")
-        names = (await JetStream(backbone).ask("STREAM.NAMES")).get("streams") or []
+        names = await JetStream(backbone).streams(">")
         assert sorted(one for one in names if one.startswith(f"{name}-")) == [f"{name}-dead", f"{name}-work"]
 
 

@@ -10,6 +10,7 @@ from tests.unit.cluster.test_administration import (
     test_a_letter_is_not_stored_again_for_a_handler_that_is_gone,
     test_dead_letters_are_listed_tried_again_and_dropped,
     test_letters_that_come_while_they_are_listed_are_for_the_next_time,
+    test_names_are_found_however_many_an_engine_gives_at_once,
     test_stores_are_listed_shown_made_and_removed,
     test_what_a_worker_cannot_read_dies_with_its_body_and_is_kept_whole,
 )
@@ -68,6 +69,7 @@ __all__ = [
     "test_an_id_of_another_subject_is_said_and_not_taken_for_stored",
     "test_a_letter_is_not_stored_again_for_a_handler_that_is_gone",
     "test_letters_that_come_while_they_are_listed_are_for_the_next_time",
+    "test_names_are_found_however_many_an_engine_gives_at_once",
     "test_dead_letters_are_listed_tried_again_and_dropped",
     "test_each_publication_is_for_one_worker_of_each_durable_handler",
     "test_headers_for_the_engine_are_the_buss_own",

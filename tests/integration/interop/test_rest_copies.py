@@ -163,7 +163,7 @@ async def _tried_again(
             await administration.retry(letter)
         await eventually(lambda: len(handled) == len(ids), 20)
     assert handled == [(LARGE, id) for id in ids]
-    names = (await jetstream(shop).ask("STREAM.NAMES")).get("streams") or []
+    names = await jetstream(shop).streams(">")
     assert not [one for one in names if "-rest-" in one and one.startswith(f"{name}-")]
 
 
@@ -230,7 +230,7 @@ async def test_a_worker_that_may_not_copy_waits_and_leaves_nothing_behind(
                 assert f"$JS.API.{denied}" in caplog.text
             assert handled == []
             assert (await administration.store("work")).publications == 2
-            names = (await jetstream(shop).ask("STREAM.NAMES")).get("streams") or []
+            names = await jetstream(shop).streams(">")
             assert sorted(names) == ["shop-dead", "shop-work"]
             letters = [letter async for letter in administration.letters()]
             assert len(letters) == 1

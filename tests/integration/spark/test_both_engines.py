@@ -28,8 +28,10 @@ from polybus.capture.schema import EVENTS, EXCHANGES, ORPHANS, QUARANTINE
 from polybus.capture.store.segments import SegmentWriter
 from polybus.spark import load, scan
 from polybus.spark.engine import SparkEngine
+from tests.unit.analysis.delta_reading import same_by_delta
 from tests.unit.capture import rows as frames
 from tests.unit.capture.generator import traffic
+from tests.unit.capture.test_strange_rows import strange_capture
 
 from .stories import Story, table
 
@@ -187,7 +189,8 @@ def test_runs_of_both_engines_may_take_turns_in_one_folder(spark: SparkSession, 
     for number, engine in enumerate(engines):
         for segment in segments[number : number + 1] if number < 3 else segments[3:]:
             (growing / segment.name).hardlink_to(segment)
-        turns = AnyPipeline(engine, timeout=30.0).run(growing, tmp_path / "turns", report=number == 3)
+        turns = AnyPipeline(engine, timeout=30.0, delta=True).run(growing, tmp_path / "turns", report=number == 3)
+        same_by_delta(tmp_path / "turns")
     assert len(Output(Storage(tmp_path / "turns")).manifests) == 4
     assert turns.total == whole[1].total
     for name in TABLES:
@@ -205,6 +208,13 @@ def test_a_capture_that_has_nothing_and_results_without_rows_are_the_same(
     made = [_results(engine, tmp_path / "capture", tmp_path / type(engine).__name__) for engine in (duckdb, SparkEngine(spark))]
     _same_results(*made)
     assert [len(_table(made[0][0], name)) for name in TABLES] == [0, 1, 0, 0]
+
+
+def test_rows_that_may_say_anything_are_the_same(spark: SparkSession, duckdb: DuckEngine, tmp_path: Path) -> None:
+    capture = strange_capture(tmp_path / "capture")
+    made = [_results(engine, capture, tmp_path / type(engine).__name__) for engine in (duckdb, SparkEngine(spark))]
+    _same_results(*made)
+    assert len(_table(made[0][0], "events")) == made[0][1].total.events > 0
 
 
 def test_both_correlations_give_the_same_exchanges_to_the_row(spark: SparkSession, duckdb: DuckEngine) -> None:

@@ -10,13 +10,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from polybus.analysis import DuckEngine, Pipeline, delta, open_tables
-from polybus.analysis.manifest import TABLES, Output
-from polybus.analysis.tables import SCHEMAS
+from polybus.analysis import DuckEngine, Pipeline, delta
+from polybus.analysis.manifest import Output
 from polybus.cli.app import run
 from tests.unit.capture.generator import traffic
 
-KEYS = {"events": ("seq", "sub"), "quarantine": ("seq",), "exchanges": ("request_seq",), "orphans": ("seq",)}
+from .delta_reading import same_by_delta
 
 
 def _growing(folder: Path) -> tuple[Path, list[Path]]:
@@ -33,25 +32,15 @@ def _take(capture: Path, segments: list[Path], out: Path, **options: Any) -> Non
         Pipeline(engine, **options).run(capture, out, report=False)
 
 
-def _same(out: Path) -> None:
-    ours = open_tables(out)
-    for table in TABLES:
-        names, order = SCHEMAS[table].names, [(name, "ascending") for name in KEYS[table]]
-        listed = ", ".join(f'"{name}"' for name in names)
-        wanted = ours.sql(f"select {listed} from {table}").to_arrow_table().cast(pa.schema(SCHEMAS[table]))
-        found = pa.table(DeltaTable(out / table).to_pyarrow_table().select(names)).cast(wanted.schema)
-        assert found.sort_by(order).to_pylist() == wanted.sort_by(order).to_pylist(), table
-
-
 def test_another_library_reads_the_same_rows_after_each_run(tmp_path: Path) -> None:
     capture, segments = _growing(tmp_path)
     out, third = tmp_path / "out", len(segments) // 3
     _take(capture, segments[:third], out, delta=True)
-    _same(out)
+    same_by_delta(out)
     _take(capture, segments[third : 2 * third], out)  # once begun, it is kept
-    _same(out)
+    same_by_delta(out)
     _take(capture, segments[2 * third :], out)
-    _same(out)
+    same_by_delta(out)
     exchanges = DeltaTable(out / "exchanges")
     assert exchanges.version() == 2
     assert exchanges.metadata().partition_columns == ["date", "protocol"]
@@ -81,7 +70,7 @@ def test_a_log_that_a_killed_run_has_not_written_is_written_by_the_next_one(
             _take(capture, segments[2:4], out)
     assert kept == [1, 2]
     _take(capture, segments[4:], out)
-    _same(out)
+    same_by_delta(out)
 
 
 def test_a_run_that_finds_nothing_new_leaves_the_log_as_it_is_and_can_begin_one(tmp_path: Path) -> None:
@@ -91,7 +80,7 @@ def test_a_run_that_finds_nothing_new_leaves_the_log_as_it_is_and_can_begin_one(
     assert not list(out.glob(f"*/{delta.LOG}"))
     for _ in range(2):
         _take(capture, [], out, delta=True)
-        _same(out)
+        same_by_delta(out)
         assert [path.name for path in (out / "events" / delta.LOG).iterdir()] == [f"{0:020d}.json"]
 
 
@@ -105,7 +94,7 @@ def test_a_name_that_no_path_can_hold_is_found_again(tmp_path: Path) -> None:
     object.__setattr__(made, "table", strange)
     with DuckEngine(threads=1) as engine:
         Pipeline(engine, delta=True).run(made.write(tmp_path / "capture"), tmp_path / "out", report=False)
-    _same(tmp_path / "out")
+    same_by_delta(tmp_path / "out")
     log = (tmp_path / "out" / "quarantine" / delta.LOG / f"{0:020d}.json").read_text()
     parts = [json.loads(line)["add"]["partitionValues"]["protocol"] for line in log.splitlines() if '"add"' in line]
     assert {"a b/ä%1", None} <= set(parts)

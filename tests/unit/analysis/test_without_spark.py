@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import subprocess
@@ -14,10 +13,8 @@ import pytest
 from polybus.analysis import DuckEngine, MatchTimeouts, Pipeline, open_tables
 from polybus.capture import Capture, decode
 from polybus.capture.errors import CaptureError
-from polybus.capture.store.segments import SegmentWriter
 from tests.unit.capture.generator import traffic
-from tests.unit.capture.rows import batch, row
-from tests.unit.capture.test_strange_rows import strange_rows
+from tests.unit.capture.test_strange_rows import strange_capture
 
 _BARE = """
 import sys
@@ -83,26 +80,7 @@ def test_a_horizon_shorter_than_the_timeout_is_refused() -> None:
 
 
 def test_rows_that_may_say_anything_are_in_the_tables_once(tmp_path: Path) -> None:
-    capture = tmp_path / "capture"
-    capture.mkdir()
-    rows = [{**row(number), **strange} for number, strange in enumerate(strange_rows())]
-    said = (b'{"request":"a","id":"%d","ttl":5}', b'{"success":"%d"}')
-    moments = (None, -(2**63), 2**63 - 1, 1000)
-    asked = [
-        {
-            **row(number),
-            "frame": frame % (number % 3),
-            "ts_ns": at,
-            "mono_ns": at,
-            "deadlines_ns": [due],
-            "direction": number % 2,
-        }
-        for number, (at, due, frame) in enumerate(itertools.product(moments, moments, said))
-    ]
-    for number, part in enumerate((rows, asked, [{**row(0), "ts_ns": None, "mono_ns": None}])):
-        writer = SegmentWriter(capture, number)
-        writer.write(batch(*part), 0)
-        writer.seal()
+    capture = strange_capture(tmp_path / "capture")
     with DuckEngine(threads=1) as engine:
         done = Pipeline(engine).run(capture, tmp_path / "out")
     truth = [decode(batch.rows) for batch in Capture(capture).batches()]

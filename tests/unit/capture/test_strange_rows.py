@@ -46,6 +46,30 @@ def strange_rows() -> list[dict[str, Any]]:
     return rows + [{name: value} for name, values in COLUMNS.items() for value in values]
 
 
+def strange_capture(folder: Path) -> Path:
+    """A capture of strange rows, of requests and responses at strange moments, and of one row without a time."""
+    rows = [{**row(number), **strange} for number, strange in enumerate(strange_rows())]
+    said = (b'{"request":"a","id":"%d","ttl":5}', b'{"success":"%d"}')
+    moments = (None, -(2**63), 2**63 - 1, 1000)
+    asked = [
+        {
+            **row(number),
+            "frame": frame % (number % 3),
+            "ts_ns": at,
+            "mono_ns": at,
+            "deadlines_ns": [due],
+            "direction": number % 2,
+        }
+        for number, (at, due, frame) in enumerate(itertools.product(moments, moments, said))
+    ]
+    folder.mkdir()
+    for number, part in enumerate((rows, asked, [{**row(0), "ts_ns": None, "mono_ns": None}])):
+        writer = SegmentWriter(folder, number)
+        writer.write(batch(*part), 0)
+        writer.seal()
+    return folder
+
+
 def _write(folder: Path, rows: list[dict[str, Any]]) -> Capture:
     folder.mkdir()
     writer = SegmentWriter(folder, 0)

@@ -48,6 +48,23 @@ async def some_die(bus: Bus, administration: Administration, count: int) -> list
     return found
 
 
+async def test_names_are_found_however_many_an_engine_gives_at_once(engine: Any, name: str) -> None:
+    bus = node(engine, WORK, name=name)
+    async with bus:
+        stream, asking = f"{name}-work", jetstream(bus)
+        names = {f"C{number}" for number in range(1100)}
+
+        async def add(some: list[str]) -> None:
+            for one in some:
+                config = {"durable_name": one, "ack_policy": "explicit", "mem_storage": True}
+                await asking.ask(f"CONSUMER.DURABLE.CREATE.{stream}.{one}", {"stream_name": stream, "config": config})
+
+        async with anyio.create_task_group() as tasks:
+            for place in range(20):
+                tasks.start_soon(add, sorted(names)[place::20])
+        assert {*await asking.consumers(stream)} == names
+
+
 async def test_dead_letters_are_listed_tried_again_and_dropped(engine: Any, name: str) -> None:
     bus = node(engine, WORK, name=name)
     handled: list[tuple[str, int]] = []

@@ -20,9 +20,10 @@ SILENCE = object()
 
 def engine(*outcomes: Any, gone: bool = False) -> Any:
     """A link to an engine that answers so, one question after the other."""
-    left = iter(outcomes)
+    left, asked = iter(outcomes), list[Any]()
 
     async def pass_on(question: Any, timeout: float) -> Any:
+        asked.append(question.decoded)
         outcome = next(left)
         if outcome is SILENCE:
             await anyio.sleep(timeout)
@@ -32,7 +33,7 @@ def engine(*outcomes: Any, gone: bool = False) -> Any:
         return outcome
 
     peer = SimpleNamespace(gone=gone, pass_on=pass_on, link=SimpleNamespace(runtime=SimpleNamespace(time=anyio.current_time)))
-    return SimpleNamespace(peer=peer)
+    return SimpleNamespace(peer=peer, asked=asked)
 
 
 async def test_a_question_is_asked_again_when_the_link_has_come_back() -> None:
@@ -65,3 +66,27 @@ async def test_what_is_removed_is_waited_for_as_long_as_there_is_patience_and_as
         await JetStream(engine(SILENCE, gone), 5.0).ask("STREAM.DELETE.A")
     assert anyio.current_time() - began == pytest.approx(5.0)
     assert await JetStream(engine(SILENCE, {"streams": []}), 5.0).ask("STREAM.NAMES") == {"streams": []}
+
+
+async def test_names_are_asked_for_page_after_page() -> None:
+    pages = [{"total": 5, "consumers": ["A", "B"]}, {"total": 5, "consumers": ["a b", "C"]}, {"total": 5, "consumers": ["D"]}]
+    link = engine(*pages)
+    assert await JetStream(link).consumers("S") == ["A", "B", "C", "D"]
+    assert link.asked == [{"offset": 0}, {"offset": 2}, {"offset": 4}]
+    link = engine({"total": 1, "streams": ["A"]})
+    assert await JetStream(link).streams("s.>") == ["A"]
+    assert link.asked == [{"subject": "s.>", "offset": 0}]
+
+
+@pytest.mark.parametrize("said", [{}, {"consumers": None}, {"consumers": "AB"}, {"total": "x", "consumers": [7, None, ">"]}])
+async def test_an_answer_without_names_has_none(said: dict[str, Any]) -> None:
+    assert await JetStream(engine(said)).consumers("S") == []
+
+
+async def test_an_engine_that_has_no_end_of_names_is_asked_for_some() -> None:
+    link = engine(*[{"total": 2**63, "consumers": ["A"] * 1024}] * 200)
+    assert len(await JetStream(link).consumers("S")) == len(link.asked) * 1024 == 98 * 1024
+
+
+async def test_a_total_that_never_comes_is_not_waited_for() -> None:
+    assert await JetStream(engine({"total": 9, "consumers": ["A"]}, {"total": 9, "consumers": []})).consumers("S") == ["A"]

@@ -268,6 +268,17 @@ def test_names_of_streams_are_those_that_a_subject_goes_to(keeper: Keeper) -> No
     assert keeper.ask("CONSUMER.NAMES.S")["consumers"] == []
 
 
+def test_names_are_given_a_page_at_a_time(keeper: Keeper) -> None:
+    keeper.stream()
+    names = [f"C{number:04}" for number in range(1500)]
+    for name in names:
+        keeper.ask(f"CONSUMER.DURABLE.CREATE.S.{name}", config={"durable_name": name, "ack_policy": "explicit"})
+    first, second, third = (keeper.ask("CONSUMER.NAMES.S", offset=offset) for offset in (0, 1024, 1500))
+    assert [page["total"] for page in (first, second, third)] == [1500] * 3
+    assert first["consumers"] + second["consumers"] == names
+    assert (len(first["consumers"]), third["consumers"]) == (1024, [])
+
+
 def test_a_consumer_is_changed_by_who_does_not_insist_on_making_it(keeper: Keeper) -> None:
     keeper.stream()
     keeper.consumer(ack_wait=5)

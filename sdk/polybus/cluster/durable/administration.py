@@ -77,8 +77,8 @@ class Administration(Letters):
         Raises:
             BusError: As `JetStream.ask`.
         """
-        names = (await self._jetstream.ask("STREAM.NAMES", {"subject": f"{self._cluster}.>"})).get("streams") or []
-        own = sorted(name for name in names if str(name).startswith(f"{self._cluster}-"))
+        names = await self._jetstream.streams(f"{self._cluster}.>")
+        own = sorted(name for name in names if name.startswith(f"{self._cluster}-"))
         found = []
         for name in own:
             with suppress(LocalProtocolError):  # it is another cluster's, or was removed meanwhile
@@ -92,8 +92,8 @@ class Administration(Letters):
             BusError: As `JetStream.ask`.
         """
         end = f"-{DEAD}"
-        names = (await self._jetstream.ask("STREAM.NAMES", {"subject": f"*.{DEAD}.>"})).get("streams") or []
-        known = sorted(str(name).removesuffix(end) for name in names if str(name).endswith(end))
+        names = await self._jetstream.streams(f"*.{DEAD}.>")
+        known = sorted(name.removesuffix(end) for name in names if name.endswith(end))
         if not known or self._cluster in known:
             return ""
         return f"this NATS server keeps nothing of a cluster {self._cluster!r}, but of {shown(known).strip('[]')}"
@@ -108,7 +108,7 @@ class Administration(Letters):
         stream = stream_name(self._cluster, name)
         info = await self._info(name)
         try:
-            consumers = (await self._jetstream.ask(f"CONSUMER.NAMES.{stream}")).get("consumers") or []
+            consumers = await self._jetstream.consumers(stream)
         except JetStreamError as error:
             raise self._unknown(name, error) from None
         durables = {}
@@ -119,7 +119,7 @@ class Administration(Letters):
                 if error.number == NO_CONSUMER:  # it was of a replay, or of a copy, and has gone meanwhile
                     continue
                 raise self._unknown(name, error) from None
-            durables[str(consumer)] = int(found.get("num_pending", 0)), int(found.get("num_ack_pending", 0))
+            durables[consumer] = int(found.get("num_pending", 0)), int(found.get("num_ack_pending", 0))
         config, state = info.get("config") or {}, info.get("state") or {}
         head = f"{self._cluster}.p."
         patterns = tuple(str(subject).removeprefix(head) for subject in config.get("subjects") or ())

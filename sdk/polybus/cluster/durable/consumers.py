@@ -19,7 +19,7 @@ from ..._validation import shown
 from ...errors import BusError, LocalProtocolError
 from ...protocols.nats.cluster.subjects import REPLAY, covers
 from ...subjects import is_pattern
-from .jetstream import NANOSECONDS, NO_CONSUMER, JetStream, JetStreamError, config_of, count_of, is_stream_name
+from .jetstream import NANOSECONDS, NO_CONSUMER, JetStream, JetStreamError, config_of, count_of
 
 if TYPE_CHECKING:
     from ..._handlers.durable import DurableSpec, ReplaySpec, Start
@@ -52,23 +52,13 @@ class FoundStreams:
         return self.whole == before.whole and before.created not in ("", self.created)
 
 
-async def streams_with(jetstream: JetStream, subject: str) -> list[str]:
-    """Find the names of the streams that keep what a pattern on the wire matches, or a part of it.
-
-    Raises:
-        JetStreamError, LocalProtocolError, Disconnected, Forbidden, DeadlineExceeded: As `JetStream.ask`.
-    """
-    names = (await jetstream.ask("STREAM.NAMES", {"subject": subject})).get("streams")
-    return [name for name in names if is_stream_name(name)] if isinstance(names, list) else []
-
-
 async def find_streams(jetstream: JetStream, subject: str) -> FoundStreams:
     """Find the streams that keep what a pattern on the wire matches, and whether one keeps all of it.
 
     Raises:
         JetStreamError, LocalProtocolError, Disconnected, Forbidden, DeadlineExceeded: As `JetStream.ask`.
     """
-    found = await streams_with(jetstream, subject)
+    found = await jetstream.streams(subject)
     if len(found) == 1:
         info = await jetstream.ask(f"STREAM.INFO.{found[0]}")
         subjects = config_of(info).get("subjects")

@@ -234,7 +234,7 @@ class Letters:
     async def _check_wanted(self, letter: DeadLetter) -> None:
         """Check that its durable handler is there: anybody else would leave out what is stored again."""
         at = self._place.written(letter.subject)
-        names = (await self._jetstream.ask("STREAM.NAMES", {"subject": at})).get("streams") or []
+        names = await self._jetstream.streams(at)
         if not names:
             raise LocalProtocolError(f"dead letter {letter.number}: no store keeps {letter.subject!r} any more")
         try:

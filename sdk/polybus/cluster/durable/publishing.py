@@ -16,7 +16,6 @@ from ...errors import BusError, DeadlineExceeded, Disconnected, LocalProtocolErr
 from ...message import Kind, Message
 from ...plugins import ToStore
 from ...protocols.nats.cluster.subjects import escape_subject
-from .consumers import streams_with
 from .jetstream import JetStreamError, read_answer
 
 if TYPE_CHECKING:
@@ -104,7 +103,7 @@ class StoredPublishing:
         """
         with anyio.move_on_after(left):
             try:
-                return bool(await streams_with(self._jetstream, subject))
+                return bool(await self._jetstream.streams(subject))
             except LocalProtocolError:
                 raise
             except (BusError, JetStreamError):

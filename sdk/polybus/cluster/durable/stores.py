@@ -206,8 +206,7 @@ class Stores:
         Until then newer servers keep in a store of work what is dealt with, and do not look at it again.
         """
         for _ in range(_LOOKS):
-            names = (await self._jetstream.ask(f"CONSUMER.NAMES.{stream}")).get("consumers")
-            if not any(str(name).startswith(_COPIES) for name in names or ()):
+            if not any(name.startswith(_COPIES) for name in await self._jetstream.consumers(stream)):
                 return
             await anyio.sleep(_PAUSE)
 
