@@ -84,8 +84,9 @@ async def test_an_answer_without_names_has_none(said: dict[str, Any]) -> None:
 
 
 async def test_an_engine_that_has_no_end_of_names_is_asked_for_some() -> None:
-    link = engine(*[{"total": 2**63, "consumers": ["A"] * 1024}] * 200)
-    assert len(await JetStream(link).consumers("S")) == len(link.asked) * 1024 == 98 * 1024
+    for size in (1024, 1):
+        link = engine(*[{"total": 2**63, "consumers": ["A"] * size}] * 200)
+        assert len(await JetStream(link).consumers("S")) == len(link.asked) * size == 98 * size
 
 
 async def test_a_total_that_never_comes_is_not_waited_for() -> None:

@@ -39,8 +39,8 @@ _HEARS_WHY: Final = (2, 10, 4)
 """The first servers that hear why a publication is not to come again."""
 _DISABLED: Final = frozenset((10035, 10039, 10076))
 """JetStream is not enabled: in the server, in the account, in the system."""
-_MOST_NAMES: Final = 100_000
-"""Names that are asked for, a page after the other: an engine gives 1,024 at once."""
+_MOST_PAGES: Final = 98
+"""Pages of names that are asked for, one after the other: an engine gives 1,024 names on each."""
 
 
 class JetStreamError(Exception):
@@ -198,14 +198,15 @@ class JetStream:
     async def _names(self, word: str, member: str, members: dict[str, Any]) -> list[str]:
         """Ask page by page, and leave out what can be no name."""
         names, read = list[str](), 0
-        while True:
+        for _ in range(_MOST_PAGES):
             answer = await self.ask(word, {**members, "offset": read})
             page = answer.get(member)
             page = page if isinstance(page, list) else []
             names += [name for name in page if is_stream_name(name)]
             read += len(page)
-            if not page or read >= min(count_of(answer, "total"), _MOST_NAMES):
-                return names
+            if not page or read >= count_of(answer, "total"):
+                break
+        return names
 
     async def ask(self, word: str, members: dict[str, Any] | None = None) -> dict[str, Any]:
         """Ask ``$JS.API.<word>``, or that of a domain; again where servers do not answer that have not found together yet, or
