@@ -34,6 +34,11 @@ class Copies:
     def __init__(self) -> None:
         self._latest: dict[int, _Latest] = {}
 
+    @property
+    def threads(self) -> int:
+        """Threads whose last sample is known."""
+        return len(self._latest)
+
     def is_first(self, expression: str, sample: Sample) -> bool:
         """True of the first copy. To be called in the thread in which Zenoh calls.
 
