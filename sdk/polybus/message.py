@@ -7,20 +7,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol
 
 from attrs import define, field
 
+from ._type_variables import T_co
 from .body import JSON, BodyFormat
 from .errors import Code, LocalProtocolError
 
 if TYPE_CHECKING:
     from cloudevents.core.base import BaseCloudEvent
-    from typing_extensions import TypeVar
 
     from ._peer.peer import Peer
-
-    T_co = TypeVar("T_co", default=Any, covariant=True)  # a plain `Message` is one of anything
-else:
-    from typing import TypeVar
-
-    T_co = TypeVar("T_co", covariant=True)
 
 __all__ = ["Kind", "Message"]
 
@@ -45,9 +39,9 @@ class Kind(enum.Enum):
     END = "end"
     CONTROL = "control"
 
-    if not TYPE_CHECKING:
-        # There is one of each. That of `Enum` is a Python function, and sets and tables of kinds are asked for every message.
-        __hash__ = object.__hash__
+
+# There is one of each. That of `Enum` is a Python function, and sets and tables of kinds are asked for every message.
+Kind.__hash__ = object.__hash__  # type: ignore[method-assign]
 
 
 class _Missing(enum.Enum):
@@ -116,6 +110,20 @@ class Message(Generic[T_co]):
 
     # A function that loads `polybus.protocols.uprotocol`, a floor above: handed in by the package.
     cloudevents: ClassVar[Any]
+
+    def __copy__(self) -> Message[T_co]:
+        made: Message[T_co] = Message(self.kind)
+        made.take(self)
+        return made
+
+    def take(self, other: Message[Any]) -> None:
+        """Become a copy of another message."""
+        self.kind, self.subject, self.id = other.kind, other.subject, other.id
+        self.raw, self.format, self.decoded = other.raw, other.format, other.decoded
+        self.headers, self.extras, self.answer_headers = other.headers, other.extras, other.answer_headers
+        self.ttl, self.expires = other.ttl, other.expires
+        self.code, self.reply_to, self.peer = other.code, other.reply_to, other.peer
+        self._shared = other._shared
 
     @property
     def attributes(self) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from .._core.answer_sizes import AnswerSizes
 from .._core.via import ViaHeader, depth_of
@@ -132,7 +132,7 @@ class BridgedCall(Call):
     """The call of a request while the other bus answers it, or of a notification until it has been handed over."""
 
     __slots__ = ("_side",)
-    forwards = True
+    forwards: ClassVar[bool] = True
 
     def __init__(self, side: RouteSide, origin: ResponseSink, peer: Peer | None, message: Message, deadline: float) -> None:
         super().__init__(side.here.services, origin, peer, side.requests, message, deadline)  # type: ignore[arg-type]  # in its place

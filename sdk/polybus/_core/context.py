@@ -7,21 +7,14 @@ import logging
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any, Generic
 
+from .._type_variables import State_co
 from .._util.log_fields import log_fields
 from ..plugins import Identity
 
 if TYPE_CHECKING:
-    from typing_extensions import TypeVar
-
     from .._peer.peer import Peer
     from ..message import Message
     from .ports import RunningCall
-
-    State_co = TypeVar("State_co", default=Any, covariant=True)  # a plain `Context` is one of any state
-else:
-    from typing import TypeVar
-
-    State_co = TypeVar("State_co", covariant=True)
 
 logger: logging.Logger = logging.getLogger("polybus.handlers")
 

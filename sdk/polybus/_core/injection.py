@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -80,6 +81,26 @@ class Injection:
             if call.cancelled is not None:
                 raise call.cancelled
             await anyio.lowlevel.checkpoint()
+
+    @asynccontextmanager
+    async def items(
+        self,
+        bound: Callable[[], Callable[..., Any]],
+        services: Services,
+        message: Message,
+        deadline: float | None,
+        pattern: str | int,
+    ) -> AsyncIterator[Any]:
+        """Call the function that `bound` gives with the values: these are there as long as its items are read.
+
+        Raises:
+            Misfit: An argument does not fit: nothing was made.
+            Exception: As `values`.
+        """
+        function = bound()
+        async with self.values(services, message, deadline, pattern) as values:
+            items = function(**values)
+            yield await items if inspect.isawaitable(items) else items
 
 
 class _Call:

@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import ipaddress
 import math
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from attrs import define, field
 
 from .answer_sizes import LARGE
 
 if TYPE_CHECKING:
+    from ..limits import Limits
     from ..message import Message
-    from .runtime import Runtime
 
 OVERHEAD = 200
 """Bytes that a waiting message costs besides its body and headers."""
@@ -101,23 +101,33 @@ class Share:
                 del known[gone.network]
 
 
+class Ledger(Protocol):
+    """The sums of one bus. Its `Runtime` has them."""
+
+    limits: Limits
+    buffered: int
+    """Bytes of all budgets."""
+    addresses: dict[str, Address]
+    """Network addresses of the accepted links."""
+
+
 class MemoryBudget:
     """Bytes that are kept for one owner, within its own limit, within `Limits.total_bytes` and, where it is part of another
     budget, within that one.
 
     Args:
-        runtime: The bus's.
+        ledger: The bus's `Runtime`.
         limit: In bytes.
         share: The link's that they are kept for; None where this application itself is the cause.
         part_of: Another budget, which has the share.
     """
 
-    __slots__ = ("_part_of", "_runtime", "_share", "held", "limit")
+    __slots__ = ("_part_of", "_ledger", "_share", "held", "limit")
 
     def __init__(
-        self, runtime: Runtime, limit: float = math.inf, share: Share | None = None, part_of: MemoryBudget | None = None
+        self, ledger: Ledger, limit: float = math.inf, share: Share | None = None, part_of: MemoryBudget | None = None
     ) -> None:
-        self._runtime = runtime
+        self._ledger = ledger
         self._share = share
         self._part_of = part_of
         self.limit: float = limit
@@ -129,8 +139,8 @@ class MemoryBudget:
             return False
         if self._part_of is not None:
             return self._part_of.has_room(size)
-        total = self._runtime.limits.total_bytes
-        free = total - self._runtime.buffered - size
+        total = self._ledger.limits.total_bytes
+        free = total - self._ledger.buffered - size
         return free >= 0 and (self._share is None or self._share.has_room(size, free, total))
 
     def hold(self, size: int) -> bool:
@@ -141,19 +151,19 @@ class MemoryBudget:
             self.charge(size)
             return True
         # The usual case, in one piece: this is done for every message that waits.
-        runtime, held = self._runtime, self.held + size
-        buffered = runtime.buffered + size
-        free = runtime.limits.total_bytes - buffered
+        ledger, held = self._ledger, self.held + size
+        buffered = ledger.buffered + size
+        free = ledger.limits.total_bytes - buffered
         if free < 0 or (self.held and held > self.limit):
             return False
         share = self._share
         if share is not None:
-            if not share.has_room(size, free, runtime.limits.total_bytes):
+            if not share.has_room(size, free, ledger.limits.total_bytes):
                 return False
             share.held += size
             share.address.held += size
         self.held = held
-        runtime.buffered = buffered
+        ledger.buffered = buffered
         return True
 
     def charge(self, size: int) -> None:
@@ -162,7 +172,7 @@ class MemoryBudget:
         if self._part_of is not None:
             self._part_of.charge(size)
             return
-        self._runtime.buffered += size
+        self._ledger.buffered += size
         if self._share is not None:
             self._share.held += size
             self._share.address.held += size
@@ -177,11 +187,11 @@ class AddressBudget:
 
     __slots__ = ("_budget", "_addresses", "_share")
 
-    def __init__(self, runtime: Runtime, address: str) -> None:
-        self._addresses = runtime.addresses
+    def __init__(self, ledger: Ledger, address: str) -> None:
+        self._addresses = ledger.addresses
         self._share = Share()
         self._share.join(self._addresses, address)
-        self._budget = MemoryBudget(runtime, share=self._share)
+        self._budget = MemoryBudget(ledger, share=self._share)
 
     def hold(self, size: int) -> bool:
         """Keep so much more. False, and nothing more is kept, if it does not fit."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, get_args, get_origin
@@ -81,7 +80,9 @@ class Handler:
         if self.only_body is None:
             if self.injection is not None:
                 if self.style == "stream":
-                    return InjectedStream(self._injected_stream(self.injection, services, message, deadline))
+                    context = partial(Context, services.bus, message, deadline, self.subject)
+                    bound = partial(self._bound, context, message)
+                    return InjectedStream(self.injection.items(bound, services, message, deadline, self.subject))
                 return self._injected(self.injection, services, message, deadline, channel)
             context = partial(Context, services.bus, message, deadline, self.subject)
             return self.function(**self.arguments(context, message, channel))
@@ -105,14 +106,9 @@ class Handler:
             result = await services.executor.in_a_thread(function) if self.style == "thread" else function()
             return await result if inspect.isawaitable(result) else result
 
-    @asynccontextmanager
-    async def _injected_stream(
-        self, injection: Injection, services: Services, message: Message, deadline: float | None
-    ) -> AsyncIterator[Any]:
-        arguments = self.arguments(partial(Context, services.bus, message, deadline, self.subject), message)
-        async with injection.values(services, message, deadline, self.subject) as values:
-            items = self.function(**arguments, **values)
-            yield await items if inspect.isawaitable(items) else items
+    def _bound(self, context: Callable[[], Context], message: Message) -> Callable[..., Any]:
+        """The function with all arguments but the values that are made for the call."""
+        return partial(self.function, **self.arguments(context, message))
 
 
 def plan(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from .._rpc.reply import Reply, error_of
 from .._util.hello import HELLO
@@ -20,7 +20,7 @@ class ExtensionProbe(Reply[Any]):
     """A hello that was sent. It belongs to the peer: it goes on when the tasks that wait for it are cancelled."""
 
     __slots__ = ("_peer",)
-    tells_failure = False
+    tells_failure: ClassVar[bool] = False
 
     def __init__(self, peer: Peer, now: float) -> None:
         super().__init__(peer.link.runtime.loop, HELLO, Any, now, now + HELLO_TIMEOUT)

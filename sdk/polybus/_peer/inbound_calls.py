@@ -192,7 +192,7 @@ class InboundCalls:
             return
         link, runtime = self.link, self.link.runtime
         response = response_to(call.message, value, link, call)
-        del value
+        value = None  # what waits shall not be held twice
         trim(response)
         if call.places is not None:
             call.places.leave(call)

@@ -6,7 +6,7 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import anyio
 
@@ -67,7 +67,7 @@ class SubscriptionQueue(ABC):
         "when_full",
     )
 
-    leads_on = False
+    leads_on: ClassVar[bool] = False
     """Tells whether it is the way to another bus."""
 
     def __init__(
@@ -282,7 +282,7 @@ class SubscriptionQueue(ABC):
         late = [self._queue.pop() for _ in overflow]
         overflow.clear()
         self._held.release(self._held.held)
-        for message in reversed(late):
+        for message in late[::-1]:
             has_room = len(self._queue) < self.queue and (self._bytes < self._most_free or self._charge())
             if has_room or self._displaces(message):
                 self._queue.append(message)

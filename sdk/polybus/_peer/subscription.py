@@ -7,11 +7,12 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Generic, Self
 
 from .._handlers.durable import DurableSpec, ReplaySpec
+from .._type_variables import T_co
 from .._util.entering import never_without_async
 from .._util.iteration import receive
 from .._util.typed_body import misfit, typed_body
 from ..errors import BusError, LocalProtocolError, SlowConsumer
-from ..message import Message, T_co
+from ..message import Message
 from .queue import SubscriptionQueue
 
 if TYPE_CHECKING:

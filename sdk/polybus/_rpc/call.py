@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Awaitable, Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import anyio
 from attrs import define, frozen
@@ -33,9 +33,9 @@ _PLAIN: Final = frozenset({"inline", "thread"})
 class Call:
     """A request on its way through a handler. A `workers.Job`."""
 
-    forwards = False
+    forwards: ClassVar[bool] = False
     """True where the result is the answer of another bus, a `Message`."""
-    sizes_known = True
+    sizes_known: ClassVar[bool] = True
     """True where the handler, or the part in its place, knows how large its answers are."""
 
     services: Services
@@ -217,7 +217,7 @@ class RefusedCall(Call):
     """A request without a handler here. `authorize` is asked first, so that its refusal tells nothing of what there is."""
 
     __slots__ = ("_outcome",)
-    sizes_known = False
+    sizes_known: ClassVar[bool] = False
 
     def __init__(
         self, origin: ResponseSink, peer: RemotePeer, message: Message, deadline: float, code: Code, text: str

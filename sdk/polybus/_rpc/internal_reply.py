@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from .reply import Reply
 
@@ -11,4 +11,4 @@ class InternalReply(Reply[Any]):
     """A reply whose failure is nobody's to await: that of a bridge, which passes it on, or of a notification."""
 
     __slots__ = ()
-    tells_failure = False
+    tells_failure: ClassVar[bool] = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from attrs import define
 
@@ -59,7 +59,7 @@ class Reply(Generic[T_co]):
         "subject",
     )
 
-    tells_failure = True
+    tells_failure: ClassVar[bool] = True
     """A failure that nobody awaits goes to the log."""
 
     def __init__(self, loop: Loop, subject: str | int, returns: Any, started: float, deadline: float) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import AsyncIterable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import anyio
-from attrs import define, field
 
 from .._core.context import current_call
 from .._core.injection import InjectedStream
@@ -18,19 +17,50 @@ from ..message import Message
 from .call import Call, failure
 from .channel import Channel
 
+if TYPE_CHECKING:
+    from .._core.places import Places
+    from .._core.ports import RemotePeer, RequestHandler
+    from .._core.services import Services
+    from .ports import ResponseSink
 
-@define(eq=False, repr=False, weakref_slot=False)
+
 class ChannelCall(Call):
     """A stream or channel while its handler runs."""
 
-    sizes_known = False
-    channel: Channel[Any, Any] = field(kw_only=True)
-    _on_discard: Callable[[ChannelCall], object] | None = field(default=None, kw_only=True, alias="on_discard")
-    """Called when it is over, also where its peer goes before it has begun."""
+    __slots__ = ("_on_discard", "channel")
+    sizes_known: ClassVar[bool] = False
 
-    def __attrs_post_init__(self) -> None:
-        self.channel.on_end = self.stop
-        self.channel.answers = True
+    def __init__(
+        self,
+        services: Services,
+        origin: ResponseSink,
+        peer: RemotePeer | None,
+        handler: RequestHandler,
+        message: Message,
+        deadline: float,
+        places: Places | None = None,
+        *,
+        channel: Channel[Any, Any],
+        on_discard: Callable[[ChannelCall], object] | None = None,
+    ) -> None:
+        """A call whose handler has been chosen.
+
+        Args:
+            services: Of the bus.
+            origin: Takes what is refused.
+            peer: That has opened it; None for this bus.
+            handler: Of the subject.
+            message: The open.
+            deadline: On the clock of the event loop.
+            places: Of the handler, where only so many of its calls may run at once.
+            channel: The near end of what was opened.
+            on_discard: Called when it is over, also where its peer goes before it has begun.
+        """
+        super().__init__(services, origin, peer, handler, message, deadline, places)
+        self._on_discard = on_discard
+        self.channel: Channel[Any, Any] = channel
+        channel.on_end = self.stop
+        channel.answers = True
 
     async def _run(self) -> None:
         services, channel = self.services, self.channel

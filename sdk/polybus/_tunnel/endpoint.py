@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from http.cookies import CookieError, SimpleCookie
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import anyio
 from attrs import frozen
@@ -219,7 +219,7 @@ class TunnelCall(Call):
     """An open on its way to the inner bus. The tunnel itself is no call: it takes no place of a request while it lasts."""
 
     __slots__ = ("_entrance", "channel")
-    sizes_known = False
+    sizes_known: ClassVar[bool] = False
 
     def __init__(self, entrance: Any, peer: Peer, message: Message, deadline: float, channel: FrameChannel) -> None:
         super().__init__(peer.link.services, peer.inbound, peer, None, message, deadline)  # type: ignore[arg-type]  # there is no handler

@@ -22,8 +22,8 @@ from .._bus.bus import parts_of
 from .._bus.cluster import VARIABLE, Cluster
 from .._bus.connect import connect as connect_async
 from .._core.context import Context as AsyncContext
-from .._core.context import State_co
 from .._handlers.signature import injected_as
+from .._type_variables import State_co
 from .._util.misuse import CONNECT, explains
 from .._validation import check_type
 from ..errors import LocalProtocolError

@@ -29,7 +29,7 @@ class Clerk:
     def link(self, address: str) -> MemoryBudget:
         share = Share()
         share.join(self.addresses, address)
-        return MemoryBudget(self, share=share)  # type: ignore[arg-type]
+        return MemoryBudget(self, share=share)
 
 
 def fill(budget: MemoryBudget, size: int = 1000) -> int:
@@ -48,7 +48,7 @@ def test_one_link_alone_may_hold_a_third_of_the_total_and_the_links_of_one_addre
 
 
 def test_what_this_application_holds_itself_is_bounded_by_the_total_alone() -> None:
-    assert fill(MemoryBudget(Clerk())) == pytest.approx(TOTAL, abs=1000)  # type: ignore[arg-type]
+    assert fill(MemoryBudget(Clerk())) == pytest.approx(TOTAL, abs=1000)
 
 
 @pytest.mark.parametrize("count", [1, 10, 30, 100])

@@ -6,7 +6,7 @@ that have begun to come in.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import ClassVar, Final
 
 from ...errors import BusError
 from ...plugins import Admission, Closed, FrameCutter, Framing, FramingFeatures, Handshake, Host
@@ -21,7 +21,7 @@ class ProtocolFramer(Framer):
 
     __slots__ = ("_cutter",)
 
-    ends_with_goodbye = True
+    ends_with_goodbye: ClassVar[bool] = True
 
     def __init__(self, cutter: FrameCutter, limit: int) -> None:
         super().__init__(limit)

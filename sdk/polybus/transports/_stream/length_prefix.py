@@ -11,7 +11,7 @@ It is the last thing that is sent. A peer that does not know it sees an impossib
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import ClassVar, Final
 
 from ...plugins import Closed
 from .close_codes import MAX_REASON, closed_by_peer, cut_reason
@@ -38,7 +38,7 @@ class LengthFramer(Framer):
 
     __slots__ = ("_begun",)
 
-    ends_with_goodbye = True
+    ends_with_goodbye: ClassVar[bool] = True
 
     def __init__(self, limit: int) -> None:
         super().__init__(limit)

@@ -11,7 +11,7 @@ import logging
 import os
 import struct
 from collections.abc import Set as AbstractSet
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 from websockets.exceptions import PayloadTooBig
 from websockets.frames import CloseCode, Frame, Opcode
@@ -59,7 +59,7 @@ class WebSocketFramer(Framer):
     )  # fmt: skip
 
     # The TCP connection ends when the peer's closing frame comes, or with the time for closing.
-    ends_with_goodbye = False
+    ends_with_goodbye: ClassVar[bool] = False
 
     ended: Closed | None
     broken: Closed | None
