@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from .._handlers.handler import Handler
 from .._handlers.subscriber import SubscriberSpec
@@ -23,7 +23,7 @@ class PublicationForwarder:
     """
 
     local = True
-    leads_on: ClassVar[bool] = True
+    leads_on = True
     group = None
 
     def __init__(self, side: RouteSide) -> None:

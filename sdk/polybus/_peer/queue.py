@@ -6,7 +6,7 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from collections import deque
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import anyio
 
@@ -67,7 +67,7 @@ class SubscriptionQueue(ABC):
         "when_full",
     )
 
-    leads_on: ClassVar[bool] = False
+    leads_on = False
     """Tells whether it is the way to another bus."""
 
     def __init__(

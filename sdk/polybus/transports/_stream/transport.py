@@ -6,7 +6,7 @@ import enum
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from ...errors import TooLarge
 from ...plugins import Closed, Host, Receiver, ReceiverFeatures, Transport
@@ -48,7 +48,7 @@ class StreamTransport(ABC, Generic[F]):
         "_receiver", "_state", "_stuck_at", "_stuck_since", "_why", "_wire", "max_frame", "name",
     )  # fmt: skip
 
-    hops: ClassVar[int] = 0
+    hops = 0
 
     def __init__(self, name: str, wire: Wire, host: Host, framer: F) -> None:
         self.name: str = name
