@@ -41,7 +41,7 @@ class Kind(enum.Enum):
 
 
 # There is one of each. That of `Enum` is a Python function, and sets and tables of kinds are asked for every message.
-Kind.__hash__ = object.__hash__  # type: ignore[method-assign]
+Kind.__hash__ = object.__hash__  # type: ignore[method-assign]  # in the class it would be an override of another type
 
 
 class _Missing(enum.Enum):
