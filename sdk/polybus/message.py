@@ -39,9 +39,9 @@ class Kind(enum.Enum):
     END = "end"
     CONTROL = "control"
 
-
-# There is one of each. That of `Enum` is a Python function, and sets and tables of kinds are asked for every message.
-Kind.__hash__ = object.__hash__  # type: ignore[method-assign]  # in the class it would be an override of another type
+    if not TYPE_CHECKING:
+        # There is one of each. That of `Enum` is a Python function, and sets and tables of kinds are asked for every message.
+        __hash__ = object.__hash__
 
 
 class _Missing(enum.Enum):
@@ -110,20 +110,6 @@ class Message(Generic[T_co]):
 
     # A function that loads `polybus.protocols.uprotocol`, a floor above: handed in by the package.
     cloudevents: ClassVar[Any]
-
-    def __copy__(self) -> Message[T_co]:
-        made: Message[T_co] = Message(self.kind)
-        made.take(self)
-        return made
-
-    def take(self, other: Message[Any]) -> None:
-        """Become a copy of another message."""
-        self.kind, self.subject, self.id = other.kind, other.subject, other.id
-        self.raw, self.format, self.decoded = other.raw, other.format, other.decoded
-        self.headers, self.extras, self.answer_headers = other.headers, other.extras, other.answer_headers
-        self.ttl, self.expires = other.ttl, other.expires
-        self.code, self.reply_to, self.peer = other.code, other.reply_to, other.peer
-        self._shared = other._shared
 
     @property
     def attributes(self) -> dict[str, Any]:

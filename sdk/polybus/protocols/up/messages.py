@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from attrs import frozen
+from attrs import fields, frozen
 from msgspec.structs import replace
 
 from ...body import OCTETS, BodyFormat
@@ -14,6 +14,7 @@ from .attributes import Attributes, MessageType, uuid_text
 from .bodies import format_of
 from .wire import head_of, read_uuid, varint_field
 
+_SLOTS: Final = tuple(attribute.name for attribute in fields(Message))
 _PRIORITY_OF_ANSWERS: Final = 5
 
 
@@ -150,7 +151,8 @@ class UpMessage(Message):
     def __copy__(self) -> UpMessage:
         made = UpMessage(self.shape, self.raw, self.uuid, self.reqid)
         made.facts = self.facts
-        made.take(self)
+        for name in _SLOTS:
+            setattr(made, name, getattr(self, name))
         return made
 
     @property

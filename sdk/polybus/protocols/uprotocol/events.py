@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Protocol, TypeAlias
 
 import msgspec
+from attrs import fields
 from msgspec import Meta, Struct
 
 from ...body import BodyFormat
@@ -45,6 +46,7 @@ class UsualEvent(Struct, gc=False, forbid_unknown_fields=True, omit_defaults=Tru
     data_base64: bytes | None = None
 
 
+_SLOTS: Final = tuple(attribute.name for attribute in fields(Message))
 _NO_ATTRIBUTES: Final = ("specversion", "data_base64")
 
 
@@ -87,7 +89,8 @@ class EventMessage(Message):
 
     def __copy__(self) -> EventMessage:
         made = EventMessage(self.kind, "", None, self.raw, self.format, self.ttl, self.event)
-        made.take(self)
+        for name in _SLOTS:
+            setattr(made, name, getattr(self, name))
         return made
 
     @property

@@ -1,7 +1,7 @@
 """Interface of a byte connection, for all its drivers.
 
 A **wire** is one established byte connection; a **wire user** is what stands on it: the handshake at first, then
-the transport. There are two drivers: `asyncio_wire` (callbacks) and `pump` (two tasks over any anyio byte stream).
+the transport. There are two drivers: `asyncio_wire` (callbacks) and `pump_wire` (two tasks over any anyio byte stream).
 Bytes are written by the driver alone, so that no cancellation of user code can tear a frame.
 """
 
