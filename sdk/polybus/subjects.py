@@ -306,12 +306,8 @@ def _tokens_match(tokens: Iterable[str], have: Iterable[str]) -> bool:
     )
 
 
-@overload
-def resolve(subject: Subject[In, Out], returns: Any) -> tuple[str | int, Any]: ...
-@overload
-def resolve(subject: str | int, returns: Any) -> tuple[str | int, Any]: ...
-def resolve(subject: str | int | Subject[Any, Any], returns: Any) -> tuple[str | int, Any]:
-    """The bare subject, and the type that is wanted back."""
+def resolve(subject: AnySubject, returns: Any) -> tuple[Any, Any]:
+    """The bare subject, which has not been checked, and the type that is wanted back."""
     if isinstance(subject, Subject):
         return subject.name, subject.returns if returns is Any else returns
     return subject, returns

@@ -183,6 +183,7 @@ async def test_what_is_sent_to_a_peer_that_has_gone_is_disconnected_and_the_othe
 async def test_what_is_neither_text_nor_a_number_is_no_subject(subject: Any) -> None:
     bus = Bus()
     async with pair(bus) as client:
+        peer = client.peers[0]
         for verb in (
             client.request,
             client.publish_nowait,
@@ -191,16 +192,18 @@ async def test_what_is_neither_text_nor_a_number_is_no_subject(subject: Any) -> 
             client.subscribe,
             client.handle,
             client.on,
+            peer.request,
+            peer.stream,
+            peer.channel,
+            peer.subscribe,
         ):
             with pytest.raises(LocalProtocolError, match="is text or a number"):
                 verb(subject)
-        for waiting in (client.publish, client.notify):
+        for waiting in (client.publish, client.notify, peer.publish, peer.notify):
             with pytest.raises(LocalProtocolError, match="is text or a number"):
                 await waiting(subject)
         with pytest.raises(LocalProtocolError, match="is text or a number"):
             client.relay(subject)
-        with pytest.raises(LocalProtocolError, match="is text or a number"):
-            _ = client.peers[0].request(subject)
 
 
 @pytest.mark.parametrize("protocol", ["ubre", "jrep", "uprotocol"])

@@ -163,7 +163,7 @@ class LinkRegistry:
         if gone is not None and not self.opened and not self.gates:
             raise another(gone)
 
-    def tunnel(self, name: str, params: Mapping[str, str] | None, peer: Peer | None = None) -> TunnelConnector:
+    def tunnel(self, name: Any, params: Mapping[str, str] | None, peer: Peer | None = None) -> TunnelConnector:
         """Make a connector through a peer, or through the one that is asked about the name.
 
         Raises:
@@ -174,7 +174,7 @@ class LinkRegistry:
             raise TypeError(f"tunnel({shown(name)}): a name, for example 'plant.7', not {type(name).__name__}")
         services = self._services
         services.subjects.check(name)
-        given = dict(params or {})
+        given: dict[Any, Any] = dict(params or {})  # read below
         if not all(isinstance(text, str) for pair in given.items() for text in pair):
             raise TypeError(f"params={shown(params)}: text to text")
 

@@ -82,6 +82,28 @@ class Injection:
                 raise call.cancelled
             await anyio.lowlevel.checkpoint()
 
+    async def call(
+        self,
+        bound: Callable[[], Callable[..., Any]],
+        services: Services,
+        message: Message,
+        deadline: float | None,
+        pattern: str | int,
+        *,
+        in_thread: bool,
+    ) -> Any:
+        """Call the function that `bound` gives with the values, and give its result.
+
+        Raises:
+            Misfit: An argument does not fit: nothing was made.
+            Exception: As the function, or as `values`.
+        """
+        function = bound()
+        async with self.values(services, message, deadline, pattern) as values:
+            with_values = partial(function, **values)
+            result = await services.executor.in_a_thread(with_values) if in_thread else with_values()
+            return await result if inspect.isawaitable(result) else result
+
     @asynccontextmanager
     async def items(
         self,

@@ -36,7 +36,7 @@ class CheckedSubjects:
         self._limit = limit
         self.known: set[str | int] = set()
 
-    def check(self, subject: str | int) -> None:
+    def check(self, subject: Any) -> None:
         """
         Raises:
             LocalProtocolError: No subject, or one that is too long.

@@ -79,10 +79,6 @@ class Handler:
         """
         if self.only_body is None:
             if self.injection is not None:
-                if self.style == "stream":
-                    context = partial(Context, services.bus, message, deadline, self.subject)
-                    bound = partial(self._bound, context, message)
-                    return InjectedStream(self.injection.items(bound, services, message, deadline, self.subject))
                 return self._injected(self.injection, services, message, deadline, channel)
             context = partial(Context, services.bus, message, deadline, self.subject)
             return self.function(**self.arguments(context, message, channel))
@@ -94,21 +90,21 @@ class Handler:
                 raise Misfit.of(error) from error.__cause__
         return self.function(body)
 
-    async def _injected(
+    def _injected(
         self, injection: Injection, services: Services, message: Message, deadline: float | None, channel: Any
     ) -> Any:
-        """Call the function with the values that it asks for."""
+        """As `invoke`, with the values that the function asks for."""
         facts = services.bus, message, deadline, self.subject
-        make_context = services.executor.context_in_a_thread if self.style == "thread" else Context
-        arguments = self.arguments(partial(make_context, *facts), message, channel)  # what does not fit opens nothing
-        async with injection.values(services, message, deadline, self.subject) as values:
-            function = partial(self.function, **arguments, **values)
-            result = await services.executor.in_a_thread(function) if self.style == "thread" else function()
-            return await result if inspect.isawaitable(result) else result
+        in_thread = self.style == "thread"
+        context = partial(services.executor.context_in_a_thread if in_thread else Context, *facts)
+        bound = partial(self._bound, context, message, channel)
+        if self.style == "stream":
+            return InjectedStream(injection.items(bound, services, message, deadline, self.subject))
+        return injection.call(bound, services, message, deadline, self.subject, in_thread=in_thread)
 
-    def _bound(self, context: Callable[[], Context], message: Message) -> Callable[..., Any]:
+    def _bound(self, context: Callable[[], Context], message: Message, channel: Any) -> Callable[..., Any]:
         """The function with all arguments but the values that are made for the call."""
-        return partial(self.function, **self.arguments(context, message))
+        return partial(self.function, **self.arguments(context, message, channel))
 
 
 def plan(

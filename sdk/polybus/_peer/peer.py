@@ -540,7 +540,7 @@ class Peer(Asker):
         """
         await self.send_notify(*notification(self.services, subject, body, headers), to)
 
-    async def send_notify(self, subject: str | int, body: Any, headers: dict[str, str] | None, to: str | None = None) -> None:
+    async def send_notify(self, subject: str | int, body: Any, headers: dict[str, str] | None, to: Any = None) -> None:
         if self.gone:
             raise has_gone(self)
         link = self.link

@@ -141,7 +141,7 @@ class Publisher:
 
     # -- routes ----------------------------------------------------------------------------------------------------------
 
-    def route(self, subject: str | int) -> PublicationRoute:
+    def route(self, subject: Any) -> PublicationRoute:
         """Find the targets of publications of a subject.
 
         Raises:
@@ -172,7 +172,7 @@ class Publisher:
         self.routes[subject] = route
         return route
 
-    def route_of(self, subject: str | int) -> PublicationRoute:
+    def route_of(self, subject: Any) -> PublicationRoute:
         """Find the targets of publications of a subject, as they are remembered.
 
         Raises:

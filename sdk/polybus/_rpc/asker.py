@@ -212,9 +212,7 @@ class Asker:
         name, receives = resolve(subject, receives)
         return self._opening(name, None, "channel", timeout, receives)
 
-    def _opening(
-        self, subject: str | int, body: Any, mode: str, timeout: float | None, receives: Any
-    ) -> ChannelContext[Any, Any]:
+    def _opening(self, subject: Any, body: Any, mode: str, timeout: Any, receives: Any) -> ChannelContext[Any, Any]:
         self.services.subjects.check(subject)
         if timeout is not None:
             seconds(timeout)

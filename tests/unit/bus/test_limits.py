@@ -302,31 +302,23 @@ async def test_doubled_frames_are_answered_or_refused_and_nothing_is_left() -> N
         await eventually(lambda: bus.stats().running == 0)
 
 
-def test_urgent_messages_that_overtake_leave_nothing_behind_in_an_outbox() -> None:
-    class Clerk:
-        buffered = 0
-        limits = Limits()
-        loop = None
+async def test_urgent_messages_that_overtake_leave_nothing_behind_in_an_outbox() -> None:
+    async with pair(Bus()) as client:
+        peer = client.peers[0]
+        box: Any = SendQueue(peer.link)
 
-    class Line:
-        runtime = Clerk()
-        share = None
+        def add(level: int) -> None:
+            message = Message(Kind.PUBLISH, "x", raw=b"x")
+            box.add(WaitingMessage(message, peer, None, 60.0, True, cost(message), level))
 
-    box: Any = SendQueue(Line())  # type: ignore[arg-type]  # all that adding and taking ask of a link
-    peer: Any = "somebody"
-
-    def add(level: int) -> None:
-        message = Message(Kind.PUBLISH, "x", raw=b"x")
-        box.add(WaitingMessage(message, peer, None, 60.0, True, cost(message), level))
-
-    for _ in range(1_000):
-        add(0)
-    for _ in range(5_000):
-        add(1)
-        assert box.pop() is not None
-        assert len(box._shares[peer].droppable) <= 2 * len(box) + 65
-    assert len(box.clear()) == 1_000
-    assert box.bytes == 0
+        for _ in range(1_000):
+            add(0)
+        for _ in range(5_000):
+            add(1)
+            assert box.pop() is not None
+            assert len(box._shares[peer].droppable) <= 2 * len(box) + 65
+        assert len(box.clear()) == 1_000
+        assert box.bytes == 0
 
 
 def buffered(bus: Bus) -> int:

@@ -126,8 +126,8 @@ class JsonReader:
         if id is UNSET:
             # The document's: {"request": id, "body": {"subject", "body"}}; any other body is for the subject "".
             found = named_in_body(fields.body)
-            subject, body = ("", fields.body) if found is None else (found.subject, found.body)
-            fields = _Request(subject, fields.request, body, fields.ttl, fields.headers)
+            named, body = ("", fields.body) if found is None else (found.subject, found.body)
+            fields = _Request(named, fields.request, body, fields.ttl, fields.headers)
             id = fields.id
         if type(id) is not str or not 0 < len(id) <= self._short_id:
             check_id(id, self._limits.id)

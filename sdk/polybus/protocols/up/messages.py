@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from attrs import fields, frozen
+from attrs import frozen
 from msgspec.structs import replace
 
 from ...body import OCTETS, BodyFormat
@@ -14,7 +14,7 @@ from .attributes import Attributes, MessageType, uuid_text
 from .bodies import format_of
 from .wire import head_of, read_uuid, varint_field
 
-_SLOTS: Final = tuple(attribute.name for attribute in fields(Message))
+_SLOTS: Final = Message.__match_args__
 _PRIORITY_OF_ANSWERS: Final = 5
 
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Protocol, TypeAlias
 
 import msgspec
-from attrs import fields
 from msgspec import Meta, Struct
 
 from ...body import BodyFormat
@@ -46,7 +45,7 @@ class UsualEvent(Struct, gc=False, forbid_unknown_fields=True, omit_defaults=Tru
     data_base64: bytes | None = None
 
 
-_SLOTS: Final = tuple(attribute.name for attribute in fields(Message))
+_SLOTS: Final = Message.__match_args__
 _NO_ATTRIBUTES: Final = ("specversion", "data_base64")
 
 

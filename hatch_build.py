@@ -1,0 +1,309 @@
+"""Build of a wheel whose hot modules are compiled by mypyc; see docs/operating/compiled.md.
+
+The modules are compiled from a copy in which a class of attrs is a plain one with an ``__init__`` that is written out: mypyc
+makes no native class of one that a decorator returns. Every other line stays as it is and where it is, so that tracebacks
+name the lines of the source.
+"""
+
+from __future__ import annotations
+
+import ast
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, TypeGuard
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+SOURCES: Final = "sdk"
+MODULES: Final = tuple(
+    f"polybus/{name}.py"
+    for name in """
+    body message
+    _util/cancel_scopes _util/pattern_index _util/priority_queue _util/typed_body _util/violation_counter
+    _core/answer_sizes _core/memory _core/places _core/runtime _core/services _core/workers
+    _handlers/handler _handlers/lookup
+    _rpc/asker _rpc/call _rpc/internal_reply _rpc/reply
+    _link/link _link/receiver _link/recording _link/send_queue
+    _peer/inbound_calls _peer/peer _peer/queue _peer/responses
+    _pubsub/handler_subscription _pubsub/publisher _pubsub/receiver _pubsub/recipients
+    _bus/links
+    protocols/_rules protocols/ubre/checks protocols/ubre/codec
+    protocols/ubre/json_reader protocols/ubre/json_writer protocols/ubre/session
+    transports/_stream/framer transports/_stream/length_prefix transports/_stream/pace transports/_stream/rations
+    transports/_stream/transport
+    """.split()
+)
+"""The modules that a message passes through on its way, but for the wires: these stand on classes of the event loop.
+
+None may suspend while it handles an exception (`await` in `except` or `finally`, ``async with``): what mypyc 2.4 makes of that
+loses the exception, or crashes.
+"""
+MYPY: Final = """
+[mypy]
+python_version = 3.11
+explicit_package_bases = True
+namespace_packages = True
+ignore_missing_imports = True
+disable_error_code = misc, assignment, arg-type, return-value, attr-defined, union-attr, no-untyped-call, has-type, type-arg,
+    valid-type, call-arg, type-var, override, no-any-return, var-annotated, unused-awaitable, call-overload, operator, index,
+    overload-overlap, overload-cannot-match, method-assign
+"""
+"""Types are checked by `make lint`: here mypy only finds them, in copies whose classes are rewritten."""
+IMPORTS: Final = "from mypy_extensions import mypyc_attr; from typing import ClassVar"
+COPIED: Final = ("Message",)
+"""Classes that `copy.copy` is used with: copies of a native one are made of what it says of its state."""
+SETUP: Final = """
+from mypyc.build import mypycify
+from setuptools import setup
+
+modules = mypycify({arguments!r}, opt_level={level!r}, debug_level="0", group_name="polybus")
+setup(name="polybus", packages=[], ext_modules=modules)
+"""
+
+
+def name_of(expression: ast.expr) -> str:
+    """The last name of a decorator or base."""
+    while not isinstance(expression, ast.Name | ast.Attribute):
+        expression = expression.func if isinstance(expression, ast.Call) else expression.value  # type: ignore[attr-defined]
+    return expression.id if isinstance(expression, ast.Name) else expression.attr
+
+
+def classes_of(tree: ast.Module) -> Iterator[ast.ClassDef]:
+    return (node for node in tree.body if isinstance(node, ast.ClassDef))
+
+
+def suspensions(tree: ast.AST) -> Iterator[int]:
+    """The lines in which code is left and entered again while it handles an exception."""
+    leaving = ast.Await | ast.AsyncFor | ast.Yield | ast.YieldFrom
+    for node in ast.walk(tree):
+        if isinstance(node, ast.AsyncWith):
+            yield node.lineno
+        elif isinstance(node, ast.Try):
+            handling = [*node.finalbody, *(line for handler in node.handlers for line in handler.body)]
+            yield from (inner.lineno for line in handling for inner in ast.walk(line) if isinstance(inner, leaving))
+
+
+def becomes_plain(decorator: ast.expr) -> bool:
+    """Check for a decorator of attrs whose class has nothing of it but its ``__init__``."""
+    return name_of(decorator) in ("define", "frozen") and "eq" in arguments_of(decorator)
+
+
+def is_field(node: ast.stmt) -> TypeGuard[ast.AnnAssign]:
+    return isinstance(node, ast.AnnAssign) and not ast.unparse(node.annotation).startswith("ClassVar")
+
+
+def end_of_fields(found: ast.ClassDef) -> int:
+    """The last line of the fields and of what is said of the last one."""
+    last = 0
+    for node in found.body:
+        if is_field(node) or (last and isinstance(node, ast.Expr)):
+            last = end_of(node)
+    return last
+
+
+def arguments_of(call: ast.expr | None) -> dict[str | None, ast.expr]:
+    return {keyword.arg: keyword.value for keyword in call.keywords} if isinstance(call, ast.Call) else {}
+
+
+class Field:
+    """One attribute of a class of attrs.
+
+    Attributes:
+        node: What the source says of it.
+        name: Of the attribute.
+        kind: Its annotation.
+        init: True if ``__init__`` takes it.
+        named: True if ``__init__`` takes it by name alone.
+        parameter: What it is in the head of ``__init__``.
+        value: What it is set to there, or None.
+    """
+
+    def __init__(self, node: ast.AnnAssign, source: Callable[[ast.AST], str], all_named: bool) -> None:
+        assert isinstance(node.target, ast.Name)
+        self.node = node
+        self.name = node.target.id
+        self.kind = source(node.annotation)
+        is_call = isinstance(node.value, ast.Call) and name_of(node.value) == "field"
+        options = arguments_of(node.value) if is_call else {"default": node.value} if node.value else {}
+        unknown = options.keys() - {"default", "factory", "init", "kw_only", "alias"}
+        if unknown:
+            raise ValueError(f"the field {self.name} has {unknown}, which compiled classes do not have: leave its module out")
+        said = {name: ast.literal_eval(options[name]) for name in ("init", "kw_only", "alias") if name in options}
+        self.init: bool = said.get("init", True)
+        self.named: bool = said.get("kw_only", all_named)
+        made = f"({source(options['factory'])})()" if "factory" in options else None
+        default = source(options["default"]) if "default" in options else None
+        alias = said.get("alias", self.name.lstrip("_"))
+        if made is None:
+            self.parameter = f"{alias}: {self.kind}" + ("" if default is None else f" = {default}")
+            self.value = alias if self.init else default
+        else:
+            self.parameter = f"{alias}: {self.kind} | None = None"
+            self.value = f"{made} if {alias} is None else {alias}" if self.init else made
+
+
+class NativeSource:
+    """The text of one module, as mypyc is given it."""
+
+    def __init__(self, text: str, extended: set[str]) -> None:
+        """Rewrite the text of a module.
+
+        Args:
+            text: The module.
+            extended: Names of classes that interpreted ones extend.
+        """
+        self._text = text
+        self._lines = [*text.splitlines(), "", ""]
+        self._marked = False
+        tree = ast.parse(text)
+        self._open_arguments(tree)
+        for found in classes_of(tree):
+            self._make_native(found, found.name in extended)
+        if self._marked:
+            self._lines[self._lines.index("from __future__ import annotations")] += "; " + IMPORTS
+
+    @property
+    def text(self) -> str:
+        """The same lines at the same places, some of them rewritten."""
+        return "\n".join(self._lines) + "\n"
+
+    def _make_native(self, found: ast.ClassDef, extended: bool) -> None:
+        of_attrs = [one for one in found.decorator_list if name_of(one) in ("define", "frozen")]
+        if of_attrs and not becomes_plain(of_attrs[0]):
+            return  # compiled, but no native class
+        behind = [*self._move_hidden(found)]
+        if of_attrs:
+            names = self._write_init(found, of_attrs[0])
+            behind.append(f'setattr({found.name}, "__match_args__", {names!r})')
+        for decorator in found.decorator_list:
+            self._blank(decorator)
+        # These mark the class and give it back: they can as well be called behind it.
+        behind += [f"{self._source(one)}({found.name})" for one in found.decorator_list if one not in of_attrs]
+        if behind:
+            self._lines[self._lines.index("", end_of(found))] = "; ".join(behind)
+        if extended:
+            self._open(found)
+
+    def _open(self, found: ast.ClassDef) -> None:
+        """Let interpreted classes extend this one and change its constants."""
+        first = min([found.lineno, *(one.lineno for one in found.decorator_list)])
+        copied = ", serializable=True" if found.name in COPIED else ""
+        self._lines[first - 2] = f"@mypyc_attr(allow_interpreted_subclasses=True{copied})"
+        self._marked = True
+        for node in found.body:
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
+                line = self._lines[node.lineno - 1]
+                self._lines[node.lineno - 1] = line.replace(" =", f": ClassVar[{type(node.value.value).__name__}] =", 1)
+
+    def _open_arguments(self, tree: ast.Module) -> None:
+        """Take anything as an argument of what applications call, which says itself what is wrong: mypyc would say less.
+
+        That is whatever has overloads, or takes any subject.
+        """
+        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        overloaded = {node.name for node in functions if any(name_of(one) == "overload" for one in node.decorator_list)}
+        for node in functions:
+            for one in reversed([*node.args.args, *node.args.kwonlyargs]):
+                if (kind := one.annotation) is not None and (node.name in overloaded or self._source(kind) == "AnySubject"):
+                    line = self._lines[kind.lineno - 1]
+                    self._lines[kind.lineno - 1] = f"{line[: kind.col_offset]}Any{line[kind.end_col_offset :]}"
+
+    def _move_hidden(self, found: ast.ClassDef) -> Iterator[str]:
+        """Take what a class body hides from type checkers, for which mypyc has no code, and give it as statements."""
+        for node in found.body:
+            if isinstance(node, ast.If):
+                self._blank(node)
+                for hidden in node.body:
+                    assert isinstance(hidden, ast.Assign)
+                    yield f'setattr({found.name}, "{name_of(hidden.targets[0])}", {self._source(hidden.value)})'
+
+    def _write_init(self, found: ast.ClassDef, decorator: ast.expr) -> tuple[str, ...]:
+        """Put an ``__init__`` into the empty line behind the fields, and take their values away.
+
+        Returns:
+            The names that it takes by position: attrs' ``__match_args__``.
+        """
+        options = arguments_of(decorator)
+        all_named = "kw_only" in options and bool(ast.literal_eval(options["kw_only"]))
+        fields = [Field(node, self._source, all_named) for node in found.body if is_field(node)]
+        for field in fields:
+            if field.node.value is not None:
+                self._blank(field.node)
+                self._lines[field.node.lineno - 1] = f"    {field.name}: {field.kind}"
+        given = [field for field in fields if field.init]
+        positional, named = ([field for field in given if field.named is wanted] for wanted in (False, True))
+        parameters = ["self", *(field.parameter for field in positional), *["*"][: len(named)], *(f.parameter for f in named)]
+        body = [f"self.{field.name} = {field.value}" for field in fields if field.value is not None]
+        if any(isinstance(node, ast.FunctionDef) and node.name == "__attrs_post_init__" for node in found.body):
+            body.append("self.__attrs_post_init__()")
+        line = self._lines.index("", end_of_fields(found))
+        self._lines[line] = f"    def __init__({', '.join(parameters)}) -> None: {'; '.join(body) or 'pass'}"
+        return tuple(field.name for field in positional)
+
+    def _source(self, node: ast.AST) -> str:
+        return " ".join((ast.get_source_segment(self._text, node) or "").split())
+
+    def _blank(self, node: ast.expr | ast.stmt) -> None:
+        for line in range(node.lineno - 1, end_of(node)):
+            self._lines[line] = ""
+
+
+def end_of(node: ast.expr | ast.stmt) -> int:
+    """The last line of a node, counted from 1."""
+    assert node.end_lineno is not None
+    return node.end_lineno
+
+
+def extended_classes(package: Path) -> set[str]:
+    """Names of the classes that a module extends which is not compiled."""
+    rest = [path for path in package.rglob("*.py") if path.relative_to(package.parent).as_posix() not in MODULES]
+    nodes = (node for path in rest for node in ast.walk(ast.parse(path.read_text())))
+    return {name_of(base) for node in nodes if isinstance(node, ast.ClassDef) for base in node.bases}
+
+
+def compile_modules(root: Path, work: Path, level: str = "3") -> list[Path]:
+    """Compile the modules of the sources in `root` in a copy below `work`.
+
+    Returns:
+        The paths of the shared libraries, below ``work / SOURCES``.
+
+    Raises:
+        ValueError: A module has what compiled ones cannot have; the text names its line.
+        RuntimeError: mypyc or the C compiler refuses; with what they have said.
+    """
+    copy = work / SOURCES
+    shutil.copytree(root / SOURCES, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    extended = extended_classes(copy / "polybus")
+    for name in MODULES:
+        path = copy / name
+        text = path.read_text()
+        if (line := next(suspensions(ast.parse(text)), None)) is not None:
+            raise ValueError(f"{name}, line {line} suspends while it handles an exception: say it elsewhere, or leave it out")
+        path.write_text(NativeSource(text, extended).text)
+    (copy / "mypy.ini").write_text(MYPY)
+    (copy / "setup.py").write_text(SETUP.format(arguments=["--config-file", "mypy.ini", *MODULES], level=level))
+    command = [sys.executable, "setup.py", "build_ext", "--build-lib", "compiled"]
+    done = subprocess.run(command, cwd=copy, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"mypyc does not compile polybus:\n{done.stdout}\n{done.stderr}")
+    return sorted(path for path in (copy / "compiled").rglob("*") if path.is_file())
+
+
+class CompiledModules(BuildHookInterface):  # type: ignore[type-arg]
+    """Hook of hatch, which is off unless it is asked for."""
+
+    PLUGIN_NAME = "custom"
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        self._work = tempfile.TemporaryDirectory()
+        work = Path(self._work.name)
+        for path in compile_modules(Path(self.root), work):
+            build_data["force_include"][str(path)] = path.relative_to(work / SOURCES / "compiled").as_posix()
+        build_data["pure_python"], build_data["infer_tag"] = False, True
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        self._work.cleanup()
