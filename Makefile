@@ -18,17 +18,22 @@ UMESSAGE_READY := $(UMESSAGE)/.venv/.ready
 WHEELS := tests/integration/pyodide/wheels
 WHEELS_READY := $(WHEELS)/.ready
 SPARK_CLASSES := $(VENV)/spark-classes.jsa
+# The wheel whose hot modules are compiled, unpacked: docs/how-to/compiled.md.
+COMPILED := $(VENV)/compiled
+COMPILED_READY := $(COMPILED)/.ready
 # The parts of `make lint`; `make -j` runs them side by side.
 LINTS := lint-style lint-floors lint-mypy lint-pyright lint-pages
 PIP_INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: help demo demo-all test test-all durations bench bench-peers gate fuzz lint $(LINTS) ready format docs peers web clean FORCE
+.PHONY: help demo demo-all test test-all compiled test-compiled durations bench bench-peers gate fuzz lint $(LINTS) ready format docs peers web clean FORCE
 
 help:
 	@echo "make demo    two programs in a story of twenty seconds"
 	@echo "make demo-all  a small plant in several processes, over every protocol and transport: two to four minutes"
 	@echo "make test    the test suite"
 	@echo "make test-all  the same on every event loop: before a release"
+	@echo "make compiled  a wheel whose hot modules are compiled, into .venv/compiled: four minutes"
+	@echo "make test-compiled  the unit and contract tests on it: before a release"
 	@echo "make durations  the test suite, and the table of how long its files take"
 	@echo "make bench   throughput and latency beside raw limits and a WebSocket library"
 	@echo "make bench-peers  other libraries beside it, by processor time and by rate"
@@ -54,6 +59,13 @@ test: $(READY) $(SPARK_CLASSES) $(SITE) peers web
 
 test-all: export POLYBUS_FULL := 1
 test-all: test
+
+compiled: $(COMPILED_READY)
+
+test-compiled: export PYTHONPATH := $(CURDIR)/$(COMPILED)
+test-compiled: $(COMPILED_READY)
+	@$(BIN)/python -c "from polybus import message; assert message.__file__.endswith(('.so', '.pyd')), message.__file__"
+	$(BIN)/python -m pytest -n $(WORKERS) tests/unit tests/contract $(ARGS)
 
 durations: override ARGS += -p scripts.durations --junitxml=$(VENV)/durations.xml
 durations: test
@@ -138,6 +150,15 @@ $(DOCS_READY): pyproject.toml constraints.txt
 	@python="$$(scripts/find-python.sh)" && "$$python" -m venv --clear $(DOCS_VENV)
 	@$(DOCS_VENV)/bin/python -m pip install -qq --disable-pip-version-check -e '.[docs,cli,capture]' -c constraints.txt
 	@echo "$(CURDIR)" > $@
+
+$(COMPILED_READY): $(READY) hatch_build.py $(shell find sdk -name '*.py')
+	@scripts/debian-packages.sh compiler
+	@echo "compiling polybus"
+	@rm -rf $(COMPILED) $(COMPILED).wheel
+	@HATCH_BUILD_HOOK_ENABLE_CUSTOM=1 PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
+		$(BIN)/python -m pip wheel -q --disable-pip-version-check --no-deps -w $(COMPILED).wheel .
+	@$(PIP_INSTALL) --no-deps --target $(COMPILED) $(COMPILED).wheel/*.whl
+	@touch $@
 
 # The real peers. Where they cannot be had, the tests that need them are skipped; under .ci/run that is a failure.
 peers: $(READY)

@@ -40,7 +40,7 @@ MODULES: Final = tuple(
 """The modules that a message passes through on its way, but for the wires: these stand on classes of the event loop.
 
 None may suspend while it handles an exception (`await` in `except` or `finally`, ``async with``): what mypyc 2.4 makes of that
-loses the exception, or crashes.
+loses the exception, or crashes. None may have a class with a base that is not compiled, either (see `strangers`).
 """
 MYPY: Final = """
 [mypy]
@@ -53,7 +53,7 @@ disable_error_code = misc, assignment, arg-type, return-value, attr-defined, uni
     overload-overlap, overload-cannot-match, method-assign
 """
 """Types are checked by `make lint`: here mypy only finds them, in copies whose classes are rewritten."""
-IMPORTS: Final = "from mypy_extensions import mypyc_attr; from typing import ClassVar"
+IMPORTS: Final = "from mypy_extensions import mypyc_attr; from types import GenericAlias; from typing import ClassVar"
 COPIED: Final = ("Message",)
 """Classes that `copy.copy` is used with: copies of a native one are made of what it says of its state."""
 SETUP: Final = """
@@ -85,6 +85,18 @@ def suspensions(tree: ast.AST) -> Iterator[int]:
         elif isinstance(node, ast.Try):
             handling = [*node.finalbody, *(line for handler in node.handlers for line in handler.body)]
             yield from (inner.lineno for line in handling for inner in ast.walk(line) if isinstance(inner, leaving))
+
+
+def strangers(tree: ast.Module, native: set[str]) -> Iterator[int]:
+    """The lines of classes with a base that is not compiled: weak references to their instances would be left dangling."""
+    for found in classes_of(tree):
+        names = {name_of(base) for base in found.bases}
+        if not is_no_native_class(found) and names - native - {"ABC", "Generic"}:
+            yield found.lineno
+
+
+def is_no_native_class(found: ast.ClassDef) -> bool:
+    return any(ast.unparse(base) in ("Protocol", "enum.Enum") for base in found.bases)
 
 
 def becomes_plain(decorator: ast.expr) -> bool:
@@ -158,12 +170,12 @@ class NativeSource:
         """
         self._text = text
         self._lines = [*text.splitlines(), "", ""]
-        self._marked = False
         tree = ast.parse(text)
         self._open_arguments(tree)
-        for found in classes_of(tree):
+        classes = [*classes_of(tree)]
+        for found in classes:
             self._make_native(found, found.name in extended)
-        if self._marked:
+        if classes:
             self._lines[self._lines.index("from __future__ import annotations")] += "; " + IMPORTS
 
     @property
@@ -175,7 +187,7 @@ class NativeSource:
         of_attrs = [one for one in found.decorator_list if name_of(one) in ("define", "frozen")]
         if of_attrs and not becomes_plain(of_attrs[0]):
             return  # compiled, but no native class
-        behind = [*self._move_hidden(found)]
+        behind = [*self._free_from_bases(found), *self._move_hidden(found)]
         if of_attrs:
             names = self._write_init(found, of_attrs[0])
             behind.append(f'setattr({found.name}, "__match_args__", {names!r})')
@@ -193,7 +205,6 @@ class NativeSource:
         first = min([found.lineno, *(one.lineno for one in found.decorator_list)])
         copied = ", serializable=True" if found.name in COPIED else ""
         self._lines[first - 2] = f"@mypyc_attr(allow_interpreted_subclasses=True{copied})"
-        self._marked = True
         for node in found.body:
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
                 line = self._lines[node.lineno - 1]
@@ -211,6 +222,18 @@ class NativeSource:
                 if (kind := one.annotation) is not None and (node.name in overloaded or self._source(kind) == "AnySubject"):
                     line = self._lines[kind.lineno - 1]
                     self._lines[kind.lineno - 1] = f"{line[: kind.col_offset]}Any{line[kind.end_col_offset :]}"
+
+    def _free_from_bases(self, found: ast.ClassDef) -> Iterator[str]:
+        """Take away the bases that are for type checkers, and give what stands for them; see `strangers`."""
+        names = [name_of(base) for base in found.bases]
+        if is_no_native_class(found):
+            return
+        kept = ", ".join(name for name in names if name not in ("ABC", "Generic"))
+        if found.bases:
+            head = f"class {found.name}({kept}):" if kept else f"class {found.name}:"
+            self._lines[found.lineno - 1] = head
+        if "Generic" in names:
+            yield f'setattr({found.name}, "__class_getitem__", classmethod(GenericAlias))'
 
     def _move_hidden(self, found: ast.ClassDef) -> Iterator[str]:
         """Take what a class body hides from type checkers, for which mypyc has no code, and give it as statements."""
@@ -278,11 +301,15 @@ def compile_modules(root: Path, work: Path, level: str = "3") -> list[Path]:
     copy = work / SOURCES
     shutil.copytree(root / SOURCES, copy, ignore=shutil.ignore_patterns("__pycache__"))
     extended = extended_classes(copy / "polybus")
+    native = {found.name for name in MODULES for found in classes_of(ast.parse((copy / name).read_text()))}
     for name in MODULES:
         path = copy / name
         text = path.read_text()
-        if (line := next(suspensions(ast.parse(text)), None)) is not None:
+        tree = ast.parse(text)
+        if (line := next(suspensions(tree), None)) is not None:
             raise ValueError(f"{name}, line {line} suspends while it handles an exception: say it elsewhere, or leave it out")
+        if (line := next(strangers(tree, native), None)) is not None:
+            raise ValueError(f"{name}, line {line}: a class has a base that is not compiled: compile both or none")
         path.write_text(NativeSource(text, extended).text)
     (copy / "mypy.ini").write_text(MYPY)
     (copy / "setup.py").write_text(SETUP.format(arguments=["--config-file", "mypy.ini", *MODULES], level=level))

@@ -15,6 +15,7 @@ import attrs
 import pytest
 
 ROOT = Path(__file__).parents[2]
+FUTURE = "from __future__ import annotations\n"
 
 
 def loaded_hook() -> ModuleType:
@@ -54,6 +55,11 @@ def parameters(kind: type) -> list[tuple[str, Any, bool]]:
     return [(one.name, one.kind, one.default is inspect.Parameter.empty) for one in found]
 
 
+def head(line: str) -> str:
+    """The kind and name of what is defined in a line."""
+    return line.partition("(")[0].removesuffix(":")
+
+
 @pytest.mark.parametrize("name", hook.MODULES)
 def test_a_rewritten_module_keeps_its_lines_and_none_suspends_while_it_handles_an_exception(name: str) -> None:
     text = source(name)
@@ -61,7 +67,7 @@ def test_a_rewritten_module_keeps_its_lines_and_none_suspends_while_it_handles_a
     ast.parse("\n".join(after))
     assert len(after) - len(before) in (0, 1, 2)  # what is called behind a class that ends the file
     defined = [line for line in before if line.lstrip().startswith(("def ", "async def ", "class "))]
-    assert [after[before.index(line)].partition("(")[0] for line in defined] == [line.partition("(")[0] for line in defined]
+    assert [head(after[before.index(line)]) for line in defined] == [head(line) for line in defined]
     assert list(hook.suspensions(ast.parse(text))) == []
 
 
@@ -115,9 +121,18 @@ def test_a_module_that_suspends_while_it_handles_an_exception_is_refused(body: s
         hook.compile_modules(tmp_path, tmp_path / "work")
 
 
+def test_a_class_with_a_base_that_is_not_compiled_is_refused(tmp_path: Path) -> None:
+    for name in hook.MODULES:
+        path = tmp_path / "sdk" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{FUTURE}\n\n\nclass A:\n    pass\n\n\nclass B(A, asyncio.Protocol):\n    pass\n")
+    with pytest.raises(ValueError, match=r"body\.py, line 9: a class has a base that is not compiled"):
+        hook.compile_modules(tmp_path, tmp_path / "work")
+
+
 def test_an_option_of_a_field_that_plain_classes_have_not_is_refused() -> None:
     with pytest.raises(ValueError, match="the field size has {'validator'}"):
-        rewritten("from attrs import define\n\n\n@define(eq=False)\nclass A:\n    size: int = field(validator=f)\n")
+        rewritten(f"{FUTURE}from attrs import define\n\n\n@define(eq=False)\nclass A:\n    size: int = field(validator=f)\n")
 
 
 def test_names_of_the_modules_are_those_of_files() -> None:
