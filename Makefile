@@ -9,6 +9,8 @@ DOCS_VENV := .venv-docs
 DOCS_READY := $(DOCS_VENV)/.ready
 SITE := site/index.html
 WORKERS ?= 4
+# What `make test-compiled` runs.
+TIERS ?= tests/unit tests/contract
 NODE := tests/integration/interop/node
 NODE_READY := $(NODE)/node_modules/.ready
 UP_PYTHON := tests/integration/interop/up_python
@@ -65,7 +67,7 @@ compiled: $(COMPILED_READY)
 test-compiled: export PYTHONPATH := $(CURDIR)/$(COMPILED)
 test-compiled: $(COMPILED_READY)
 	@$(BIN)/python -c "from polybus import message; assert message.__file__.endswith(('.so', '.pyd')), message.__file__"
-	$(BIN)/python -m pytest -n $(WORKERS) tests/unit tests/contract $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) $(TIERS) $(ARGS)
 
 durations: override ARGS += -p scripts.durations --junitxml=$(VENV)/durations.xml
 durations: test

@@ -1,4 +1,4 @@
-"""Build of a wheel whose hot modules are compiled by mypyc; see docs/operating/compiled.md.
+"""Build of a wheel whose hot modules are compiled by mypyc; see docs/how-to/compiled.md.
 
 The modules are compiled from a copy in which a class of attrs is a plain one with an ``__init__`` that is written out: mypyc
 makes no native class of one that a decorator returns. Every other line stays as it is and where it is, so that tracebacks
@@ -8,6 +8,7 @@ name the lines of the source.
 from __future__ import annotations
 
 import ast
+import os
 import shutil
 import subprocess
 import sys
@@ -44,7 +45,6 @@ loses the exception, or crashes. None may have a class with a base that is not c
 """
 MYPY: Final = """
 [mypy]
-python_version = 3.11
 explicit_package_bases = True
 namespace_packages = True
 ignore_missing_imports = True
@@ -53,7 +53,9 @@ disable_error_code = misc, assignment, arg-type, return-value, attr-defined, uni
     overload-overlap, overload-cannot-match, method-assign
 """
 """Types are checked by `make lint`: here mypy only finds them, in copies whose classes are rewritten."""
-IMPORTS: Final = "from mypy_extensions import mypyc_attr; from types import GenericAlias; from typing import ClassVar"
+FUTURE: Final = "from __future__ import annotations"
+IMPORTS: Final = "from types import GenericAlias; from typing import ClassVar, TYPE_CHECKING"
+MYPYC_IMPORT: Final = "if TYPE_CHECKING: from mypy_extensions import mypyc_attr"
 COPIED: Final = ("Message",)
 """Classes that `copy.copy` is used with: copies of a native one are made of what it says of its state."""
 SETUP: Final = """
@@ -176,7 +178,8 @@ class NativeSource:
         for found in classes:
             self._make_native(found, found.name in extended)
         if classes:
-            self._lines[self._lines.index("from __future__ import annotations")] += "; " + IMPORTS
+            line = self._lines.index(FUTURE)
+            self._lines[line : line + 2] = f"{FUTURE}; {IMPORTS}", MYPYC_IMPORT
 
     @property
     def text(self) -> str:
@@ -289,7 +292,7 @@ def extended_classes(package: Path) -> set[str]:
 
 
 def compile_modules(root: Path, work: Path, level: str = "3") -> list[Path]:
-    """Compile the modules of the sources in `root` in a copy below `work`.
+    """Compile the modules of the sources in `root` in a copy below `work`, at a level of the C compiler's optimisation.
 
     Returns:
         The paths of the shared libraries, below ``work / SOURCES``.
@@ -328,7 +331,7 @@ class CompiledModules(BuildHookInterface):  # type: ignore[type-arg]
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         self._work = tempfile.TemporaryDirectory()
         work = Path(self._work.name)
-        for path in compile_modules(Path(self.root), work):
+        for path in compile_modules(Path(self.root), work, os.environ.get("MYPYC_OPT_LEVEL", "3")):
             build_data["force_include"][str(path)] = path.relative_to(work / SOURCES / "compiled").as_posix()
         build_data["pure_python"], build_data["infer_tag"] = False, True
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# debian-packages.sh [python] [compiler] [node] [web] [java] [nats] [prometheus]: installs what is missing of these, when run as root on a Debian;
-# anywhere else it prints what is missing. Does nothing, and asks no network, when nothing is missing.
+# debian-packages.sh [python] [compiler] [node] [web] [java] [nats] [prometheus]: installs what is missing of these, when run as
+# root on a Debian; anywhere else it prints what is missing. Does nothing, and asks no network, when nothing is missing.
 set -eu
 
 here="$(dirname "$0")"

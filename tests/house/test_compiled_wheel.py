@@ -40,6 +40,7 @@ def rewritten(text: str, extended: set[str] | None = None) -> str:
 
 def run(text: str, beside: str) -> dict[str, Any]:
     """What a rewritten source defines, run as Python in the place of the module `beside`."""
+    text = text.replace(hook.MYPYC_IMPORT, hook.MYPYC_IMPORT.partition(": ")[2])
     names: dict[str, Any] = {"__name__": f"{beside}_rewritten", "__package__": beside.rpartition(".")[0]}
     module = sys.modules[names["__name__"]] = ModuleType(names["__name__"])
     vars(module).update(names)
