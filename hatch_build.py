@@ -58,6 +58,10 @@ IMPORTS: Final = "from types import GenericAlias; from typing import ClassVar, T
 MYPYC_IMPORT: Final = "if TYPE_CHECKING: from mypy_extensions import mypyc_attr"
 COPIED: Final = ("Message",)
 """Classes that `copy.copy` is used with: copies of a native one are made of what it says of its state."""
+SET_BEHIND: Final = {
+    "awaited_first": ("__bool__(self) -> bool", "__contains__(self, x: Any) -> bool", "__getitem__(self, x: Any) -> Any")
+}
+"""Of decorators that set operators: one of each table of C, in which only a class that has an operator can be given others."""
 SETUP: Final = """
 from mypyc.build import mypycify
 from setuptools import setup
@@ -197,7 +201,9 @@ class NativeSource:
         for decorator in found.decorator_list:
             self._blank(decorator)
         # These mark the class and give it back: they can as well be called behind it.
-        behind += [f"{self._source(one)}({found.name})" for one in found.decorator_list if one not in of_attrs]
+        others = [one for one in found.decorator_list if one not in of_attrs]
+        behind += [f"{self._source(one)}({found.name})" for one in others]
+        self._make_room([head for one in others for head in SET_BEHIND.get(name_of(one), ())], found)
         if behind:
             self._lines[self._lines.index("", end_of(found))] = "; ".join(behind)
         if extended:
@@ -212,6 +218,13 @@ class NativeSource:
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
                 line = self._lines[node.lineno - 1]
                 self._lines[node.lineno - 1] = line.replace(" =", f": ClassVar[{type(node.value.value).__name__}] =", 1)
+
+    def _make_room(self, heads: list[str], found: ast.ClassDef) -> None:
+        """Put operators that raise into the empty lines behind the first methods."""
+        methods = [node for node in found.body if isinstance(node, ast.FunctionDef)]
+        for head, method in zip(heads, methods[: len(heads)], strict=True):
+            assert not self._lines[end_of(method)], "a method with nothing behind it"
+            self._lines[end_of(method)] = f"    def {head}: raise TypeError"
 
     def _open_arguments(self, tree: ast.Module) -> None:
         """Take anything as an argument of what applications call, which says itself what is wrong: mypyc would say less.

@@ -131,6 +131,13 @@ def test_a_class_with_a_base_that_is_not_compiled_is_refused(tmp_path: Path) -> 
         hook.compile_modules(tmp_path, tmp_path / "work")
 
 
+def test_operators_that_a_decorator_sets_have_their_tables() -> None:
+    text = rewritten(source("polybus/_rpc/reply.py"))
+    reply = next(found for found in hook.classes_of(ast.parse(text)) if found.name == "Reply")
+    names = {node.name for node in reply.body if isinstance(node, ast.FunctionDef)}
+    assert names >= {"__bool__", "__contains__", "__getitem__"}
+
+
 def test_an_option_of_a_field_that_plain_classes_have_not_is_refused() -> None:
     with pytest.raises(ValueError, match="the field size has {'validator'}"):
         rewritten(f"{FUTURE}from attrs import define\n\n\n@define(eq=False)\nclass A:\n    size: int = field(validator=f)\n")
