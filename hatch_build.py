@@ -24,7 +24,8 @@ MODULES: Final = tuple(
     f"polybus/{name}.py"
     for name in """
     body message
-    _util/cancel_scopes _util/pattern_index _util/priority_queue _util/typed_body _util/violation_counter
+    _validation headers
+    _util/cancel_scopes _util/event_loop _util/pattern_index _util/priority_queue _util/typed_body _util/violation_counter
     _core/answer_sizes _core/memory _core/places _core/runtime _core/services _core/workers
     _handlers/handler _handlers/lookup
     _rpc/asker _rpc/call _rpc/internal_reply _rpc/reply
@@ -34,8 +35,8 @@ MODULES: Final = tuple(
     _bus/links
     protocols/_rules protocols/ubre/checks protocols/ubre/codec
     protocols/ubre/json_reader protocols/ubre/json_writer protocols/ubre/session
-    transports/_stream/framer transports/_stream/length_prefix transports/_stream/pace transports/_stream/rations
-    transports/_stream/transport
+    transports/_stream/framer transports/_stream/length_prefix transports/_stream/pace transports/_stream/prefixed
+    transports/_stream/rations transports/_stream/transport
     """.split()
 )
 """The modules that a message passes through on its way, but for the wires: these stand on classes of the event loop.
@@ -342,6 +343,9 @@ class CompiledModules(BuildHookInterface):  # type: ignore[type-arg]
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Compile, and name what is to be in the wheel beside the sources; an editable one has the sources alone."""
+        if version == "editable":
+            return
         self._work = tempfile.TemporaryDirectory()
         work = Path(self._work.name)
         for path in compile_modules(Path(self.root), work, os.environ.get("MYPYC_OPT_LEVEL", "3")):
@@ -349,4 +353,7 @@ class CompiledModules(BuildHookInterface):  # type: ignore[type-arg]
         build_data["pure_python"], build_data["infer_tag"] = False, True
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """Remove the copy."""
+        if version == "editable":
+            return
         self._work.cleanup()

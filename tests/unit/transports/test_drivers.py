@@ -19,10 +19,10 @@ from polybus.limits import Limits
 from polybus.plugins import Closed
 from polybus.transports._stream import listen
 from polybus.transports._stream.dial import open_wire
+from polybus.transports._stream.prefixed import TcpTransport
 from polybus.transports._stream.pump_wire import PumpWire
 from polybus.transports._stream.rations import LEAST, RATION, Rations
 from polybus.transports._stream.wire import BURST, GATHERED
-from polybus.transports.tcp import TcpTransport
 from tests.support import BOUND
 
 from .support import Host, Raw, Receiver, dial, fill, raw_peer, running, serving
