@@ -253,13 +253,20 @@ class NativeSource:
             yield f'setattr({found.name}, "__class_getitem__", classmethod(GenericAlias))'
 
     def _move_hidden(self, found: ast.ClassDef) -> Iterator[str]:
-        """Take what a class body hides from type checkers, for which mypyc has no code, and give it as statements."""
+        """Take what mypyc has no code for, and give it as statements.
+
+        That is what a class body hides from type checkers, and second names of its methods.
+        """
+        methods = {node.name for node in found.body if isinstance(node, ast.FunctionDef)}
         for node in found.body:
             if isinstance(node, ast.If):
                 self._blank(node)
                 for hidden in node.body:
                     assert isinstance(hidden, ast.Assign)
                     yield f'setattr({found.name}, "{name_of(hidden.targets[0])}", {self._source(hidden.value)})'
+            elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Name) and node.value.id in methods:
+                self._blank(node)
+                yield f'setattr({found.name}, "{name_of(node.targets[0])}", {found.name}.{node.value.id})'
 
     def _write_init(self, found: ast.ClassDef, decorator: ast.expr) -> tuple[str, ...]:
         """Put an ``__init__`` into the empty line behind the fields, and take their values away.

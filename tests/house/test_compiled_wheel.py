@@ -138,6 +138,12 @@ def test_operators_that_a_decorator_sets_have_their_tables() -> None:
     assert names >= {"__bool__", "__contains__", "__getitem__"}
 
 
+def test_a_second_name_of_a_method_is_given_behind_the_class() -> None:
+    text = rewritten(f"{FUTURE}\n\n\nclass A:\n    def f(self) -> None: ...\n\n    g = f\n")
+    assert 'setattr(A, "g", A.f)' in text
+    assert "g = f" not in text
+
+
 def test_an_option_of_a_field_that_plain_classes_have_not_is_refused() -> None:
     with pytest.raises(ValueError, match="the field size has {'validator'}"):
         rewritten(f"{FUTURE}from attrs import define\n\n\n@define(eq=False)\nclass A:\n    size: int = field(validator=f)\n")
