@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, TypeGuard
 
+from hatchling.builders.config import BuilderConfig
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 SOURCES: Final = "sdk"
@@ -74,9 +75,12 @@ setup(name="polybus", packages=[], ext_modules=modules)
 
 def name_of(expression: ast.expr) -> str:
     """The last name of a decorator or base."""
-    while not isinstance(expression, ast.Name | ast.Attribute):
-        expression = expression.func if isinstance(expression, ast.Call) else expression.value  # type: ignore[attr-defined]
-    return expression.id if isinstance(expression, ast.Name) else expression.attr
+    match expression:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+        case ast.Call(func=inner) | ast.Subscript(value=inner):
+            return name_of(inner)
+    raise ValueError(f"line {expression.lineno}: {ast.unparse(expression)} has no name")
 
 
 def classes_of(tree: ast.Module) -> Iterator[ast.ClassDef]:
@@ -344,7 +348,7 @@ def compile_modules(root: Path, work: Path, level: str = "3") -> list[Path]:
     return sorted(path for path in (copy / "compiled").rglob("*") if path.is_file())
 
 
-class CompiledModules(BuildHookInterface):  # type: ignore[type-arg]
+class CompiledModules(BuildHookInterface[BuilderConfig]):
     """Hook of hatch, which is off unless it is asked for."""
 
     PLUGIN_NAME = "custom"
