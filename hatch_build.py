@@ -25,8 +25,8 @@ MODULES: Final = tuple(
     f"polybus/{name}.py"
     for name in """
     body message
-    _validation headers
-    _util/cancel_scopes _util/event_loop _util/pattern_index _util/priority_queue _util/typed_body _util/violation_counter
+    _validation
+    _util/cancel_scopes _util/pattern_index _util/priority_queue _util/typed_body _util/violation_counter
     _core/answer_sizes _core/memory _core/places _core/runtime _core/services _core/workers
     _handlers/handler _handlers/lookup
     _rpc/asker _rpc/call _rpc/internal_reply _rpc/reply
