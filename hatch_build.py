@@ -56,8 +56,12 @@ disable_error_code = misc, assignment, arg-type, return-value, attr-defined, uni
 """
 """Types are checked by `make lint`: here mypy only finds them, in copies whose classes are rewritten."""
 FUTURE: Final = "from __future__ import annotations"
-IMPORTS: Final = "from types import GenericAlias; from typing import ClassVar, TYPE_CHECKING"
+IMPORTS: Final = "from types import GenericAlias; from typing import Any, ClassVar, TYPE_CHECKING"
+CAUSED: Final = '_caused = lambda error, cause: (setattr(error, "__cause__", cause), error)[1]'
+"""In place of ``raise ... from``: mypyc drops the cause."""
 MYPYC_IMPORT: Final = "if TYPE_CHECKING: from mypy_extensions import mypyc_attr"
+OPENED: Final = ("Message", "JsonFormat", "OctetsFormat", "TextFormat")
+"""Classes whose methods take anything as an argument, as they do in Python."""
 COPIED: Final = ("Message",)
 """Classes that `copy.copy` is used with: copies of a native one are made of what it says of its state."""
 SET_BEHIND: Final = {
@@ -89,13 +93,18 @@ def classes_of(tree: ast.Module) -> Iterator[ast.ClassDef]:
 
 def suspensions(tree: ast.AST) -> Iterator[int]:
     """The lines in which code is left and entered again while it handles an exception."""
-    leaving = ast.Await | ast.AsyncFor | ast.Yield | ast.YieldFrom
     for node in ast.walk(tree):
         if isinstance(node, ast.AsyncWith):
             yield node.lineno
-        elif isinstance(node, ast.Try):
+        elif isinstance(node, ast.Try | ast.TryStar):
             handling = [*node.finalbody, *(line for handler in node.handlers for line in handler.body)]
-            yield from (inner.lineno for line in handling for inner in ast.walk(line) if isinstance(inner, leaving))
+            yield from (line.lineno for line in handling if any(leaves(inner) for inner in ast.walk(line)))
+
+
+def leaves(node: ast.AST) -> bool:
+    if isinstance(node, ast.comprehension):
+        return bool(node.is_async)
+    return isinstance(node, ast.Await | ast.AsyncFor | ast.Yield | ast.YieldFrom)
 
 
 def strangers(tree: ast.Module, native: set[str]) -> Iterator[int]:
@@ -112,11 +121,12 @@ def is_no_native_class(found: ast.ClassDef) -> bool:
 
 def becomes_plain(decorator: ast.expr) -> bool:
     """Check for a decorator of attrs whose class has nothing of it but its ``__init__``."""
-    return name_of(decorator) in ("define", "frozen") and "eq" in arguments_of(decorator)
+    eq = arguments_of(decorator).get("eq")
+    return name_of(decorator) in ("define", "frozen") and isinstance(eq, ast.Constant) and eq.value is False
 
 
 def is_field(node: ast.stmt) -> TypeGuard[ast.AnnAssign]:
-    return isinstance(node, ast.AnnAssign) and not ast.unparse(node.annotation).startswith("ClassVar")
+    return isinstance(node, ast.AnnAssign) and "ClassVar" not in ast.unparse(node.annotation)
 
 
 def end_of_fields(found: ast.ClassDef) -> int:
@@ -183,12 +193,14 @@ class NativeSource:
         self._lines = [*text.splitlines(), "", ""]
         tree = ast.parse(text)
         self._open_arguments(tree)
+        raises = [node for node in ast.walk(tree) if isinstance(node, ast.Raise) and node.cause is not None]
+        for node in raises:
+            self._set_cause(node)
         classes = [*classes_of(tree)]
         for found in classes:
             self._make_native(found, found.name in extended)
-        if classes:
-            line = self._lines.index(FUTURE)
-            self._lines[line : line + 2] = f"{FUTURE}; {IMPORTS}", MYPYC_IMPORT
+        line = self._lines.index(FUTURE)
+        self._lines[line : line + 2] = f"{FUTURE}; {IMPORTS}{'; ' + CAUSED if raises else ''}", MYPYC_IMPORT
 
     @property
     def text(self) -> str:
@@ -199,6 +211,12 @@ class NativeSource:
         of_attrs = [one for one in found.decorator_list if name_of(one) in ("define", "frozen")]
         if of_attrs and not becomes_plain(of_attrs[0]):
             return  # compiled, but no native class
+        if "Protocol" in map(ast.unparse, found.bases):
+            # Made as Python makes it, which mypyc does where it does not know a decorator: applications extend it.
+            self._mark(found, "(lambda kind: kind)")
+            return
+        if found.keywords:
+            raise ValueError(f"the class {found.name} has a metaclass: leave its module out")
         behind = [*self._free_from_bases(found), *self._move_hidden(found)]
         if of_attrs:
             names = self._write_init(found, of_attrs[0])
@@ -216,13 +234,32 @@ class NativeSource:
 
     def _open(self, found: ast.ClassDef) -> None:
         """Let interpreted classes extend this one and change its constants."""
-        first = min([found.lineno, *(one.lineno for one in found.decorator_list)])
         copied = ", serializable=True" if found.name in COPIED else ""
-        self._lines[first - 2] = f"@mypyc_attr(allow_interpreted_subclasses=True{copied})"
+        self._mark(found, f"mypyc_attr(allow_interpreted_subclasses=True{copied})")
         for node in found.body:
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
                 line = self._lines[node.lineno - 1]
                 self._lines[node.lineno - 1] = line.replace(" =", f": ClassVar[{type(node.value.value).__name__}] =", 1)
+
+    def _mark(self, found: ast.ClassDef, decorator: str) -> None:
+        first = min([found.lineno, *(one.lineno for one in found.decorator_list)])
+        if self._lines[first - 2] and not self._lines[first - 2].startswith("#"):
+            raise ValueError(f"the line before the class {found.name} is not empty")
+        self._lines[first - 2] = f"@{decorator}"
+
+    def _set_cause(self, node: ast.Raise) -> None:
+        """Rewrite ``raise error from cause``, where it stands on one line."""
+        assert node.exc is not None and node.cause is not None
+        if node.lineno != node.end_lineno or isinstance(node.exc, ast.Name) and node.exc.id[0].isupper():
+            raise ValueError(
+                f"line {node.lineno}: a cause of more than one line, or of a class: raise an instance, on one line"
+            )
+        line = self._lines[node.lineno - 1]
+        error, cause = ast.get_source_segment(self._text, node.exc), ast.get_source_segment(self._text, node.cause)
+        whole = f"raise {error} from {cause}"
+        if whole not in line:
+            raise ValueError(f"line {node.lineno}: not written as `{whole}`")
+        self._lines[node.lineno - 1] = line.replace(whole, f"raise _caused({error}, {cause})")
 
     def _make_room(self, heads: list[str], found: ast.ClassDef) -> None:
         """Put operators that raise into the empty lines behind the first methods."""
@@ -234,13 +271,16 @@ class NativeSource:
     def _open_arguments(self, tree: ast.Module) -> None:
         """Take anything as an argument of what applications call, which says itself what is wrong: mypyc would say less.
 
-        That is whatever has overloads, or takes any subject.
+        That is whatever has overloads, takes any subject, or belongs to what applications make themselves.
         """
+        opened = {node for found in classes_of(tree) if found.name in OPENED for node in found.body}
         functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
         overloaded = {node.name for node in functions if any(name_of(one) == "overload" for one in node.decorator_list)}
         for node in functions:
             for one in reversed([*node.args.args, *node.args.kwonlyargs]):
-                if (kind := one.annotation) is not None and (node.name in overloaded or self._source(kind) == "AnySubject"):
+                if (kind := one.annotation) is not None and (
+                    node in opened or node.name in overloaded or self._source(kind) == "AnySubject"
+                ):
                     line = self._lines[kind.lineno - 1]
                     self._lines[kind.lineno - 1] = f"{line[: kind.col_offset]}Any{line[kind.end_col_offset :]}"
 
@@ -264,6 +304,8 @@ class NativeSource:
         methods = {node.name for node in found.body if isinstance(node, ast.FunctionDef)}
         for node in found.body:
             if isinstance(node, ast.If):
+                if ast.unparse(node.test) != "not TYPE_CHECKING" or node.orelse:
+                    raise ValueError(f"line {node.lineno}: a condition in a class body: leave the module out")
                 self._blank(node)
                 for hidden in node.body:
                     assert isinstance(hidden, ast.Assign)
@@ -296,7 +338,7 @@ class NativeSource:
         return tuple(field.name for field in positional)
 
     def _source(self, node: ast.AST) -> str:
-        return " ".join((ast.get_source_segment(self._text, node) or "").split())
+        return " ".join(line.strip() for line in (ast.get_source_segment(self._text, node) or "").splitlines())
 
     def _blank(self, node: ast.expr | ast.stmt) -> None:
         for line in range(node.lineno - 1, end_of(node)):
@@ -310,10 +352,13 @@ def end_of(node: ast.expr | ast.stmt) -> int:
 
 
 def extended_classes(package: Path) -> set[str]:
-    """Names of the classes that a module extends which is not compiled."""
+    """Names of the classes that a module extends which is not compiled, or that applications may extend."""
     rest = [path for path in package.rglob("*.py") if path.relative_to(package.parent).as_posix() not in MODULES]
-    nodes = (node for path in rest for node in ast.walk(ast.parse(path.read_text())))
-    return {name_of(base) for node in nodes if isinstance(node, ast.ClassDef) for base in node.bases}
+    nodes = (node for path in rest for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    extended = {name_of(base) for node in nodes if isinstance(node, ast.ClassDef) for base in node.bases}
+    named = [ast.parse((package / name).read_text(encoding="utf-8")) for name in ("__init__.py", "body.py", "message.py")]
+    texts = (node.value for tree in named for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    return extended | {text for text in texts if isinstance(text, str)}
 
 
 def compile_modules(root: Path, work: Path, level: str = "3") -> list[Path]:
@@ -329,16 +374,16 @@ def compile_modules(root: Path, work: Path, level: str = "3") -> list[Path]:
     copy = work / SOURCES
     shutil.copytree(root / SOURCES, copy, ignore=shutil.ignore_patterns("__pycache__"))
     extended = extended_classes(copy / "polybus")
-    native = {found.name for name in MODULES for found in classes_of(ast.parse((copy / name).read_text()))}
+    native = {found.name for name in MODULES for found in classes_of(ast.parse((copy / name).read_text(encoding="utf-8")))}
     for name in MODULES:
         path = copy / name
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
         tree = ast.parse(text)
         if (line := next(suspensions(tree), None)) is not None:
             raise ValueError(f"{name}, line {line} suspends while it handles an exception: say it elsewhere, or leave it out")
         if (line := next(strangers(tree, native), None)) is not None:
             raise ValueError(f"{name}, line {line}: a class has a base that is not compiled: compile both or none")
-        path.write_text(NativeSource(text, extended).text)
+        path.write_text(NativeSource(text, extended).text, encoding="utf-8")
     (copy / "mypy.ini").write_text(MYPY)
     (copy / "setup.py").write_text(SETUP.format(arguments=["--config-file", "mypy.ini", *MODULES], level=level))
     command = [sys.executable, "setup.py", "build_ext", "--build-lib", "compiled"]

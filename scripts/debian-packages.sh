@@ -13,7 +13,7 @@ for part in "${@:-python}"; do
             ;;
         compiler)
             command -v cc >/dev/null || packages+=(gcc)
-            python="$("$here/find-python.sh")"
+            python="$("$here/find-python.sh" 2>/dev/null)" || python=python3
             "$python" -c 'import os, sysconfig; open(os.path.join(sysconfig.get_path("include"), "Python.h"))' 2>/dev/null ||
                 packages+=(python3-dev)
             ;;

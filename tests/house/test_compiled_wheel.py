@@ -110,10 +110,12 @@ def test_what_an_application_calls_takes_anything_and_says_itself_what_is_wrong(
         "    try:\n        f()\n    except ValueError:\n        await g()\n        raise",
         "    try:\n        f()\n    finally:\n        await g()",
         "    async with g():\n        f()",
+        "    try:\n        f()\n    except* ValueError:\n        await g()",
+        "    try:\n        f()\n    finally:\n        [x async for x in g()]",
     ],
 )
 def test_a_module_that_suspends_while_it_handles_an_exception_is_refused(body: str, tmp_path: Path) -> None:
-    for name in hook.MODULES:
+    for name in ("polybus/__init__.py", *hook.MODULES):
         path = tmp_path / "sdk" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"async def h():\n{body}\n")
@@ -123,7 +125,7 @@ def test_a_module_that_suspends_while_it_handles_an_exception_is_refused(body: s
 
 
 def test_a_class_with_a_base_that_is_not_compiled_is_refused(tmp_path: Path) -> None:
-    for name in hook.MODULES:
+    for name in ("polybus/__init__.py", *hook.MODULES):
         path = tmp_path / "sdk" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{FUTURE}\n\n\nclass A:\n    pass\n\n\nclass B(A, asyncio.Protocol):\n    pass\n")
@@ -142,6 +144,30 @@ def test_a_second_name_of_a_method_is_given_behind_the_class() -> None:
     text = rewritten(f"{FUTURE}\n\n\nclass A:\n    def f(self) -> None: ...\n\n    g = f\n")
     assert 'setattr(A, "g", A.f)' in text
     assert "g = f" not in text
+
+
+def test_the_cause_of_an_error_is_set_without_the_words_for_it() -> None:
+    text = rewritten(f"{FUTURE}\n\n\ndef f(error: Exception) -> None:\n    raise ValueError('x') from error\n")
+    names = run(text, "polybus.body")
+    cause = KeyError()
+    with pytest.raises(ValueError, match="x") as caught:
+        names["f"](cause)
+    assert caught.value.__cause__ is cause
+    assert " from error" not in text
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("class A(metaclass=M):\n    pass", "metaclass"),
+        ("class A:\n    if X:\n        y = 1", "a condition in a class body"),
+        ("def f() -> None:\n    raise (\n        A\n    ) from None", "a cause of more than one line"),
+        ("x = 1\nclass Message:\n    pass", "is not empty"),
+    ],
+)
+def test_what_would_be_rewritten_wrongly_is_refused(body: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        rewritten(f"{FUTURE}\n\n\n{body}\n")
 
 
 def test_an_option_of_a_field_that_plain_classes_have_not_is_refused() -> None:
