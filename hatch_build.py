@@ -229,7 +229,7 @@ class NativeSource:
         self._make_room([head for one in others for head in SET_BEHIND.get(name_of(one), ())], found)
         if behind:
             self._lines[self._lines.index("", end_of(found))] = "; ".join(behind)
-        if extended:
+        if extended and not is_no_native_class(found):
             self._open(found)
 
     def _open(self, found: ast.ClassDef) -> None:

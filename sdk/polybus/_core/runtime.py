@@ -8,7 +8,6 @@ import logging
 import math
 import sys
 from collections.abc import Awaitable, Callable
-from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -20,7 +19,6 @@ from .._util.allocator import keep_freed_blocks
 from .._util.cancel_scopes import effective_deadline
 from .._util.event_loop import Loop, Notifier, is_foreign_exception, running_loop, wrong_event_loop
 from .._util.repeated_warnings import Warnings
-from .._util.task_group import hold_tasks
 from .bus_identity import BusIdentities
 from .context import current_call
 from .memory import AddressBudget
@@ -151,17 +149,25 @@ class Runtime:
 
     async def _own(self, started: anyio.Event) -> None:
         _here.set(_here.get() + 1)
+        ended: BaseException | None = None
         try:
-            await hold_tasks(partial(self._begin, started), self._stop)
+            # Entered and left by hand: compiled code (`hatch_build.py`) must not wait while it handles an exception.
+            group = self._group = await anyio.create_task_group().__aenter__()
+            try:
+                started.set()
+                await self._stop.wait()
+                group.cancel_scope.cancel()
+            except BaseException as error:
+                ended = error
+            kind, trace = (None, None) if ended is None else (type(ended), ended.__traceback__)
+            if not await group.__aexit__(kind, ended, trace) and ended is not None:
+                raise ended
         finally:
+            ended = None  # its traceback has this frame
             self.closing = True
             self._finished.set()
             if runs_here():  # not where the garbage collector ends what a loop has left behind
                 _here.set(_here.get() - 1)
-
-    def _begin(self, started: anyio.Event, group: anyio.abc.TaskGroup) -> None:
-        self._group = group
-        started.set()
 
     async def close(self) -> None:
         """Cancel and await every task. Bounded by what tasks do in their own shielded clean-up."""
