@@ -211,8 +211,8 @@ class NativeSource:
         of_attrs = [one for one in found.decorator_list if name_of(one) in ("define", "frozen")]
         if of_attrs and not becomes_plain(of_attrs[0]):
             return  # compiled, but no native class
-        if [ast.unparse(base) for base in found.bases] == ["Protocol"]:
-            # Made as Python makes it, which mypyc does where it does not know a decorator: applications extend it.
+        if extended and [ast.unparse(base) for base in found.bases] == ["Protocol"]:
+            # Made as Python makes it, which mypyc does where it does not know a decorator.
             self._mark(found, "(lambda kind: kind)")
             return
         if found.keywords:
