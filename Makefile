@@ -34,7 +34,7 @@ help:
 	@echo "make demo-all  a small plant in several processes, over every protocol and transport: two to four minutes"
 	@echo "make test    the test suite"
 	@echo "make test-all  the same on every event loop: before a release"
-	@echo "make compiled  a wheel whose hot modules are compiled, into .venv/compiled: four minutes"
+	@echo "make compiled  a wheel whose hot modules are compiled, into .venv/compiled: two to four minutes"
 	@echo "make test-compiled  the unit and contract tests on it: before a release"
 	@echo "make durations  the test suite, and the table of how long its files take"
 	@echo "make bench   throughput and latency beside raw limits and a WebSocket library"
