@@ -85,6 +85,9 @@ class Cluster:
             anew.
         settle: Seconds at the most for which requests and publications wait after the engine has come back until the nodes
             that were there before are back too.
+        remember: Seconds for which this node remembers what others have handled. A request for a subject whose last handler
+            went, or was killed, in that time is answered `Unavailable`, which ``Retry()`` repeats; later, and where this node
+            has never known a handler, it is `NoHandler`. 0 remembers nothing.
         handover: Seconds at the end of a drain for which publications are kept for the clients that were told to go: another
             node to which such a client comes has them handed over. They begin anew with each client that comes back, and are
             part of the drain's. 0 keeps none.
@@ -102,6 +105,7 @@ class Cluster:
     wait: float = field(default=10.0, validator=_check_time, kw_only=True)
     gap: Literal["tell", "disconnect"] = field(default="tell", validator=_check_gap, kw_only=True)
     settle: float = field(default=1.5, validator=_check_time, kw_only=True)
+    remember: float = field(default=60.0, validator=_check_time, kw_only=True)
     handover: float = field(default=2.0, validator=_check_time, kw_only=True)
     running: int = field(default=64, validator=at_least(1), kw_only=True)
     waiting: int = field(default=64, validator=at_least(0), kw_only=True)

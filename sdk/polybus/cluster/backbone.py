@@ -24,6 +24,7 @@ from ..events import ClusterGap, NodeGone
 from ..message import Kind, Message
 from ..plugins import NodeJoined, NodeLeft, ToAll, ToClient, ToGroup, ToNode, ToReader, ToUser
 from ..plugins.registry import resolve_url
+from ..protocols.nats.cluster.known_handlers import KnownHandlers
 from ..protocols.nats.cluster.subjects import publication_pattern
 from .durable.consumers import Consumers
 from .durable.dead_letters import DeadLetters, LetterWriter
@@ -132,7 +133,8 @@ class Backbone:
         made: Any = adapter
         host = platform.node() or "polybus"
         title = f"{host}:{os.getpid()}"[:200] if made.client == "polybus" else made.client
-        adapter = evolve(made, cluster=name, member=services.id, client=title, host=host)
+        known = KnownHandlers(self.options.remember)
+        adapter = evolve(made, cluster=name, member=services.id, client=title, host=host, known_handlers=known)
         self.host, self.title = host, title
         connector = transport.connector(address)
         tls, wait = self.options.tls_for(url), self.options.wait

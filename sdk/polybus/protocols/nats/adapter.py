@@ -14,6 +14,7 @@ from ...limits import Limits
 from ...plugins import FrameField, Role
 from .._options import UrlOptions
 from .checks import fault_in_name, has_wildcard
+from .cluster.known_handlers import KnownHandlers
 from .codec import NatsCodec
 from .connection import SessionOptions
 from .credentials import Credentials, is_seed, key_in, private_keys, read_creds
@@ -106,6 +107,8 @@ class Nats(UrlOptions):
     """The id of this bus, in a cluster."""
     host: str = field(default="", repr=False)
     """The machine that it runs on, in a cluster."""
+    known_handlers: KnownHandlers = field(factory=KnownHandlers, eq=False, repr=False)
+    """What other nodes handle, or did lately: for `polybus.cluster`, and for all connections of a bus."""
     _credentials: Credentials = field(init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
@@ -173,6 +176,7 @@ class Nats(UrlOptions):
             cluster=self.cluster,
             member=self.member,
             host=self.host,
+            known_handlers=self.known_handlers,
         )
         return NatsSession(self.codec(limits), limits, random.SystemRandom() if rng is None else rng, options)
 

@@ -12,6 +12,7 @@ from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins import Capabilities, SessionEvent
 from .._rules import too_large
+from .cluster.known_handlers import KnownHandlers
 from .codec import NatsCodec
 from .credentials import Credentials
 from .failures import ServerError
@@ -37,6 +38,8 @@ class SessionOptions:
     """The id of the bus, in a cluster."""
     host: str = ""
     """The machine of the bus, in a cluster."""
+    known_handlers: KnownHandlers = field(factory=KnownHandlers, repr=False)
+    """What other nodes handle, or did lately, in a cluster: the same for all connections of a bus."""
 
 
 @define(eq=False)

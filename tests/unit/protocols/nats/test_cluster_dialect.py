@@ -27,6 +27,7 @@ from polybus.plugins import (
     ToUser,
 )
 from polybus.protocols.nats import Nats
+from polybus.protocols.nats.cluster.known_handlers import TOLD, TOLD_CHARACTERS, KnownHandlers
 from polybus.protocols.nats.cluster.subjects import escape_subject, escape_token, unescape_subject, unescape_token
 from polybus.protocols.nats.session import NatsSession
 
@@ -34,9 +35,10 @@ INFO = b'INFO {"server_id":"S","headers":true,"max_payload":1048576}\r\n'
 HELLO = json.dumps({"hello": "other1", "bus": "b2", "name": "host:1", "host": "host"}).encode()
 
 
-def ready(limits: Limits | None = None) -> tuple[NatsSession, str]:
+def ready(limits: Limits | None = None, known: KnownHandlers | None = None) -> tuple[NatsSession, str]:
     """A session that is in, and the name of its node."""
-    session = Nats(cluster="shop", member="b1").session("client", limits or Limits(), random.Random(7))
+    adapter = Nats(cluster="shop", member="b1", known_handlers=known or KnownHandlers())
+    session = adapter.session("client", limits or Limits(), random.Random(7))
     session.start(0.0)
     session.receive(INFO, 1.0)
     session.receive(b"PONG\r\n", 1.0)
@@ -56,6 +58,20 @@ def told(session: NatsSession, frame: bytes, now: float = 2.0) -> list[Any]:
 def sent(session: NatsSession, message: Message, now: float = 2.0) -> list[bytes]:
     session.send(message, now)
     return session.frames_to_send()
+
+
+def handle(session: NatsSession, *subjects: str | int) -> dict[str, Any]:
+    """Have a node handle subjects; what it tells the others of them."""
+    for subject in subjects:
+        session.send(Message(Kind.SUBSCRIBE, subject, attributes={"handler": True}), 2.0)
+    session.events()
+    session.tick(2.0)
+    *_, hello = session.frames_to_send()
+    head, payload = hello.split(b"\r\n")[:2]
+    assert head.startswith(b"PUB shop.a "), "it wants no answer"
+    assert len(head.split()) == 3
+    told: dict[str, Any] = json.loads(payload)
+    return told
 
 
 def msg(subject: str, sid: str, payload: bytes = b"", reply: str = "", *headers: str, status: str = "") -> bytes:
@@ -140,7 +156,7 @@ def test_a_publication_says_which_node_it_is_from_where_it_is_from_one(reply: st
 
 def test_a_request_that_is_not_answered_in_its_turn_is_said_to_be_here() -> None:
     session, node = ready()
-    sent(session, Message(Kind.SUBSCRIBE, "user.get", attributes={"handler": True}))
+    handle(session, "user.get")
     reply = "shop.n.other1.a.t1"
     due, message = told(session, msg("shop.r.user.get", "3", b"7", reply))
     assert due.at < 2.0
@@ -161,7 +177,7 @@ def test_a_request_that_is_not_answered_in_its_turn_is_said_to_be_here() -> None
 
 def test_each_asker_is_told_once_which_of_its_requests_of_a_turn_are_here() -> None:
     session, node = ready()
-    sent(session, Message(Kind.SUBSCRIBE, "user.get", attributes={"handler": True}))
+    handle(session, "user.get")
     asked = [("other1", "t1"), ("other2", "t2"), ("other1", "t3"), ("other1", "t4")]
     for asker, token in asked:
         session.receive(msg("shop.r.user.get", "3", b"7", f"shop.n.{asker}.a.{token}"), 2.0)
@@ -177,7 +193,7 @@ def test_each_asker_is_told_once_which_of_its_requests_of_a_turn_are_here() -> N
 
 def test_a_node_that_has_more_requests_than_one_message_names_sends_several() -> None:
     session, _ = ready()
-    sent(session, Message(Kind.SUBSCRIBE, "user.get", attributes={"handler": True}))
+    handle(session, "user.get")
     for number in range(600):
         session.receive(msg("shop.r.user.get", "3", b"7", f"shop.n.other1.a.t{number}"), 2.0)
     session.events()
@@ -221,7 +237,7 @@ def test_a_list_of_requests_that_nobody_has_asked_changes_nothing() -> None:
 
 def test_the_end_of_a_turn_is_that_of_its_own_requests_and_not_of_those_which_came_meanwhile() -> None:
     session, _ = ready()
-    sent(session, Message(Kind.SUBSCRIBE, "user.get", attributes={"handler": True}))
+    handle(session, "user.get")
     first, second = told(session, msg("shop.r.user.get", "3", b"7", "shop.n.other1.a.t1"))
     assert first.at < 2.0
     sent(session, Message(Kind.RESPONSE, "", second.id, b"8", JSON))
@@ -273,6 +289,108 @@ def test_nobody_there_is_an_error_for_handlers_and_a_loss_for_users() -> None:
     [lost] = [e for e in told(session, msg(f"shop.n.{node}.a.{token}", "1", status=" 503")) if isinstance(e, Lost)]
     assert (lost.ids, lost.sent) == ((token,), False)
     assert "'ann'" in lost.reason
+
+
+def test_a_node_tells_the_others_once_a_turn_what_it_handles_and_each_that_says_hello() -> None:
+    session, node = ready()
+    handles = ["user.get", "door.*.open", "%i7", "%u.a.b.c"]
+    assert handle(session, "user.get", "door.{id}.open", 7, "a/b/c")["handles"] == handles
+    session.tick(2.1)
+    assert session.frames_to_send() == []
+    assert handle(session, "more")["handles"] == [*handles, "more"]
+    told(session, msg("shop.a", "2", HELLO, "shop.n.other1.h"))
+    [answer] = session.frames_to_send()
+    assert answer.startswith(b"PUB shop.n.other1.h ")
+    assert json.loads(answer.split(b"\r\n")[1])["handles"][0] == "user.get"
+    session.send(Message(Kind.SUBSCRIBE, "user.get", attributes={"handler": True}), 2.2)
+    session.tick(2.2)
+    assert len(session.frames_to_send()) == 0, "known already"
+
+
+def test_a_node_with_more_handlers_than_fit_tells_of_as_many_as_do() -> None:
+    session, _ = ready()
+    assert len(handle(session, *(f"h.{number}" for number in range(TOLD + 10)))["handles"]) == TOLD
+    session, _ = ready()
+    handles = handle(session, *(f"{number:0100d}" for number in range(TOLD)))["handles"]
+    assert sum(map(len, handles)) <= TOLD_CHARACTERS < sum(map(len, handles)) + 100
+
+
+REMEMBERED = [
+    ("user.get", ["other", "user.get"], Code.UNAVAILABLE),
+    ("user.get", ["user.*"], Code.UNAVAILABLE),
+    ("user.get", [">"], Code.UNAVAILABLE),
+    ("user.get", ["user", "user.get.all", "*", "users.get"], Code.UNIMPLEMENTED),
+    ("user.get", "user.get", Code.UNIMPLEMENTED),
+    ("user.get", [7, None, "", ["user.get"]], Code.UNIMPLEMENTED),
+    ("user.get", {"user.get": 1}, Code.UNIMPLEMENTED),
+    ("user.get", None, Code.UNIMPLEMENTED),
+]
+
+
+@pytest.mark.parametrize(("subject", "handles", "code"), REMEMBERED)
+@pytest.mark.parametrize("end", ["bye", "probe", "connection"])
+def test_a_subject_whose_last_handler_went_lately_is_unavailable_and_later_unknown(
+    subject: str, handles: Any, code: Code, end: str
+) -> None:
+    known = KnownHandlers(60.0)
+    session, node = ready(known=known)
+    hello = {**json.loads(HELLO), "handles": handles}
+    told(session, msg("shop.a", "2", json.dumps(hello).encode(), "shop.n.other1.h"))
+
+    def nobody(now: float) -> tuple[Code, str]:
+        token = asked(session)
+        events = told(session, msg(f"shop.n.{node}.a.{token}", "1", status=" 503"), now)
+        [error] = [event for event in events if isinstance(event, Message)]
+        assert error.kind is Kind.ERROR
+        assert error.code is not None
+        return error.code, error.attributes["text"]
+
+    if end == "bye":
+        told(session, msg("shop.a", "2", b'{"bye": "other1"}'), 3.0)
+    elif end == "probe":  # it was killed, and the engine is the first who knows
+        assert nobody(2.5)[0] is code
+        session.frames_to_send()
+        session.tick(3.6)
+        probes = [frame for frame in session.frames_to_send() if b"shop.n.other1.y" in frame]
+        assert len(probes) == (code is Code.UNAVAILABLE)
+        for probe in probes:
+            told(session, msg(probe.split()[2].decode(), "1", status=" 503"), 3.0)
+    else:
+        session.receive(b"PING\r\n", 3.0)
+        session.connection_lost("gone")
+        session, node = ready(known=known)
+    more = " now, and its last handler went 2 s ago: ask again, for example with retry=Retry()"
+    text = "nobody handles this in the cluster" + (more if code is Code.UNAVAILABLE else "")
+    assert nobody(5.0) == (code, text)
+    assert nobody(62.9)[0] is code
+    assert nobody(63.0)[0] is Code.UNIMPLEMENTED
+
+
+def test_a_handler_that_another_node_has_still_or_again_has_not_gone() -> None:
+    known = KnownHandlers(60.0)
+    known.told("a", ["x", "y.*"])
+    known.told("b", ["x"])
+    known.left("a", 1.0)
+    assert (known.last_seen("x", 100.0), known.last_seen("y.1", 50.0), known.last_seen("y.1", 61.0)) == (100.0, 1.0, None)
+    known.told("c", ["y.*"])
+    assert known.last_seen("y.1", 100.0) == 100.0
+    known.told("c", [])
+    known.left("b", 200.0)
+    assert (known.last_seen("x", 201.0), known.last_seen("y.1", 201.0)) == (200.0, None)
+
+
+def test_members_that_lie_about_what_they_handle_fill_no_memory() -> None:
+    known = KnownHandlers(60.0)
+    for number in range(3000):
+        known.told(f"n{number}", [f"{number}.{index}.{'x' * 500}.*" for index in range(100)])
+        known.left(f"n{number - 10}", 1.0 + number / 1e6)
+        assert known.characters <= 2 * 4 * 1024 * 1024
+    assert KnownHandlers().last_seen("x", 1.0) is None
+    known.all_left(1000.0)
+    known.all_left(1001.0)
+    known.told("z", ["z"])
+    known.left("z", 2000.0)
+    assert known.characters == 1, "what is remembered no more is kept no more"
 
 
 def test_a_cancel_waits_until_it_is_known_who_has_the_request() -> None:
@@ -348,7 +466,7 @@ def test_a_node_is_no_name_that_this_wire_cannot_carry(name: str) -> None:
     assert session.frames_to_send() == []
     # What one with such a name asks is answered to where it says, and it is no node that could be asked whether it lives.
     if name and " " not in name:
-        sent(session, Message(Kind.SUBSCRIBE, "user.get", attributes={"handler": True}))
+        handle(session, "user.get")
         told(session, msg("shop.r.user.get", "3", b"7", f"shop.n.{name}.a.t1"))
         for now in (2.0, 4.0, 9.0):
             session.tick(now)
@@ -449,7 +567,7 @@ def test_a_node_that_dies_with_the_question_whether_it_lives_is_asked_again() ->
 
 def test_a_node_whose_server_is_about_to_end_leaves_its_groups_first_and_then_as_soon_as_it_is_idle() -> None:
     session, node = ready()
-    sent(session, Message(Kind.SUBSCRIBE, "user.get", attributes={"handler": True}))
+    handle(session, "user.get")
     sent(session, Message(Kind.SUBSCRIBE, "news"))
     token = asked(session)
     session.frames_to_send()

@@ -3,7 +3,8 @@
 The engine's subscriptions are the directory: who handles a subject, whom a user is connected to, which node lives; where there
 is nobody, it says so itself (503). What it does not say is added here: a node that cannot answer in the turn in which a request
 comes says that it has it (102, with its name); nodes that have something of this one, or of which this one has something, are
-asked once a second whether they are there. What one has refused before a handler saw it is asked elsewhere.
+asked once a second whether they are there. What one has refused before a handler saw it is asked elsewhere. Nodes tell what
+they handle: a subject that nobody handles, and that was handled lately, is unavailable for a while before it counts as unknown.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ from ..operations import write_named, write_publication
 from ..stored import give, give_unreadable, read_refusal, read_stored, word_of_engine, write_to_engine
 from ..subscriptions import INBOX_SID, NatsSubscription
 from ..tokens import Tokens
+from .known_handlers import KnownHandlers, bounded_list
 from .liveness import PACE, Liveness
 from .subjects import HANDLERS, NODE_LENGTH, NODE_LETTERS, ClusterSubjects, is_node, split_key
 
@@ -115,11 +117,14 @@ class ClusterDialect:
         "_answers",
         "_asked",
         "_connection",
+        "_doubted",
         "_due",
         "_fresh",
         "_greeted",
+        "_handled",
         "_hello_at",
         "_held",
+        "_known",
         "_liveness",
         "_message",
         "_nodes",
@@ -130,6 +135,7 @@ class ClusterDialect:
         "_tokens",
         "_turn",
         "_turns",
+        "_untold",
         "echo",
         "inbox",
         "node",
@@ -160,6 +166,12 @@ class ClusterDialect:
         """The nodes that are known, and the bus that each is."""
         self._greeted: set[str] = set()
         """Nodes that are not known, have spoken since the last look, and were told that this one is there."""
+        self._handled: dict[str, None] = {}
+        """What this node handles, as it stands on the wire: the others are told."""
+        self._untold = False
+        self._known: KnownHandlers = connection.options.known_handlers
+        self._doubted: set[str] = set()
+        """Nodes that have told of a handler which the engine knows nothing of: the next look asks whether they are there."""
         self._sources: Memo[str, ToAll] = Memo(lambda beginning: ToAll(self._subjects.askers[beginning]), _SOURCES)
         """Whom publications are from, by their reply subject without its last token."""
         self._due = math.inf
@@ -184,8 +196,10 @@ class ClusterDialect:
 
     def _say(self, subject: str, word: str, reply: str | None = None) -> None:
         options = self._connection.options
-        payload = _encode({word: self.node, "bus": options.member, "name": options.client, "host": options.host})
-        self._connection.frames.append(write_publication(subject, reply, b"", payload))
+        facts: dict[str, Any] = {word: self.node, "bus": options.member, "name": options.client, "host": options.host}
+        if word == "hello" and self._handled:
+            facts["handles"] = bounded_list(self._handled)
+        self._connection.frames.append(write_publication(subject, reply, b"", _encode(facts)))
 
     def servers_joined(self) -> None:
         """Say hello again, in a moment: a network that was cut in two may be one again, and its halves know nothing of it."""
@@ -203,6 +217,7 @@ class ClusterDialect:
         self._fresh.clear()
         self._turns.clear()
         self._held.clear()
+        self._known.all_left(self._connection.heard)
 
     # -- in: by what it was subscribed for ----------------------------------------------------------------------------------
 
@@ -310,12 +325,14 @@ class ClusterDialect:
         elif is_node(bye):
             if bye in self._nodes:
                 del self._nodes[bye]
+                self._known.left(bye, self._connection.heard)
                 self._connection.events.append(NodeLeft(bye, orderly=True))
         else:
             raise refuse("neither hello nor goodbye of a node", "malformed")
 
     def _joined(self, node: str, facts: dict[str, Any]) -> None:
         if node in self._nodes:
+            self._known.told(node, facts.get("handles"))
             return
         now, told = self._connection.heard, {name: _fact(facts.get(name)) for name in ("bus", "name", "host")}
         bus = told["bus"]
@@ -326,6 +343,7 @@ class ClusterDialect:
                 self._probe(other, now)
         if not full:
             self._nodes[node] = bus
+            self._known.told(node, facts.get("handles"))
             self._connection.events.append(NodeJoined(node, told))
 
     def _greet(self, node: str) -> None:
@@ -514,14 +532,27 @@ class ClusterDialect:
             return False
         del self._asked[token]
         if asked.to is None:
-            facts: dict[str, Any] = {"text": "nobody handles this in the cluster", "reason": None, "detail": None}
-            error = Message(_ERROR, "", token, code=Code.UNIMPLEMENTED, attributes=facts)
-            self._connection.events.append(error)
+            self._connection.events.append(self._nobody_handles(token, asked))
         else:
             self._connection.events.append(Lost((token,), _not_there(asked.to), sent=False))
             if not isinstance(asked.to, ToUser):
                 self._gone(asked.to.node)
         return True
+
+    def _nobody_handles(self, token: str, asked: Asked) -> Message:
+        """Make the error of a request that no node handles: one that was handled lately is worth asking again."""
+        subject, now = self._subjects.rest(asked.names.partition(" ")[0]), self._connection.heard
+        last = self._known.last_seen(subject, now)
+        code, text = Code.UNIMPLEMENTED, "nobody handles this in the cluster"
+        if last is not None:
+            ago = f"its last handler went {now - last:.3g} s ago" if last < now else "its handlers are just coming or going"
+            code = Code.UNAVAILABLE
+            text = f"{text} now, and {ago}: ask again, for example with retry=Retry()"
+            doubted = self._known.nodes_with(subject) & self._nodes.keys()
+            if doubted:
+                self._doubted |= doubted
+                self._look_at(now + PACE)
+        return Message(_ERROR, "", token, code=code, attributes={"text": text, "reason": None, "detail": None})
 
     def _taken(self, token: str, asked: Asked | None, node: str) -> None:
         """A node has said that it has a request, or that it is there. May raise `RemoteProtocolError`: that is no node."""
@@ -716,6 +747,10 @@ class ClusterDialect:
         pattern = subjects.pattern(message.subject)
         if extras.get("handler"):
             change(f"{subjects.cluster}.r.{pattern}", HANDLERS, tag=ClusterDialect._asked_of_handlers)
+            if message.kind is Kind.SUBSCRIBE and pattern not in self._handled:
+                self._handled[pattern] = None
+                self._untold = True
+                connection.events.append(Due(-math.inf))
         elif (group := extras.get("group")) is not None:
             change(f"{subjects.cluster}.p.{pattern}", group, tag=ClusterDialect._published_to_group, name=message.subject)
         else:
@@ -779,6 +814,9 @@ class ClusterDialect:
             turn = self._turns.popleft()
             if not self._fresh.keys().isdisjoint(turn):
                 self._say_taken(turn)
+        if self._untold:
+            self._untold = False
+            self._say(f"{self._subjects.cluster}.a", "hello")  # which wants no answer
         if now < self._due and now < self._hello_at:
             return
         if now >= self._due:
@@ -795,6 +833,8 @@ class ClusterDialect:
         """Ask the nodes that have something of this one, or of which it has something, whether they are there."""
         self._greeted.clear()
         nodes = dict.fromkeys((*(asked.node for asked in self._asked.values()), *self._held.values()))
+        nodes.update(dict.fromkeys(self._doubted))
+        self._doubted.clear()
         untaken = [token for token, asked in self._asked.items() if not asked.node and asked.at <= now - PACE]
         if untaken:
             nodes.update(dict.fromkeys(self._nodes))
@@ -843,6 +883,7 @@ class ClusterDialect:
             events.append(Lost((*taken, *given), f"the node {node} of the cluster is gone"))
         if node in self._nodes:
             del self._nodes[node]
+            self._known.left(node, self._connection.heard)
             events.append(NodeLeft(node))
 
 
