@@ -82,8 +82,8 @@ class Bus(Router):
 
     Args:
         limits: Sizes and times; see `Limits`.
-        authenticate: ``authenticate(handshake)`` gives the identity of a new connection; None refuses. Without it every
-            connection is accepted.
+        authenticate: ``authenticate(handshake)`` gives the identity of a new connection; None, and what else is
+            empty, refuses; True admits without an identity. Without it every connection is accepted.
         authorize: ``authorize(peer, verb, subject)`` decides what a peer may do. Without it everything. With a parameter
             ``message`` it is given that too, with what the wire says of its sender (a token of uProtocol, for example).
         lifespan: ``lifespan(bus)`` is an async context manager run inside the entered bus; what it yields is ``ctx.state``. It
@@ -762,7 +762,8 @@ class Bus(Router):
             tls: For ``tls`` and ``wss``: a server-side context.
             when_full: What happens to publications for a peer whose outbox is full: ``drop_oldest``, ``drop_newest``,
                 ``disconnect``.
-            insecure: Allow an address that other machines can reach although every connection is accepted.
+            insecure: Allow an address that other machines can reach, and clients from there that a proxy brings, although every
+                connection is accepted.
 
         Raises:
             ValueError: The URL or an option is wrong.

@@ -13,6 +13,7 @@ import anyio
 from .._util.event_loop import is_foreign_exception
 from .._util.log_fields import log_fields
 from .._util.repeated_warnings import Warnings
+from .._validation import shown
 from ..errors import BusError, Forbidden, RequestError, Unauthorized, Unavailable
 from ..plugins import Admission, Handshake, Identity
 from ..subjects import canonical
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus.security")
 
 Authenticate: TypeAlias = Callable[[Handshake], Any]
-"""``authenticate(handshake)`` gives any identity, or `Identity`; None refuses."""
+"""``authenticate(handshake)`` gives any identity, or `Identity`; None, and what else is empty, refuses. True lets a
+client in that has no name."""
 Authorize: TypeAlias = "Callable[[Any, str, Any], bool | Awaitable[bool]] | Callable[..., bool | Awaitable[bool]]"
 """``authorize(peer, verb, subject)``; False refuses. With a parameter ``message`` it is given the message too, or None."""
 
@@ -85,7 +87,12 @@ class AccessControl:
             text = "authenticate failed, which refuses the connection"
             self.warnings.warn(logger, text, error=error, extra=_of_handshake(handshake))
             return Unauthorized("not authenticated")
-        if identity is None or identity is False:
+        if identity is True:  # not a name: it would be equal to the number 1
+            return Admission(Identity(), handshake)
+        if _is_empty(identity):
+            if identity is not None and identity is not False:
+                hollow = "authenticate gave %s, which names nobody: the connection is refused"
+                self.warnings.warn(logger, hollow, shown(identity), extra=_of_handshake(handshake))
             return Unauthorized("not authenticated")
         if isinstance(identity, Identity) and identity.expires_at is not None:
             if identity.expires_at.tzinfo is None:
@@ -162,6 +169,16 @@ def _refusal(error: RequestError, handshake: Handshake) -> str:
         brought.append("a client certificate")
     brought += [f"the parameter {name!r}" for name in handshake.params]
     return f"{text}; it brought {', '.join(brought) or 'nothing that says who it is'}"
+
+
+def _is_empty(identity: Any) -> bool:
+    """True for None, False, ``""``, 0, an empty container, and an `Identity` of one of these: none of them names anybody."""
+    if isinstance(identity, Identity):
+        return _is_empty(identity.value) and not identity.key
+    try:
+        return not identity
+    except Exception:  # an object, such as an array, that has no truth value
+        return False
 
 
 def _remember(known: dict[str | int, bool], subject: str | int, allowed: bool) -> bool:

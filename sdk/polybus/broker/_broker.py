@@ -56,7 +56,7 @@ class Broker:
         tls: For ``tls`` and ``wss``, on both sides.
         metrics: ``http://127.0.0.1:9100`` answers ``/metrics`` there, for Prometheus. Needs ``pip install
             'polybus[prometheus]'``.
-        insecure: Let everybody in although other machines can reach an address.
+        insecure: Let everybody in although other machines can reach an address, or a proxy brings clients from there.
         record: A folder: every frame to and from clients is written there, as by `Bus.record` with its defaults. Needs
             ``pip install 'polybus[capture]'``.
 

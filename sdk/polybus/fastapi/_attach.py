@@ -65,7 +65,7 @@ def attach(
         hosts: Further ``Host`` values of a server that listens on a loopback address, behind a proxy.
         when_full: What happens to publications for a peer whose outbox is full: ``drop_oldest``, ``drop_newest``,
             ``disconnect``.
-        insecure: Let strangers in from other machines although the bus has no `authenticate`.
+        insecure: Let strangers in from other machines, through a proxy too, although the bus has no `authenticate`.
         script: Also serve the JavaScript module of `polybus.transports.postmessage.script` at this path, as ``/polybus.js``,
             after that prefix too.
         docs: Also serve a page of what the bus can be asked at this path, as ``/bus/docs``, and the AsyncAPI document of

@@ -81,8 +81,8 @@ class ListenOptions:
     hosts: tuple[str, ...] = ()
     tls: ssl.SSLContext | None = None
     private: bool = False
-    """Every peer is admitted, so none may come from another machine. Checked by listeners that learn only from a connection
-    at which address it came in."""
+    """Every peer is admitted, so none may come from another machine. Checked by listeners that learn from a connection at which
+    address it came in, or where its client is."""
     adapter: ProtocolAdapter | None = None
     """The protocol, for transports that carry its messages in a form of their own (HTTP)."""
     framing: Framing | None = None

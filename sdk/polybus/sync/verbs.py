@@ -1475,7 +1475,8 @@ class BlockingBus:
             tls: For ``tls`` and ``wss``: a server-side context.
             when_full: What happens to publications for a peer whose outbox is full: ``drop_oldest``, ``drop_newest``,
                 ``disconnect``.
-            insecure: Allow an address that other machines can reach although every connection is accepted.
+            insecure: Allow an address that other machines can reach, and clients from there that a proxy brings, although every
+                connection is accepted.
 
         Raises:
             ValueError: The URL or an option is wrong.

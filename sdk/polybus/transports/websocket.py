@@ -102,6 +102,7 @@ class WebSocket:
             subprotocol=options.subprotocol,
             origins=options.origins,
             hosts=options.hosts,
+            private=options.private,
         )
         real = address.with_port(sockets[0].getsockname()[1])
         return StreamListener(real, options, sockets, options.tls, functools.partial(PendingWebSocket, policy=policy))

@@ -184,3 +184,21 @@ async def test_our_own_client_comes_in_with_frames_of_every_size_and_comes_back(
             await peer.aclose("again")
             await eventually(lambda: client.stats().reconnects == 1)
             assert (await client.request("whoami"))[0] == "ann"
+
+
+async def test_a_bus_without_authenticate_takes_users_of_the_proxys_own_machine_alone(tmp_path: Path) -> None:
+    program = nginx()
+    with anyio.fail_after(BOUND):
+        app, bus = FastAPI(), Bus()
+        attach(app, bus, hosts=["app.example"])
+        async with running(app, proxy_headers=True) as server, in_front_of(server.port, tmp_path, program) as (port, tls):
+            site = Site(port, tls, bus, [])
+            async with site.browser("https://app.example") as page:
+                await page.send('{"request": "nothing", "id": 1}')
+                assert "nothing" in await page.recv()
+            for name in ("X-Forwarded-For", "X-Real-IP", "Forwarded"):  # what a proxy before this one has said
+                with pytest.raises(websockets.InvalidStatus) as caught:
+                    async with site.browser("https://app.example", **{name: "203.0.113.7"}):
+                        pass
+                assert caught.value.response.status_code == 403
+                assert b"203.0.113.7" in (caught.value.response.body or b"")

@@ -145,6 +145,56 @@ async def test_behind_a_proxy_the_scheme_is_what_a_trusted_proxy_says(
         assert answer.status_code == status
 
 
+FROM_OUTSIDE = {"x-forwarded-for": "203.0.113.7"}
+UPGRADES = ("GET", "", UPGRADE)
+POLL = ("POST", "/in.1.erraiBus?clientId=1", {"content-type": "application/json"})
+EVENT = ("POST", "", {"content-type": "application/cloudevents+json"})
+
+
+@pytest.mark.parametrize("way", ["serve", "uvicorn", "uvicorn with proxy_headers=False"])
+@pytest.mark.parametrize(
+    ("protocol", "transport", "request_"),
+    [
+        ("ubre", "ws", UPGRADES),
+        ("jrep", "http", UPGRADES),
+        ("jrep", "http", POLL),
+        ("uprotocol", "http", UPGRADES),
+        ("uprotocol", "http", EVENT),
+    ],
+)
+@bounded
+async def test_a_bus_without_authenticate_refuses_who_comes_through_a_proxy(
+    way: str, protocol: str, transport: str, request_: tuple[str, str, dict[str, str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    method, path, headers = request_
+
+    async def ask(port: int, **more: str) -> httpx.Response:
+        async with httpx.AsyncClient() as client:
+            url = f"http://127.0.0.1:{port}/bus{path}"
+            async with client.stream(method, url, headers={**headers, **more}, content=b"[]" * (method == "POST")) as answer:
+                if answer.status_code != 101:
+                    await answer.aread()
+                return answer
+
+    for insecure in (False, True):
+        bus, app = Bus(), FastAPI()
+        if way == "serve":
+            async with bus.serve(f"{protocol}+{transport}://127.0.0.1:0/bus", insecure=insecure) as listener:
+                port = int(listener.url.split(":")[2].split("/")[0])
+                local, foreign = await ask(port), await ask(port, **FROM_OUTSIDE)
+        else:
+            attach(app, bus, protocol=protocol, insecure=insecure)
+            async with running(app, proxy_headers=way == "uvicorn") as server:
+                local, foreign = await ask(server.port), await ask(server.port, **FROM_OUTSIDE)
+        if insecure:
+            assert foreign.status_code == local.status_code != 403
+        else:
+            assert (foreign.status_code, local.status_code == 403) == (403, False)
+            assert "203.0.113.7" in foreign.text and "authenticate=" in foreign.text and "insecure=True" in foreign.text
+    told = [record.getMessage() for record in caplog.records if record.name == "polybus.security"]
+    assert [("203.0.113.7" in line, "insecure=True" in line) for line in told] == [(True, True)]
+
+
 @bounded
 async def test_a_forwarded_host_is_never_believed() -> None:
     app = FastAPI()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import socket
 import ssl
@@ -430,6 +431,15 @@ def test_an_address_for_everybody_needs_a_doorkeeper(sides: tuple[str, str]) -> 
     with pytest.raises(LocalProtocolError, match="can be reached from other machines"):
         Broker(*sides)
     Broker(*sides, insecure=True)
+
+
+@pytest.mark.parametrize("insecure", [False, True])
+@bounded
+async def test_a_broker_without_authenticate_refuses_who_comes_through_a_proxy(insecure: bool) -> None:
+    async with Broker("csb+ws://127.0.0.1:0", TCP, insecure=insecure) as broker:
+        with contextlib.nullcontext() if insecure else pytest.raises(Forbidden):
+            async with connect(broker.client_urls[0], headers={"x-forwarded-for": "203.0.113.7"}):
+                pass
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from polybus.transports._ws.policy import HandshakeRejected, OriginPolicy, cookies_of, query_of
+from polybus.transports._ws.policy import HandshakeRejected, OriginPolicy, UpgradeRequest, cookies_of, query_of
 
 
 def door(**changes: Any) -> OriginPolicy:
@@ -132,3 +132,54 @@ def test_query_and_cookies_are_read_tolerantly() -> None:
     assert cookies_of("session=abc; theme=dark") == {"session": "abc", "theme": "dark"}
     assert cookies_of("") == {}
     assert cookies_of("a,b=c; \x00") == {}
+
+
+@pytest.mark.parametrize(
+    ("client", "headers", "seen"),
+    [
+        ("127.0.0.1", {}, ""),
+        ("::1", {}, ""),
+        ("::ffff:127.0.0.1", {}, ""),
+        ("", {}, ""),  # a Unix socket
+        ("testclient", {}, ""),
+        ("127.0.0.1", {"host": ["app.example"], "x-forwarded-proto": ["https"], "x-forwarded-host": ["app.example"]}, ""),
+        ("127.0.0.1", {"x-forwarded-for": ["127.0.0.1"]}, ""),
+        ("127.0.0.1", {"x-forwarded-for": ["127.0.0.1:4000, ::1, [::1]:80, ::ffff:127.0.0.1"]}, ""),
+        ("127.0.0.1", {"forwarded": ['for=127.0.0.1;proto=https, For="[::1]:80"']}, ""),
+        ("127.0.0.1", {"x-real-ip": ["::1"]}, ""),
+        ("203.0.113.7", {}, "'203.0.113.7'"),
+        ("2001:db8::1", {}, "'2001:db8::1'"),
+        ("10.0.0.1", {"x-forwarded-for": ["127.0.0.1"]}, "'10.0.0.1'"),
+        ("unknown", {}, "'unknown'"),
+        ("127.0.0.1", {"x-forwarded-for": ["203.0.113.7"]}, "'203.0.113.7' (x-forwarded-for)"),
+        ("127.0.0.1", {"x-forwarded-for": ["127.0.0.1, 203.0.113.7:99"]}, "'203.0.113.7' (x-forwarded-for)"),
+        ("127.0.0.1", {"x-forwarded-for": ["127.0.0.1", "203.0.113.7"]}, "'203.0.113.7' (x-forwarded-for)"),
+        ("127.0.0.1", {"x-forwarded-for": [""]}, "'' (x-forwarded-for)"),
+        ("127.0.0.1", {"x-forwarded-for": ["unknown"]}, "'unknown' (x-forwarded-for)"),
+        ("127.0.0.1", {"x-forwarded-for": ["127.0.0.1.evil.example"]}, "'127.0.0.1.evil.example'"),
+        ("127.0.0.1", {"x-forwarded-for": ["\x00" * 999]}, "(x-forwarded-for)"),
+        ("127.0.0.1", {"forwarded": ['for="[2001:db8::1]:80"']}, "'2001:db8::1' (forwarded)"),
+        ("127.0.0.1", {"forwarded": ["for=127.0.0.1, for=198.51.100.1;by=127.0.0.1"]}, "'198.51.100.1' (forwarded)"),
+        ("127.0.0.1", {"forwarded": ["proto=https;by=127.0.0.1"]}, "(forwarded)"),
+        ("127.0.0.1", {"forwarded": ["for=_hidden"]}, "'_hidden' (forwarded)"),
+        ("127.0.0.1", {"x-real-ip": ["198.51.100.1"]}, "(x-real-ip)"),
+        ("127.0.0.1", {"cf-connecting-ip": ["198.51.100.1"]}, "(cf-connecting-ip)"),
+        ("127.0.0.1", {"true-client-ip": ["198.51.100.1"]}, "(true-client-ip)"),
+        ("127.0.0.1", {"x-client-ip": ["198.51.100.1"]}, "(x-client-ip)"),
+        ("127.0.0.1", {"x-cluster-client-ip": ["198.51.100.1"]}, "(x-cluster-client-ip)"),
+        ("127.0.0.1", {"x-azure-clientip": ["198.51.100.1"]}, "(x-azure-clientip)"),
+        ("127.0.0.1", {"fly-client-ip": ["198.51.100.1"]}, "(fly-client-ip)"),
+        ("127.0.0.1", {"x-original-forwarded-for": ["198.51.100.1"]}, "(x-original-forwarded-for)"),
+        ("127.0.0.1", {"x-envoy-external-address": ["198.51.100.1"]}, "(x-envoy-external-address)"),
+        ("127.0.0.1", {"x-appengine-user-ip": ["198.51.100.1"]}, "(x-appengine-user-ip)"),
+    ],
+)
+def test_a_bus_that_lets_everybody_in_takes_clients_of_its_own_machine(
+    client: str, headers: dict[str, list[str]], seen: str
+) -> None:
+    upgrade = UpgradeRequest(path="/bus", query="", headers={"host": ["localhost"], **headers}, client=client)
+    status, text = status_of(door(private=True, hosts=("app.example",)).check, upgrade)
+    assert status == (403 if seen else 101)
+    assert seen in text
+    assert not seen or ("Bus(authenticate=...)" in text and "insecure=True" in text and len(text) < 800)
+    assert status_of(door(hosts=("app.example",)).check, upgrade)[0] == 101

@@ -88,7 +88,8 @@ class RecordingProxy:
                 raise Unsupported(f"{one}: a proxy records no HTTP, where protocols carry more than frames: {_AT_THE_ENDS}")
             if one.partition("+")[2].startswith("zenoh"):
                 raise Unsupported(f"{one}: a proxy records no fabric, which has no two ends to stand between: {_AT_THE_ENDS}")
-        if not (insecure or self._transport.is_private(self._address)):
+        self._private = not insecure
+        if self._private and not self._transport.is_private(self._address):
             raise LocalProtocolError(
                 f"{listen} can be reached from other machines and everybody is let in: bind to 127.0.0.1, or say insecure=True"
             )
@@ -110,7 +111,7 @@ class RecordingProxy:
         self.recorder.claim()
         runtime = self._runtime = Runtime(self._limits)
         await runtime.open()
-        options = plugins.ListenOptions(gate=self, protocol=self._adapter.name, **self._common_options())
+        options = plugins.ListenOptions(gate=self, protocol=self._adapter.name, private=self._private, **self._common_options())
         try:
             await anyio.to_thread.run_sync(self.recorder.open)
             self._listening: Any = await self._transport.listen(self._address, options)

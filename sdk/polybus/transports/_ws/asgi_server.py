@@ -173,6 +173,7 @@ class AsgiRequest:
             subprotocol=options.subprotocol,
             origins=options.origins,
             hosts=options.hosts,
+            private=options.private,
         )
         try:
             self.policy.check(self.head)
@@ -275,6 +276,7 @@ def _upgrade_of(scope: Scope) -> UpgradeRequest:
         query=scope.get("query_string", b"").decode("latin-1"),
         headers=headers,
         offers=scope.get("subprotocols") or (),
+        client=(scope.get("client") or ("",))[0],
     )
 
 
@@ -290,6 +292,7 @@ def _host_and_port(host: str, port: int | None) -> str:
 def _is_public(host: str) -> bool:
     """True if this is an address that other machines can reach. Names are those of test clients and Unix sockets."""
     try:
-        return not ipaddress.ip_address(host.partition("%")[0]).is_loopback
+        ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
         return False
+    return not is_loopback(host)

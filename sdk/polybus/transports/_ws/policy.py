@@ -21,6 +21,7 @@ from ...errors import BusError, Forbidden, Unauthorized
 from ...plugins import Handshake, ListenOptions
 from .._stream.close_codes import text_of
 from .._stream.sockets import is_loopback
+from .clients import from_outside
 
 _TOKEN = "polybus.token."
 _HINTS: Final[Mapping[int, tuple[str, str]]] = {
@@ -60,6 +61,8 @@ class UpgradeRequest:
     """Lower-case names, and all values of each."""
     offers: Sequence[str] = field(default=())
     """Sub-protocols."""
+    client: str = ""
+    """Host of the client, as the server knows it; empty if the server knows none."""
 
     def only(self, name: str) -> str | None:
         """The value of a header that may be there once. May raise `HandshakeRejected`: 400, it is there more than once."""
@@ -79,10 +82,14 @@ class OriginPolicy:
     subprotocol: str
     origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
+    private: bool = False
+    """Every client is let in, so none may come from another machine."""
 
     def check(self, upgrade: UpgradeRequest) -> None:
-        """Check that the request may be made here at all. May raise `HandshakeRejected`: host, origin or path are not those of
-        this listener."""
+        """Check that the request may be made here at all. May raise `HandshakeRejected`: client, host, origin or path are not
+        those of this listener."""
+        if self.private:
+            self.check_client(upgrade)
         host = upgrade.only("host")
         self.check_host(host)
         self.check_origin(upgrade.only("origin"), host or "")
@@ -103,6 +110,17 @@ class OriginPolicy:
             cookies=cookies_of("; ".join(upgrade.headers.get("cookie", ()))),
             origin=upgrade.only("origin"),
         )
+
+    def check_client(self, upgrade: UpgradeRequest) -> None:
+        """May raise `HandshakeRejected`: 403, the client comes from another machine, through a proxy on this one."""
+        seen = from_outside(upgrade.client, upgrade.headers)
+        if seen is not None:
+            raise HandshakeRejected(
+                403,
+                f"this bus lets everybody in, so it takes clients of its own machine alone, and this one comes from {seen}: "
+                "pass Bus(authenticate=...), or say insecure=True",
+                about="outside",
+            )
 
     def check_path(self, path: str) -> None:
         """May raise `HandshakeRejected`: 404, another path is served here."""
@@ -205,7 +223,8 @@ def refused(error: BusError) -> HandshakeRejected:
 def tell(turned: HandshakeRejected, address: str, options: ListenOptions) -> None:
     """Have the log tell of a client that broke a rule of the listener."""
     if turned.about:
-        options.turned_away(address, f"{turned.text}; {turned.advice}", turned.about)
+        why = f"{turned.text}; {turned.advice}" if turned.advice else turned.text
+        options.turned_away(address, why, turned.about)
 
 
 def answer(turned: HandshakeRejected) -> tuple[list[tuple[str, str]], bytes]:

@@ -90,7 +90,7 @@ class PendingWebSocket(PendingConnection):
     def _handshake(self, core: ServerProtocol, request: Request) -> Handshake:
         """Check the request and prepare the answer. May raise `HandshakeRejected`: it breaks a rule of this listener."""
         policy = self._policy
-        upgrade = _upgrade(request)
+        upgrade = _upgrade(request, self.wire.address.rpartition(":")[0].strip("[]"))
         policy.check(upgrade)
         response = core.accept(request)
         if response.status_code != 101:
@@ -122,7 +122,7 @@ class PendingWebSocket(PendingConnection):
         return transport
 
 
-def _upgrade(request: Request) -> UpgradeRequest:
+def _upgrade(request: Request, client: str) -> UpgradeRequest:
     """May raise `HandshakeRejected`: 400, the target or a header is malformed."""
     headers = request.headers
     try:
@@ -133,7 +133,7 @@ def _upgrade(request: Request) -> UpgradeRequest:
     except InvalidHeader as error:
         raise HandshakeRejected(400, str(error)) from None
     lower = {name.lower(): headers.get_all(name) for name in headers}
-    return UpgradeRequest(path=target.path, query=target.query, headers=lower, offers=offers)
+    return UpgradeRequest(path=target.path, query=target.query, headers=lower, offers=offers, client=client)
 
 
 def _response(turned: HandshakeRejected) -> bytes:
