@@ -89,11 +89,11 @@ def _show_public_names() -> None:
 _show_public_names()
 
 
-def _context_in_a_thread(bus: Bus, message: Message, deadline: float | None, pattern: str | int) -> Context:
+def _context_in_a_thread(*facts: Any) -> Context:
     """The context of a `def` handler, with the blocking twin: loaded when the first one runs."""
     from .sync import Context as BlockingContext
 
-    return BlockingContext(bus, message, deadline, pattern)
+    return BlockingContext(*facts)
 
 
 def _cloudevents() -> Any:

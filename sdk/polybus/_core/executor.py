@@ -17,8 +17,8 @@ from .._util.log_fields import log_fields
 from .._util.sources import sources
 from ..events import HandlerFailed
 from ..message import Message
-from .context import Context
-from .threads import Threads
+from .context import Context, current_call
+from .threads import CallThreads, Threads, holding
 
 if TYPE_CHECKING:
     from .ports import RequestHandler
@@ -47,7 +47,7 @@ def described(error: BaseException | None) -> str:
 class HandlerExecutor:
     """Runs the handlers of one bus."""
 
-    context_in_a_thread: Callable[[Any, Message, float | None, str | int], Context] = Context
+    context_in_a_thread: Callable[[Any, Message, float | None, str | int, CallThreads | None], Context]
     """Makes the `Context` of a `def` handler, whose bus blocks: handed in from floors above."""
 
     def __init__(self, services: Services) -> None:
@@ -57,7 +57,8 @@ class HandlerExecutor:
 
     def start(self, runtime: Runtime) -> None:
         """Begin: the bus is entered."""
-        self._threads = Threads(runtime.loop, [] if self._threads is None else self._threads.abandoned)
+        abandoned = [] if self._threads is None else self._threads.abandoned
+        self._threads = Threads(runtime, self._services.limits.threads, abandoned)
 
     def leave(self, deadline: float) -> None:
         """End: threads that do not return until the deadline are left alone."""
@@ -119,20 +120,28 @@ class HandlerExecutor:
         """Call a `Handler`: no other part runs in threads."""
         if handler.injection is not None:
             return await handler.invoke(self._services, message, deadline)
-        make_context = partial(self.context_in_a_thread, self._services.bus, message, deadline, handler.subject)
+        threads = self.threads_of(handler.name)
+        make_context = partial(self.context_in_a_thread, self._services.bus, message, deadline, handler.subject, threads)
         arguments = handler.arguments(make_context, message)
-        return await self.in_a_thread(partial(handler.function, **arguments))
+        return await self.in_a_thread(threads, partial(handler.function, **arguments))
 
-    async def in_a_thread(self, function: Callable[[], Any]) -> Any:
+    def threads_of(self, handler: str) -> CallThreads | None:
+        """The threads for a call of a handler, which is named so; None where there are none."""
+        if _NO_THREADS:
+            return None
+        assert self._threads is not None
+        call = current_call.get()
+        return CallThreads(self._threads, handler, holding.get() or (call is not None and call.asked_by_holder))
+
+    async def in_a_thread(self, threads: CallThreads | None, function: Callable[[], Any]) -> Any:
         """Call a function in a thread of the bus, or in place where there are none.
 
         Raises:
             Exception: As the function raises it.
         """
-        if _NO_THREADS:
+        if threads is None:
             return function()
-        assert self._threads is not None
-        (result,) = await self._threads.run(lambda: (function(),))  # trio takes no coroutine from a thread
+        (result,) = await threads.run(lambda: (function(),))  # trio takes no coroutine from a thread
         return result
 
     def is_own_cancellation(self, error: BaseException, scope: anyio.CancelScope | None) -> bool:

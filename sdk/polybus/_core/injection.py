@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextvars
 import inspect
 import logging
 import math
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
@@ -17,10 +18,12 @@ from attrs import define, field
 
 from .._util.log_fields import log_fields
 from .context import Context
+from .threads import holding
 
 if TYPE_CHECKING:
     from ..message import Message
     from .services import Services
+    from .threads import CallThreads
 
 logger: logging.Logger = logging.getLogger("polybus")
 
@@ -58,7 +61,12 @@ class Injection:
 
     @asynccontextmanager
     async def values(
-        self, services: Services, message: Message, deadline: float | None, pattern: str | int
+        self,
+        services: Services,
+        message: Message,
+        deadline: float | None,
+        pattern: str | int,
+        threads: CallThreads | None,
     ) -> AsyncIterator[dict[str, Any]]:
         """Make the values for one call; they are cleaned up when the block is left, the last one first.
 
@@ -69,7 +77,7 @@ class Injection:
             Exception: As a function raises it that makes a value, or cleans up.
         """
         scope = anyio.CancelScope()  # around all of it: what is made may hold scopes of its own
-        call = _Call(self.handler, services, message, deadline, pattern, scope)
+        call = _Call(self.handler, services, message, deadline, pattern, scope, threads)
         with scope:
             try:
                 yield {name: await call.value(provider) for name, provider in self.needs}
@@ -84,7 +92,7 @@ class Injection:
 
     async def call(
         self,
-        bound: Callable[[], Callable[..., Any]],
+        bound: Callable[[CallThreads | None], Callable[..., Any]],
         services: Services,
         message: Message,
         deadline: float | None,
@@ -98,16 +106,17 @@ class Injection:
             Misfit: An argument does not fit: nothing was made.
             Exception: As the function, or as `values`.
         """
-        function = bound()
-        async with self.values(services, message, deadline, pattern) as values:
+        threads = services.executor.threads_of(self.handler)
+        function = bound(threads)
+        async with self.values(services, message, deadline, pattern, threads) as values:
             with_values = partial(function, **values)
-            result = await services.executor.in_a_thread(with_values) if in_thread else with_values()
+            result = await services.executor.in_a_thread(threads, with_values) if in_thread else with_values()
             return await result if inspect.isawaitable(result) else result
 
     @asynccontextmanager
     async def items(
         self,
-        bound: Callable[[], Callable[..., Any]],
+        bound: Callable[[CallThreads | None], Callable[..., Any]],
         services: Services,
         message: Message,
         deadline: float | None,
@@ -119,8 +128,9 @@ class Injection:
             Misfit: An argument does not fit: nothing was made.
             Exception: As `values`.
         """
-        function = bound()
-        async with self.values(services, message, deadline, pattern) as values:
+        threads = services.executor.threads_of(self.handler)
+        function = bound(threads)
+        async with self.values(services, message, deadline, pattern, threads) as values:
             items = function(**values)
             yield await items if inspect.isawaitable(items) else items
 
@@ -136,6 +146,7 @@ class _Call:
         deadline: float | None,
         pattern: str | int,
         scope: anyio.CancelScope,
+        threads: CallThreads | None,
     ) -> None:
         facts = services.bus, message, deadline, pattern
         self._handler = handler
@@ -143,7 +154,9 @@ class _Call:
         self._message = message
         self._scope = scope
         self._context = partial(Context, *facts)
-        self._in_thread = partial(services.executor.context_in_a_thread, *facts)
+        self._in_thread = partial(services.executor.context_in_a_thread, *facts, threads)
+        self._threads = threads
+        self._held: contextvars.Token[bool] | None = None
         self._made: dict[Callable[..., Any], Any] = {}
         self._entered: list[AbstractAsyncContextManager[Any]] = []
         self.cancelled: BaseException | None = None
@@ -161,19 +174,25 @@ class _Call:
         for name, needed in provider.needs:
             arguments[name] = await self.value(needed)
         value = await self._make(provider, arguments)
+        self._holds()
         if cached:
             self._made[key] = value
         return value
+
+    def _holds(self) -> None:
+        """Note that this call may hold something that others wait for: it does not wait for threads any more."""
+        if self._threads is not None and self._held is None:
+            self._threads.holds, self._held = True, holding.set(True)
 
     async def _make(self, provider: Provider, arguments: Mapping[str, Any]) -> Any:
         function = partial(provider.function, **arguments)
         if provider.style == "async":
             return await function()
         if provider.style == "plain":
-            return await self._services.executor.in_a_thread(function)
+            return await self._services.executor.in_a_thread(self._threads, function)
         held: AbstractAsyncContextManager[Any]
         if provider.style == "generator":
-            held = _HeldInThread(self._services, contextmanager(function)())
+            held = _HeldInThread(self._services, self._threads, contextmanager(function)())
         else:
             held = asynccontextmanager(function)()
         try:
@@ -181,6 +200,7 @@ class _Call:
         except BaseException:
             if isinstance(held, _HeldInThread) and held.entered:  # the call was cancelled while the thread made it
                 self._entered.append(held)
+                self._holds()
             raise
         self._entered.append(held)
         return value
@@ -205,6 +225,9 @@ class _Call:
                     text = "clean-up after a call of %s, which was cancelled, took more than %g s"
                     fields = log_fields(message=self._message, handler=self._handler)
                     logger.error(text, self._handler, _CLEAN_UP, extra=fields)
+        if self._held is not None:
+            with suppress(ValueError):  # a stream was closed by another task
+                holding.reset(self._held)
         if error is not None:
             raise error
 
@@ -216,24 +239,31 @@ def _is_cancelled(error: BaseException | None) -> bool:
 
 @define(eq=False)
 class _HeldInThread(AbstractAsyncContextManager[Any]):
-    """A context manager of a plain generator, which is entered and left in threads."""
+    """A context manager of a plain generator, which is entered and left in threads, in one context: what it sets there it may
+    set back.
+    """
 
     _services: Services
+    _threads: CallThreads | None
     _held: AbstractContextManager[Any]
+    _context: contextvars.Context | None = field(default=None, init=False)
     entered: bool = field(default=False, init=False)
 
     async def __aenter__(self) -> Any:
-        return await self._services.executor.in_a_thread(self._enter)
+        return await self._services.executor.in_a_thread(self._threads, self._enter)
 
     def _enter(self) -> Any:
-        value = self._held.__enter__()
+        self._context = contextvars.copy_context()
+        value = self._context.run(self._held.__enter__)
         self.entered = True
         return value
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        return bool(await self._services.executor.in_a_thread(lambda: self._held.__exit__(kind, error, trace)))
+        assert self._context is not None
+        leave = partial(self._context.run, self._held.__exit__, kind, error, trace)
+        return bool(await self._services.executor.in_a_thread(self._threads, leave))
 
 
 @define(eq=False)

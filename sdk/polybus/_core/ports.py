@@ -17,6 +17,7 @@ class RunningCall(Protocol):
 
     deadline: float
     ended: bool
+    asked_by_holder: bool
 
 
 class RequestHandler(Protocol):

@@ -1,4 +1,9 @@
-"""The threads of `def` handlers.
+"""The threads of `def` handlers and `def` dependencies: `Limits.threads` of them run at the same time.
+
+A call waits for a thread only while it has nothing that others may wait for: before its first thread. A connection that its
+dependency has taken, or a handler of this bus that asks it and waits, would else wait for a thread which waits for them. So its
+further threads, clean-ups among them, begin at once; they count, and calls that begin wait the longer. For the same reason a
+thread that waits in a blocking verb gives its place up, and takes it back without waiting.
 
 A thread cannot be stopped. A handler that is cancelled while its thread runs is answered for at once, but keeps its places,
 among the threads and among the running requests, until the thread returns; so their number stays bounded.
@@ -6,52 +11,109 @@ among the threads and among the running requests, until the thread returns; so t
 
 from __future__ import annotations
 
+import contextvars
+import logging
 import math
-from collections.abc import Callable
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import anyio.to_thread
-from attrs import define
+from attrs import define, field
 
 if TYPE_CHECKING:
-    from .._util.event_loop import Loop
+    from .runtime import Runtime
 
-THREADS = 40
-"""Threads of one bus that run at the same time; further `def` handlers wait for their turn."""
+_FULL: Final = 1.0
+"""Seconds for which calls wait in a row before that is told."""
+
+logger: logging.Logger = logging.getLogger("polybus.handlers")
+
+holding: contextvars.ContextVar[bool] = contextvars.ContextVar("polybus_holding", default=False)
+"""True where something may be held that others wait for: in a thread, and once a dependency has been made. Whom that asks gets
+threads at once."""
+_in_thread: contextvars.ContextVar[_ThreadCall | None] = contextvars.ContextVar("polybus_in_thread", default=None)
+"""In the thread of a call: that."""
 
 
 class Threads:
-    """Runs functions in worker threads. Made anew each time the bus is entered: limiters belong to one event loop.
+    """Places for the threads of one bus. Made anew each time the bus is entered.
 
     Args:
+        runtime: Of the bus.
+        limit: How many run at the same time.
         abandoned: Calls of an earlier run of the bus, whose threads may run still.
     """
 
-    def __init__(self, loop: Loop, abandoned: list[_ThreadCall]) -> None:
-        self._loop = loop
+    def __init__(self, runtime: Runtime, limit: int, abandoned: list[_ThreadCall]) -> None:
+        self.loop = runtime.loop
         self.abandoned: list[_ThreadCall] = [work for work in abandoned if not work.returned]
-        self._limiter = anyio.CapacityLimiter(max(1, THREADS - len(self.abandoned)))
-        self._unlimited = anyio.CapacityLimiter(math.inf)  # anyio gives its token back when the caller is cancelled
+        self.unlimited = anyio.CapacityLimiter(math.inf)  # anyio gives its token back when the caller is cancelled
+        self._runtime = runtime
+        self._limit = limit
+        self._free = max(1, limit - len(self.abandoned))
+        """Places left; less than none where calls that hold something have begun all the same."""
+        self._line: deque[Any] = deque()
+        """Waiters of calls that begin."""
+        self._full_since = 0.0
         self._waits: set[anyio.CancelScope] = set()
         self._deadline = math.inf
 
-    async def run(self, function: Callable[[], Any]) -> Any:
-        """Call a function in a thread. When cancelled, it still waits for the thread.
+    async def take(self) -> None:
+        """Wait for a place."""
+        if self._free > 0 and not self._line:
+            self._free -= 1
+            return
+        if not self._line:
+            self._full_since = self._runtime.time()
+            self._runtime.watch(self, self._full_since + _FULL)
+        waiter = self.loop.waiter()
+        self._line.append(waiter)
+        try:
+            await waiter
+        except BaseException:
+            if waiter in self._line:
+                self._line.remove(waiter)
+            else:  # it had come, and the call was cancelled in the same turn
+                self.give()
+            raise
 
-        Raises:
-            Exception: As the function raises it.
-        """
-        work = _ThreadCall(self._loop, function)
-        async with self._limiter:
-            try:
-                return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._unlimited)
-            finally:
-                if not work.give_up():
-                    await self._wait(work)
+    def take_at_once(self) -> None:
+        """Take a place, whether or not one is free."""
+        self._free -= 1
 
-    async def _wait(self, work: _ThreadCall) -> None:
+    def give(self) -> None:
+        """Give a place back. The next call takes it a turn later: its last one may go on with another thread at once."""
+        self._free += 1
+        if self._line:
+            self.loop.call_soon(self._pass_on)
+
+    def _pass_on(self) -> None:
+        while self._free > 0 and self._line:
+            self._free -= 1
+            self.loop.wake(self._line.popleft())
+
+    def _expire(self, now: float) -> float:
+        """Tell that calls wait. Called by the runtime."""
+        if not self._line:
+            return math.inf
+        if now < self._full_since + _FULL:
+            return self._full_since + _FULL
+        self._runtime.warnings.warn(
+            logger,
+            "all %d threads for def handlers and def dependencies have been taken for %.0f s, and %d calls wait for one: raise "
+            "Limits.threads, make what waits for others an async def, or let fewer in (Limits.running, handle(running=))",
+            self._limit,
+            now - self._full_since,
+            len(self._line),
+            lines=1,
+        )
+        return math.inf
+
+    async def returned(self, work: _ThreadCall) -> None:
+        """Wait for a thread whose call is over, for as long as the bus may wait."""
         with anyio.CancelScope(shield=True, deadline=self._deadline) as scope:
             self._waits.add(scope)
             try:
@@ -69,29 +131,108 @@ class Threads:
 
 
 @define(eq=False)
-class _ThreadCall:
-    """One call in a thread."""
+class CallThreads:
+    """The threads of one call of a handler, of which it has one at a time."""
 
-    _loop: Loop
+    _threads: Threads
+    name: str
+    """Of the handler, for the log."""
+    holds: bool
+    """True where it may hold something that others wait for: then it does not wait for a thread."""
+    _work: _ThreadCall | None = field(default=None, init=False)
+    """The thread that it has now."""
+
+    async def run(self, function: Callable[[], Any]) -> Any:
+        """Call a function in a thread. When cancelled, it still waits for the thread.
+
+        Raises:
+            Exception: As the function raises it; in place of one that would end the event loop, RuntimeError.
+        """
+        threads = self._threads
+        if self.holds:
+            threads.take_at_once()
+        else:
+            await threads.take()
+        work = self._work = _ThreadCall(threads, self.name, function)
+        try:
+            return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=threads.unlimited)
+        finally:
+            try:
+                if not work.give_up():
+                    await threads.returned(work)
+            finally:
+                self._work = None
+                work.leave()
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Give the place to others while a blocking verb of the handler waits, in its thread or in one that it has started.
+
+        Called on the event loop.
+        """
+        work = self._work
+        if work is None:  # it has returned, and has left a thread of its own behind
+            yield
+            return
+        work.wait_begins()
+        try:
+            yield
+        finally:
+            work.wait_ends()
+
+
+@contextmanager
+def waiting_in_thread() -> Iterator[None]:
+    """`CallThreads.waiting`, for a thread that waits for another event loop than that of its call; without a call it does
+    nothing.
+    """
+    work = _in_thread.get()
+    if work is None:
+        yield
+        return
+    work.tell(work.wait_begins)
+    try:
+        yield
+    finally:
+        work.tell(work.wait_ends)
+
+
+@define(eq=False)
+class _ThreadCall:
+    """One function in a thread, which has a place."""
+
+    _threads: Threads
+    name: str
     _function: Callable[[], Any]
     _waiter: Any = None
     _called: bool = False
     _given_up: bool = False
     returned: bool = False
+    _waits: int = 0
+    """Blocking verbs of it that wait: meanwhile others have its place."""
+    _over: bool = False
 
     # Two threads meet here without a lock: each sets its own flag before it looks at the other's.
 
     def __call__(self) -> Any:
         self._called = True
+        _in_thread.set(self)  # in the copy of the context that this thread has
+        holding.set(True)
         try:
             return None if self._given_up else self._function()
-        except KeyboardInterrupt as error:  # the real one comes to the main thread; this one would end the event loop
-            raise RuntimeError("a def handler raised KeyboardInterrupt") from error
+        except (KeyboardInterrupt, GeneratorExit, StopIteration) as error:
+            # The real KeyboardInterrupt comes to the main thread, and this one would end the event loop. The others mean
+            # something to each coroutine that they pass: its end.
+            raise RuntimeError(f"{self.name} raised {type(error).__name__} in its thread") from error
         finally:
             self.returned = True
             if self._waiter is not None:
-                with suppress(RuntimeError):  # the loop is over
-                    self._loop.call_from_thread(self._wake)
+                self.tell(self._wake)
+
+    def tell(self, function: Callable[[], None]) -> None:
+        """Have the event loop call a function."""
+        with suppress(RuntimeError):  # the loop is over
+            self._threads.loop.call_from_thread(function)
 
     def give_up(self) -> bool:
         """Give the result up. True if no thread runs it, or will."""
@@ -100,9 +241,27 @@ class _ThreadCall:
 
     async def wait(self) -> None:
         """Wait until it has returned."""
-        self._waiter = self._loop.waiter()
+        self._waiter = self._threads.loop.waiter()
         if not self.returned:
             await self._waiter
 
     def _wake(self) -> None:
-        self._loop.wake(self._waiter)
+        self._threads.loop.wake(self._waiter)
+
+    def wait_begins(self) -> None:
+        """Give the place up, unless another verb has done so."""
+        self._waits += 1
+        if self._waits == 1 and not self._over:
+            self._threads.give()
+
+    def wait_ends(self) -> None:
+        """Take the place back after the last verb. At once: others may wait for a lock that this thread has."""
+        self._waits -= 1
+        if self._waits == 0 and not self._over:
+            self._threads.take_at_once()
+
+    def leave(self) -> None:
+        """Give the place back: the call is over."""
+        self._over = True
+        if self._waits == 0:
+            self._threads.give()

@@ -26,6 +26,7 @@ from .subject_types import check_body, check_result
 
 if TYPE_CHECKING:
     from .._core.services import Services
+    from .._core.threads import CallThreads
 
 _NO_DEFAULT = inspect.Parameter.empty
 _PLAIN_BODY: Final = attrgetter("body")
@@ -96,15 +97,15 @@ class Handler:
         """As `invoke`, with the values that the function asks for."""
         facts = services.bus, message, deadline, self.subject
         in_thread = self.style == "thread"
-        context = partial(services.executor.context_in_a_thread if in_thread else Context, *facts)
-        bound = partial(self._bound, context, message, channel)
+
+        def bound(threads: CallThreads | None) -> Callable[..., Any]:
+            """The function with all arguments but the values that are made for the call."""
+            context = partial(services.executor.context_in_a_thread, *facts, threads) if in_thread else partial(Context, *facts)
+            return partial(self.function, **self.arguments(context, message, channel))
+
         if self.style == "stream":
             return InjectedStream(injection.items(bound, services, message, deadline, self.subject))
         return injection.call(bound, services, message, deadline, self.subject, in_thread=in_thread)
-
-    def _bound(self, context: Callable[[], Context], message: Message, channel: Any) -> Callable[..., Any]:
-        """The function with all arguments but the values that are made for the call."""
-        return partial(self.function, **self.arguments(context, message, channel))
 
 
 def plan(

@@ -57,6 +57,8 @@ class Call:
     """True while it waits although it had a place: its client had stopped reading answers before it began."""
     delivered: bool = False
     """True once it has come to its handler: before that, and when its time is over, the bus answers by itself."""
+    asked_by_holder: bool = False
+    """True where the handler of another call asks and waits, which may hold what others wait for."""
 
     @property
     def function(self) -> str:

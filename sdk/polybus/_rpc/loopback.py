@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
+from .._core.context import current_call
 from .._core.memory import OVERHEAD, MemoryBudget, cost
 from .._core.outgoing import Departure, depart
+from .._core.threads import holding
 from ..body import JSON, OCTETS, BodyFormat
 from ..errors import Code, DeadlineExceeded, Disconnected, QueueFull, RequestError, TooManyRequests
 from ..headers import check_headers
@@ -64,6 +66,7 @@ class Loopback:
             reply.fail(refusal)
             return reply
         call = Call(self.services, LocalSink(self, reply), None, handler, message, deadline)
+        call.asked_by_holder = _asked_by_holder()
         reply.on_cancel = lambda _: call.stop()
         reply.sent = True
         self._start(call, handler.places)
@@ -185,6 +188,7 @@ class Loopback:
         if self.services.outgoing:
             near.departure = self._depart(message)
         call = ChannelCall(self.services, LocalSink(self), None, handler, message, deadline, channel=far)
+        call.asked_by_holder = _asked_by_holder()
         self._start(call, handler.places)
         return near
 
@@ -273,6 +277,12 @@ class LocalPort:
 
     def channel_done(self, channel: Channel[Any, Any]) -> None:
         """Do nothing: nothing is kept for local channels."""
+
+
+def _asked_by_holder() -> bool:
+    """Tell whether the caller is a handler that may hold what others wait for, or is asked by one."""
+    asker = current_call.get()
+    return holding.get() or (asker is not None and asker.asked_by_holder)
 
 
 def encode_local(value: Any) -> tuple[bytes, BodyFormat]:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     import ssl
 
     from .._bus.dialer import Headers
+    from .._core.threads import CallThreads
     from ..backoff import Backoff
     from ..limits import Limits
     from ..message import Message
@@ -69,10 +70,15 @@ class BlockingContext(AsyncContext[State_co]):
     __slots__ = ("_run",)
 
     def __init__(
-        self, bus: AsyncBus, message: Message, deadline: float | None = None, pattern: str | int | None = None
+        self,
+        bus: AsyncBus,
+        message: Message,
+        deadline: float | None = None,
+        pattern: str | int | None = None,
+        threads: CallThreads | None = None,
     ) -> None:
         super().__init__(bus, message, deadline, pattern)
-        self._run = HandlerLoop()
+        self._run = HandlerLoop(threads)
 
     @property
     def bus(self) -> BlockingBus:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any
@@ -16,10 +16,12 @@ from anyio.from_thread import BlockingPortal
 
 from .._bus.bus import parts_of
 from .._core.runtime import runs_here
+from .._core.threads import waiting_in_thread
 from ..errors import BusError, LocalProtocolError, RequestCancelled
 
 if TYPE_CHECKING:
     from .._bus.bus import Bus
+    from .._core.threads import CallThreads
     from .items import Run
 
 
@@ -39,20 +41,31 @@ def check_not_on_loop(thread: int = 0) -> None:
 
 
 class HandlerLoop:
-    """Runs functions on the loop that a `def` handler was called from, also for threads that the handler starts."""
+    """Runs functions on the loop that a `def` handler was called from, also for threads that the handler starts.
 
-    def __init__(self) -> None:
+    Args:
+        threads: Those of the call; None for an endpoint, which runs in a thread of its server.
+    """
+
+    def __init__(self, threads: CallThreads | None = None) -> None:
+        self._threads = threads
         self._token = anyio.lowlevel.current_token()
         self._thread = threading.get_ident()
 
     def __call__(self, function: Callable[..., Any], /, *args: Any) -> Any:
         check_not_on_loop(self._thread)
         try:
-            return self._call(function, args)
+            return self._call(self._run, (function, *args))
         except BusError as error:
             raise error.with_traceback(None)  # noqa: B904  # the same error, without the frames of two event loops
         except anyio.RunFinishedError:
             raise LocalProtocolError("the bus of this handler has been left: its blocking twin ends with it") from None
+
+    async def _run(self, function: Callable[..., Awaitable[Any]], *args: Any) -> Any:
+        if self._threads is None:
+            return await function(*args)
+        with self._threads.waiting():
+            return await function(*args)
 
     def _call(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         try:
@@ -111,7 +124,8 @@ class EventLoopThread:
         """
         work = _InterruptibleWork(function)
         try:
-            return self.start(work, *args).result()
+            with waiting_in_thread():
+                return self.start(work, *args).result()
         except BusError as error:
             raise error.with_traceback(None)  # noqa: B904  # the same error, without the frames of the event loop
         except CancelledError:
@@ -192,7 +206,8 @@ class OwnedBus:
         self.loop: EventLoopThread = EventLoopThread(backend)
         self._held = self.loop.hold(manager)
         try:
-            self._held.__enter__()
+            with waiting_in_thread():
+                self._held.__enter__()
         except BaseException as error:
             self.loop.stop(cancel=True)
             if isinstance(error, BusError):
@@ -210,7 +225,8 @@ class OwnedBus:
             if self.loop.forked:
                 return
             try:
-                self._held.__exit__(*(error or (None, None, None)))
+                with waiting_in_thread():
+                    self._held.__exit__(*(error or (None, None, None)))
                 if parts_of(self._bus).services.runtime is not None:  # a block of it has not ended, and the loop ends now
                     self.loop(self._leave)
             except KeyboardInterrupt:  # not even that long

@@ -10,13 +10,13 @@ import anyio.from_thread
 import pytest
 
 from polybus import Bus, BusError, Context, DeadlineExceeded, Limits, TooManyRequests, connect
-from polybus._core.threads import THREADS
 from polybus.testing import pair
 from tests.loops import every_loop  # noqa: F401
 from tests.support import bounded, eventually, let_expire
 
 pytestmark = pytest.mark.anyio
 QUICK = Limits(close_timeout=0.1)
+THREADS = QUICK.threads
 
 
 class Stuck:
