@@ -68,8 +68,8 @@ class Limits:
     total_running: int = field(default=1024, validator=at_least(1))
     """Requests that run at the same time on the whole bus; shared out, unless `running` is as much."""
     threads: int = field(default=40, validator=at_least(1))
-    """Threads of `def` handlers and `def` dependencies that run at the same time; other calls wait for one. A thread that waits in
-    a blocking verb of polybus does not count. A clean-up, and a call that has had a dependency, do not wait."""
+    """Threads of `def` handlers and `def` dependencies that run at the same time; other calls wait for one. A thread that waits
+    in a blocking verb of polybus does not count. A clean-up, and a call that has a dependency, do not wait."""
     peers: int = field(default=10_000, validator=at_least(1))
     """Connections that the bus accepts in all."""
     peers_per_address: int = field(default=10_000, validator=at_least(1))

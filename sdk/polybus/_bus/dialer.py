@@ -17,6 +17,7 @@ from .._link.link import Link
 from .._link.state import State
 from .._util.entering import entered_first
 from .._util.event_loop import is_foreign_exception
+from .._util.own_thread import in_own_thread
 from .._util.sources import sources
 from .._util.text_files import read_text_files
 from .._validation import check_type, seconds
@@ -118,7 +119,7 @@ class Connecting:
             self._recorder.claim()
         try:
             if self._recorder is not None and self._records:
-                await anyio.to_thread.run_sync(self._recorder.open)
+                await in_own_thread(self._recorder.open)
             return await self._connected()
         except BaseException as error:
             await self._recorded()
@@ -171,7 +172,7 @@ class Connecting:
         """Write what was recorded."""
         if self._recorder is not None and self._records:
             with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(self._recorder.close)
+                await in_own_thread(self._recorder.close)
 
     async def _left(self, error: BaseException | None) -> None:
         link, life = self._link, self._parts.life

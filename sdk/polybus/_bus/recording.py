@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from .._util.own_thread import in_own_thread
 from ..plugins.recording import Recorder, RecorderStats
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class Recording:
     async def __aenter__(self) -> Recording:
         self.recorder.claim()
         try:
-            await anyio.to_thread.run_sync(self.recorder.open)
+            await in_own_thread(self.recorder.open)
             self._services.recorders.append(self.recorder)
             await self._for_each_link(lambda link: link.record(self.recorder))
         except BaseException:
@@ -58,7 +59,7 @@ class Recording:
             if self.recorder in self._services.recorders:
                 self._services.recorders.remove(self.recorder)
                 await self._for_each_link(lambda link: link.unrecord(self.recorder))
-            await anyio.to_thread.run_sync(self.recorder.close)
+            await in_own_thread(self.recorder.close)
 
     async def _for_each_link(self, change: Callable[[Link], None]) -> None:
         """Change links between turns of the event loop, where none of them is in the middle of a frame."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-import anyio.to_thread
+from .own_thread import in_own_thread
 
 _MOST: Final = 64 * 1024
 """Bytes of one file. Those that are meant have some hundreds."""
@@ -24,7 +24,7 @@ async def read_text_files(files: Mapping[str, str]) -> Mapping[str, str]:
     """
     if sys.platform == "emscripten":  # no threads, and the files are in memory
         return _read_all(files)
-    return await anyio.to_thread.run_sync(_read_all, files, abandon_on_cancel=True)
+    return await in_own_thread(_read_all, files, abandon_on_cancel=True)
 
 
 def _read_all(files: Mapping[str, str]) -> Mapping[str, str]:

@@ -13,6 +13,7 @@ from .._core.access import AccessControl, Authenticate
 from .._core.runtime import Runtime
 from .._util.broadcast import EventHub
 from .._util.http_status import HttpStatus, Page
+from .._util.own_thread import in_own_thread
 from ..errors import LocalProtocolError
 from ..limits import Limits
 from ..plugins import Closed, Listening, ListenOptions, Receiver, Transport
@@ -149,7 +150,7 @@ class Broker:
                 BrokerGate(runtime, limits, authority, side) for authority, side in zip(self._authorities, sides, strict=True)
             ]
             if self._recorder is not None:
-                await anyio.to_thread.run_sync(self._recorder.open)
+                await in_own_thread(self._recorder.open)
                 self._gates[0].listens_in = self._listens_in
             # Servers first: a client that comes at once finds one sooner.
             self.server_urls = await self._listen(1, "?side=broker-server", (), ())
@@ -267,7 +268,7 @@ class Broker:
         await runtime.close()
         if self._recorder is not None:
             recorder, self._recorder = self._recorder, self._new_recorder()
-            await anyio.to_thread.run_sync(recorder.close)
+            await in_own_thread(recorder.close)
         self._events.close()
         self.client_urls = self.server_urls = ()
         if self._closed is not None:

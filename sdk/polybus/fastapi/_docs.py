@@ -6,10 +6,10 @@ import posixpath
 from typing import TYPE_CHECKING, Any
 
 import anyio
-import anyio.to_thread
 from starlette.responses import Response
 
 from .._bus.bus import parts_of
+from .._util.own_thread import in_own_thread
 from .._validation import check_type, shown
 from ..asyncapi import document, page, to_text
 from ..asyncapi.page import policy
@@ -89,7 +89,7 @@ class _Documents:
             lookup = self._lookup
             known = [*lookup.handlers.values(), *lookup.subscribers, *lookup.publications.values()]
             if known != self._known:
-                self._made, self._known = await anyio.to_thread.run_sync(self._make), known
+                self._made, self._known = await in_own_thread(self._make), known
             return self._made
 
     def _make(self) -> tuple[str, str]:

@@ -7,6 +7,9 @@ import subprocess
 import sys
 from typing import Annotated, Any
 
+import anyio
+import anyio.to_thread
+import httpx
 import pytest
 from fastapi import APIRouter, Depends, FastAPI, WebSocket
 from starlette.applications import Starlette
@@ -16,8 +19,10 @@ from starlette.routing import Mount, Route, Router
 from starlette.testclient import TestClient
 
 import polybus.fastapi
-from polybus import Bus
+from polybus import Bus, Limits
 from polybus.fastapi import BlockingBusDep, BusDep, attach, bus_of
+from polybus.sync import BlockingBus
+from tests.support import BOUND
 
 
 def named(name: str) -> Bus:
@@ -52,6 +57,39 @@ def test_a_coroutine_endpoint_gets_the_bus_and_a_def_endpoint_its_blocking_twin(
         assert client.get("/coroutine").json() == ["Bus", "one"]
         assert client.get("/def").json() == ["BlockingBus", "one"]
         assert client.get("/def/untyped").json() == ["BlockingBus", "one"]
+
+
+@pytest.mark.anyio
+async def test_def_endpoints_in_the_last_thread_of_the_server_ask_a_def_handler_in_the_last_one_of_the_bus() -> None:
+    app, bus = FastAPI(), Bus(limits=Limits(threads=1))
+    attach(app, bus)
+
+    @bus.handle("inner")
+    def inner(n: int) -> int:
+        return n
+
+    @bus.handle("outer")
+    def outer(n: int, bus: BlockingBus) -> int:
+        return bus.request("inner", n, returns=int)
+
+    @app.get("/{n}")
+    def endpoint(n: int, bus: BlockingBusDep) -> int:
+        return bus.request("outer", n, returns=int)
+
+    answers: list[int] = []
+
+    async def ask(n: int) -> None:
+        answers.append((await client.get(f"/{n}")).json())
+
+    anyio.to_thread.current_default_thread_limiter().total_tokens = 1
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test", timeout=BOUND) as client,
+        anyio.create_task_group() as group,
+    ):
+        for n in range(8):
+            group.start_soon(ask, n)
+    assert sorted(answers) == [*range(8)]
 
 
 def test_what_wraps_an_endpoint_does_not_change_which_it_is() -> None:

@@ -3,16 +3,19 @@
 import asyncio
 import threading
 from collections.abc import Iterator
-from typing import Any
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Annotated, Any
 
 import anyio
-import anyio.from_thread
+import anyio.to_thread
 import pytest
+from fast_depends import Depends
 
 from polybus import Bus, BusError, Context, DeadlineExceeded, Limits, TooManyRequests, connect
 from polybus.testing import pair
 from tests.loops import every_loop  # noqa: F401
-from tests.support import bounded, eventually, let_expire
+from tests.support import BOUND, bounded, eventually, let_expire
 
 pytestmark = pytest.mark.anyio
 QUICK = Limits(close_timeout=0.1)
@@ -202,6 +205,164 @@ async def test_a_thread_that_asks_the_bus_is_told_that_its_request_was_cancelled
             await reply
         await bus.aclose()
         await eventually(lambda: told)
+
+
+@bounded
+async def test_the_clean_up_of_a_cancelled_call_runs_though_all_threads_are_taken(stuck: Stuck) -> None:
+    bus, diary = with_stuck(stuck, Limits(threads=1)), []
+
+    def session() -> Iterator[str]:
+        diary.append("opened")
+        try:
+            yield "session"
+        finally:
+            diary.append("closed")
+
+    @bus.handle("load")
+    async def load(db: Annotated[str, Depends(session)]) -> None:
+        await anyio.sleep_forever()
+
+    async with pair(bus) as client:
+        loading = client.request("load")
+        await eventually(lambda: diary == ["opened"])
+        reply = client.request("stuck")
+        await eventually(lambda: stuck.inside == 1)
+        loading.cancel()
+        await eventually(lambda: diary == ["opened", "closed"])
+        stuck.go.set()
+        assert await reply == "returned"
+
+
+@bounded
+async def test_calls_that_begin_wait_for_those_that_may_not_wait(stuck: Stuck) -> None:
+    bus = with_stuck(stuck, Limits(threads=3))
+
+    def session() -> Iterator[str]:
+        yield "session"
+
+    @bus.handle("report")
+    def report(db: Annotated[str, Depends(session)]) -> str:
+        return stuck()
+
+    async with pair(bus) as client:
+        replies = [client.request("report") for _ in range(20)]
+        await eventually(lambda: stuck.inside == 3)
+        late = client.request("quick")
+        await client.request("here")
+        assert (stuck.inside, late.done()) == (3, False)
+        stuck.go.set()
+        assert [await reply for reply in replies] == 20 * ["returned"]
+        assert await late
+    assert stuck.most == 3
+
+
+@bounded
+async def test_a_thread_that_waits_in_a_blocking_verb_does_not_count_and_counts_again_afterwards(stuck: Stuck) -> None:
+    bus, answered = with_stuck(stuck, Limits(threads=1)), anyio.Event()
+
+    @bus.handle("slow")
+    async def slow() -> None:
+        await answered.wait()
+
+    @bus.handle("ask")
+    def ask(ctx: Context) -> str:
+        ctx.bus.request("slow", timeout=BOUND)
+        return stuck()
+
+    async with pair(bus) as client:
+        asking = [client.request("ask", timeout=BOUND) for _ in range(5)]
+        await eventually(lambda: bus.stats().running == 10)
+        assert await client.request("quick")
+        answered.set()
+        await eventually(lambda: stuck.inside == 5)
+        late = client.request("quick")
+        await client.request("here")
+        assert not late.done()
+        stuck.go.set()
+        assert [await reply for reply in asking] == 5 * ["returned"]
+        assert await late
+
+
+@bounded
+async def test_a_call_that_is_cancelled_in_line_takes_no_thread(stuck: Stuck) -> None:
+    bus = with_stuck(stuck, Limits(threads=1))
+    async with pair(bus) as client:
+        first = client.request("stuck")
+        await eventually(lambda: stuck.inside == 1)
+        waiting = [client.request("quick") for _ in range(4)]
+        await client.request("here")
+        for reply in waiting[::2]:
+            reply.cancel()
+        stuck.go.set()
+        assert await first == "returned"
+        for reply in waiting[1::2]:
+            assert await reply
+        assert await client.request("quick")
+
+
+@bounded
+async def test_threads_that_are_all_taken_are_told_once_with_the_remedy(
+    stuck: Stuck, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("polybus._core.threads._FULL", 0.01)
+    bus = with_stuck(stuck, Limits(threads=2))
+
+    def told() -> list[str]:
+        return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+    async with pair(bus) as client:
+        for _ in range(2):
+            stuck.go.clear()
+            replies = [client.request("stuck") for _ in range(5)]
+            await eventually(told)
+            stuck.go.set()
+            for reply in replies:
+                await reply
+    (line,) = told()
+    assert "all 2 threads" in line
+    assert "3 calls wait" in line
+    assert "raise Limits.threads" in line
+
+
+@bounded
+async def test_a_def_dependency_is_entered_and_left_in_one_context() -> None:
+    bus, tenant = Bus(), ContextVar("tenant", default="nobody")
+    seen: list[str] = []
+
+    def use() -> Iterator[str]:
+        token = tenant.set("shop")
+        try:
+            yield tenant.get()
+        finally:
+            seen.append(tenant.get())
+            tenant.reset(token)
+            seen.append(tenant.get())
+
+    @bus.handle("who")
+    async def who(used: Annotated[str, Depends(use)]) -> str:
+        return f"{used}, {tenant.get()}"
+
+    @bus.handle("thread")
+    def thread(used: Annotated[str, Depends(use)]) -> str:
+        return f"{used}, {tenant.get()}"
+
+    async with pair(bus) as client:
+        assert await client.request("who") == "shop, nobody"
+        assert await client.request("thread") == "shop, nobody"
+    assert seen == 2 * ["shop", "nobody"]
+
+
+@bounded
+async def test_what_polybus_does_in_threads_waits_for_none_of_anyio(tmp_path: Path) -> None:
+    bus, anyios = with_stuck(Stuck()), anyio.to_thread.current_default_thread_limiter()
+    for _ in range(int(anyios.total_tokens)):
+        anyios.acquire_on_behalf_of_nowait(object())
+    async with (
+        bus.serve("ubre+memory://recorded") as server,
+        connect(server.url, record=tmp_path / "capture") as client,
+        client.record(tmp_path / "another"),
+    ):
+        assert await client.request("quick")
 
 
 @bounded

@@ -15,6 +15,7 @@ import anyio
 
 from ... import plugins
 from ..._core.runtime import Runtime
+from ..._util.own_thread import in_own_thread
 from ...errors import BusError, ConnectFailed, LocalProtocolError, TooManyRequests, Unsupported
 from ...limits import Limits
 from ...plugins.registry import find_reader, join_url, resolve_url
@@ -113,7 +114,7 @@ class RecordingProxy:
         await runtime.open()
         options = plugins.ListenOptions(gate=self, protocol=self._adapter.name, private=self._private, **self._common_options())
         try:
-            await anyio.to_thread.run_sync(self.recorder.open)
+            await in_own_thread(self.recorder.open)
             self._listening: Any = await self._transport.listen(self._address, options)
         except BaseException:
             await self._shut()
@@ -140,7 +141,7 @@ class RecordingProxy:
     async def _shut(self) -> None:
         with anyio.CancelScope(shield=True):
             await self._runtime.close()
-            await anyio.to_thread.run_sync(self.recorder.close)
+            await in_own_thread(self.recorder.close)
 
     async def _keep_house(self) -> None:
         while True:

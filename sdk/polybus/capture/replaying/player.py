@@ -23,6 +23,7 @@ from ..._link.link import Link
 from ..._peer.subscription import Subscription
 from ..._rpc.reply import Reply
 from ..._util.log_fields import log_fields
+from ..._util.own_thread import in_own_thread
 from ...errors import BusError, Disconnected, Unsupported
 from ...message import Kind, Message
 from ..errors import CaptureError
@@ -96,11 +97,11 @@ async def replay(
         return report
     recorder = player.recorder = make_recorder(record, source=_another(capture, record))
     try:
-        await anyio.to_thread.run_sync(recorder.open)
+        await in_own_thread(recorder.open)
         await player.play(plan)
     finally:
         with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(recorder.close)
+            await in_own_thread(recorder.close)
     return report
 
 

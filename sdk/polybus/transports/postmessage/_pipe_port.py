@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import anyio
 import anyio.from_thread
-import anyio.to_thread
 from anyio.lowlevel import current_token
 
+from ..._util.own_thread import in_own_thread
 from ._port import PortData, ProcessPort, as_text
 
 logger: logging.Logger = logging.getLogger("polybus.transports")
@@ -74,8 +74,8 @@ class PipePort(ProcessPort):
             self._end("the bus was left")
             wake.close()
             with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(reader.join, _LAST_WORDS)
-                await anyio.to_thread.run_sync(writer.join, _LAST_WORDS)
+                await in_own_thread(reader.join, _LAST_WORDS)
+                await in_own_thread(writer.join, _LAST_WORDS)
             woken.close()
             if writer.is_alive():
                 logger.warning("the other end of a pipe does not read; what it was sent last is lost when it ends")
