@@ -215,7 +215,7 @@ def a_def_handler_that_reads_a_stream(world: World) -> None:
     @world.bus.handle("outer")
     def outer(n: int, bus: sync.BlockingBus) -> int:
         with bus.stream("items", n, returns=int) as stream:
-            return [*stream][0]
+            return next(stream)
 
 
 @circle

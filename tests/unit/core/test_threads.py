@@ -320,7 +320,7 @@ async def test_threads_that_are_all_taken_are_told_once_with_the_remedy(
                 await reply
     (line,) = told()
     assert "all 2 threads" in line
-    assert "3 calls wait" in line
+    assert "calls wait for one" in line
     assert "raise Limits.threads" in line
 
 

@@ -71,7 +71,7 @@ async def at_rest(bus: Bus) -> None:
     """Wait until a server does nothing more: what it does next needs somebody else."""
     quiet, seen = 0, None
     threads: Any = bus._services.executor._threads
-    while quiet < 50 or threads._limiter.borrowed_tokens:
+    while quiet < 50 or threads._free < bus.limits.threads:
         await anyio.lowlevel.checkpoint()
         now = (bus.stats(), bus._services.running.buffered)
         quiet, seen = (quiet + 1 if now == seen else 0), now
