@@ -83,7 +83,7 @@ class Limits:
     hops: int = field(default=8, validator=at_least(0))
     """Bridges and tunnels that a message may cross, and how deep tunnels may nest."""
     bad_messages: int = field(default=200, validator=at_least(0))
-    """Malformed messages a minute before a link is ended."""
+    """Malformed messages a minute before a link is ended, or of many peers on one link that peer."""
     empty_frames: int = field(default=1000, validator=at_least(0))
     """Keep-alive frames a second before a link is ended."""
     handshake_timeout: float = field(default=5.0, validator=more_than_no_time)

@@ -161,6 +161,7 @@ BOUNDS: dict[str, str] = {
     "_rpc.channel._line": OURS,
     "_bus.dialer._checked_headers": OURS,
     "_link.multiplexer._expires": "Limits.peers",
+    "_link.multiplexer._offences": "Limits.peers",
     "_link.multiplexer._pending": "Limits.peers",
     "_link.multiplexer._unasked": "Limits.peers",
     "_link.multiplexer.peers": "Limits.peers",

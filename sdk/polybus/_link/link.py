@@ -473,7 +473,7 @@ class Link:
                 self.backbone.named(event.node)
             self._ready(event.bare)
         elif isinstance(event, Refused):
-            self.refused(event.error.reason, str(event.error), now)
+            self.refused(event.error.reason, str(event.error), now, event.peer_key)
             if event.answer is not None:
                 self._answer_refused(event.answer, event.peer_key, now)
             if event.error.reply_id is not None and (peer := self._peer_of(event.peer_key)) is not None:
@@ -528,15 +528,25 @@ class Link:
             with suppress(BusError):  # one of many has gone meanwhile
                 self.session.send(answer, now, key)
 
-    def refused(self, reason: str, text: str, now: float) -> None:
-        """Count one malformed message; too many in a minute end the link."""
+    def refused(self, reason: str, text: str, now: float, key: Any = None) -> None:
+        """Count one malformed message. Too many in a minute end the link, or of many peers the one with that key.
+
+        A connection that many senders share stays: nobody knows which of them sends what is malformed.
+        """
         self.services.counters.malformed += 1
-        count, limit = self._offences.add(now), self.runtime.limits.bad_messages
+        of_one = None if self.multiplexed is None else self.multiplexed.offences_of(key)
+        count, limit = (of_one or self._offences).add(now), self.runtime.limits.bad_messages
+        peer: Any = self._peer_of(key)
         if count == 1:
             template = "malformed message from %s dropped: %.200r"
-            self.runtime.warnings.warn(logger, template, self.address, text, extra=self._log_fields())
-        self.services.emit(FrameRefused(peer=self.peer, reason=reason, text=text))
-        if count > limit and self._ending is None and not (self.session is not None and self.session.capabilities.filters):
+            address = self.address if peer is None else peer.address
+            self.runtime.warnings.warn(logger, template, address, text, extra=self._log_fields())
+        self.services.emit(FrameRefused(peer=peer, reason=reason, text=text))
+        if count <= limit or self._ending is not None:
+            return
+        if self.multiplexed is not None and of_one is not None:
+            self.multiplexed.expel(key, 1008, too_many(limit))
+        elif self.session is None or not self.session.capabilities.many_senders:
             self._break_off(Closed(1008, too_many(limit)))
 
     def lost(self, count: int, why: str) -> None:

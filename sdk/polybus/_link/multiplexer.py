@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, field
 
 from .._core.memory import MemoryBudget, cost
+from .._util.violation_counter import ViolationCounter
 from ..errors import BusError, Code, Forbidden, Unauthorized
 from ..events import LinkDown, LinkUp
 from ..message import Kind, Message
@@ -44,7 +45,7 @@ class PendingPeer:
 class MultiplexedPeers:
     """The peers of one link by the session's keys, and those that still wait for `authenticate`."""
 
-    __slots__ = ("_budget", "_asking", "_due", "_expires", "_link", "_pending", "_unasked", "peers")
+    __slots__ = ("_budget", "_asking", "_due", "_expires", "_link", "_offences", "_pending", "_unasked", "peers")
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -54,6 +55,7 @@ class MultiplexedPeers:
         """Pending peers about which `authenticate` has not been asked yet."""
         self._asking = 0
         self._expires: dict[Any, float] = {}
+        self._offences: dict[Any, ViolationCounter] = {}
         self._due = math.inf
         self.peers: dict[Any, Any] = {}
 
@@ -151,13 +153,24 @@ class MultiplexedPeers:
     def send_away(self, peer: PeerPort, code: int, reason: str, error: BusError | None = None) -> None:
         """End one peer; the connection and the others stay."""
         if self.peers.get(peer.key) is peer:
-            self._refuse(peer.key, code, reason)
-            self.closed(peer.key, reason, code, error)
+            self.expel(peer.key, code, reason, error)
+
+    def expel(self, key: Any, code: int, reason: str, error: BusError | None = None) -> None:
+        """End the peer with this key, which may still wait for `authenticate`."""
+        self._refuse(key, code, reason)
+        self.closed(key, reason, code, error)
+
+    def offences_of(self, key: Any) -> ViolationCounter | None:
+        """The count of what one peer has sent that is malformed; None where no peer has this key."""
+        if key not in self.peers and key not in self._pending:
+            return None
+        return self._offences.setdefault(key, ViolationCounter())
 
     def closed(self, key: Any, reason: str, code: int = 1000, error: BusError | None = None) -> None:
         """End a peer that has gone, and what was in flight with it."""
         self._unasked.pop(key, None)
         self._expires.pop(key, None)
+        self._offences.pop(key, None)
         pending = self._pending.pop(key, None)
         if pending is not None:
             pending.forget()
@@ -175,6 +188,7 @@ class MultiplexedPeers:
         self._pending.clear()
         self._unasked.clear()
         self._expires.clear()
+        self._offences.clear()
         self._due = math.inf
         peers, self.peers = self.peers, {}
         for peer in peers.values():

@@ -82,7 +82,8 @@ def send_error(
 def refuse_duplicate(peer: Peer, message: Message, now: float) -> None:
     """Refuse a message whose id is still in flight: what came second is not run."""
     link = peer.link
-    link.refused("duplicate_id", f"the id of this {message.kind.value} for {message.subject!r} is still in flight", now)
+    text = f"the id of this {message.kind.value} for {message.subject!r} is still in flight"
+    link.refused("duplicate_id", text, now, peer.key)
     if link.session is not None and link.session.capabilities.answers_duplicates:
         kind = Kind.END if message.kind is Kind.OPEN else Kind.ERROR
         text = "this id is still in flight: ids must be unique"

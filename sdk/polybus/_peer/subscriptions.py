@@ -45,7 +45,7 @@ class Subscriptions:
         try:
             check_pattern(pattern, link.runtime.limits.subject, foreign=True)
         except Exception as error:
-            link.refused("invalid_subject", str(error), link.runtime.time())
+            link.refused("invalid_subject", str(error), link.runtime.time(), peer.key)
             return
         patterns = self.patterns
         if pattern in patterns:

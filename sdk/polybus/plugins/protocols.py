@@ -28,8 +28,10 @@ class Capabilities:
     """Subscriptions have a form of their own; without it every publication is sent to a bare peer."""
     filters: bool = False
     """Subscriptions are for the session itself, which says to its transport what is to be heard; the other end knows none, and
-    every publication is sent. On a fabric, where all senders come over one connection: it does not end for what some of them
-    send wrong."""
+    every publication is sent."""
+    many_senders: bool = False
+    """Many programs send over this connection, and nobody knows which of them sent a malformed message: a message broker, a
+    fabric. Malformed messages are dropped and counted, and however many there are the connection stays."""
     patterns: bool = False
     """A bare peer understands our wildcard patterns."""
     numbers: bool = False

@@ -38,6 +38,8 @@ from .operations import (
 _decode: Final = msgspec.json.Decoder().decode
 _DEADLINES: Final = 64
 INBOX: Final = "_INBOX."
+LEFT_OUT: Final = "left_out"
+"""Attribute of a message that had headers which could not be read: why they were left out."""
 HAVE_IT: Final = 102
 """The status with which a node of a cluster says that it has a request."""
 _ANSWERS: Final = "a"
@@ -120,7 +122,8 @@ class NatsCodec:
         if headers is not None and headers.kind is not None and headers.kind.startswith(_OPENS) and kind is Kind.REQUEST:
             kind = Kind.OPEN
         message = self.message(kind, operation.subject, operation.reply, headers, payload, operation.reply)
-        message.extras = facts
+        if facts is not None:
+            message.attributes.update(facts)
         return message
 
     def _answer(self, subject: str, headers: HeaderBlock | None, payload: bytes) -> Message:
@@ -149,15 +152,17 @@ class NatsCodec:
         peer: Any = None,
     ) -> Message:
         """Make a message that came in. Its body is JSON where it can be read so, or else bytes as they are."""
-        ttl = fields = None
+        ttl = fields = facts = None
         octets = False
         if headers is not None:
             ttl, octets = headers.ttl, headers.octets
             if headers.fields is not None:
                 fields = dict(headers.fields)
+            if headers.left_out:
+                facts = {LEFT_OUT: headers.left_out}
         if not payload:
             format = OCTETS if octets else JSON
-            return Message(kind, subject, id, None, format, fields, ttl, None, reply_to, None, peer)
+            return Message(kind, subject, id, None, format, fields, ttl, None, reply_to, facts, peer)
         if not octets and payload[0] in _JSON_BEGINS:
             try:
                 if len(payload) > 2 * self.limits.depth:
@@ -166,8 +171,8 @@ class NatsCodec:
             except (ValueError, RecursionError, BusError):  # msgspec's errors are ValueErrors
                 pass
             else:
-                return Message(kind, subject, id, payload, JSON, fields, ttl, None, reply_to, None, peer, value)
-        return Message(kind, subject, id, payload, OCTETS, fields, ttl, None, reply_to, None, peer)
+                return Message(kind, subject, id, payload, JSON, fields, ttl, None, reply_to, facts, peer, value)
+        return Message(kind, subject, id, payload, OCTETS, fields, ttl, None, reply_to, facts, peer)
 
     # -- writing ---------------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from ...plugins import FrameField
-from .framing import CRLF, announced
+from .framing import CRLF, announced, words_of
 
 _PARTS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
     "MSG": (("subject", "sid", "size"), ("subject", "sid", "reply to", "size")),
@@ -41,7 +41,7 @@ def dissect(frame: bytes) -> Iterator[FrameField]:
 
 
 def _parts(line: bytes, start: int, forms: tuple[tuple[str, ...], ...]) -> Iterator[FrameField]:
-    tokens = line[start:].split()
+    tokens = words_of(line[start:])
     names = next((form for form in forms if len(form) == len(tokens)), None)
     for index, token in enumerate(tokens):
         start = line.find(token, start)
@@ -73,7 +73,7 @@ def _payload(frame: bytes, end: int, name: str) -> Iterator[FrameField]:
 
 
 def _headers_size(line: bytes, most: int) -> int:
-    tokens = line.split()
+    tokens = words_of(line)
     given = tokens[-2] if len(tokens) > 1 else b""
     return min(int(given), most) if given.isdigit() and len(given) < 11 else 0
 

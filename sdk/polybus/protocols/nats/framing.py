@@ -30,6 +30,11 @@ class _FirstWords(msgspec.Struct):
 _first_words: Final = msgspec.json.Decoder(_FirstWords).decode
 
 
+def words_of(line: bytes) -> list[bytes]:
+    """Words of a line, which blanks and tabs part: a server takes any other byte, a form feed as well, for one of a subject."""
+    return [word for word in line.replace(b"\t", b" ").split(b" ") if word]
+
+
 def announced(line: bytes) -> int | None:
     """Bytes that follow a line and its end, without the line end behind them; None of a line by itself.
 

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Final
 
 import msgspec
 from attrs import frozen
 
 from ..._util.memo import Memo
-from ...errors import LocalProtocolError, RemoteProtocolError
+from ...errors import LocalProtocolError
 from .._rules import LINE_BREAK, MAX_INT, fault_in_headers
-from .checks import refuse
 
 VERSION: Final = b"NATS/1.0"
 TTL: Final = "Polybus-Ttl"
@@ -38,8 +36,12 @@ _DEADLINE: Final = VERSION + f"\r\n{TTL}: ".encode()
 _OWN: Final = frozenset(name.lower() for name in (TTL, REASON, TEXT, BODY, KIND, USER, ONLY, AGAIN, ERROR, ERROR_CODE))
 _NAME: Final = re.compile(r"[!-9;-~]+")
 _STATUS: Final = re.compile(rb"NATS/1\.0(?:[ \t]+(\d{3})(?:[ \t]+([^\r\n]*))?)?[ \t]*")
+_BLANKS: Final = " \t"
+"""Optional around a value, and no part of it (ADR-4)."""
 _CACHED: Final = 512
 """Blocks that are remembered, and the bytes that one of them may have."""
+_LINES: Final = 4096
+"""Lines of a block that are looked at, and one for all that follow."""
 _SLACK: Final = 1024
 """Bytes of a block beyond the application's headers: its first line and the fields that are ours."""
 
@@ -60,6 +62,8 @@ class HeaderBlock:
         user: There too: the key of the user who asks, where a node passes the request on.
         only: There too: the one durable handler that it is for.
         again: There too: it was sent before.
+        left_out: Why some of the block could not be read: the first reason; empty where all of it was read.
+        whole: The block as it came, where some of it exceeds the limit: a reader with a larger one can read it.
     """
 
     status: int | None = None
@@ -73,10 +77,16 @@ class HeaderBlock:
     user: str | None = None
     only: str | None = None
     again: bool = False
+    left_out: str = ""
+    whole: bytes = b""
 
 
 class HeaderReader:
-    """Reads blocks, and remembers some."""
+    """Reads blocks, and remembers some.
+
+    Servers pass headers on as they are, so that any publisher may send odd ones. They cost the message nothing but themselves:
+    a line that is no header, and whatever is beyond `limit`, is left out.
+    """
 
     __slots__ = ("_limit", "known")
 
@@ -86,7 +96,7 @@ class HeaderReader:
         """Blocks that were read, and are not long."""
 
     def read(self, block: bytes) -> HeaderBlock:
-        """Read a block. May raise `RemoteProtocolError`: ``invalid_headers``."""
+        """Read a block, whatever its bytes are."""
         return self.known[block] if len(block) <= _CACHED else self._parse(block)
 
     def _parse(self, block: bytes) -> HeaderBlock:
@@ -95,22 +105,25 @@ class HeaderReader:
             digits = block[len(_DEADLINE) : -4]
             if digits.isdigit() and len(digits) <= 16:
                 return HeaderBlock(ttl=min(int(digits), MAX_INT) / 1000)
-        if len(block) > self._limit + _SLACK:
-            raise _invalid(f"headers of {len(block)} bytes are larger than {self._limit} (limit: headers)")
-        first, *lines = block.split(b"\r\n")
+        first, *lines = block.split(b"\r\n", _LINES)
+        over = len(lines) == _LINES
         status = _STATUS.fullmatch(first)
-        if status is None or lines[-2:] != [b"", b""]:
-            raise _invalid("a block of headers begins with NATS/1.0 and ends with an empty line")
+        if status is None:
+            return HeaderBlock(left_out=f"the first line is {first[:40]!r}, not NATS/1.0")
+        left_out = f"there are more than {_LINES - 2} lines of headers" if over else ""
         fields, own = dict[str, str](), dict[str, str]()
-        for line in lines[:-2]:
-            name, value = _field(line)
-            into = own if name.lower() in _OWN else fields
-            key = name.lower() if into is own else name
-            into[key] = f"{into[key]}, {value}" if key in into and into is fields else value
-        # Those of the engine are no part of what the sender might fill its limit with.
-        fault = fault_in_headers({name: value for name, value in fields.items() if not _of_engine(name)}, self._limit)
-        if fault is not None:
-            raise _invalid(fault)
+        room = self._limit  # those of the engine are no part of what the sender might fill it with
+        for line in filter(None, lines[: _LINES - 1]):
+            name, value, fault = _field(line)
+            if fault:
+                left_out = left_out or fault
+            elif name.lower() in _OWN:
+                own[name.lower()] = value
+            elif not _of_engine(name) and len(line) > room:
+                over, left_out = True, left_out or f"headers are larger than {self._limit} bytes (limit: headers)"
+            else:
+                room -= 0 if _of_engine(name) else len(line)
+                fields[name] = f"{fields[name]}, {value}" if name in fields else value
         number, said = status.groups()
         text = own.get(ERROR.lower(), "") if number is None else (said or b"").decode("utf-8", "replace").strip()
         return HeaderBlock(
@@ -119,25 +132,15 @@ class HeaderReader:
             fields=fields or None,
             ttl=_seconds(own.get(TTL.lower())),
             error=own.get(ERROR_CODE.lower(), "500" if ERROR.lower() in own else None),
-            reason=_reason(own.get(REASON.lower())),
+            reason=_text_of_line(own.get(REASON.lower())),
             octets=own.get(BODY.lower()) == "bytes",
             kind=own.get(KIND.lower()),
-            user=own.get(USER.lower()),
+            user=_text_of_line(own.get(USER.lower())),
             only=own.get(ONLY.lower()),
             again=AGAIN.lower() in own,
+            left_out=left_out,
+            whole=block if over else b"",
         )
-
-
-def read_what_can_be(block: bytes, limit: int) -> HeaderBlock:
-    """Read the lines of a block that are as they should be, each within the limit, where the whole is not."""
-    fields, own = dict[str, str](), dict[str, str]()
-    for line in block.split(b"\r\n")[1:]:
-        with suppress(RemoteProtocolError):
-            name, value = _field(line)
-            if fault_in_headers({name: value}, limit) is None:
-                own[name.lower()] = fields[name] = value
-    fields = {name: value for name, value in fields.items() if name.lower() not in _OWN}
-    return HeaderBlock(fields=fields or None, octets=own.get(BODY.lower()) == "bytes", only=own.get(ONLY.lower()))
 
 
 def raw_without_those_of_engine(block: bytes) -> bytes:
@@ -156,19 +159,19 @@ def without_those_of_engine(fields: Mapping[str, str] | None) -> Mapping[str, st
     return fields
 
 
-def _invalid(text: str) -> RemoteProtocolError:
-    return refuse(text, "invalid_headers")
-
-
-def _field(line: bytes) -> tuple[str, str]:
-    name, colon, value = line.partition(b":")
+def _field(line: bytes) -> tuple[str, str, str]:
+    """Name and value of a header, and the fault of a line that is none."""
+    raw_name, colon, raw_value = line.partition(b":")
+    name = raw_name.decode("latin-1")
     try:
-        text = name.decode("ascii"), value.removeprefix(b" ").decode()
-    except UnicodeDecodeError:
-        raise _invalid(f"the header {name[:40]!r} is not UTF-8") from None
-    if not colon or not _NAME.fullmatch(text[0]):
-        raise _invalid(f"a header is a name, a colon and a value, not {line[:60]!r}")
-    return text
+        value = raw_value.decode()
+    except UnicodeDecodeError:  # of a publisher that counts bytes as characters, as HTTP once did
+        value = raw_value.decode("latin-1")
+    if not colon or not _NAME.fullmatch(name):
+        return name, "", f"a header is a name, a colon and a value, not {line[:60]!r}"
+    if LINE_BREAK.search(value):
+        return name, "", f"CR, LF or NUL in the header {name[:40]!r}"
+    return name, value.strip(_BLANKS), ""
 
 
 def _whole_text(quoted: str | None, text: str) -> str:
@@ -181,7 +184,8 @@ def _whole_text(quoted: str | None, text: str) -> str:
     return text
 
 
-def _reason(text: str | None) -> str | None:
+def _text_of_line(text: str | None) -> str | None:
+    """Read what `one_line` has written."""
     return _whole_text(text, text) if text is not None and text[:1] == '"' else text
 
 
@@ -214,6 +218,8 @@ def check_fields(fields: Mapping[str, str], limit: int) -> None:
                 fault = f"the header {name[:40]!r}: a name is of visible ASCII characters without a colon"
             elif name.lower() in _OWN:
                 fault = f"the header {name!r} is a field of this wire"
+            elif value.strip(_BLANKS) != value:
+                fault = f"the header {name[:40]!r} begins or ends with a blank, which readers on this wire leave out: strip it"
             elif not _is_utf8(value):
                 fault = f"lone surrogate in the header {name!r}"
     if fault is not None:
@@ -230,14 +236,19 @@ def _is_utf8(value: str) -> bool:
 
 def error_fields(number: int, text: str, reason: str | None) -> list[tuple[str, str]]:
     """The fields of an error. A text that is no line is written whole in one of ours, as JSON, and cut in the other."""
-    line = LINE_BREAK.sub(" ", text)
-    fields = [(ERROR, line[:_SHORT]), (ERROR_CODE, str(number))]
-    if line[:_SHORT] != text:
+    line = LINE_BREAK.sub(" ", text)[:_SHORT].strip(_BLANKS)
+    fields = [(ERROR, line), (ERROR_CODE, str(number))]
+    if line != text:
         fields.append((TEXT, quoted(text)))
     if reason is not None:
-        plain = not LINE_BREAK.search(reason) and reason[:1] != '"'
-        fields.append((REASON, reason if plain else quoted(reason)))
+        fields.append((REASON, one_line(reason)))
     return fields
+
+
+def one_line(text: str) -> str:
+    """A text as a header's value: as it is, or as JSON where a reader would take it for another or for two headers."""
+    plain = not LINE_BREAK.search(text) and text[:1] != '"' and text.strip(_BLANKS) == text
+    return text if plain else quoted(text)
 
 
 _SHORT: Final = 500

@@ -110,7 +110,7 @@ class NativeDialect:
             return
         elif subscription.queue is not None:
             message = self._message(_PUBLISH, subject, None, headers, payload, reply)
-            message.extras = {"group": subscription.queue, "pattern": subscription.pattern}
+            message.attributes.update(group=subscription.queue, pattern=subscription.pattern)
         elif subscriptions.counts(subscription, subject):
             message = self._message(_PUBLISH, subject, None, headers, payload, reply)
         else:
@@ -125,7 +125,7 @@ class NativeDialect:
             self._connection.events.append(word_of_engine(subscription.name, headers))
             return
         try:
-            to = give(subscription.name, reply, None if headers is None else headers.only)
+            to = give(subscription.name, reply, headers)
         except RemoteProtocolError as error:
             self._connection.events.append(Refused(error))
             return
@@ -133,8 +133,9 @@ class NativeDialect:
 
     def _unreadable(self, subscription: NatsSubscription, subject: str, error: RemoteProtocolError, frame: bytes) -> bool:
         """Give a reader what cannot be read. False where nobody knows what it was."""
+        read = self._connection.codec.reader.headers.read
         try:
-            to, headers, payload = give_unreadable(subscription.name, error.text, frame, self._connection.limits.headers)
+            to, headers, payload = give_unreadable(subscription.name, error.text, frame, read)
         except RemoteProtocolError:
             return False
         self._connection.events.append(self._message(_PUBLISH, subject, None, headers, payload, None, to))

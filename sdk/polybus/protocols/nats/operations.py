@@ -16,7 +16,7 @@ from ..._util.memo import Memo
 from ...errors import EncodeError, RemoteProtocolError
 from ...limits import Limits
 from .checks import fault_in_name, refuse
-from .framing import CRLF
+from .framing import CRLF, words_of
 from .headers import HeaderBlock, HeaderReader
 from .subscriptions import INBOX_SID
 
@@ -77,26 +77,31 @@ class OperationReader:
         self._known_blocks = self.headers.known
 
     def read(self, frame: bytes) -> Operation:
-        """The operation of a frame. May raise `RemoteProtocolError`, and nothing else."""
+        """The operation of a frame.
+
+        Raises:
+            RemoteProtocolError: It is none. Its `close_code` is set where it is not one message that is wrong, but the stream.
+        """
         end = frame.find(CRLF)
         if end < 0:
-            raise refuse(f"no line: {frame[:60]!r}", "truncated")
+            raise _out_of_step(f"no line: {frame[:60]!r}", "truncated")
         line = frame[:end]
-        verb, *tokens = line.split() or [b""]
+        verb, *tokens = words_of(line) or [b""]
         kind = verb.upper()
         if kind in _DELIVERIES:
             return Operation(kind.decode(), *self._delivery(tokens, frame, end, *_DELIVERIES[kind]))
         read = _READERS.get(kind)
         if read is None:
-            raise refuse(f"{line[:60]!r} is no operation of NATS", "unknown_verb")
+            raise _out_of_step(f"{line[:60]!r} is no operation of NATS", "unknown_verb")
         return read(self, tokens, frame, end)
 
     def delivery(self, frame: bytes) -> Delivery:
         """The parts of MSG or HMSG. May raise `RemoteProtocolError`."""
         end = frame.find(CRLF)
-        parts, rest = frame[:end].split(), frame[end + 2 : -2]
+        line, rest = frame[:end], frame[end + 2 : -2]
+        parts = line.split(b" ")
         # As nearly all are: exactly so long as they say, and known but for an answer's names. The others are looked at closely.
-        if parts[-1] == b"%d" % len(rest) and frame[-2:] == CRLF:
+        if parts[-1] == b"%d" % len(rest) and frame[-2:] == CRLF and b"" not in parts and b"\t" not in line:
             reply = head = None
             if len(parts) == 4 and parts[0] == b"MSG":
                 _, name, sid, _ = parts
@@ -106,11 +111,11 @@ class OperationReader:
                 verb, name, sid, middle, _ = parts
                 reply, head = (middle, None) if verb == b"MSG" else (None, middle)
             else:
-                return self._delivery(parts[1:], frame, end, *_DELIVERIES[parts[0].upper()])
+                return self._unusual_delivery(frame, end)
             limit, block = self._limit, None
-            if head is not None and head.isdigit() and len(head) < _DIGITS:
-                block = self._known_blocks.get(rest[: int(head)])
-                rest = rest[int(head) :]
+            if head is not None and head.isdigit() and len(head) < _DIGITS and (size := int(head)) <= len(rest):
+                block = self._known_blocks.get(rest[:size])
+                rest = rest[size:]
             if (head is None or block is not None) and len(name) <= limit and (reply is None or len(reply) <= limit):
                 number = self._sids[sid]
                 try:
@@ -118,14 +123,18 @@ class OperationReader:
                     return subject, number, None if reply is None else reply.decode(), block, rest
                 except UnicodeDecodeError:
                     pass  # said below
-        return self._delivery(parts[1:], frame, end, *_DELIVERIES[parts[0].upper()])
+        return self._unusual_delivery(frame, end)
+
+    def _unusual_delivery(self, frame: bytes, end: int) -> Delivery:
+        verb, *tokens = words_of(frame[:end])
+        return self._delivery(tokens, frame, end, *_DELIVERIES[verb.upper()])
 
     def _delivery(self, tokens: list[bytes], frame: bytes, end: int, lengths: int, with_sid: bool) -> Delivery:
         """MSG, HMSG, PUB and HPUB: subject, of what a server sends a sid, perhaps where to answer, one or two lengths."""
         names = tokens[: len(tokens) - lengths]
         least = 2 if with_sid else 1
         if not least <= len(names) <= least + 1:
-            raise refuse(f"{frame[:end][:60]!r} has too few or too many parts")
+            raise _out_of_step(f"{frame[:end][:60]!r} has too few or too many parts")
         # An answer has a subject of its own, which is not seen again.
         subject = self._reply(names[0]) if with_sid and names[1] == _INBOX_SID else self._names[names[0]]
         reply = self._reply(names[least]) if len(names) > least else None
@@ -135,17 +144,12 @@ class OperationReader:
         if len(frame) == start and total:
             raise refuse(f"a payload of {total} bytes is over the limit (limit: message)", "too_large", reply)
         if len(frame) - start != total + 2 or frame[-2:] != CRLF:
-            raise refuse(f"{len(frame) - start - 2} bytes where {total} are announced", "truncated", reply)
+            raise _out_of_step(f"no line end behind the {total} bytes that {frame[:end][:60]!r} announces", "truncated")
         if lengths == 1:
             return subject, sid, reply, None, frame[start:-2]
         if head > total:
-            raise refuse(f"headers of {head} bytes in a message of {total}", "malformed", reply)
-        try:
-            block = self.headers.read(frame[start : start + head])
-        except RemoteProtocolError as error:
-            error.answer_id = reply
-            raise
-        return subject, sid, reply, block, frame[start + head : -2]
+            raise _out_of_step(f"headers of {head} bytes in a message of {total}")
+        return subject, sid, reply, self.headers.read(frame[start : start + head]), frame[start + head : -2]
 
     def _reply(self, data: bytes) -> str:
         """Subject where an answer is wanted, or comes: another one for each request, so that none is remembered.
@@ -162,14 +166,14 @@ class OperationReader:
     def _subscription(self, tokens: list[bytes], frame: bytes, end: int) -> Operation:
         _alone(frame, end)
         if not 2 <= len(tokens) <= 3:
-            raise refuse(f"{frame[:end][:60]!r}: SUB has a subject, perhaps a queue, and a sid")
+            raise _out_of_step(f"{frame[:end][:60]!r}: SUB has a subject, perhaps a queue, and a sid")
         queue = self._names[tokens[1]] if len(tokens) == 3 else None
         return Operation("SUB", self._checked_name(tokens[0], pattern=True), _sid(tokens[-1]), queue=queue)
 
     def _unsubscription(self, tokens: list[bytes], frame: bytes, end: int) -> Operation:
         _alone(frame, end)
         if not 1 <= len(tokens) <= 2:
-            raise refuse(f"{frame[:end][:60]!r}: UNSUB has a sid, and perhaps a number")
+            raise _out_of_step(f"{frame[:end][:60]!r}: UNSUB has a sid, and perhaps a number")
         return Operation("UNSUB", sid=_sid(tokens[0]), most=_length(tokens[1]) if len(tokens) == 2 else None)
 
     def _information(self, tokens: list[bytes], frame: bytes, end: int) -> Operation:
@@ -183,7 +187,7 @@ class OperationReader:
         try:
             return Operation(verb, info=_decode(frame[:end].lstrip()[len(verb) :]))
         except (ValueError, RecursionError) as error:
-            raise refuse(f"what {verb} says is no JSON object: {error}") from None
+            raise _out_of_step(f"what {verb} says is no JSON object: {error}") from None
 
     def _plain(self, verb: str, tokens: list[bytes], frame: bytes, end: int) -> Operation:
         _alone(frame, end)
@@ -228,20 +232,25 @@ _READERS: Final = {
 }
 
 
+def _out_of_step(text: str, reason: str = "malformed") -> RemoteProtocolError:
+    """The error for a line that no server writes: the connection has lost count, and payloads are read as operations."""
+    return refuse(text, reason, close_code=1002)
+
+
 def _alone(frame: bytes, end: int) -> None:
     if len(frame) != end + 2:
-        raise refuse(f"{len(frame) - end - 2} bytes follow the line {frame[:end][:60]!r}")
+        raise _out_of_step(f"{len(frame) - end - 2} bytes follow the line {frame[:end][:60]!r}")
 
 
 def _sid(data: bytes) -> str:
     if len(data) > _MAX_SID or not data.isalnum():
-        raise refuse(f"{data[:40]!r} is no sid")
+        raise _out_of_step(f"{data[:40]!r} is no sid")
     return data.decode()
 
 
 def _length(data: bytes) -> int:
     if len(data) > _MAX_SID or not data.isdigit():
-        raise refuse(f"{data[:40]!r} is no length")
+        raise _out_of_step(f"{data[:40]!r} is no length")
     return int(data)
 
 
@@ -251,7 +260,7 @@ def cut_delivery(frame: bytes) -> tuple[str | None, bytes, bytes]:
     Both are empty where they are over the limit and not there.
     """
     line, _, rest = frame.partition(CRLF)
-    verb, *tokens = line.split()
+    verb, *tokens = words_of(line)
     lengths = 2 if verb.upper() == b"HMSG" else 1
     head = int(tokens[-2]) if lengths == 2 and len(tokens) > 3 and tokens[-2].isdigit() else 0
     reply = tokens[2].decode("utf-8", "replace") if len(tokens) - lengths == 3 else None

@@ -29,7 +29,7 @@ from .server_info import ServerInfo
 from .states import TRANSITIONS, NatsEvent, NatsState
 from .subscriptions import INBOX_SID, NatsSubscriptions
 
-_NATIVE: Final = Capabilities(patterns=True, extensions=False, handlers=True, groups=True)
+_NATIVE: Final = Capabilities(patterns=True, extensions=False, handlers=True, groups=True, many_senders=True)
 _CLUSTER: Final = evolve(_NATIVE, extensions=True, built_in=True, numbers=True)
 _MESSAGES: Final = (b"MSG ", b"HMSG ")
 _HANDSHAKE: Final = 0
@@ -158,6 +158,10 @@ class NatsSession:
     def _malformed(self, error: RemoteProtocolError, frame: bytes) -> None:
         """Count what is malformed. A question is answered, and the request that it should have answered ends."""
         if not self._move(NatsEvent.MALFORMED, f"{frame[:40]!r} ({error.text})"):
+            return
+        if error.close_code is not None:  # no sender can do this: lengths are out of step, and what follows is anybody's guess
+            self._connection.events.append(Refused(error))
+            self._end(NatsEvent.FATAL, CloseWanted(error.close_code, error.text, error))
             return
         _, subject, sid, *_ = (*frame[: frame.find(b"\r\n")].decode("utf-8", "replace").split(" "), "", "", "")
         self._dialect.malformed(error, subject, sid, frame)

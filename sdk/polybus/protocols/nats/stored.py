@@ -5,7 +5,7 @@ The same for the streams of a cluster and for those of others.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -23,7 +23,6 @@ from .headers import (
     ONLY,
     HeaderBlock,
     raw_without_those_of_engine,
-    read_what_can_be,
     without_those_of_engine,
     write_block,
 )
@@ -108,10 +107,17 @@ def read_stored(payload: bytes) -> dict[str, Any] | None:
     return said if stored else None
 
 
-def give(reader: int, reply: str | None, only: str | None) -> ToReader:
-    """Make the address of a stored publication. May raise `RemoteProtocolError`: nobody has given it."""
+def give(reader: int, reply: str | None, headers: HeaderBlock | None) -> ToReader:
+    """Make the address of a stored publication. May raise `RemoteProtocolError`: nobody has given it.
+
+    Headers that exceed this reader's limit make it one that cannot be read, with the block as it is: another reader can.
+    """
     ack = read_ack(reply)
-    return ToReader(reader, ack.subject, ack.attempt, ack.number, ack.consumer, ack.place, only=only)
+    only = None if headers is None else headers.only
+    to = ToReader(reader, ack.subject, ack.attempt, ack.number, ack.consumer, ack.place, only=only)
+    if headers is not None and headers.whole:
+        return evolve(to, fault=headers.left_out, block=raw_without_those_of_engine(headers.whole))
+    return to
 
 
 def word_of_engine(reader: int, headers: HeaderBlock) -> Message:
@@ -123,14 +129,16 @@ def word_of_engine(reader: int, headers: HeaderBlock) -> Message:
     return Message(Kind.CONTROL, peer=told)
 
 
-def give_unreadable(reader: int, fault: str, frame: bytes, limit: int) -> tuple[ToReader, HeaderBlock, bytes]:
-    """Make the address of what cannot be read, with the headers that can be, and its payload: it would come again for ever.
+def give_unreadable(
+    reader: int, fault: str, frame: bytes, read: Callable[[bytes], HeaderBlock]
+) -> tuple[ToReader, HeaderBlock, bytes]:
+    """Make the address of what cannot be read, with its headers and its payload: it would come again for ever.
 
     It is no fault of the engine's: what is stored does not go away by itself. May raise `RemoteProtocolError`, as `give`.
     """
     reply, block, payload = cut_delivery(frame)
-    headers = read_what_can_be(block, limit)
-    to = give(reader, reply, headers.only)
+    headers = read(block)
+    to = give(reader, reply, headers)
     return evolve(to, fault=fault, block=raw_without_those_of_engine(block)), headers, payload
 
 

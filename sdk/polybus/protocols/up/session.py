@@ -42,7 +42,7 @@ CAPABILITIES: Final = Capabilities(
     destinations=True,
     extensions=False,
 )
-ON_FABRIC: Final = evolve(CAPABILITIES, filters=True, announce="both")
+ON_FABRIC: Final = evolve(CAPABILITIES, filters=True, many_senders=True, announce="both")
 _READY: Final = Ready()
 _LAST_MOMENT: Final = 0.001
 """Time that is left in the very millisecond in which it is up: it has expired only after it."""

@@ -5,13 +5,15 @@ from contextlib import suppress
 import anyio
 import pytest
 
-from polybus import Bus, BusError, connect
+from polybus import Bus, BusError, Handshake, Limits, connect
 from polybus.broker import Broker
 from polybus.protocols import Csb
 from polybus.testing import FaultRates, World, simulated
-from tests.support import eventually
+from tests.support import bounded, eventually
+from tests.unit.broker.raw import raw_peer
 
 pytestmark = pytest.mark.native
+NO_JSON = "12 00 0001 00000007 7b"
 
 
 @simulated(faults=FaultRates(delay=0.5), seeds=3)
@@ -40,3 +42,38 @@ async def test_a_client_that_is_sent_away_while_it_publishes_costs_the_others_no
             stats = server.stats()
             assert (stats.malformed, stats.reconnects) == (0, 0)
             assert other.stats().reconnects == 0
+
+
+@pytest.mark.anyio
+@bounded
+@pytest.mark.parametrize("let_in", [True, False], ids=["let_in", "while_it_waits_for_authenticate"])
+async def test_a_client_of_a_broker_that_sends_too_much_that_is_malformed_is_sent_away_alone(let_in: bool) -> None:
+    asked: list[Handshake] = []
+
+    async def authenticate(handshake: Handshake) -> str:
+        asked.append(handshake)
+        if len(asked) > 1 and not let_in:
+            await anyio.sleep_forever()
+        return "ann"
+
+    server = Bus(limits=Limits(bad_messages=5), authenticate=authenticate)
+
+    @server.handle(7)
+    async def echo(body: int) -> int:
+        return body
+
+    async with (
+        Broker("csb+tcp://127.0.0.1:0", "csb+tcp://127.0.0.1:0") as broker,
+        server.connect(broker.server_urls[0] + "&server=A"),
+    ):
+        async with connect(broker.client_urls[0]) as good:
+            await eventually(lambda: len(server.peers) == 1)
+            async with raw_peer(broker.client_urls[0]) as bad:
+                await eventually(lambda: len(server.peers if let_in else asked) == 2)
+                await bad.send(*[NO_JSON] * 5)
+                await eventually(lambda: server.stats().malformed == 5)
+                await bad.send(NO_JSON)
+                closed = await bad.ended()
+            assert (closed.code, "malformed" in closed.reason) == (1008, True)
+            assert await good.request(7, 1) == 1
+            assert (server.stats().malformed, server.stats().reconnects, good.stats().reconnects) == (6, 0, 0)

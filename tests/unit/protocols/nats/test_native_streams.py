@@ -60,11 +60,11 @@ def test_words_of_the_engine_are_for_the_reader() -> None:
 def test_what_cannot_be_read_is_given_with_its_fault() -> None:
     session, _, sid = reading()
     block = b"NATS/1.0\r\nNats-Msg-Id: one\r\nx: \xff\r\n\r\n"
-    frame = b"HMSG orders.placed %b %b %d %d\r\n%b7\r\n" % (sid.encode(), ACK.encode(), len(block), len(block) + 1, block)
+    frame = b"HMSG orders..placed %b %b %d %d\r\n%b7\r\n" % (sid.encode(), ACK.encode(), len(block), len(block) + 1, block)
     [message] = told(session, frame)
     to = message.peer
     assert (to.number, to.consumer, message.body) == (41, "billing", 7)
-    assert "is not UTF-8" in to.fault
+    assert "empty token" in to.fault
     assert to.block == b"NATS/1.0\r\nx: \xff\r\n\r\n"
 
 
@@ -167,5 +167,7 @@ def test_whatever_comes_to_a_reader_the_session_lives(block: bytes, reply: str, 
     session.receive(b"HMSG %b %d %d\r\n%b%b\r\n" % (names, len(block), len(block) + len(payload), block, payload), 2.0)
     for event in session.events():
         assert isinstance(event, (Message, Refused))
+        if isinstance(event, Message):
+            assert (event.raw or b"") == payload
     [message] = told(session, delivery("orders.placed", sid, b"1", reply=ACK))
     assert message.peer == GIVEN

@@ -13,6 +13,7 @@ from polybus import (
     ConnectFailed,
     Disconnected,
     Forbidden,
+    Limits,
     NoHandler,
     Route,
     Unauthorized,
@@ -329,12 +330,18 @@ async def test_a_connect_waits_for_a_network_that_comes_later() -> None:
 
 @bounded
 async def test_what_a_server_says_of_every_kind_of_bytes_ends_or_is_counted() -> None:
-    async with NatsEngine() as engine, connect(engine.url, backoff=BACKOFF) as bus:
+    async with NatsEngine() as engine, connect(engine.url, backoff=BACKOFF, limits=Limits(bad_messages=1)) as bus:
         events = bus.events()
         [client] = engine.clients
-        for frame in (b"MSG a 99 1\r\n7\r\n", b"+OK\r\n", b"MSG a b c d e\r\n", b"PONG\r\n", b"HMSG a 9 5 5\r\nhello\r\n"):
+        for frame in (
+            b"MSG a 99 1\r\n7\r\n",
+            b"+OK\r\n",
+            b"PONG\r\n",
+            b"HMSG a 9 5 5\r\nhello\r\n",
+            *[b"MSG a..b 9 1\r\n7\r\n"] * 5,
+        ):
             client.transport.send(frame)
-        await eventually(lambda: bus.stats().malformed == 3)
+        await eventually(lambda: bus.stats().malformed == 6)  # publishers send those, and nobody knows which
         assert bus.peers[0].connected
         client.transport.send(b"CONNECT {}\r\n")
         await next_of(events, LinkDown)

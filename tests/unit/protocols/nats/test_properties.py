@@ -21,7 +21,9 @@ TOKENS = st.text(
 )
 SUBJECTS = st.lists(TOKENS, min_size=1, max_size=4).map(".".join).filter(lambda name: not name.startswith("_INBOX"))
 NAMES = st.text("abcXYZ019-_", min_size=1, max_size=12)
-LINES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n\x00"), max_size=30)
+LINES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n\x00"), max_size=30).map(
+    lambda text: text.strip(" \t")
+)
 HEADERS = st.none() | st.dictionaries(NAMES, LINES, min_size=1, max_size=4)
 VALUES = st.recursive(
     st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | TEXT,

@@ -177,7 +177,18 @@ def test_what_is_acknowledged_elsewhere_is_refused_and_ends_nothing() -> None:
     assert isinstance(refused, Refused)
 
 
-def test_a_reader_is_given_what_cannot_be_read_so_that_it_does_not_come_for_ever() -> None:
+def test_a_reader_is_given_a_publication_with_the_headers_that_can_be_read() -> None:
+    made = session()
+    made.send(Message(Kind.SUBSCRIBE, attributes={"reader": 1}), 0.0)
+    sid = made.frames_to_send()[0].split()[-1]
+    block = b"NATS/1.0\r\nno colon\r\nz: 1\r\n\r\n"
+    made.receive(b"HMSG shop.p.x %b $JS.ACK.s.c.3.41.7.1.0 %d %d\r\n%b5\r\n" % (sid, len(block), len(block) + 1, block), 0.0)
+    [message] = made.events()
+    assert (message.raw, message.headers, message.peer.fault, message.peer.block) == (b"5", {"z": "1"}, "", b"")
+    assert "no colon" in message.attributes["left_out"]
+
+
+def test_a_stored_publication_with_headers_over_the_limit_is_given_as_it_is_for_a_reader_with_a_larger_one() -> None:
     made = session()
     made.send(Message(Kind.SUBSCRIBE, attributes={"reader": 1}), 0.0)
     sid = made.frames_to_send()[0].split()[-1].decode()
@@ -188,11 +199,22 @@ def test_a_reader_is_given_what_cannot_be_read_so_that_it_does_not_come_for_ever
     [message] = made.events()  # and nothing that counts against the engine: what is stored does not go away
     assert (message.kind, message.subject, message.raw) == (Kind.PUBLISH, "orders.x", b"5")
     assert (message.peer.ack, message.peer.attempt, message.peer.number) == ("$JS.ACK.s.c.3.41.7.1.0", 3, 41)
-    assert "is not UTF-8" in message.peer.fault or "larger than" in message.peer.fault
     assert (message.headers, message.peer.only) == ({"Nats-Msg-Id": "7", "z": "1", "Nats-Rollup": "all"}, "billing")
-    raw = b"NATS/1.0\r\nPolybus-Only: billing\r\n%b\r\nz: 1\r\n\xff: 2\r\n\r\n" % x  # without what tells an engine what to do
-    assert message.peer.block == raw
+    assert "limit: headers" in message.peer.fault
+    assert message.peer.block == b"NATS/1.0\r\nPolybus-Only: billing\r\n%b\r\nz: 1\r\n\xff: 2\r\n\r\n" % x
     assert written(made) == b""
+
+
+def test_a_stored_publication_that_cannot_be_read_keeps_its_headers_as_they_are() -> None:
+    made = session()
+    made.send(Message(Kind.SUBSCRIBE, attributes={"reader": 1}), 0.0)
+    sid = made.frames_to_send()[0].split()[-1]
+    block = b"NATS/1.0\r\nNats-Msg-Id: 7\r\nz: 1\r\n\xff: 2\r\nNats-Rollup: all\r\n\r\n"
+    made.receive(b"HMSG shop.p.\xff %b $JS.ACK.s.c.3.41.7.1.0 %d %d\r\n%b5\r\n" % (sid, len(block), len(block) + 1, block), 0.0)
+    [message] = made.events()
+    raw = b"NATS/1.0\r\nz: 1\r\n\xff: 2\r\n\r\n"  # without what tells an engine what to do
+    assert message.peer.fault
+    assert message.peer.block == raw
     made.send(Message(Kind.REQUEST, "x", None, b"5", attributes={"to": ToStore("", "shop.dead.b", block=raw)}), 0.0)
     assert raw + b"5\r\n" in written(made)
 

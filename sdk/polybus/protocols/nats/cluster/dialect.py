@@ -46,6 +46,7 @@ from ..headers import (
     TTL,
     USER,
     HeaderBlock,
+    one_line,
     without_those_of_engine,
     write_block,
 )
@@ -283,14 +284,15 @@ class ClusterDialect:
         if headers is not None and headers.status is not None:
             self._connection.events.append(word_of_engine(subscription.name, headers))
             return
-        to = give(subscription.name, reply, None if headers is None else headers.only)
+        to = give(subscription.name, reply, headers)
         message = self._message(_PUBLISH, self._subjects.named[subject], None, headers, payload, None, to)
         self._connection.events.append(message)
 
     def _unreadable(self, subscription: NatsSubscription, subject: str, error: RemoteProtocolError, frame: bytes) -> bool:
         """Give a reader what cannot be read. False where nobody knows what it was."""
+        read = self._connection.codec.reader.headers.read
         try:
-            to, headers, payload = give_unreadable(subscription.name, error.text, frame, self._connection.limits.headers)
+            to, headers, payload = give_unreadable(subscription.name, error.text, frame, read)
             named = self._subjects.named[subject]
         except RemoteProtocolError:
             return False
@@ -667,7 +669,7 @@ class ClusterDialect:
         if kind is not None:
             own.append((KIND, kind))
         if user is not None:
-            own.append((USER, user))
+            own.append((USER, one_line(user)))
         fields = without_those_of_engine(message.headers)
         return write_named(names, write_block(fields, own, connection.limits.headers), payload)
 
