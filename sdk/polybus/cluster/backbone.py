@@ -118,6 +118,8 @@ class Backbone:
                     await self._keeping(stack, found[1])
                 elif self._keeps:
                     raise LocalProtocolError(_NO_ENGINE)
+                else:
+                    logger.info("cluster='auto': %s is not set, so this bus is alone, one process", VARIABLE)
                 self.entered = True
                 try:
                     yield None if lifespan is None else await stack.enter_async_context(lifespan(bus))

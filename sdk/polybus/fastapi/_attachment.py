@@ -12,6 +12,7 @@ import anyio
 from anyio.lowlevel import RunVar
 
 from .._util.event_loop import running_loop
+from ._several import watch_neighbours
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
@@ -79,6 +80,7 @@ class Attachment:
                 _running.set(here := {})
             self._listener = listener
             here[self] = None
+            watch_neighbours(self.bus)
             try:
                 yield
             finally:

@@ -108,7 +108,7 @@ class Nats(UrlOptions):
     host: str = field(default="", repr=False)
     """The machine that it runs on, in a cluster."""
     known_handlers: KnownHandlers = field(factory=KnownHandlers, eq=False, repr=False)
-    """What other nodes handle, or did lately: for `polybus.cluster`, and for all connections of a bus."""
+    """The handlers that other nodes have, or had lately: for `polybus.cluster`, the same for all connections of a bus."""
     _credentials: Credentials = field(init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:

@@ -39,7 +39,7 @@ class SessionOptions:
     host: str = ""
     """The machine of the bus, in a cluster."""
     known_handlers: KnownHandlers = field(factory=KnownHandlers, repr=False)
-    """What other nodes handle, or did lately, in a cluster: the same for all connections of a bus."""
+    """The handlers that other nodes of a cluster have, or had lately: the same for all connections of a bus."""
 
 
 @define(eq=False)

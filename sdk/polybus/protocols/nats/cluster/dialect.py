@@ -168,7 +168,7 @@ class ClusterDialect:
         self._greeted: set[str] = set()
         """Nodes that are not known, have spoken since the last look, and were told that this one is there."""
         self._handled: dict[str, None] = {}
-        """What this node handles, as it stands on the wire: the others are told."""
+        """Patterns that this node handles, as they stand on the wire: the others are told."""
         self._untold = False
         self._known: KnownHandlers = connection.options.known_handlers
         self._doubted: set[str] = set()

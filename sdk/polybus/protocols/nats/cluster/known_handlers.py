@@ -34,7 +34,7 @@ class KnownHandlers:
     _gone: dict[str, float] = field(factory=dict, init=False)
     """Patterns that no node has any more, and since when; the oldest first."""
     _wide: dict[str, None] = field(factory=dict, init=False)
-    """Those of both with wildcards."""
+    """Patterns of both that have wildcards."""
     _kept: int = field(default=0, init=False)
     """Characters of what the nodes have told."""
     _kept_gone: int = field(default=0, init=False)
