@@ -22,7 +22,7 @@ from .._handlers.signature import ContextPart, injected_as
 from .._handlers.subscriber import WhenFull
 from .._peer.peer import Peer, has_gone
 from .._peer.subscription import Subscription
-from .._pubsub.publisher import YIELD_AFTER, Targets, make_publication
+from .._pubsub.publisher import YIELD_AFTER, make_publication
 from .._rpc.asker import notification
 from .._rpc.channel import Channel, ChannelContext
 from .._rpc.reply import Reply
@@ -544,7 +544,7 @@ class Bus(Router):
                 raise has_gone(gone)
             await publisher.publish_stored(message, route, None if to is None else peers, id, deadline)
             return
-        targets = route if to is None else Targets(peers)
+        targets = route if to is None else publisher.targets(peers)
         await (publisher.publish_observed if self._outgoing else publisher.publish)(message, targets, deadline)
         for client in remote:
             await client.publish(name, body, headers=checked)
@@ -598,7 +598,8 @@ class Bus(Router):
         deadline = self._services.running.time() + seconds(timeout)
         checked = None if headers is None else check_headers(headers, self._services.limits.headers)
         message = make_publication(route, name, body, checked, None if to is None else peers)
-        publisher, targets = self._publisher, route if to is None else Targets(peers)
+        publisher = self._publisher
+        targets = route if to is None else publisher.targets(peers)
         (publisher.publish_observed_nowait if self._outgoing else publisher.publish_nowait)(message, targets, deadline)
         if gone is not None:
             raise has_gone(gone)

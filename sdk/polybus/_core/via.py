@@ -6,7 +6,7 @@ The header ``polybus-via: <id>.<hops>.<origin>.<number>,<bus>,<bus>`` tells the 
 * ``hops``: bridges and tunnels on the way; `Limits.hops` is the most.
 * ``origin``, ``number``: a stream of publications and the place in it. The first bus that sends one on several ways numbers
   what it sends, so that a copy that comes after a later publication of its stream is known to be late.
-* The buses that it has left since, of which the last `_BUSES` are kept. A bus drops what names itself.
+* The buses that it has left since, of which the first and the last are kept, `_BUSES` in all. A bus drops what names itself.
 
 Handlers never see the header. Bad text harms only what carries it: it has no hops, and is no copy of anything.
 
@@ -18,6 +18,7 @@ Numbers count, moreover, among peers of one identity alone: see `vouched`.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 from zlib import crc32
 
@@ -36,7 +37,7 @@ _REMEMBERED: Final = 8192
 """Ids, and streams, of one generation; two are kept."""
 _LONGEST: Final = 64
 _BUSES: Final = 32
-"""Names on the way that are kept. A longer ring ends where a bus finds an id or a number that it knows."""
+"""Names on the way that are kept. A longer ring ends where it began, or where a bus finds an id or a number that it knows."""
 _NUMBER: Final = 18
 """Digits."""
 
@@ -74,7 +75,7 @@ class ViaHeader(NamedTuple):
             _count(hops),
             origin[:_LONGEST] if counted else "",
             counted,
-            tuple(bus[:_LONGEST] for bus in buses[-_BUSES:]),
+            tuple(bus[:_LONGEST] for bus in _kept(buses)),
         )
 
     @classmethod
@@ -89,7 +90,7 @@ class ViaHeader(NamedTuple):
 
     def extend(self, bus: str) -> ViaHeader:
         """Add one bus that it leaves."""
-        return self._replace(buses=(*self.buses[1 - _BUSES :], bus))
+        return self._replace(buses=tuple(_kept((*self.buses, bus))))
 
     def in_stream(self, origin: str) -> ViaHeader:
         """Rename its stream; with empty text it is in none."""
@@ -98,6 +99,10 @@ class ViaHeader(NamedTuple):
     def add_hops(self, more: int) -> ViaHeader:
         """Count so many bridges and tunnels more."""
         return self._replace(hops=self.hops + more) if more else self
+
+
+def _kept(buses: Sequence[str]) -> Sequence[str]:
+    return buses if len(buses) <= _BUSES else (*buses[:1], *buses[1 - _BUSES :])
 
 
 def _count(text: str) -> int:

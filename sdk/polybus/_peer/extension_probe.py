@@ -42,6 +42,7 @@ class ExtensionProbe(Reply[Any]):
 
     def fail(self, error: BusError) -> None:
         peer = self._peer
+        peer.negotiation.takes_note(None)
         peer.link.runtime.bus_identities.take_proof(peer, None)
         if peer.speaks_extensions is None and self.sent:  # one that never left says nothing of the peer
             if isinstance(error, DeadlineExceeded):

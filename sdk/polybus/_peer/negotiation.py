@@ -36,8 +36,8 @@ class Negotiation:
     """None as long as the peer has neither answered nor asked."""
     answers_only: bool = False
     """Set by a peer that begins nothing on this connection."""
-    passes_on: bool = False
-    """Set by a peer that passes publications on to other buses."""
+    passes_on: bool | None = False
+    """Set by a peer that passes publications on to other buses. None from the first hello until its answer."""
     silent: bool = False
     """Set by a hello that was not answered in time."""
     probe: ExtensionProbe | None = None
@@ -113,6 +113,10 @@ class Negotiation:
         refused = answer.get("refused", []) if isinstance(answer, dict) else []
         return refused if isinstance(refused, list) else []
 
+    def tell(self) -> None:
+        """Tell the peer what has changed here, by one more hello."""
+        _ = self._send({})
+
     def greet(self) -> None:
         """Ask on a new connection before anything else is written there, where that tells the other end what it must know.
 
@@ -139,6 +143,9 @@ class Negotiation:
         link = peer.link
         if self._pubsub.passes_on:
             facts["passes"] = True
+        if self.speaks_extensions is None and self.passes_on is False:
+            self.passes_on = None
+            self._pubsub.publisher.routes.clear()
         if self._resumes is not None and not self._resuming and peer.connected:
             facts["resume_token"], self._resuming = self._resumes, True
         body = question_of(peer.id, **facts)
@@ -174,17 +181,25 @@ class Negotiation:
             self._token = token if isinstance(token, str) and len(token) <= _LONGEST_TOKEN else None
             self._resumes = None
             identities.take_proof(self._peer, answer.get("proof"))
+            self.takes_note(answer)
             self.is_ours(answer.get("subscribes"))
         else:
+            self.takes_note(None)
             self.speaks_extensions = False
             identities.take_proof(self._peer, None)
 
-    def is_ours(self, subscribes: Any = None, passes: Any = None) -> None:
-        """Note that the peer has shown to be a polybus peer, how many subscriptions it will tell, and whether it passes on."""
+    def takes_note(self, facts: Any) -> None:
+        """Note whether the peer passes on, by its hello or its answer: at once, before it gets any publication."""
+        passes = isinstance(facts, dict) and facts.get("passes") is True
+        if passes:
+            self._pubsub.publisher.join_net()
+        elif self.passes_on is None:
+            self._pubsub.publisher.routes.clear()
+        self.passes_on = self.passes_on or passes
+
+    def is_ours(self, subscribes: Any = None) -> None:
+        """Note that the peer has shown to be a polybus peer, and how many subscriptions it will tell."""
         peer, pubsub = self._peer, self._pubsub
-        if passes is True and not self.passes_on:
-            self.passes_on = True
-            pubsub.publisher.routes.clear()
         late = self.silent
         self.speaks_extensions, self.silent = True, False
         if peer.key is None and peer.link.session is not None:
@@ -227,6 +242,7 @@ class Negotiation:
     def asked(self, message: Message) -> None:
         """Answer a hello: the peer is a polybus peer (or pretends to be, which harms only itself)."""
         peer = self._peer
+        self.takes_note(message.body)
         handover = peer.host.handover
         if handover is not None and not peer.link.upstream:
             self._resumed(message, handover)
@@ -299,7 +315,9 @@ class Negotiation:
             answer["resume_token"] = token
         if to_tell := self._pubsub.announcer.to_tell(peer):
             answer["subscribes"] = to_tell
-        self.is_ours(body.get("subscribes"), body.get("passes"))
+        if self._pubsub.passes_on:
+            answer["passes"] = True
+        self.is_ours(body.get("subscribes"))
         if isinstance(confirm, list):
             patterns = peer.patterns
             answer["refused"] = [

@@ -399,9 +399,9 @@ class Peer(Asker):
         return self._negotiation is not None and self._negotiation.silent
 
     @property
-    def passes_on(self) -> bool:
-        """True of a peer that has said that it passes publications on to other buses."""
-        return self._negotiation is not None and self._negotiation.passes_on
+    def passes_on(self) -> bool | None:
+        """True of a peer that has said that it passes publications on to other buses; None while it is asked who it is."""
+        return False if self._negotiation is None else self._negotiation.passes_on
 
     @property
     def may_be_ours(self) -> bool:

@@ -287,6 +287,15 @@ class SubscriptionAnnouncer:
                 with suppress(BusError):
                     await peer.negotiation.confirm()
 
+    def tell_who_passes_on(self) -> None:
+        """Say that this bus passes publications on to those who are connected already and know who it is, or may want to: what
+        they publish from then on has its number, which a bus that gets it on two ways goes by."""
+        runtime = self._services.runtime
+        for link in runtime.links if runtime is not None else ():
+            for peer in link.peers if link.stands and link.initiates else ():
+                if peer.speaks_extensions or (link.upstream and peer.may_be_ours):
+                    peer.negotiation.tell()
+
     def introduce(self, peer: Peer) -> None:
         """Say who this bus is to a peer that it has dialled, where the same bus may be there on another link: that has dialled
         this one, or was dialled twice."""

@@ -60,7 +60,7 @@ class Targets:
     peers: tuple[Peer, ...]
     queues: tuple[PublicationQueue, ...] = ()
     two_ways: bool = False
-    """True where some other bus might be reached twice."""
+    """True where some bus might be reached twice, or this very one."""
     twice: tuple[tuple[Peer, ...], ...] = ()
     """Peers that are known to be one bus, for each such bus."""
 
@@ -134,6 +134,12 @@ class Publisher:
         default=_no_foreign_streams, init=False
     )
     """Finds the streams of others that a publication with an id is for, to a peer or to whom requests would go."""
+    in_net: bool = field(default=False, init=False)
+    """True from when a publication could reach another bus on two ways, or come back by a peer that passes on.
+
+    It stays true when one way is left: a copy that waits elsewhere for a link that is down must be known, and be late, when it
+    comes after all.
+    """
     _numbering: bool = field(default=False, init=False)
     """True while a publication is on its two ways, and may wait there."""
     _turns: deque[anyio.Event] = field(factory=deque, init=False)
@@ -161,16 +167,35 @@ class Publisher:
             confirmed=recipients.unconfirmed.keys().isdisjoint(peers),
             stored=self.store is not None and self.store.keeps(subject),
         )
-        leading = len(upstream) + sum(peer.passes_on for peer in peers if peer not in upstream)
-        several = len(peers) > 1 and (self._relays.size > 0 or leading > 1)
-        route.two_ways = several or (len(peers) > 0 and any(queue.leads_on for queue in route.queues))
-        if not route.two_ways:
+        if len(peers) > 1 and (self._relays.size > 0 or len(upstream) > 1):
+            self.in_net = True
+        route.two_ways = self._may_return(peers)
+        if route.two_ways:
+            route.only_peer = None
+        else:
             route.twice = recipients.bus_identities.same(peers)
             route.two_ways = len(route.twice) > 0
         if not route.queues and not route.peers:
             self._check_gone()
         self.routes[subject] = route
         return route
+
+    def _may_return(self, peers: Iterable[Peer]) -> bool:
+        """Tell whether what goes to these peers may reach some bus on two ways, or come back.
+
+        A peer that has not yet answered who it is may pass on.
+        """
+        return any(self.in_net or peer.passes_on is None for peer in peers)
+
+    def join_net(self) -> None:
+        """Number from now on what leaves this bus: it or a peer of it passes publications on to others."""
+        if not self.in_net:
+            self.in_net = True
+            self.routes.clear()
+
+    def targets(self, peers: tuple[Peer, ...]) -> Targets:
+        """Make the targets of a publication to these peers alone."""
+        return Targets(peers, two_ways=self._may_return(peers))
 
     def route_of(self, subject: Any) -> PublicationRoute:
         """Find the targets of publications of a subject, as they are remembered.
@@ -333,7 +358,8 @@ class Publisher:
     ) -> tuple[StreamPort, Targets]:
         """Find who stores a publication, and whom else it is for."""
         if self.store is not None and route.stored and peers is None:
-            return self.store, Targets(tuple(peer for peer in route.peers if peer.link.backbone is None), route.queues)
+            others = tuple(peer for peer in route.peers if peer.link.backbone is None)
+            return self.store, Targets(others, route.queues, route.two_ways)
         found = None
         if not route.stored and (peers is None or len(peers) == 1):
             found = self.foreign_streams(subject, None if peers is None else peers[0])
@@ -345,7 +371,8 @@ class Publisher:
         stream_peer, stream = found
         if peers is not None:
             return stream, Targets(())
-        return stream, Targets(tuple(peer for peer in route.peers if peer is not stream_peer), route.queues)
+        others = tuple(peer for peer in route.peers if peer is not stream_peer)
+        return stream, Targets(others, route.queues, route.two_ways)
 
     async def yield_to_loop(self) -> None:
         """Let others run; before anything is published, so that a caller cancelled here has published nothing."""
@@ -428,6 +455,13 @@ class Publisher:
             self.client_routes[subject] = clients
         if not clients:
             return
+        if VIA in message.shared:  # it has been elsewhere, and its header was taken off
+            for copy, targets in self._copies_with_number(message, Targets(clients)):
+                self._publish_to_each(copy, targets.peers)
+        else:
+            self._publish_to_each(message, clients)
+
+    def _publish_to_each(self, message: Message, clients: tuple[Peer, ...]) -> None:
         runtime = self._services.running
         deadline, free = runtime.time() + 30.0, self._services.authorize is None
         shared, turn, at_once = message.shared, runtime.turn(), 0

@@ -46,7 +46,9 @@ class PubSub:
     def __init__(self, services: Services, lookup: HandlerLookup, check_gone: Callable[[], None]) -> None:
         self._services = services
         self._check_gone = check_gone
-        self._handler_queues: list[HandlerQueue] = []
+        self._handler_queues: dict[HandlerQueue, None] = {}
+        self._leading = 0
+        """How many of them lead on to another bus."""
         self._subscriptions: dict[Subscription, None] = {}
         self.clustered: bool = False
         """True where the bus is a node of a cluster: that is told what clients have subscribed to."""
@@ -76,7 +78,7 @@ class PubSub:
     @property
     def passes_on(self) -> bool:
         """Tells whether this bus passes publications on to others."""
-        return self.relay.patterns.size > 0 or any(queue.leads_on for queue in self._handler_queues)
+        return self.relay.patterns.size > 0 or self._leading > 0
 
     # -- the life of the bus ---------------------------------------------------------------------------------------------
 
@@ -86,6 +88,8 @@ class PubSub:
             queue.clear()
             self._take_out(queue)
         self._handler_queues.clear()
+        self._leading = 0
+        self.publisher.in_net = False
         self.recipients.upstream = ()
 
     @property
@@ -179,18 +183,24 @@ class PubSub:
 
     def add_handler_queue(self, queue: HandlerQueue) -> None:
         """Take in the queue of a handler, until the bus is left or `remove_handler_queue`."""
-        self._handler_queues.append(queue)
+        self._handler_queues[queue] = None
+        if queue.leads_on:
+            self._leading += 1
+            self.publisher.join_net()
+            self.announcer.tell_who_passes_on()
         self._take_in(queue)
 
     def remove_handler_queue(self, queue: HandlerQueue) -> None:
         """Take the queue of a handler out; one that is not in is ignored."""
         if queue in self._handler_queues:
-            self._handler_queues.remove(queue)
+            del self._handler_queues[queue]
+            self._leading -= queue.leads_on
             self._take_out(queue)
 
     def add_relay(self, pattern: str | int) -> None:
         """Pass publications of peers on to other peers that subscribed."""
         self.relay.patterns.add(pattern, pattern)
+        self.announcer.tell_who_passes_on()
         self.announcer.add(pattern)
         self.announcer.announce_later(pattern)
 

@@ -1,7 +1,8 @@
 """A ring of servers and gateways whose connections break, and a record of what came where.
 
-Servers that relay, over real sockets, gateways between them, and one publisher and one subscriber on each server. Everything
-is in one process, and each connection but the subscribers' leads through a `Proxy`; or gateways are processes that are killed.
+Servers that relay, over real sockets, gateways between them, and one publisher and one subscriber on each server. Servers
+publish as well. Everything is in one process, and each connection but the subscribers' leads through a `Proxy`; or gateways
+are processes that are killed.
 What breaks when is chosen by a seed and counted in publications, not in seconds.
 """
 
@@ -136,7 +137,8 @@ class Ring:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.servers: list[Bus] = []
-        self.publishers: list[Bus] = []
+        self.clients: list[Bus] = []
+        """One on each server, that publishes."""
         self.gateways: list[tuple[Bus, Bus]] = []
         self.processes: list[tuple[Process, list[str]]] = []
         """Gateways that live, with the URLs that they join."""
@@ -145,6 +147,11 @@ class Ring:
         self.histories: list[History] = []
         self._number = 0
         self._stopped: list[Proxy] = []
+
+    @property
+    def publishers(self) -> list[Bus]:
+        """All that publish: clients, and the servers themselves."""
+        return [*self.clients, *self.servers]
 
     async def publish(self, rounds: int, subjects: int = 1) -> None:
         """So many publications of each publisher."""
@@ -222,7 +229,7 @@ class Ring:
         return all(wanted <= {(publisher, number) for _, publisher, number in it.heard[-50:]} for it in self.histories)
 
     def _dialling(self) -> list[Bus]:
-        return [*self.publishers, *(bus for gateway in self.gateways for bus in gateway)]
+        return [*self.clients, *(bus for gateway in self.gateways for bus in gateway)]
 
     @staticmethod
     def _connected(bus: Bus) -> bool:
@@ -267,7 +274,7 @@ async def ring(wires: tuple[str, ...], seed: int, links: int = 1, *, processes: 
         for which, url in enumerate(urls):
             publisher = Bus()
             await enter(connect(await through(url), bus=publisher, backoff=SOON))
-            it.publishers.append(publisher)
+            it.clients.append(publisher)
             subscriber = Bus()
             history = History(f"client of {which}")
             subscriber.on("ring.>", inline=True, queue=100_000)(_noting(history))

@@ -26,6 +26,7 @@ from polybus import (
     bridge,
     connect,
 )
+from polybus._core.via import ViaHeader
 from polybus.broker import Broker
 from polybus.events import DeadLettered
 from polybus.message import Kind
@@ -353,6 +354,95 @@ async def test_a_bus_with_a_link_and_a_bridge_to_the_same_goal_is_heard_once_the
         await eventually(lambda: len(heard) >= 20)
         await anyio.wait_all_tasks_blocked()
         assert heard == list(range(20))
+
+
+# -- who says where a publication has been -------------------------------------------------------------------------------
+
+BOTH_WAYS = [Route("x.>", "x.{rest}"), Route("x.>", "x.{rest}", reverse=True)]
+
+
+async def _is_marked(publisher: Bus, hearer: Bus, **to: Any) -> bool:
+    """Whether what a bus publishes says where it has been, and so is known when it comes again."""
+    async with hearer.subscribe("x.>", local=False) as news:
+        await publisher.publish("x.news", 1, **to)
+        return "polybus-via" in (await news.receive(5)).shared
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@bounded
+async def test_what_goes_to_a_gateway_says_where_it_has_been_though_it_has_no_other_way(protocol: str) -> None:
+    """What waits in a far gateway for a link that is down comes back when the link does."""
+    bus, gate = Bus(), Bus()
+    async with bridge(gate, Bus(), routes=BOTH_WAYS), pair(bus, protocol=protocol, client=gate):
+        assert await _is_marked(bus, gate)
+        assert await _is_marked(bus, gate, to=bus.peers)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@bounded
+async def test_what_goes_to_a_server_that_relays_says_where_it_has_been_as_soon_as_its_own_could_come_back(
+    protocol: str,
+) -> None:
+    server, client = Bus(), Bus()
+    server.relay("x.>")
+    hearing(client)
+    async with pair(server, protocol=protocol, client=client):
+        assert await _is_marked(client, server)
+        assert await _is_marked(client, server, to=client.peers[0])
+
+
+@pytest.mark.parametrize("relay", [False, True], ids=["bridge", "relay"])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@bounded
+async def test_who_begins_to_pass_on_tells_those_who_are_connected(protocol: str, relay: bool) -> None:
+    middle, client, server = Bus(), Bus(), Bus()
+    hearing(client)
+    async with AsyncExitStack() as stack:
+        enter = stack.enter_async_context
+        await enter(pair(middle, protocol=protocol, client=client))
+        await enter(pair(server, protocol=protocol, client=middle))
+        assert not await _is_marked(client, middle)
+        assert not await _is_marked(server, middle)
+        if relay:
+            middle.relay("x.>")
+        else:
+            await enter(bridge(middle, Bus(), routes=BOTH_WAYS))
+        for neighbour in (client, server):
+            await eventually(lambda peer=neighbour.peers[0]: peer.passes_on is True)  # type: ignore[misc]
+            assert await _is_marked(neighbour, middle)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@bounded
+async def test_when_the_only_gateway_has_left_what_follows_is_still_known_to_be_later(protocol: str) -> None:
+    bus, gate = Bus(), Bus()
+    async with pair(bus, protocol=protocol) as client:
+        assert not await _is_marked(bus, client)
+        async with bridge(gate, Bus(), routes=BOTH_WAYS), pair(bus, protocol=protocol, client=gate):
+            assert await _is_marked(bus, client)
+        await eventually(lambda: len(bus.peers) == 1)
+        assert await _is_marked(bus, client)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@bounded
+async def test_between_a_client_and_a_server_that_pass_nothing_on_nothing_is_marked(protocol: str) -> None:
+    server, client = Bus(), Bus()
+    hearing(server)
+    hearing(client)
+    async with pair(server, protocol=protocol, client=client):
+        for _ in range(2):
+            assert not await _is_marked(client, server)
+            assert not await _is_marked(server, client)
+
+
+def test_the_bus_at_which_a_way_began_is_remembered_however_long_it_is() -> None:
+    via = ViaHeader.start()
+    for number in range(100):
+        via = ViaHeader.read(str(via.extend(f"bus{number}")))
+    assert len(via.buses) == 32
+    assert via.buses[0] == "bus0"
+    assert via.buses[1:] == tuple(f"bus{number}" for number in range(69, 100))
 
 
 # -- links that go down --------------------------------------------------------------------------------------------------

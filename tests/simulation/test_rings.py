@@ -1,0 +1,28 @@
+"""In rings of bridges each bus hears each publication at most once, in order, and never its own again, whatever breaks.
+
+`make test` has one history of each form for half a minute of virtual time, `make test-all` ten of three minutes;
+``python -m tests.simulation --rings --seeds 100`` as many as are wanted.
+"""
+
+import logging
+
+import pytest
+
+from tests.loops import FULL
+
+from .rings import FORMS, histories
+
+pytestmark = pytest.mark.native
+
+SEEDS, SECONDS = (10, 180.0) if FULL else (1, 30.0)
+
+
+@pytest.fixture(autouse=True)
+def silence(caplog: pytest.LogCaptureFixture) -> None:
+    """A ring in which everything breaks has much to tell."""
+    caplog.set_level(logging.CRITICAL)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_in_a_ring_whose_links_break_each_bus_hears_all_once_in_order_and_nothing_of_its_own(name: str) -> None:
+    histories(FORMS[name], SEEDS, SECONDS)()
