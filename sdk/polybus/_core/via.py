@@ -190,15 +190,20 @@ class Deduplicator:
 
     # -- what arrives ----------------------------------------------------------------------------------------------------
 
-    def is_news(self, via: ViaHeader, subject: str | int) -> bool:
-        """Tell whether a publication comes for the first time, and in order; one that is late is counted as dropped."""
-        if self.is_own(via):
+    def is_news(self, via: ViaHeader, subject: str | int, group: tuple[str, str | int] | None = None) -> bool:
+        """Tell whether a publication comes for the first time, and in order; one that is late is counted as dropped.
+
+        Each `group`, with its pattern, has a copy of its own, in no order; also of what this bus was the last to send, which an
+        engine shares among all members.
+        """
+        if self.is_own(via) and (group is None or via.buses[-1] != self._bus):
             return False
         # Python's hash of text has a key of this process: no peer finds a subject with the hash of another.
-        name = hash(canonical(subject) if isinstance(subject, str) else subject)
+        of_subject = canonical(subject) if isinstance(subject, str) else subject
+        name = hash(of_subject if group is None else (of_subject, group))
         if not self._is_new((via.id, name)):
             return False
-        if via.origin and not self._is_next((via.origin, name), via.number):
+        if group is None and via.origin and not self._is_next((via.origin, name), via.number):
             self._counters.dropped += 1
             return False
         return True

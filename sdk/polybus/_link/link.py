@@ -107,6 +107,8 @@ class Link:
     """Headers that the wire has a place for, where it has none for others."""
     destinations: bool = field(default=False, init=False)
     """True where a notification may go to an address behind the peer."""
+    has_groups: bool = field(default=False, init=False)
+    """True where groups share handlers and publications on this wire, each with a copy of its own; known while it is down."""
     format: BodyFormat = field(init=False)
     format_for: Callable[[Any, str | int], BodyFormat] = field(init=False)
     one_format: bool = field(init=False)
@@ -197,11 +199,6 @@ class Link:
         """True while messages are exchanged, also while it is being closed."""
         state = self.state
         return state is State.UP or state is State.CLOSING
-
-    @property
-    def has_groups(self) -> bool:
-        """True where groups share handlers and publications on this wire, and each has a copy of its own."""
-        return self.session is not None and self.session.capabilities.groups
 
     @property
     def upstream(self) -> bool:
@@ -632,7 +629,7 @@ class Link:
         assert session is not None and transport is not None
         can = session.capabilities
         self.carries_headers, self.bare_headers, self.own_headers = can.headers, can.bare_headers, can.own_headers
-        self.destinations = can.destinations
+        self.destinations, self.has_groups = can.destinations, can.groups
         # Where publications are an extension, what a stranger asked for has a form that strangers read: see the session.
         known = self.opened or not can.asks_before_publishing or (self.peer is not None and self.peer.speaks_extensions)
         self.shared = session.codec if can.shared_publish and known else None

@@ -24,6 +24,8 @@ class SubscriptionGroup:
     group: str
     _shared: Callable[[], bool]
     """Tells whether an engine shares the publications of this bus among the members."""
+    _relayed: Callable[[str | int], bool]
+    """Tells whether publications of peers are passed on, to an engine too."""
     members: deque[PublicationQueue] = field(factory=deque)
     leads_on: bool = field(default=False, init=False)
 
@@ -51,9 +53,9 @@ class SubscriptionGroup:
         return await self.members[0].room(deadline)
 
     def offer(self, message: Message) -> None:
-        """Give a publication to the next member, unless the engine gives each group a copy of its own."""
+        """Give a publication to the next member, unless an engine gives each group a copy of its own, as of what is relayed."""
         peer = message.peer
-        if peer is None or not peer.link.has_groups:
+        if peer is None or not (peer.link.has_groups or (self._shared() and self._relayed(message.subject))):
             self.give(message)
 
     def give(self, message: Message) -> None:

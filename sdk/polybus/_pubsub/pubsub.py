@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from .._core.services import Services
     from .._handlers.lookup import HandlerLookup
     from .._peer.peer import Peer
-    from ..message import Message
     from .ports import HandlerQueue, PublicationQueue, StoredPort
 
 
@@ -65,7 +64,7 @@ class PubSub:
         self.publisher: Publisher = Publisher(services, check_gone, self.local, relays, self.recipients, self.deduplicator)
         self.relay: Relay = Relay(services, relays, self.recipients, self.publisher, self.deduplicator)
         self.receiver: PublicationReceiver = PublicationReceiver(
-            self.local, self.remote, self.to_peers, self.relay, self.deduplicator, self.publisher, self.deliver_to_group
+            self.local, self.remote, self.to_peers, self.relay, self.deduplicator, self.publisher, self._find_group
         )
         for index in (self.local, self.remote, relays):
             index.changed = self._forget_routes
@@ -215,7 +214,9 @@ class PubSub:
     def _join(self, interest: Any, queue: PublicationQueue) -> None:
         group = self._groups.get(interest)
         if group is None:
-            group = self._groups[interest] = SubscriptionGroup(interest.pattern, interest.group, self.recipients.shares)
+            group = self._groups[interest] = SubscriptionGroup(
+                interest.pattern, interest.group, self.recipients.shares, self.relay.takes
+            )
             self.local.add(group.pattern, group)
         group.members.append(queue)
 
@@ -227,11 +228,8 @@ class PubSub:
                 del self._groups[interest]
                 self.local.remove(group.pattern, group)
 
-    def deliver_to_group(self, message: Message, group: str, pattern: str | int) -> None:
-        """Deliver a publication that the engine has chosen a member of a group here for."""
-        found = self._groups.get(interest_in(pattern, group))
-        if found is not None:  # or it was given up while this was on its way
-            found.give(message)
+    def _find_group(self, pattern: str | int, group: str) -> SubscriptionGroup | None:
+        return self._groups.get(interest_in(pattern, group))
 
     def _take_out(self, queue: PublicationQueue) -> None:
         """Deliver no more publications to a queue."""

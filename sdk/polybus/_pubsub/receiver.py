@@ -16,6 +16,7 @@ from .publisher import ROUTES, Publisher
 if TYPE_CHECKING:
     from .._core.via import Deduplicator
     from .._peer.peer import Peer
+    from .group import SubscriptionGroup
     from .peer_subscriptions import PeerSubscriptions
     from .ports import PublicationQueue
     from .relay import Relay
@@ -31,17 +32,17 @@ class PublicationReceiver:
     _relay: Relay
     _deduplicator: Deduplicator
     _publisher: Publisher
-    _deliver_to_group: Callable[[Message, str, str | int], None]
+    _find_group: Callable[[str | int, str], SubscriptionGroup | None]
     queues: dict[str | int, tuple[PublicationQueue, ...]] = field(factory=dict, init=False)
     """Queues for publications of peers, of subjects that end here. Empty while there are subscriptions to single peers."""
 
     def deliver(self, message: Message, peer: Peer) -> None:
         """Deliver a publication to this bus's own subscriptions, and to others only where a relay says so."""
-        if message.headers is not None and VIA in message.headers and not self._is_news(message, peer):
-            return
         subject, extras = message.subject, message.extras
         if extras is not None and "group" in extras:
-            self._deliver_to_group(message, extras["group"], extras["pattern"])
+            self.deliver_to_group(message, peer, extras["group"], extras["pattern"])
+            return
+        if message.headers is not None and VIA in message.headers and not self._is_news(message, peer):
             return
         queues = self.queues.get(subject)
         if queues is None:
@@ -71,18 +72,26 @@ class PublicationReceiver:
         if self._remote.size:
             self._publisher.publish_to_clients(message)
 
+    def deliver_to_group(self, message: Message, peer: Peer, group: str, pattern: str | int) -> None:
+        """Deliver a publication that an engine has chosen a member of a group here for."""
+        if message.headers is not None and VIA in message.headers and not self._is_news(message, peer, (group, pattern)):
+            return
+        found = self._find_group(pattern, group)
+        if found is not None:  # or it was given up while this was on its way
+            found.give(message)
+
     def takes(self, subject: str | int) -> bool:
         """Tell whether a publication of a peer is delivered to any queue, here or by a relay."""
         return bool(self.queues.get(subject) or self._local.match(subject)) or self._relay.takes(subject)
 
-    def _is_news(self, message: Message, peer: Peer) -> bool:
+    def _is_news(self, message: Message, peer: Peer, group: tuple[str, str | int] | None = None) -> bool:
         """Tell whether a publication that has been on other buses is news here; takes the header off it."""
         via = ViaHeader.of(message)
         ViaHeader.strip(message)
         via = via.in_stream(vouched(via.origin, peer)).add_hops(depth_of(peer))
         message.shared[VIA] = str(via).encode()
-        news = self._deduplicator.is_news(via, message.subject)
-        if not news and self._to_peers.indices and not self._deduplicator.is_own(via):
+        news = self._deduplicator.is_news(via, message.subject, group)
+        if not news and group is None and self._to_peers.indices and not self._deduplicator.is_own(via):
             for subscription in self._to_peers.match(peer, message.subject):  # it is their peer that has sent this copy
                 subscription.offer(message)
         return news

@@ -299,7 +299,7 @@ class Backbone:
             self.handover.sources.current = to.source
             pubsub.receiver.deliver_to_all(message, peer)
         elif isinstance(to, ToGroup):
-            pubsub.deliver_to_group(message, to.group, to.pattern)
+            pubsub.receiver.deliver_to_group(message, peer, to.group, to.pattern)
         elif not (isinstance(to, ToClient) and self.handover.handed(to.id, message)):
             for client in self._clients(to):
                 try:

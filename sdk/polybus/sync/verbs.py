@@ -1322,7 +1322,7 @@ class BlockingBus:
             queue: Publications that wait to be read: 1000; with ``start=`` alone 64. With `durable` those that this reader has
                 at once, read and not settled ones included: 1, and more is faster.
             when_full: What happens to one more; see `WhenFull`.
-            local: Take the bus's own publications too.
+            local: Take the bus's own publications too. A member of a `group` takes what it is chosen for, whoever published it.
             group: Each publication is for one subscription of those that name the same group and pattern; see `on`.
             durable: As of `on`, with which it shares what is stored where both name the same.
             retry: With `durable`: how often a publication comes, and after which pauses where `Message.retry` says none.

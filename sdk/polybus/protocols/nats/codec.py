@@ -195,13 +195,14 @@ class NatsCodec:
             return self.answer(message, self._inbox(message.id))
         return self.publication(message)
 
-    def publication(self, message: Message) -> bytes:
-        """PUB or HPUB of a publication or a notification. May raise as `encode`."""
+    def publication(self, message: Message, mark: Sequence[tuple[str, str]] = ()) -> bytes:
+        """PUB or HPUB of a publication or a notification, with a field of the connection's. May raise as `encode`."""
         if message.kind not in (Kind.PUBLISH, Kind.NOTIFY):
             raise Unsupported(
                 f"NATS has no form for {message.kind.value}: streams, channels and cancelling need a polybus protocol"
             )
         payload, own = self.payload(message)
+        own += mark
         block = write_block(message.headers, own, self.limits.headers) if own or message.headers else b""
         return write_publication(self._subjects[message.subject], None, block, payload)
 
@@ -224,12 +225,13 @@ class NatsCodec:
         block = write_block(message.headers, own, self.limits.headers) if own or message.headers else b""
         return write_publication(subject, inbox, block, payload)
 
-    def answer(self, message: Message, inbox: str) -> bytes:
-        """PUB or HPUB of a response or an error. May raise as `encode`."""
+    def answer(self, message: Message, inbox: str, mark: Sequence[tuple[str, str]] = ()) -> bytes:
+        """PUB or HPUB of a response or an error, with a field of the connection's. May raise as `encode`."""
         if message.kind is Kind.RESPONSE:
             payload, own = self.payload(message)
         else:
             payload, own = failure(message)
+        own += mark
         block = write_block(message.headers, own, self.limits.headers) if own or message.headers else b""
         return write_publication(inbox, None, block, payload)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from typing import Any, Final, Protocol
 
 from attrs import define, field, frozen
@@ -88,6 +89,16 @@ class NatsConnection:
         if sid is not None:
             self.frames.append(write_subscription(subject, queue, sid))
 
+    def queue_for_others(self, frame: bytes, patterns: Iterable[str], queue: str) -> None:
+        """Queue a frame for the other members of a group: while the server reads it, this side is in none. As `queue`."""
+        self.queue(frame)
+        members = [(pattern, sid) for pattern in patterns if (sid := self.subscriptions.sid(pattern, queue)) is not None]
+        self.frames[-1:] = [
+            *(write_unsubscription(sid) for _, sid in members),
+            frame,
+            *(write_subscription(pattern, queue, sid) for pattern, sid in members),
+        ]
+
     def answer_malformed(self, error: RemoteProtocolError, reply: str) -> None:
         """Answer a malformed question."""
         facts = {"text": error.text, "reason": error.reason}
@@ -106,8 +117,11 @@ class NatsDialect(Protocol):
 
     inbox: str
     """The subjects to which answers come: subscribed to before anything else, as `subscriptions.INBOX_SID`."""
-    echo: bool
-    """True if the server sends back what this connection publishes."""
+
+    @property
+    def echo(self) -> bool:
+        """True if the server sends back what this connection publishes."""
+        ...
 
     @property
     def idle(self) -> bool:

@@ -27,13 +27,15 @@ ONLY: Final = "Polybus-Only"
 """The one durable handler that a publication is for which is stored again."""
 AGAIN: Final = "Polybus-Again"
 """Marks a publication that was sent before, since no engine has said that it is stored: who listens may have heard it."""
+ECHO: Final = "Polybus-Echo"
+"""The mark of what comes back to the connection that has published it."""
 MESSAGE_ID: Final = "Nats-Msg-Id"
 """By it a stream stores once what comes twice (NATS documentation, JetStream, "Message Deduplication")."""
 ERROR: Final = "Nats-Service-Error"
 ERROR_CODE: Final = "Nats-Service-Error-Code"
 
 _DEADLINE: Final = VERSION + f"\r\n{TTL}: ".encode()
-_OWN: Final = frozenset(name.lower() for name in (TTL, REASON, TEXT, BODY, KIND, USER, ONLY, AGAIN, ERROR, ERROR_CODE))
+_OWN: Final = frozenset(name.lower() for name in (TTL, REASON, TEXT, BODY, KIND, USER, ONLY, AGAIN, ECHO, ERROR, ERROR_CODE))
 _NAME: Final = re.compile(r"[!-9;-~]+")
 _STATUS: Final = re.compile(rb"NATS/1\.0(?:[ \t]+(\d{3})(?:[ \t]+([^\r\n]*))?)?[ \t]*")
 _BLANKS: Final = " \t"
@@ -62,6 +64,7 @@ class HeaderBlock:
         user: There too: the key of the user who asks, where a node passes the request on.
         only: There too: the one durable handler that it is for.
         again: There too: it was sent before.
+        echo: The mark of the connection that has published it.
         left_out: Why some of the block could not be read: the first reason; empty where all of it was read.
         whole: The block as it came, where some of it exceeds the limit: a reader with a larger one can read it.
     """
@@ -77,6 +80,7 @@ class HeaderBlock:
     user: str | None = None
     only: str | None = None
     again: bool = False
+    echo: str | None = None
     left_out: str = ""
     whole: bytes = b""
 
@@ -138,6 +142,7 @@ class HeaderReader:
             user=_text_of_line(own.get(USER.lower())),
             only=own.get(ONLY.lower()),
             again=AGAIN.lower() in own,
+            echo=own.get(ECHO.lower()),
             left_out=left_out,
             whole=block if over else b"",
         )

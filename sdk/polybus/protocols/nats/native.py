@@ -9,18 +9,21 @@ from __future__ import annotations
 import math
 import string
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, Final
 
 from attrs import evolve
 
+from ..._util.pattern_index import SubjectIndex
 from ...errors import Code, Forbidden, LocalProtocolError, RemoteProtocolError
 from ...message import Kind, Message
 from ...plugins import Ready, Refused, ToEngine, ToStore, Undelivered
 from .checks import local_pattern, local_subject, refuse
 from .connection import NatsConnection
+from .echoes import Echoes
 from .failures import ServerError, error_message, is_failure
 from .headers import HeaderBlock
-from .stored import give, give_unreadable, read_pull, read_refusal, read_stored, word_of_engine, write_to_engine
+from .stored import ACKS, give, give_unreadable, read_pull, read_refusal, read_stored, word_of_engine, write_to_engine
 from .subscriptions import INBOX_SID, NatsSubscription
 from .tokens import Tokens
 
@@ -40,6 +43,8 @@ class NativeDialect:
     __slots__ = (
         "_answers_owed",
         "_connection",
+        "_echoes",
+        "_handled",
         "_inbox",
         "_left",
         "_message",
@@ -50,7 +55,6 @@ class NativeDialect:
         "_serial",
         "_tokens",
         "_waiting",
-        "echo",
         "inbox",
     )
 
@@ -62,7 +66,9 @@ class NativeDialect:
         self._readers = f"{self._inbox}j."  # one token more than answers have: the server sends no second copy
         self._no_inbox = ""
         """Why no answer can come: the user may not subscribe to the inbox."""
-        self.echo: bool = False  # a bus gives its publications to its own subscriptions itself
+        self._echoes = Echoes(connection.subscriptions, connection.rng)
+        self._handled: SubjectIndex[str] = SubjectIndex()
+        """The patterns of this side's handlers."""
         self._tokens = Tokens(connection.rng)
         self._waiting: dict[str, str] = {}
         """Subjects of the requests that wait for an answer, by their token."""
@@ -74,6 +80,11 @@ class NativeDialect:
         """The same of readers that ask no more: they may still settle what they have."""
         self._serial = 0
         self._answers_owed = 0
+
+    @property
+    def echo(self) -> bool:
+        """True where what comes back can be told from what others publish: by a header."""
+        return self._connection.info.headers
 
     @property
     def idle(self) -> bool:
@@ -111,11 +122,19 @@ class NativeDialect:
         elif subscription.queue is not None:
             message = self._message(_PUBLISH, subject, None, headers, payload, reply)
             message.attributes.update(group=subscription.queue, pattern=subscription.pattern)
-        elif subscriptions.counts(subscription, subject):
+        elif subscriptions.counts(subscription, subject) and not self._is_own(subject, reply, headers):
             message = self._message(_PUBLISH, subject, None, headers, payload, reply)
         else:
             return
         self._connection.events.append(message)
+
+    def _is_own(self, subject: str, reply: str | None, headers: HeaderBlock | None) -> bool:
+        """Tell whether the server brings back what this side has said: to whom else has subscribed here the bus gives it."""
+        if headers is not None and headers.echo is not None:
+            return self._echoes.is_own(headers.echo)
+        if reply is not None:
+            return reply.startswith(self._inbox)
+        return subject.startswith(ACKS) and self._is_of_reader(subject)
 
     def _stored(
         self, subscription: NatsSubscription, subject: str, reply: str | None, headers: HeaderBlock | None, payload: bytes
@@ -211,7 +230,8 @@ class NativeDialect:
         if kind is Kind.SUBSCRIBE or kind is Kind.UNSUBSCRIBE:
             self._subscribe(message)
         elif kind is _RESPONSE or kind is Kind.ERROR:
-            connection.queue(connection.codec.answer(message, message.id[0]))
+            mark = self._mark(message.id[0]) if connection.subscriptions.alone.size else ()
+            connection.queue(connection.codec.answer(message, message.id[0], mark))
             self._answers_owed -= 1  # behind what may fail: then another answer is tried
         elif kind is _NOTIFY and message.extras is not None and (to := message.extras.get("to")) is not None:
             reader = message.extras.get(_READER)
@@ -219,8 +239,22 @@ class NativeDialect:
             if reader in self._pulled:
                 self._pulled[reader] = read_pull(str(message.subject))
         else:
-            connection.queue(connection.codec.publication(message))
+            mark = self._mark(message.subject) if connection.subscriptions.alone.size else ()
+            frame = connection.codec.publication(message, mark)
+            if self._handled.size:
+                self._queue_for_others(frame, message.subject)
+            else:
+                connection.queue(frame)
         return None
+
+    def _queue_for_others(self, frame: bytes, subject: Any) -> None:
+        """Queue a frame, not for the handlers of this side: an asker that handles the subject itself wants another's answer."""
+        connection = self._connection
+        patterns = self._handled.match(subject) if self.echo else ()
+        connection.queue_for_others(frame, patterns, connection.options.queue)
+
+    def _mark(self, subject: Any) -> Sequence[tuple[str, str]]:
+        return self._echoes.mark(subject) if self._connection.info.headers else ()
 
     def _to_engine(self, message: Message, to: ToEngine | ToStore, reply: str) -> bytes:
         """PUB or HPUB for what streams answer."""
@@ -229,6 +263,7 @@ class NativeDialect:
         subject = str(message.subject)
         if isinstance(to, ToStore):  # that it comes again is a word among nodes
             subject, to = to.at or local_subject(message.subject, self._connection.limits.subject), evolve(to, again=False)
+            own += () if reply else self._mark(subject)
         return write_to_engine(self._connection, f"{subject} {reply}" if reply else subject, to, message, payload, own)
 
     def _request(self, message: Message) -> str:
@@ -238,7 +273,11 @@ class NativeDialect:
         to = None if message.extras is None else message.extras.get("to")
         subject = str(message.subject)
         if to is None:
-            connection.queue(connection.codec.request(message, self._inbox + token, headers=connection.info.headers))
+            frame = connection.codec.request(message, self._inbox + token, headers=connection.info.headers)
+            if self._handled.size:
+                self._queue_for_others(frame, subject)
+            else:
+                connection.queue(frame)
         else:
             connection.queue(self._to_engine(message, to, self._inbox + token))
             if isinstance(to, ToStore):
@@ -272,6 +311,10 @@ class NativeDialect:
             connection.subscribe(pattern, queue, tag=tag)
         else:
             connection.unsubscribe(pattern, queue)
+        if tag is _HANDLER:
+            self._handled.remove(pattern, pattern)
+            if message.kind is Kind.SUBSCRIBE:
+                self._handled.add(pattern, pattern)
 
     def forget(self, key: Any, now: float) -> None:
         """Tokens are never used again; nothing is told, for the wire has no word for a cancel."""

@@ -46,8 +46,9 @@ class NatsSubscriptions:
     by_sid: dict[str, NatsSubscription] = field(factory=dict)
     refused: dict[Any, None] = field(factory=dict)
     """Patterns that the server does not allow."""
+    alone: SubjectIndex[int] = field(factory=lambda: SubjectIndex[int]())
+    """The numbers of those that are in no group."""
     _sids: dict[tuple[str, str | None], str] = field(factory=dict)
-    _oldest: SubjectIndex[int] = field(factory=lambda: SubjectIndex[int]())
     _last: int = int(INBOX_SID)
     _leaving: dict[str, None] = field(factory=dict)
     """Subscriptions in groups that were given up: what the server had chosen this side for before is still to be taken."""
@@ -61,7 +62,7 @@ class NatsSubscriptions:
         sid = self._sids[pattern, queue] = str(number)
         self.by_sid[sid] = NatsSubscription(number, pattern, queue, tag, pattern if name is None else name)
         if queue is None:
-            self._oldest.add(pattern, number)
+            self.alone.add(pattern, number)
         return sid
 
     def remove(self, pattern: str, queue: str | None = None) -> str | None:
@@ -71,7 +72,7 @@ class NatsSubscriptions:
         sid = self._sids.pop((pattern, queue), None)
         if sid is not None:
             if queue is None:
-                self._oldest.remove(pattern, self.by_sid.pop(sid).number)
+                self.alone.remove(pattern, self.by_sid.pop(sid).number)
             else:
                 self._leaving[sid] = None
                 if len(self._leaving) > _LEAVING:
@@ -92,6 +93,10 @@ class NatsSubscriptions:
             if sid in self._leaving:
                 del self._leaving[sid], self.by_sid[sid]
 
+    def sid(self, pattern: str, queue: str | None) -> str | None:
+        """Find the sid of a subscription; None where there is none."""
+        return self._sids.get((pattern, queue))
+
     def refuse(self, pattern: str, queue: str | None = None) -> None:
         """Take note that the server does not allow a subscription."""
         sid = self._sids.get((pattern, queue))
@@ -101,5 +106,5 @@ class NatsSubscriptions:
 
     def counts(self, subscription: NatsSubscription, subject: str) -> bool:
         """True for the copy of a publication that is the one to deliver."""
-        matching = self._oldest.match(subject)
+        matching = self.alone.match(subject)
         return len(matching) < 2 or subscription.number == min(matching)

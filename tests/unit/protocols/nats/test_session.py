@@ -98,7 +98,7 @@ def test_the_handshake() -> None:
     assert members.pop("lang")
     assert members == {
         "verbose": False, "pedantic": False, "tls_required": False, "name": "test", "protocol": 1,
-        "echo": False, "headers": True, "no_responders": True,
+        "echo": True, "headers": True, "no_responders": True,
     }  # fmt: skip
     assert inbox.startswith(b"SUB _INBOX.") and inbox.endswith(b".* 1\r\n")
     assert ping == b"PING\r\n"

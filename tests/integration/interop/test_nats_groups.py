@@ -1,0 +1,90 @@
+"""Groups at real NATS servers: the publisher's own members, those of other polybus programs, and nats-py."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from polybus import Bus, NoHandler, connect
+from polybus.testing import cluster
+from tests.contract.nats_groups import GROUPS, Member, each_is_for_one_member_of_a_group
+from tests.support import bounded
+
+from .nats_py_peer import Msg, NatsPy, nats_py
+from .nats_servers import VERSIONS, NatsServer, nats_server
+
+pytestmark = [pytest.mark.anyio, pytest.mark.interop]
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def server(request: pytest.FixtureRequest) -> Iterator[NatsServer]:
+    with nats_server(request.param) as one:
+        yield one
+
+
+async def _join(theirs: NatsPy) -> tuple[dict[str, Counter[str]], list[Msg]]:
+    """Let nats-py join the groups, and listen outside of them."""
+    heard: dict[str, Counter[str]] = {group: Counter() for group in GROUPS}
+
+    def into(counter: Counter[str]) -> Any:
+        async def count(message: Msg) -> None:
+            counter[message.data.decode().strip('"')] += 1
+
+        return count
+
+    for group, pattern in GROUPS.items():
+        await theirs.subscribe(pattern, into(heard[group]), queue=group)
+    return heard, await theirs.subscribe("fence")
+
+
+@pytest.mark.parametrize("members", ["own", "own, polybus", "own, nats-py", "own, polybus, nats-py"])
+@bounded
+async def test_one_member_of_a_group_gets_each_publication_whoever_publishes(server: NatsServer, members: str) -> None:
+    async with AsyncExitStack() as stack:
+        ours = [Member(Bus(), "own"), *([Member(Bus(), "other")] if "polybus" in members else [])]
+        for member in ours:
+            await stack.enter_async_context(connect(server.url, bus=member.bus))
+        if "nats-py" not in members:
+            chosen = await each_is_for_one_member_of_a_group(ours)
+        else:
+            theirs = await stack.enter_async_context(nats_py(server.address))
+            heard, fences = await _join(theirs)
+
+            async def publish(subject: str, body: str) -> None:
+                await theirs.publish(subject, f'"{body}"'.encode())
+
+            chosen = await each_is_for_one_member_of_a_group(
+                ours, foreign=heard, publish=publish, fenced=lambda: len(fences) == len(ours) + 1
+            )
+            assert all(heard.values())
+        assert all(chosen[group][member.name] for group in GROUPS for member in ours)
+
+
+@bounded
+async def test_the_nodes_of_a_cluster_share_what_they_publish(server: NatsServer) -> None:
+    members = [Member(Bus(cluster=server.url), name) for name in "ab"]
+    async with cluster(*(member.bus for member in members), url=server.url):
+        chosen = await each_is_for_one_member_of_a_group(members)
+        assert all(chosen[group][member.name] for group in GROUPS for member in members)
+
+
+@bounded
+async def test_a_bus_that_asks_by_name_is_not_asked_itself(server: NatsServer) -> None:
+    def named(name: str) -> Bus:
+        bus = Bus()
+
+        @bus.handle("name")
+        async def tell() -> str:
+            return name
+
+        return bus
+
+    async with connect(server.url, bus=named("own")) as bus:
+        with pytest.raises(NoHandler):
+            await bus.peers[0].request("name")
+        async with connect(server.url, bus=named("other")):
+            assert {await bus.peers[0].request("name") for _ in range(20)} == {"other"}
