@@ -7,15 +7,18 @@ values, uProtocol ``google.protobuf.Any``); the three here are shared.
 
 from __future__ import annotations
 
+import datetime
 import math
 import re
 from array import array
+from collections.abc import Callable
 from itertools import accumulate
 from typing import Any, Protocol
 
 import attrs
 import msgspec
 
+from ._plain_forms import MASK, plain_form
 from .errors import BadRequest, EncodeError
 
 __all__ = [
@@ -67,7 +70,7 @@ class JsonFormat:
 
     def __init__(self, depth: int = 128) -> None:
         self._depth = depth
-        self._encode = msgspec.json.Encoder(enc_hook=_plain).encode
+        self._encode = msgspec.json.Encoder(enc_hook=plain_form).encode
         self._decode = msgspec.json.Decoder().decode
 
     def encode(self, value: Any) -> bytes:
@@ -81,7 +84,11 @@ class JsonFormat:
         if len(data) > 2 * self._depth and _has_many_brackets(data, self._depth):
             check_depth(data, self._depth)
         if (len(data) < _SHORT or not _is_flat(value)) and b"null" in data and _has_nan(value):
-            _refuse_nan(value, "$")
+            _refuse(value, "$", _not_finite)
+        if b"T" in data and _OFFSET in data.translate(_DIGITS):
+            _refuse(value, "$", _odd_offset)
+        if _MASKED in data:
+            refuse_secrets(value)
         return data
 
     def decode(self, data: bytes) -> Any:
@@ -138,6 +145,10 @@ def check_json(frame: bytes, depth: int = 128) -> None:
 
 
 _SHORT = 512
+_DIGITS = bytes.maketrans(b"123456789-", b"000000000+")
+_OFFSET = b'0+00:00"'
+"""The end of a moment beside UTC with its digits made one: looking for that costs less than an expression does."""
+_MASKED = b'"%b"' % MASK.encode()
 _WITHOUT_NAN = frozenset({str, int, bool, bytes, type(None)})
 
 
@@ -146,18 +157,6 @@ def _is_flat(value: Any) -> bool:
     if type(value) is dict:
         return all(type(item) in _WITHOUT_NAN for item in value.values())
     return type(value) in _WITHOUT_NAN
-
-
-def _plain(value: Any) -> Any:
-    """msgspec's hook for what it cannot write itself."""
-    dump = getattr(value, "model_dump", None)
-    if dump is not None:
-        return dump(mode="json")
-    if isinstance(value, (bytearray, memoryview)):
-        return bytes(value)
-    raise TypeError(
-        f"{type(value).__name__} has no JSON form (plain values, attrs classes, dataclasses, msgspec.Structs, models have one)"
-    )
 
 
 _OUTSIDE_OF_MARKS = bytes(byte for byte in range(256) if byte not in b'[]{}"')
@@ -211,6 +210,8 @@ def items_of(value: Any, path: str) -> list[tuple[str, Any]]:
         return [(f"{path}[{index}]", item) for index, item in enumerate(value)]
     if attrs.has(type(value)):
         return [(f"{path}.{a.name}", getattr(value, a.name, None)) for a in attrs.fields(type(value))]
+    if hasattr(value, "model_dump"):
+        return [(f"{path}.{name}", item) for name, item in value]
     names: Any = getattr(value, "__dataclass_fields__", None) or getattr(value, "__struct_fields__", ())
     return [(f"{path}.{name}", getattr(value, name, None)) for name in names]
 
@@ -233,13 +234,50 @@ def _has_nan(value: Any) -> bool:
     return False
 
 
-def _refuse_nan(value: Any, path: str, level: int = 0) -> None:
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise EncodeError(f"{value} is no JSON number (send None, or a text)", path)
-    elif level < 200:
+def _refuse(value: Any, path: str, fault_of: Callable[[Any], str | None], level: int = 0) -> None:
+    """May raise `EncodeError`: something in a value has a fault, which the function tells."""
+    fault = fault_of(value)
+    if fault is not None:
+        raise EncodeError(fault, path)
+    if level < 200:
+        for key in value if isinstance(value, dict) else ():
+            if (fault := fault_of(key)) is not None:
+                raise EncodeError(f"a key: {fault}", path)
         for where, item in items_of(value, path):
-            _refuse_nan(item, where, level + 1)
+            _refuse(item, where, fault_of, level + 1)
+
+
+def _not_finite(value: Any) -> str | None:
+    if not isinstance(value, float) or math.isfinite(value):
+        return None
+    return f"{float.__repr__(value)} is no JSON number (send None, or a text)"
+
+
+def _odd_offset(value: Any) -> str | None:
+    """Text has no seconds there, and with whole minutes in their place it would be another moment."""
+    offset = value.utcoffset() if isinstance(value, datetime.datetime) else None
+    if offset is None or not offset % _MINUTE:
+        return None
+    return f"an offset of {offset} from UTC, which has seconds, has no form in text: send value.astimezone(datetime.UTC)"
+
+
+_MINUTE = datetime.timedelta(minutes=1)
+
+
+def refuse_secrets(value: Any) -> None:
+    """Check what came out with the stars that pydantic shows of a secret: nobody could read it again.
+
+    Raises:
+        EncodeError: It has a secret; the error names the path.
+    """
+    _refuse(value, "$", _hidden)
+
+
+def _hidden(value: Any) -> str | None:
+    if not hasattr(value, "get_secret_value"):
+        return None
+    remedy = "send what get_secret_value() gives, or say so in a field_serializer"
+    return f"a {type(value).__name__} would arrive as {MASK!r}: {remedy}"
 
 
 def _explain(value: Any, error: Exception) -> EncodeError:
@@ -248,7 +286,7 @@ def _explain(value: Any, error: Exception) -> EncodeError:
     for _ in range(200):
         for where, item in items_of(value, path):
             try:
-                msgspec.json.encode(item, enc_hook=_plain)
+                msgspec.json.encode(item, enc_hook=plain_form)
             except Exception:
                 path, value = where, item
                 break

@@ -52,10 +52,6 @@ class Parts(Mapping[str, Any]):
     def __repr__(self) -> str:
         return f"Parts({self._parts!r})"
 
-    def model_dump(self, mode: str = "json") -> dict[str, Any]:
-        """Plain form for other protocols: a JSON object with all of them."""
-        return self._parts
-
 
 class ErraiFormat:
     """Errai's marked values. Bare JSON is read too."""

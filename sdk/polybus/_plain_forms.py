@@ -1,0 +1,86 @@
+"""Built-in values of what no wire writes as it is: objects of subclasses, of numpy, and of pydantic."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+MASK: Final = "**********"
+"""The stars that pydantic shows in place of a secret."""
+_EXACT: Final[tuple[tuple[type, Callable[[Any], Any]], ...]] = (
+    (str, str.__str__),
+    (int, int.__int__),
+    (float, float.__float__),
+    (bytes, bytes.__bytes__),
+    (bytearray, bytes),
+    (memoryview, bytes),
+    (datetime.datetime, lambda value: datetime.datetime.combine(_date(value), _time(value.timetz()))),
+    (datetime.date, lambda value: _date(value)),
+    (datetime.time, lambda value: _time(value)),
+    (datetime.timedelta, lambda value: datetime.timedelta(value.days, value.seconds, value.microseconds)),
+    (decimal.Decimal, decimal.Decimal),
+)
+"""Methods of the built-in classes themselves: what a subclass makes of ``str()`` or ``repr()`` never gets into a frame."""
+_NANOSECONDS: Final = ("nanosecond", "nanoseconds")
+
+
+def _date(value: Any) -> datetime.date:
+    return datetime.date(value.year, value.month, value.day)
+
+
+def _time(value: Any) -> datetime.time:
+    return datetime.time(value.hour, value.minute, value.second, value.microsecond, value.tzinfo, fold=value.fold)
+
+
+def plain_form(value: Any) -> Any:
+    """Find the value that is written for an object: the built-in one that it is, or what its library writes in JSON.
+
+    Raises:
+        TypeError: It has no such form.
+    """
+    for kind, exact in _EXACT:
+        if isinstance(value, kind):
+            if any(getattr(value, name, 0) for name in _NANOSECONDS):
+                raise TypeError(f"{type(value).__name__} with nanoseconds: a {kind.__name__} has microseconds, round it first")
+            return exact(value)
+    if (scalar := _scalar_of_numpy(value)) is not None:
+        return scalar
+    if (dump := getattr(value, "model_dump", None)) is not None:
+        return dump(mode="json", by_alias=_by_alias(value))
+    if isinstance(value, Mapping):
+        return dict(value)
+    if is_of_pydantic(type(value)):
+        own: type = type(value)
+        return _dumper(own)(value, mode="json")
+    raise TypeError(
+        f"{type(value).__name__} has no JSON form (plain values, attrs classes, dataclasses, msgspec.Structs, models have one)"
+    )
+
+
+def is_of_pydantic(kind: Any) -> bool:
+    """Tell whether a class says in pydantic's way how it is read and written."""
+    return hasattr(kind, "__get_pydantic_core_schema__") or str(kind.__module__).partition(".")[0] == "pydantic_core"
+
+
+def _scalar_of_numpy(value: Any) -> Any:
+    """The number or truth value that an object of numpy is; None where it is none, or more than Python's has room for."""
+    if getattr(getattr(value, "dtype", None), "kind", "") not in ("b", "i", "u", "f") or getattr(value, "shape", None) != ():
+        return None
+    made = value.item()
+    return made if type(made) in (bool, int, float) else None
+
+
+def _by_alias(model: Any) -> bool:
+    """As FastAPI sends a model, unless that says otherwise itself."""
+    said = getattr(model, "model_config", {}).get("serialize_by_alias")
+    return True if said is None else bool(said)
+
+
+@lru_cache(256)
+def _dumper(kind: type) -> Callable[..., Any]:
+    from pydantic import TypeAdapter  # it is there: the class is one of its own
+
+    return TypeAdapter(kind).dump_python
