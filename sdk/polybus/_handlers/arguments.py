@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .._util.typed_body import convert_text, misfit
+from .._util.pydantic_types import is_own
+from .._util.typed_body import convert_text, misfit, unreadable
 from ..errors import BadRequest
 
 if TYPE_CHECKING:
@@ -22,8 +24,29 @@ class Misfit(BadRequest):
         return cls(error.text, reason=error.reason, detail=error.detail)
 
 
-def capture_maker(position: int, hint: Any, name: str) -> Callable[..., Any]:
-    """Make the maker of an argument out of a token of the subject."""
+def check_default(parameter: inspect.Parameter, function: str) -> None:
+    """Check that a default is a value, and none of what pydantic and FastAPI write in its place.
+
+    Raises:
+        TypeError: It is such a one: nobody would check what it says, and without a body the handler would be given it.
+    """
+    default = parameter.default
+    if hasattr(default, "default_factory") and is_own(default):
+        word = type(default).__name__.removesuffix("Info")
+        raise TypeError(
+            f"{function}: {parameter.name!r} has {word}(...) as its default: write it into the type, as in "
+            f"Annotated[int, {word}(gt=0)], and the default itself behind that"
+        )
+
+
+def capture_maker(position: int, hint: Any, name: str, function: str) -> Callable[..., Any]:
+    """Make the maker of an argument out of a token of the subject.
+
+    Raises:
+        TypeError: No text can be read as its type.
+    """
+    if (problem := unreadable(hint)) is not None:
+        raise TypeError(f"{function}: no token of a subject can be read as the type of {name!r}: {problem}")
 
     def make(context: Callable[[], Context], message: Message, channel: Any) -> Any:
         text = str(message.subject).split(".")[position]

@@ -19,10 +19,10 @@ from .._util.typed_body import misfit, typed_body, unreadable
 from ..errors import BadRequest
 from ..message import MISSING, Message
 from ..subjects import Subject, captures
-from .arguments import Misfit, capture_maker
+from .arguments import Misfit, capture_maker, check_default
 from .providers import asked_for, provider_of
 from .signature import ContextPart, Signature, Style, context_part, injected, items_of, name_of, read
-from .subject_types import check_body, check_result
+from .subject_types import check_body, check_result, read_as
 
 if TYPE_CHECKING:
     from .._core.services import Services
@@ -50,6 +50,8 @@ class Handler:
     returns: Any = field(default=Any, init=False)
     """The type of the answer, or of the items that are sent."""
     body_name: str | None = field(default=None, init=False)
+    reads: Any = field(default=Any, init=False)
+    """The type that the body is read as."""
     injection: Injection | None = field(default=None, init=False)
     """Present where it asks for values by `Depends`."""
     _makers: list[tuple[str, Callable[..., Any]]] = field(factory=list, init=False)
@@ -128,6 +130,7 @@ def plan(
         raise TypeError(f"{signature.name}: a stream or channel answers requests (`handle`), publications have no answer")
     places = None if running is None else Places(running)
     handler = Handler(subject, signature.function, signature.style, places)
+    takes = Any if typed is None else typed.takes
     positions = captures(subject)
     needs: list[tuple[str, Provider]] = []
     names: set[str] = set()
@@ -136,7 +139,9 @@ def plan(
         if (wanted := asked_for(parameter, hint, signature.name)) is not None:
             needs.append((parameter.name, provider_of(wanted, signature.name, positions, names)))
             continue
-        handler._makers.append((parameter.name, _maker(handler, parameter, hint, positions, signature.name)))
+        check_default(parameter, signature.name)
+        hint = signature.hints.get(parameter.name)
+        handler._makers.append((parameter.name, _maker(handler, parameter, hint, positions, signature.name, takes)))
     if needs:
         handler.injection = Injection(signature.name, needs)
     names |= {parameter.name for parameter in signature.parameters}
@@ -155,7 +160,7 @@ def plan(
     if len(signature.parameters) == 1 and signature.parameters[0].name == handler.body_name:
         single = signature.parameters[0]
         if single.kind is not inspect.Parameter.KEYWORD_ONLY:
-            handler.only_body = _body_reader(signature.hints.get(single.name, Any), single.default)
+            handler.only_body = _body_reader(handler.reads, single.default)
     return handler
 
 
@@ -166,7 +171,7 @@ def _body_types(handler: Handler, signature: Signature, typed: Subject[Any, Any]
         of_channel = next(get_args(hint) for hint in map(injected, hints.values()) if (get_origin(hint) or hint) is Channel)
         takes, returns = of_channel or (Any, Any)
     else:
-        takes = None if handler.body_name is None else hints.get(handler.body_name, Any)
+        takes = None if handler.body_name is None else handler.reads
         returns = items_of(hints.get("return", Any))
     if typed is not None:
         takes = typed.takes if takes is Any else takes
@@ -175,8 +180,9 @@ def _body_types(handler: Handler, signature: Signature, typed: Subject[Any, Any]
 
 
 def _maker(
-    handler: Handler, parameter: inspect.Parameter, hint: Any, positions: dict[str, int], function: str
+    handler: Handler, parameter: inspect.Parameter, hint: Any, positions: dict[str, int], function: str, takes: Any
 ) -> Callable[..., Any]:
+    """Make the maker of an argument; the hint is None where the parameter has none, and `takes` what the subject says."""
     given = injected(hint)
     if isinstance(given, type) and issubclass(given, Context):
         if given is not Context and handler.style != "thread":
@@ -188,19 +194,22 @@ def _maker(
         return _part_maker(part, given, handler, parameter.name, function)
     if given is not None:
         arguments = get_args(given)
-        receives = arguments[0] if len(arguments) == 2 else Any
+        receives = read_as(arguments[0] if len(arguments) == 2 else None, takes)
+        if (problem := unreadable(receives)) is not None:
+            raise TypeError(f"{function}: no item can be read as what {parameter.name!r} brings: {problem}")
         return lambda context, message, channel: channel.typed(receives)
     if parameter.name in positions:
-        return capture_maker(positions[parameter.name], hint, parameter.name)
+        return capture_maker(positions[parameter.name], Any if hint is None else hint, parameter.name, function)
     if handler.body_name is not None:
         raise TypeError(
             f"{function}: both {handler.body_name!r} and {parameter.name!r} could be the body; "
             "annotate the others with Context or Message, or name them in the pattern"
         )
-    if (problem := unreadable(hint)) is not None:
+    reads = read_as(hint, takes)
+    if (problem := unreadable(reads)) is not None:
         raise TypeError(f"{function}: no body can be read as the type of parameter {parameter.name!r}: {problem}")
-    handler.body_name = parameter.name
-    read_body = _body_reader(hint, parameter.default)
+    handler.body_name, handler.reads = parameter.name, reads
+    read_body = _body_reader(reads, parameter.default)
     return lambda context, message, channel: read_body(message)
 
 

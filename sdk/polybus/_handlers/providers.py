@@ -18,7 +18,7 @@ from .._core.context import Context
 from .._core.injection import Maker, Provider
 from .._validation import shown
 from ..message import Message
-from .arguments import capture_maker
+from .arguments import capture_maker, check_default
 from .signature import context_part, injected, name_of, read_provider, without_name
 
 T = TypeVar("T")
@@ -138,7 +138,8 @@ def _maker(
             raise TypeError(f"{name} {where}: annotate {parameter.name!r} with {wanted}")
         return lambda context, message, channel: getattr(context(), part.name)
     if parameter.name in positions:
-        return capture_maker(positions[parameter.name], hint, parameter.name)
+        check_default(parameter, name)
+        return capture_maker(positions[parameter.name], hint, parameter.name, name)
     if (of_web := _of_the_web(parameter, hint)) is not None:
         raise TypeError(
             f"{name} wants {of_web} as {parameter.name!r}, and a call of a bus has no HTTP request: take {_WHAT}, or give the "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import UnionType
-from typing import Annotated, Any, Final, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 from .._validation import shown
 from .signature import items_of
@@ -30,6 +30,32 @@ def check_body(function: str, parameter: str, hint: Any, takes: Any, of: str = "
             f"{function} reads {parameter!r} as {_name(hint)}, and {of} takes {_name(takes)}: annotate it so, or change "
             f"{_promise(of)}"
         )
+
+
+def read_as(hint: Any, takes: Any) -> Any:
+    """Find the type that a body is read as: the annotation, with what the promised type says beyond it.
+
+    Args:
+        hint: The annotation; None where there is none.
+        takes: The type that was promised.
+    """
+    if hint is None:
+        return takes
+    if takes is Any or hint == takes or _bare(hint) != _bare(takes):
+        return hint
+    return Annotated[(takes, *hint.__metadata__)] if get_origin(hint) is Annotated else takes
+
+
+def _bare(hint: Any) -> Any:
+    """A type without what its ``Annotated`` say, at any depth."""
+    if get_origin(hint) is Annotated:
+        return _bare(get_args(hint)[0])
+    origin, arguments = get_origin(hint), get_args(hint)
+    if not arguments or origin is Literal:
+        return hint
+    if origin in (Union, UnionType):
+        return frozenset(map(_bare, arguments))
+    return origin, *map(_bare, arguments)
 
 
 def check_result(function: str, hint: Any, returns: Any, of: str = "its Subject") -> None:

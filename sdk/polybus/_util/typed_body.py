@@ -5,43 +5,44 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Callable, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import is_ as _is_same
 from typing import Any, Final, get_args, get_origin
 
 import msgspec
 import msgspec.inspect
+from attrs import frozen
 
 from .._validation import shown
 from ..body import JSON
 from ..errors import BadRequest
 from ..message import Message
+from .pydantic_types import adapter_of, is_read_by_pydantic
 
 
 def convert(value: Any, target: Any) -> Any:
-    """Convert a decoded body to the wanted type.
+    """Convert a decoded body to the wanted type, with all that the type says: constraints, validators, names.
 
-    attrs, dataclasses, msgspec structs, TypedDict, NamedTuple and all they contain are made by msgspec; pydantic models, where
-    pydantic is installed, by pydantic.
+    attrs, dataclasses, msgspec structs, TypedDict, NamedTuple and all they contain are made by msgspec; what has something of
+    pydantic's or annotated-types' in it, by pydantic.
 
     Raises:
         ValueError: It does not fit; the text names the path and what was expected.
+        TypeError, NameError: Nothing can be read as the type, as `unreadable` says.
     """
     if target is Any or (isinstance(value, enum.Enum) and type(value) is target):
         return value
-    validate = _pydantic(target)
-    if validate is not None:
-        return validate(value)
+    make = _reader(target).make
     try:
-        return msgspec.convert(value, target, str_keys=True)
-    except msgspec.ValidationError:
+        return make(value)
+    except ValueError:
         try:
             bare = _without_members(value)
         except RecursionError:  # it contains itself
             bare = value
         if bare is value:
             raise
-        return msgspec.convert(bare, target, str_keys=True)
+        return make(bare)
 
 
 def _without_members(value: Any) -> Any:
@@ -85,11 +86,14 @@ _TOLD: Final = 3
 _LONGEST: Final = 500
 """Characters of a path or a text: names in them are the sender's own."""
 _PLACE: Final = re.compile(r"(?P<text>.*) - at `(?P<path>[^`]*)`", re.DOTALL)
+_CLASS: Final = re.compile(r"function-\w+\[(\w+)\(.*\Z")
+"""A choice of a union, as pydantic names one that a function makes."""
 _MISSING: Final = re.compile(r"Object missing required field `(?P<name>[^`]*)`")
 
 
 def _fault_of_pydantic(found: Any) -> dict[str, str]:
-    path = "$" + "".join(f"[{place}]" if isinstance(place, int) else f".{place}" for place in found["loc"])
+    places = (_CLASS.sub(r"\1", place) if isinstance(place, str) else place for place in found["loc"])
+    path = "$" + "".join(f"[{place}]" if isinstance(place, int) else f".{place}" for place in places)
     return _fault(path, str(found["msg"]), str(found["type"]))
 
 
@@ -116,17 +120,17 @@ def convert_text(text: str, target: Any) -> Any:
     Raises:
         ValueError: It does not fit; the text says what was expected.
     """
-    return msgspec.convert(text, target, strict=False)
+    return _reader(target).of_text(text)
 
 
 def unreadable(target: Any) -> str | None:
     """Explain why no body can ever be read as a type; None where it can (or where only the first body will show)."""
     try:
-        return _cached_fault(target) if has_hash(target) else _problem_of(target, _make_reader)
-    except TypeError as error:
-        return str(error)
-    except Exception:
-        return None  # a name that is defined later in its module
+        return _cached_fault(target) if has_hash(target) else _problem_of(target)
+    except NameError:
+        return None  # it is defined later in its module
+    except Exception as error:  # whatever the libraries make of a class
+        return str(error) or type(error).__name__
 
 
 def has_hash(target: Any) -> bool:
@@ -138,18 +142,16 @@ def has_hash(target: Any) -> bool:
     return True
 
 
-@lru_cache(1024)
-def _cached_fault(target: Any) -> str | None:
-    return _problem_of(target, _cached_reader)
-
-
-def _problem_of(target: Any, read: Callable[[Any], Any]) -> str | None:
+def _problem_of(target: Any) -> str | None:
     if target is Message or get_origin(target) is Message:
         return "name the type of its body"
-    read(target)
-    if target is Any or contains_model(target):
+    if target is Any:
         return None
-    made = next((kind for kind in _own_classes(msgspec.inspect.type_info(target)) if not _is_made(kind)), None)
+    if is_read_by_pydantic(target):
+        _reader(target)  # may raise `TypeError`
+        return None
+    msgspec.json.Decoder(target)
+    made = next((kind for kind in _own_classes(msgspec.inspect.type_info(target), []) if not _is_made(kind)), None)
     if made is None:
         return None
     return (
@@ -158,14 +160,23 @@ def _problem_of(target: Any, read: Callable[[Any], Any]) -> str | None:
     )
 
 
-def _own_classes(info: Any) -> Iterator[type]:
-    """Find the classes of which msgspec knows nothing, in a type and in what it contains; those of fields are left out."""
+_cached_fault: Final = lru_cache(1024)(_problem_of)
+
+
+def _own_classes(info: Any, seen: list[Any]) -> Iterator[type]:
+    """Find the classes of which msgspec knows nothing, in a type, in what it contains, and in fields that have to be there."""
+    if any(info is one for one in seen):
+        return
+    seen.append(info)
     if isinstance(info, msgspec.inspect.CustomType):
         yield info.cls
     for name in ("item_type", "item_types", "key_type", "value_type", "types"):
         inner = getattr(info, name, ())
         for one in inner if isinstance(inner, tuple) else (inner,):
-            yield from _own_classes(one)
+            yield from _own_classes(one, seen)
+    for field in getattr(info, "fields", ()):
+        if field.required:
+            yield from _own_classes(field.type, seen)
 
 
 def _is_made(kind: type) -> bool:
@@ -204,26 +215,6 @@ def check_returns(returns: Any, name: str = "returns", *, whole: bool = False) -
         raise TypeError(f"{name}={shown(returns)}: a type, for example {name}=dict; {why}")
 
 
-def _pydantic(target: Any) -> Callable[[Any], Any] | None:
-    """Find the function that makes a pydantic model, or a type that contains one; None where msgspec makes it."""
-    validate: Callable[[Any], Any] | None = getattr(target, "model_validate", None)
-    if validate is None and get_args(target) and contains_model(target):
-        validate = _adapter(target)
-    return validate
-
-
-def contains_model(target: Any) -> bool:
-    """Tell whether pydantic reads a type: one of its models, or a type with one in it."""
-    return hasattr(target, "model_validate") or any(map(contains_model, get_args(target)))
-
-
-@lru_cache(256)
-def _adapter(target: Any) -> Callable[[Any], Any]:
-    from pydantic import TypeAdapter  # it is there: the type contains one of its models
-
-    return TypeAdapter(target).validate_python
-
-
 def typed_body(message: Message, target: Any) -> Any:
     """Convert the body of a message to the wanted type, straight from its bytes where they are JSON.
 
@@ -232,13 +223,14 @@ def typed_body(message: Message, target: Any) -> Any:
     """
     if target is Any:
         return message.body
-    kind, decode = _reader(target)
+    reader = _reader(target)
+    kind = reader.plain
     if kind is not None:
         value = message.body
         if type(value) is kind:
             return value  # what JSON gives already
-    elif decode is not None and message.format is JSON and message.raw is not None:
-        return decode(message.raw)
+    elif reader.decode is not None and message.format is JSON and message.raw is not None:
+        return reader.decode(message.raw)
     return convert(message.body, target)
 
 
@@ -255,23 +247,46 @@ _PLAIN_TYPES: tuple[tuple[Any, type], ...] = (
 )
 
 
-def _reader(target: Any) -> tuple[type | None, Callable[[bytes], Any] | None]:
-    """Find the reader of a type: the plain type that it is, or msgspec's decoder; neither where another library reads it."""
+@frozen
+class Reader:
+    """Ways in which bodies become values of a type.
+
+    Attributes:
+        make: Makes one of a decoded body.
+        of_text: Makes one of a text, which may stand for a number.
+        plain: The type itself, where a decoder gives it already.
+        decode: Makes one of JSON, where msgspec does both at once.
+    """
+
+    make: Callable[[Any], Any]
+    of_text: Callable[[str], Any]
+    plain: type | None = None
+    decode: Callable[[bytes], Any] | None = None
+
+
+def _reader(target: Any) -> Reader:
+    """Find the reader of a type. May raise `TypeError` or `NameError`, as `adapter_of`."""
     try:
         return _cached_reader(target)
-    except TypeError:  # not hashable, or not a type that msgspec knows: `convert` says which
-        return None, None
+    except TypeError:
+        if has_hash(target):
+            raise
+        return _make_reader(target)
 
 
-@lru_cache(1024)
-def _cached_reader(target: Any) -> tuple[type | None, Callable[[bytes], Any] | None]:
-    return _make_reader(target)
-
-
-def _make_reader(target: Any) -> tuple[type | None, Callable[[bytes], Any] | None]:
+def _make_reader(target: Any) -> Reader:
+    if is_read_by_pydantic(target):
+        read = adapter_of(target).validate_python
+        return Reader(read, read)
+    make = partial(msgspec.convert, type=target, str_keys=True)
+    of_text = partial(msgspec.convert, type=target, strict=False)
     for plain, kind in _PLAIN_TYPES:
         if target == plain:
-            return kind, None
-    if contains_model(target):
-        return None, None
-    return None, msgspec.json.Decoder(target).decode
+            return Reader(make, of_text, kind)
+    try:
+        return Reader(make, of_text, None, msgspec.json.Decoder(target).decode)
+    except TypeError:  # as of keys that JSON has not, and another wire may have
+        return Reader(make, of_text)
+
+
+_cached_reader: Final = lru_cache(1024)(_make_reader)

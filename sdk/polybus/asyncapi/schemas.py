@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from .._util.typed_body import contains_model
+from .._util.pydantic_types import is_read_by_pydantic as contains_model
 from .._validation import shown
 from .keys import Keys
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
 from functools import lru_cache
 from typing import Any, Final, ForwardRef, Literal, NoReturn, TypeAlias, TypeVar, get_args, get_origin
 
@@ -12,6 +12,7 @@ from attrs import frozen
 
 from .._handlers.signature import gives_many, hints_of, injected
 from .._rpc.reply import Reply
+from .._util.type_variables import open_variables, own_annotations, substituted, variables_of
 from .._util.typed_body import has_hash, unreadable
 from .._validation import shown
 from ..errors import LocalProtocolError, ReservedSubject
@@ -154,7 +155,7 @@ def is_protocol(contract: Any) -> bool:
 def _read(contract: Any) -> Contract:
     kind = get_origin(contract) or contract
     name = kind.__name__
-    types = _types_of(contract)
+    types = variables_of(contract)
     functions: dict[str, tuple[Any, dict[Any, Any]]] = {}
     for base in reversed(kind.__mro__):
         if getattr(base, "_is_protocol", False) and base.__module__ not in ("typing", "typing_extensions"):
@@ -171,7 +172,7 @@ _read_once = lru_cache(256)(_read)
 
 def _functions(base: type, name: str) -> dict[str, Any]:
     """The methods that a class has itself."""
-    for attribute in _annotations(base):
+    for attribute in own_annotations(base):
         if not attribute.startswith("_"):
             raise TypeError(
                 f"{name}.{attribute} is an attribute, which no wire has: write `async def {attribute}(self) -> ...`"
@@ -195,15 +196,6 @@ def _functions(base: type, name: str) -> dict[str, Any]:
     return found
 
 
-def _annotations(base: type) -> Iterable[str]:
-    if sys.version_info >= (3, 14):
-        import annotationlib
-
-        return annotationlib.get_annotations(base, format=annotationlib.Format.STRING)
-    annotations: dict[str, Any] = vars(base).get("__annotations__", {})
-    return annotations
-
-
 def _signature(function: Callable[..., Any]) -> inspect.Signature:
     if sys.version_info >= (3, 14):  # names that only type checkers know would be looked up
         import annotationlib
@@ -212,35 +204,9 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
     return inspect.signature(function)
 
 
-def _types_of(contract: Any) -> dict[Any, dict[Any, Any]]:
-    """Find what the type variables of a contract and of each of its bases stand for: one may stand for several types there."""
-    found: dict[Any, dict[Any, Any]] = {}
-    waiting: list[tuple[Any, dict[Any, Any]]] = [(contract, {})]
-    while waiting:
-        hint, outer = waiting.pop()
-        kind = get_origin(hint) or hint
-        given = [_substituted(argument, outer) for argument in get_args(hint)]
-        found[kind] = types = dict(zip(getattr(kind, "__parameters__", ()), given, strict=False))
-        waiting += ((base, types) for base in vars(kind).get("__orig_bases__", kind.__bases__))
-    return found
-
-
-def _substituted(hint: Any, types: dict[Any, Any]) -> Any:
-    if isinstance(hint, TypeVar):
-        return types.get(hint, hint)
-    parameters = _parameters(hint)
-    return hint if not parameters else hint[tuple(types.get(parameter, parameter) for parameter in parameters)]
-
-
 def open_variable(hint: Any) -> Any:
     """The type variable that a hint leaves open, or None."""
-    return hint if isinstance(hint, TypeVar) else next(iter(_parameters(hint)), None)
-
-
-def _parameters(hint: Any) -> tuple[Any, ...]:
-    """The type variables that a hint leaves open; those of a class without its arguments stand for anything."""
-    given: tuple[Any, ...] = getattr(hint, "__parameters__", ())
-    return () if isinstance(hint, type) and not get_args(hint) else given
+    return hint if isinstance(hint, TypeVar) else next(iter(open_variables(hint)), None)
 
 
 def _is_asynchronous(function: Callable[..., Any], name: str) -> bool:
@@ -303,7 +269,7 @@ class _Reader:
     def _body(self, parameter: inspect.Parameter, hints: dict[str, Any]) -> Any:
         if parameter.annotation is parameter.empty:
             self._wrong(f"says no type of {parameter.name!r}: write `{parameter.name}: GetUser`, or Any for whatever comes")
-        hint = _substituted(hints[parameter.name], self.types)
+        hint = substituted(hints[parameter.name], self.types)
         try:
             given = injected(hint)
         except TypeError:
@@ -323,7 +289,7 @@ class _Reader:
             self._wrong("says not what it returns: write `-> User`, or `-> None`")
         if "return" not in hints or _lost_its_items(hints["return"], written):
             self._wrong(f"returns {written}, which does not resolve: {_WHERE}")
-        hint = _substituted(hints["return"], self.types)
+        hint = substituted(hints["return"], self.types)
         origin = get_origin(hint) or hint
         short = self.name.rpartition(".")[2]
         coroutine, many, blocks = inspect.iscoroutinefunction(function), gives_many(hint), origin in _MANY_BLOCKING

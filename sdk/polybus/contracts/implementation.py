@@ -9,7 +9,7 @@ from attrs import evolve
 
 from .._handlers.handler import Handler, plan
 from .._handlers.signature import Signature, read
-from .._handlers.subject_types import check_body, check_result
+from .._handlers.subject_types import check_body, check_result, read_as
 from .._validation import shown
 from .contract import Contract, Method, is_protocol, open_variable
 from .marks import Marks
@@ -69,7 +69,8 @@ def _handler(contract: Contract, method: Method, subject: str | int, implementat
         own = next(one for one in signature.parameters if one.name == named)
         if parameter.default is not parameter.empty and own.default is own.empty:
             raise TypeError(f"{signature.name}: {named!r} has no default, as it has in {method.name}: write {wanted}")
-        check_body(signature.name, named, hints.setdefault(named, method.takes), method.takes, method.name)
+        check_body(signature.name, named, hints.get(named, method.takes), method.takes, method.name)
+        hints[named] = read_as(hints.get(named), method.takes)
     check_result(signature.name, hints.setdefault("return", method.returns), method.returns, method.name)
     return plan(subject, evolve(signature, hints=hints, description=method.text))
 

@@ -1,0 +1,178 @@
+"""Classes with fields, as msgspec writes their objects: attrs, dataclasses, Structs, NamedTuples and TypedDicts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Annotated, Any, Final, Literal, NotRequired, Required, get_args, get_origin, get_type_hints
+
+import attrs
+import msgspec
+from attrs import frozen
+
+from .type_variables import own_annotations, substituted, variables_of
+
+_DEFAULTS: Final = "_field_defaults"
+"""Of a NamedTuple, as Python documents it."""
+_QUALIFIERS: Final = ("Required", "NotRequired", "ReadOnly")
+
+
+@frozen
+class ClassField:
+    """A field of a class.
+
+    Attributes:
+        name: As it is written.
+        argument: The name of it where an object is made.
+        type: With what stands in its ``Annotated``.
+        required: It has no default.
+        default: Where it has one that is a value.
+        converted: It is made of whatever a converter takes.
+    """
+
+    name: str
+    argument: str
+    type: Any
+    required: bool
+    default: Any = None
+    converted: bool = False
+
+
+@frozen
+class Shape:
+    """The fields of a class, and how they are written.
+
+    Attributes:
+        kind: The class.
+        fields: Those of which an object is made.
+        is_array: They are written one after the other, without names.
+        is_closed: What is no field is refused.
+        tag: Name and value of what is written beside them.
+    """
+
+    kind: type
+    fields: tuple[ClassField, ...]
+    is_array: bool = False
+    is_closed: bool = False
+    tag: tuple[str, Any] | None = None
+
+    @classmethod
+    def of(cls, hint: Any) -> Shape | None:
+        """Read a class, or a generic one with its arguments; None where it is no such class.
+
+        Raises:
+            NameError: An annotation names what is not known (yet).
+            TypeError: No object can be made of its fields.
+        """
+        kind: Any = get_origin(hint) or hint
+        if not isinstance(kind, type):
+            return None
+        if issubclass(kind, msgspec.Struct):
+            config = kind.__struct_config__
+            tag = None if config.tag is None else (str(config.tag_field), config.tag)
+            return cls(kind, _of_struct(hint, kind), config.array_like, config.forbid_unknown_fields, tag)
+        if attrs.has(kind):
+            return cls(kind, _of_attrs(hint, kind))
+        if dataclasses.is_dataclass(kind):
+            return cls(kind, _of_dataclass(hint, kind))
+        if hasattr(kind, "__required_keys__"):
+            return cls(kind, _of_typed_dict(hint, kind))
+        if issubclass(kind, tuple) and hasattr(kind, _DEFAULTS):
+            return cls(kind, _of_named_tuple(hint, kind), is_array=True)
+        return None
+
+    def written(self, rewritten: Callable[[ClassField], Any]) -> dict[str, Any]:
+        """The types of what is written, by name, as of a TypedDict; each has been put through a function."""
+        found: dict[str, Any] = {} if self.tag is None else {self.tag[0]: Required[Literal[self.tag[1]]]}
+        for one in self.fields:
+            made: Any = Required if one.required else NotRequired
+            found[one.name] = made[rewritten(one)]
+        return found
+
+    def names(self) -> list[str]:
+        """The names of what an array of it holds, in turn."""
+        return [*([] if self.tag is None else [self.tag[0]]), *(one.name for one in self.fields)]
+
+    def make(self, written: dict[str, Any]) -> Any:
+        """Make an object of values by their names; of a TypedDict the values themselves."""
+        if hasattr(self.kind, "__required_keys__"):
+            return written
+        return self.kind(**{one.argument: written[one.name] for one in self.fields if one.name in written})
+
+
+def _types(hint: Any, kind: type) -> dict[str, Any]:
+    """The types of all that is annotated in a class, with what its type variables stand for."""
+    variables = variables_of(hint)
+    given = {variable: value for types in variables.values() for variable, value in types.items()}
+    owners = {name: base for base in reversed(kind.__mro__) for name in own_annotations(base)}
+    return {
+        name: substituted(of, {**given, **variables.get(owners.get(name), {})})
+        for name, of in get_type_hints(kind, include_extras=True).items()
+    }
+
+
+def _of_struct(hint: Any, kind: Any) -> tuple[ClassField, ...]:
+    types = _types(hint, kind)
+    found = [
+        ClassField(one.encode_name, one.name, types[one.name], one.required, one.default)
+        for one in msgspec.structs.fields(kind)
+    ]
+    return tuple(found)
+
+
+def _of_attrs(hint: Any, kind: Any) -> tuple[ClassField, ...]:
+    types = _types(hint, kind)
+    return tuple(
+        ClassField(
+            one.name,
+            one.alias,
+            types.get(one.name, Any),
+            one.default is attrs.NOTHING,
+            one.default,
+            one.converter is not None,
+        )
+        for one in attrs.fields(kind)
+        if one.init
+    )
+
+
+def _of_dataclass(hint: Any, kind: Any) -> tuple[ClassField, ...]:
+    types = _types(hint, kind)
+    if any(isinstance(of, dataclasses.InitVar) for of in types.values()):
+        raise TypeError(f"{kind.__name__} has an InitVar, which is not written and so cannot be read again")
+    missing = dataclasses.MISSING
+    return tuple(
+        ClassField(
+            one.name,
+            one.name,
+            types[one.name],
+            one.default is missing and one.default_factory is missing,
+            one.default,
+        )
+        for one in dataclasses.fields(kind)
+        if one.init
+    )
+
+
+def _of_typed_dict(hint: Any, kind: Any) -> tuple[ClassField, ...]:
+    required = kind.__required_keys__
+    return tuple(_key(name, of, name in required) for name, of in _types(hint, kind).items())
+
+
+def _key(name: str, hint: Any, required: bool) -> ClassField:
+    while (word := _qualifier(hint)) is not None:
+        required = {"Required": True, "NotRequired": False}.get(word, required)
+        hint = get_args(hint)[0]
+    return ClassField(name, name, hint, required)
+
+
+def _qualifier(hint: Any) -> str | None:
+    word = getattr(get_origin(hint), "_name", None) or getattr(get_origin(hint), "__name__", None)
+    return word if word in _QUALIFIERS and get_origin(hint) is not Annotated else None
+
+
+def _of_named_tuple(hint: Any, kind: Any) -> tuple[ClassField, ...]:
+    types, defaults = _types(hint, kind), getattr(kind, _DEFAULTS)
+    return tuple(
+        ClassField(name, name, types.get(name, Any), name not in defaults, defaults.get(name)) for name in kind.__match_args__
+    )

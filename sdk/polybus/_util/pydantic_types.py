@@ -1,0 +1,288 @@
+"""Types that pydantic reads: its own, and whatever has something of its, or of annotated-types', in it, in fields too.
+
+pydantic is loaded where a type needs it, and not before. Classes that it cannot read, or reads in another form than the wires
+have (msgspec writes them), stand in what it is given as a TypedDict of their fields, of which then an object is made.
+"""
+
+from __future__ import annotations
+
+import binascii
+from collections.abc import Callable, Iterator
+from types import UnionType
+from typing import Annotated, Any, Final, Literal, NewType, Union, get_args, get_origin
+
+import msgspec
+
+from .._plain_forms import is_of_pydantic
+from .class_shapes import ClassField, Shape
+
+_PACKAGES: Final = ("pydantic", "pydantic_core", "annotated_types", "pydantic_extra_types", "fastapi")
+_SERIALIZERS: Final = ("PlainSerializer", "WrapSerializer", "EncodedBytes", "EncodedStr")
+_ALIASES: Final = ("alias", "validation_alias", "serialization_alias")
+_OCTETS: Final = (bytes, bytearray, memoryview)
+_META: Final = (
+    "gt",
+    "ge",
+    "lt",
+    "le",
+    "multiple_of",
+    "pattern",
+    "min_length",
+    "max_length",
+    "title",
+    "description",
+    "examples",
+)
+
+
+def is_read_by_pydantic(target: Any) -> bool:
+    """Tell whether pydantic reads a type.
+
+    Raises:
+        NameError: An annotation in it names what is not known (yet).
+        TypeError: It has a class in it of which no object can be made.
+    """
+    return any(is_own(one) for one in _walk(target, []))
+
+
+def adapter_of(target: Any) -> Any:
+    """Make pydantic's adapter of a type, which reads it as the wires write it.
+
+    Raises:
+        NameError: An annotation in it names what is not known (yet).
+        TypeError: pydantic cannot read it, or not as it is written; the text says why and what to do.
+    """
+    try:
+        from pydantic import PydanticUserError, TypeAdapter
+    except ImportError:
+        raise TypeError("pydantic, which checks what its Annotated says, is not installed: msgspec.Meta does without") from None
+    try:
+        return TypeAdapter(_Rewriting().of(target))
+    except PydanticUserError as error:
+        if error.code == "class-not-fully-defined":
+            raise NameError(str(error)) from error
+        raise TypeError(str(error).partition("\n")[0]) from error
+    except ImportError as error:  # of EmailStr
+        raise TypeError(str(error)) from error
+
+
+# -- what is in a type -----------------------------------------------------------------------------------------------------
+
+
+def _walk(hint: Any, seen: list[Any]) -> Iterator[Any]:
+    """Go through a type, its metadata and its fields; what is pydantic's own is not looked into."""
+    if any(hint is one for one in seen):
+        return
+    seen.append(hint)
+    yield hint
+    if is_own(hint):
+        return
+    if get_origin(hint) is Annotated:
+        for one in hint.__metadata__:
+            yield from (one, *getattr(one, "__metadata__", ()))
+    for one in _inner(hint):
+        yield from _walk(one, seen)
+    if (shape := Shape.of(hint)) is not None:
+        for field in shape.fields:
+            yield field.default
+            yield from _walk(field.type, seen)
+
+
+def _inner(hint: Any) -> tuple[Any, ...]:
+    """The types that stand in a type, but for those of fields."""
+    if get_origin(hint) is Literal:
+        return ()
+    if (named := _named(hint)) is not hint:
+        return (named,)
+    arguments = get_args(hint)
+    return arguments[:1] if get_origin(hint) is Annotated else arguments
+
+
+def _named(hint: Any) -> Any:
+    """Find the type that a name stands for."""
+    if isinstance(hint, NewType):
+        return hint.__supertype__
+    named = get_origin(hint) or hint
+    if type(named).__name__ != "TypeAliasType":
+        return hint
+    given = get_args(hint)
+    return named.__value__[given] if given else named.__value__
+
+
+def is_own(found: Any) -> bool:
+    """Tell whether something that stands in a type is of pydantic, or made for it."""
+    kind: Any = get_origin(found) or found
+    if type(kind).__name__ == "TypeAliasType":
+        return _is_of_packages(kind)
+    kind = kind if isinstance(kind, type) else type(kind)
+    if any(map(_is_of_packages, kind.__mro__)) or is_of_pydantic(kind):
+        return True
+    return hasattr(kind, "model_validate") or hasattr(kind, "__pydantic_config__")
+
+
+def _is_of_packages(found: Any) -> bool:
+    return str(found.__module__).partition(".")[0] in _PACKAGES
+
+
+# -- what it is given ------------------------------------------------------------------------------------------------------
+
+
+class _Rewriting:
+    """Puts what pydantic can read in place of what it cannot, in one type."""
+
+    def __init__(self) -> None:
+        self._made: list[tuple[Any, Any]] = []
+        self._within: list[Any] = []
+
+    def of(self, hint: Any) -> Any:
+        """May raise `TypeError`: not everything in it can be read."""
+        if is_own(hint):
+            return _checked(hint)
+        if hint in _OCTETS:
+            return _octets(hint)
+        if (named := _named(hint)) is not hint:
+            return self._of_named(hint, named)
+        origin, arguments = get_origin(hint), get_args(hint)
+        if origin is Annotated:
+            return Annotated[(self.of(arguments[0]), *map(_said, arguments[1:]))]
+        if (shape := Shape.of(hint)) is not None:
+            return self._of_class(hint, shape)
+        if origin in (Union, UnionType):
+            return Union[tuple(self.of(one) for one in arguments if one is not msgspec.UnsetType)]  # noqa: UP007  # of many
+        if not arguments or origin is Literal:
+            return hint
+        return origin[tuple(one if one is ... else self.of(one) for one in arguments)]
+
+    def _of_named(self, hint: Any, named: Any) -> Any:
+        if any(hint is one for one in self._within):
+            raise TypeError(f"the type {hint} contains itself, with constraints in it: make it a model or another class")
+        self._within.append(hint)
+        made = self.of(named)
+        self._within.pop()
+        return made
+
+    def _of_class(self, hint: Any, shape: Shape) -> Any:
+        from pydantic import WrapValidator
+        from typing_extensions import TypedDict  # pydantic needs it
+
+        for known, made in self._made:
+            if known == hint:
+                return made
+        name = shape.kind.__name__
+        make: Any = TypedDict
+        fields = make(name, {})
+        fields.__doc__ = shape.kind.__doc__
+        fields.__pydantic_config__ = {"extra": "forbid" if shape.is_closed else "ignore"}
+        made = Annotated[fields, WrapValidator(_maker(shape)), *([_ArraySchema(shape)] if shape.is_array else [])]
+        self._made.append((hint, made))  # it may contain itself
+        fields.__annotations__ = shape.written(lambda field: self._of_field(field, name))
+        return made
+
+    def _of_field(self, field: ClassField, owner: str) -> Any:
+        where = f"{field.name!r} of {owner}"
+        if hasattr(field.default, "default_factory") and is_own(field.default):
+            raise TypeError(f"{where} has a Field() as its default, which counts in models alone: write it into Annotated")
+        if field.converted:
+            return Any
+        said = field.type.__metadata__ if get_origin(field.type) is Annotated else ()
+        if any(getattr(one, name, None) is not None for one in said for name in _ALIASES if is_own(one)):
+            raise TypeError(f"{where} has an alias, which counts in models alone: make {owner} a model")
+        return self.of(field.type)
+
+
+def _maker(shape: Shape) -> Callable[[Any, Callable[[Any], Any]], Any]:
+    names = shape.names()
+
+    def make(value: Any, check: Callable[[Any], Any]) -> Any:
+        if not hasattr(shape.kind, "__required_keys__") and isinstance(value, shape.kind):
+            return value  # of a wire that knows the class
+        if shape.is_array and isinstance(value, (list, tuple)):
+            if len(value) > len(names):
+                raise ValueError(f"an array of {len(value)} items, where at most {len(names)} belong")
+            value = dict(zip(names, value, strict=False))
+        return shape.make(check(value))
+
+    make.__name__ = make.__qualname__ = shape.kind.__name__
+    return make
+
+
+class _ArraySchema:
+    """Describes a class that is written as an array."""
+
+    def __init__(self, shape: Shape) -> None:
+        self._shape = shape
+
+    def __get_pydantic_json_schema__(self, schema: Any, describe: Any) -> dict[str, Any]:
+        members = describe.resolve_ref_schema(describe(schema))
+        required = [name for name in self._shape.names() if name in members.get("required", ())]
+        made = {
+            "title": self._shape.kind.__name__,
+            "type": "array",
+            "prefixItems": [members["properties"][name] for name in self._shape.names()],
+            "minItems": len(required),
+            "maxItems": len(self._shape.names()),
+        }
+        return made
+
+
+def _checked(hint: Any) -> Any:
+    """A type of pydantic's own. May raise `TypeError`: msgspec, which knows dataclasses, writes it in another form."""
+    kind: Any = get_origin(hint) or hint
+    shape = None if hasattr(kind, "model_validate") else Shape.of(hint)
+    if shape is None:
+        return hint
+    for form, said in _forms_of(kind, shape):
+        if said:
+            raise TypeError(f"{kind.__name__} has {form}, which counts in models alone: make it a BaseModel")
+    return hint
+
+
+def _forms_of(kind: Any, shape: Shape) -> Iterator[tuple[str, Any]]:
+    """Find all that would make pydantic write a class in another form than a dataclass has."""
+    decorated = getattr(kind, "__pydantic_decorators__", None)
+    for word in ("field_serializers", "model_serializers", "computed_fields"):
+        yield f"a {word[:-1]}", getattr(decorated, word, None)
+    config = getattr(kind, "__pydantic_config__", {})
+    yield "an alias_generator", config.get("alias_generator")
+    for field in shape.fields:
+        for one in (field.default, *_walk(field.type, [])):
+            if is_own(one):
+                yield f"an alias of {field.name!r}", any(getattr(one, name, None) is not None for name in _ALIASES)
+            yield f"a serializer of {field.name!r}", type(one).__name__ in _SERIALIZERS
+            yield f"bytes in {field.name!r}", isinstance(one, type) and one in _OCTETS
+            yield f"msgspec.Meta at {field.name!r}", isinstance(one, msgspec.Meta)
+            yield f"exclude= at {field.name!r}", getattr(one, "exclude", None) is True
+
+
+def _said(found: Any) -> Any:
+    """Say in pydantic's words what stands in an ``Annotated``. May raise `TypeError`: it has none for it."""
+    if get_origin(found) is Annotated:
+        raise TypeError(f"{found!r:.100} stands within an Annotated, where it says nothing: it is a type, write it as one")
+    if type(found).__name__ in _SERIALIZERS and is_own(found):
+        raise TypeError(f"{found!r:.100} says how a value is written, which counts in models alone: put it into one")
+    if type(found).__name__ == "Timezone" and is_own(found):
+        raise TypeError(f"{found!r:.100}, which pydantic does not check: write AwareDatetime or NaiveDatetime")
+    if not isinstance(found, msgspec.Meta):
+        return found
+    from pydantic import Field
+
+    if found.tz is not None:
+        raise TypeError("msgspec.Meta(tz=...) beside something of pydantic's: write AwareDatetime or NaiveDatetime")
+    return Field(**{name: value for name in _META if (value := getattr(found, name)) is not None})
+
+
+def _octets(kind: type) -> Any:
+    """Bytes, which are base64 in JSON; pydantic would take the text itself."""
+    from pydantic import AfterValidator, BeforeValidator, WithJsonSchema
+
+    schema = WithJsonSchema({"type": "string", "contentEncoding": "base64"})
+    return Annotated[bytes, BeforeValidator(_from_base64), AfterValidator(kind), schema]
+
+
+def _from_base64(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return binascii.a2b_base64(value, strict_mode=True)
+    except ValueError:
+        raise ValueError("invalid base64 encoded string") from None

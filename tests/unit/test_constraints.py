@@ -1,0 +1,478 @@
+"""What pydantic and annotated-types say of a type holds wherever a type may stand; what cannot hold is told at registration."""
+
+import dataclasses
+import datetime
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from types import GenericAlias
+from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, Protocol, TypedDict, TypeVar
+
+import annotated_types
+import attrs
+import msgspec
+import pydantic
+import pytest
+from fastapi import Body, Depends, Path
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, PositiveInt, StringConstraints, WrapValidator
+from typing_extensions import TypeAliasType
+
+from polybus import BadReply, BadRequest, Bus, Channel, Subject
+from polybus._util.typed_body import convert, unreadable
+from polybus.body import JSON
+from polybus.testing import pair
+from tests.support import eventually
+
+T = TypeVar("T")
+
+
+def _not_negative(value: int) -> int:
+    if value < 0:
+        raise ValueError("negative")
+    return value
+
+
+def _wrapped(value: Any, check: Callable[[Any], int]) -> int:
+    return _not_negative(check(value))
+
+
+class Cat(BaseModel):
+    kind: Literal["cat"]
+
+
+class Dog(BaseModel):
+    kind: Literal["dog"]
+    age: PositiveInt
+
+
+UserId = NewType("UserId", PositiveInt)
+Ages = TypeAliasType("Ages", list[PositiveInt])
+
+WORDS: dict[str, tuple[Any, Any, Any]] = {
+    "Field": (Annotated[int, Field(gt=0)], 1, -1),
+    "Body of FastAPI": (Annotated[int, Body(gt=0)], 1, -1),
+    "PositiveInt": (PositiveInt, 1, -1),
+    "conint": (pydantic.conint(gt=0), 1, -1),
+    "constr": (pydantic.constr(max_length=1), "a", "ab"),
+    "StringConstraints": (Annotated[str, StringConstraints(pattern="^a$")], "a", "b"),
+    "AfterValidator": (Annotated[int, AfterValidator(_not_negative)], 1, -1),
+    "BeforeValidator": (Annotated[int, BeforeValidator(_not_negative)], 1, -1),
+    "WrapValidator": (Annotated[int, WrapValidator(_wrapped)], 1, -1),
+    "Gt": (Annotated[int, annotated_types.Gt(0)], 1, -1),
+    "Len": (Annotated[list[int], annotated_types.Len(0, 1)], [1], [1, 2]),
+    "max_length": (Annotated[list[int], Field(max_length=1)], [1], [1, 2]),
+    "Predicate": (annotated_types.LowerCase[str], "a", "A"),
+    "Literal | PositiveInt": (Literal["a"] | PositiveInt, "a", -1),
+    "PositiveInt | None": (PositiveInt | None, None, -1),
+    "list": (list[PositiveInt], [1], [-1]),
+    "dict": (dict[str, PositiveInt], {"a": 1}, {"a": -1}),
+    "keys": (dict[PositiveInt, bytes], {1: b"\xff"}, {"-1": ""}),
+    "tuple": (tuple[PositiveInt, bytes], (1, b"\xff"), [-1, ""]),
+    "NewType": (UserId, 1, -1),
+    "TypeAliasType": (Ages, [1], [-1]),
+    "alias within": (dict[str, Ages], {"a": [1]}, {"a": [-1]}),
+    "a union by discriminator": (Annotated[Cat | Dog, Field(discriminator="kind")], Dog(kind="dog", age=1), {"kind": "dog"}),
+    "RootModel": (pydantic.RootModel[list[PositiveInt]], pydantic.RootModel[list[PositiveInt]]([1]), [-1]),
+    "AnyUrl": (pydantic.AnyUrl, pydantic.AnyUrl("http://a/"), "a"),
+    "AwareDatetime": (pydantic.AwareDatetime, datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC), "2026-01-01T00:00:00"),
+}
+"""A type, a value of it, and a body that is none."""
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_every_word_for_a_constraint_counts(name: str) -> None:
+    kind, right, wrong = WORDS[name]
+    assert unreadable(kind) is None
+    assert convert(JSON.decode(JSON.encode(right)), kind) == right
+    with pytest.raises(ValueError, match=r"."):
+        convert(wrong, kind)
+
+
+# -- places ----------------------------------------------------------------------------------------------------------------
+
+Positive = Annotated[int, Field(gt=0)]
+Refused = type[Exception] | None
+
+
+class Pays(Protocol):
+    async def pay(self, sum: Positive) -> int: ...
+
+
+class Cashier:
+    async def pay(self, sum: int) -> int:
+        RAN.append(sum)
+        return sum
+
+
+RAN: list[Any] = []
+"""What a handler has been given."""
+
+
+async def _body(bus: Bus) -> Callable[[Bus], Awaitable[Any]]:
+    @bus.handle("pay")
+    async def pay(sum: Positive) -> None:
+        RAN.append(sum)
+
+    return lambda client: client.request("pay", -1)
+
+
+async def _body_in_thread(bus: Bus) -> Callable[[Bus], Awaitable[Any]]:
+    @bus.handle("pay")
+    def pay(sum: Positive) -> None:
+        RAN.append(sum)
+
+    return lambda client: client.request("pay", -1)
+
+
+async def _own_bus(bus: Bus) -> Callable[[Bus], Awaitable[Any]]:
+    ask = await _body(bus)
+    return lambda client: ask(bus)
+
+
+async def _answer(bus: Bus) -> Callable[[Bus], Awaitable[Any]]:
+    bus.handle("balance")(_gives_minus_one)
+    return lambda client: client.request("balance", returns=Positive)
+
+
+async def _subject_alone(bus: Bus) -> Callable[[Bus], Awaitable[Any]]:
+    @bus.handle(Subject("pay", Positive, None))
+    async def pay(sum) -> None:  # type: ignore[no-untyped-def]
+        RAN.append(sum)
+
+    return lambda client: client.request("pay", -1)
+
+
+async def _subject_beside_a_plain_type(bus: Bus) -> Callable[[Bus], Awaitable[Any]]:
+    subject: Subject[Any, Any] = Subject("pay", list[Positive], None)
+
+    @bus.handle(subject)
+    async def pay(sums: list[int]) -> None:
+        RAN.append(sums)
+
+    return lambda client: client.request("pay", [-1])
+
+
+async def _subject_with_more_in_the_handler(bus: Bus) -> Callable[[Bus], Awaitable[Any]]:
+    subject: Subject[Any, Any] = Subject("pay", Positive, None)
+
+    @bus.handle(subject)
+    async def pay(sum: Annotated[int, Field(lt=9)]) -> None:
+        RAN.append(sum)
+
+    return lambda client: client.request("pay", -1)
+
+
+async def _answer_by_subject(bus: Bus) -> Callable[[Bus], Awaitable[Any]]:
+    bus.handle("balance")(_gives_minus_one)
+    subject: Subject[Any, Any] = Subject("balance", None, Positive)
+    return lambda client: client.request(subject)
+
+
+async def _contract(bus: Bus) -> Callable[[Bus], Awaitable[Any]]:
+    bus.implement(Pays, Cashier(), "till")
+    return lambda client: client.request("till.pay", -1)
+
+
+async def _stream_item(bus: Bus) -> Callable[[Bus], Awaitable[Any]]:
+    @bus.handle("sums")
+    async def sums() -> AsyncIterator[int]:
+        yield -1
+
+    async def ask(client: Bus) -> Any:
+        async with client.stream("sums", returns=Positive) as items:
+            return [item async for item in items]
+
+    return ask
+
+
+async def _channel_item(bus: Bus) -> Callable[[Bus], Awaitable[Any]]:
+    @bus.handle("till")
+    async def till(channel: Channel[Positive, int]) -> None:
+        RAN.extend([item async for item in channel])
+
+    async def ask(client: Bus) -> Any:
+        async with client.channel("till") as channel:
+            await channel.send(-1)
+            return [item async for item in channel]
+
+    return ask
+
+
+async def _gives_minus_one() -> int:
+    return -1
+
+
+PLACES = (
+    _body,
+    _body_in_thread,
+    _own_bus,
+    _answer,
+    _subject_alone,
+    _subject_beside_a_plain_type,
+    _subject_with_more_in_the_handler,
+    _answer_by_subject,
+    _contract,
+    _stream_item,
+    _channel_item,
+)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__.strip("_"))
+async def test_a_constraint_holds_wherever_a_type_may_stand(place: Callable[[Bus], Awaitable[Any]]) -> None:
+    bus = Bus()
+    RAN.clear()
+    ask = await place(bus)
+    async with pair(bus) as client:
+        with pytest.raises((BadRequest, BadReply), match=r"greater than 0|negative"):
+            await ask(client)
+    assert RAN == []
+
+
+@pytest.mark.anyio
+async def test_a_publication_that_breaks_a_constraint_is_skipped() -> None:
+    bus = Bus()
+    heard: list[Any] = []
+
+    async def amount(sum: Annotated[int, Path(gt=0)]) -> int:
+        return sum
+
+    @bus.on("paid")
+    async def paid(sum: Positive) -> None:
+        heard.append(("body", sum))
+
+    @bus.on("paid.{sum}")
+    async def paid_by_name(sum: Positive) -> None:
+        heard.append(("name", sum))
+
+    @bus.on("paid.{sum}")
+    async def paid_by_dependency(given: Annotated[int, Depends(amount)]) -> None:
+        heard.append(("dependency", given))
+
+    async with pair(bus) as client, bus.subscribe("paid", returns=Positive) as sums:
+        for sum in (-1, 2):
+            await client.publish("paid", sum)
+            await client.publish(f"paid.{sum}")
+        assert (await sums.receive()).body == 2
+        assert sums.skipped == 1
+        await eventually(lambda: len(heard) == 3)
+    assert set(heard) == {("body", 2), ("name", 2), ("dependency", 2)}
+
+
+# -- fields ----------------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class ByDataclass:
+    sum: PositiveInt
+    data: bytes = b""
+    more: "list[ByDataclass]" = dataclasses.field(default_factory=list)
+
+
+@attrs.frozen
+class ByAttrs:
+    sum: Annotated[int, annotated_types.Gt(0)]
+    data: bytes = b""
+    words: str = attrs.field(default="", validator=attrs.validators.max_len(3))
+    more: "tuple[ByAttrs, ...]" = ()
+
+
+class ByStruct(msgspec.Struct, rename="upper", forbid_unknown_fields=True):
+    sum: Annotated[int, Field(gt=0)]
+    data: bytes = b""
+    most: Annotated[int, msgspec.Meta(lt=9)] | msgspec.UnsetType = msgspec.UNSET
+
+
+class ByArray(msgspec.Struct, array_like=True, tag="array"):
+    sum: PositiveInt
+    data: bytes = b""
+
+
+class ByTuple(NamedTuple):
+    sum: PositiveInt
+    data: bytes = b""
+
+
+class ByDict(TypedDict, total=False):
+    sum: PositiveInt
+    data: bytes
+
+
+@pydantic.dataclasses.dataclass
+class ByPydantic:
+    sum: PositiveInt
+
+
+class ByModel(BaseModel):
+    sum: PositiveInt
+    within: ByDataclass | None = None
+
+
+class Tagged(msgspec.Struct, tag=True):
+    sum: PositiveInt
+
+
+class OtherTagged(msgspec.Struct, tag=True):
+    sum: PositiveInt
+
+
+@dataclasses.dataclass
+class Page(Generic[T]):
+    items: list[T]
+
+
+@dataclasses.dataclass
+class Sums(Page[PositiveInt]):
+    pass
+
+
+FIELDS: dict[Any, tuple[Any, Any]] = {
+    ByDataclass: (ByDataclass(1, b"\xff", [ByDataclass(2)]), {"sum": 1, "more": [{"sum": -1}]}),
+    ByAttrs: (ByAttrs(1, b"\xff", "abc", (ByAttrs(2),)), {"sum": 1, "more": [{"sum": -1}]}),
+    ByStruct: (ByStruct(1, b"\xff", 2), {"SUM": -1}),
+    ByArray: (ByArray(1, b"\xff"), ["array", -1]),
+    ByTuple: (ByTuple(1, b"\xff"), [-1]),
+    ByDict: ({"sum": 1, "data": b"\xff"}, {"sum": -1}),
+    ByPydantic: (ByPydantic(1), {"sum": -1}),
+    ByModel: (ByModel(sum=1, within=ByDataclass(1, b"a")), {"sum": 1, "within": {"sum": -1}}),
+    Tagged | OtherTagged: (OtherTagged(1), {"type": "OtherTagged", "sum": -1}),
+    Page[PositiveInt]: (Page([1]), {"items": [-1]}),
+    Page[ByStruct]: (Page([ByStruct(1)]), {"items": [{"SUM": -1}]}),
+    Sums: (Sums([1]), {"items": [-1]}),
+}
+
+
+@pytest.mark.parametrize("kind", FIELDS, ids=lambda kind: getattr(kind, "__name__", str(kind)))
+@pytest.mark.parametrize("container", [None, list, dict])
+def test_a_constraint_holds_in_a_field_of_any_class(kind: Any, container: Any) -> None:
+    right, wrong = FIELDS[kind]
+    whole: Any = {None: kind, list: GenericAlias(list, kind), dict: GenericAlias(dict, (str, kind | None))}[container]
+
+    def wrap(item: Any) -> Any:
+        return item if container is None else [item] if container is list else {"a": item}
+
+    assert unreadable(whole) is None
+    assert convert(JSON.decode(JSON.encode(wrap(right))), whole) == wrap(right)
+    with pytest.raises(ValueError, match="greater than 0"):
+        convert(wrap(wrong), whole)
+
+
+def test_what_msgspec_says_of_a_field_holds_beside_what_pydantic_says() -> None:
+    for wrong, why in (({"SUM": 1, "MOST": 10}, "less than 9"), ({"SUM": 1, "sum": 1}, "not permitted"), ({}, "required")):
+        with pytest.raises(ValueError, match=why):
+            convert(wrong, ByStruct)
+    with pytest.raises(ValueError, match="Length of 'words'"):
+        convert({"sum": 1, "words": "abcd"}, ByAttrs)
+    with pytest.raises(ValueError, match="at most 3"):
+        convert(["array", 1, "", 3], ByArray)
+    with pytest.raises(ValueError, match="base64"):
+        convert({"sum": 1, "data": "?"}, ByDataclass)
+
+
+# -- what no type can do ---------------------------------------------------------------------------------------------------
+
+
+class Foreign:
+    pass
+
+
+@dataclasses.dataclass
+class WithForeign:
+    what: Foreign
+
+
+@dataclasses.dataclass
+class WithDefault:
+    sum: int = Field(gt=0)
+
+
+@dataclasses.dataclass
+class WithAlias:
+    sum: Annotated[int, Field(alias="amount")]
+
+
+@pydantic.dataclasses.dataclass
+class PydanticWithAlias:
+    sum: int = Field(alias="amount")
+
+
+@pydantic.dataclasses.dataclass
+class PydanticWithBytes:
+    data: list[bytes]
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "a class that nobody makes, in a field": (WithForeign, "no decoder makes a Foreign"),
+    "such a class beside a constraint": (dict[PositiveInt, Foreign], "Foreign"),
+    "Field() as a default": (WithDefault, "'sum' of WithDefault has a Field.. as its default"),
+    "an alias where msgspec writes": (list[WithAlias], "make WithAlias a model"),
+    "an alias in a dataclass of pydantic": (PydanticWithAlias, "make it a BaseModel"),
+    "bytes in a dataclass of pydantic": (PydanticWithBytes | None, "bytes in 'data'"),
+    "a serializer": (Annotated[int, pydantic.PlainSerializer(str)], "put it into one"),
+    "base64 twice": (pydantic.Base64Bytes, "put it into one"),
+    "a type within Annotated": (Annotated[int, PositiveInt], "write it as one"),
+    "a zone": (Annotated[datetime.datetime, annotated_types.Timezone(None)], "AwareDatetime"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_a_type_cannot_do_is_told_at_registration(name: str) -> None:
+    kind, why = REFUSED[name]
+    bus = Bus()
+
+    async def handler(body: Any) -> None: ...
+
+    handler.__annotations__["body"] = kind
+    for pattern in ("x", "x.{body}"):
+        with pytest.raises(TypeError, match=why):
+            bus.on(pattern)(handler)
+
+    async def channel(channel: Any) -> None: ...
+
+    of_channel: Any = Channel
+    channel.__annotations__["channel"] = of_channel[kind, int]
+    with pytest.raises(TypeError, match=why):
+        bus.handle("x")(channel)
+    with pytest.raises(TypeError, match=why):
+        bus.subscribe("x", returns=kind)
+
+
+def test_a_default_that_is_a_field_of_fastapi_is_told_at_registration() -> None:
+    bus = Bus()
+
+    async def pay(sum: int = Body(gt=0)) -> None: ...
+
+    async def of(sum: int = Path(gt=0)) -> int:
+        return sum
+
+    async def paid(amount: Annotated[int, Depends(of)]) -> None: ...
+
+    with pytest.raises(TypeError, match=r"'sum' has Body\(...\) as its default.*Annotated\[int, Body\(gt=0\)\]"):
+        bus.handle("pay")(pay)
+    with pytest.raises(TypeError, match=r"'sum' has Path\(...\) as its default"):
+        bus.on("pay.{sum}")(paid)
+
+
+@pytest.mark.native
+def test_pydantic_is_not_loaded_for_types_that_do_not_need_it() -> None:
+    program = """
+import dataclasses, sys, attrs, msgspec
+from typing import Annotated
+from polybus import Bus
+
+@attrs.frozen
+class User:
+    id: Annotated[int, msgspec.Meta(gt=0)]
+
+@dataclasses.dataclass
+class Page:
+    users: list[User]
+
+bus = Bus()
+
+@bus.on("users.{page}")
+async def users(page: int, body: Page) -> None: ...
+
+assert "pydantic" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
