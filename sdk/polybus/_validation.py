@@ -21,9 +21,6 @@ T = TypeVar("T")
 
 _CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 """Characters that begin a line, write over others or turn their direction around (CWE-117, CWE-150, Trojan Source)."""
-_PASSWORD = re.compile(r"(://[^\s/?#:@]*):[^\s/?#]*@")
-_TOKEN = re.compile(r"(\bnats\+\w+://)(?!TOKEN@)[^\s/?#:@]+@")  # but in advice, where it stands for one
-_SECRET = re.compile(r"(\bnats\+\w+://\S*[?&](?:token|password|nkey|creds)=)[^\s&#]+")
 
 
 def seconds(value: Any, name: str = "timeout", *, endless: bool = False) -> float:
@@ -153,14 +150,6 @@ def shown(value: Any) -> str:
 def counted(count: int, thing: str) -> str:
     """So many things: one of them is no several."""
     return f"{count} {thing}{'' if count == 1 else 's'}"
-
-
-def without_password(text: str) -> str:
-    """A text for people: in each URL ``user:***@`` stands for user and password, ``***`` for other secrets in one of NATS."""
-    text = _PASSWORD.sub(r"\1:***@", text)
-    if "nats+" in text:
-        text = _SECRET.sub(r"\1***", _TOKEN.sub(r"\1***@", text))
-    return text
 
 
 def in_one_line(text: str) -> str:

@@ -26,7 +26,8 @@ import enum
 import re
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from ._validation import in_one_line, without_password
+from ._secrets import without_secrets
+from ._validation import in_one_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -374,17 +375,17 @@ class ConnectFailed(BusError, ConnectionError):
     """A first connect did not succeed.
 
     Attributes:
-        url: Where to.
+        url: Where to, without secrets.
         reason: Why not.
     """
 
     def __init__(self, url: str, reason: str) -> None:
-        self.url: str = url
+        self.url: str = without_secrets(url)
         self.reason: str = reason
-        super().__init__(url, reason)
+        super().__init__(self.url, reason)
 
     def __str__(self) -> str:
-        return f"cannot connect to {without_password(self.url)}: {in_one_line(self.reason)}{self._asked}"
+        return f"cannot connect to {self.url}: {in_one_line(self.reason)}{self._asked}"
 
 
 class ProtocolError(BusError):

@@ -30,7 +30,7 @@ from polybus import (
     Unsupported,
     connect,
 )
-from polybus._validation import without_password
+from polybus._secrets import without_secrets
 from polybus.events import HandlerFailed
 from polybus.fastapi import attach
 from polybus.testing import pair
@@ -664,7 +664,17 @@ def test_an_option_that_a_server_does_not_have_is_named(url: str, name: str) -> 
         ("nats+tcp://host:4222/shop", "nats+tcp://host:4222/shop"),
         ("write nats+tcp://TOKEN@HOST:4222/NAME", "write nats+tcp://TOKEN@HOST:4222/NAME"),
         ("mail ann@host about nats+tcp", "mail ann@host about nats+tcp"),
+        ("at ubre+ws://host/bus?token=s3cret: refused", "at ubre+ws://host/bus?token=***: refused"),
+        ("('ubre+ws://host/bus?access_token=s3cret')", "('ubre+ws://host/bus?access_token=***')"),
+        ("jrep+https://host/?dialect=v4&jwt=s3cret&heartbeat=5", "jrep+https://host/?dialect=v4&jwt=***&heartbeat=5"),
+        ("ubre+ws://h/?a=1&X-Api-Key=s3cret&key=s3cret#sig=s3cret", "ubre+ws://h/?a=1&X-Api-Key=***&key=***#sig=***"),
+        ("ubre+ws://h/?%74oken=s3cret?s3cret;s3cret&b=2", "ubre+ws://h/?%74oken=***&b=2"),
+        ("ubre+ws://h/?next=https://i/?code=s3cret&n=1", "ubre+ws://h/?next=https://i/?code=***&n=1"),
+        ("up+zenoh://h?link=tls&ca=a.pem&cert=b.pem&key=c.pem", "up+zenoh://h?link=tls&ca=a.pem&cert=b.pem&key=c.pem"),
+        ("csb+ws://h/game?side=broker-server&token=", "csb+ws://h/game?side=broker-server&token="),
+        ("nats+tcp://h?queue=q&domain=d&dead_letters=x&client=c", "nats+tcp://h?queue=q&domain=d&dead_letters=x&client=c"),
+        ("uprotocol+http://h/?entity=e&peer=p&mode=lenient", "uprotocol+http://h/?entity=e&peer=p&mode=lenient"),
     ],
 )
 def test_no_secret_of_a_url_is_in_a_text_for_people(text: str, shown: str) -> None:
-    assert without_password(text) == shown
+    assert without_secrets(text) == shown

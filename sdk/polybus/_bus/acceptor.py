@@ -10,6 +10,7 @@ from attrs import define, field
 
 from .._core.admissions import Admissions
 from .._link.link import Link
+from .._secrets import without_secrets
 from .._util.entering import entered_first
 from .._validation import check_type, texts
 from ..errors import BusError, LocalProtocolError, Unavailable, Unsupported
@@ -120,7 +121,7 @@ class Listener:
         return [peer for link in self._gate.links for peer in link.peers]
 
     def __repr__(self) -> str:
-        return f"<Listener {self.url} {len(self._gate.links)} links>"
+        return f"<Listener {without_secrets(self.url)} {len(self._gate.links)} links>"
 
 
 @entered_first("async with bus.serve(url) as listener:")
@@ -149,19 +150,20 @@ class Serving:
         check_type(insecure, bool, "insecure", "insecure=True")
         self._private = not (insecure or parts.services.access.authenticate)
         self._transport: Any
+        told = without_secrets(str(target))
         if isinstance(target, str):
             self._address: str | None
             self._adapter, self._transport, self._address = resolve_url(target, protocol, serves=True)
             if self._private and not self._transport.is_private(self._address):
                 raise LocalProtocolError(
-                    f"{target} can be reached from other machines and the bus lets everybody in: pass Bus(authenticate=...), "
+                    f"{told} can be reached from other machines and the bus lets everybody in: pass Bus(authenticate=...), "
                     "or bind to 127.0.0.1, or say insecure=True"
                 )
         else:
             self._adapter, self._transport = resolve_target(target, protocol, "listen")
             self._address = None  # a transport object knows where it listens
         if ProtocolFeatures.of(self._adapter).dials:
-            raise LocalProtocolError(f"{target}: such a server connects: use connect(url, bus=bus), or polybus.run(bus, url)")
+            raise LocalProtocolError(f"{told}: such a server connects: use connect(url, bus=bus), or polybus.run(bus, url)")
         self._sockets: tuple[socket.socket, ...] = ()
         self._gate: BusGate
         self._runtime: Runtime | None = None

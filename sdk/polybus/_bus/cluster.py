@@ -12,6 +12,7 @@ from attrs import field, frozen
 
 from .._peer import ports as peer_ports
 from .._pubsub.ports import StoredPort
+from .._secrets import without_secrets
 from .._validation import at_least, check_type, seconds, shown
 from ..plugins.targets import check_tls
 from .store import Store, overlapping
@@ -164,7 +165,7 @@ class Cluster:
 
 def _without_secrets(url: str) -> str:
     head, at, tail = url.rpartition("@")
-    return f"{head.partition('://')[0]}://...@{tail}"[:100] if at else url[:100]
+    return without_secrets(f"{head.partition('://')[0]}://...@{tail}" if at else url)[:100]
 
 
 @frozen(eq=False)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from .._secrets import without_secrets
 from .._util.log_fields import log_fields
-from .._validation import counted, in_one_line, without_password
+from .._validation import counted, in_one_line
 
 logger: logging.Logger = logging.getLogger("polybus.link")
 
@@ -20,7 +21,7 @@ class LinkLog:
     """
 
     def __init__(self, url: str, clock: Callable[[], float]) -> None:
-        self.url: str = in_one_line(without_password(url))
+        self.url: str = in_one_line(without_secrets(url))
         """For people."""
         self.fields: dict[str, object] = log_fields(address=self.url, protocol=url.partition("+")[0])
         self._clock = clock

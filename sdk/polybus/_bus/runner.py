@@ -15,6 +15,7 @@ from typing import Any
 import anyio
 
 from .._core.lifespan import raised_by_lifespan
+from .._secrets import without_secrets
 from .._util.event_loop import running_loop
 from .._util.http_status import HttpStatus, Page
 from .._util.log_fields import log_fields
@@ -106,6 +107,7 @@ def run(
 
 def announce(url: str) -> None:
     """Say where it serves, once: in the log, or on stdout where no log shows it."""
+    url = without_secrets(url)
     logger.info("serving %s", url, extra=log_fields(address=url))
     if not (logger.isEnabledFor(logging.INFO) and logger.hasHandlers()):
         print(f"serving {url}", flush=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from .._validation import without_password
+from .._secrets import without_secrets
 from ..plugins.registry import find_protocol, split_url
 from ..protocols.uprotocol.names import encode_name
 from .operations import Operation
@@ -24,7 +24,7 @@ def server(url: str) -> dict[str, Any]:
     parts = urlsplit(address)
     if not parts.hostname or transport in ("memory", "unix"):
         raise ValueError(
-            f"{without_password(url)!r} has no host: the server of a document is one that others reach, as ubre+wss://example.org/bus"
+            f"{without_secrets(url)!r} has no host: the server of a document is one that others reach, as ubre+wss://example.org/bus"
         )
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     host = host if parts.port is None else f"{host}:{parts.port}"

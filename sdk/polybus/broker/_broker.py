@@ -11,6 +11,7 @@ import anyio
 
 from .._core.access import AccessControl, Authenticate
 from .._core.runtime import Runtime
+from .._secrets import without_secrets
 from .._util.broadcast import EventHub
 from .._util.http_status import HttpStatus, Page
 from .._util.own_thread import in_own_thread
@@ -90,10 +91,11 @@ class Broker:
             self._targets, self._authorities, ("authenticate", "authenticate_servers"), strict=True
         ):
             for url, (_, transport, address) in targets.items():
+                shown = without_secrets(url)
                 if not (insecure or authority.authenticate is not None or transport.is_private(address)):
                     raise LocalProtocolError(
-                        f"{url} can be reached from other machines and the broker lets everybody in: pass {word}=..., or bind "
-                        "to 127.0.0.1, or say insecure=True"
+                        f"{shown} can be reached from other machines and the broker lets everybody in: pass {word}=..., or "
+                        "bind to 127.0.0.1, or say insecure=True"
                     )
         self._origins = (origins,) if isinstance(origins, str) else tuple(origins)
         self._hosts = (hosts,) if isinstance(hosts, str) else tuple(hosts)
@@ -336,10 +338,10 @@ def _targets(urls: str | Iterable[str]) -> dict[str, Any]:
     for url in (urls,) if isinstance(urls, str) else tuple(urls):
         adapter, transport, address = resolve_url(url, serves=True)
         if adapter.name != "csb":
-            raise ValueError(f"{url}: a broker speaks csb, for example csb+{address}")
+            raise ValueError(f"{without_secrets(url)}: a broker speaks csb, for example csb+{without_secrets(address)}")
         if adapter.url_options:
             names = ", ".join(adapter.url_options)
-            raise ValueError(f"{url}: {names} is for the URL that a server connects to, not for the broker")
+            raise ValueError(f"{without_secrets(url)}: {names} is for the URL that a server connects to, not for the broker")
         found[url] = adapter, transport, address
     if not found:
         raise ValueError("a broker needs an address for clients and one for servers")

@@ -17,7 +17,7 @@ import anyio
 from attrs import asdict, evolve
 
 from .. import Bus
-from .._validation import without_password
+from .._secrets import without_secrets
 from ..plugins.registry import find_protocol, resolve_url, split_url
 from ..testing import pair
 from .bench_server import COUNT, ECHO, ONE_WAY, make_bus
@@ -59,7 +59,7 @@ def bench(
     if url is not None:
         resolve_url(url)
         foreign = load if subject else evolve(load, subject="polybus.bench", any_answer=True)
-        results[without_password(url)] = _run(loop, _at, url, foreign, header, ca, wait)
+        results[without_secrets(url)] = _run(loop, _at, url, foreign, header, ca, wait)
     else:
         if subject:
             raise UsageError("--subject is for a running server: name its URL too")

@@ -16,7 +16,7 @@ from .. import Bus, Disconnected, Peer, Route
 from .. import bridge as join
 from .._bridge import Bridge
 from .._bus.bus import parts_of
-from .._validation import without_password
+from .._secrets import without_secrets
 from .options import Ca, Header, Insecure, Wait, argument, option
 from .problems import UsageError, unwrapped
 from .routes import read_routes
@@ -57,7 +57,7 @@ async def _run(
             listener = await stack.enter_async_context(bus.serve(url, insecure=insecure))
             return f"{side} serves {listener.url}"
         opened[bus] = await stack.enter_async_context(bus.connect(url, **dial()))
-        return without_password(f"{side} is connected to {url}")
+        return without_secrets(f"{side} is connected to {url}")
 
     one, two = Bus(), Bus()
     opened: dict[Bus, Peer] = {}

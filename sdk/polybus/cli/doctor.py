@@ -8,7 +8,7 @@ from typing import Annotated
 import anyio
 from attrs import asdict
 
-from .._validation import without_password
+from .._secrets import without_secrets
 from ..plugins.registry import resolve_url
 from .doctor_steps import DoctorStep, Examination
 from .options import Ca, Header, argument, duration, flag, option
@@ -60,7 +60,7 @@ def doctor(
     anyio.run(examination.run)
     if as_json:
         steps = [asdict(step) for step in examination.steps]
-        result = {"url": without_password(url), "ok": examination.failed is None, "steps": steps}
+        result = {"url": without_secrets(url), "ok": examination.failed is None, "steps": steps}
         print(json_line(result, pretty=True), flush=True)
     else:
         _show(examination.steps)

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl
 
 from attrs import asdict, field, frozen
 
-from ..capture.record.redact_bytes import is_secret
+from .._secrets import is_secret
 from ..errors import BusError, RemoteProtocolError
 from ..limits import Limits
 from ..message import Message

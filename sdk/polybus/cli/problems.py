@@ -7,7 +7,8 @@ import sys
 from collections.abc import Callable
 from typing import TypeVar
 
-from .._validation import in_one_line, without_password
+from .._secrets import without_secrets
+from .._validation import in_one_line
 from ..errors import (
     BusError,
     ConnectFailed,
@@ -50,7 +51,7 @@ class PeerError(Exception):
 
 def say(text: str) -> None:
     """One line on stderr."""
-    print("polybus: " + in_one_line(" ".join(without_password(text).split())), file=sys.stderr, flush=True)
+    print("polybus: " + in_one_line(" ".join(without_secrets(text).split())), file=sys.stderr, flush=True)
 
 
 def describe(error: Exception) -> tuple[str, int]:

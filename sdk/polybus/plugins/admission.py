@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from attrs import field, frozen
 
+from .._secrets import shown_members
 from ..errors import BusError
 from .transports import Transport
 
@@ -20,17 +21,17 @@ class Handshake:
     url: str = ""
     """Of the listener."""
     path: str = "/"
-    query: Mapping[str, str] = field(factory=dict)
-    headers: Mapping[str, str] = field(factory=dict)
+    query: Mapping[str, str] = field(factory=dict, repr=shown_members)
+    headers: Mapping[str, str] = field(factory=dict, repr=shown_members)
     """Lower-case names; empty where the transport has none."""
-    cookies: Mapping[str, str] = field(factory=dict)
+    cookies: Mapping[str, str] = field(factory=dict, repr=lambda cookies: f"<{len(cookies)}>")
     origin: str | None = None
     address: str = ""
     tls_peer: Mapping[str, Any] | None = None
     """The verified client certificate, as `ssl.SSLSocket.getpeercert` gives it."""
     outer: Any = None
     """Of a tunnel: the outer peer."""
-    params: Mapping[str, str] = field(factory=dict)
+    params: Mapping[str, str] = field(factory=dict, repr=shown_members)
     """Facts that the protocol's own handshake or a tunnel passed along."""
     scope: Mapping[str, Any] | None = field(default=None, repr=False)
     """In a web application: its ASGI scope, with what middleware has put there (``session``, ``user``, ``path_params``)."""

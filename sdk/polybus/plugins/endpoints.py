@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from attrs import field, frozen
 
+from .._secrets import shown_members
 from .admission import Gate
 from .framing import Framing
 from .transports import Host, Transport
@@ -26,7 +27,7 @@ class DialOptions:
     reads: frozenset[Literal["text", "binary"]]
     writes: Literal["text", "binary"]
     subprotocol: str
-    headers: Mapping[str, str] = field(factory=dict)
+    headers: Mapping[str, str] = field(factory=dict, repr=shown_members)
     tls: ssl.SSLContext | None = None
     adapter: ProtocolAdapter | None = None
     """The protocol, for transports that carry its messages in a form of their own (HTTP)."""

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from attrs import evolve, fields_dict, frozen, has
 
-from .._validation import without_password
+from .._secrets import without_secrets
 from .features import EndpointFeatures, ProtocolFeatures
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def split_url(url: str, *, takes_user: bool = False) -> SplitUrl:
         ValueError: No protocol, no transport, or no ``://``; the text shows the right form.
     """
     scheme, found, rest = url.partition("://")
-    shown = repr(without_password(url))
+    shown = repr(without_secrets(url))
     protocol, plus, transport = scheme.lower().partition("+")  # RFC 3986, section 3.1
     if not (found and plus and protocol and transport):
         raise ValueError(
@@ -155,7 +155,7 @@ def resolve_url(
         if known is not None:
             rest = {name: options.pop(name) for name in parts.options if name not in known}
             if rest and serves and parts.transport in _WITH_QUERY:
-                shown = without_password(url)
+                shown = without_secrets(url)
                 raise ValueError(f"{shown}: no option of a server: {', '.join(rest)}; known are {', '.join(known) or 'none'}")
     adapter = find_protocol(protocol or parts.protocol, options)
     if parts.transport in _WITHOUT_PORTS and (port := ProtocolFeatures.of(adapter).default_port) is not None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from .._validation import shown, without_password
+from .._secrets import without_secrets
+from .._validation import shown
 from ..subjects import check_pattern
 from . import Connector, ProtocolAdapter
 from .registry import find_protocol, mistyped_options, resolve_url
@@ -27,8 +28,8 @@ def resolve_target(
             logger.warning(
                 "%s?, in %s; it is no option, and goes to the server as it is",
                 slips,
-                without_password(target),
-                extra={"address": without_password(target)},
+                without_secrets(target),
+                extra={"address": without_secrets(target)},
             )
         return adapter, transport.connector(address)
     check_transport(target, verb)

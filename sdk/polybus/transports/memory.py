@@ -13,6 +13,7 @@ import anyio
 from anyio.lowlevel import RunVar
 from attrs import define, field, frozen
 
+from .._secrets import shown_url, without_secrets
 from ..errors import BusError, ConnectFailed, Forbidden, LocalProtocolError, Unauthorized
 from ..plugins import Admission, Closed, Connector, DialOptions, Handshake, Listening, ListenOptions, Transport
 from ._memory_transport import MemoryTransport
@@ -51,7 +52,8 @@ class MemoryListener:
             Unauthorized: It refuses who asks.
             Forbidden: It does not let them in.
         """
-        gate, server = self.options.gate, self.options.host
+        gate, server, handshake = self.options.gate, self.options.host, _handshake(self, url, dial)
+        url = without_secrets(url)  # else a token in it would be an address, which logs and captures show
         error = gate.knock(url)
         if error is not None:
             raise _refusal(url, error)
@@ -71,7 +73,7 @@ class MemoryListener:
 
         seconds = dial.host.limits.handshake_timeout
         try:
-            gate.admit(_handshake(self, url, dial), decide)
+            gate.admit(handshake, decide)
             with anyio.move_on_after(seconds):
                 await decided.wait()
         except BaseException:
@@ -110,7 +112,7 @@ def _handshake(listener: MemoryListener, url: str, dial: DialOptions) -> Handsha
         headers=headers,
         cookies=_cookies(headers.get("cookie", "")),
         origin=headers.get("origin"),
-        address=url,
+        address=without_secrets(url),
     )
 
 
@@ -138,7 +140,7 @@ def _check_tls(options: DialOptions | ListenOptions) -> None:
 class MemoryConnector:
     """Dials ``memory://name``."""
 
-    url: str
+    url: str = field(repr=shown_url)
     reconnects: bool = field(default=True, init=False)
 
     async def connect(self, options: DialOptions) -> Transport:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field
 
+from .._secrets import shown_url
 from ..errors import BusError, ConnectFailed, LocalProtocolError, Unsupported
 from ..plugins import Admission, Connector, DialOptions, Handshake, Listening, ListenOptions, Transport
 from ._stream.addresses import ServerAddresses
@@ -59,7 +60,7 @@ def _name(url: str) -> str:
 class TcpConnector:
     """Dials ``tcp://host:port``, ``tls://host:port`` or ``unix:///path``."""
 
-    url: str
+    url: str = field(repr=shown_url)
     reconnects: bool = field(default=True, init=False)
     _tls: ClientTls = field(factory=ClientTls, init=False)
     _addresses: ServerAddresses | None = field(default=None, init=False)

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from attrs import define, field
 
+from .._secrets import shown_url
 from ..errors import ConnectFailed
 from ..plugins import Connector, DialOptions, Listening, ListenOptions, Transport
 from ._stream.addresses import ServerAddresses
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 class WebSocketConnector:
     """Dials ``ws://host/path`` or ``wss://host/path``."""
 
-    url: str
+    url: str = field(repr=shown_url)
     reconnects: bool = field(default=True, init=False)
     _tls: ClientTls = field(factory=ClientTls, init=False)
     _addresses: ServerAddresses | None = field(default=None, init=False)

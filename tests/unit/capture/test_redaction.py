@@ -351,3 +351,56 @@ def test_a_name_is_found_at_any_level_and_behind_backslashes_of_other_text(slash
     quote = b"\\" * slashes + b'"'
     frame = before + quote + b"token" + quote + b":" + quote + b"hunter2" + quote + b"}"
     assert PLAIN.encode() not in redact_default("ubre", frame)
+
+
+_JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJodW50ZXIyIn0.c2lnbmF0dXJlLWh1bnRlcjI"
+_LATER: dict[str, Any] = {
+    **dict.fromkeys(("jwt", "idJwt", "otp", "otp_code", "TOTP", "pin", "cardPin", "pinCode", "pin2", "PIN", "bearer"), PLAIN),
+    **dict.fromkeys(("passcode", "cvv", "csrf", "db_pass", "sshKey", "mfaCode", "iban", "card_number", "mot_de_passe"), PLAIN),
+    "link": f"see https://shop.example/reset?user=joe&token={PLAIN}&lang=en for more",
+    "hash": f"https://shop.example/#access_token={PLAIN}",
+    "relative": f"/reset?sig={PLAIN}&a=b",
+    "escaped": f"https://shop.example/?a=b&amp;auth={PLAIN}",
+    "dsn": f"postgres://joe:{PLAIN}@db/x",
+    "note": f"{_JWT}\n{_JWT}",
+}
+_ORDINARY: dict[str, Any] = {
+    "spinning": "x", "pinned": "x", "options": "x", "pins": "x", "hotpot": "x", "opinion": "x", "compass": "x", "bypass": "x",
+    "passed": "x", "passenger": "x", "author": "x", "authority": "x", "key": "x", "code": "x", "sign": "x", "status": "x",
+    "pin_count": "x", "keyboard": "x", "text": "pin otp jwt pass, no bearer: 10:30@noon", "url": "https://joe@h/a:b?page=2&sort=code",
+    "version": "eyJ.1.2", "file": "a.eyJ.b",
+}  # fmt: skip
+
+
+def _recorded(protocol: str, frame: bytes) -> bytes:
+    """What a recorder writes, which looks at suspicious frames alone."""
+    end, rows = RowHeader(DIRECTION_OUT, protocol=protocol), np.zeros(1, np.int32)
+    frames, _, _ = Redaction("default", bodies=True).apply([end], rows, pa.array([frame], pa.binary()))
+    return bytes(frames[0].as_py())
+
+
+@pytest.mark.parametrize(("protocol", "options"), WIRES)
+@pytest.mark.parametrize("name", _LATER)
+def test_short_names_urls_and_tokens_by_their_shape_are_blanked(name: str, protocol: str, options: dict[str, str]) -> None:
+    frame = _frame(protocol, options, {"before": "joe", name: _LATER[name], "z": "end"})
+    clean = redact_default(protocol, frame)
+    assert _hidden(clean) and len(clean) == len(frame)
+    assert _recorded(protocol, frame) == clean
+    found = _body_of(protocol, options, clean)
+    assert (found["before"], found["z"]) == ("joe", "end")
+    assert len(found[name]) == len(_LATER[name])
+
+
+@pytest.mark.parametrize(("protocol", "options"), WIRES)
+def test_ordinary_words_that_look_alike_stay(protocol: str, options: dict[str, str]) -> None:
+    frame = _frame(protocol, options, _ORDINARY)
+    assert redact_default(protocol, frame) == frame
+
+
+@pytest.mark.parametrize(
+    "piece", ["eyJ", "eyJaaaaaaaa.", "?token", "://a:", "a=", "pin", "Pin_", "?", "&a=?", "bearer ", "https://"]
+)
+def test_what_looks_like_the_beginning_of_a_secret_again_and_again_is_looked_at_once(piece: str) -> None:
+    # Where each beginning is followed to the end of the frame, a megabyte takes minutes.
+    frame = json.dumps({"token": "x", "text": piece * (1_000_000 // len(piece))}).encode()
+    assert len(redact_default("ubre", frame)) == len(frame)

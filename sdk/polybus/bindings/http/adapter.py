@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from attrs import field, frozen
 
+from ..._secrets import shown_url
 from ...errors import Unsupported
 from ...plugins import Connector, DialOptions, EndpointFeatures, HttpBinding, Listening, ListenOptions, Transport
 from ...transports._stream.sockets import bind_tcp, load_names
@@ -29,7 +30,7 @@ _LATER: Final = ("certifi", "httpcore", "httpcore._backends.anyio", "httpcore._b
 class HttpConnector:
     """Dials ``http://host/path`` or ``https://host/path``."""
 
-    url: str
+    url: str = field(repr=shown_url)
     binding: HttpBinding | None
     reconnects: bool = field(default=True, init=False)
 

@@ -1,8 +1,9 @@
 """Finding secrets in the bytes of a frame, and blanking them in place: the length stays, so the frame can still be read.
 
-What is looked for are members whose name says that they are secret (`NAMES`), wherever they stand: in JSON (a body, headers,
-the parts of J.REP, the attributes of uProtocol, also in JSON that is written as text inside JSON), in protobuf maps
-(attributes of uProtocol, ``google.protobuf.Struct``), in forms, in all of these inside base64; and what follows ``Bearer``.
+What is looked for are members whose name says that they are secret (`is_secret`), wherever they stand: in JSON (a body,
+headers, the parts of J.REP, the attributes of uProtocol, also in JSON that is written as text inside JSON), in protobuf maps
+(attributes of uProtocol, ``google.protobuf.Struct``), in forms, in the query of URLs, in all of these inside base64. Besides
+them what follows ``Bearer``, the password of a URL, and what has the shape of a JSON Web Token (RFC 7519).
 """
 
 from __future__ import annotations
@@ -14,14 +15,19 @@ from collections.abc import Iterable
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
-NAMES: Final = tuple(
-    "token cookie passw passphrase pwd secret authorization apikey accesskey privatekey credential sessionid sessionkey "
-    "signature".split()
-)
-"""A name that contains one of these, without regard to case, ``-``, ``_`` and spaces, is that of a secret."""
+from ..._secrets import ENDINGS, OF_QUERIES, SHORT, WORDS, is_secret, is_secret_of_query
 
-_WORDS: Final = "|".join("[-_ ]?".join((word[:-3], word[-3:])) if word.endswith("key") else word for word in NAMES)
-PLAIN: Final = rf"(?i){_WORDS.replace('sessionid', 'session[-_ ]?id')}|bearer |\\u00"
+_BETWEEN: Final = "[-_ ]?"
+_PARTED: Final = re.compile("(?=key$|id$|number$)|(?<=mot)(?=de)|(?<=de)(?=passe)")
+_WORDS: Final = "|".join(_PARTED.sub(_BETWEEN, word) for word in WORDS)
+_CAPITALS: Final = "|".join(form for word in SHORT for form in (word.title(), word.upper()))
+_SHORT: Final = (
+    rf"(?:(?:\b|_|[0-9])(?:{'|'.join(SHORT)})|(?-i:[a-z](?:{_CAPITALS}))){_BETWEEN}(?:{'|'.join(ENDINGS)})?[0-9]*(?:\b|_)"
+)
+_IN_QUERY: Final = rf"[?&#;](?:{'|'.join(OF_QUERIES)})="
+_OF_LOGIN: Final = r"://[^\s/?#:@]{0,255}:[^\s/?#@]{1,255}@"
+_JWT_SEEN: Final = r"(?-i:eyJ[\w-]{8,}\.)"
+PLAIN: Final = rf"(?i){_WORDS}|{_SHORT}|{_IN_QUERY}|{_OF_LOGIN}|{_JWT_SEEN}|\\u00"
 SUSPECT: Final = rf"{PLAIN}|[a-z0-9+/]{{20}}={{0,2}}[\"\\]"
 """An expression for RE2, linear and fast: where it finds nothing there is no secret. It finds too much."""
 
@@ -39,7 +45,15 @@ backslashes, of which each may be the first, took minutes."""
 _BEARER: Final = re.compile(rb"(?i)(bearer\s+)([A-Za-z0-9._~+/=-]+)")
 _BASE64: Final = re.compile(rb"[A-Za-z0-9+/]{20,}={0,2}")
 _FIELD: Final = re.compile(rb"(?:^|(?<=[&?]))([^=&]{1,256})=([^&]*)")
-_PLAIN: Final = re.compile(rb"(?i)" + _WORDS.replace("sessionid", "session[-_ ]?id").encode() + rb"|bearer ")
+_WORD: Final = re.compile(rf"(?i){_WORDS}|{_SHORT}".encode())
+_HINTS: Final = tuple(
+    {hint.encode() for hint in (*(_PARTED.split(word)[0] for word in WORDS), *SHORT, "=", "://", "eyj", r"\u00")}
+)
+"""One of these is in all lower-case bytes that hold a secret. Looking for them is ten times as fast as an expression."""
+_JWT: Final = re.compile(rb"(?:(?<![\w-])|(?<=\\[nrt]))eyJ[\w-]{8,}\.[\w-]*\.[\w.-]+")
+"""JSON in base64, a payload (none in the encrypted kind with a direct key), and at least one part more."""
+_MEMBER_OF_QUERY: Final = re.compile(rb"(?:[?&#;]|\\u0026)([\w.%-]{1,64})=([^\s&#\"'<>\\\x00-\x1f]+)")
+_LOGIN: Final = re.compile(rb"://[^\s/?#:@\"\\]{0,255}:([^\s/?#@\"\\]{1,255})@")
 _COLON: Final = re.compile(rb"[ \t\r\n]*:")
 _SCALAR: Final = re.compile(rb"[-+.0-9eEa-z]+")
 _MARKER: Final = re.compile(rb'(\\*)"\^(?:ObjectID\1"\s*:\s*\1"-?\d+|EncodedType\1"\s*:\s*\1"[\w.$;\[]{1,200})\1"')
@@ -49,12 +63,6 @@ _FIELDS_OF_VALUES: Final = frozenset({(1, 0), (2, 0), (2, 1), (3, 2), (4, 0), (4
 """Numbers and wire types of the fields of ``google.protobuf.Value`` and of the attributes of CloudEvents."""
 _DEPTH: Final = 3
 """Base64 within base64."""
-
-
-def is_secret(name: str) -> bool:
-    """True for the name of a member that is to be blanked."""
-    plain = name.lower().replace("-", "").replace("_", "").replace(" ", "")
-    return any(word in plain for word in NAMES)
 
 
 def blank(frame: bytes, *, form: int | None = None, encoded: int | None = None) -> bytes:
@@ -87,10 +95,20 @@ class _Frame:
     def __init__(self, frame: bytes) -> None:
         self.data = bytearray(frame)
         self.changed = False
+        lower = frame.lower()
+        if not any(hint in lower for hint in _HINTS):
+            return
         self.json()
-        self.protobuf()
-        for found in list(_BEARER.finditer(self.data)):
-            self.fill(*found.span(2))
+        if b"\n" in frame:  # the tag of a key
+            self.protobuf()
+        if b"bearer" in lower:
+            for found in list(_BEARER.finditer(self.data)):
+                self.fill(*found.span(2))
+        if b"=" in frame or b"://" in frame:
+            self.urls()
+        if b"eyJ" in frame:
+            for found in list(_JWT.finditer(self.data)):
+                self.fill(*found.span())
 
     def fill(self, start: int, end: int) -> None:
         """Stars, from one place to another."""
@@ -164,11 +182,13 @@ class _Frame:
     def protobuf(self) -> None:
         """Entries of maps: a key (field 1, text) and a value (field 2)."""
         data = self.data
-        for found in list(_PLAIN.finditer(data)):
+        for found in list(_WORD.finditer(data)):
             first, last = found.span()
             for begin in range(first, max(1, first - 127), -1):
                 if data[begin - 2] == 0x0A and data[begin - 1] < 128 and begin + data[begin - 1] >= last:
-                    self.entry(begin + data[begin - 1])
+                    end = begin + data[begin - 1]
+                    if is_secret(data[begin:end].decode("utf-8", "replace")):
+                        self.entry(end)
 
     def entry(self, place: int) -> None:
         """The value of an entry, if there is one here."""
@@ -206,11 +226,18 @@ class _Frame:
             else:
                 self.message(begin, stop)
 
+    def urls(self) -> None:
+        """Members of queries with secret names, and passwords."""
+        for found in list(_MEMBER_OF_QUERY.finditer(self.data)):
+            if is_secret_of_query(_unquoted(found[1])):
+                self.fill(*found.span(2))
+        for found in list(_LOGIN.finditer(self.data)):
+            self.fill(*found.span(1))
+
     def form(self, start: int) -> None:
         """The fields of a form."""
         for found in list(_FIELD.finditer(self.data, start)):
-            name = unquote_to_bytes(bytes(found[1]).replace(b"+", b" ")).decode("utf-8", "replace")
-            if is_secret(name):
+            if is_secret(_unquoted(found[1])):
                 self.fill(*found.span(2))
 
     def base64(self, start: int, depth: int) -> None:
@@ -229,12 +256,14 @@ class _Frame:
 
 
 def _inner(data: bytes, depth: int) -> bytes:
-    if _PLAIN.search(data) is None and b"\\u00" not in data and (depth == 0 or _BASE64.search(data) is None):
-        return data
     work = _Frame(data)
     if depth:
         work.base64(0, depth - 1)
     return bytes(work.data) if work.changed else data
+
+
+def _unquoted(raw: bytes | bytearray) -> str:
+    return unquote_to_bytes(bytes(raw).replace(b"+", b" ")).decode("utf-8", "replace")
 
 
 def _name(raw: bytes) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from .redact_bytes import SUSPECT, is_secret, starred
+from ..._secrets import is_secret
+from .redact_bytes import SUSPECT, starred
 
 SUSPECT_NATS: Final = rf"{SUSPECT}|^connect[ \t]"
 """As `SUSPECT`; every CONNECT is looked at."""

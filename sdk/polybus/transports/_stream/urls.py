@@ -7,7 +7,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from attrs import frozen
 
-from ..._validation import without_password
+from ..._secrets import without_secrets
 from .sockets import is_loopback
 
 _PORTS: Final = {"ws": 80, "wss": 443, "http": 80, "https": 443}
@@ -40,7 +40,7 @@ def host_port(host: str, port: int) -> str:
 def net_address(url: str) -> NetAddress:
     """The parts of a URL with host and port. May raise `ValueError`: a part is missing or malformed."""
     parts = urlsplit(url)
-    url = without_password(url)
+    url = without_secrets(url)
     try:
         port = parts.port
     except ValueError:
@@ -59,7 +59,7 @@ def bare_address(url: str) -> NetAddress:
     one too many."""
     address = net_address(url)
     parts = urlsplit(url)
-    url = without_password(url)
+    url = without_secrets(url)
     if address.path not in ("", "/"):
         raise ValueError(f"{url}: {address.scheme}:// has no path, leave out {address.path!r}; ws:// shows one to the server")
     if address.query:

@@ -14,7 +14,7 @@ from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
-from ..._validation import without_password
+from ..._secrets import without_secrets
 from ...errors import BusError, ConnectFailed, Forbidden, LocalProtocolError, Unauthorized
 from ...plugins import DialOptions
 from .._stream.addresses import ServerAddresses
@@ -178,7 +178,7 @@ def _refusal(url: str, response: Response, headers: Mapping[str, str]) -> BusErr
         return Unauthorized(f"{text or 'the server answered 401'}; {brought}")
     if response.status_code == 403:
         if text.lower() in ("", "forbidden"):  # also what ASGI servers answer where no application is at the path
-            at, path = without_password(url), urlsplit(url).path or "/"
+            at, path = without_secrets(url), urlsplit(url).path or "/"
             text = f"the server answered 403 at {at} and does not say why: is the path {path!r} that of the bus?"
         return Forbidden(text)
     reason = f"the server answered {response.status_code} {response.reason_phrase}".rstrip()

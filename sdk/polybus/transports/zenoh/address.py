@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from attrs import evolve, frozen
 
-from ..._validation import without_password
+from ..._secrets import without_secrets
 from .._stream.sockets import is_loopback
 from .._stream.urls import host_port
 
@@ -110,7 +110,7 @@ def listening_address(url: str) -> ZenohAddress:
     """Take the URL of one who serves apart. May raise `ValueError`: as `zenoh_address`, or nobody could serve so."""
     address = zenoh_address(url)
     if address.mode == "client":
-        shown = without_password(url)
+        shown = without_secrets(url)
         raise ValueError(f"{shown}: mode=client listens nowhere: leave it out, or write mode=peer")
     return address
 
@@ -118,7 +118,7 @@ def listening_address(url: str) -> ZenohAddress:
 def zenoh_address(url: str) -> ZenohAddress:
     """Take a URL apart. May raise `ValueError`: something is missing, malformed, or means nothing here."""
     parts = urlsplit(url)
-    shown = without_password(url)
+    shown = without_secrets(url)
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     if unknown := sorted(set(options) - set(_OPTIONS)):
         raise ValueError(f"{shown}: unknown option {', '.join(unknown)}; of zenoh there are {', '.join(_OPTIONS)}")
