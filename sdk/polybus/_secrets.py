@@ -48,7 +48,9 @@ def is_secret_of_query(name: str) -> bool:
 def without_secrets(text: str) -> str:
     """A text for people: in each URL ``user:***@`` stands for user and password, ``name=***`` for a member of the query that is
     named like a secret, ``***@`` for the token of a NATS server. The options of protocols stay."""
-    return _URL.sub(lambda found: f"{found[1]}://{_shown(found[1], found[2])}", text) if "://" in text else text
+    if "://" not in text or not ("@" in text or "?" in text or "#" in text):
+        return text
+    return _URL.sub(lambda found: f"{found[1]}://{_shown(found[1], found[2])}", text)
 
 
 def shown_url(url: str) -> str:

@@ -15,7 +15,6 @@ from attrs import evolve
 from .._core.lifespan import within
 from .._link.link import Link
 from .._link.state import State
-from .._secrets import without_secrets
 from .._util.entering import entered_first
 from .._util.event_loop import is_foreign_exception
 from .._util.own_thread import in_own_thread
@@ -135,7 +134,7 @@ class Connecting:
             links.stored.expected = True
         runtime = self._runtime = await parts.life.enter()
         try:
-            url = without_secrets(f"{self._adapter.name}+{self._connector.url}")
+            url = self._log.url
             link = self._link = Link(
                 links, self._services, self._adapter, url, dialer=self, serves=self._serves, backbone=self._backbone
             )
