@@ -119,6 +119,11 @@ class Message(Generic[T_co]):
         return self.extras
 
     @property
+    def spellings(self) -> tuple[str, ...]:
+        """Other subjects that stand for the same: of a name that its wire has made of an address, that address."""
+        return ()
+
+    @property
     def body(self) -> T_co:
         """The body as plain values, decoded when first read; None where the message has none.
 

@@ -4,6 +4,9 @@ Subjects are dotted text (``news.today``) or, where a protocol numbers its actio
 token, ``>`` at the end for one or more, ``{name}`` for one token that is handed over under that name. A pattern with a ``/``
 is a URI pattern (uProtocol): its tokens are the segments between the slashes, with ``*`` and ``>`` alike; a ``*`` may also
 stand in a segment, and an empty segment stands for any. Scheme and authority are the same in upper and lower case.
+
+An address of numbers, ``//AUTHORITY/ENTITY/VERSION/RESOURCE`` in hexadecimal (`protocols.Up`), is the same in any spelling of
+its numbers. FFFF as its resource, FF as its version, FFFF as either half of its entity stand for any.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import logging
 import re
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any, Generic, TypeAlias, TypeVar, overload
+from typing import Any, Final, Generic, TypeAlias, TypeVar, overload
 
 from attrs import field, frozen
 
@@ -48,6 +51,14 @@ _STARS = 2
 """In one segment of a URI pattern: more would let a short pattern cost a long time."""
 _TOKENS = 64
 """Of a pattern with wildcards: each is an object in the index, which a peer could otherwise fill for a few bytes."""
+_ANY = "*"
+_NUMBERS: Final = (re.compile(r"[0-9A-Fa-f]{1,8}"), re.compile(r"[0-9A-Fa-f]{1,2}"), re.compile(r"[0-9A-Fa-f]{1,4}|[0-9]{5}"))
+"""Of an address: entity, version, resource; the short form of the older generation has decimal ones."""
+_ANY_NUMBER: Final = ("FFFFFFFF", "FF", "FFFF")
+_ANY_HALF: Final = 0xFFFF
+_HALF_BITS: Final = 16
+_NUMBER_MARK = "*\0"
+"""Begins the segment of a pattern that stands for numbers; no text that anybody writes contains it."""
 
 
 @frozen(init=False)
@@ -218,11 +229,12 @@ def is_pattern(text: str | int) -> bool:
     """True if a subscription text has wildcards."""
     if isinstance(text, int):
         return False
-    if not ("*" in text or ">" in text or "{" in text):
-        return "/" in text and _is_uri(text) and "" in _path(text)
     if "/" in text:
-        return not {"*", ">"}.isdisjoint(text.split("/")) or (_is_uri(text) and ("*" in text or "" in _path(text)))
-    if has_empty_token(text):
+        tokens = canonical(text).split("/")
+        if not _is_uri(text):
+            return not {"*", ">"}.isdisjoint(tokens)
+        return ">" in tokens or any("*" in token for token in tokens) or "" in _path(tokens) or _stands_for_many(tokens)
+    if not ("*" in text or ">" in text or "{" in text) or has_empty_token(text):
         return False
     return any(token in ("*", ">") or _NAMED.fullmatch(token) for token in text.split("."))
 
@@ -232,37 +244,102 @@ def _is_uri(text: str) -> bool:
     return text.startswith("/") or text[:4].lower() == "up:/"
 
 
-def _path(uri: str) -> list[str]:
-    """The segments of an address."""
-    text = canonical(uri)
-    return text[2:].split("/")[1:] if text.startswith("//") else text[1:].split("/")
+def _path(tokens: list[str]) -> list[str]:
+    """The segments of an address behind its authority."""
+    return tokens[3:] if tokens[:2] == ["", ""] else tokens[1:]
 
 
 def canonical(subject: str) -> str:
-    """A URI in the spelling that is compared: without ``up:``, its authority in lower case. Other subjects as they are."""
+    """A URI in the spelling that is compared: without ``up:``, its authority in lower case, its numbers in upper case and
+    without zeros in front, and ``*`` for what stands for all of a number. Other subjects as they are."""
     if "/" not in subject:
         return subject
-    if subject[:4].lower() == "up:/":
+    return _canonical(subject)
+
+
+@lru_cache(4096)
+def _canonical(subject: str) -> str:
+    scheme = subject[:4].lower() == "up:/"
+    if scheme:
         subject = subject[3:]
     if subject.startswith("//"):
-        authority, slash, rest = subject[2:].partition("/")
-        subject = f"//{authority.lower()}{slash}{rest}"
+        authority, slash, path = subject[2:].partition("/")
+        return f"//{authority.lower()}{slash}{_in_numbers(path) or path}"
+    if scheme:  # without that, other protocols may mean something else by it
+        return f"/{_in_numbers(subject[1:]) or subject[1:]}"
     return subject
 
 
+def _in_numbers(path: str) -> str | None:
+    """The path of an address of numbers, or of a pattern of such, in one spelling; None of what is none."""
+    tokens = path.split("/")
+    rest = tokens[-1] == ">"
+    given = tokens[:-1] if rest else tokens
+    if len(given) > 3 or (len(given) < 3 and not rest):
+        return None
+    found = []
+    for token, form, anything in zip(given, _NUMBERS, _ANY_NUMBER, strict=False):
+        if token in ("", _ANY):
+            found.append(_ANY)
+        elif form.fullmatch(token):
+            number = token.upper().lstrip("0") or "0"
+            found.append(_ANY if number == anything else number)
+        else:
+            return None
+    return "/".join((*found, ">") if rest else found)
+
+
+def _stands_for_many(tokens: list[str]) -> bool:
+    """True of the tokens of a canonical address whose entity is any type or any instance."""
+    path = _path(tokens)
+    return len(path) > 0 and _has_any_half(path[0]) and _in_numbers("/".join(path)) is not None
+
+
+def _has_any_half(entity: str) -> bool:
+    return 4 <= len(entity) <= 8 and (entity.endswith("FFFF") or (len(entity) == 8 and entity.startswith("FFFF")))
+
+
 def segments(pattern: str) -> list[str]:
-    """The tokens of a URI pattern: an empty one in its midst stands for any."""
+    """The tokens of a URI pattern: an empty one in its midst stands for any.
+
+    One with an inner ``*`` is for `glob_of`.
+    """
     tokens = canonical(pattern).split("/")
     if not _is_uri(pattern):
         return tokens
     start = 2 if tokens[:2] == ["", ""] else 1
-    return [token if token or place < start else "*" for place, token in enumerate(tokens)]
+    found = [token if token or place < start else "*" for place, token in enumerate(tokens)]
+    place = 3 if start == 2 else 1
+    if len(found) > place and _is_number_in(found, place):
+        found[place] = _NUMBER_MARK + found[place]
+    return found
+
+
+def _is_number_in(tokens: list[str], place: int) -> bool:
+    """True if an entity must be looked at as a number: any type or instance of it, or where its case does not tell whether it
+    is a name of the older generation, since only a wildcard follows."""
+    entity, path = tokens[place], "/".join(tokens[place:])
+    if not _NUMBERS[0].fullmatch(entity) or _in_numbers(path) is None:
+        return False
+    return _has_any_half(entity) or (place > 1 and not entity.isdigit() and tokens[-1] in ("*", ">"))
 
 
 @lru_cache(1024)
 def glob_of(token: str) -> re.Pattern[str]:
-    """A segment with ``*`` in it."""
+    """A segment with ``*`` in it, as `segments` gives it."""
+    if token.startswith(_NUMBER_MARK):
+        return _numbers_like(token.removeprefix(_NUMBER_MARK))
     return re.compile(".*".join(map(re.escape, token.split("*"))), re.DOTALL)
+
+
+def _numbers_like(entity: str) -> re.Pattern[str]:
+    """The entities, in hexadecimal, that one stands for: FFFF in its low half is any type, in its high half any instance."""
+    type, instance = int(entity, 16) & _ANY_HALF, int(entity, 16) >> _HALF_BITS
+    if type == _ANY_HALF:
+        return re.compile(f"{instance:X}[0-9A-F]{{4}}" if instance else "[0-9A-F]{1,4}")
+    if instance == _ANY_HALF:
+        return re.compile(f"{type:X}|[1-9A-F][0-9A-F]{{0,3}}{type:04X}")
+    return re.compile(entity, re.IGNORECASE)
 
 
 def wire_pattern(pattern: str | int) -> str | int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from .._handlers.handler import Handler
@@ -10,6 +11,7 @@ from .._pubsub.handler_subscription import HandlerSubscription
 from ..errors import BusError
 from ..headers import VIA
 from ..message import Kind, Message
+from ..subjects import matches
 from .translation import USUAL
 
 if TYPE_CHECKING:
@@ -52,10 +54,18 @@ class PublicationForwarder:
     def offer(self, message: Message) -> None:
         """Take a publication, and note where it has been."""
         on = message.with_headers(message.headers)
+        if message.subject != self.pattern and not matches(self.pattern, message.subject):
+            on.subject = self._spelled(message)
         on.extras = message.attributes or None  # some kinds of messages make them when they are read
         on.shared[VIA] = str(self._side.here.pubsub.deduplicator.via_of(message)).encode()
         on.peer = message.peer
         self._subscription.offer(on)
+
+    def _spelled(self, message: Message) -> str | int:
+        """Find the spelling of a subject that the route names."""
+        own = self._side.here.pubsub.publisher.spellings(message.subject).values()
+        spellings = chain(message.spellings, chain.from_iterable(own))
+        return next((one for one in spellings if matches(self.pattern, one)), message.subject)
 
     async def _cross(self, message: Message) -> None:
         side = self._side

@@ -11,10 +11,10 @@ from .._core.via import ViaHeader, too_far
 from .._rpc.stream_call import ChannelCall
 from .._util.log_fields import log_fields
 from .._util.violation_counter import ViolationCounter
-from ..errors import BusError, Code, RequestError
+from ..errors import BusError, Code, RequestError, Unsupported
 from ..headers import VIA
 from ..message import MISSING, Kind, Message
-from ..subjects import matches
+from ..subjects import is_pattern, matches
 from .forward_publications import PublicationForwarder
 from .forward_requests import BridgedCall, RequestForwarder
 from .forward_streams import StreamForwarder
@@ -62,7 +62,13 @@ class RouteSide:
         if "publish" in self.route.kinds:
             self._publications = PublicationForwarder(self)
             self.here.pubsub.add_handler_queue(self._publications)
-            await self.here.pubsub.announcer.announce(self.route.source)
+            try:
+                await self.here.pubsub.announcer.announce(self.route.source)
+            except Unsupported as error:
+                if "request" not in self.route.kinds or is_pattern(self.route.source):
+                    raise
+                text = "route %r to %r: requests cross, and no publications come: %s"
+                logger.info(text, self.route.source, self.route.target, error)
 
     def close(self) -> None:
         """Take nothing more; publications that wait still cross."""

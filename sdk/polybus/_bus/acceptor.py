@@ -211,7 +211,7 @@ class Serving:
             where = () if self._address is None else (self._address,)
             listening: Listening = await self._transport.listen(*where, options)
             gate.url = join_url(self._adapter, listening.url)
-            links.gates[gate] = listening
+            links.add_gate(gate, listening)
         except BaseException as error:
             await parts.life.leave(self._runtime, error)
             raise

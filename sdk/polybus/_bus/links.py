@@ -14,7 +14,7 @@ from .._peer.peer import Peer
 from .._tunnel import TunnelConnector
 from .._validation import shown
 from ..errors import AmbiguousRoute, BusError, Disconnected, NoHandler, another
-from ..plugins import Closed, Listening
+from ..plugins import Closed, Listening, ProtocolFeatures
 from ..subjects import matches
 from .acceptor import BusGate
 from .remote_peer import RemotePeer
@@ -193,6 +193,16 @@ class LinkRegistry:
     def open_gate(self, adapter: ProtocolAdapter, url: str, when_full: str) -> BusGate:
         """Make a gate, where others come in as soon as it is among the `gates`."""
         return BusGate(self._services, self, adapter, url, when_full)
+
+    def add_gate(self, gate: BusGate, listening: Listening) -> None:
+        """Have others come in."""
+        self.gates[gate] = listening
+        self.pubsub.forget_routes()
+
+    def spellings(self, subject: str | int) -> dict[ProtocolAdapter, tuple[str, ...]]:
+        """Find what else a publication of this bus is called on each wire that has names and addresses."""
+        found = {adapter: ProtocolFeatures.of(adapter).spellings for adapter in self.adapters()}
+        return {adapter: spellings(subject) for adapter, spellings in found.items() if spellings is not None}
 
     def adapters(self) -> set[ProtocolAdapter]:
         """List the protocols of the links and gates."""

@@ -40,6 +40,7 @@ class BusParts:
         self.links: LinkRegistry = LinkRegistry(services, lookup, self.pubsub)
         self.pubsub.stored = self.links.stored
         self.pubsub.publisher.foreign_streams = self.links.stored.publishing
+        self.pubsub.publisher.spellings = self.links.spellings
         if cluster is not None:
             port: ClusterPort = make_backbone(self, cluster)
             self.links.cluster, self.pubsub.clustered = port, True

@@ -99,9 +99,21 @@ class HandlerLookup:
         """
         subject = message.subject
         found = self.find(subject)
-        if isinstance(subject, str) and "/" in subject:
-            message.subject = canonical(subject) if found is None else found.subject
+        if found is None and self.by_uri:
+            found = next((other for one in message.spellings if (other := self.find(one)) is not None), None)
+        if found is not None:
+            message.subject = found.subject
+        elif isinstance(subject, str) and "/" in subject:
+            message.subject = canonical(subject)
         return found
+
+    def side_for(self, message: Message, kind: str) -> Any:
+        """Find the route of a bridge that takes a message; where it names an address, that is its subject from then on."""
+        for subject in (message.subject, *message.spellings):
+            if (found := self.side(subject, kind)) is not None:
+                message.subject = subject
+                return found
+        return None
 
     def side(self, subject: str | int, kind: str, *, back_to: Any = None) -> Any:
         """Find the route of a bridge that takes such messages; `back_to` is the bus that they come from, where none leads."""

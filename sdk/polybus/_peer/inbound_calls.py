@@ -112,7 +112,7 @@ class InboundCalls:
             services.counters.refused += 1
             send_error(peer, message, Code.UNAVAILABLE, DRAINING)
             return None
-        if handler is None and (side := lookup.side(subject, "request")) is not None:
+        if handler is None and (side := lookup.side_for(message, "request")) is not None:
             passing: Call = side.requests.call(self, peer, message, deadline)
             return passing
         if handler is None:
@@ -135,10 +135,10 @@ class InboundCalls:
             session = link.session
             # To that peer a publication and a notification are one thing, which has come as the former just before.
             published = session is not None and session.capabilities.handlers
-            if published and peer.host.pubsub.receiver.takes(message.subject):
+            if published and peer.host.pubsub.receiver.takes(message):
                 return
-            if not published or lookup.side(message.subject, "publish") is None:  # else it has crossed a bridge so
-                side = lookup.side(message.subject, "request")
+            if not published or lookup.side_for(message, "publish") is None:  # else it has crossed a bridge so
+                side = lookup.side_for(message, "request")
         if side is None and (handler is None or not services.takes_requests or handler.style in ("stream", "channel")):
             # No answer was asked for, so none is refused; as for a publication without a subscriber, it is no offence.
             why = "no handler" if handler is None else f"a {handler.style} handler" if services.takes_requests else "draining"

@@ -51,7 +51,7 @@ class RecipientsPort(Protocol):
 class ReceiverPort(Protocol):
     """Delivers the publications of peers: `_pubsub.receiver`."""
 
-    def takes(self, subject: str | int) -> bool: ...
+    def takes(self, message: Message) -> bool: ...
 
 
 class PeerPubSub(Protocol):

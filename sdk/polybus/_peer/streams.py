@@ -136,7 +136,7 @@ class Streams:
             message.subject = canonical_subject(message.subject)
         side = None
         if lookup.sides and mode != "tunnel" and (handler is None or handler.style != mode):
-            side = lookup.side(message.subject, mode)
+            side = lookup.side_for(message, mode)
         if message.id in channels or message.id in inbound.calls:
             refuse_duplicate(peer, message, now)  # an end under this id would be the first one's
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .._link.send_queue import WaitingMessage
     from .._peer.peer import Peer
     from ..body import BodyFormat
+    from ..plugins import ProtocolAdapter
     from .ports import PublicationQueue, StorePort, StreamPort
     from .recipients import Recipients
 
@@ -112,6 +113,11 @@ def _no_foreign_streams(subject: str | int, peer: Peer | None) -> None:
     """Find none."""
 
 
+def _no_spellings(subject: str | int) -> dict[ProtocolAdapter, tuple[str, ...]]:
+    """Find none."""
+    return {}
+
+
 @define(eq=False)
 class Publisher:
     """Sends the publications of this bus to its own queues and to peers."""
@@ -140,6 +146,8 @@ class Publisher:
     It stays true when one way is left: a copy that waits elsewhere for a link that is down must be known, and be late, when it
     comes after all.
     """
+    spellings: Callable[[str | int], Mapping[ProtocolAdapter, tuple[str, ...]]] = field(default=_no_spellings, init=False)
+    """Finds what else a publication of this bus is called on each wire that has names and addresses."""
     _numbering: bool = field(default=False, init=False)
     """True while a publication is on its two ways, and may wait there."""
     _turns: deque[anyio.Event] = field(factory=deque, init=False)
@@ -159,10 +167,12 @@ class Publisher:
         if len(self.routes) >= ROUTES:
             self.routes.clear()
         recipients = self._recipients
-        peers, upstream = recipients.of(subject), recipients.upstream
+        queues, peers, upstream = self._local.match(subject), recipients.of(subject), recipients.upstream
+        if self._local.addresses or recipients.remote.addresses or "/" in str(subject):
+            queues, peers = self._by_all_spellings(subject, queues, peers)
         route = PublicationRoute(
             subject,
-            self._local.match(subject),
+            queues,
             peers,
             confirmed=recipients.unconfirmed.keys().isdisjoint(peers),
             stored=self.store is not None and self.store.keeps(subject),
@@ -196,6 +206,16 @@ class Publisher:
     def targets(self, peers: tuple[Peer, ...]) -> Targets:
         """Make the targets of a publication to these peers alone."""
         return Targets(peers, two_ways=self._may_return(peers))
+
+    def _by_all_spellings(
+        self, subject: str | int, queues: tuple[PublicationQueue, ...], peers: tuple[Peer, ...]
+    ) -> tuple[tuple[PublicationQueue, ...], tuple[Peer, ...]]:
+        """Find who has subscribed to the address of a name, or to the name of an address, too."""
+        for adapter, spellings in self.spellings(subject).items():
+            for one in spellings:
+                queues = tuple(dict.fromkeys((*queues, *self._local.match(one))))
+                peers = tuple(dict.fromkeys((*peers, *self._recipients.speaking(adapter, one))))
+        return queues, peers
 
     def route_of(self, subject: Any) -> PublicationRoute:
         """Find the targets of publications of a subject, as they are remembered.

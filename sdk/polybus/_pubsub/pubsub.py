@@ -58,8 +58,8 @@ class PubSub:
         self.remote: SubjectIndex[Peer] = SubjectIndex()
         relays: SubjectIndex[str | int] = SubjectIndex()
         self.deduplicator: Deduplicator = Deduplicator(services.id, services.counters)
-        self.recipients: Recipients = Recipients(self.remote, services.limits.subscriptions, self._forget_routes)
-        self.to_peers: PeerSubscriptions = PeerSubscriptions(self._forget_routes)
+        self.recipients: Recipients = Recipients(self.remote, services.limits.subscriptions, self.forget_routes)
+        self.to_peers: PeerSubscriptions = PeerSubscriptions(self.forget_routes)
         self.announcer: SubscriptionAnnouncer = SubscriptionAnnouncer(services, lookup, self.recipients, self.to_peers)
         self.publisher: Publisher = Publisher(services, check_gone, self.local, relays, self.recipients, self.deduplicator)
         self.relay: Relay = Relay(services, relays, self.recipients, self.publisher, self.deduplicator)
@@ -67,9 +67,10 @@ class PubSub:
             self.local, self.remote, self.to_peers, self.relay, self.deduplicator, self.publisher, self._find_group
         )
         for index in (self.local, self.remote, relays):
-            index.changed = self._forget_routes
+            index.changed = self.forget_routes
 
-    def _forget_routes(self) -> None:
+    def forget_routes(self) -> None:
+        """Look again where each publication goes."""
         self.publisher.routes.clear()
         self.publisher.client_routes.clear()
         self.receiver.queues.clear()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
@@ -16,6 +17,7 @@ from .publisher import ROUTES, Publisher
 if TYPE_CHECKING:
     from .._core.via import Deduplicator
     from .._peer.peer import Peer
+    from .._peer.subscription import Subscription
     from .group import SubscriptionGroup
     from .peer_subscriptions import PeerSubscriptions
     from .ports import PublicationQueue
@@ -46,20 +48,20 @@ class PublicationReceiver:
             return
         queues = self.queues.get(subject)
         if queues is None:
-            queues = self._local.match(subject)
+            queues = self._matching(message)
             to_peers = self._to_peers.indices
-            if (relays := self._relay.patterns).size and relays.match(subject):
+            if self._relay.takes(message):
                 self._relay.pass_on(message, peer)
             elif self._remote.size and self._relay.hint(subject, peer):
                 pass  # it is looked at again while the hint has not been given
-            elif to_peers:
-                pass  # the answer depends on the peer
+            elif to_peers or (self._local.addresses and message.spellings):
+                pass  # the answer depends on the peer, or on what its names stand for
             elif len(self.queues) < ROUTES:
                 self.queues[subject] = queues
             else:
                 self.queues.clear()
             if to_peers:
-                queues = (*queues, *self._to_peers.match(peer, subject))
+                queues = (*queues, *self._asked_of(peer, message))
         for queue in queues:  # after it is remembered: one that ends with this publication is to be forgotten
             queue.offer(message)
 
@@ -67,7 +69,7 @@ class PublicationReceiver:
         """Deliver a publication of another node of the cluster: to the subscriptions of this bus, and to its clients."""
         if message.headers is not None and VIA in message.headers and not self._is_news(message, peer):
             return
-        for queue in self._local.match(message.subject):
+        for queue in self._matching(message):
             queue.offer(message)
         if self._remote.size:
             self._publisher.publish_to_clients(message)
@@ -80,9 +82,21 @@ class PublicationReceiver:
         if found is not None:  # or it was given up while this was on its way
             found.give(message)
 
-    def takes(self, subject: str | int) -> bool:
+    def takes(self, message: Message) -> bool:
         """Tell whether a publication of a peer is delivered to any queue, here or by a relay."""
-        return bool(self.queues.get(subject) or self._local.match(subject)) or self._relay.takes(subject)
+        return bool(self.queues.get(message.subject) or self._matching(message)) or self._relay.takes(message)
+
+    def _matching(self, message: Message) -> tuple[PublicationQueue, ...]:
+        """Find the subscriptions of this bus to a publication of a peer, each once, whichever of its spellings they name."""
+        found = self._local.match(message.subject)
+        if self._local.addresses and (spellings := message.spellings):
+            return tuple(dict.fromkeys(chain(found, *map(self._local.match, spellings))))
+        return found
+
+    def _asked_of(self, peer: Peer, message: Message) -> Iterable[Subscription[Any]]:
+        """Find those to that peer alone."""
+        match = self._to_peers.match
+        return dict.fromkeys(chain.from_iterable(match(peer, one) for one in (message.subject, *message.spellings)))
 
     def _is_news(self, message: Message, peer: Peer, group: tuple[str, str | int] | None = None) -> bool:
         """Tell whether a publication that has been on other buses is news here; takes the header off it."""
@@ -92,6 +106,6 @@ class PublicationReceiver:
         message.shared[VIA] = str(via).encode()
         news = self._deduplicator.is_news(via, message.subject, group)
         if not news and group is None and self._to_peers.indices and not self._deduplicator.is_own(via):
-            for subscription in self._to_peers.match(peer, message.subject):  # it is their peer that has sent this copy
+            for subscription in self._asked_of(peer, message):  # it is their peer that has sent this copy
                 subscription.offer(message)
         return news

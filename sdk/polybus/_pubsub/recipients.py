@@ -14,6 +14,7 @@ from ..errors import Unsupported
 if TYPE_CHECKING:
     from .._link.link import Link
     from .._peer.peer import Peer
+    from ..plugins import ProtocolAdapter
 
 
 @define(eq=False)
@@ -62,6 +63,11 @@ class Recipients:
         if held_out := self.bus_identities.held_out:
             peers = tuple(peer for peer in peers if peer not in held_out)
         return peers
+
+    def speaking(self, adapter: ProtocolAdapter, subject: str) -> tuple[Peer, ...]:
+        """List the peers on one kind of wire that have subscribed to a subject."""
+        held_out = self.bus_identities.held_out
+        return tuple(peer for peer in self.remote.match(subject) if peer.link.adapter is adapter and peer not in held_out)
 
     def shares(self) -> bool:
         """Tell whether an engine that this bus is connected to, or comes back to, shares among the members of groups."""

@@ -38,9 +38,12 @@ class Relay:
     _stopped: set[str | int] = field(factory=set, init=False)
     """Subjects of which the log says that some came too far."""
 
-    def takes(self, subject: str | int) -> bool:
-        """Tell whether publications to a subject are passed on."""
-        return bool(self.patterns.size and self.patterns.match(subject))
+    def takes(self, message: Message) -> bool:
+        """Tell whether a publication is passed on, whichever of its spellings `bus.relay` has named."""
+        patterns = self.patterns
+        if not patterns.size:
+            return False
+        return bool(patterns.match(message.subject) or (patterns.addresses and any(map(patterns.match, message.spellings))))
 
     def pass_on(self, message: Message, source: Peer) -> None:
         """Send a publication of a peer on to the others that subscribed."""

@@ -97,7 +97,7 @@ class Entrance:
                 runtime = inner.services.running
                 runtime.check_here()
                 gate = inner.links.open_gate(self._adapter, f"{self._adapter.name}+{self.url}", self._when_full)
-                inner.links.gates[gate] = self
+                inner.links.add_gate(gate, self)
                 self._gate, self._runtime = gate, runtime
             finally:
                 self._opening = None

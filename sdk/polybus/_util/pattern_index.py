@@ -55,6 +55,8 @@ class SubjectIndex(Generic[T]):
     _cache: dict[str | int, tuple[T, ...]] = field(factory=dict)
     size: int = 0
     """The number of (pattern, item) pairs in it."""
+    addresses: int = 0
+    """How many of those are addresses, or patterns of such."""
     changed: Callable[[], None] = lambda: None
     """Called after every change."""
 
@@ -92,7 +94,7 @@ class SubjectIndex(Generic[T]):
         if not is_pattern(pattern):
             key = canonical(pattern) if isinstance(pattern, str) else pattern
             holders = self._exact.setdefault(key, {})
-            self.size += _count(holders, item, step)
+            self._counted(pattern, _count(holders, item, step))
             if not holders:
                 del self._exact[key]
             return
@@ -104,12 +106,17 @@ class SubjectIndex(Generic[T]):
             if token not in path[-1].children:
                 path[-1].globs += uri and _is_glob(token)
             path.append(path[-1].children.setdefault(token, _Node()))
-        self.size += _count(path[-1].rest if tail else path[-1].here, item, step)
+        self._counted(pattern, _count(path[-1].rest if tail else path[-1].here, item, step))
         for parent, token in zip(reversed(path[:-1]), reversed(tokens[: len(path) - 1]), strict=True):
             if not parent.children[token].empty:
                 break
             del parent.children[token]
             parent.globs -= uri and _is_glob(token)
+
+    def _counted(self, pattern: str | int, change: int) -> None:
+        self.size += change
+        if isinstance(pattern, str) and "/" in pattern:
+            self.addresses += change
 
 
 def _is_glob(token: str) -> bool:

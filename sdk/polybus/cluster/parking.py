@@ -41,7 +41,7 @@ class PublicationSources:
             return self.own
         if peer is links.cluster_peer:
             return self.current
-        return self.own if self._parts.pubsub.relay.takes(message.subject) else None
+        return self.own if self._parts.pubsub.relay.takes(message) else None
 
     def number_of(self, message: Message) -> int:
         """Number the publications that are kept: by it the same one is known which waits for several clients."""

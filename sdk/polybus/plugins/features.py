@@ -186,6 +186,9 @@ class ProtocolFeatures(_Features):
     lost is tried again."""
     default_port: int | None = None
     """Port of URLs with ``tcp`` and ``tls`` that name none. WebSockets and HTTP have those of the web."""
+    spellings: Callable[[str | int], tuple[str, ...]] | None = None
+    """``spellings(subject)`` gives what else a publication of this side is called, on wires with names and addresses: the
+    address of a name, and the name of an address."""
     unhandled: str | None = None
     """A subject that nobody handles, for `polybus doctor`, on wires where not any name is a subject."""
     inspect_options: Mapping[str, str] | None = None

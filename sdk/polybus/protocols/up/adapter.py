@@ -17,7 +17,7 @@ from .._options import UrlOptions, choice
 from .codec import MAX_TTL, UpCodec
 from .dissect import dissect
 from .fabric import UpFabric
-from .names import Table, table_of
+from .names import Names, Table, table_of
 from .samples import DIALECTS
 from .session import UpSession
 from .uuris import FIRST_TOPIC, UUri, parse_entity
@@ -139,6 +139,10 @@ class Up(UrlOptions):
     def other(self) -> UUri | None:
         """That of the other side, where it is given."""
         return None if self.peer is None else parse_entity(self.peer)
+
+    def spellings(self, subject: str | int) -> tuple[str, ...]:
+        """What else a publication of this side is called; see `plugins.ProtocolFeatures`."""
+        return Names(self.names, self.own, self.other).own_spellings(subject)
 
     def dissect(self, frame: bytes) -> Sequence[FrameField]:
         """The fields of a message, for people; see `plugins.Dissector`. The value of a token is not among them."""

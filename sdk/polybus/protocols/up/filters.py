@@ -12,7 +12,7 @@ from typing import Final
 
 from ...errors import LocalProtocolError, Unsupported
 from ...plugins import Hear
-from ...subjects import is_pattern, matches, segments, wire_pattern
+from ...subjects import canonical, is_pattern, matches, wire_pattern
 from .checks import NAME
 from .names import Names
 from .samples import Dialect
@@ -82,7 +82,7 @@ class Filters:
 
 def _sources_of_addresses(pattern: str) -> UUri:
     """The narrowest filter that lets all addresses through that match a pattern of the bus."""
-    tokens = segments(pattern)
+    tokens = canonical(pattern).split("/")
     parts = tokens[2:] if tokens[:2] == ["", ""] else ["", *tokens[1:]]
     if parts[-1] == ">":
         parts[-1:] = ["*"] * (5 - len(parts))

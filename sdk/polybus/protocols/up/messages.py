@@ -107,11 +107,13 @@ class ReturnAddress(tuple[bytes, Shape]):
 class UpMessage(Message):
     """A message whose attributes become texts when they are read: few handlers do."""
 
-    __slots__ = ("facts", "reqid", "shape", "uuid")
+    __slots__ = ("also", "facts", "reqid", "shape", "uuid")
 
     shape: Shape
     uuid: bytes
     """The id, as it stands on the wire."""
+    also: tuple[str, ...]
+    """What else its subject may be called: see `spellings`."""
     reqid: bytes
     """The same of the request that it answers, or nothing."""
     facts: dict[str, Any] | None
@@ -147,13 +149,19 @@ class UpMessage(Message):
         self.facts = self.code = self.reply_to = self.extras = self.peer = None
         self._shared = self.expires = self.answer_headers = None
         self.decoded = MISSING
+        self.also = ()
 
     def __copy__(self) -> UpMessage:
         made = UpMessage(self.shape, self.raw, self.uuid, self.reqid)
-        made.facts = self.facts
+        made.facts, made.also = self.facts, self.also
         for name in _SLOTS:
             setattr(made, name, getattr(self, name))
         return made
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """The addresses that its subject stands for; see `Message.spellings`."""
+        return self.also
 
     @property
     def given(self) -> Attributes:

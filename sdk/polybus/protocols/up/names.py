@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 
 from attrs import evolve
 
-from ...errors import LocalProtocolError, Unsupported
+from ...errors import BusError, LocalProtocolError, Unsupported
 from .._levels import pairs_in
 from .checks import NAME
 from .uuris import ANY_PART, FIRST_TOPIC, UUri, UUriError, no_entity, parse_uuri
@@ -144,8 +144,8 @@ class Names:
             for place in places:
                 (self._topics if _is_topic(place) else self._methods)[name] = place
                 self._names[place] = name
-        self.subjects: dict[str, str] = {}
-        """Of addresses that came in lately."""
+        self.subjects: dict[str, tuple[str, tuple[str, ...]]] = {}
+        """Of addresses that came in lately, with what else they are called."""
 
     @property
     def other(self) -> UUri:
@@ -190,18 +190,36 @@ class Names:
 
     def subject(self, text: str) -> str:
         """The subject of an address that came in: its name where it has one, else the address."""
+        return self.spellings(text)[0]
+
+    def spellings(self, text: str) -> tuple[str, tuple[str, ...]]:
+        """The subject of an address that came in, and what else it may be called: an address without authority is of this
+        host."""
         found = self.subjects.get(text)
         if found is None:
             if len(self.subjects) >= _REMEMBERED:
                 self.subjects.clear()
-            found = self.subjects[text] = self._name(parse_uuri(text))
+            uri, host = parse_uuri(text), self.entity.authority
+            whole = uri if uri.authority else evolve(uri, authority=host)
+            local = evolve(whole, authority="") if whole.authority == host else whole
+            subject = self._name(whole) or self._name(local) or text
+            found = self.subjects[text] = subject, tuple({str(whole): None, str(local): None}.keys() - {subject})
         return found
 
-    def _name(self, uri: UUri) -> str:
+    def own_spellings(self, subject: str | int) -> tuple[str, ...]:
+        """What else a publication of this side is called."""
+        try:
+            text = str(self.topic(subject))
+        except BusError:
+            return ()
+        name, others = self.spellings(text)
+        return tuple(one for one in (name, *others) if one != subject)
+
+    def _name(self, uri: UUri) -> str | None:
         name = self._names.get(uri)
         if name is None and uri.with_resource(0) in (self.entity, self.peer):
             name = self._names.get(uri.resource)
-        return str(uri) if name is None else name
+        return name
 
 
 def _found(

@@ -125,7 +125,7 @@ class UpSession:
         if kind is _RESPONSE or kind is _ERROR:
             return self._check_answer(message, shape)
         text = shape.subject
-        message.subject = names.subjects.get(text) or names.subject(text)
+        message.subject, message.also = names.subjects.get(text) or names.spellings(text)
         if kind is _REQUEST:
             request = message.uuid + shape.sender  # as `ReturnAddress.account`
             if self._accounts.is_known(request):

@@ -21,7 +21,7 @@ from .cloudevents.proto_reader import ProtoReader
 from .cloudevents.proto_writer import ProtoWriter
 from .codec import UProtocolCodec
 from .dissect import dissect
-from .names import entity_key
+from .names import Names, entity_key
 from .rules.checks import MAX_INTEGER, is_uri_reference
 from .session import UProtocolSession
 
@@ -122,6 +122,10 @@ class UProtocol(UrlOptions):
     max_clock_skew: float = field(default=30.0, validator=_seconds)
     allowance: float = field(default=0.0, validator=_seconds)
     clock: Callable[[], int] = field(factory=lambda: sources.get().wall_clock_ns)
+
+    def spellings(self, subject: str | int) -> tuple[str, ...]:
+        """What else a publication of this side is called; see `plugins.ProtocolFeatures`."""
+        return Names(self.entity, self.peer, _LIMITS.subject).own_spellings(subject)
 
     def dissect(self, frame: bytes) -> list[FrameField]:
         """The fields of a protobuf event, for `polybus inspect`; of JSON none."""

@@ -11,6 +11,8 @@ from msgspec import Meta, Struct
 from ...body import BodyFormat
 from ...errors import Code
 from ...message import MISSING, Kind, Message
+from ...subjects import canonical
+from .uris import read_uri
 
 Attributes: TypeAlias = tuple[tuple[str, Any], ...]
 Extra: TypeAlias = Mapping[str, Any] | None
@@ -91,6 +93,14 @@ class EventMessage(Message):
         for name in _SLOTS:
             setattr(made, name, getattr(self, name))
         return made
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """The address that its subject stands for; see `Message.spellings`."""
+        event = self.event
+        given = event.sink if self.kind is Kind.REQUEST or self.kind is Kind.OPEN else event.source
+        address = canonical(read_uri(given or event.source).text)
+        return () if address == self.subject else (address,)
 
     @property
     def attributes(self) -> dict[str, Any]:

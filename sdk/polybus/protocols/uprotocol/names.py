@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 from urllib.parse import quote, unquote
 
-from ...errors import LocalProtocolError, ReservedSubject, Unsupported
+from ...errors import BusError, LocalProtocolError, ReservedSubject, Unsupported
 from ...subjects import canonical
 from .uris import Uri, UriError, parse_uri, read_uri
 
@@ -48,12 +48,14 @@ class Names:
         subject_limit: `Limits.subject`.
     """
 
-    __slots__ = ("_limit", "_own", "_peer", "entity", "peer", "subjects")
+    __slots__ = ("_limit", "_ours", "_peer", "entity", "peer", "subjects")
 
     def __init__(self, entity: str, peer: str | None, subject_limit: int) -> None:
         self.entity: Final = entity
         self.peer = peer
-        self._own = entity_key(entity)
+        own = read_uri(entity)
+        # An address without authority is of the device where it is used (basics/uri.adoc).
+        self._ours = (entity_key(entity), f"/{own.ue}/{own.version}")
         self._peer = None if peer is None else entity_key(peer)
         self._limit = subject_limit
         self.subjects: dict[str, str] = {}
@@ -98,9 +100,17 @@ class Names:
             found = self.subjects[uri] = self._find(uri)
         return found
 
+    def own_spellings(self, subject: str | int) -> tuple[str, ...]:
+        """What else a publication of this side is called."""
+        try:
+            address = self.topic(subject)
+        except BusError:
+            return ()
+        return tuple(one for one in (canonical(address), self.subject(address)) if one != subject)
+
     def _find(self, text: str) -> str:
         uri = read_uri(text)
-        if not uri.short and uri.entity in (self._own, self._peer):
+        if not uri.short and uri.entity in (*self._ours, self._peer):
             name = uri.instance if uri.is_method else uri.name if uri.message == MESSAGE else ""
             if name and (subject := decode_name(name)):
                 return subject

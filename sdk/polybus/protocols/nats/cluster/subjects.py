@@ -29,7 +29,7 @@ from attrs import define, field
 
 from ...._util.memo import Memo
 from ....errors import LocalProtocolError, RemoteProtocolError
-from ....subjects import has_empty_token, is_pattern, wire_pattern
+from ....subjects import canonical, has_empty_token, is_pattern, wire_pattern
 from ..checks import refuse
 
 REPLAY: Final = "replay-"
@@ -72,7 +72,7 @@ def escape_subject(subject: str | int) -> str:
     except UnicodeEncodeError:
         raise LocalProtocolError("lone surrogate in the subject", protocol="nats") from None
     if "/" in subject:
-        return ".".join((_URI, *(escape_token(segment) for segment in subject.split("/"))))
+        return ".".join((_URI, *(escape_token(segment) for segment in canonical(subject).split("/"))))
     if not subject or has_empty_token(subject):
         raise LocalProtocolError(f"the subject {subject[:60]!r} has an empty token, and servers drop it", protocol="nats")
     return (
