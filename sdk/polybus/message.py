@@ -191,12 +191,12 @@ class Message(Generic[T_co]):
         return event
 
     @classmethod
-    def from_cloudevent(cls, event: BaseCloudEvent, *, mode: str = "strict") -> Message:
+    def from_cloudevent(cls, event: BaseCloudEvent, *, mode: str = "document") -> Message:
         """The message of an event of the ``cloudevents`` package that keeps the rules of uProtocol.
 
         Args:
             event: With an id, a source and a type of its own: nothing is invented.
-            mode: ``lenient`` tolerates what the document's examples and the SDKs of its time wrote.
+            mode: As of `protocols.UProtocol`: ``document``, ``strict`` or ``lenient``.
 
         Raises:
             RemoteProtocolError: It breaks a rule; the error names it.

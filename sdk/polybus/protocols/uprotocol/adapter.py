@@ -22,11 +22,14 @@ from .cloudevents.proto_writer import ProtoWriter
 from .codec import UProtocolCodec
 from .dissect import dissect
 from .names import Names, entity_key
+from .rules import Leniency
 from .rules.checks import MAX_INTEGER, is_uri_reference
 from .session import UProtocolSession
 
 _LIMITS: Final = Limits()
 DEFAULT_ENTITY: Final = "/polybus/1"
+MODES: Final = ("document", "strict", "lenient")
+"""How events are read; the first by default."""
 
 
 def _entity(adapter: UProtocol, attribute: object, value: str | None) -> None:
@@ -79,8 +82,10 @@ class UProtocol(UrlOptions):
         entity: Who this side is: ``//VCU.VIN/body.access/1``.
         peer: Who the other side is, for requests to plain subjects, where it does not say so first. None: as it shows itself.
         format: ``json`` (text) or ``protobuf`` (binary).
-        mode: ``strict`` refuses what the document forbids; ``lenient`` reads what its examples and the SDKs of its time wrote:
-            other ids, text as hash, addresses against the grammar, any time.
+        mode: How events are read; they are written strictly. ``document`` takes what the document itself shows: ids of any UUID
+            version, base64 in ``data``, data that are no ``Any``, ``permission_level``, addresses without authority.
+            ``lenient`` also takes what the SDKs of its time wrote: text as hash, addresses against the grammar, any time.
+            ``strict`` refuses all that. What was read in spite of a rule says so: ``message.attributes["polybus-lenient"]``.
         profile: How protobuf is written: ``strict`` as the document says, or as ``up-python-1.5`` can read it.
         content: How events are posted over HTTP: ``structured``, ``binary``, or ``batch`` for what waits and has no answer.
         notification: How notifications are written: ``pub.v1`` with a sink, as all SDKs did, or ``notif.v1``.
@@ -108,7 +113,7 @@ class UProtocol(UrlOptions):
     entity: str = field(default=DEFAULT_ENTITY, validator=_entity)
     peer: str | None = field(default=None, validator=_entity)
     format: Literal["json", "protobuf"] = choice("json", "protobuf")
-    mode: Literal["strict", "lenient"] = choice("strict", "lenient")
+    mode: Literal["document", "strict", "lenient"] = choice(*MODES)
     profile: Literal["strict", "up-python-1.5"] = choice("strict", "up-python-1.5")
     notification: Literal["pub.v1", "notif.v1"] = choice("pub.v1", "notif.v1")
     content: Literal["structured", "binary", "batch"] = choice("structured", "binary", "batch")
@@ -147,9 +152,9 @@ def _codec(adapter: UProtocol, limits: Limits) -> UProtocolCodec:
     device_only = own.startswith("/") and not own.startswith("//") and adapter.entity != DEFAULT_ENTITY
     known = {DEFAULT_ENTITY} if adapter.peer is None else {DEFAULT_ENTITY, entity_key(adapter.peer)}
     local = None if device_only else frozenset(known)
-    envelope = Envelope(limits, adapter.mode == "lenient", local)
+    envelope = Envelope(limits, Leniency.of(adapter.mode), local)
     # What is written keeps all rules, also where what is read need not.
-    strict = envelope if adapter.mode == "strict" else Envelope(limits, lenient=False, local=local)
+    strict = envelope if adapter.mode == "strict" else Envelope(limits, Leniency.STRICT, local)
     levels = SubjectLevels(adapter.priorities)
     json, old = adapter.format == "json", adapter.profile == "up-python-1.5"
     return UProtocolCodec(

@@ -22,7 +22,7 @@ from .cloudevents.json_writer import JsonEventWriter
 from .cloudevents.proto_reader import ProtoReader
 from .cloudevents.proto_writer import ProtoWriter
 from .events import EventMessage, UsualEvent
-from .rules import violations
+from .rules import TOLERATED, violations
 from .rules.checks import TYPES, Facts
 from .rules.extensions import NAMES, extension_attributes
 from .rules.headers import write_headers
@@ -38,7 +38,7 @@ _TYPES: Final = {
     Kind.ERROR: "res.v1",
 }
 _HEAD: Final = ("specversion", "type", "source", "sink", "priority", "id", "ttl", "reqid", "datacontenttype")
-_NOT_WRITTEN: Final = frozenset((*_HEAD, "text", "reason", "detail", "mode", "credit", "hops", "undelivered"))
+_NOT_WRITTEN: Final = frozenset((*_HEAD, "text", "reason", "detail", "mode", "credit", "hops", "undelivered", TOLERATED))
 _QUICK: Final = frozenset({Kind.PUBLISH, Kind.NOTIFY, Kind.REQUEST, Kind.RESPONSE})
 _json: Final = msgspec.json.Encoder().encode
 _convert: Final = msgspec.convert

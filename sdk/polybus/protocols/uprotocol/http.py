@@ -19,8 +19,9 @@ from ...message import Message
 from .adapter import UProtocol
 from .bodies import FORMATS, written_body
 from .cloudevents.cloudevent import attributes_of, message_of, typed
-from .cloudevents.envelope import normalise
+from .cloudevents.envelope import OLD_LEVEL, normalise
 from .codec import UProtocolCodec
+from .rules import TOLERATED, Leniency
 from .rules.checks import refuse
 from .rules.payloads import format_of
 
@@ -83,22 +84,22 @@ def to_http(messages: Sequence[Message], adapter: UProtocol | None = None, mode:
     return _whole([codec.event(*parts) for parts in found], codec, Form(mode, adapter.format))
 
 
-def from_http(headers: Mapping[str, str], body: bytes, *, mode: str = "strict") -> Sequence[Message | RemoteProtocolError]:
+def from_http(headers: Mapping[str, str], body: bytes, *, mode: str = "document") -> Sequence[Message | RemoteProtocolError]:
     """The messages in the content of an HTTP message; a refused one of a batch is an error among them.
 
     Args:
         headers: Names in any case.
         body: Whole.
-        mode: ``strict`` or ``lenient``: how the rules of the document are read.
+        mode: As of `UProtocol`: how the rules of the document are read.
 
     Raises:
         RemoteProtocolError: There is no event, or a bad one.
     """
     lower = {name.lower(): value for name, value in headers.items()}
-    form, lenient = form_of(lower), mode == "lenient"
+    form, leniency = form_of(lower), Leniency.of(mode)
     if form.mode == "binary":
-        return [message_of(*_from_binary(lower, body, lenient), lenient=lenient)]
-    codec = UProtocol(format=form.format, mode="lenient" if lenient else "strict").codec()
+        return [message_of(*_from_binary(lower, body, leniency), leniency)]
+    codec = UProtocol.from_options({"format": form.format, "mode": mode}).codec()
     return codec.read_batch(body) if form.mode == "batch" else [codec.read(body)]
 
 
@@ -119,18 +120,16 @@ def frames_of(headers: Mapping[str, str], body: bytes, adapter: UProtocol, limit
 
     What comes in the adapter's own format is not looked into. May raise `RemoteProtocolError`: none, or of no such format.
     """
-    form = form_of(headers)
+    form, leniency = form_of(headers), Leniency.of(adapter.mode)
     if form.mode == "binary":
-        lenient = adapter.mode == "lenient"
-        attributes, raw = _from_binary(headers, body, lenient)
-        message = message_of(attributes, raw, lenient=lenient)
-        return [_written(message, attributes, raw, lenient, adapter.codec(limits))]
+        attributes, raw = _from_binary(headers, body, leniency)
+        return [_written(message_of(attributes, raw, leniency), attributes, raw, leniency, adapter.codec(limits))]
     theirs = adapter if form.format == adapter.format else evolve(adapter, format=form.format)
     codec = theirs.codec(limits)
     frames = codec.reader.split(body) if form.mode == "batch" else [body]
     if theirs is adapter:
         return frames
-    return [_converted(frame, codec, adapter.codec(limits), adapter.mode == "lenient") for frame in frames]
+    return [_converted(frame, codec, adapter.codec(limits), leniency) for frame in frames]
 
 
 def http_of(frames: Sequence[bytes], adapter: UProtocol, form: Form, limits: Limits = _LIMITS) -> HttpContent:
@@ -143,19 +142,25 @@ def http_of(frames: Sequence[bytes], adapter: UProtocol, form: Form, limits: Lim
         return _binary(attributes, raw)
     if form.format != adapter.format:
         other = evolve(adapter, format=form.format).codec(limits)
-        frames, codec = [_converted(frame, codec, other, lenient=True) for frame in frames], other
+        frames, codec = [_converted(frame, codec, other, Leniency.LENIENT) for frame in frames], other
     return _whole(frames, codec, form)
 
 
-def _converted(frame: bytes, reads: UProtocolCodec, writes: UProtocolCodec, lenient: bool) -> bytes:
+def _converted(frame: bytes, reads: UProtocolCodec, writes: UProtocolCodec, leniency: Leniency) -> bytes:
     message = reads.read(frame)
     attributes, raw, _ = reads.reader.parts(frame)
-    return _written(message, attributes, raw, lenient, writes)
+    return _written(message, attributes, raw, leniency, writes)
 
 
-def _written(message: Message, attributes: dict[str, Any], raw: bytes | None, lenient: bool, codec: UProtocolCodec) -> bytes:
+def _written(
+    message: Message, attributes: dict[str, Any], raw: bytes | None, leniency: Leniency, codec: UProtocolCodec
+) -> bytes:
     """An event in another form. `message` is what was read of it: a writer trusts what it is given, so that comes first."""
-    normalise(attributes, lenient)
+    attributes.pop(TOLERATED, None)
+    old_level = attributes.get(OLD_LEVEL)
+    normalise(attributes, leniency)
+    if old_level is not None and leniency:  # whoever reads it says then that it was read leniently
+        attributes[OLD_LEVEL] = attributes.pop("plevel")
     # Of what a lenient reader has taken for bytes, the content type says something else.
     format = format_of(attributes.get("datacontenttype")) if message.raw is None else message.format
     if raw is not None and format not in FORMATS:
@@ -191,12 +196,12 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def _from_binary(headers: Mapping[str, str], body: bytes, lenient: bool) -> tuple[dict[str, Any], bytes | None]:
+def _from_binary(headers: Mapping[str, str], body: bytes, leniency: Leniency) -> tuple[dict[str, Any], bytes | None]:
     attributes: dict[str, Any] = {}
     for header, value in headers.items():
         if header.startswith(_PREFIX):
             name = header[len(_PREFIX) :]
-            attributes[name] = typed(name, unquote(value.strip('"')), lenient)
+            attributes[name] = typed(name, unquote(value.strip('"')), leniency)
     if body and "content-type" in headers:
         attributes["datacontenttype"] = headers["content-type"]
     return attributes, body or None

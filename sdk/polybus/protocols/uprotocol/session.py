@@ -135,7 +135,8 @@ class UProtocolSession:
             if message.ttl is not None:
                 if not self._in_time(message, message.event.id, message.ttl):
                     return
-                message.expires = now + message.ttl
+                if message.ttl is not None:
+                    message.expires = now + message.ttl
         elif kind is _OPEN:
             if message.id.endswith(self._ids.suffix):  # both ends name a channel by its opener's id
                 raise refuse("an open under an id of this side", "invalid_id")
@@ -170,8 +171,10 @@ class UProtocolSession:
             made = self._seen_ms
         else:
             found = int(id[:8] + id[9:13], 16) if id[14] in "78" else id_time_ms(id)
-            if found is None:
-                return True  # lenient: no time, so no end by it
+            if found is None:  # an id of another version has no time, so nothing ends by it
+                if message.kind is not _REQUEST:
+                    message.ttl = None
+                return True
             made = found
             self._seen, self._seen_ms = id[:15], made
         age = (self._clock() // 1_000_000 - made) / 1000

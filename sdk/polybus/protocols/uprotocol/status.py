@@ -9,9 +9,9 @@ from .._protobuf.any_body import pack, type_name, unpack
 from .._protobuf.status import facts_of, status_of
 
 _STATUS: Final = "google.rpc.Status"
-_STATUSES: Final = (_STATUS, "uprotocol.v1.UStatus")
+STATUSES: Final = (_STATUS, "uprotocol.v1.UStatus")
 """The document's, and the one that the SDKs answer with, whose fields are the same."""
-STATUS_URLS: Final = tuple(f"{where}/{name}".encode() for where in ("type.googleapis.com", "") for name in _STATUSES)
+STATUS_URLS: Final = tuple(f"{where}/{name}".encode() for where in ("type.googleapis.com", "") for name in STATUSES)
 """Types of a Status, as they stand in an ``Any``."""
 
 
@@ -25,4 +25,4 @@ def read_status(data: bytes | None) -> tuple[int, dict[str, Any]] | None:
     if data is None or not data[2:].startswith(STATUS_URLS):
         return None
     url, inner = unpack(data)
-    return facts_of(inner) if type_name(url) in _STATUSES else None
+    return facts_of(inner) if type_name(url) in STATUSES else None

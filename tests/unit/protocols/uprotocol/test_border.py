@@ -109,8 +109,10 @@ def test_an_event_that_breaks_a_rule_is_refused_by_its_name() -> None:
     attributes = {name: value for name, value in PUBLISH.items() if name != "data_base64"}
     old = CloudEvent({**attributes, "id": "5b9fe861-8c1c-4899-9b07-ad1cde652e10"})
     with pytest.raises(RemoteProtocolError, match=r"id\.version"):
-        Message.from_cloudevent(old)
-    assert Message.from_cloudevent(old, mode="lenient").kind is Kind.PUBLISH
+        Message.from_cloudevent(old, mode="strict")
+    assert Message.from_cloudevent(old).attributes["polybus-lenient"] == ["id.version"]
+    with pytest.raises(LocalProtocolError, match="document, strict, lenient"):
+        Message.from_cloudevent(old, mode="any")
 
 
 @pytest.mark.parametrize("hashed", ["some hash", "c29tZWhhc2g="])

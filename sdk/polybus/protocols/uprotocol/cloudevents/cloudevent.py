@@ -19,9 +19,10 @@ from ....limits import Limits
 from ....message import Kind, Message
 from ..._protobuf.any_body import ANY
 from ..._uuids import IdFactory, id_time_ms
-from ..adapter import DEFAULT_ENTITY, UProtocol
+from ..adapter import DEFAULT_ENTITY, MODES, UProtocol
 from ..codec import UProtocolCodec
 from ..names import Names
+from ..rules import Leniency
 from ..rules.checks import MAX_INTEGER, refuse
 from ..rules.payloads import OCTET_STREAM, PROTOBUF, format_of, from_text, hash_of
 from .envelope import Envelope
@@ -30,8 +31,7 @@ if TYPE_CHECKING:
     from cloudevents.core.base import BaseCloudEvent
 
 _LIMITS: Final = Limits()
-_STRICT: Final = Envelope(_LIMITS, lenient=False, local=None)
-_LENIENT: Final = Envelope(_LIMITS, lenient=True, local=None)
+_ENVELOPES: Final = {leniency: Envelope(_LIMITS, leniency, local=None) for leniency in Leniency}
 _NUMBERS: Final = frozenset({"ttl", "plevel", "commstatus", "permission_level", "credit", "hops"})
 _SOURCE_IS_METHOD: Final = frozenset({Kind.RESPONSE, Kind.ERROR})
 
@@ -108,18 +108,18 @@ def _addressed(message: Message, names: Names) -> Message:
     return made
 
 
-def from_cloudevent(event: BaseCloudEvent, *, mode: str = "strict") -> Message:
-    """The message of an event. What the document forbids is refused; ``mode="lenient"`` tolerates what it can.
+def from_cloudevent(event: BaseCloudEvent, *, mode: str = "document") -> Message:
+    """The message of an event. What the document neither allows nor shows is refused, with the modes of `UProtocol`.
 
     Raises:
         RemoteProtocolError: It is no event of uProtocol; the error names the rule.
         LocalProtocolError: The mode is not known.
     """
-    if mode not in ("strict", "lenient"):
-        raise LocalProtocolError(f"mode={mode!r}: strict or lenient", protocol="uprotocol")
+    if mode not in MODES:
+        raise LocalProtocolError(f"mode={mode!r}: one of {', '.join(MODES)}", protocol="uprotocol")
     data = event.get_data()
-    lenient = mode == "lenient"
-    attributes = {name: _plain(name, value, lenient) for name, value in event.get_attributes().items()}
+    leniency = Leniency.of(mode)
+    attributes = {name: _plain(name, value, leniency) for name, value in event.get_attributes().items()}
     raw: bytes | None
     try:
         if data is None or isinstance(data, bytes):
@@ -128,29 +128,29 @@ def from_cloudevent(event: BaseCloudEvent, *, mode: str = "strict") -> Message:
             raw = data.encode() if isinstance(data, str) else msgspec.json.encode(data)
     except (TypeError, ValueError, RecursionError) as error:
         raise refuse(f"the data of the event cannot be written: {error}") from error
-    return message_of(attributes, raw, lenient=lenient)
+    return message_of(attributes, raw, leniency)
 
 
-def message_of(attributes: Mapping[str, Any], raw: bytes | None, *, lenient: bool = False) -> Message:
+def message_of(attributes: Mapping[str, Any], raw: bytes | None, leniency: Leniency) -> Message:
     """The message of attributes and data. May raise `RemoteProtocolError`: they are no event of uProtocol."""
     content = attributes.get("datacontenttype")
     format = format_of(content if isinstance(content, str) else None)
     if raw is not None:
         raw = from_text(raw, format, _LIMITS.depth)
     try:
-        return (_LENIENT if lenient else _STRICT).examined(dict(attributes), raw, format)
+        return _ENVELOPES[leniency].examined(dict(attributes), raw, format)
     except (ValueError, RecursionError) as error:
         raise RemoteProtocolError(f"not an event: {error}", protocol="uprotocol") from error
 
 
-def _plain(name: str, value: Any, lenient: bool) -> Any:
+def _plain(name: str, value: Any, leniency: Leniency) -> Any:
     if isinstance(value, datetime.datetime):
         return value.isoformat().replace("+00:00", "Z")
-    return typed(name, value, lenient) if isinstance(value, str) else value
+    return typed(name, value, leniency) if isinstance(value, str) else value
 
 
-def typed(name: str, text: str, lenient: bool) -> Any:
+def typed(name: str, text: str, leniency: Leniency) -> Any:
     """An attribute that was text, with the type that the document gives it. May raise `RemoteProtocolError`: a bad hash."""
     if name in _NUMBERS and text.isascii() and text.isdigit() and len(text) < 11 and int(text) <= MAX_INTEGER:
         return int(text)
-    return hash_of(text, lenient) if name == "hash" else text
+    return hash_of(text, leniency) if name == "hash" else text

@@ -13,15 +13,15 @@ from ....body import OCTETS, BodyFormat
 from ....errors import Code, RemoteProtocolError
 from ....limits import Limits
 from ....message import Kind, Message
-from ..._protobuf.any_body import ANY, check_any
+from ..._protobuf.any_body import ANY, check_any, pack
 from ..._protobuf.status import code_of
 from ..._uuids import id_version
 from ..events import EventMessage, UsualEvent, event_of
-from ..rules import RULES, Violation, violations
+from ..rules import RULES, TOLERATED, Leniency, Violation, violations
 from ..rules.checks import TYPES, Facts, is_uri_reference, refuse
 from ..rules.extensions import KINDS, read_extension
 from ..rules.headers import read_headers
-from ..status import read_status
+from ..status import STATUSES, read_status
 from ..uris import UriError, read_uri
 
 BATCH: Final = 4096
@@ -36,6 +36,11 @@ _ADDRESS_RULES: Final = tuple(rule for rule in RULES if rule.attribute in ("sour
 known_schema: Final = lru_cache(256)(is_uri_reference)
 """True if a schema is spelled well; remembered, for there are few."""
 _UPRIORITY: Final = "UPRIORITY_"
+OLD_LEVEL: Final = "permission_level"
+MISPLACED_DATA: Final = "data.member"
+"""What `TOLERATED` says of base64 in the member ``data``."""
+BARE_DATA: Final = "data.any"
+"""What it says of protobuf data that are no ``Any``."""
 
 
 class ReturnAddress(str):
@@ -63,13 +68,13 @@ class Envelope:
 
     Args:
         limits: Sizes.
-        lenient: Whether tolerated rules are looked away from.
+        leniency: Which rules are looked away from.
         local: Entities without authority that are known; None for all.
     """
 
-    def __init__(self, limits: Limits, lenient: bool, local: frozenset[str] | None) -> None:
+    def __init__(self, limits: Limits, leniency: Leniency, local: frozenset[str] | None) -> None:
         self._limits = limits
-        self.lenient: Final = lenient
+        self.leniency: Final = leniency
         self._local = local
         self.addresses: dict[tuple[str, str, str | None], Kind] = {}
         """By type, source and sink: that they fit together, and what they make. Bounded."""
@@ -89,7 +94,7 @@ class Envelope:
         kind = "notification" if kind == "publish" and sink is not None else kind
         attributes = {"source": source} if sink is None else {"source": source, "sink": sink}
         facts = self._facts(attributes, kind)
-        if any(violations(facts, lenient=self.lenient, rules=_ADDRESS_RULES)):
+        if any(violations(facts, _ADDRESS_RULES)):  # also what is tolerated: it is examined, and marked
             return None
         if len(self.addresses) >= _ADDRESSES:
             self.addresses.clear()
@@ -97,14 +102,17 @@ class Envelope:
         return found
 
     def _facts(self, attributes: dict[str, Any], kind: str) -> Facts:
-        local = None if self.lenient else self._local
-        return Facts(attributes, kind, local=local, subject_limit=self._limits.subject, id_limit=self._limits.id)
+        return Facts(attributes, kind, local=self._local, subject_limit=self._limits.subject, id_limit=self._limits.id)
 
     # -- everything else -------------------------------------------------------------------------------------------------
 
     def examined(self, attributes: dict[str, Any], raw: bytes | None, format: BodyFormat) -> EventMessage:
         """A message of any attributes. May raise `RemoteProtocolError`: a `Violation`, or the data are not what they say."""
-        normalise(attributes, self.lenient)
+        given = attributes.pop(TOLERATED, None)
+        if given is not None and not isinstance(given, list):
+            attributes[TOLERATED] = given  # somebody else's, which is no name of an attribute
+            given = None
+        tolerated = [*(given or ()), *normalise(attributes, self.leniency)]
         name = attributes.get("type")
         extension = KINDS.get(name) if isinstance(name, str) else None
         kind = "extension" if extension is not None else TYPES.get(name, "") if isinstance(name, str) else ""
@@ -112,16 +120,25 @@ class Envelope:
             kind = "notification"
         facts = self._facts(attributes, kind)
         facts.has_data, facts.is_any = raw is not None, format is ANY
-        for rule, seen in violations(facts, lenient=self.lenient):
-            raise Violation(rule, seen, answer_id=self._return_address(attributes), reply_id=_reply_id(attributes, kind))
-        if raw is not None and format is ANY and not check_any(raw):
-            if self.lenient:
-                return self._message(attributes, kind, extension, raw, OCTETS)
-            text = "the data are no google.protobuf.Any (document, 3 Formats, Table 6)"
-            error = refuse(text, answer_id=self._return_address(attributes))
-            error.reply_id = _reply_id(attributes, kind)
-            raise error
-        return self._message(attributes, kind, extension, raw, format)
+        for rule, seen in violations(facts):
+            if rule.counts(self.leniency):
+                raise Violation(rule, seen, answer_id=self._return_address(attributes), reply_id=_reply_id(attributes, kind))
+            tolerated.append(rule.name)
+        schema = attributes.get("dataschema")
+        bare = raw is not None and format is ANY and not (is_packed(raw) if self.leniency and schema else check_any(raw))
+        if raw is not None and bare:
+            # In the document's examples the schema says of what kind the data are.
+            if not (self.leniency is Leniency.LENIENT or (self.leniency and schema)):
+                text = "the data are no google.protobuf.Any (document, 3 Formats, Table 6)"
+                error = refuse(text, answer_id=self._return_address(attributes))
+                error.reply_id = _reply_id(attributes, kind)
+                raise error
+            tolerated.append(BARE_DATA)
+            raw, format = bare_status(raw, schema) or (raw, OCTETS)
+        made = self._message(attributes, kind, extension, raw, format)
+        if tolerated:
+            made.attributes[TOLERATED] = tolerated
+        return made
 
     def _message(
         self, attributes: dict[str, Any], kind: str, extension: Kind | None, raw: bytes | None, format: BodyFormat
@@ -166,13 +183,13 @@ class Envelope:
         if "*" in source or "*" in sink or max(len(source), len(sink)) > self._limits.subject:
             return None
         answer = self._facts({"source": sink, "sink": source}, "response")
-        if any(violations(answer, lenient=self.lenient, rules=_ADDRESS_RULES)):
+        if any(rule.counts(self.leniency) for rule, _ in violations(answer, _ADDRESS_RULES)):
             return None  # the answer would be as wrong as the question
         return return_address(UsualEvent("1.0", id, source, "req.v1", sink, "CS4", 0))
 
     def _can_answer(self, id: str) -> bool:
         version = id_version(id)
-        return version in (6, 7, 8) or (version is not None and self.lenient)
+        return version in (6, 7, 8) or (version is not None and self.leniency > Leniency.STRICT)
 
 
 def _reply_id(attributes: dict[str, Any], kind: str) -> str | None:
@@ -180,8 +197,9 @@ def _reply_id(attributes: dict[str, Any], kind: str) -> str | None:
     return reqid if kind == "response" and isinstance(reqid, str) else None
 
 
-def normalise(attributes: dict[str, Any], lenient: bool) -> None:
-    """Bring what is meant into one spelling."""
+def normalise(attributes: dict[str, Any], leniency: Leniency) -> list[str]:
+    """Bring what is meant into one spelling. Returns the rules that were looked away from."""
+    tolerated = []
     for name in [name for name, value in attributes.items() if value is None]:
         del attributes[name]  # CloudEvents 1.0.2, JSON format, 3.1: null is as if it were not there
     ttl = attributes.get("ttl")
@@ -190,10 +208,24 @@ def normalise(attributes: dict[str, Any], lenient: bool) -> None:
     priority = attributes.get("priority")
     if isinstance(priority, str) and priority.startswith(_UPRIORITY):
         attributes["priority"] = priority.removeprefix(_UPRIORITY)  # up-python 1.5 writes it
-    if lenient and "permission_level" in attributes:
-        attributes.setdefault("plevel", attributes.pop("permission_level"))
-    if lenient and isinstance(hashed := attributes.get("hash"), str):
+    if leniency and OLD_LEVEL in attributes:
+        attributes.setdefault("plevel", attributes.pop(OLD_LEVEL))
+        tolerated.append("plevel.name")
+    if leniency is Leniency.LENIENT and isinstance(hashed := attributes.get("hash"), str):
         attributes["hash"] = hashed.encode()  # in protobuf: the SDKs of that time have text where the document has bytes
+        tolerated.append("hash.type")
+    return tolerated
+
+
+def is_packed(data: bytes) -> bool:
+    """True of an ``Any`` that names its type, as all do; the bytes of another message may well decode as one that does not."""
+    return check_any(data) and (not data or b"/" in data[2 : 2 + data[1]])
+
+
+def bare_status(raw: bytes, schema: Any) -> tuple[bytes, BodyFormat] | None:
+    """A Status as the document's examples have it, packed: they say so by the schema. None of what is none."""
+    name = schema.removeprefix("/") if isinstance(schema, str) else ""
+    return (pack(name, raw), ANY) if name in STATUSES else None
 
 
 def _response(attributes: dict[str, Any], raw: bytes | None, format: BodyFormat) -> Message:

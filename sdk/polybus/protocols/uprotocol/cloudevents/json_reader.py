@@ -16,11 +16,12 @@ from ....limits import Limits
 from ....message import Kind
 from ..._protobuf.any_body import ANY, check_any
 from ..events import EventMessage, UsualEvent
+from ..rules import TOLERATED
 from ..rules.checks import WIRE_RULES, refuse
 from ..rules.items import read_json_item
-from ..rules.payloads import OCTET_STREAM, format_of, from_base64, from_json, from_text, hash_of
+from ..rules.payloads import OCTET_STREAM, format_of, from_base64, from_json, from_text, hash_of, is_misplaced
 from ..status import STATUS_URLS
-from .envelope import BATCH, Envelope, is_id, known_schema, shown
+from .envelope import BATCH, MISPLACED_DATA, Envelope, is_id, is_packed, known_schema, shown
 
 _RECENT: Final = 256
 _ITEM: Final = b'"polybus.item.v1"'
@@ -71,7 +72,7 @@ class JsonEventReader:
             if raw is not None:
                 if event.datacontenttype == OCTET_STREAM:
                     format = OCTETS
-                if (schema is None) if format is OCTETS else not check_any(raw):
+                if (schema is None) if format is OCTETS else not (check_any(raw) if schema is None else is_packed(raw)):
                     return self._read_slowly(frame)
             ttl, reqid = event.ttl, event.reqid
             if reqid is not None and is_id(reqid) is None:
@@ -150,6 +151,8 @@ class JsonEventReader:
             raise self._envelope.told(error, value) from error.__cause__
 
     def _parts_of(self, value: dict[str, Any]) -> tuple[dict[str, Any], bytes | None, BodyFormat]:
+        if TOLERATED in value:
+            raise refuse(f"{TOLERATED!r} is no name of an attribute: a to z and digits", "invalid_attribute")
         data, encoded = value.pop("data", None), value.pop("data_base64", None)
         content = value.get("datacontenttype")
         format = format_of(content if isinstance(content, str) else None)
@@ -157,8 +160,10 @@ class JsonEventReader:
         if encoded is not None:
             raw = from_text(from_base64(encoded), format, self._limits.depth)
         elif data is not None:
-            raw = from_json(data, format, self._envelope.lenient)
+            raw = from_json(data, format, self._envelope.leniency)
+            if is_misplaced(data, format):
+                value[TOLERATED] = [MISPLACED_DATA]
         hashed = value.get("hash")
         if isinstance(hashed, str):
-            value["hash"] = hash_of(hashed, self._envelope.lenient)
+            value["hash"] = hash_of(hashed, self._envelope.leniency)
         return value, raw, format

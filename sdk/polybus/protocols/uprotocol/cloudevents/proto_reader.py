@@ -20,7 +20,7 @@ from ..rules.checks import MAX_INTEGER, WIRE_RULES, refuse
 from ..rules.items import ITEM, read_proto_item
 from ..rules.payloads import OCTET_STREAM, PROTOBUF, format_of, from_text
 from ..status import STATUS_URLS
-from .envelope import BATCH, Envelope, is_id, known_schema, shown
+from .envelope import BATCH, Envelope, is_id, is_packed, known_schema, shown
 from .generated import cloud_event_classes
 
 _REQUEST, _RESPONSE = Kind.REQUEST, Kind.RESPONSE
@@ -251,7 +251,7 @@ class ProtoReader:
                     format = ANY  # as up-python 1.5 writes it
                 elif (content in _PROTOBUFS) is not (format is ANY) or (format is OCTETS and content != OCTET_STREAM):
                     return None
-            if (schema is None) if format is OCTETS else not check_any(raw):
+            if (schema is None) if format is OCTETS else not (check_any(raw) if schema is None else is_packed(raw)):
                 return None
         if schema is not None and not known_schema(schema):
             return None

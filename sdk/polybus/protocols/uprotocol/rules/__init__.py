@@ -1,12 +1,13 @@
 """The rules of the document for the attributes of a message, each with its clause: one table for reading and writing.
 
-The readers test the usual case inline and come here for everything else; so this table alone decides what is a message. In
-lenient mode the rules that are marked as tolerated are not asked.
+The readers test the usual case inline and come here for everything else; so this table alone decides what is a message. A
+rule says from which `Leniency` on a reader looks away; the message says that it did.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from enum import IntEnum
 from functools import partial
 from typing import Any, Final
 
@@ -16,7 +17,27 @@ from ....errors import RemoteProtocolError
 from . import checks
 from .checks import NOTIFICATION, REQUEST, RESPONSE, Facts
 
-__all__ = ["RULES", "Rule", "Violation", "violations"]
+__all__ = ["RULES", "TOLERATED", "Leniency", "Rule", "Violation", "violations"]
+
+TOLERATED: Final = "polybus-lenient"
+"""The member of `Message.attributes` that names the rules which a message breaks and was read all the same. No attribute of an
+event can have this name."""
+
+
+class Leniency(IntEnum):
+    """How far a reader looks away, by ``mode=``."""
+
+    STRICT = 0
+    """Every rule counts."""
+    DOCUMENT = 1
+    """What the document itself shows is read, too."""
+    LENIENT = 2
+    """And what the SDKs of its time wrote."""
+
+    @classmethod
+    def of(cls, mode: str) -> Leniency:
+        """That of an option's value."""
+        return cls[mode.upper()]
 
 
 @frozen
@@ -28,15 +49,19 @@ class Rule:
         clause: Where the document says so.
         check: Of the message, the name and the value of the attribute: what was seen where it is broken; None where it is kept.
         reason: `RemoteProtocolError.reason`.
-        tolerated: Whether a lenient reader looks away.
+        tolerated: The least leniency with which a reader looks away; None: none does.
     """
 
     name: str
     clause: str
     check: Callable[[Facts, str, Any], str | None]
     reason: str = "invalid_attribute"
-    tolerated: bool = False
+    tolerated: Leniency | None = None
     attribute: str = field(init=False, default=Factory(lambda self: self.name.partition(".")[0], takes_self=True))
+
+    def counts(self, leniency: Leniency) -> bool:
+        """True if a reader refuses what breaks it."""
+        return self.tolerated is None or leniency < self.tolerated
 
 
 class Violation(RemoteProtocolError):
@@ -48,13 +73,12 @@ class Violation(RemoteProtocolError):
         self.rule: Rule = rule
 
 
-def violations(facts: Facts, *, lenient: bool = False, rules: Sequence[Rule] | None = None) -> Iterator[tuple[Rule, str]]:
+def violations(facts: Facts, rules: Sequence[Rule] | None = None) -> Iterator[tuple[Rule, str]]:
     """Every rule that a message breaks, in the order of the table, and what was seen."""
     for rule in RULES if rules is None else rules:
-        if not (lenient and rule.tolerated):
-            seen = rule.check(facts, rule.attribute, facts.attributes.get(rule.attribute))
-            if seen is not None:
-                yield rule, seen
+        seen = rule.check(facts, rule.attribute, facts.attributes.get(rule.attribute))
+        if seen is not None:
+            yield rule, seen
 
 
 _SOURCE, _SINK = "1.1 Table 3, source", "1.1 Table 3, sink"
@@ -86,17 +110,17 @@ RULES: Final[tuple[Rule, ...]] = (
     *(Rule(f"{name}.type", clause, partial(checks.is_a, kind=int, says="a whole number")) for name, clause in _NUMBERS.items()),
     Rule("hash.type", "1.1 Table 3, hash", partial(checks.is_a, kind=bytes, says="binary")),
     Rule("id.uuid", "1.1 Table 3, id", checks.is_uuid),
-    Rule("id.version", "1.1 Table 3, id (a uProtocol UUID)", checks.is_uprotocol_uuid, tolerated=True),
+    Rule("id.version", "1.1 Table 3, id (a uProtocol UUID)", checks.is_uprotocol_uuid, tolerated=Leniency.DOCUMENT),
     Rule("source.required", _SOURCE, checks.required, "missing_attribute"),
     Rule("source.grammar", _SOURCE, checks.is_address, "invalid_uri"),
-    Rule("source.form", _SOURCE, checks.usual_authority, "invalid_uri", tolerated=True),
-    Rule("source.authority", _SOURCE, checks.has_authority, "invalid_uri", tolerated=True),
+    Rule("source.form", _SOURCE, checks.usual_authority, "invalid_uri", tolerated=Leniency.LENIENT),
+    Rule("source.authority", _SOURCE, checks.has_authority, "invalid_uri", tolerated=Leniency.DOCUMENT),
     Rule("source.version", _SOURCE, checks.versioned, "invalid_uri"),
     Rule("source.role", "1.1 Table 1", checks.in_role, "invalid_uri"),
     Rule("sink.required", _SINK, partial(checks.required, kinds=(NOTIFICATION, REQUEST, RESPONSE)), "missing_attribute"),
     Rule("sink.grammar", _SINK, checks.is_address, "invalid_uri"),
-    Rule("sink.form", _SINK, checks.usual_authority, "invalid_uri", tolerated=True),
-    Rule("sink.authority", _SINK, checks.has_authority, "invalid_uri", tolerated=True),
+    Rule("sink.form", _SINK, checks.usual_authority, "invalid_uri", tolerated=Leniency.LENIENT),
+    Rule("sink.authority", _SINK, checks.has_authority, "invalid_uri", tolerated=Leniency.DOCUMENT),
     Rule("sink.version", _SINK, checks.versioned, "invalid_uri"),
     Rule("sink.role", _SINK, checks.in_role, "invalid_uri"),
     Rule("datacontenttype.media_type", "1.1 Table 3, datacontenttype", checks.media_type),
@@ -107,14 +131,14 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule("ttl.range", "1.1 Table 3, ttl", partial(checks.within, high=checks.MAX_TTL)),
     Rule("ttl.required", "1.1 Table 3, ttl", partial(checks.required, kinds=(REQUEST,)), "missing_attribute"),
     Rule("ttl.request", "1.1 Table 3, ttl", checks.alive),
-    Rule("plevel.name", "1.2.1 Table 4, permission_level", checks.old_name, tolerated=True),
+    Rule("plevel.name", "1.2.1 Table 4, permission_level", checks.old_name, tolerated=Leniency.DOCUMENT),
     Rule("plevel.range", "1.2.1 Table 4, permission_level", checks.within),
     Rule("reqid.required", "1.2.2 Table 5, reqid", partial(checks.required, kinds=(RESPONSE,)), "missing_attribute"),
     Rule("reqid.uuid", "1.2.2 Table 5, reqid", checks.is_uuid),
-    Rule("reqid.version", "1.2.2 Table 5, reqid", checks.is_uprotocol_uuid, tolerated=True),
+    Rule("reqid.version", "1.2.2 Table 5, reqid", checks.is_uprotocol_uuid, tolerated=Leniency.DOCUMENT),
     Rule("commstatus.range", "1.2.2 Table 5, commstatus", checks.within),
     Rule("commstatus.response", "1.2.2 Table 5, commstatus", checks.only_responses),
-    Rule("time.timestamp", "CloudEvents 1.0.2, time", checks.timestamp, tolerated=True),
+    Rule("time.timestamp", "CloudEvents 1.0.2, time", checks.timestamp, tolerated=Leniency.LENIENT),
     Rule("attributes.names", "CloudEvents 1.0.2, naming conventions", checks.named),
     Rule("attributes.values", "CloudEvents 1.0.2, type system", checks.valued),
 )

@@ -11,6 +11,7 @@ import msgspec
 from ....body import JSON, OCTETS, TEXT, BodyFormat, check_json
 from ....errors import BusError, RemoteProtocolError
 from ..._protobuf.any_body import ANY
+from . import Leniency
 from .checks import refuse
 
 PROTOBUF: Final = "application/protobuf"
@@ -39,25 +40,30 @@ def from_base64(text: Any, name: str = "data_base64") -> bytes:
         raise refuse(f"{name} is no base64: {error} (document, 3 Formats, Table 6)") from error
 
 
-def hash_of(text: str, lenient: bool) -> bytes:
+def hash_of(text: str, leniency: Leniency) -> bytes:
     """The bytes of a ``hash`` that stands as base64 in JSON or a header. May raise `RemoteProtocolError`: it is none."""
     try:
         return from_base64(text, "hash")
     except RemoteProtocolError:
-        if lenient:  # up-python and up-java write any text: what happens to be base64 cannot be told apart
+        if leniency is Leniency.LENIENT:  # up-python and up-java write any text: what happens to be base64 cannot be told apart
             return text.encode()
         raise
 
 
-def from_json(value: Any, format: BodyFormat, lenient: bool) -> bytes:
+def from_json(value: Any, format: BodyFormat, leniency: Leniency) -> bytes:
     """The bytes of ``data`` in a JSON event. May raise `RemoteProtocolError`: it must stand in ``data_base64``."""
     if format is JSON:
         return msgspec.json.encode(value)
     if format is TEXT and isinstance(value, str):
         return value.encode()
-    if format is ANY and lenient and isinstance(value, str):
-        return from_base64(value)  # the document's examples show ``data``
+    if is_misplaced(value, format) and leniency:
+        return from_base64(value, "data")
     raise refuse("data in the member data: protobuf and binary data stand in data_base64 (document, 3 Formats, Table 6)")
+
+
+def is_misplaced(value: Any, format: BodyFormat) -> bool:
+    """True of base64 in ``data``: the document's examples show it there, its Table 6 wants it in ``data_base64``."""
+    return format is ANY and isinstance(value, str)
 
 
 def from_text(data: bytes, format: BodyFormat, depth: int) -> bytes:
