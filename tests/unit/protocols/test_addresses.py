@@ -186,7 +186,7 @@ async def test_a_wildcard_where_no_pattern_may_stand_is_refused_there(pattern: s
         bus.handle(pattern)(lambda: None)
     async with bus:
         with pytest.raises(LocalProtocolError, match="pattern"):
-            bus.request(pattern)
+            _ = bus.request(pattern)
         for verb in (bus.publish, bus.notify):
             with pytest.raises(LocalProtocolError, match="pattern"):
                 await verb(pattern)
