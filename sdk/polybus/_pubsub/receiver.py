@@ -69,7 +69,8 @@ class PublicationReceiver:
         """Deliver a publication of another node of the cluster: to the subscriptions of this bus, and to its clients."""
         if message.headers is not None and VIA in message.headers and not self._is_news(message, peer):
             return
-        for queue in self._matching(message):
+        local = self._local
+        for queue in self._matching(message) if local.addresses else local.match(message.subject):
             queue.offer(message)
         if self._remote.size:
             self._publisher.publish_to_clients(message)
