@@ -842,6 +842,17 @@ class Bus(Router):
         return self._services.ready
 
     @property
+    def why_not_ready(self) -> str:
+        """The reason why a load balancer should send nothing here now; empty while it should.
+
+        The bus has not started or is about to end, or it has been without the engine of its cluster for longer than
+        `Cluster.outage`. ``/readyz`` says this. Requests are taken as long as `ready` is true.
+        """
+        if not self._services.ready:
+            return "it does not take requests"
+        return "" if self._links.cluster is None else self._links.cluster.outage()
+
+    @property
     def leaving(self) -> bool:
         """True from the beginning of a drain to the end of the bus."""
         return self._services.leaving

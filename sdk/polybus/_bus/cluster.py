@@ -86,6 +86,9 @@ class Cluster:
             anew.
         settle: Seconds at the most for which requests and publications wait after the engine has come back until the nodes
             that were there before are back too.
+        outage: Seconds without the engine after which this node is not ready: ``/readyz`` is 503, with the reason, and what a
+            client asks of the cluster (`Bus.forward`) is answered `Unavailable` at once. Before that it waits in the outbox, as
+            do all requests of this program itself, until the engine is back or their time is up.
         remember: Seconds for which this node remembers what others have handled. A request for a subject whose last handler
             went, or was killed, in that time is answered `Unavailable`, which ``Retry()`` repeats; later, and where this node
             has never known a handler, it is `NoHandler`. 0 remembers nothing.
@@ -106,6 +109,7 @@ class Cluster:
     wait: float = field(default=10.0, validator=_check_time, kw_only=True)
     gap: Literal["tell", "disconnect"] = field(default="tell", validator=_check_gap, kw_only=True)
     settle: float = field(default=1.5, validator=_check_time, kw_only=True)
+    outage: float = field(default=5.0, validator=_check_time, kw_only=True)
     remember: float = field(default=60.0, validator=_check_time, kw_only=True)
     handover: float = field(default=2.0, validator=_check_time, kw_only=True)
     running: int = field(default=64, validator=at_least(1), kw_only=True)
@@ -269,6 +273,10 @@ class ClusterPort(Protocol):
     @property
     def entered(self) -> bool:
         """True once the engine was reached, and keeps what this bus wants it to."""
+        ...
+
+    def outage(self) -> str:
+        """Say since when the engine is away, where that is longer than it may; else empty."""
         ...
 
     def around(self, lifespan: Lifespan | None) -> Lifespan:

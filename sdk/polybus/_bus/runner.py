@@ -250,7 +250,7 @@ class _Run:
                         group.start_soon(self._health.serve)
                     if self._worker is not None:
                         self._worker.follow(self._delay + 2 * self._drain + _AT_ONCE)
-                        group.start_soon(self._worker.answer, self._takes_requests, self._metrics)
+                        group.start_soon(self._worker.answer, self._why_not_ready, self._metrics)
                     with self._scope:
                         await self._serve(addresses)
                 except anyio.get_cancelled_exc_class():
@@ -320,7 +320,8 @@ class _Run:
 
     def _ready(self) -> tuple[int, str]:
         """Answer the question of a load balancer: may requests be sent here?"""
-        return (200, "OK\n") if self._takes_requests() else (503, "it does not take requests\n")
+        why = self._why_not_ready()
+        return (503, f"{why}\n") if why else (200, "OK\n")
 
     async def _metrics_page(self) -> tuple[int, str]:
         return 200, await self._metrics()
@@ -330,8 +331,10 @@ class _Run:
         text: str = await metrics_maker("scrape", "run(metrics=True)")(self._bus)
         return text
 
-    def _takes_requests(self) -> bool:
-        return self._serving and not self._signalled.is_set() and self._bus.ready
+    def _why_not_ready(self) -> str:
+        if not self._serving or self._signalled.is_set():
+            return "it does not take requests"
+        return self._bus.why_not_ready
 
     def over(self) -> None:
         """All has ended; but threads that do not return keep the interpreter from ending, and are left to the timer."""

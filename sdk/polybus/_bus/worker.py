@@ -160,7 +160,7 @@ class Worker:
         """Say why this worker cannot serve; False where nobody has heard it."""
         return self._tell({"cannot": text[:_LONGEST]})
 
-    async def answer(self, ready: Callable[[], bool], metrics: Callable[[], Awaitable[str]] | None = None) -> None:
+    async def answer(self, why_not_ready: Callable[[], str], metrics: Callable[[], Awaitable[str]] | None = None) -> None:
         """Answer the questions of the supervisor: in this event loop, so that one that is stuck is seen to be."""
         writing = anyio.Lock()
         with self._reports:
@@ -171,7 +171,8 @@ class Worker:
                         group.start_soon(self._tell_metrics, metrics, writing)
                     if ASK in asked:
                         async with writing:
-                            self._tell({"ready": ready()})
+                            why = why_not_ready()
+                            self._tell({"ready": not why, "why": why[:_LONGEST]})
                 group.cancel_scope.cancel()
 
     async def _asked(self) -> bytes:

@@ -162,6 +162,9 @@ class Link:
     _taps: Taps | None = field(default=None, init=False)
     _confirmations: Confirmations | None = field(default=None, init=False)
     _since: float = field(default=0.0, init=False)
+    _lost_at: float | None = field(default=None, init=False)
+    """Time at which the last connection that could be used was lost; None where one can be used, and before the first."""
+    _lost_why: str = field(default="", init=False)
     _due: float = field(default=math.inf, init=False)
     """Time at which the session is to be called, where it has asked for that."""
 
@@ -295,6 +298,7 @@ class Link:
             self.peer.mark_bare()
         self.set_shared()
         again, self.was_up = self.was_up, True
+        self._lost_at = None
         self.owner.link_up(self)
         self._update_flow()
         self._drain_outbox()
@@ -765,6 +769,21 @@ class Link:
             return another(why.error)
         return Disconnected(why.reason if why is not None else "the link is closed", self.address, sent)
 
+    def absence(self) -> str:
+        """Say since when it is down; empty while it is not."""
+        if self._lost_at is None:
+            return ""
+        which = "" if self.backbone is None else "the link to the engine of the cluster is down "
+        why = f": {self._lost_why}" if self._lost_why else ""
+        return f"{which}since {self.runtime.time() - self._lost_at:.3g} s{why}"
+
+    def still_down(self, address: str) -> Disconnected:
+        """Make the error of a request that has waited in vain for the connection to come back."""
+        if self.backbone is not None and self._lost_at is not None:
+            return Disconnected(self.absence(), "", False)
+        absence = f"{self.absence()}; it did not come back within the timeout"
+        return Disconnected(absence.removeprefix("; "), address, False)
+
     # -- what waits ------------------------------------------------------------------------------------------------------
 
     def too_slow(self, peer: Any, text: str) -> None:
@@ -898,6 +917,8 @@ class Link:
             self._receiver.over()
             self._receiver = None
         returns = self._comes_back(why)
+        if self._lost_at is None and self.was_up:
+            self._lost_at, self._lost_why = self.runtime.time(), why.reason
         self._move(Change.LOST if returns else Change.ENDED)
         if self._confirmations is not None:
             self._confirmations.lost()

@@ -813,7 +813,7 @@ class Peer(Asker):
         if reply.sent or self.connected:
             reply.expire(now, "" if self._is_understood(reply) else _UNHEARD.format(self.protocol))
         else:
-            reply.fail(Disconnected("it did not come back within the timeout", self.address, False))
+            reply.fail(self.link.still_down(self.address))
         if reply.on_cancel is not None:
             try:
                 reply.on_cancel(reply)

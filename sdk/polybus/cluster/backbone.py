@@ -19,7 +19,7 @@ from .._bus.cluster import VARIABLE, Cluster, Node, Survey
 from .._bus.dialer import Connecting
 from .._peer.responses import response_to, send_error
 from ..backoff import Backoff
-from ..errors import BusError, Code, LocalProtocolError
+from ..errors import BusError, Code, LocalProtocolError, Unavailable
 from ..events import ClusterGap, NodeGone
 from ..message import Kind, Message
 from ..plugins import NodeJoined, NodeLeft, ToAll, ToClient, ToGroup, ToNode, ToReader, ToUser
@@ -340,7 +340,16 @@ class Backbone:
         self._parts.lookup.sides.append(side)
 
     def _reachable(self) -> Peer:
+        if outage := self.outage():
+            raise Unavailable(outage)
         return self._parts.links.choose_cluster()
+
+    def outage(self) -> str:
+        """Say since when the engine is away, where that is longer than it may; else empty."""
+        link, since = self.link, self._down_since
+        if link is None or since is None or link.runtime.time() - since < self.options.outage:
+            return ""
+        return link.absence()
 
     async def nodes(self) -> Survey[Node]:
         """Ask all nodes for what they are."""

@@ -140,6 +140,7 @@ class Slot:
         self.why_not: str = ""
         """The words of the last one that could not serve."""
         self._ready = False
+        self._why_not_ready = ""
         self._reports: socket.socket | None = None
         self._answered = anyio.Event()
         self._metrics: str | None = None
@@ -191,7 +192,7 @@ class Slot:
         elif "cannot" in said:
             self.why_not = said["cannot"]
         elif "ready" in said:
-            self._ready = said["ready"]
+            self._ready, self._why_not_ready = said["ready"], said["why"]
             self._answered.set()
             self._answered = anyio.Event()
         elif "metrics" in said:
@@ -214,6 +215,11 @@ class Slot:
             await answered.wait()
             return "ready" if self._ready else "not ready"
         return "silent"
+
+    def described(self, state: str) -> str:
+        """Its line on the pages of health."""
+        why = f" ({self._why_not_ready})" if state == "not ready" and self._why_not_ready else ""
+        return f"{self.name}: {state}{why}"
 
     async def metrics(self) -> str | None:
         """Ask for the metrics of all nodes on this machine; None where it does not tell them."""
@@ -484,16 +490,17 @@ class Supervisor:
     async def _metrics(self) -> tuple[int, str]:
         """Answer for all nodes of the machine, with what a worker has asked them, and for this process."""
         states = await self._states()
-        ready = [slot for slot in self._slots if states.get(slot.name) == "ready"]
+        serving = [slot for slot in self._slots if states.get(slot.name) in ("ready", "not ready")]
         text = None
-        for slot in ready[:_ASKED]:
+        for slot in serving[:_ASKED]:
             text = await slot.metrics()
             if text is not None:
                 break
         return 200, metrics_maker("workers", "run(metrics=True)")(text or "", states, self._restarts)
 
     def _page(self, well: bool, states: Mapping[str, str]) -> tuple[int, str]:
-        lines = [f"{name}: {state}" for name, state in states.items()]
+        described = {slot.name: slot.described(states.get(slot.name, "ended")) for slot in self._slots}
+        lines = [described.get(name, f"{name}: {state}") for name, state in states.items()]
         if self._engine is not None:
             lines.append(f"engine, {self._engine.state}")
         return (200 if well else 503), "\n".join(["OK" if well else "not all workers take requests", *lines, ""])

@@ -1,7 +1,8 @@
 """A bus in a FastAPI or Starlette application.
 
 `attach` adds the routes of a protocol and starts the bus with the application; `BusDep` hands it to endpoints; `run` serves the
-application so that a SIGTERM loses no answer; `metrics_endpoint` answers Prometheus. FastAPI itself is loaded for `BusDep`
+application so that a SIGTERM loses no answer; `metrics_endpoint` answers Prometheus and `readiness_endpoint` a load balancer.
+FastAPI itself is loaded for `BusDep`
 alone: with Starlette the rest works too.
 """
 
@@ -17,6 +18,7 @@ from ._attach import attach
 from ._depends import blocking_bus_of, bus_of, bus_or_twin_of
 from ._errors import bus_error_response
 from ._metrics import metrics_endpoint
+from ._readiness import readiness_endpoint
 from ._run import run
 
 if TYPE_CHECKING:
@@ -30,7 +32,16 @@ if TYPE_CHECKING:
     BlockingBusDep: TypeAlias = Annotated[BlockingBus, Depends(blocking_bus_of)]
     """Always the blocking twin, with its type: for `def` endpoints and `def` dependencies."""
 
-__all__ = ["BlockingBusDep", "BusDep", "attach", "bus_error_response", "bus_of", "metrics_endpoint", "run"]
+__all__ = [
+    "BlockingBusDep",
+    "BusDep",
+    "attach",
+    "bus_error_response",
+    "bus_of",
+    "metrics_endpoint",
+    "readiness_endpoint",
+    "run",
+]
 
 
 def __getattr__(name: str) -> Any:

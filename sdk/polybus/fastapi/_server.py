@@ -67,14 +67,16 @@ class DrainingServer(uvicorn.Server):
             if listening.family in (socket.AF_INET, socket.AF_INET6)
         ]
         if self._worker is not None:
-            self._answers = asyncio.get_running_loop().create_task(self._worker.answer(self._takes_requests))
+            self._answers = asyncio.get_running_loop().create_task(self._worker.answer(self._why_not_ready))
             self._worker.tell_served(urls)
             return
         for url in urls:
             print(f"serving {url}", flush=True)
 
-    def _takes_requests(self) -> bool:
-        return not self.should_exit and all(attachment.bus.ready for attachment in attached_here())
+    def _why_not_ready(self) -> str:
+        if self.should_exit:
+            return "it does not take requests"
+        return next((why for attachment in attached_here() if (why := attachment.bus.why_not_ready)), "")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let nobody in, let handlers finish, tell the peers; then what uvicorn does."""

@@ -32,6 +32,7 @@ ANY_PORT = "ubre+ws://127.0.0.1:0/bus"
 SOON = Backoff(initial=0.02, maximum=0.2)
 NEVER = Backoff(attempts=0)
 WORKER = re.compile(r"^worker (\d+), pid (\d+): (.+)$", re.M)
+DOWN = re.compile(r"the link to the engine of the cluster is down since .* s: .")
 ENGINE = re.compile(r"^engine, pid (\d+): (.+)$", re.M)
 
 
@@ -363,7 +364,8 @@ async def test_on_the_command_line_too_and_with_an_engine_that_runs_already(tmp_
     port = free_port()
     root = str(Path(__file__).parents[3])
     with nats_server() as engine:
-        environment = {**os.environ, "PYTHONPATH": root, "POLYBUS_CLUSTER": f"{engine.url}/shop"}
+        path = os.pathsep.join((root, os.path.join(root, "sdk")))
+        environment = {**os.environ, "PYTHONPATH": path, "POLYBUS_CLUSTER": f"{engine.url}/shop"}
         health = ["--health", f"http://127.0.0.1:{port}"]
         command = [sys.executable, "-m", "polybus.cli", "serve", "app:bus", ANY_PORT, "--workers", "2", *health]
         log = tmp_path / "log"
@@ -380,8 +382,16 @@ async def test_on_the_command_line_too_and_with_an_engine_that_runs_already(tmp_
                 assert await bus.request("cluster", timeout=BOUND) == environment["POLYBUS_CLUSTER"]
             async with httpx.AsyncClient() as http:
                 page = (await http.get(f"http://127.0.0.1:{port}/readyz")).text
-            assert len(WORKER.findall(page)) == 2
-            assert ENGINE.search(page) is None
+                assert len(WORKER.findall(page)) == 2
+                assert ENGINE.search(page) is None
+                engine.kill()
+
+                async def told() -> bool:
+                    answer = await http.get(f"http://127.0.0.1:{port}/readyz")
+                    why = re.findall(r"^worker \d, pid \d+: not ready \((.*)\)$", answer.text, re.M)
+                    return answer.status_code == 503 and len([*filter(DOWN.match, why)]) == 2
+
+                await eventually(told, BOUND)
             process.terminate()
             assert await anyio.to_thread.run_sync(lambda: process.wait(BOUND)) == 0
         finally:

@@ -77,7 +77,7 @@ def test_a_worker_tells_where_it_serves_and_why_it_cannot(family: Family) -> Non
 
 @bounded
 async def test_a_worker_answers_until_its_supervisor_is_gone(family: Family) -> None:
-    ready, asked = True, 0
+    why, asked = "", 0
 
     async def metrics() -> str:
         nonlocal asked
@@ -92,10 +92,10 @@ async def test_a_worker_answers_until_its_supervisor_is_gone(family: Family) -> 
         return family.told()
 
     async with anyio.create_task_group() as group:
-        group.start_soon(family.worker.answer, lambda: ready, metrics)
-        assert await answered(ASK) == {"ready": True}
-        ready = False
-        assert await answered(ASK) == {"ready": False}
+        group.start_soon(family.worker.answer, lambda: why, metrics)
+        assert await answered(ASK) == {"ready": True, "why": ""}
+        why = "why not"
+        assert await answered(ASK) == {"ready": False, "why": "why not"}
         assert await answered(ASK_METRICS) == {"metrics": "polybus_peers 3\n"}
         assert await answered(ASK_METRICS) == {"metrics": None}
         assert await answered(ASK_METRICS) == {"metrics": "polybus_peers 3\n"}

@@ -187,6 +187,8 @@ class StoredPublishing:
         if isinstance(last, LocalProtocolError) and not may_be_stored:
             raise last
         said = _UNKNOWN if may_be_stored else _NOT_TAKEN if isinstance(last, NoHandler) else _NOT_SENT
+        if (peer := self._link.peer) is not None and (absence := peer.link.absence()):
+            said = f"{said}; {absence}"
         raise DeadlineExceeded(subject, runtime.time() - began, "local", said) from last
 
     def _refused(self, subject: str | int, error: JetStreamError, may_be_stored: bool) -> BusError:

@@ -1,0 +1,121 @@
+"""While the engine of a cluster is away, in virtual time: errors and pages of health say so, and since when."""
+
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import anyio
+import pytest
+
+from polybus import Bus, Cluster, ConnectFailed, DeadlineExceeded, Disconnected, Store, Unavailable, connect
+from polybus._bus.runner import _Run
+from polybus.fastapi import readiness_endpoint
+from polybus.testing import NatsEngine
+from tests.loops import virtual_time  # noqa: F401
+from tests.support import eventually
+
+pytestmark = [pytest.mark.anyio]
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator["Refusing"]:
+    async with Refusing() as engine:
+        yield engine
+
+
+class Refusing(NatsEngine):
+    """An engine that lets nobody in while it is away."""
+
+    away = False
+
+    def admit(self, handshake: Any, decided: Any) -> None:
+        if self.away:
+            decided(ConnectFailed(self.url, "nobody listens there"))
+        else:
+            super().admit(handshake, decided)
+
+    async def leave(self) -> None:
+        self.away = True
+        await self.cut()
+
+
+async def streamed(bus: Bus) -> None:
+    async with bus.stream("a.b", timeout=2) as items:
+        async for _ in items:
+            pass
+
+
+async def channelled(bus: Bus) -> None:
+    async with bus.channel("a.b", timeout=2) as channel:
+        await channel.receive()
+
+
+VERBS: dict[str, tuple[Callable[[Bus], Awaitable[object]], type[Exception]]] = {
+    "request": (lambda bus: bus.request("a.b", timeout=2), Disconnected),
+    "user": (lambda bus: bus.user("ann").request("a.b", timeout=2), Disconnected),
+    "stream": (streamed, Disconnected),
+    "channel": (channelled, Disconnected),
+    "publish to a store": (lambda bus: bus.publish("kept.x", 1, timeout=2), DeadlineExceeded),
+    "publish with an id": (lambda bus: bus.publish("kept.x", 1, id="7", timeout=2), DeadlineExceeded),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+async def test_an_error_says_since_when_the_link_to_the_engine_is_down(engine: Refusing, verb: str) -> None:
+    act, error = VERBS[verb]
+    async with Bus(cluster=Cluster(engine.url, stores=[Store("kept", "kept.>")])) as bus:
+        await anyio.sleep(1)
+        await engine.leave()
+        await anyio.sleep(10)
+        with pytest.raises(error, match=r"the link to the engine of the cluster is down since 1[12] s: .") as caught:
+            await act(bus)
+        assert "look at the handler" not in str(caught.value)
+        engine.away = False
+
+
+async def test_a_request_that_waited_for_any_other_link_says_so_too() -> None:
+    server = Bus()
+    async with server.serve("ubre+memory://outage") as listener, connect(listener.url) as client:
+        await server.aclose()
+        await anyio.sleep(3)
+        with pytest.raises(Disconnected, match=r"is down \(since 5 s: .*; it did not come back within the timeout\)"):
+            await client.request("a", timeout=2)
+
+
+async def test_a_node_without_its_engine_is_not_ready_after_a_while_and_refuses_what_clients_ask_of_the_cluster(
+    engine: Refusing,
+) -> None:
+    worker, gateway = Bus(cluster=engine.url), Bus(cluster=Cluster(engine.url, outage=5))
+    worker.handle("a.b")(lambda: 7)
+    gateway.handle("own")(lambda: 8)
+    gateway.forward("a.>")
+    endpoint: Any = readiness_endpoint(gateway)
+    run = _Run(gateway, 1, 0, None, None, print, metrics=False)
+    run._serving, run._signalled = True, anyio.Event()
+
+    async def page() -> tuple[int, str]:
+        answer = await endpoint(None)
+        assert run._ready() == (answer.status_code, answer.body.decode())
+        return run._ready()
+
+    async with gateway, worker, gateway.serve("ubre+memory://outage"), connect("ubre+memory://outage") as client:
+        assert await client.request("a.b") == 7
+        await engine.leave()
+        await anyio.sleep(4.9)
+        assert (gateway.ready, gateway.why_not_ready) == (True, "")
+        assert await page() == (200, "OK\n")
+        with pytest.raises(DeadlineExceeded):  # it waits for the engine
+            await client.request("a.b", timeout=0.05)
+        await anyio.sleep(0.1)
+        code, text = await page()
+        assert code == 503
+        assert re.match("the link to the engine of the cluster is down since [0-9.]+ s: .", text)
+        assert gateway.ready, "its own clients and handlers go on"
+        assert await client.request("own") == 8
+        with pytest.raises(Unavailable, match="down since [0-9.]+ s: ."):
+            await client.request("a.b", timeout=60)
+        engine.away = False
+        await eventually(lambda: gateway.why_not_ready == "", 10)
+        assert await page() == (200, "OK\n")
+        assert await client.request("a.b") == 7
+    assert await page() == (503, "it does not take requests\n")
