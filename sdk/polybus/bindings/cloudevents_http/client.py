@@ -23,6 +23,7 @@ from ...protocols._uuids import IdFactory
 from ...protocols.uprotocol.adapter import UProtocol
 from ...protocols.uprotocol.codec import UProtocolCodec
 from ...protocols.uprotocol.http import Form, frames_of, http_of
+from ...transports._stream.dial import bounded
 from ..http.client import ExchangeFailed, HttpClient, shown, turned_away
 
 logger: logging.Logger = logging.getLogger("polybus.transports")
@@ -69,7 +70,8 @@ class EventsClient(HttpClient):
         no server, or not now; `Unauthorized`, `Forbidden`: it does not let us in."""
         made = cls(url, tls, options)
         try:
-            status, _, body = await made.ask("OPTIONS", url)
+            with bounded(url, options.host.limits.connect_timeout, "asking the server who is there (Limits.connect_timeout)"):
+                status, _, body = await made.ask("OPTIONS", url)
             away = turned_away(status, body)
             if away is not None and away.error is not None:
                 raise away.error

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -14,6 +16,7 @@ from anyio.abc import TaskGroup
 
 from ...errors import Forbidden, TooLarge, Unauthorized
 from ...plugins import Closed, DialOptions, Receiver
+from ...transports._stream.pace import Pace
 from ...transports._stream.transport import TransportState
 from ...transports._stream.wire import HIGH_WATER, LOW_WATER, call_later, plain_reason
 
@@ -158,15 +161,21 @@ class HttpClient:
 
     async def ask(self, method: str, url: str, **what: Any) -> tuple[int, httpx.Headers, bytes]:
         """One request, as `httpx.AsyncClient.stream` takes it. Status, headers and body of its answer. May raise
-        `ExchangeFailed`: no answer, or one without end."""
+        `ExchangeFailed`: no answer, or one without end, or one that comes too slowly."""
         content = what.get("content")
         if isinstance(content, bytes) and len(content) > _PIECE:
             what = self._patiently(content, what)
+        seconds = httpx.Timeout(what.get("timeout", self._http.timeout)).read
         try:
-            async with self._http.stream(method, url, **what) as response:
-                return response.status_code, response.headers, await self.read(response)
+            with anyio.CancelScope() as scope:
+                # httpx's own timeouts are for each read: a server that sends a byte now and then would never be too slow.
+                extensions = {"trace": partial(_heads_in_time, scope, seconds)}
+                async with self._http.stream(method, url, extensions=extensions, **what) as response:
+                    scope.deadline = math.inf
+                    return response.status_code, response.headers, await self.read(response)
         except httpx.HTTPError as error:
             raise lost(self.address, error) from error
+        raise ExchangeFailed(Closed(1006, f"{self.address} did not answer in time: the head of its answer took {seconds:g} s"))
 
     def _patiently(self, content: bytes, what: dict[str, Any]) -> dict[str, Any]:
         """The same request over a line that may be slow: its timeouts are for each piece, not for the size."""
@@ -177,14 +186,20 @@ class HttpClient:
         return {**what, "content": _in_pieces(content), "headers": headers, "timeout": timeout}
 
     async def read(self, response: httpx.Response) -> bytes:
-        """The body of an answer. May raise `ExchangeFailed`: it is one without end."""
-        parts, size = list[bytes](), 0
-        async for chunk in response.aiter_bytes():
-            parts.append(chunk)
-            size += len(chunk)
-            if size > self.max_answer:
-                raise ExchangeFailed(Closed(1009, f"an answer of more than {self.max_answer} bytes (Limits.message, payload)"))
-        return b"".join(parts)
+        """The body of an answer. May raise `ExchangeFailed`: it is one without end, or comes too slowly."""
+        parts, size, seconds = list[bytes](), 0, self._host.limits.frame_timeout
+        pace = Pace(anyio.current_time(), 0)
+        with anyio.move_on_after(seconds) as scope:
+            async for chunk in response.aiter_bytes():
+                parts.append(chunk)
+                size += len(chunk)
+                if size > self.max_answer:
+                    text = f"an answer of more than {self.max_answer} bytes (Limits.message, payload)"
+                    raise ExchangeFailed(Closed(1009, text))
+                scope.deadline = pace.deadline(anyio.current_time(), size, seconds)
+            return b"".join(parts)
+        text = f"{self.address} did not answer in time: its answer stalled after {size} bytes (Limits.frame_timeout)"
+        raise ExchangeFailed(Closed(1006, text))
 
     # -- the tasks
 
@@ -209,6 +224,12 @@ class HttpClient:
             await work()
         except ExchangeFailed as lost:
             self.abort(lost.why)
+
+
+async def _heads_in_time(scope: anyio.CancelScope, seconds: float | None, event: str, info: Any) -> None:
+    """Begin the time for the head of an answer, whatever comes of it, when the request has been sent."""
+    if seconds is not None and event.endswith("receive_response_headers.started"):
+        scope.deadline = anyio.current_time() + seconds
 
 
 def lost(address: str, error: httpx.HTTPError) -> ExchangeFailed:
