@@ -53,8 +53,9 @@ class Limits:
     outbox_bytes: int = field(default=4 * _MIB, validator=at_least(1))
     """The same in bytes."""
     queue_bytes: int = field(default=4 * _MIB, validator=at_least(1))
-    """Bodies that wait in the queue of one subscription or `on` handler. As much again may be held back beyond that of what
-    comes over links: for a full ``block`` queue, and for a reader that has been woken and has not had its turn."""
+    """Publications that wait in the queue of one subscription or `on` handler, each with its body and 200 bytes. As much again
+    may be held back beyond that of what comes over links: for a full ``block`` queue, and for a reader that has been
+    woken and has not had its turn."""
     running: int = field(default=64, validator=at_least(1))
     """Requests of one peer that run at the same time."""
     waiting: int = field(default=4096, validator=at_least(0))

@@ -36,7 +36,7 @@ class PublicationForwarder:
         subscription = self._subscription = HandlerSubscription(services, services.running, spec)
         self._side = side
         self.pattern: str | int = side.route.source
-        self.queue: int = spec.queue
+        self.queue: int = subscription.queue
         self.room = subscription.room
         self.clear = subscription.clear
 

@@ -85,7 +85,7 @@ class Router:
         self,
         pattern: Subject[In, Any],
         *,
-        queue: int = ...,
+        queue: int | None = ...,
         when_full: WhenFull = ...,
         concurrency: int = ...,
         inline: bool = ...,
@@ -101,7 +101,7 @@ class Router:
         self,
         pattern: str | int,
         *,
-        queue: int = ...,
+        queue: int | None = ...,
         when_full: WhenFull = ...,
         concurrency: int = ...,
         inline: bool = ...,
@@ -116,7 +116,7 @@ class Router:
         self,
         pattern: AnySubject,
         *,
-        queue: int = 1000,
+        queue: int | None = None,
         when_full: WhenFull = "drop_oldest",
         concurrency: int = 1,
         inline: bool = False,
@@ -136,7 +136,8 @@ class Router:
 
         Args:
             pattern: ``*`` one token, ``>`` the rest, ``{name}`` one token handed over by that name.
-            queue: Publications that wait for the function; of a durable one they wait in the store.
+            queue: Publications that may wait for the function; by default as many as `Limits.queue_bytes` has room for, each
+                with its body and 200 bytes: some 20,000 small ones. Those of a durable one wait in the store.
             when_full: What happens to one more; see `WhenFull`.
             concurrency: Above 1: that many at the same time, and no order.
             inline: Call a plain function on the event loop.

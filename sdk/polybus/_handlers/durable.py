@@ -113,9 +113,9 @@ def check_durable_name(durable: object) -> None:
         raise ValueError(f"durable={durable!r:.60}: 1 to 100 letters, digits, '-' and '_'")
 
 
-def check_no_effect(durable: DurableSpec | None, queue: int, when_full: str) -> None:
+def check_no_effect(durable: DurableSpec | None, queue: int | None, when_full: str) -> None:
     """Raise ValueError where a durable handler is given what is for others, and does nothing."""
-    for name, value, usual in (("queue", queue, 1000), ("when_full", when_full, "drop_oldest")):
+    for name, value, usual in (("queue", queue, None), ("when_full", when_full, "drop_oldest")):
         if durable is not None and value != usual:
             raise ValueError(
                 f"{name}={value!r} has no effect with durable={durable.name!r}: concurrency= is how many this worker has at "

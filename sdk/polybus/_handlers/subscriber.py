@@ -28,7 +28,8 @@ class SubscriberSpec:
     """A registered `on` handler."""
 
     handler: Handler
-    queue: int
+    queue: int | None
+    """None: as many as `Limits.queue_bytes` has room for."""
     when_full: WhenFull
     concurrency: int
     group: str | None = None
@@ -47,8 +48,9 @@ def check_group(group: object) -> None:
         )
 
 
-def check_queue(queue: int, when_full: str) -> None:
+def check_queue(queue: int | None, when_full: str) -> None:
     """Raise TypeError or ValueError for a queue that cannot be."""
-    check_count(queue, "queue")
+    if queue is not None:
+        check_count(queue, "queue")
     if when_full not in (policies := get_args(WhenFull)):
         raise ValueError(f"when_full={when_full!r}: one of {', '.join(policies)}")

@@ -35,6 +35,7 @@ _PAUSE = 1.0
 class SubscriptionQueue(ABC):
     """A queue of publications, bounded in messages (`queue`) and in bytes (`Limits.queue_bytes`), with a policy for one more.
 
+    Each publication counts `OVERHEAD` bytes beside its body, so that small ones are bounded too where `queue` is not given.
     It is full at either bound, so that the last message may be of any size. Beyond it, `Limits.queue_bytes` of what arrives
     over links are held back where the policy is ``block``, and, whatever the policy, of what comes before the reader that was
     woken has its turn: one read of a connection brings thousands of small messages, and to lose these would be no fault of
@@ -74,7 +75,7 @@ class SubscriptionQueue(ABC):
         self,
         services: Services,
         pattern: str | int,
-        queue: int,
+        queue: int | None,
         when_full: WhenFull,
         local: bool,
         group: str | None = None,
@@ -82,6 +83,8 @@ class SubscriptionQueue(ABC):
         paced: bool = False,
     ) -> None:
         self._services = services
+        if queue is None:
+            queue = max(1, services.limits.queue_bytes // OVERHEAD)
         self.pattern: str | int = pattern
         self.queue: int = queue
         self.when_full: WhenFull = when_full
@@ -121,8 +124,7 @@ class SubscriptionQueue(ABC):
         """Take a publication; one of this process (without a `Message.peer`) has waited for room."""
         if (len(self._queue) < self._mark and self._bytes < self._most_free) or self._admits(message):
             self._queue.append(message)
-            if (raw := message.raw) is not None:
-                self._bytes += len(raw)
+            self._bytes += OVERHEAD if (raw := message.raw) is None else OVERHEAD + len(raw)
             self._arrived()
 
     @abstractmethod
@@ -133,8 +135,7 @@ class SubscriptionQueue(ABC):
         """Remove and return the oldest publication."""
         queue = self._queue
         message = queue.popleft()
-        if (raw := message.raw) is not None:
-            self._bytes -= len(raw)
+        self._bytes -= OVERHEAD if (raw := message.raw) is None else OVERHEAD + len(raw)
         if not queue:
             self._bytes = 0
             self._mark = self._half
@@ -229,13 +230,13 @@ class SubscriptionQueue(ABC):
         for old in self._queue:
             if old.subject == subject:
                 self._queue.remove(old)
-                self._bytes -= len(old.raw or b"")
+                self._bytes -= OVERHEAD + len(old.raw or b"")
                 self._count_dropped(1)
                 return True
         return False
 
     def _drop_oldest(self) -> None:
-        self._bytes -= len(self._queue.popleft().raw or b"")
+        self._bytes -= OVERHEAD + len(self._queue.popleft().raw or b"")
         self._count_dropped(1)
         if self._overflow:
             self._move_held_in()
@@ -286,7 +287,7 @@ class SubscriptionQueue(ABC):
             has_room = len(self._queue) < self.queue and (self._bytes < self._most_free or self._charge())
             if has_room or self._displaces(message):
                 self._queue.append(message)
-                self._bytes += len(message.raw or b"")
+                self._bytes += OVERHEAD + len(message.raw or b"")
 
     def _move_held_in(self) -> None:
         """Move what was held back into the queue, as far as there is room, and charge it there."""
@@ -295,7 +296,7 @@ class SubscriptionQueue(ABC):
         while overflow and len(self._queue) - len(overflow) < self.queue and self._bytes < self._most:
             size = overflow.popleft()
             held.release(size)
-            self._bytes += size - OVERHEAD
+            self._bytes += size
         if not self._least_kept <= self._bytes <= self._most_free:
             self._settle()
 

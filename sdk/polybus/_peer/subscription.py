@@ -43,7 +43,7 @@ class Subscription(SubscriptionQueue, Generic[T_co]):
         services: Services,
         pattern: str | int,
         returns: Any,
-        queue: int,
+        queue: int | None,
         when_full: WhenFull,
         local: bool,
         peer: Peer | None = None,

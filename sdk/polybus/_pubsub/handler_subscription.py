@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from .._core.memory import OVERHEAD
 from .._core.workers import context_changed
 from .._handlers.arguments import Misfit
 from .._peer.queue import SubscriptionQueue
@@ -36,8 +37,7 @@ class HandlerSubscription(SubscriptionQueue):
         queue = self._queue
         if len(queue) < self._mark and self._bytes < self._most_free:  # the usual case
             queue.append(message)
-            if (raw := message.raw) is not None:
-                self._bytes += len(raw)
+            self._bytes += OVERHEAD if (raw := message.raw) is None else OVERHEAD + len(raw)
             if self._workers < self._concurrency:
                 self._arrived()
         else:

@@ -30,9 +30,8 @@ if TYPE_CHECKING:
     from .ports import HandlerQueue, PublicationQueue, StoredPort
 
 
-_UNREAD: Final = 1000
-"""Publications that wait to be read where nothing is said; of a store fewer, since each may be large and somebody's work."""
 _UNREAD_OF_STORES: Final[Mapping[type, int]] = MappingProxyType({ReplaySpec: 64, DurableSpec: 1})
+"""Publications of a store that wait to be read where nothing is said: each may be large, and somebody's work."""
 
 
 class PubSub:
@@ -130,8 +129,8 @@ class PubSub:
             if when_full != "drop_oldest" or not (local or peer):
                 raise ValueError("what is stored waits in its store, and names no publisher: leave out when_full= and local=")
             when_full = "block"
-        if queue is None:
-            queue = _UNREAD if stored is None else _UNREAD_OF_STORES[type(stored)]
+        if queue is None and stored is not None:
+            queue = _UNREAD_OF_STORES[type(stored)]
         check_queue(queue, when_full)
         check_group(group)
         check_returns(returns)

@@ -1319,8 +1319,8 @@ class BlockingBus:
         Args:
             pattern: ``*`` one token, ``>`` the rest.
             returns: The type that bodies are converted to; those that do not fit are skipped and counted.
-            queue: Publications that wait to be read: 1000; with ``start=`` alone 64. With `durable` those that this reader has
-                at once, read and not settled ones included: 1, and more is faster.
+            queue: Publications that may wait to be read: as of `on`; with ``start=`` alone 64. With `durable` those that this
+                reader has at once, read and not settled ones included: 1, and more is faster.
             when_full: What happens to one more; see `WhenFull`.
             local: Take the bus's own publications too. A member of a `group` takes what it is chosen for, whoever published it.
             group: Each publication is for one subscription of those that name the same group and pattern; see `on`.

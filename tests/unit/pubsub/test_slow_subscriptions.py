@@ -77,7 +77,7 @@ async def test_a_slow_handler_costs_its_own_oldest_and_not_its_link_nor_a_reques
         await go.wait()
         return "done"
 
-    @client.on("tick.>")
+    @client.on("tick.>", queue=1000)
     async def tick(body: list[Any]) -> None:
         heard.append(body[0])
         if len(heard) == 1:
@@ -410,3 +410,34 @@ async def test_unread_is_what_waits_in_all_queues_also_what_is_held_back() -> No
         go.set()
         await eventually(lambda: server.stats().unread == 0)
     assert server.stats().unread == 0
+
+
+@pytest.mark.parametrize("protocol", ["ubre", "jrep", "csb", "nats"])
+@bounded
+async def test_a_burst_of_small_publications_is_kept_whole_by_a_slow_handler(protocol: str) -> None:
+    bus, go, heard = Bus(), anyio.Event(), list[int]()
+
+    @bus.on("burst")
+    async def hear(number: int) -> None:
+        await go.wait()
+        heard.append(number)
+
+    async with pair(bus, protocol=protocol) as client, bus.subscribe("burst", returns=int) as unread:
+        for number in range(5000):
+            await client.publish("burst", number)
+        await eventually(lambda: len(unread) == 5000)
+        go.set()
+        await eventually(lambda: len(heard) == 5000)
+        assert heard == list(range(5000))
+        assert bus.stats().dropped == 0
+
+
+@bounded
+async def test_what_a_queue_keeps_by_default_is_bounded_in_bytes_also_where_bodies_have_none() -> None:
+    bus = Bus(limits=Limits(queue_bytes=10_000))
+    async with pair(bus, protocol="ubre") as client, bus.subscribe("x") as unread:
+        for _ in range(200):
+            await client.publish("x")
+        await client.publish("x", "last")
+        await eventually(lambda: bus.stats().dropped == 151)
+        assert len(unread) == unread.queue == 50  # 200 bytes each
