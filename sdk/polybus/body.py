@@ -19,7 +19,7 @@ import attrs
 import msgspec
 
 from ._plain_forms import MASK, plain_form
-from .errors import BadRequest, EncodeError
+from .errors import BadRequest, BusError, EncodeError
 
 __all__ = [
     "JSON",
@@ -32,6 +32,7 @@ __all__ = [
     "check_depth",
     "check_json",
     "items_of",
+    "read_body",
 ]
 
 
@@ -142,6 +143,20 @@ def check_json(frame: bytes, depth: int = 128) -> None:
         str(frame, "utf-8")  # UnicodeDecodeError is a ValueError
     if len(frame) > 2 * depth and _has_many_brackets(frame, depth):
         check_depth(frame, depth)
+
+
+def read_body(data: bytes, body_format: BodyFormat) -> Any:
+    """The value of bytes that nobody has checked.
+
+    Raises:
+        EncodeError: They are not what their format says.
+    """
+    try:
+        if body_format is JSON:
+            check_json(data)
+        return body_format.decode(data)
+    except (BusError, ValueError, RecursionError) as error:
+        raise EncodeError(f"the bytes of the body are no {body_format.content_type}: {error}") from error
 
 
 _SHORT = 512

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol
 from attrs import define, field
 
 from ._type_variables import T_co
-from .body import JSON, BodyFormat
+from .body import JSON, OCTETS, BodyFormat, read_body
 from .errors import Code, LocalProtocolError
 
 if TYPE_CHECKING:
@@ -90,6 +90,8 @@ class Message(Generic[T_co]):
         answer_headers: Of a request: the headers of its answer, which its handler sets by `Context.answer_headers`; None where
             it has set none.
         expires: Of a publication: when it is worth nothing any more, on the clock of the bus; None for never.
+        checked: The very bytes that are known to be what `format` says: the bus has written them, or an adapter of ours has read
+            all of them. Any other bytes in `raw` are read before they stand in a frame.
     """
 
     kind: Kind
@@ -107,6 +109,7 @@ class Message(Generic[T_co]):
     _shared: dict[Any, bytes] | None = field(default=None, alias="_shared")
     expires: float | None = None
     answer_headers: dict[str, str] | None = None
+    checked: bytes | None = None
 
     # A function that loads `polybus.protocols.uprotocol`, a floor above: handed in by the package.
     cloudevents: ClassVar[Any]
@@ -151,17 +154,20 @@ class Message(Generic[T_co]):
             choose: ``choose(value)`` gives the format for a value.
 
         Raises:
-            EncodeError: The value does not fit the format.
+            EncodeError: The value does not fit the format, or the bytes that nobody has checked are not what it says.
             BadRequest: The bytes that must be translated do not decode.
         """
         if self.raw is not None and self.format in formats:
+            if self.raw is not self.checked and self.format is not OCTETS:
+                self._check(self.raw)
             return self.raw
         if not self.has_body:
             return None
         value = self.body
         chosen = formats[0] if choose is None else choose(value)
         if self.raw is None:
-            self.raw, self.format = chosen.encode(value), chosen
+            self.raw = self.checked = chosen.encode(value)
+            self.format = chosen
             return self.raw
         # A second wire with another format: remembered beside the first, for the next peer of that wire.
         shared = self.shared
@@ -169,6 +175,13 @@ class Message(Generic[T_co]):
         if again is None:
             again = shared[chosen] = chosen.encode(value)
         return again
+
+    def _check(self, raw: bytes) -> None:
+        """Read bytes of an application or of an adapter that says nothing of them: in a frame they shall be the body alone."""
+        value = read_body(raw, self.format)
+        if self.decoded is MISSING:
+            self.decoded = value
+        self.checked = raw
 
     @property
     def shared(self) -> dict[Any, bytes]:
@@ -256,7 +269,7 @@ class Message(Generic[T_co]):
     def with_headers(self, headers: dict[str, str] | None) -> Message:
         """The same with other headers, for another way."""
         on = Message(self.kind, self.subject, None, self.raw, self.format, headers, attributes=self.extras)
-        on.decoded, on.expires, on.ttl = self.decoded, self.expires, self.ttl
+        on.decoded, on.checked, on.expires, on.ttl = self.decoded, self.checked, self.expires, self.ttl
         return on
 
     def forget_shared(self) -> None:

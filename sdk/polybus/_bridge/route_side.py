@@ -142,7 +142,9 @@ class RouteSide:
         if convert is not None:
             return Message(kind, subject, headers=headers, attributes=facts, body=await applied(convert, message.body, message))
         value = message.body if message.raw is None and message.has_body else MISSING
-        return Message(kind, subject, None, message.raw, message.format, headers, attributes=facts, body=value)
+        on = Message(kind, subject, None, message.raw, message.format, headers, attributes=facts, body=value)
+        on.checked = message.checked
+        return on
 
     def hop(self, subject: str | int, hops: int) -> int:
         """Count one bridge more.

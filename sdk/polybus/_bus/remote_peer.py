@@ -267,7 +267,7 @@ async def _tell(
     message = Message(kind, subject, None, None, link.format, headers, attributes={"to": to})
     if body is not None:
         message.format = chosen = link.format_for(body, subject)
-        message.raw = chosen.encode(body)
+        message.raw = message.checked = chosen.encode(body)
     await cluster.send_notification(message)
 
 

@@ -40,7 +40,10 @@ def cost(message: Message) -> int:
 def trim(message: Message) -> None:
     """Give back what an encoder has left beyond a large body: up to one and a half times as much. The message is to wait."""
     if message.raw is not None and len(message.raw) > LARGE:
-        message.raw = bytes(memoryview(message.raw))
+        trimmed = bytes(memoryview(message.raw))
+        if message.checked is message.raw:
+            message.checked = trimmed
+        message.raw = trimmed
 
 
 def network_of(address: str) -> str:

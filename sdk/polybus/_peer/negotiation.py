@@ -158,7 +158,7 @@ class Negotiation:
             body |= runtime.bus_identities.introduction(peer)
         try:
             message.format = chosen = link.format_for(body, HELLO)
-            message.raw = chosen.encode(body)
+            message.raw = message.checked = chosen.encode(body)
             if ahead:  # of all that waits
                 link.send_request(message, probe, peer, now)
                 link.flush()

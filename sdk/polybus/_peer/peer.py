@@ -464,7 +464,7 @@ class Peer(Asker):
         if body is not None:
             if not link.one_format:
                 message.format = link.format_for(body, subject)
-            message.raw = message.format.encode(body)
+            message.raw = message.checked = message.format.encode(body)
         if to is not None:
             message.extras = {"to": to}
         reply.on_cancel = self.abandoned
@@ -550,7 +550,7 @@ class Peer(Asker):
             message.extras = {"to": to}
         if body is not None:
             message.format = chosen = link.format_for(body, subject)
-            message.raw = chosen.encode(body)
+            message.raw = message.checked = chosen.encode(body)
         await self.send_notification(message)
 
     def _check_destination(self, to: Any) -> None:
@@ -637,7 +637,7 @@ class Peer(Asker):
         """
         if message.raw is None and message.has_body:
             message.format = chosen = self.link.format_for(message.body, message.subject)
-            message.raw = chosen.encode(message.body)
+            message.raw = message.checked = chosen.encode(message.body)
 
     def request_waits(self, reply: Reply[Any]) -> None:
         self._unsent = self._unsent if self._unsent is not None else {}

@@ -29,13 +29,14 @@ def response_to(message: Message, value: Any, link: Link, call: Call | None = No
         if value.headers:
             response.headers = {**value.headers, **(response.headers or {})}
         response.raw, response.format, response.decoded = value.raw, value.format, value.decoded
+        response.checked = value.checked
         if value.raw is None and value.has_body:
             response.format = chosen = link.format_for(value.body, message.subject)
-            response.raw = chosen.encode(value.body)
+            response.raw = response.checked = chosen.encode(value.body)
     elif value is not None:
         if not link.one_format:
             response.format = link.format_for(value, message.subject)
-        response.raw = response.format.encode(value)
+        response.raw = response.checked = response.format.encode(value)
     if call is not None:
         answers, raw = call.handler.answers, response.raw
         if answers.weight or (raw is not None and len(raw) > LARGE):

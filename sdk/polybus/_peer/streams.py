@@ -98,7 +98,7 @@ class Streams:
         message.extras = facts
         if body is not None:
             message.format = chosen = link.format_for(body, subject)
-            message.raw = chosen.encode(body)
+            message.raw = message.checked = chosen.encode(body)
         if link.outbox is not None:  # what was published before leaves before
             await link.room(now + (30.0 if timeout is None else timeout))
         if not peer.connected:
@@ -224,7 +224,7 @@ class Streams:
         """Write a frame of a tunnel as an item, None for a value of this wire, and tell its cost as `channel_send` does."""
         if body_format is None:
             return self.channel_send(channel, Kind.ITEM, frame, None, {})
-        self.link.answer(Message(Kind.ITEM, channel.subject, channel.id, frame, body_format), self._peer)
+        self.link.answer(Message(Kind.ITEM, channel.subject, channel.id, frame, body_format, checked=frame), self._peer)
         return len(frame) + OVERHEAD
 
     def channel_send(self, channel: Channel[Any, Any], kind: Kind, value: Any, code: Code | None, facts: dict[str, Any]) -> int:
@@ -235,7 +235,7 @@ class Streams:
             message.extras = facts
         if kind is Kind.ITEM:
             message.format = chosen = link.format_for(value, channel.subject)
-            message.raw = chosen.encode(value)
+            message.raw = message.checked = chosen.encode(value)
         link.answer(message, self._peer)
         return cost(message)
 

@@ -106,7 +106,7 @@ def make_publication(
         raw, body_format = encode_local(body)
     else:
         raw = body_format.encode(body)
-    return Message(Kind.PUBLISH, subject, None, raw, body_format, headers)
+    return Message(Kind.PUBLISH, subject, None, raw, body_format, headers, checked=raw)
 
 
 def _no_foreign_streams(subject: str | int, peer: Peer | None) -> None:
@@ -240,7 +240,7 @@ class Publisher:
         """
         message = route.message if link.shared is not None else Message(Kind.PUBLISH, route.message.subject)
         message.format = body_format = link.format if link.one_format else link.format_for(body, message.subject)
-        message.raw = body_format.encode(body)
+        message.raw = message.checked = body_format.encode(body)
         link.publish_alone(message, route.peers[0])
 
     async def publish(self, message: Message, targets: Targets, deadline: float) -> None:

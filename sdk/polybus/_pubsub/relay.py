@@ -83,6 +83,7 @@ class Relay:
         if message.attributes and not same_wire:
             value = message.body if message.raw is None and message.has_body else MISSING
             on = Message(Kind.PUBLISH, message.subject, None, message.raw, message.format, on.headers, body=value)
+            on.checked = message.checked
         if message.expires is not None:  # what is left of its time
             on.expires, on.ttl = message.expires, message.expires - now
         return on

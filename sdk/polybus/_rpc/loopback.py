@@ -58,7 +58,7 @@ class Loopback:
         ttl = runtime.ttl(now, deadline)
         if ttl is not None:
             deadline = now + ttl  # what the enclosing scope and the handler that asks leave
-        message = Message(Kind.REQUEST, handler.subject, reply, raw, body_format, headers, ttl)
+        message = Message(Kind.REQUEST, handler.subject, reply, raw, body_format, headers, ttl, checked=raw)
         message.extras = facts
         if isinstance(reply, ObservedReply):
             reply.departure = self._depart(message)
@@ -87,7 +87,7 @@ class Loopback:
             raise refusal
         raw, body_format = encode_local(body) if body is not None else (None, JSON)
         reply = InternalReply(runtime.loop, subject, Any, runtime.time(), math.inf)
-        message = Message(Kind.NOTIFY, subject, reply, raw, body_format, headers, attributes=facts)
+        message = Message(Kind.NOTIFY, subject, reply, raw, body_format, headers, attributes=facts, checked=raw)
         if self.services.outgoing:
             self._depart(message).end()
         self._start(Call(self.services, LocalSink(self, reply), None, handler, message, math.inf), handler.places)
@@ -184,7 +184,7 @@ class Loopback:
         ttl = runtime.ttl(now, near.deadline)
         deadline = math.inf if ttl is None else now + ttl
         attributes = {**(facts or {}), "mode": handler.style, "hops": hops}
-        message = Message(Kind.OPEN, subject, near, raw, body_format, headers, ttl, attributes=attributes)
+        message = Message(Kind.OPEN, subject, near, raw, body_format, headers, ttl, attributes=attributes, checked=raw)
         if self.services.outgoing:
             near.departure = self._depart(message)
         call = ChannelCall(self.services, LocalSink(self), None, handler, message, deadline, channel=far)

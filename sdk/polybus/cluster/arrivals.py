@@ -341,7 +341,7 @@ class Arrivals:
         publisher = self._parts.pubsub.publisher
         if message.extras:  # what only the wire knows on which it came
             message, given = Message(Kind.PUBLISH, message.subject, None, message.raw, message.format, message.headers), message
-            message.peer, message.expires = given.peer, given.expires
+            message.peer, message.expires, message.checked = given.peer, given.expires, given.checked
         try:
             publisher.send_nowait(message, peer, self._parts.services.running.time() + 30.0)
         except BusError as error:

@@ -210,7 +210,7 @@ class Departures:
     async def _send(self, publication: Message, to: ToClient, cluster: Peer, deadline: float) -> None:
         link = cluster.link
         on = Message(Kind.PUBLISH, publication.subject, None, publication.raw, publication.format, publication.headers)
-        on.extras = {"to": to}
+        on.extras, on.checked = {"to": to}, publication.checked
         if publication.expires is not None:
             on.ttl = publication.expires - link.runtime.time()
             if on.ttl <= 0:

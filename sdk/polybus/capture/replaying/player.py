@@ -304,7 +304,7 @@ class _Player:
             raise Unsupported("a server behind a broker asks nobody")
         again = Message(Kind.REQUEST, subject, None, headers=message.headers)
         if message.raw is not None and link.adapter.name == recorded.protocol:  # its format is kept
-            again.raw, again.format = message.raw, message.format
+            again.raw, again.format, again.checked = message.raw, message.format, message.checked
         elif message.has_body:
             again.decoded = message.body
         earlier = client.asked.pop(message.id, None)

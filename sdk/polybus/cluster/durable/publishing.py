@@ -200,5 +200,5 @@ class StoredPublishing:
 def _question(message: Message, to: ToStore) -> Message:
     """The publication as something that is answered; anew for each time that it is sent."""
     asked = Message(Kind.REQUEST, message.subject, None, message.raw, message.format, message.headers, attributes={"to": to})
-    asked.decoded = message.decoded
+    asked.decoded, asked.checked = message.decoded, message.checked
     return asked

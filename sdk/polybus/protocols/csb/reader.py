@@ -97,7 +97,7 @@ class CsbReader:
                 message = Message(_REQUEST, self._names.get(action, action), id, raw, body_format)
                 message.extras = {"encoding": _WORDS[first & 15]}
                 if raw is not None:
-                    message.decoded = value
+                    message.decoded, message.checked = value, raw
                 return message
             if first == _BINARY_RESPONSE and not result and action < _OF_CHANNEL:
                 message = Message(_RESPONSE, "", action << 16 | number, frame[8:] or None, OCTETS)
@@ -126,7 +126,7 @@ class CsbReader:
         raw, message.format, value = self._body(encoding, data, answer_id)
         message.attributes["encoding"] = _WORDS[encoding]
         if raw is not None:
-            message.raw, message.decoded = raw, value
+            message.raw, message.decoded, message.checked = raw, value, raw
         return message
 
     # -- answers ---------------------------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ class CsbReader:
         message = Message(_RESPONSE, "", id, raw, body_format)
         message.extras = {"encoding": _WORDS[encoding]}
         if raw is not None:
-            message.decoded = value
+            message.decoded, message.checked = value, raw
         return message
 
     def _control(self, kind: int, encoding: int, number: int, action: int, frame: bytes) -> Message:
@@ -187,7 +187,7 @@ class CsbReader:
             message = Message(_REQUEST, subject, id, raw, body_format, None, seconds)
             message.extras = {"encoding": _WORDS[encoding]}
             if raw is not None:
-                message.decoded = value
+                message.decoded, message.checked = value, raw
         else:
             message = Message(_REQUEST, subject, id, frame[end + more :] or None, OCTETS, None, seconds)
             message.extras = {"encoding": "binary"}

@@ -65,7 +65,7 @@ class CsbWriter:
         """
         subject, headers = message.subject, message.headers
         raw = message.raw
-        first = _REQUEST_FIRST.get(message.format) if raw else None
+        first = _REQUEST_FIRST.get(message.format) if raw and (raw is message.checked or message.format is OCTETS) else None
         if first is None or raw is None:
             first, raw = self._body(message, _AS_REQUEST)
         if (ours or headers) and subject != HELLO:
@@ -116,7 +116,7 @@ class CsbWriter:
     def response(self, message: Message, id: int) -> bytes:
         """An answer, to ``action << 16 | number``."""
         raw = message.raw
-        first = _RESPONSE_FIRST.get(message.format) if raw else None
+        first = _RESPONSE_FIRST.get(message.format) if raw and (raw is message.checked or message.format is OCTETS) else None
         if first is None or raw is None:
             first, raw = self._body(message, _AS_RESPONSE)
         return _pack(first, 0, id & 0xFFFF, id >> 16) + raw
@@ -147,7 +147,7 @@ class CsbWriter:
         result = 0
         if kind is _ITEM:
             raw = message.raw
-            known = _REQUEST_FIRST.get(message.format) if raw else None
+            known = _REQUEST_FIRST.get(message.format) if raw and (raw is message.checked or message.format is OCTETS) else None
             if known is not None and raw is not None:
                 return _pack(known if id >= 0 else known ^ _OTHER_SIDE, 0, number, wire.ITEM) + raw
             first, payload = self._body(message, side)

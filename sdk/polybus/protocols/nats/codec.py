@@ -171,7 +171,9 @@ class NatsCodec:
             except (ValueError, RecursionError, BusError):  # msgspec's errors are ValueErrors
                 pass
             else:
-                return Message(kind, subject, id, payload, JSON, fields, ttl, None, reply_to, facts, peer, value)
+                found = Message(kind, subject, id, payload, JSON, fields, ttl, None, reply_to, facts, peer, value)
+                found.checked = payload
+                return found
         return Message(kind, subject, id, payload, OCTETS, fields, ttl, None, reply_to, facts, peer)
 
     # -- writing ---------------------------------------------------------------------------------------------------------
@@ -238,7 +240,7 @@ class NatsCodec:
     def payload(self, message: Message) -> tuple[bytes, list[tuple[str, str]]]:
         """The body of a message, and the fields that say what it is. May raise `EncodeError`."""
         raw = message.raw
-        if raw is not None and message.format is JSON:
+        if raw is not None and raw is message.checked and message.format is JSON:
             return raw, []
         raw = message.encoded(self.formats, self._format_of)
         if raw is None:

@@ -187,7 +187,7 @@ class BinaryReader:
                 message.format = OCTETS
         elif body:
             message.decoded = self._value(body, answer_id)
-            message.raw = body
+            message.raw = message.checked = body
         return message
 
     def _value(self, body: bytes, answer_id: Any = None) -> Any:

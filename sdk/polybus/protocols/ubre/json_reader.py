@@ -146,7 +146,7 @@ class JsonReader:
                 message.decoded = _decode(raw)
             except (ValueError, RecursionError) as error:
                 raise refuse_json(error, id) from error
-            message.raw = raw
+            message.raw = message.checked = raw
         return message
 
     def _publish(self, fields: Any) -> Message:
@@ -159,7 +159,7 @@ class JsonReader:
         raw = bytes(fields.body)
         if raw:
             message.decoded = _decode(raw)
-            message.raw = raw
+            message.raw = message.checked = raw
         return message
 
     def _success(self, fields: Any) -> Message:
@@ -173,7 +173,7 @@ class JsonReader:
             raw = bytes(fields.body)
             if raw:
                 message.decoded = _decode(raw)
-                message.raw = raw
+                message.raw = message.checked = raw
         except (ValueError, RecursionError, RemoteProtocolError) as error:
             refused = error if isinstance(error, RemoteProtocolError) else refuse_json(error)
             refused.reply_id = id
@@ -197,7 +197,7 @@ class JsonReader:
                 message.decoded = _decode(raw)
             except (ValueError, RecursionError) as error:
                 raise refuse_json(error, answer_id) from error
-            message.raw = raw
+            message.raw = message.checked = raw
         return message
 
     def _interest(self, kind: Kind, subject: Any) -> Message:

@@ -49,14 +49,14 @@ class JsonWriter:
         if ttl is None or message.headers is not None or not 0.0 <= ttl < 1e12:
             return self._with_body(start, message)
         raw = message.raw
-        if raw is None or message.format is not JSON:
+        if raw is None or raw is not message.checked or message.format is not JSON:
             raw = message.encoded(JSON_ONLY)
         tail = b',"ttl":%d}' % (ttl * 1000 + 0.5)  # as `milliseconds` does; most requests have a deadline and no headers
         return b"".join((*start, tail)) if raw is None else b"".join((*start, b',"body":', raw, tail))
 
     def _with_body(self, start: tuple[bytes, ...], message: Message) -> bytes:
         raw = message.raw
-        if raw is None or message.format is not JSON:
+        if raw is None or raw is not message.checked or message.format is not JSON:
             raw = message.encoded(JSON_ONLY)
         if message.headers is None and message.ttl is None:
             return b"".join((*start, b"}")) if raw is None else b"".join((*start, b',"body":', raw, b"}"))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+import msgspec
+
 from ...body import JSON, OCTETS, TEXT, BodyFormat, check_json
 from ...errors import RemoteProtocolError
 from ...message import Message
@@ -27,7 +29,8 @@ _WRITTEN: Final[Mapping[int, int]] = {
     id(TEXT): PayloadFormat.TEXT,
 }
 _JSON: Final = int(PayloadFormat.JSON)
-_NUMBERS: Final = {name: number for number, name in enumerate(FORMAT_NAMES)}
+_decode: Final = msgspec.json.Decoder().decode
+_NUMBERS: Final = {name: number for number, name in enumerate(FORMAT_NAMES) if number not in _READ}
 
 
 def format_for(value: Any, texts: bool) -> BodyFormat:
@@ -41,17 +44,23 @@ def format_for(value: Any, texts: bool) -> BodyFormat:
 
 def written_body(message: Message, texts: bool) -> tuple[bytes | None, int]:
     """The payload of a message, and its format on the wire. May raise `EncodeError`: the body does not fit."""
-    format = message.format
-    if message.raw is not None and format is JSON:
-        return message.raw, _JSON
-    if message.raw is not None and format in FORMATS:
-        if format is OCTETS and message.extras is not None:  # relayed: bytes in a form that only the application knows
-            return message.raw, _NUMBERS.get(message.extras.get("payload_format", ""), PayloadFormat.RAW)
-        return message.raw, _WRITTEN[id(format)]
+    raw, format = message.raw, message.format
+    if raw is not None and raw is message.checked and format is JSON:
+        return raw, _JSON
+    if raw is not None and format in FORMATS:
+        message.encoded(FORMATS)  # which reads what nobody has
+        return given_body(raw, message)
     if not message.has_body:
         return None, PayloadFormat.UNSPECIFIED
     chosen = format_for(message.body, texts)
     return message.encoded(FORMATS, lambda value: chosen), _WRITTEN[id(chosen)]
+
+
+def given_body(raw: bytes, message: Message) -> tuple[bytes, int]:
+    """The same of a message with bytes in a format of this wire, whatever they are: a payload has its length before it."""
+    if message.format is OCTETS and message.extras is not None:  # relayed: bytes in a form that only the application knows
+        return raw, _NUMBERS.get(message.extras.get("payload_format", ""), PayloadFormat.RAW)
+    return raw, _WRITTEN[id(message.format)]
 
 
 def format_of(number: int) -> BodyFormat:
@@ -59,22 +68,26 @@ def format_of(number: int) -> BodyFormat:
     return _READ.get(number, OCTETS)
 
 
-def check_payload(payload: bytes, format: BodyFormat, depth: int, answer_id: Any) -> None:
-    """Check a payload that came in; `answer_id` is the id of its request. May raise `RemoteProtocolError`: it is not what its
-    format says."""
-    if format is JSON:
-        try:
-            check_json(payload, depth)
-        except Exception as error:
-            raise WIRE_RULES.refuse_json(error, answer_id, "a payload") from error
-    elif format is ANY and not check_any(payload):
-        raise _no(answer_id, "google.protobuf.Any")
-    elif format is TEXT:
+def check_payload(payload: bytes, format: BodyFormat) -> None:
+    """Check a payload that came in, and is no JSON. May raise `RemoteProtocolError`: it is not what its format says."""
+    if format is ANY and not check_any(payload):
+        raise _no("google.protobuf.Any")
+    if format is TEXT:
         try:
             str(payload, "utf-8")
         except UnicodeDecodeError as error:
-            raise _no(answer_id, "UTF-8") from error
+            raise _no("UTF-8") from error
 
 
-def _no(answer_id: Any, what: str) -> RemoteProtocolError:
-    return refuse(f"the payload is no {what}, as its format says", "invalid_value", answer_id)
+def read_json(payload: bytes, depth: int) -> Any:
+    """The value of a JSON payload that came in. May raise `RemoteProtocolError`: it is not one JSON value, or too deep."""
+    try:
+        if len(payload) > 2 * depth or not payload.isascii():
+            check_json(payload, depth)
+        return _decode(payload)
+    except (ValueError, RecursionError) as error:
+        raise WIRE_RULES.refuse_json(error, kind="a payload") from error
+
+
+def _no(what: str) -> RemoteProtocolError:
+    return refuse(f"the payload is no {what}, as its format says", "invalid_value")

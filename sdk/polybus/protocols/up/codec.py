@@ -15,7 +15,7 @@ from .._levels import LEVELS
 from .._protobuf.status import status_of
 from .._relayed import relayed_priority
 from .attributes import Attributes, MessageType, PayloadFormat, priority_name, uuid_bytes, uuid_text
-from .bodies import FORMATS, format_for, written_body
+from .bodies import FORMATS, format_for, given_body, written_body
 from .checks import NAME
 from .messages import ReturnAddress, UpMessage
 from .reader import UpReader
@@ -113,7 +113,7 @@ class UpCodec:
         return self.frame(given, message)
 
     def frame(self, given: Attributes, message: Message) -> bytes:
-        """The frame of attributes and a body.
+        """The frame of attributes and a body; bytes in a format of this wire go as they are, for tools that try what a reader does.
 
         Raises:
             EncodeError: The body does not fit.
@@ -124,12 +124,17 @@ class UpCodec:
             payload: bytes | None = status_of(message)
             given.payload_format = PayloadFormat.PROTOBUF
         else:
-            payload, format = written_body(message, self.texts)
+            payload, format = self._body(message)
             given.payload_format = int(format)
         broken = first_violation(given)
         if broken is not None:
             raise LocalProtocolError(f"{broken.text} (rule {broken.name}, profile {PROFILE})", protocol=NAME)
         return write_message(write_attributes(given), payload)
+
+    def _body(self, message: Message) -> tuple[bytes | None, int]:
+        if message.raw is not None and message.format in FORMATS:
+            return given_body(message.raw, message)
+        return written_body(message, self.texts)
 
 
 def no_form(kind: Kind) -> Unsupported:

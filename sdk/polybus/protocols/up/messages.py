@@ -130,6 +130,7 @@ class UpMessage(Message):
     peer: Any
     expires: float | None
     answer_headers: dict[str, str] | None
+    checked: bytes | None
 
     def __init__(self, shape: Shape, raw: bytes | None, uuid: bytes, reqid: bytes) -> None:
         # By hand: with an argument for each field it would cost a quarter more.
@@ -147,7 +148,7 @@ class UpMessage(Message):
         else:
             self.id = reqid if kind is _RESPONSE or kind is _ERROR else None
         self.facts = self.code = self.reply_to = self.extras = self.peer = None
-        self._shared = self.expires = self.answer_headers = None
+        self._shared = self.expires = self.answer_headers = self.checked = None
         self.decoded = MISSING
         self.also = ()
 

@@ -12,7 +12,7 @@ from .._protobuf.any_body import type_name, unpack
 from .._protobuf.status import code_of, facts_of
 from .._protobuf.wire import read_varint
 from .attributes import Attributes, MessageType, PayloadFormat, is_v7
-from .bodies import check_payload
+from .bodies import check_payload, read_json
 from .checks import WIRE_RULES, refuse, shown
 from .ids import is_wire_id
 from .messages import ReturnAddress, Shape, UpMessage, shape_of
@@ -39,7 +39,6 @@ class UpReader:
     def __init__(self, limits: Limits) -> None:
         self._max_frame: Final = limits.message
         self._depth: Final = limits.depth
-        self._shallow: Final = 2 * limits.depth
         # By the bytes of the attributes before and behind the id of a request.
         self._known: dict[tuple[bytes, bytes], Shape] = {}
 
@@ -86,14 +85,16 @@ class UpReader:
         message = UpMessage(shape, payload, uuid, reqid)
         format = shape.format
         if payload is not None:
-            if format is JSON:
-                if len(payload) > self._shallow or not payload.isascii():
-                    check_payload(payload, format, self._depth, message.id)
-            elif format is not OCTETS:
-                check_payload(payload, format, self._depth, message.id)
+            try:
+                if format is JSON:
+                    message.decoded = read_json(payload, self._depth)
+                elif format is not OCTETS:
+                    check_payload(payload, format)
+            except RemoteProtocolError as error:
+                raise _told(error, message) from error.__cause__
+            message.checked = payload
         elif shape.given.payload_format and shape.kind is not _ERROR:
-            text = "a format, and no payload (rule payload_format)"
-            raise refuse(text, "invalid_attribute", message.id if shape.kind is Kind.REQUEST else None)
+            raise _told(refuse("a format, and no payload (rule payload_format)", "invalid_attribute"), message)
         return _failure(message, payload) if shape.kind is _ERROR else message
 
 
@@ -141,6 +142,15 @@ def _check(given: Attributes) -> None:
     elif given.type == MessageType.RESPONSE and is_v7(given.reqid):
         error.reply_id = write_uuid(given.reqid)
     raise error
+
+
+def _told(error: RemoteProtocolError, message: UpMessage) -> RemoteProtocolError:
+    """The error of a bad payload, with whom it concerns: who asked, or whoever waits for this answer."""
+    if message.kind is Kind.REQUEST:
+        error.answer_id = message.id
+    elif message.kind is Kind.RESPONSE:
+        error.reply_id = message.reqid
+    return error
 
 
 def _failure(message: UpMessage, payload: bytes | None) -> UpMessage:

@@ -15,7 +15,7 @@ def written_body(message: Message) -> tuple[bytes | None, BodyFormat]:
     """The body of a message in a format of this wire. May raise `EncodeError`: it does not fit."""
     format = message.format
     if message.raw is not None and format in FORMATS:
-        return message.raw, format
+        return message.encoded(FORMATS), format
     if not message.has_body:
         return None, ANY
     chosen = OCTETS if isinstance(message.body, (bytes, bytearray, memoryview)) else ANY

@@ -124,9 +124,9 @@ class UProtocolCodec:
 
     def _quickly(self, message: Message) -> bytes | None:
         """The event of a message with usual attributes only; None where it needs a second look."""
-        if message.headers is not None or message.kind is Kind.ITEM:
-            return None
         raw, format = message.raw, message.format
+        if message.headers is not None or message.kind is Kind.ITEM or raw is not message.checked:
+            return None
         if type(message) is EventMessage and message.extras is None:
             event = message.event  # as it was read, and examined then
             if event.data_base64 is raw and self.writes == "text":
@@ -185,8 +185,9 @@ class UProtocolCodec:
 
     def item(self, source: str, id: str, message: Message) -> bytes:
         """The event of such an item."""
-        assert message.raw is not None
-        return self.writer.item(self.writer.head(ITEM, source, None, None), id, message.raw, message.format)
+        raw = message.encoded((OCTETS, JSON))
+        assert raw is not None
+        return self.writer.item(self.writer.head(ITEM, source, None, None), id, raw, message.format)
 
     def event(self, attributes: Mapping[str, Any], raw: bytes | None, format: BodyFormat) -> bytes:
         """The event of attributes and data that were checked."""

@@ -65,6 +65,7 @@ class EventMessage(Message):
     peer: Any
     expires: float | None
     answer_headers: dict[str, str] | None
+    checked: bytes | None
 
     def __init__(
         self,
@@ -80,7 +81,7 @@ class EventMessage(Message):
         self.kind = kind
         self.subject = subject
         self.id = id
-        self.raw = raw
+        self.raw = self.checked = raw
         self.format = format
         self.ttl = ttl
         self.event = event

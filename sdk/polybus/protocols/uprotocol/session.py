@@ -245,7 +245,7 @@ class UProtocolSession:
             ttl = message.ttl
             milliseconds = int(ttl * 1000 + 0.5) if ttl is not None and 0.001 < ttl < 2e6 else self._milliseconds(message.ttl)
             raw, format = message.raw, message.format
-            if raw is None or format is not ANY:
+            if raw is None or raw is not message.checked or format is not ANY:
                 raw, format = written_body(message)
             key = self._ids.next()
             extra = None if self._plain and message.headers is None else self._extra(message, raw)

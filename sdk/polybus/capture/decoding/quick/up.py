@@ -19,7 +19,7 @@ from ....protocols.up.codec import MAX_TTL
 from ....protocols.up.ids import is_wire_id
 from ....protocols.up.rules import first_violation
 from ....protocols.up.wire import read_attributes, read_uuid
-from .bodies import is_shallow
+from .bodies import is_json
 from .remembered import Remembered
 
 _ID: Final = b"\x0a\x12\x09"
@@ -57,9 +57,9 @@ def up_reader(codec: Any) -> Callable[[bytes], list[Any] | None]:
     def is_payload(data: bytes, format: int) -> bool:
         """True of what its format says, as the codec finds it out."""
         if format == _JSON:
-            return is_shallow(data, depth)
+            return is_json(data, depth)
         try:
-            check_payload(data, format_of(format), depth, None)
+            check_payload(data, format_of(format))
         except RemoteProtocolError:
             return False
         return True

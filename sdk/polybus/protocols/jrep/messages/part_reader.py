@@ -205,13 +205,15 @@ class PartReader:
             kind = type(node)
             if kind is not dict and kind is not list:
                 message.decoded, message.raw, message.format = node, raw, self._values
+                message.checked = raw
             elif kind is dict and "^EncodedType" in node:
                 message.decoded = self._values.reading().read(node, self._values.depth)
-                message.raw, message.format = raw, self._values
+                message.raw, message.format, message.checked = raw, self._values, raw
             elif b"EncodedType" in raw or b"\\u" in raw:  # perhaps markers inside: written again, they need some around them
                 message.decoded = self._values.reading().read(node, self._values.depth)
             else:
                 message.decoded, message.raw, message.format = node, raw, JSON
+                message.checked = raw
         except (ValueError, RecursionError, BadRequest) as error:
             raise refuse_json(error, message.id if message.kind is _REQUEST else None) from error
 

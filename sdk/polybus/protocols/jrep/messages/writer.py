@@ -29,6 +29,7 @@ from ..names import (
 from .checks import WIRE_RULES, check_local_subject
 from .text import json_text, quoted
 
+_JSON_ONLY: Final = (JSON,)
 _NO_PARTS: Final = PROTOCOL_PARTS | {RELAYED}
 
 _REQUEST, _RESPONSE, _PUBLISH, _ITEM = Kind.REQUEST, Kind.RESPONSE, Kind.PUBLISH, Kind.ITEM
@@ -118,7 +119,7 @@ class MessageWriter:
         if message.headers:
             tail = self._headers(message) + tail
         raw = message.raw
-        if raw is None or message.format is not self._values:
+        if raw is None or raw is not message.checked or message.format is not self._values:
             return start + self._body(message, names.body) + tail
         return b"".join((start, names.body, raw, tail))
 
@@ -149,7 +150,8 @@ class MessageWriter:
     def _item(self, message: Message, id: Any) -> bytes:
         names, raw = self._names(message.subject), message.raw
         if raw is not None and message.format is JSON and (self._marked or b"EncodedType" in raw or b"\\u" in raw):
-            body = b',"PolybusFrame":' + raw  # as it is: no markers are looked for in it, or added
+            message.encoded(_JSON_ONLY)  # as it is: no markers are looked for in it, or added
+            body = b',"PolybusFrame":' + raw
         elif raw is not None and message.format is OCTETS:
             body = b',"PolybusFrame":"%b"' % binascii.b2a_base64(raw, newline=False)
         else:
@@ -161,7 +163,7 @@ class MessageWriter:
     def _body(self, message: Message, name: bytes) -> bytes:
         """The parts of the body, each with a comma before it."""
         raw = message.raw
-        if raw is None or message.format is not self._values:
+        if raw is None or raw is not message.checked or message.format is not self._values:
             if not message.has_body:
                 return b""
             raw = message.encoded(self._formats, self._choose)

@@ -104,7 +104,7 @@ def _addressed(message: Message, names: Names) -> Message:
     if message.ttl is not None and "ttl" not in facts:
         facts["ttl"] = max(1, round(message.ttl * 1000))
     made = Message(kind, subject, message.id, message.raw, message.format, message.headers, attributes=facts, code=message.code)
-    made.decoded = message.decoded
+    made.decoded, made.checked = message.decoded, message.checked
     return made
 
 

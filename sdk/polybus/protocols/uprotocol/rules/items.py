@@ -38,7 +38,9 @@ def _message(id: str, source: str, raw: bytes, format: BodyFormat) -> EventMessa
     if found is None or not source:
         return None
     event = UsualEvent("1.0", id, source, ITEM)  # type: ignore[arg-type]  # of ours
-    return EventMessage(Kind.ITEM, "", found[1], raw, format, None, event)
+    message = EventMessage(Kind.ITEM, "", found[1], raw, format, None, event)
+    message.checked = None  # cut out, and not read: a number in it may be larger than any that a reader takes
+    return message
 
 
 def read_json_item(frame: bytes) -> EventMessage | None:
