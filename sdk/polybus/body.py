@@ -31,6 +31,7 @@ __all__ = [
     "TextFormat",
     "check_depth",
     "check_json",
+    "check_levels",
     "items_of",
     "read_body",
 ]
@@ -141,8 +142,17 @@ def check_json(frame: bytes, depth: int = 128) -> None:
     """
     if not frame.isascii():
         str(frame, "utf-8")  # UnicodeDecodeError is a ValueError
-    if len(frame) > 2 * depth and _has_many_brackets(frame, depth):
-        check_depth(frame, depth)
+    check_levels(frame, depth)
+
+
+def check_levels(data: bytes, depth: int) -> None:
+    """Check that a JSON text is not nested deeper than `depth`; most are too short for it, or have too few brackets.
+
+    Raises:
+        EncodeError: It is.
+    """
+    if len(data) > 2 * depth and _has_many_brackets(data, depth):
+        check_depth(data, depth)
 
 
 def read_body(data: bytes, body_format: BodyFormat) -> Any:

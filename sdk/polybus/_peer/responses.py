@@ -60,6 +60,8 @@ def send_error(
     if not delivered:
         link.services.dead_letter(peer, message, code, text)
     text = text.encode("utf-8", "replace").decode()  # a lone surrogate cannot be written
+    if isinstance(reason, str):
+        reason = reason.encode("utf-8", "replace").decode()
     alternatives: tuple[dict[str, Any], ...] = (
         {"text": text, "reason": reason, "detail": detail},
         {"text": text, "reason": reason, "detail": None},

@@ -40,7 +40,10 @@ def fault_in_headers(headers: Any, limit: int) -> str | None:
         both = name + value
         if LINE_BREAK.search(both):
             return f"CR, LF or NUL in the header {name[:40]!r}"
-        size += len(both) if both.isascii() else len(both.encode("utf-8", "replace"))
+        try:
+            size += len(both) if both.isascii() else len(both.encode())
+        except UnicodeEncodeError:
+            return f"lone surrogate in the header {name[:40]!r}"
     return f"headers of {size} bytes are larger than {limit} (limit: headers)" if size > limit else None
 
 

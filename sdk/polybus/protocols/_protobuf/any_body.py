@@ -92,7 +92,8 @@ def check_any(data: bytes) -> bool:
         size = data[head + 1]
         # One byte of length, the type, one byte of length, the message and no more: as all libraries write what is not large.
         if data[0] == 10 and head < 130 and data[head] == 18 and size < 128 and head + 2 + size == len(data):
-            return True
+            if data[2:head].isascii():
+                return True
     except IndexError:
         pass
     try:

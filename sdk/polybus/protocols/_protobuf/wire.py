@@ -45,6 +45,7 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 _FIXED: Final = {1: 8, 5: 4}
+_LARGEST_NUMBER: Final = 2**29 - 1
 MOST_FIELDS: Final = 4096
 """Fields of one message; those that are read here have a few. Each costs more than a hundred bytes do where they are a body."""
 
@@ -59,6 +60,8 @@ def read_fields(data: bytes, most: int = MOST_FIELDS) -> list[tuple[int, int | b
                 raise ValueError(f"more than {most} fields")
             tag, at = read_varint(data, at)
             number, kind = tag >> 3, tag & 7
+            if not 0 < number <= _LARGEST_NUMBER:
+                raise ValueError(f"a field with the number {number}")
             if kind == 0:
                 value, at = read_varint(data, at)
                 fields.append((number, value))
@@ -67,7 +70,7 @@ def read_fields(data: bytes, most: int = MOST_FIELDS) -> list[tuple[int, int | b
                 size, at = read_varint(data, at)
             else:
                 size = _FIXED[kind]
-            if number == 0 or at + size > end:
+            if at + size > end:
                 raise ValueError("a field that ends behind the message")
             fields.append((number, data[at : at + size]))
             at += size

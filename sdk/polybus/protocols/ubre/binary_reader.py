@@ -112,7 +112,7 @@ class BinaryReader:
 
     def _subject_in(self, body: bytes | None, answer_id: str) -> tuple[str, bytes | None]:
         if body:
-            self._value(body, answer_id)
+            self._value(body, answer_id, around=1)
             found = named_in_body(body)
             if found is not None:
                 return found.subject, bytes(found.body)
@@ -190,10 +190,11 @@ class BinaryReader:
             message.raw = message.checked = body
         return message
 
-    def _value(self, body: bytes, answer_id: Any = None) -> Any:
+    def _value(self, body: bytes, answer_id: Any = None, around: int = 0) -> Any:
+        """Read JSON; `around` are the levels of what the document's dialect wraps around a body."""
         try:
             if len(body) > self._short_json or not body.isascii():
-                check_json(body, self._limits.depth + 1)  # one for what the document's dialect wraps around a body
+                check_json(body, self._limits.depth + around)
             return _decode(body)
         except (ValueError, RecursionError) as error:
             raise refuse_json(error, answer_id) from error

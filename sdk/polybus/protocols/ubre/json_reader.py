@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from ...body import OCTETS, check_json
+from ...body import OCTETS, check_json, check_levels
 from ...errors import RemoteProtocolError
 from ...limits import Limits
 from ...message import Kind, Message
@@ -63,7 +63,8 @@ class JsonReader:
         # Shorter than this, text is within its limit however many bytes its characters have (at most four each).
         self._short_subject = limits.subject // 4
         self._short_id = limits.id // 4
-        # Shorter than this, a frame can be neither too large nor too deep.
+        # Shorter than this, a body is not too deep, and a frame neither too large nor too deep.
+        self._short_body = 2 * limits.depth
         self._short_frame = min(limits.message, 2 * limits.depth)
         readers: dict[str, Callable[[Any], Message]] = {
             "request": self._request,
@@ -108,7 +109,7 @@ class JsonReader:
     def _check(self, frame: bytes) -> None:
         if len(frame) > self._limits.message:
             raise WIRE_RULES.refuse_size(len(frame), self._limits.message)
-        # The limit is for bodies; around them are at most two levels, in the document's dialect.
+        # The limit is for bodies, which are looked at again; around them are at most two levels, in the document's dialect.
         check_json(frame, self._limits.depth + 2)
 
     def _read_any(self, frame: bytes) -> Message:
@@ -143,6 +144,8 @@ class JsonReader:
         raw = bytes(fields.body)
         if raw:
             try:
+                if len(raw) > self._short_body:
+                    check_levels(raw, self._limits.depth)
                 message.decoded = _decode(raw)
             except (ValueError, RecursionError) as error:
                 raise refuse_json(error, id) from error
@@ -158,6 +161,8 @@ class JsonReader:
             message.headers = WIRE_RULES.read_headers(fields.headers, self._limits.headers)
         raw = bytes(fields.body)
         if raw:
+            if len(raw) > self._short_body:
+                check_levels(raw, self._limits.depth)
             message.decoded = _decode(raw)
             message.raw = message.checked = raw
         return message
@@ -172,6 +177,8 @@ class JsonReader:
                 message.headers = WIRE_RULES.read_headers(fields.headers, self._limits.headers)
             raw = bytes(fields.body)
             if raw:
+                if len(raw) > self._short_body:
+                    check_levels(raw, self._limits.depth)
                 message.decoded = _decode(raw)
                 message.raw = message.checked = raw
         except (ValueError, RecursionError, RemoteProtocolError) as error:
@@ -194,6 +201,8 @@ class JsonReader:
             message.format = OCTETS
         elif raw:
             try:
+                if len(raw) > self._short_body:
+                    check_levels(raw, self._limits.depth)
                 message.decoded = _decode(raw)
             except (ValueError, RecursionError) as error:
                 raise refuse_json(error, answer_id) from error

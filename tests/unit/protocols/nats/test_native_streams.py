@@ -40,7 +40,7 @@ def test_a_reader_asks_and_settles_by_publications_without_headers() -> None:
     session, inbox, _ = reading()
     pull = "$JS.API.CONSUMER.MSG.NEXT.ORDERS.billing"
     assert sent(session, engine(pull, reader=3)) == [f'PUB {pull} {inbox} 11\r\n{{"batch":1}}\r\n'.encode()]
-    said = Message(Kind.NOTIFY, ACK, None, b"+ACK", attributes={"to": ToEngine()})
+    said = Message(Kind.NOTIFY, ACK, None, b"+ACK", OCTETS, attributes={"to": ToEngine()})
     assert sent(session, said) == [f"PUB {ACK} 4\r\n+ACK\r\n".encode()]
 
 

@@ -44,6 +44,8 @@ def jrep_reader(limits: Limits) -> Callable[[bytes], list[Any] | None]:
                 return None
         except (ValueError, RecursionError):
             return None
+        if data is not None and not is_shallow(data, limits.depth):
+            return None
         subject, reply, error, ttl = said.ToSubject, said.ReplyTo, said.ErrorTo, said.PolybusTtl
         if not 0 < len(subject) <= longest or not subject.isprintable() or subject in CONTROL_SUBJECTS:
             return None

@@ -11,7 +11,7 @@ from msgspec import Raw, Struct
 
 from ....limits import Limits
 from ....protocols._rules import fault_in_headers
-from .bodies import JSON_TYPE, decode, is_json, is_shallow
+from .bodies import JSON_TYPE, is_json, is_shallow
 
 _HEADER: Final = struct.Struct(">BHI")
 _LONGEST_TTL: Final = 1 << 40
@@ -74,8 +74,8 @@ def ubre_reader(reads: Collection[str], body: str, limits: Limits) -> Callable[[
             letter = frame[2]
             said = (_request if letter == 0x72 else _success if letter == 0x73 else _publish)(frame)
             data = bytes(said.body) or None
-            if data is not None:
-                decode(data)
+            if data is not None and not is_json(data, depth):
+                return None
         except (ValueError, RecursionError, IndexError):
             return None
         if said.headers is not None and fault_in_headers(said.headers, limits.headers) is not None:
@@ -97,7 +97,7 @@ def ubre_reader(reads: Collection[str], body: str, limits: Limits) -> Callable[[
         data = frame[start:] or None
         try:
             name = str(frame[7:start], "utf-8")
-            if data is not None and not is_json(data, depth + 1):
+            if data is not None and not is_json(data, depth):
                 return None
             if letter == 0x52:
                 id, named, rest = name.partition("\0")

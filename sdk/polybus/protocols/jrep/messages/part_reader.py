@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw, Struct
 
-from ....body import JSON, OCTETS, BodyFormat, check_json
+from ....body import JSON, OCTETS, BodyFormat, check_json, check_levels
 from ....errors import BadRequest, BusError, Code, RemoteProtocolError
 from ....limits import Limits
 from ....message import Kind, Message
@@ -212,6 +212,7 @@ class PartReader:
             elif b"EncodedType" in raw or b"\\u" in raw:  # perhaps markers inside: written again, they need some around them
                 message.decoded = self._values.reading().read(node, self._values.depth)
             else:
+                check_levels(raw, self._limits.depth)
                 message.decoded, message.raw, message.format = node, raw, JSON
                 message.checked = raw
         except (ValueError, RecursionError, BadRequest) as error:

@@ -160,7 +160,7 @@ class JsonEventReader:
         if encoded is not None:
             raw = from_text(from_base64(encoded), format, self._limits.depth)
         elif data is not None:
-            raw = from_json(data, format, self._envelope.leniency)
+            raw = from_text(from_json(data, format, self._envelope.leniency), format, self._limits.depth)
             if is_misplaced(data, format):
                 value[TOLERATED] = [MISPLACED_DATA]
         hashed = value.get("hash")
