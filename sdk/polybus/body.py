@@ -165,8 +165,11 @@ def read_body(data: bytes, body_format: BodyFormat) -> Any:
         if body_format is JSON:
             check_json(data)
         return body_format.decode(data)
+    except EncodeError:
+        raise
     except (BusError, ValueError, RecursionError) as error:
-        raise EncodeError(f"the bytes of the body are no {body_format.content_type}: {error}") from error
+        why = getattr(error, "text", error)
+        raise EncodeError(f"the bytes of the body are not {body_format.content_type}, as its format says: {why}") from error
 
 
 _SHORT = 512

@@ -90,8 +90,8 @@ class Message(Generic[T_co]):
         answer_headers: Of a request: the headers of its answer, which its handler sets by `Context.answer_headers`; None where
             it has set none.
         expires: Of a publication: when it is worth nothing any more, on the clock of the bus; None for never.
-        checked: The very bytes that are known to be what `format` says: the bus has written them, or an adapter of ours has read
-            all of them. Any other bytes in `raw` are read before they stand in a frame.
+        checked: The very bytes that are known to be what `format` says, for the bus has written them, or an adapter of ours has
+            read all of them. Any other bytes in `raw` are read before they stand in a frame.
     """
 
     kind: Kind

@@ -113,7 +113,7 @@ class UpCodec:
         return self.frame(given, message)
 
     def frame(self, given: Attributes, message: Message) -> bytes:
-        """The frame of attributes and a body; bytes in a format of this wire go as they are, for tools that try what a reader does.
+        """The frame of attributes and a body. Bytes in a format of this wire go as they are, also for tools that try readers.
 
         Raises:
             EncodeError: The body does not fit.

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from polybus.body import OCTETS
 from polybus.errors import Code
 from polybus.message import Kind, Message
 from polybus.plugins import Refused, ToEngine, ToReader, ToStore, Undelivered

@@ -339,19 +339,19 @@ def test_who_may_not_hear_answers_does_not_ask() -> None:
 
 def test_the_server_s_limit_is_kept_and_may_change() -> None:
     session = ready(said={"max_payload": 100})
-    session.send(Message(Kind.PUBLISH, "a", None, b"x" * 100, JSON), 2.0)
+    session.send(Message(Kind.PUBLISH, "a", None, b"1" * 100, JSON), 2.0)
     for message in (
-        Message(Kind.PUBLISH, "a", None, b"x" * 101, JSON),
-        Message(Kind.REQUEST, "a", None, b"x" * 90, JSON, ttl=1.0),
+        Message(Kind.PUBLISH, "a", None, b"1" * 101, JSON),
+        Message(Kind.REQUEST, "a", None, b"1" * 90, JSON, ttl=1.0),
     ):
         with pytest.raises(TooLarge, match="takes 100"):
             session.send(message, 2.0)
     told(session, info(max_payload=1000))
-    session.send(Message(Kind.PUBLISH, "a", None, b"x" * 101, JSON), 2.0)
+    session.send(Message(Kind.PUBLISH, "a", None, b"1" * 101, JSON), 2.0)
     assert len(session.frames_to_send()) == 2
     small = ready(Limits(message=50))
     with pytest.raises(TooLarge, match="limit: message"):
-        small.send(Message(Kind.PUBLISH, "a", None, b"x" * 50, JSON), 2.0)
+        small.send(Message(Kind.PUBLISH, "a", None, b"1" * 50, JSON), 2.0)
 
 
 def test_a_server_without_headers_gets_none() -> None:
@@ -371,7 +371,7 @@ def test_a_server_without_headers_gets_none() -> None:
 )
 def test_odd_members_of_info_count_as_not_said(odd: dict[str, Any]) -> None:
     session = ready(said=odd)
-    assert sent(session, Message(Kind.PUBLISH, "a", None, b"x" * 1000, JSON))
+    assert sent(session, Message(Kind.PUBLISH, "a", None, b"1" * 1000, JSON))
 
 
 # -- errors of the server ----------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given as given_examples
 from hypothesis import strategies as st
 
-from polybus import Code, Limits, LocalProtocolError, Message, TooLarge, Unsupported
+from polybus import Code, EncodeError, Limits, LocalProtocolError, Message, TooLarge, Unsupported
 from polybus.body import JSON, OCTETS, TEXT
 from polybus.message import MISSING, Kind
 from polybus.plugins import CloseWanted, Ready, Refused, Undelivered
@@ -379,6 +379,9 @@ def test_forms_that_only_the_application_knows_are_bytes(format: int) -> None:
     [
         (b"[" * 200 + b"]" * 200, PayloadFormat.JSON, "too_deep"),
         (b'"\xff"', PayloadFormat.JSON, "malformed"),
+        (b'1,"request":"admin.reset"', PayloadFormat.JSON, "malformed"),
+        (b"1 2", PayloadFormat.JSON, "malformed"),
+        (b"", PayloadFormat.JSON, "malformed"),
         (b"\xff", PayloadFormat.TEXT, "invalid_value"),
         (b"\xff", PayloadFormat.PROTOBUF_IN_ANY, "invalid_value"),
         (None, PayloadFormat.JSON, "invalid_attribute"),
@@ -518,6 +521,28 @@ def test_an_answer_has_the_key_of_its_request() -> None:
     assert (message.kind, message.id, message.body) == (Kind.RESPONSE, key, [])
     (late,) = answered(ours, key)
     assert (late.kind, late.id) == (Kind.RESPONSE, key)
+
+
+@pytest.mark.parametrize(
+    ("payload", "format"), [(b'1,"a":2', PayloadFormat.JSON), (b"\xff", PayloadFormat.TEXT), (None, PayloadFormat.JSON)]
+)
+def test_an_answer_that_is_not_what_it_says_ends_its_request(payload: bytes | None, format: PayloadFormat) -> None:
+    ours, key = ask()
+    (event,) = answered(ours, key, payload, payload_format=format)
+    assert isinstance(event, Refused)
+    assert event.error.reply_id == key
+
+
+def test_bytes_that_nobody_has_read_are_read_before_they_leave() -> None:
+    ours = session(peer=PHONE)
+    for message in (request("UpdateDoor"), Message(Kind.PUBLISH, "door.opened"), Message(Kind.NOTIFY, "door.opened")):
+        message.raw, message.format = b'1,"publish":"admin"', JSON
+        with pytest.raises(EncodeError, match="the bytes of the body are not application/json"):
+            ours.send(message, 0.0)
+        message.raw = b'{"a":1}'
+        ours.send(message, 0.0)
+        ((_, payload),) = sent(ours)
+        assert payload == b'{"a":1}'
 
 
 def test_a_handlers_error_comes_back_as_it_was() -> None:
