@@ -199,7 +199,7 @@ class NumberedSession(ShapeSession):
         if client not in self._own:
             raise Disconnected("the client has gone", f"client {client}", False)
         copy = Message(kind, message.subject, message.id, message.raw, message.format, message.headers, code=message.code)
-        copy.extras, copy.decoded = message.extras, message.decoded
+        copy.extras, copy.decoded, copy.checked = message.extras, message.decoded, message.checked
         if kind in (Kind.RESPONSE, Kind.ERROR, Kind.ITEM, Kind.CREDIT, Kind.END):
             self.queue(self.codec.encode([copy]))
             return None
