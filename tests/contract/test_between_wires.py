@@ -72,7 +72,7 @@ SENDERS: Mapping[str, Wire] = {**WIRES, "a plugin": Wire(Numbered)}
 """The last reads no body before it calls it JSON."""
 ASKED = {name: f"ask.{number}" for number, name in enumerate(WIRES)}
 """By the wire behind the bridge: the subject that leads there."""
-NAMES = {
+NAMES: Mapping[str, tuple[int, int]] = {
     name: (number, 0x8000 + number) for number, name in enumerate(("news", NEWS, ADMIN, UPDATE, RESET, *ASKED.values()), 1)
 }
 FRAMED = ("ubre", "jrep", "jrep plain")

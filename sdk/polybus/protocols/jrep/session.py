@@ -148,7 +148,7 @@ class JrepSession:
     def _echo(self, message: Message) -> None:
         """Answer the service that every server has: it proves to an Errai client that a channel carries (notes section 2.3)."""
         value = message.body if message.raw is None and message.has_body else MISSING
-        answer = Message(_RESPONSE, ECHO_SERVICE, message.id, message.raw, message.format, body=value)
+        answer = Message(_RESPONSE, ECHO_SERVICE, message.id, message.raw, message.format, body=value, checked=message.checked)
         document = self._write(answer, message.id)
         if len(document) + 2 <= self._max_frame:  # the name in ReplyTo may be longer than the question's
             self.federation.documents.append(document)
