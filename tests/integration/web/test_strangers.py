@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -13,6 +14,7 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 from polybus import Bus, Forbidden, Limits, Unauthorized, connect
+from polybus.bindings.http.uvicorn import PatientWebSockets
 from polybus.fastapi import attach
 from polybus.plugins import Handshake
 from tests.integration.web.support import running
@@ -67,6 +69,32 @@ async def test_an_upgrade_is_answered_as_by_our_own_server(
         if says:
             assert says in answer.text
             assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"cookie": "a" * 9000}, 431),
+        ({f"x-{number}": "1" for number in range(200)}, 431),
+        ({"x-large": "a" * 40_000}, 431),
+        ({"host": "127.0.0.1", "x-odd": "\x01"}, 400),
+    ],
+    ids=["cookie", "many", "large", "no header at all"],
+)
+@bounded
+async def test_an_upgrade_that_is_too_large_is_answered_under_run(headers: dict[str, str], status: int) -> None:
+    app = FastAPI()
+    attach(app, Bus())
+    async with running(app, ws=PatientWebSockets) as server:
+        async with await anyio.connect_tcp("127.0.0.1", server.port) as stream:
+            fields = {"host": f"127.0.0.1:{server.port}", **UPGRADE, **headers}
+            lines = [f"{name}: {value}" for name, value in fields.items()]
+            await stream.send("\r\n".join(["GET /bus HTTP/1.1", *lines, "", ""]).encode())
+            answer = b""
+            with suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+                while True:
+                    answer += await stream.receive()
+        assert answer.startswith(b"HTTP/1.1 %d " % status)
 
 
 @bounded

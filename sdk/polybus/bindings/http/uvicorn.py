@@ -130,6 +130,8 @@ class PatientWebSockets(WebSocketsSansIOProtocol):
     an answer begins anew while the peer shows that it is there. It has said anything, or more of what was written before the
     ping has arrived, where the kernel tells that.
 
+    An upgrade whose headers `websockets` refuses is answered, which uvicorn forgets.
+
     And for peers that flood it: others have their turns between its frames, however small they are; no more of a message is
     kept than has a size, and of the answers to pings no more than are read.
     """
@@ -202,6 +204,21 @@ class PatientWebSockets(WebSocketsSansIOProtocol):
             else:
                 self._parse()
         return event
+
+    def handle_events(self) -> None:
+        """What has been parsed."""
+        super().handle_events()
+        if not self.handshake_initiated and self.conn.handshake_exc is not None:
+            self._refuse_upgrade()
+
+    def _refuse_upgrade(self) -> None:
+        """Answer a request that is too large for `websockets`, or none: uvicorn has the answer in hand and never sends it."""
+        answer = b"".join(self.conn.data_to_send())
+        if not answer:
+            answer = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+        self.handshake_initiated = self.handshake_complete = self.close_sent = True
+        self.transport.write(answer)
+        self.transport.close()
 
     def handle_cont(self, event: Frame) -> None:
         """A part of a message."""
