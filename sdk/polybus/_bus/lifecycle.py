@@ -7,6 +7,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import anyio
@@ -129,6 +130,7 @@ class Lifecycle:
     async def _start(self) -> None:
         with self._change(Phase.STARTING):
             runtime = self._services.runtime = Runtime(self._services.limits)
+            runtime.on_failure = partial(self._end_with, runtime)
             self._services.access.warnings = runtime.warnings
             self._closed_event = anyio.Event()
             self._patience = DRAIN
@@ -320,6 +322,13 @@ class Lifecycle:
             await self._close(runtime)
         _raise_failure(runtime)
 
+    async def _end_with(self, runtime: Runtime) -> None:
+        """Close the bus, because a task of it has failed. Whoever leaves it, or closes it, is told."""
+        if self._cut is not None:
+            self._cut.cancel()
+        self._entered = 0
+        await self._close(runtime)
+
     async def wait_closed(self) -> None:
         """Wait until the bus has been left.
 
@@ -339,7 +348,8 @@ class Lifecycle:
             try:
                 await self._shut(runtime)
             except BaseException as error:
-                runtime.failure = error
+                if runtime.failure is None:
+                    runtime.failure = error
 
     async def _shut(self, runtime: Runtime) -> None:
         """Handlers end before the lifespan, whose state they use, and the lifespan before its own links.

@@ -228,7 +228,7 @@ class _Run:
         self._worker = worker
         self._drain = drain
         self._delay = delay
-        pages: dict[str, Page] = {"/livez": lambda: (200, "OK\n"), "/readyz": self._ready}
+        pages: dict[str, Page] = {"/livez": self._lives, "/readyz": self._ready}
         if metrics:
             pages["/metrics"] = self._metrics_page
         self._health = None if health is None else HttpStatus("health", health, pages, "http://127.0.0.1:8081")
@@ -288,12 +288,27 @@ class _Run:
             self._serving = True
             if self._worker is not None:
                 self._worker.tell_served(served)
-            await self._signalled.wait()
+            if not await self._until_signalled():
+                return  # leaving the bus raises what has closed it
             await anyio.sleep(self._delay)
             if self._worker is not None:  # who comes to these addresses comes to the other workers from now on
                 for listening in list(parts_of(bus).links.gates.values()):
                     await listening.aclose()
             await bus.drain(self._drain)
+
+    async def _until_signalled(self) -> bool:
+        """Wait for the first signal. False where the bus was closed before: its lifespan or a task of it has failed, or a handler
+        has closed it.
+        """
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._until_closed, group.cancel_scope)
+            await self._signalled.wait()
+            group.cancel_scope.cancel()
+        return self._signalled.is_set()
+
+    async def _until_closed(self, scope: anyio.CancelScope) -> None:
+        await self._bus.wait_closed()
+        scope.cancel()
 
     def _tell_if_alone(self) -> None:
         """Say that there is no way to this bus: its lifespan may serve and connect too, and has not."""
@@ -317,6 +332,11 @@ class _Run:
                 self._force = threading.Timer(_AT_ONCE, os._exit, (128 + number,))
                 self._force.daemon = True
                 self._force.start()
+
+    def _lives(self) -> tuple[int, str]:
+        """Answer the question whether this process is still of use."""
+        over = self._serving and parts_of(self._bus).services.runtime is None
+        return (503, "the bus has been closed\n") if over else (200, "OK\n")
 
     def _ready(self) -> tuple[int, str]:
         """Answer the question of a load balancer: may requests be sent here?"""

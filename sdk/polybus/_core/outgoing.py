@@ -58,7 +58,9 @@ class Departure:
             for hook in tell:
                 try:
                     hook(outcome)
-                except Exception:  # nobody waits for it: the caller has its answer
+                except KeyboardInterrupt:
+                    raise
+                except BaseException:  # nobody waits for it: the caller has its answer
                     logger.exception("an outgoing hook failed when it was told the outcome")
 
 

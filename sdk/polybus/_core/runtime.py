@@ -115,7 +115,9 @@ class Runtime:
         self._owner: asyncio.Task[None] | None = None
         self._detached: set[asyncio.Task[None]] = set()
         self.failure: BaseException | None = None
-        """The exception of the lifespan's end, until a caller is told."""
+        """The exception that has closed the bus, or that of the lifespan's end, until a caller is told."""
+        self.on_failure: Callable[[], Awaitable[None]] | None = None
+        """Closes the bus."""
         self._stop = anyio.Event()
         self._finished = anyio.Event()
         self.closing: bool = False
@@ -162,12 +164,27 @@ class Runtime:
             kind, trace = (None, None) if ended is None else (type(ended), ended.__traceback__)
             if not await group.__aexit__(kind, ended, trace) and ended is not None:
                 raise ended
+        except BaseExceptionGroup as error:
+            if error.subgroup(KeyboardInterrupt) is not None:
+                raise
+            self._failed(error)
         finally:
             ended = None  # its traceback has this frame
             self.closing = True
             self._finished.set()
             if runs_here():  # not where the garbage collector ends what a loop has left behind
                 _here.set(_here.get() - 1)
+
+    def _failed(self, error: BaseException) -> None:
+        """Close the bus: one of its tasks has failed, and all others have ended with it."""
+        logger.error("a task of a bus has failed, which closes the bus", exc_info=error)
+        if self._stop.is_set():
+            return
+        failure = RuntimeError("a task of this bus has failed, which has closed the bus: its cause says which exception it was")
+        failure.__cause__ = error
+        self.failure = failure
+        if self.on_failure is not None:
+            self.detach(self.on_failure)
 
     async def close(self) -> None:
         """Cancel and await every task. Bounded by what tasks do in their own shielded clean-up."""

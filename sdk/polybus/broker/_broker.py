@@ -132,6 +132,7 @@ class Broker:
         if self._runtime is not None:
             raise LocalProtocolError("this broker is entered already: make another one")
         runtime = self._runtime = Runtime(self.limits)
+        runtime.on_failure = self.aclose
         self._loop = runtime.loop
         for authority in self._authorities:
             authority.warnings = runtime.warnings

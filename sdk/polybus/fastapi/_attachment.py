@@ -88,14 +88,14 @@ class Attachment:
                 self._listener = None
 
     async def _own(self) -> None:
-        """Keep the bus running until the event loop cancels what is left in it."""
+        """Keep the bus running until it is closed, or the event loop cancels what is left in it."""
         starting = self._starting
         assert starting is not None
         self._failure = None
         try:
             async with self._listening():
                 starting.set()
-                await anyio.sleep_forever()
+                await self.bus.wait_closed()
         except Exception as error:
             self._failure = error.with_traceback(None)
         finally:

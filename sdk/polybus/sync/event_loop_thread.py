@@ -40,6 +40,14 @@ def check_not_on_loop(thread: int = 0) -> None:
         )
 
 
+async def _contained(function: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> Any:
+    """Call a coroutine function for a thread. What a hook raises to end the program is for that thread: it would end the loop."""
+    try:
+        return await function(*args)
+    except (SystemExit, GeneratorExit) as error:
+        raise RuntimeError(f"a hook of the bus raised {type(error).__name__}") from error
+
+
 class HandlerLoop:
     """Runs functions on the loop that a `def` handler was called from, also for threads that the handler starts.
 
@@ -63,9 +71,9 @@ class HandlerLoop:
 
     async def _run(self, function: Callable[..., Awaitable[Any]], *args: Any) -> Any:
         if self._threads is None:
-            return await function(*args)
+            return await _contained(function, args)
         with self._threads.waiting():
-            return await function(*args)
+            return await _contained(function, args)
 
     def _call(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         try:
@@ -186,7 +194,7 @@ class _InterruptibleWork:
             if self._unwanted:
                 return None
             try:
-                return await self._function(*args)
+                return await _contained(self._function, args)
             finally:
                 self._scope = None
 

@@ -1,0 +1,492 @@
+"""No handler, hook or dependency ends a bus by what it raises; one of which a task fails all the same closes and says so."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
+from typing import Annotated, Any
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+import pytest
+from fast_depends import Depends
+
+from polybus import (
+    Bus,
+    BusError,
+    Channel,
+    Cluster,
+    Context,
+    Limits,
+    LocalProtocolError,
+    Message,
+    Route,
+    Store,
+    bridge,
+    connect,
+    sync,
+)
+from polybus._bus.bus import parts_of
+from polybus.testing import NatsEngine
+from tests.loops import every_loop  # noqa: F401
+from tests.support import bounded, eventually
+
+pytestmark = [pytest.mark.anyio, pytest.mark.native]
+
+
+class Odd(BaseException):
+    """As the outcomes of pytest and the exits of gevent are."""
+
+
+IN_THREADS: list[Callable[[], BaseException]] = [
+    GeneratorExit,
+    StopIteration,
+    StopAsyncIteration,
+    SystemExit,
+    asyncio.CancelledError,
+    Odd,
+    lambda: BaseExceptionGroup("several", [GeneratorExit(), Odd()]),
+    KeyboardInterrupt,
+]
+ON_THE_LOOP = IN_THREADS[:-1]
+"""KeyboardInterrupt asks the program to end, wherever the event loop's thread raises it."""
+
+
+class Trap:
+    """Raises the next of the exceptions, once."""
+
+    def __init__(self) -> None:
+        self.next: Callable[[], BaseException] | None = None
+        self.sprung = 0
+
+    def __call__(self) -> None:
+        kind, self.next = self.next, None
+        if kind is not None:
+            self.sprung += 1
+            raise kind()
+
+
+Provoke = Callable[[Any], Awaitable[object]]
+Place = Callable[[Bus, Trap], Provoke]
+PLACES: dict[str, tuple[Place, list[Callable[[], BaseException]]]] = {}
+
+
+def place(kinds: list[Callable[[], BaseException]]) -> Callable[[Place], Place]:
+    def add(define: Place) -> Place:
+        PLACES[define.__name__.replace("_", " ")] = define, kinds
+        return define
+
+    return add
+
+
+async def ask(client: Any) -> None:
+    await client.request("trap")
+
+
+async def tell(client: Any) -> None:
+    await client.publish("trap")
+
+
+async def read(client: Any) -> None:
+    async with client.stream("trap") as items:
+        async for _ in items:
+            pass
+
+
+@place(ON_THE_LOOP)
+def a_coroutine_function(bus: Bus, trap: Trap) -> Provoke:
+    @bus.handle("trap")
+    async def handler() -> None:
+        trap()
+
+    return ask
+
+
+@place(ON_THE_LOOP)
+def a_coroutine_function_that_has_waited(bus: Bus, trap: Trap) -> Provoke:
+    @bus.handle("trap")
+    async def handler() -> None:
+        await anyio.lowlevel.checkpoint()
+        trap()
+
+    return ask
+
+
+@place(ON_THE_LOOP)
+def an_inline_function(bus: Bus, trap: Trap) -> Provoke:
+    bus.handle("trap", inline=True)(trap.__call__)
+    return ask
+
+
+@place(IN_THREADS)
+def a_def_handler(bus: Bus, trap: Trap) -> Provoke:
+    bus.handle("trap", running=1)(trap.__call__)
+    return ask
+
+
+@place(ON_THE_LOOP)
+def a_stream(bus: Bus, trap: Trap) -> Provoke:
+    @bus.handle("trap")
+    async def items() -> AsyncIterator[int]:
+        yield 1
+        trap()
+
+    return read
+
+
+@place(ON_THE_LOOP)
+def a_channel(bus: Bus, trap: Trap) -> Provoke:
+    @bus.handle("trap")
+    async def talk(channel: Channel[int, int]) -> None:
+        async for _ in channel:
+            trap()
+
+    async def speak(client: Any) -> None:
+        async with client.channel("trap") as channel:
+            await channel.send(1)
+            async for _ in channel:
+                pass
+
+    return speak
+
+
+@place(ON_THE_LOOP)
+def an_on_handler(bus: Bus, trap: Trap) -> Provoke:
+    @bus.on("trap")
+    async def handler() -> None:
+        trap()
+
+    return tell
+
+
+@place(IN_THREADS)
+def a_def_on_handler(bus: Bus, trap: Trap) -> Provoke:
+    bus.on("trap")(trap.__call__)
+    return tell
+
+
+@place(IN_THREADS)
+def a_def_on_handler_of_a_group(bus: Bus, trap: Trap) -> Provoke:
+    bus.on("trap", group="workers", concurrency=2)(trap.__call__)
+    return tell
+
+
+@place(IN_THREADS)
+def a_def_dependency_of_an_on_handler(bus: Bus, trap: Trap) -> Provoke:
+    @bus.on("trap")
+    async def handler(value: Annotated[None, Depends(trap.__call__)]) -> None:
+        pass
+
+    return tell
+
+
+@place(IN_THREADS)
+def the_clean_up_of_a_def_dependency_of_an_on_handler(bus: Bus, trap: Trap) -> Provoke:
+    def session() -> Iterator[int]:
+        yield 1
+        trap()
+
+    @bus.on("trap")
+    def handler(value: Annotated[int, Depends(session)]) -> None:
+        pass
+
+    return tell
+
+
+@place(IN_THREADS)
+def a_def_handler_between_dependencies(bus: Bus, trap: Trap) -> Provoke:
+    def session() -> Iterator[int]:
+        yield 1
+
+    async def another() -> AsyncIterator[int]:
+        yield 1
+
+    @bus.on("trap")
+    def handler(value: Annotated[int, Depends(session)], other: Annotated[int, Depends(another)]) -> None:
+        trap()
+
+    return tell
+
+
+@place(ON_THE_LOOP)
+def an_async_dependency(bus: Bus, trap: Trap) -> Provoke:
+    async def session() -> AsyncIterator[int]:
+        trap()
+        yield 1
+
+    @bus.handle("trap")
+    def handler(value: Annotated[int, Depends(session)]) -> None:
+        pass
+
+    return ask
+
+
+@place(ON_THE_LOOP)
+def the_clean_up_of_an_async_dependency(bus: Bus, trap: Trap) -> Provoke:
+    async def session() -> AsyncIterator[int]:
+        yield 1
+        trap()
+
+    @bus.handle("trap")
+    async def items(value: Annotated[int, Depends(session)]) -> AsyncIterator[int]:
+        yield 1
+
+    return read
+
+
+@place(ON_THE_LOOP)
+def a_middleware(bus: Bus, trap: Trap) -> Provoke:
+    @bus.use
+    async def middleware(message: Message, ctx: Context, call_next: Any) -> Any:
+        trap()
+        return await call_next(message)
+
+    bus.on("trap", inline=True)(lambda: None)
+    return tell
+
+
+@place(ON_THE_LOOP)
+def a_middleware_after_the_handler(bus: Bus, trap: Trap) -> Provoke:
+    @bus.use
+    async def middleware(message: Message, ctx: Context, call_next: Any) -> Any:
+        answer = await call_next(message)
+        trap()
+        return answer
+
+    bus.handle("trap")(lambda: None)
+    return ask
+
+
+@place(ON_THE_LOOP)
+def authorize(bus: Bus, trap: Trap) -> Provoke:
+    def allow(peer: Any, verb: str, subject: str | int) -> bool:
+        if subject == "trap":
+            trap()
+        return True
+
+    parts_of(bus).services.access.authorize = allow
+    parts_of(bus).services.authorize = allow
+    bus.handle("trap")(lambda: None)
+    return ask
+
+
+@place(ON_THE_LOOP)
+def an_authorize_that_waits(bus: Bus, trap: Trap) -> Provoke:
+    async def allow(peer: Any, verb: str, subject: str | int) -> bool:
+        await anyio.lowlevel.checkpoint()
+        if subject == "trap":
+            trap()
+        return True
+
+    parts_of(bus).services.access.authorize = allow
+    parts_of(bus).services.authorize = allow
+    bus.on("trap")(lambda: None)
+    return tell
+
+
+def knocks(bus: Bus) -> Provoke:
+    async def knock(client: Any) -> None:
+        async with connect(bus.state):
+            pass
+
+    return knock
+
+
+@place(ON_THE_LOOP)
+def authenticate(bus: Bus, trap: Trap) -> Provoke:
+    def who(handshake: Any) -> str:
+        trap()
+        return "Ann"
+
+    parts_of(bus).services.access.authenticate = who
+    return knocks(bus)
+
+
+@place(ON_THE_LOOP)
+def an_authenticate_that_waits(bus: Bus, trap: Trap) -> Provoke:
+    async def who(handshake: Any) -> str:
+        await anyio.lowlevel.checkpoint()
+        trap()
+        return "Ann"
+
+    parts_of(bus).services.access.authenticate = who
+    return knocks(bus)
+
+
+@place(ON_THE_LOOP)
+def a_hook_for_what_leaves(bus: Bus, trap: Trap) -> Provoke:
+    def hook(message: Message) -> None:
+        if message.subject == "elsewhere":
+            trap()
+
+    bus.use(hook, outgoing=True)
+
+    @bus.handle("trap")
+    async def handler() -> None:
+        await bus.publish("elsewhere")
+
+    return ask
+
+
+@place(ON_THE_LOOP)
+def a_hook_for_what_leaves_a_def_handler(bus: Bus, trap: Trap) -> Provoke:
+    def hook(message: Message) -> None:
+        if message.subject == "elsewhere":
+            trap()
+
+    bus.use(hook, outgoing=True)
+
+    @bus.on("trap")
+    def handler(own: sync.BlockingBus) -> None:
+        own.publish("elsewhere")
+
+    return tell
+
+
+@place(ON_THE_LOOP)
+def a_hook_that_is_told_the_outcome(bus: Bus, trap: Trap) -> Provoke:
+    def hook(message: Message) -> Callable[[Any], None] | None:
+        return (lambda outcome: trap()) if message.subject == "echo" else None
+
+    bus.use(hook, outgoing=True)
+
+    @bus.handle("trap")
+    async def handler(ctx: Context) -> None:
+        assert ctx.peer is not None
+        await ctx.peer.request("echo")
+
+    return ask
+
+
+async def lives(bus: Bus, client: Any) -> bool:
+    """A bus answers those who were there before, and those who come now."""
+    async with connect(bus.state) as another:
+        return bus.ready and await another.request("ok") == await client.request("ok") == 1
+
+
+@pytest.mark.parametrize("name", PLACES)
+@bounded
+async def test_what_a_function_of_the_application_raises_ends_no_bus(name: str) -> None:
+    define, kinds = PLACES[name]
+    bus, caller, trap = Bus(limits=Limits(threads=2)), Bus(), Trap()
+    caller.handle("echo")(lambda: 1)
+    bus.handle("ok")(lambda: 1)
+    provoke = define(bus, trap)
+    async with bus.serve("ubre+tcp://127.0.0.1:0") as server:
+        parts_of(bus).life.state = server.url
+        async with connect(server.url, bus=caller) as client:
+            for count, kind in enumerate(kinds, 1):
+                trap.next = kind
+                try:
+                    await provoke(client)
+                except BusError:
+                    pass
+                await eventually(lambda: trap.sprung == count)  # noqa: B023  # called in this round
+                assert await lives(bus, client)
+
+
+@bounded
+async def test_what_a_durable_handler_raises_ends_no_bus() -> None:
+    trap = Trap()
+    async with NatsEngine() as engine:
+        bus = Bus(cluster=Cluster(engine.url, name="shop", stores=[Store("work", "work.>")]))
+        bus.handle("ok")(lambda: 1)
+
+        @bus.on("work.*", durable="worker", concurrency=2)
+        def work() -> None:
+            trap()
+
+        async with bus.serve("ubre+tcp://127.0.0.1:0") as server, connect(server.url) as client:
+            parts_of(bus).life.state = server.url
+            for count, kind in enumerate(IN_THREADS, 1):
+                trap.next = kind
+                await bus.publish("work.now")
+                await eventually(lambda: trap.sprung == count)  # noqa: B023  # called in this round
+                assert await lives(bus, client)
+
+
+@pytest.mark.parametrize("side", ["request", "reply"])
+@bounded
+async def test_what_the_converter_of_a_route_raises_ends_no_bus(side: str) -> None:
+    trap, left, right = Trap(), Bus(), Bus()
+    right.handle("trap")(lambda: 1)
+    left.handle("ok")(lambda: 1)
+
+    def convert(body: Any, message: Message) -> Any:
+        trap()
+        return body
+
+    route = Route("trap", "trap", **{side: convert})  # type: ignore[arg-type]
+    async with AsyncExitStack() as stack:
+        servers = [await stack.enter_async_context(bus.serve("ubre+tcp://127.0.0.1:0")) for bus in (left, right)]
+        parts_of(left).life.state = servers[0].url
+        behind = await stack.enter_async_context(connect(servers[1].url))
+        await stack.enter_async_context(bridge(left, behind, routes=[route]))
+        client = await stack.enter_async_context(connect(servers[0].url))
+        for count, kind in enumerate(ON_THE_LOOP, 1):
+            trap.next = kind
+            with pytest.raises(BusError):
+                await client.request("trap")
+            assert trap.sprung == count
+            assert await lives(left, client)
+
+
+async def fail() -> None:
+    """End a task as no `except` prevents: asyncio throws this into the outermost coroutine, and closes all that it awaits."""
+
+    def leave() -> None:
+        raise GeneratorExit
+
+    await anyio.to_thread.run_sync(leave)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@bounded
+async def test_a_bus_of_which_a_task_fails_closes_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    bus, links = Bus(), []
+
+    @bus.handle("trap")
+    async def trap() -> None:
+        await fail()
+
+    for _ in range(2):  # it can be entered again
+        caplog.clear()
+        with pytest.raises(RuntimeError, match="a task of this bus has failed") as raised:
+            async with bus.serve("ubre+tcp://127.0.0.1:0") as server, connect(server.url) as client:
+                links.append(client)
+                with pytest.raises(BusError):
+                    await client.request("trap")
+                await bus.wait_closed()
+                assert not bus.ready
+                with pytest.raises(LocalProtocolError):
+                    await bus.request("trap")
+        cause = raised.value.__cause__
+        assert isinstance(cause, BaseExceptionGroup)
+        assert cause.subgroup(GeneratorExit)
+        said = [record.getMessage() for record in caplog.records if record.levelname == "ERROR" and record.name == "polybus"]
+        assert "a task of a bus has failed, which closes the bus" in said
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@bounded
+async def test_a_bus_of_which_a_task_fails_while_it_drains_closes_at_once() -> None:
+    bus, asked = Bus(), anyio.Event()
+
+    @bus.handle("trap")
+    async def trap() -> None:
+        asked.set()
+        await anyio.sleep_forever()
+
+    with pytest.raises(RuntimeError, match="a task of this bus has failed"):
+        async with (
+            bus.serve("ubre+memory://drains"),
+            connect("ubre+memory://drains") as client,
+            anyio.create_task_group() as group,
+        ):
+            reply = client.request("trap")
+            await asked.wait()
+            group.start_soon(bus.drain, 1000)
+            await eventually(lambda: not bus.ready)
+            parts_of(bus).services.running.spawn(fail)
+            await bus.wait_closed()
+            assert reply.done()
