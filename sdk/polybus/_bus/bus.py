@@ -1061,7 +1061,7 @@ class Bus(Router):
         """
         if self._services.runtime is not None:
             self._services.runtime.check_here()
-        return self._services.events.stream()
+        return self._life.keep_events(self._services.events.stream())
 
 
 def parts_of(bus: Bus) -> BusParts:

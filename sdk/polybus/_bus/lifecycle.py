@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import logging
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from .._handlers.subscriber import SubscriberSpec
     from .._pubsub.pubsub import PubSub
     from .._rpc.loopback import Loopback
+    from .._util.broadcast import EventStream
     from .bus import Bus
     from .links import LinkRegistry
 
@@ -81,6 +83,8 @@ class Lifecycle:
     """The drain under way, which `close` cuts short."""
     _patience: float = field(default=DRAIN, init=False)
     """Seconds for the end of the lifespan: those of the last drain."""
+    _events_of_lifespan: weakref.WeakSet[EventStream[Any]] = field(factory=weakref.WeakSet, init=False)
+    """What the lifespan, or a task that it started, reads of the bus's events."""
     _closed_event: anyio.Event | None = field(default=None, init=False)
     _guests: dict[Lifecycle, Runtime | None] = field(factory=dict, init=False)
     """Other buses that this one has entered, because tunnels to it lead there: they are left together with it."""
@@ -249,6 +253,7 @@ class Lifecycle:
                 finally:
                     self._cut = None
                     self._move(Phase.DRAINED)
+                    self._pubsub.end_subscriptions()
 
     async def _drain_all(self, runtime: Runtime, timeout: float) -> None:
         """Wait for requests, streams, publications and outboxes, `timeout` seconds at the most; then tell the peers.
@@ -322,6 +327,12 @@ class Lifecycle:
             await self._close(runtime)
         _raise_failure(runtime)
 
+    def keep_events(self, events: EventStream[Any]) -> EventStream[Any]:
+        """Remember a reader of events, where the lifespan or a task of it has made it: it ends before the lifespan does."""
+        if within(self._services.runtime):
+            self._events_of_lifespan.add(events)
+        return events
+
     async def _end_with(self, runtime: Runtime) -> None:
         """Close the bus, because a task of it has failed. Whoever leaves it, or closes it, is told."""
         if self._cut is not None:
@@ -365,6 +376,10 @@ class Lifecycle:
             await self._links.close_all(runtime, "the bus was closed")
             self._loopback.stop()
             self._services.executor.leave(runtime.time() + runtime.limits.close_timeout)
+            # A loop over these in a task group of the lifespan would keep it from its end.
+            self._pubsub.end_subscriptions()
+            for events in list(self._events_of_lifespan):
+                events.close()
             task, self._lifespan_task = self._lifespan_task, None
             if task is not None:
                 await task.stop(max(self._patience, runtime.limits.close_timeout))

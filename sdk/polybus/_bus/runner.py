@@ -297,9 +297,7 @@ class _Run:
             await bus.drain(self._drain)
 
     async def _until_signalled(self) -> bool:
-        """Wait for the first signal. False where the bus was closed before: its lifespan or a task of it has failed, or a handler
-        has closed it.
-        """
+        """Wait for the first signal. False where the bus was closed before, because it has failed or by a handler."""
         async with anyio.create_task_group() as group:
             group.start_soon(self._until_closed, group.cancel_scope)
             await self._signalled.wait()

@@ -174,6 +174,11 @@ class PubSub:
             elif subscription.peer is None:
                 subscription.fail(another(error))
 
+    def end_subscriptions(self) -> None:
+        """End all subscriptions once what has come is read: nothing more will."""
+        for subscription in list(self._subscriptions):
+            subscription.end(None)
+
     def subscribe_handler(self, spec: SubscriberSpec) -> HandlerSubscription:
         """Take in an `on` handler for this run of the bus."""
         queue = HandlerSubscription(self._services, self._services.running, spec)

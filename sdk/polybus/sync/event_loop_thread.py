@@ -41,7 +41,7 @@ def check_not_on_loop(thread: int = 0) -> None:
 
 
 async def _contained(function: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> Any:
-    """Call a coroutine function for a thread. What a hook raises to end the program is for that thread: it would end the loop."""
+    """Call a coroutine function for a thread. It gets what a hook raises to end the program: here that would end the loop."""
     try:
         return await function(*args)
     except (SystemExit, GeneratorExit) as error:

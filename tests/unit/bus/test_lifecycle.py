@@ -397,6 +397,66 @@ async def test_aclose_may_be_called_at_any_time_and_repeatedly() -> None:
         assert await bus.request("echo", 1) == 1
 
 
+@pytest.mark.parametrize("reader", ["subscription", "receive", "peer", "events"])
+@pytest.mark.parametrize("how", ["drained", "closed"])
+@bounded
+async def test_what_a_task_of_the_lifespan_reads_ends_with_the_bus_and_so_does_the_lifespan(reader: str, how: str) -> None:
+    read: list[object] = []
+    left = anyio.Event()
+
+    async def loop(bus: Bus) -> None:
+        if reader == "events":
+            read.extend([event async for event in bus.events()])
+            return
+        async with bus.peers[0].subscribe("news") if reader == "peer" else bus.subscribe("news", local=True) as news:
+            if reader == "receive":
+                with pytest.raises(EOFError):
+                    while True:
+                        read.append((await news.receive()).body)
+            read.extend([message.body async for message in news])
+
+    @asynccontextmanager
+    async def lifespan(bus: Bus) -> AsyncIterator[None]:
+        async with bus.connect(server.url), anyio.create_task_group() as group:
+            group.start_soon(loop, bus)
+            yield
+        left.set()
+
+    async with Bus().serve("ubre+memory://news") as server:
+        bus = Bus(lifespan=lifespan)
+        async with bus:
+            await anyio.wait_all_tasks_blocked()
+            if reader != "peer":
+                await bus.publish("news", 1)
+            if how == "drained":
+                await bus.drain(1000)
+                assert not left.is_set()
+            else:
+                await bus.aclose()
+        assert left.is_set()
+    assert read or reader in ("peer", "events")
+
+
+@bounded
+async def test_a_loop_over_a_subscription_reads_what_has_come_and_ends_when_its_bus_has_drained() -> None:
+    read: list[object] = []
+    bus, published = Bus(), anyio.Event()
+
+    async def loop() -> None:
+        async with bus.subscribe("news", local=True) as news:
+            await published.wait()
+            read.extend([message.body async for message in news])
+
+    async with bus, anyio.create_task_group() as group:
+        group.start_soon(loop)
+        await anyio.wait_all_tasks_blocked()
+        for number in range(3):
+            await bus.publish("news", number)
+        await bus.drain()
+        published.set()
+    assert read == [0, 1, 2]
+
+
 @bounded
 async def test_closing_the_bus_ends_its_own_requests_subscriptions_events_and_waits() -> None:
     bus, ended = answering(), []
