@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, suppress
 from importlib.util import find_spec
 from typing import Any
@@ -19,6 +19,7 @@ from .._secrets import without_secrets
 from .._util.event_loop import running_loop
 from .._util.http_status import HttpStatus, Page
 from .._util.log_fields import log_fields
+from .._util.process_one import end_by_sigterm
 from .._validation import check_count, seconds, shown
 from ..errors import BusError, LocalProtocolError
 from ..plugins import ProtocolFeatures
@@ -105,6 +106,18 @@ def run(
         raise SystemExit(str(error)) from error
 
 
+def tell_of_threads_left(buses: Iterable[Bus]) -> bool:
+    """Say which `def` handlers run still although their bus is over. True where the interpreter waits for their threads."""
+    left = [each for bus in buses for each in parts_of(bus).services.executor.threads_left]
+    waits = any(waited_for for _, waited_for in left)
+    if left:
+        names = ", ".join(sorted({name for name, _ in left}))
+        what = "the process waits for them; a signal ends it at once" if waits else "they end with the process"
+        logger.warning("the bus is over, but %d threads of def handlers run still (%.400s): %s", len(left), names, what)
+        end_by_sigterm()  # the event loop has handled it until now
+    return waits
+
+
 def announce(url: str) -> None:
     """Say where it serves, once: in the log, or on stdout where no log shows it."""
     url = without_secrets(url)
@@ -143,6 +156,7 @@ def serve_until_signal(
             "run() waits for signals, which come to the main thread only: here use polybus.sync.Bus(bus), and close() to drain"
         )
     _check_loop(backend, uvloop)
+    end_by_sigterm()  # until the event loop handles it
     drain, delay = seconds(drain, "drain"), seconds(delay, "delay")
     check_count(workers, "workers")
     if metrics:
@@ -356,5 +370,5 @@ class _Run:
 
     def over(self) -> None:
         """All has ended; but threads that do not return keep the interpreter from ending, and are left to the timer."""
-        if self._force is not None and not parts_of(self._bus).services.executor.threads_left:
+        if not tell_of_threads_left([self._bus]) and self._force is not None:
             self._force.cancel()

@@ -66,9 +66,10 @@ class HandlerExecutor:
             self._threads.leave(deadline)
 
     @property
-    def threads_left(self) -> bool:
-        """True while threads of an earlier run of the bus have not returned."""
-        return self._threads is not None and any(not work.returned for work in self._threads.abandoned)
+    def threads_left(self) -> list[tuple[str, bool]]:
+        """Handlers of an earlier run of the bus whose threads have not returned, and whether the interpreter waits for each."""
+        abandoned = [] if self._threads is None else self._threads.abandoned
+        return [(work.name, work.waited_for) for work in abandoned if not work.returned]
 
     def run(self, handler: RequestHandler, message: Message, deadline: float | None) -> Awaitable[Any]:
         """Run a handler through all middleware, and give its result.

@@ -177,9 +177,10 @@ class Runtime:
 
     def _failed(self, error: BaseException) -> None:
         """Close the bus: one of its tasks has failed, and all others have ended with it."""
-        logger.error("a task of a bus has failed, which closes the bus", exc_info=error)
         if self._stop.is_set():
+            logger.error("a task of a bus has failed while the bus was left", exc_info=error)
             return
+        logger.error("a task of a bus has failed, which closes the bus", exc_info=error)
         failure = RuntimeError("a task of this bus has failed, which has closed the bus: its cause says which exception it was")
         failure.__cause__ = error
         self.failure = failure

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextvars
 import logging
 import math
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -208,6 +209,8 @@ class _ThreadCall:
     _called: bool = False
     _given_up: bool = False
     returned: bool = False
+    waited_for: bool = False
+    """True where the interpreter waits for its thread: it does for those of asyncio, and ends those of trio."""
     _waits: int = 0
     """Blocking verbs of it that wait: meanwhile others have its place."""
     _over: bool = False
@@ -216,6 +219,7 @@ class _ThreadCall:
 
     def __call__(self) -> Any:
         self._called = True
+        self.waited_for = not threading.current_thread().daemon
         _in_thread.set(self)  # in the copy of the context that this thread has
         holding.set(True)
         try:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from .._util.process_one import end_by_sigterm
+
 __all__ = ["main"]
 
 _NEEDED = ("typer", "rich")
@@ -12,6 +14,7 @@ _NEEDED = ("typer", "rich")
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command (of the command line) and exit: 0 success, 1 the peer said no or was not there, 2 wrong usage."""
+    end_by_sigterm()  # before the commands, and an application, are imported
     try:
         from .app import run
     except ModuleNotFoundError as error:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 from anyio.lowlevel import RunVar
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from .._bus.bus import Bus
     from ..plugins import AsgiApp
 
+_OF_ANYIO: Final = "AnyIO worker thread"
 _running: RunVar[dict[Attachment, None]] = RunVar("polybus attachments")
 
 
@@ -107,11 +109,25 @@ class Attachment:
         if running_loop().backend == "asyncio":
             # Not in the context of whoever happens to come first: what middleware has put there is nobody else's business.
             nobodys = contextvars.Context()
+            threading.Thread(target=_end_idle_threads, name="polybus idle threads", daemon=True).start()
             self._owner = asyncio.get_running_loop().create_task(function(), name="polybus attached", context=nobodys)
         else:
             import trio
 
             trio.lowlevel.spawn_system_task(function, name="polybus attached")
+
+
+def _end_idle_threads() -> None:
+    """End the idle threads of anyio with the main thread.
+
+    They end with the task that has begun them, or with that of `asyncio.run`. A server that runs its event loop by
+    ``run_forever`` and runs no lifespan ends neither, and the interpreter would wait for them for ever.
+    """
+    threading.main_thread().join()
+    for thread in threading.enumerate():
+        loop = getattr(thread, "loop", None)
+        if thread.name == _OF_ANYIO and isinstance(loop, asyncio.AbstractEventLoop) and not loop.is_running():
+            thread.stop()  # type: ignore[attr-defined]  # anyio's class is private
 
 
 class AttachedRoute:

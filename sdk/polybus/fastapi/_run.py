@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
+from .._bus.runner import tell_of_threads_left
 from .._bus.worker import Worker
+from .._util.process_one import end_by_sigterm
 from .._validation import check_count, seconds, shown
 
 ADDRESS: Final = "http"
@@ -37,6 +39,7 @@ def run(app: Any, *, drain: float = 20.0, host: str = "127.0.0.1", port: int = 8
         ImportError: uvicorn is not installed.
         SystemExit: The address is taken, or the application's lifespan failed (uvicorn's status 3); as in `polybus.run`.
     """
+    end_by_sigterm()
     drain = seconds(drain, "drain")
     check_count(workers, "workers")
     if options.get("reload"):
@@ -65,4 +68,6 @@ def run(app: Any, *, drain: float = 20.0, host: str = "127.0.0.1", port: int = 8
         if status := Application(chosen, drain).run(workers):
             raise SystemExit(status)
         return
-    DrainingServer(drain, chosen, worker).run(None if worker is None else worker.sockets(ADDRESS))
+    server = DrainingServer(drain, chosen, worker)
+    server.run(None if worker is None else worker.sockets(ADDRESS))
+    tell_of_threads_left(server.buses)

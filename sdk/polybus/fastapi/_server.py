@@ -36,6 +36,8 @@ class DrainingServer(uvicorn.Server):
         self._drain_seconds = drain
         self._chosen = frozenset(options)
         self._farewell: anyio.CancelScope | None = None
+        self.buses: list[Bus] = []
+        """Those that were served to the end."""
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -80,7 +82,7 @@ class DrainingServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let nobody in, let handlers finish, tell the peers; then what uvicorn does."""
-        buses = list(dict.fromkeys(attachment.bus for attachment in attached_here()))
+        buses = self.buses = list(dict.fromkeys(attachment.bus for attachment in attached_here()))
         if buses and not self.force_exit:
             logger.info("draining")
             for server in self.servers:

@@ -17,7 +17,7 @@ from typing import Any
 import anyio
 
 import polybus
-from polybus import Bus
+from polybus import Bus, Limits
 from tests.integration.processes.serving_lines import print_urls
 
 
@@ -33,7 +33,7 @@ def make_bus(kind: str | None) -> Bus:
         if kind == "stuck":
             await anyio.sleep_forever()
 
-    bus = Bus(lifespan=lifespan if kind else None)
+    bus = Bus(lifespan=lifespan if kind else None, limits=Limits(close_timeout=0.2))
 
     @bus.handle("echo")
     async def echo(body: Any) -> Any:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.to_thread
+import psutil
 import pytest
 
 import polybus
 from polybus import Backoff, Bus, BusError, connect
+from polybus._bus import runner
+from polybus._bus.bus import parts_of
 from tests.support import free_port
 
 from .processes import BOUND, eventually, loop_of, running
@@ -83,6 +87,91 @@ async def test_a_second_signal_ends_the_process_though_a_thread_does_not(anyio_b
         assert await server.ended() == (0 if anyio_backend[0] == "trio" else 128 + signal.SIGTERM)
         with anyio.fail_after(BOUND), pytest.raises(BusError):
             await reply
+
+
+@pytest.mark.anyio
+async def test_the_threads_that_keep_the_process_after_the_drain_are_named_and_a_signal_ends_it(anyio_backend: Any) -> None:
+    on_asyncio = anyio_backend[0] == "asyncio"
+    async with running("runner", run={"drain": 0.1}, **loop_of(anyio_backend)) as server:
+        async with connect(server.url, backoff=SOON) as bus:
+            reply = bus.request("stuck", timeout=600)
+            await bus.request("echo", 1)
+            server.signal(signal.SIGTERM)
+            with anyio.fail_after(BOUND), pytest.raises(BusError):
+                await reply
+        says = "the process waits for them" if on_asyncio else "they end with the process"
+        await eventually(lambda: f"stuck): {says}" in server.log())
+        if on_asyncio:
+            server.signal(signal.SIGTERM)
+        assert await server.ended() == (-signal.SIGTERM if on_asyncio else 0)
+
+
+def test_run_ends_with_the_lifespan_of_its_bus_that_has_failed() -> None:
+    @asynccontextmanager
+    async def lifespan(bus: Bus) -> AsyncIterator[None]:
+        async with anyio.create_task_group() as group:
+            group.start_soon(fail, bus)
+            yield
+
+    async def fail(bus: Bus) -> None:
+        await eventually(lambda: parts_of(bus).links.gates)
+        raise LookupError("no database")
+
+    with pytest.raises(ExceptionGroup) as raised:
+        polybus.run(Bus(lifespan=lifespan), "ubre+tcp://127.0.0.1:0")
+    assert raised.group_contains(LookupError, match="no database")
+
+
+@pytest.mark.parametrize("how", ["closed", "failed"])
+def test_run_ends_with_its_bus(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    bus = Bus()
+
+    async def end() -> None:
+        if how == "closed":
+            await bus.aclose()
+        else:
+            await anyio.to_thread.run_sync(leave)
+
+    def leave() -> None:
+        raise GeneratorExit
+
+    def serving(url: str) -> None:
+        parts_of(bus).services.running.spawn(end)
+
+    monkeypatch.setattr(runner, "announce", serving)
+    with nullcontext() if how == "closed" else pytest.raises(RuntimeError, match="a task of this bus has failed"):
+        polybus.run(bus, "ubre+tcp://127.0.0.1:0")
+
+
+IMPORTS = "import signal; print('importing', flush=True); signal.pause()"
+RUNS = f"""
+import polybus
+from polybus._bus import runner
+def resolve(url):
+    {IMPORTS}
+runner.resolve_url = resolve
+polybus.run(polybus.Bus(), "ubre+tcp://127.0.0.1:0")
+"""
+
+
+@pytest.mark.own_interpreter
+@pytest.mark.parametrize("program", [["-m", "polybus", "serve", "app:bus", "ubre+tcp://127.0.0.1:0"], ["-c", RUNS]])
+def test_sigterm_ends_process_1_while_it_imports(program: list[str], tmp_path: Path) -> None:
+    """As in a container: for process 1 the kernel drops each signal that has no handler."""
+    alone = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
+    if shutil.which("unshare") is None or subprocess.run([*alone, "true"], capture_output=True).returncode:
+        pytest.skip("no namespaces of processes here")
+    (tmp_path / "app.py").write_text(IMPORTS)
+    process = subprocess.Popen([*alone, sys.executable, *program], cwd=tmp_path, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"importing\n"
+        (first,) = psutil.Process(process.pid).children()
+        first.send_signal(signal.SIGTERM)
+        assert process.wait(BOUND) == 128 + signal.SIGTERM
+    finally:
+        process.kill()
+        process.communicate()
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
