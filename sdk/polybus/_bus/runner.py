@@ -82,7 +82,7 @@ def run(
             found for them.
         Unsupported: There are several workers, and an address that they cannot share.
         ImportError: `uvloop`, trio or, for `metrics`, prometheus-client is not installed.
-        Exception: What the bus's lifespan raises.
+        Exception: What the bus's lifespan raises. RuntimeError where a task of the bus has failed, which closes the bus.
         SystemExit: An address cannot be bound: one line on stderr and status 1, with the `OSError` as its cause. Or one of
             several workers has ended before it served, or was ended by force.
     """
