@@ -27,8 +27,9 @@ class Subscription(SubscriptionQueue, Generic[T_co]):
     """Publications to be read, from `Bus.subscribe` or `Peer.subscribe`: ``async with`` it, then iterate over it.
 
     Iteration gives a `Message` each; with ``returns=`` its body is of that type, and one that does not fit is skipped and
-    counted in `skipped`. It ends when its bus has drained or is closed, once what has come is read. Of a durable one each is settled by `Message.ack`, `Message.retry` or `Message.reject`; what is not
-    when the block is left comes again, and what does not fit is a dead letter.
+    counted in `skipped`. It ends when its bus has drained or is closed, once what has come is read. Of a durable one each is
+    settled by `Message.ack`, `Message.retry` or `Message.reject`; what is not when the block is left comes again, and what does
+    not fit is a dead letter.
 
     Raises:
         SlowConsumer: (by iterating) It is a ``block`` subscription, and was read too slowly.
