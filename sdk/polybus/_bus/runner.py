@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import socket
 import threading
@@ -19,7 +18,7 @@ from .._secrets import without_secrets
 from .._util.event_loop import running_loop
 from .._util.http_status import HttpStatus, Page
 from .._util.log_fields import log_fields
-from .._util.process_one import end_by_sigterm
+from .._util.process_end import end_by_sigterm, exit_at_once
 from .._validation import check_count, seconds, shown
 from ..errors import BusError, LocalProtocolError
 from ..plugins import ProtocolFeatures
@@ -341,7 +340,7 @@ class _Run:
             elif self._force is None:
                 logger.warning("%s, ending at once", number.name)
                 self._scope.cancel()
-                self._force = threading.Timer(_AT_ONCE, os._exit, (128 + number,))
+                self._force = threading.Timer(_AT_ONCE, exit_at_once, (128 + number,))
                 self._force.daemon = True
                 self._force.start()
 

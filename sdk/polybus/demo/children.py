@@ -16,6 +16,8 @@ import anyio
 import anyio.abc
 from anyio.streams.buffered import BufferedByteReceiveStream
 
+from .._util.process_end import exit_at_once
+
 _START = 40.0
 _END = 5.0
 _LINE = 4096
@@ -114,7 +116,7 @@ def leave_with_parent() -> None:
         # Not through sys.stdin: its lock, held by a daemon thread, would abort the interpreter's shutdown.
         while os.read(0, _LINE):
             pass
-        os._exit(3)
+        exit_at_once(3)
 
     threading.Thread(target=watch, daemon=True, name="leave with parent").start()
 

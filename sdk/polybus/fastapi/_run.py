@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from .._bus.runner import tell_of_threads_left
 from .._bus.worker import Worker
-from .._util.process_one import end_by_sigterm
+from .._util.process_end import end_by_sigterm
 from .._validation import check_count, seconds, shown
 
 ADDRESS: Final = "http"
