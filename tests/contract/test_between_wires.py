@@ -40,6 +40,8 @@ from polybus.message import Kind
 from polybus.protocols import Csb, Jrep, Nats, Ubre, Up, UProtocol
 from polybus.protocols._protobuf.any_body import ANY
 from polybus.protocols.csb.bodies import BASE64_FORMAT, FORM_FORMAT
+from polybus.protocols.uprotocol.cloudevents import cloudevents_pb2 as pb
+from polybus.protocols.uprotocol.http import from_http
 from polybus.testing import NatsEngine, World, cluster, simulated
 from tests.contract.hostile_bodies import ENDING, JSON_VALUES, NO_JSON
 from tests.doubles.numbered import Numbered
@@ -422,6 +424,37 @@ def test_what_is_no_json_does_not_become_a_frame_of_another_wire() -> None:
                         assert body_format is not JSON or body in JSON_VALUES or (near == "nats" and found.format is OCTETS)
                     crossed += sum(crosses(far, found) for far in CODECS)
     assert crossed > 10_000
+
+
+def test_data_that_an_event_calls_json_are_one_value_in_every_form_of_an_event() -> None:
+    facts = {"id": _EVENT, "source": "//v/b/1/door#Door", "type": "pub.v1"}
+    of_data = {"datacontenttype": "application/json", "dataschema": "urn:door"}
+    headers = {f"ce-{name}": text for name, text in (facts | {"specversion": "1.0", "dataschema": "urn:door"}).items()}
+    read_whole = 0
+    for body in (*JSON_VALUES, *NO_JSON):
+        event = pb.CloudEvent(spec_version="1.0", **facts, binary_data=body)
+        for name, text in of_data.items():
+            event.attributes[name].ce_string = text
+        head = msgspec.json.encode({"specversion": "1.0", **facts, **of_data})[:-1]
+        frames = (
+            ("uprotocol", b'%b,"data":%b}' % (head, body)),
+            ("uprotocol", b'%b,"data_base64":"%b"}' % (head, base64.b64encode(body))),
+            ("uprotocol protobuf", event.SerializeToString()),
+        )
+        found = [read(wire, frame) for wire, frame in frames]
+        with suppress(RemoteProtocolError):
+            found.append(
+                [one for one in from_http(headers | {"content-type": "application/json"}, body) if isinstance(one, Message)]
+            )
+        for message in itertools.chain.from_iterable(found[1:]):
+            assert body in JSON_VALUES or not body, body
+            assert (message.raw or b"") == body
+            read_whole += 1
+        for message in itertools.chain.from_iterable(found):
+            if message.raw is not None:
+                read_body(message.raw, JSON)
+            assert all(crosses(far, message) or message.body is None or type(message.body) is int for far in CODECS), body
+    assert read_whole >= 3 * len(JSON_VALUES)
 
 
 def crosses(far: str, found: Message) -> bool:
