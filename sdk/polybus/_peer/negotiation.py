@@ -242,7 +242,11 @@ class Negotiation:
     def asked(self, message: Message) -> None:
         """Answer a hello: the peer is a polybus peer (or pretends to be, which harms only itself)."""
         peer = self._peer
-        self.takes_note(message.body)
+        try:
+            self.takes_note(message.body)
+        except BusError as error:  # a wire that reads a body only when it is wanted
+            send_error(peer, message, Code.INVALID_ARGUMENT, f"a hello that cannot be read: {error}")
+            return
         handover = peer.host.handover
         if handover is not None and not peer.link.upstream:
             self._resumed(message, handover)

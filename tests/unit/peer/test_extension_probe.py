@@ -10,12 +10,15 @@ import pytest
 from anyio.abc import SocketStream
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from polybus import Bus, Disconnected, Limits, Message, RequestCancelled, Unsupported, connect
+from polybus import BadRequest, Bus, Disconnected, Limits, Message, RequestCancelled, Unsupported, connect
 from polybus._util.hello import HELLO
+from polybus.body import JSON
 from polybus.message import Kind
 from polybus.plugins import Closed
 from polybus.plugins.registry import find_protocol
+from polybus.protocols._protobuf.any_body import ANY, pack
 from polybus.testing import Faults, pair
+from tests.doubles.numbered import Numbered
 from tests.support import BOUND, bounded, eventually
 
 pytestmark = pytest.mark.anyio
@@ -424,3 +427,24 @@ async def test_a_subscription_that_is_refused_counts_as_told() -> None:
         await bus.publish("a.b", 1)
         await bus.publish("b.c", 2)
         await eventually(lambda: heard == [2])
+
+
+@pytest.mark.parametrize(
+    ("protocol", "body_format", "body"),
+    [("uprotocol", ANY, pack("google.protobuf.Value", b"\xff")), (Numbered(), JSON, b'1,"a":2')],
+    ids=["a broken value", "no JSON"],
+)
+@bounded
+async def test_a_hello_that_cannot_be_read_is_told_so_and_costs_no_link(
+    protocol: Any, body_format: Any, body: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    bus = Bus()
+    bus.handle("one")(lambda: 1)
+    async with pair(bus, protocol=protocol) as client:
+        (peer,) = client.peers
+        hello = Message(Kind.REQUEST, HELLO, None, body, body_format, checked=body)
+        with pytest.raises(BadRequest, match="a hello that cannot be read"):
+            await peer.pass_on(hello, BOUND)
+        assert await client.request("one") == 1
+        assert client.stats().reconnects == 0
+    assert "could not be handled" not in caplog.text
