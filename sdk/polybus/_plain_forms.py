@@ -27,6 +27,18 @@ _EXACT: Final[tuple[tuple[type, Callable[[Any], Any]], ...]] = (
 _NANOSECONDS: Final = ("nanosecond", "nanoseconds")
 
 
+_SCALARS: Final = _EXACT[:3]
+
+
+def scalar_form(value: Any) -> Any:
+    """Find the text or number that an object is, of a subclass or of numpy; all else is given back as it is."""
+    for kind, exact in _SCALARS:
+        if isinstance(value, kind):
+            return value if type(value) is bool else exact(value)
+    scalar = _scalar_of_numpy(value)
+    return value if scalar is None else scalar
+
+
 def _date(value: Any) -> datetime.date:
     return datetime.date(value.year, value.month, value.day)
 

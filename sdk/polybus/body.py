@@ -89,7 +89,7 @@ class JsonFormat:
             _refuse(value, "$", _not_finite)
         if b"T" in data and _OFFSET in data.translate(_DIGITS):
             _refuse(value, "$", _odd_offset)
-        if _MASKED in data:
+        if MASKED in data:
             refuse_secrets(value)
         return data
 
@@ -107,7 +107,7 @@ class OctetsFormat:
 
     def encode(self, value: Any) -> bytes:
         if isinstance(value, (bytes, bytearray, memoryview)):
-            return bytes(value)
+            return bytes(memoryview(value))
         raise EncodeError(f"this wire carries bytes here, not {type(value).__name__}")
 
     def decode(self, data: bytes) -> Any:
@@ -123,7 +123,7 @@ class TextFormat:
         if not isinstance(value, str):
             raise EncodeError(f"this wire carries text here, not {type(value).__name__}")
         try:
-            return value.encode()
+            return str.encode(value)
         except UnicodeEncodeError as error:
             raise EncodeError(f"lone surrogate at character {error.start}") from error
 
@@ -176,7 +176,8 @@ _SHORT = 512
 _DIGITS = bytes.maketrans(b"123456789-", b"000000000+")
 _OFFSET = b'0+00:00"'
 """The end of a moment beside UTC with its digits made one: looking for that costs less than an expression does."""
-_MASKED = b'"%b"' % MASK.encode()
+MASKED = b'"%b"' % MASK.encode()
+"""The text that JSON has in place of a secret of pydantic."""
 _WITHOUT_NAN = frozenset({str, int, bool, bytes, type(None)})
 
 

@@ -160,10 +160,12 @@ class RequestError(BusError, metaclass=_ByCode):
     def _fill(self, code: Code, text: str, reason: str | None, detail: Any) -> None:
         if code is Code.OK:
             raise ValueError("a RequestError needs a code other than OK: return a value instead")
-        super().__init__(text)
+        # Not what a subclass of str makes of itself: a wire writes no such objects.
+        given, word = _exact(text), _exact(reason)
+        super().__init__(given)
         self.code = code
-        self.text = text
-        self.reason = reason
+        self.text = given
+        self.reason = word
         self.detail = detail
         self.subject = None
         # Set on what came from a peer: such an error is passed on only by relay(), never by falling through a handler.
@@ -199,6 +201,10 @@ class _CodedError(RequestError):
     def __init__(self, text: str = "", *, code: Code | None = None, reason: str | None = None, detail: Any = None) -> None:
         reason = reason if reason is not None else self.default_reason
         self._fill(self.default_code if code is None else as_code(code), text, reason, detail)
+
+
+def _exact(value: Any) -> Any:
+    return str.__str__(value) if isinstance(value, str) else value
 
 
 class NoHandler(_CodedError):

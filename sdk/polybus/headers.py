@@ -48,7 +48,7 @@ def check_handshake_headers(headers: object) -> Mapping[str, str]:
         )
     for name, value in headers.items():
         _check_text(name, value)
-    return headers
+    return {str.__str__(name): str.__str__(value) for name, value in headers.items()}
 
 
 @lru_cache(256)
@@ -87,10 +87,12 @@ def check_headers(headers: Mapping[str, str], limit: int) -> dict[str, str]:
         raise TypeError(
             f"headers={shown(headers)}: a mapping of text to text, not {type(headers).__name__}; dict() makes one of pairs"
         )
+    made: dict[str, str] = {}
     for name, value in headers.items():
         _check_text(name, value)
+        made[str.__str__(name)] = str.__str__(value)
         if _BAD_VALUE.search(value) or not _is_token(name):
             raise LocalProtocolError(f"header {name!r}: a name is a token, a value has no line breaks")
     if (size := size_of(headers)) > limit:
         raise LocalProtocolError(f"headers of {size} bytes: the limit is {limit} (Limits.headers)")
-    return dict(headers)
+    return made

@@ -90,7 +90,8 @@ class Subject(Generic[In_contra, Out_co]):
     @overload
     def __init__(self: Subject[Any, Any], name: str | int, takes: Any = ..., returns: Any = ...) -> None: ...
     def __init__(self, name: str | int, takes: Any = Any, returns: Any = Any) -> None:
-        self.__attrs_init__(name, takes, returns)  # pyright: ignore[reportAttributeAccessIssue]  # attrs makes it
+        plain = str.__str__(name) if isinstance(name, str) else name  # of an enum, too
+        self.__attrs_init__(plain, takes, returns)  # pyright: ignore[reportAttributeAccessIssue]  # attrs makes it
 
     def given(self, body: Any) -> Any:
         """The body of a request as it is passed on: a kind of subject may know more of it than its type."""
@@ -387,4 +388,4 @@ def resolve(subject: AnySubject, returns: Any) -> tuple[Any, Any]:
     """The bare subject, which has not been checked, and the type that is wanted back."""
     if isinstance(subject, Subject):
         return subject.name, subject.returns if returns is Any else returns
-    return subject, returns
+    return str.__str__(subject) if isinstance(subject, str) else subject, returns

@@ -240,7 +240,7 @@ class Bus(Router):
             name, returns = resolve(subject, returns)
             body = subject.given(body)
         else:
-            name = subject
+            name = str.__str__(subject) if isinstance(subject, str) else subject
         try:
             if name not in self._known_subjects:
                 self._services.subjects.check(name)
@@ -514,7 +514,7 @@ class Bus(Router):
             ReservedSubject, LocalProtocolError: The subject or a header is not the application's to use.
             TypeError, ValueError: `timeout`, `to` or `headers` are of a wrong type, or cannot be.
         """
-        name = subject.name if isinstance(subject, Subject) else subject
+        name = subject.name if isinstance(subject, Subject) else str.__str__(subject) if isinstance(subject, str) else subject
         if timeout != TIMEOUT:
             timeout = seconds(timeout)
         publisher = self._publisher
@@ -587,7 +587,7 @@ class Bus(Router):
             LocalProtocolError: Also where a `Store` keeps the subject: that is waited for.
             Disconnected, EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `publish`.
         """
-        name = subject.name if isinstance(subject, Subject) else subject
+        name = subject.name if isinstance(subject, Subject) else str.__str__(subject) if isinstance(subject, str) else subject
         self._services.running.check_here()
         route = self._publisher.route_of(name)
         if route.stored and to is None:

@@ -248,7 +248,7 @@ class Router:
 def _name(subject: Any, verb: str) -> Any:
     if callable(subject):  # the decorator without its parentheses
         raise TypeError(f"@bus.{verb} needs its subject: @bus.{verb}('user.get')")
-    return subject.name if isinstance(subject, Subject) else subject
+    return subject.name if isinstance(subject, Subject) else str.__str__(subject) if isinstance(subject, str) else subject
 
 
 def _typed(subject: Any) -> Subject[Any, Any] | None:

@@ -120,7 +120,7 @@ class PubSub:
         Raises:
             LocalProtocolError, ReservedSubject, TypeError, ValueError: As `Bus.subscribe`.
         """
-        name = pattern.name if isinstance(pattern, Subject) else pattern
+        name = pattern.name if isinstance(pattern, Subject) else str.__str__(pattern) if isinstance(pattern, str) else pattern
         if isinstance(pattern, Subject) and returns is Any:
             returns = pattern.takes
         check_pattern(name, self._services.limits.subject)

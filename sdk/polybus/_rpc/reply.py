@@ -12,7 +12,7 @@ from .._util.cancel_scopes import let_scope_fire
 from .._util.entering import awaited_first
 from .._util.event_loop import wrong_event_loop
 from .._util.log_fields import log_fields
-from .._util.typed_body import body_of, check_returns, typed_body
+from .._util.typed_body import body_of, check_returns, misfit, typed_body
 from ..errors import BadReply, BusError, Code, DeadlineExceeded, RequestCancelled, make_request_error
 from ..message import MISSING, Message
 
@@ -146,8 +146,9 @@ class Reply(Generic[T_co]):
         try:
             value = self._value = typed_body(message, returns if whole is None else whole)
         except Exception as error:  # also what a check of the application's own raises
+            why = misfit(error)[0]
             self._error = BadReply(
-                f"the answer to {self.subject!r} is no {_name(returns)}: {error}; is returns= what its handler gives?"
+                f"the answer to {self.subject!r} is no {_name(returns)}: {why}; is returns= what its handler gives?"
             )
             self._state = _FAILED
             self._value = None

@@ -247,7 +247,7 @@ _PLAIN_TYPES: tuple[tuple[Any, type], ...] = (
 )
 
 
-@frozen
+@frozen(eq=False)
 class Reader:
     """Ways in which bodies become values of a type.
 

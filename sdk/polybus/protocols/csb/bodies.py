@@ -44,10 +44,7 @@ class PayloadFormat:
 
 
 def _write_form(value: Any) -> bytes:
-    try:
-        plain = msgspec.to_builtins(value)
-    except (TypeError, ValueError) as error:
-        raise EncodeError(f"{type(value).__name__} is no form: {error}") from error
+    plain = JSON_FORMAT.decode(JSON_FORMAT.encode(value))
     if not isinstance(plain, dict):
         raise EncodeError(f"this action carries a form: fields and their texts, not {type(value).__name__}")
     fields = [

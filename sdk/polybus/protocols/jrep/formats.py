@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ...body import BodyFormat, check_depth
+from ...body import MASKED, BodyFormat, check_depth, refuse_secrets
 from ...errors import BadRequest, BusError, EncodeError
 from .messages.text import quoted
 from .names import MAX_PARTS, PROTOCOL_PARTS
@@ -74,6 +74,8 @@ class ErraiFormat:
         # Each level has an object with an id: with few ids it cannot be deep.
         if ids.next > self._few or ids.copied:
             check_depth(data, self.depth)
+        if MASKED in data:
+            refuse_secrets(value)
         return data
 
     def reading(self) -> ValueReading:

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import enum
 import inspect
 from collections.abc import Callable
-from typing import Any, Final, ForwardRef, Protocol, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, ForwardRef, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
-import msgspec
 from attrs import field, frozen
 
-from ..._util.typed_body import convert
+from ..._plain_forms import scalar_form
+from ..._util.typed_body import convert, misfit, unreadable
 from ..._validation import check_type, shown
 from ...errors import BadRequest
 from ...subjects import Subject
@@ -164,12 +165,15 @@ class RemoteInterface:
     def _type_of(self, value: Any) -> Any:
         if isinstance(value, (JavaObject, JavaEnum)):
             return value.type
+        value = value if isinstance(value, enum.Enum) else scalar_form(value)
         if type(value) is not int or -0x8000_0000 <= value <= 0x7FFF_FFFF:
             return type(value)
         return "long" if -0x8000_0000_0000_0000 <= value <= 0x7FFF_FFFF_FFFF_FFFF else "java.math.BigInteger"
 
     def _java_type(self, kind: Any) -> JavaType:
         """May raise `TypeError`: it has no Java name."""
+        while get_origin(kind) is Annotated:
+            kind = get_args(kind)[0]
         if isinstance(kind, ForwardRef):
             kind = kind.__forward_arg__
         if isinstance(kind, str):
@@ -209,7 +213,7 @@ def _types(function: Callable[..., Any], *, named: bool) -> dict[str, Any]:
     """Types of a function's parameters; `named` if they alone say which method it is. May raise `TypeError`: it is none."""
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError(f"{function.__qualname__} is a generator: a method of Java has one result")
-    hints = get_type_hints(function)
+    hints = get_type_hints(function, include_extras=True)
     types: dict[str, Any] = {}
     for one in inspect.signature(function).parameters.values():
         if one.kind is one.KEYWORD_ONLY and one.default is not one.empty:
@@ -223,6 +227,8 @@ def _types(function: Callable[..., Any], *, named: bool) -> dict[str, Any]:
                 f"{function.__qualname__}: parameter {one.name!r} has no annotation, and a method of Java is found by its types"
             )
         types[one.name] = hints.get(one.name, Any)
+        if (problem := unreadable(types[one.name])) is not None:
+            raise TypeError(f"{function.__qualname__}: no argument can be read as the type of {one.name!r}: {problem}")
     return types
 
 
@@ -237,8 +243,8 @@ def _with_list(function: Callable[..., Any], types: list[Any]) -> Callable[..., 
         for number, (value, kind) in enumerate(zip(body, types, strict=True)):
             try:
                 made.append(convert(value, kind))
-            except (msgspec.ValidationError, ValueError) as error:
-                raise BadRequest(f"argument {number + 1}: {error}") from error
+            except Exception as error:  # also what a check of the application's own raises
+                raise BadRequest(f"argument {number + 1}: {misfit(error)[0]}") from error
         return made
 
     if inspect.iscoroutinefunction(function):

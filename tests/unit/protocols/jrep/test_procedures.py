@@ -3,12 +3,14 @@
 import json
 import math
 from decimal import Decimal
-from typing import Any
+from typing import Annotated, Any
 
 import anyio
+import numpy
 import pytest
+from pydantic import Field
 
-from polybus import Bus, EncodeError, connect
+from polybus import BadRequest, Bus, EncodeError, connect
 from polybus.protocols import Jrep
 from polybus.protocols.jrep import JavaObject, RemoteInterface
 from tests.support import BOUND
@@ -178,6 +180,20 @@ async def test_a_function_answers_for_primitives_and_for_their_classes() -> None
             assert await SERVICE.call(client, "add", 2, 3) == 5
         async with bus:
             assert await bus.request(SERVICE.method("add", int, int), [2, 3]) == 5  # its own
+
+
+@pytest.mark.anyio
+async def test_what_an_annotation_says_of_an_argument_is_checked() -> None:
+    bus = Bus()
+
+    @SERVICE.handle(bus)
+    async def half(number: Annotated[int, Field(gt=0, multiple_of=2)]) -> int:
+        return number // 2
+
+    async with bus:
+        assert await SERVICE.call(bus, "half", numpy.int64(4)) == 2
+        with pytest.raises(BadRequest, match="argument 1: Input should be a multiple of 2"):
+            await SERVICE.call(bus, "half", 3)
 
 
 @pytest.mark.anyio

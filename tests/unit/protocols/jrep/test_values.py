@@ -7,9 +7,11 @@ import json
 import math
 import uuid
 from collections.abc import Iterable
-from typing import Any
+from typing import Annotated, Any
 
 import attrs
+import numpy
+import pydantic
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,6 +22,7 @@ from polybus.errors import BadRequest, EncodeError
 from polybus.protocols import Jrep
 from polybus.protocols.jrep import JavaEnum, JavaObject, JavaTypes, Parts
 from polybus.protocols.jrep.formats import ErraiFormat
+from polybus.protocols.jrep.values.declared import Arguments, java_type
 
 ERRAI = ErraiFormat(JavaTypes(), strict=False, depth=128)
 STRICT = ErraiFormat(JavaTypes(), strict=True, depth=128)
@@ -535,3 +538,57 @@ def test_an_object_within_itself_as_an_element_or_a_key_that_needs_its_hash_is_r
     node = {**itself, "name": "a", "within": {"^EncodedType": marked, "^ObjectID": "2", "^Value": content}}
     with pytest.raises(BadRequest, match="has no hash"):
         ErraiFormat(types, strict=False, depth=128).decode(JSON.encode(node))
+
+
+class Real(float):
+    def __repr__(self) -> str:
+        return '1.5,"x":2'
+
+    def __float__(self) -> float:
+        return 6.66
+
+
+class Whole(int):
+    def __repr__(self) -> str:
+        return "7x"
+
+
+def test_a_field_that_java_has_bare_takes_objects_of_subclasses_and_checks_what_its_type_says() -> None:
+    types = JavaTypes()
+    errai = ErraiFormat(types, strict=False, depth=128)
+
+    @types.portable("x.Sum", hints={"sum": Annotated[int, pydantic.Field(gt=0)], "mean": float, "word": str})
+    @attrs.frozen
+    class Sum:
+        sum: Any
+        mean: Any
+        word: Any = ""
+
+    written = errai.encode(Sum(Whole(7), Real(1.5), numpy.str_("a")))
+    assert written == b'{"^EncodedType":"x.Sum","^ObjectID":"1","sum":7,"mean":1.5,"word":"a"}'
+    assert errai.encode(Sum(numpy.int64(7), numpy.float64(1.5), "a")) == written
+    assert errai.decode(written) == Sum(7, 1.5, "a")
+    with pytest.raises(BadRequest, match="x.Sum.sum.*greater than 0"):
+        errai.decode(written.replace(b"7", b"-7"))
+    with pytest.raises(EncodeError, match="list where the class says text, a number or a truth value"):
+        errai.encode(Sum([], 1.5))
+
+
+@pytest.mark.parametrize(
+    ("declared", "value", "plain"),
+    [
+        ("int", Whole(7), 7),
+        ("java.lang.Long", numpy.int64(7), 7),
+        ("double", Real(1.5), 1.5),
+        ("float", numpy.float64(1.5), 1.5),
+        ("double[]", [Real(1.5), Whole(1)], [1.5, 1]),
+        ("int[]", [numpy.int64(7)], [7]),
+        ("boolean", numpy.bool_(True), True),
+        ("char", numpy.str_("a"), "a"),
+        ("java.util.List<java.lang.Long>", [Whole(7)], [7]),
+        ("java.util.Map<java.lang.Integer,java.lang.Double>", {Whole(7): Real(1.5)}, {7: 1.5}),
+    ],
+)
+def test_an_argument_of_a_subclass_is_written_as_the_value_that_it_is(declared: str, value: Any, plain: Any) -> None:
+    types = (java_type(declared),)
+    assert ERRAI.encode(Arguments([value], types)) == ERRAI.encode(Arguments([plain], types))

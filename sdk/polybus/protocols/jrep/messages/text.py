@@ -40,7 +40,7 @@ def _upper(found: re.Match[bytes]) -> bytes:
 
 def number(value: float) -> bytes:
     """A finite float in Java's notation: ``2.5``, ``1.0E21``."""
-    text = repr(value)
+    text = float.__repr__(value)
     if "e" not in text:
         return text.encode()
     mantissa, _, exponent = text.partition("e")

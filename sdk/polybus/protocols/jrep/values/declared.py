@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+import enum
 import re
 import struct
 from array import array
@@ -11,6 +12,7 @@ from typing import Any, Final, TypeAlias
 
 from attrs import field, frozen
 
+from ...._plain_forms import scalar_form
 from ....errors import EncodeError
 from ..messages.text import number, quoted
 from ..object_ids import KEY_PREFIX, LIST, MAP, SET, Numbering
@@ -45,6 +47,7 @@ _SHORT: Final = {
 }
 """Names as a Java source has them, with what they stand for there."""
 _TOKENS: Final = re.compile(r"\s*(\[*[\w.$]+;?(?:\[\])*|[<>,])")
+_PLAIN: Final = (str, int, float, bool, list, dict)
 _AS_THEY_ARE: Final = (JavaObject, JavaEnum)
 
 
@@ -139,6 +142,8 @@ class _Declared:
             return b"null"
         if isinstance(value, _AS_THEY_ARE):
             return self._other(value, self._ids)
+        if type(value) not in _PLAIN and not isinstance(value, enum.Enum):
+            value = scalar_form(value)
         scalar = _scalar(value, kind.name)
         if scalar is not None:
             return scalar
@@ -163,6 +168,7 @@ class _Declared:
         return b'{"^EncodedType":%b,"^ObjectID":"%d","^Value":[%b]}' % (quoted(name), given, items)
 
     def _bare(self, value: Any, kind: JavaType) -> bytes:
+        value = scalar_form(value)
         if type(value) is float and kind.name == "double" and value - value == 0:
             return number(value)
         if not isinstance(value, int) or isinstance(value, bool):

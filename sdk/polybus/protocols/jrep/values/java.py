@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 import attrs
 
@@ -161,7 +161,7 @@ class JavaTypes:
             return portable
         names, hints = waiting
         try:
-            types = hints if hints is not None else get_type_hints(portable.cls)
+            types = hints if hints is not None else get_type_hints(portable.cls, include_extras=True)
         except NameError as error:
             name = f"{portable.cls.__name__}, registered as {portable.java}"
             raise TypeError(f"{name}: {error}; say what it is with portable(..., hints=...)") from error
@@ -179,6 +179,8 @@ class JavaTypes:
 
 def _is_bare(hint: Any) -> bool:
     """True if a field's static type says what a bare JSON value is: ``int``, ``float | None`` and the like."""
+    while get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
     if hint in _BARE:
         return True
     kinds = [kind for kind in get_args(hint) if kind is not type(None)] if get_origin(hint) is not None else []

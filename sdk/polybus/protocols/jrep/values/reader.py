@@ -340,7 +340,7 @@ def _fitting(value: Any, hint: Any, where: str) -> Any:
     try:
         return convert(value, hint)
     except (msgspec.ValidationError, ValueError, TypeError) as error:
-        raise BadRequest(f"{where}: {error}") from error
+        raise BadRequest(f"{where}: {misfit(error)[0]}") from error
 
 
 def _check_alike(count: int) -> None:

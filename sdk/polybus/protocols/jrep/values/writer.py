@@ -18,6 +18,7 @@ from typing import Any, Final
 import attrs
 import msgspec
 
+from ...._plain_forms import plain_form, scalar_form
 from ....body import items_of
 from ....errors import EncodeError
 from ..messages.text import json_text, number, quoted
@@ -125,7 +126,7 @@ class ValueWriter:
         if key is None:
             return quoted(NULL_KEY)
         if isinstance(key, str) and not isinstance(key, enum.Enum) and not key.startswith((KEY_PREFIX, NULL_KEY)):
-            return quoted(str(key))
+            return quoted(str.__str__(key))
         written = self._value(key, ids)
         if written.startswith(_UNHASHABLE):
             text = f"a key is a {type(key).__name__}, which comes out as a list, set or dict, and so as no key: use text"
@@ -143,20 +144,29 @@ class ValueWriter:
 
     # -- objects ---------------------------------------------------------------------------------------------------------
 
-    def _fields_of(self, value: Any, ids: Numbering) -> Any:
-        """Form of an object as JSON has it: its fields as a map, a UUID as text."""
-        dump = getattr(value, "model_dump", None)
-        if dump is not None:
-            made = dump()
-        elif attrs.has(type(value)) or hasattr(value, "__dataclass_fields__") or isinstance(value, msgspec.Struct):
-            made = {path.rpartition(".")[2]: item for path, item in _fields(value)}
+    def _form_of(self, value: Any, ids: Numbering) -> Any:
+        """Form of an object as JSON has it: its members as a map or list, a UUID as text."""
+        if isinstance(value, msgspec.Struct):
+            made = _form_of_struct(value)
+        elif attrs.has(type(value)) or hasattr(value, "__dataclass_fields__"):
+            made = {path.rpartition(".")[2]: item for path, item in items_of(value, "$") if item is not msgspec.UNSET}
         else:
-            try:
-                made = msgspec.to_builtins(value)
-            except (TypeError, ValueError) as error:
-                raise EncodeError(f"{type(value).__name__} has no Java type: register it with JavaTypes.portable") from error
+            made = self._form_by_others(value)
         ids.keep.append(made)
         return made
+
+    def _form_by_others(self, value: Any) -> Any:
+        """May raise `EncodeError`: nobody knows a form."""
+        try:
+            made = plain_form(value)
+        except TypeError:  # msgspec knows a few more
+            made = value
+        if type(made) in self._by_type:
+            return made
+        try:
+            return msgspec.to_builtins(made, enc_hook=plain_form)
+        except (TypeError, ValueError) as error:
+            raise EncodeError(f"{type(value).__name__} has no Java type: register it with JavaTypes.portable") from error
 
     def _exception(self, error: BaseException, ids: Numbering) -> bytes:
         """As Errai does with one that is not portable: a RuntimeException with class and text, and no stack."""
@@ -237,12 +247,12 @@ class ValueWriter:
             return write(value, ids)
         if isinstance(value, enum.Enum):
             return self._value(value.value, ids)
-        for kind in (str, bool, int, float, dict, list, tuple, set, frozenset, datetime.datetime, decimal.Decimal):
+        for kind in (dict, list, tuple, set, frozenset):
             if isinstance(value, kind):
-                return self._by_type[kind](str(value) if kind is str else value, ids)
+                return self._by_type[kind](value, ids)
         if isinstance(value, BaseException):
             return self._exception(value, ids)
-        return self._value(self._fields_of(value, ids), ids)
+        return self._value(self._form_of(value, ids), ids)
 
     def _path(self, value: Any) -> str:
         """Path of the deepest part that cannot be written."""
@@ -259,24 +269,47 @@ class ValueWriter:
         return path
 
 
-def _fields(value: Any) -> list[tuple[str, Any]]:
-    if isinstance(value, msgspec.Struct):
-        return [(name, getattr(value, name)) for name in value.__struct_fields__]
-    return items_of(value, "$")
+@lru_cache(256)
+def _members_of(kind: type[msgspec.Struct]) -> tuple[tuple[str, str, Any], ...]:
+    """The members of a Struct: attribute, name, and default, or what makes it."""
+    return tuple(
+        (one.name, one.encode_name, one.default if one.default_factory is msgspec.NODEFAULT else one.default_factory)
+        for one in msgspec.structs.fields(kind)
+    )
+
+
+def _form_of_struct(value: msgspec.Struct) -> Any:
+    """Its members as msgspec writes them: by their names there, with the tag, as a list, or without defaults."""
+    config = value.__struct_config__
+    if config.array_like:
+        tag = [] if config.tag is None else [config.tag]
+        return tag + [getattr(value, name) for name in value.__struct_fields__]
+    made: dict[Any, Any] = {} if config.tag is None else {config.tag_field: config.tag}
+    for attribute, name, default in _members_of(type(value)):
+        item = getattr(value, attribute)
+        if item is not msgspec.UNSET and not (config.omit_defaults and _is_default(item, default)):
+            made[name] = item
+    return made
+
+
+def _is_default(item: Any, default: Any) -> bool:
+    """Tell whether msgspec leaves a member out: it is the default itself, or an empty container that the default makes."""
+    return item is default or (default in (list, dict, set) and type(item) is default and not item)
 
 
 def _bare(value: Any, ids: Numbering) -> bytes:
-    """A field whose static type Java knows."""
+    """A field whose static type Java knows. May raise `EncodeError`: it is none of those."""
     if type(value) is str:
         return quoted(value)
     if value is None:
         return b"null"
     if value is True or value is False:
         return b"true" if value else b"false"
-    if type(value) is int and -0x8000_0000 <= value <= 0x7FFF_FFFF:
-        return b"%d" % value
-    if type(value) is float and math.isfinite(value):
-        return number(value)
-    if isinstance(value, str):
-        return quoted(str(value))
-    return write_integer(value, ids) if isinstance(value, int) else write_double(value, ids)
+    if type(value) is int:
+        return b"%d" % value if -0x8000_0000 <= value <= 0x7FFF_FFFF else write_integer(value, ids)
+    if type(value) is float:
+        return number(value) if math.isfinite(value) else write_double(value, ids)
+    made = scalar_form(value)
+    if made is value:
+        raise EncodeError(f"{type(value).__name__} where the class says text, a number or a truth value")
+    return _bare(made, ids)
