@@ -24,7 +24,7 @@ class SubscriptionGroup:
     group: str
     _shared: Callable[[], bool]
     """Tells whether an engine shares the publications of this bus among the members."""
-    _relayed: Callable[[str | int], bool]
+    _relayed: Callable[[Message], bool]
     """Tells whether publications of peers are passed on, to an engine too."""
     members: deque[PublicationQueue] = field(factory=deque)
     leads_on: bool = field(default=False, init=False)
@@ -55,7 +55,7 @@ class SubscriptionGroup:
     def offer(self, message: Message) -> None:
         """Give a publication to the next member, unless an engine gives each group a copy of its own, as of what is relayed."""
         peer = message.peer
-        if peer is None or not (peer.link.has_groups or (self._shared() and self._relayed(message.subject))):
+        if peer is None or not (peer.link.has_groups or (self._shared() and self._relayed(message))):
             self.give(message)
 
     def give(self, message: Message) -> None:
