@@ -125,6 +125,9 @@ def reach(capture: Capture, start: ReadPosition, rows: int | None = None) -> Rea
                 return place
             place = ReadPosition(segment.number, message.batch + 1, message.offset + message.size)
             seen += message.rows
+        if segment.sealed and reader.damage and reader.damage[-1].offset >= place.offset:
+            # No batch follows what is lost at its end: only who reads up to a place behind it counts it.
+            place = ReadPosition(segment.number, reader.damage[-1].batch + 1, segment.size)
         if segment is not segments[-1] and _is_written(capture, segment):
             break
     return place

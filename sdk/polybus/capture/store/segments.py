@@ -21,8 +21,11 @@ from attrs import frozen
 from ..errors import CaptureError
 from ..schema import FRAMES, SCHEMA_VERSION
 from .arrow_messages import END_OF_STREAM, MARK, ArrowMessage, marked, messages, sealed_message
+from .batch_size import unpacked_size
 
 _NAME: Final = re.compile(r"segment-(\d+)\.(open|arrows)")
+MOST_BYTES: Final = 256 << 20
+"""Of a batch, unpacked. A recorder keeps at most 64 MiB of large frames before it writes them."""
 _VERSION: Final = b"polybus.capture"
 _LEVEL: Final = 1
 """Of zstd: beyond it, time grows faster than the files shrink."""
@@ -246,12 +249,30 @@ class SegmentReader:
             raise CaptureError(f"{self._name}: its columns are not those of a capture: {error}") from error
 
     def _read(self, message: ArrowMessage, names: Sequence[str]) -> pa.RecordBatch:
-        """As Arrow reads it: only a stream can be read in part, so the batch gets a schema in front."""
+        """As Arrow reads it: only a stream can be read in part, so the batch gets a schema in front. What it says is looked at
+        before Arrow reserves memory for it, and afterwards: a checksum says nothing of who has made a file.
+
+        Raises:
+            CaptureError: It is too large, or does not hold what it says.
+        """
+        size = unpacked_size(pa.ipc.read_message(message.data), self._schema, names)
+        if size > MOST_BYTES:
+            raise CaptureError(
+                f"{self._name}: batch {message.batch} of {message.size} bytes unpacks to {size >> 20} MiB, the limit is "
+                f"{MOST_BYTES >> 20} MiB: no recorder writes such batches, so this is no honest recording"
+            )
         places = [place for place, name in enumerate(self._schema.names) if name in names]
         stream = pa.py_buffer(b"".join((_head(self._schema), message.data)))
         # Threads for its few small columns cost more than they save.
         options = pa.ipc.IpcReadOptions(included_fields=places, use_threads=False)
-        return pa.ipc.open_stream(stream, options=options).read_next_batch()
+        try:
+            batch = pa.ipc.open_stream(stream, options=options).read_next_batch()
+            batch.validate(full=True)
+        except (pa.ArrowException, OSError) as error:
+            raise CaptureError(f"{self._name}: batch {message.batch} is no batch of a capture: {error}") from error
+        if batch.num_rows != message.rows:
+            raise CaptureError(f"{self._name}: batch {message.batch} has {batch.num_rows} rows, and says {message.rows}")
+        return batch
 
     def _report(self, lost: ArrowMessage | None, following: ArrowMessage) -> None:
         first, frames = self._batch, None if self._seq is None else following.seq - self._seq

@@ -1,0 +1,94 @@
+"""Batches of a capture from somebody else: what they unpack to is known before memory is reserved for it."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from polybus.analysis import DuckEngine, Pipeline
+from polybus.capture import Capture, CaptureError
+from polybus.capture.schema import FRAMES
+from polybus.capture.store import segments
+from polybus.capture.store.batch_size import unpacked_size
+from polybus.capture.store.segments import SegmentWriter, encode_batch
+
+from .rows import batch, row, run
+
+
+def segment(folder: Path, *batches: pa.RecordBatch, number: int = 0) -> Path:
+    writer, seq = SegmentWriter(folder, number, {"capture_id": "c"}), 0
+    for one in batches:
+        writer.write(one, seq)
+        seq += one.num_rows
+    writer.end(seq)
+    return writer.seal()
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [[b"\0" * 1_000_000] * 5, [random.Random(7).randbytes(100_000)] * 3, [None, b"", b"x"], []],
+    ids=["small on the disk", "as large as it is", "little", "nothing"],
+)
+def test_the_size_of_a_batch_is_known_before_it_is_unpacked(frames: list[Any]) -> None:
+    rows = batch(*(row(seq, frame=frame) for seq, frame in enumerate(frames)))
+    stream = pa.BufferReader(encode_batch(rows, FRAMES, ""))
+    pa.ipc.read_message(stream)
+    message = pa.ipc.read_message(stream)
+    for names in (FRAMES.names, ["frame"], ["seq", "tunnel", "deadlines_ns"]):
+        real = sum(buffer.size for name in names for buffer in rows.column(name).buffers() if buffer is not None)
+        assert abs(unpacked_size(message, FRAMES, names) - real) <= 2000  # of the padding
+
+
+def test_a_batch_that_unpacks_to_more_than_the_limit_is_refused_and_small_columns_of_it_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segment(tmp_path, run(0, 3), batch(*(row(seq, frame=b"\0" * 1_000_000) for seq in range(3, 13))))
+    monkeypatch.setattr(segments, "MOST_BYTES", 5_000_000)
+    read = Capture(tmp_path).batches()
+    assert next(read).rows.num_rows == 3
+    with pytest.raises(CaptureError, match="batch 1 of .* bytes unpacks to 9 MiB, the limit is 4 MiB"):
+        next(read)
+    assert sum(one.rows.num_rows for one in Capture(tmp_path).batches(columns=["seq", "options"])) == 13
+    monkeypatch.setattr(segments, "MOST_BYTES", 11_000_000)
+    assert sum(one.rows.num_rows for one in Capture(tmp_path).batches()) == 13
+
+
+def test_frames_of_the_largest_size_that_is_recorded_are_read(tmp_path: Path) -> None:
+    segment(tmp_path, *(batch(*(row(4 * part + seq, frame=b"\7" * (4 << 20)) for seq in range(4))) for part in range(2)))
+    assert [one.rows.num_rows for one in Capture(tmp_path).batches()] == [4, 4]
+
+
+@pytest.mark.parametrize("damage", ["offsets", "text", "rows"])
+def test_a_batch_that_does_not_hold_what_it_says_is_refused(
+    damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = run(0, 3)
+    columns = dict(zip(rows.schema.names, rows.columns, strict=True))
+    if damage == "offsets":
+        far = pa.array([0, 2**30, 5, 6], pa.int32()).buffers()[1]
+        columns["frame"] = pa.Array.from_buffers(pa.binary(), 3, [None, far, pa.py_buffer(b"abcdef")])
+    elif damage == "text":
+        columns["peer"] = pa.Array.from_buffers(pa.string(), 3, columns["options"].buffers()[:2] + [pa.py_buffer(b"\xff" * 99)])
+    else:
+        monkeypatch.setattr(segments, "marked", lambda batch, seq, _: f"crc32=-------- batch={batch} seq={seq} rows={10**15}")
+    segment(tmp_path, pa.RecordBatch.from_arrays(list(columns.values()), schema=FRAMES))
+    with pytest.raises(CaptureError, match="batch 0"):
+        list(Capture(tmp_path).batches())
+
+
+def test_a_last_segment_that_is_destroyed_is_counted_as_lost(tmp_path: Path) -> None:
+    capture = tmp_path / "capture"
+    capture.mkdir()
+    segment(capture, run(0, 50))
+    last = segment(capture, run(50, 50), number=1)
+    last.write_bytes(random.Random(7).randbytes(last.stat().st_size))
+    with DuckEngine() as engine:
+        done = Pipeline(engine).run(capture, tmp_path / "out", report=False)
+        assert (done.total.frames, done.total.lost) == (50, 1)
+        segment(capture, run(100, 50), number=2)
+        done = Pipeline(engine).run(capture, tmp_path / "out", report=False)
+        assert (done.total.frames, done.total.lost) == (100, 1)
