@@ -108,6 +108,8 @@ class Codec(Protocol):
     def decode(self, frame: bytes) -> Sequence[Message | RemoteProtocolError]:
         """The messages of one frame; an error in the list stands for one refused message among good ones.
 
+        A body that is given as JSON is one JSON value, and has been read: what is none is refused.
+
         Raises:
             RemoteProtocolError: The frame is not of this protocol. Nothing else is ever raised, whatever the bytes.
         """
