@@ -18,7 +18,7 @@ from .._util.sources import sources
 from ..events import HandlerFailed
 from ..message import Message
 from .context import Context, current_call
-from .threads import CallThreads, Threads, holding
+from .threads import CallThreads, Threads, holds
 
 if TYPE_CHECKING:
     from .ports import RequestHandler
@@ -124,7 +124,11 @@ class HandlerExecutor:
         threads = self.threads_of(handler.name)
         make_context = partial(self.context_in_a_thread, self._services.bus, message, deadline, handler.subject, threads)
         arguments = handler.arguments(make_context, message)
-        return await self.in_a_thread(threads, partial(handler.function, **arguments))
+        try:
+            return await self.in_a_thread(threads, partial(handler.function, **arguments))
+        finally:
+            if threads is not None:
+                threads.over = True
 
     def threads_of(self, handler: str) -> CallThreads | None:
         """The threads for a call of a handler, which is named so; None where there are none."""
@@ -132,7 +136,7 @@ class HandlerExecutor:
             return None
         assert self._threads is not None
         call = current_call.get()
-        return CallThreads(self._threads, handler, holding.get() or (call is not None and call.asked_by_holder))
+        return CallThreads(self._threads, handler, holds() or (call is not None and call.asked_by_holder and not call.ended))
 
     async def in_a_thread(self, threads: CallThreads | None, function: Callable[[], Any]) -> Any:
         """Call a function in a thread of the bus, or in place where there are none.

@@ -156,7 +156,7 @@ class _Call:
         self._context = partial(Context, *facts)
         self._in_thread = partial(services.executor.context_in_a_thread, *facts, threads)
         self._threads = threads
-        self._held: contextvars.Token[bool] | None = None
+        self._held: contextvars.Token[CallThreads | None] | None = None
         self._made: dict[Callable[..., Any], Any] = {}
         self._entered: list[AbstractAsyncContextManager[Any]] = []
         self.cancelled: BaseException | None = None
@@ -182,7 +182,7 @@ class _Call:
     def _holds(self) -> None:
         """Note that this call may hold something that others wait for: it does not wait for threads any more."""
         if self._threads is not None and self._held is None:
-            self._threads.holds, self._held = True, holding.set(True)
+            self._threads.holds, self._held = True, holding.set(self._threads)
 
     async def _make(self, provider: Provider, arguments: Mapping[str, Any]) -> Any:
         function = partial(provider.function, **arguments)
@@ -225,6 +225,8 @@ class _Call:
                     text = "clean-up after a call of %s, which was cancelled, took more than %g s"
                     fields = log_fields(message=self._message, handler=self._handler)
                     logger.error(text, self._handler, _CLEAN_UP, extra=fields)
+        if self._threads is not None:
+            self._threads.over = True
         if self._held is not None:
             with suppress(ValueError):  # a stream was closed by another task
                 holding.reset(self._held)

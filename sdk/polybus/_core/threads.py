@@ -32,11 +32,19 @@ _FULL: Final = 1.0
 
 logger: logging.Logger = logging.getLogger("polybus.handlers")
 
-holding: contextvars.ContextVar[bool] = contextvars.ContextVar("polybus_holding", default=False)
-"""True where something may be held that others wait for: in a thread, and once a dependency has been made. Whom that asks gets
-threads at once."""
+holding: contextvars.ContextVar[CallThreads | None] = contextvars.ContextVar("polybus_holding", default=None)
+"""The call that may hold something that others wait for: set in its threads, and once a dependency has been made."""
 _in_thread: contextvars.ContextVar[_ThreadCall | None] = contextvars.ContextVar("polybus_in_thread", default=None)
 """In the thread of a call: that."""
+
+
+def holds() -> bool:
+    """Tell whether the caller may hold something that others wait for: whom it asks gets threads at once.
+
+    Tasks that a call leaves behind inherit it; for them it counts no more once it has ended.
+    """
+    call = holding.get()
+    return call is not None and not call.over
 
 
 class Threads:
@@ -140,6 +148,8 @@ class CallThreads:
     """Of the handler, for the log."""
     holds: bool
     """True where it may hold something that others wait for: then it does not wait for a thread."""
+    over: bool = field(default=False, init=False)
+    """True once the call has ended."""
     _work: _ThreadCall | None = field(default=None, init=False)
     """The thread that it has now."""
 
@@ -154,7 +164,7 @@ class CallThreads:
             threads.take_at_once()
         else:
             await threads.take()
-        work = self._work = _ThreadCall(threads, self.name, function)
+        work = self._work = _ThreadCall(threads, self, function)
         try:
             return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=threads.unlimited)
         finally:
@@ -203,7 +213,7 @@ class _ThreadCall:
     """One function in a thread, which has a place."""
 
     _threads: Threads
-    name: str
+    _call: CallThreads
     _function: Callable[[], Any]
     _waiter: Any = None
     _called: bool = False
@@ -221,7 +231,7 @@ class _ThreadCall:
         self._called = True
         self.waited_for = not threading.current_thread().daemon
         _in_thread.set(self)  # in the copy of the context that this thread has
-        holding.set(True)
+        holding.set(self._call)
         try:
             return None if self._given_up else self._function()
         except (KeyboardInterrupt, GeneratorExit, StopIteration) as error:
@@ -232,6 +242,11 @@ class _ThreadCall:
             self.returned = True
             if self._waiter is not None:
                 self.tell(self._wake)
+
+    @property
+    def name(self) -> str:
+        """The name of the handler."""
+        return self._call.name
 
     def tell(self, function: Callable[[], None]) -> None:
         """Have the event loop call a function."""

@@ -10,7 +10,7 @@ from attrs import define, field
 from .._core.context import current_call
 from .._core.memory import OVERHEAD, MemoryBudget, cost
 from .._core.outgoing import Departure, depart
-from .._core.threads import holding
+from .._core.threads import holds
 from ..body import JSON, OCTETS, BodyFormat
 from ..errors import Code, DeadlineExceeded, Disconnected, QueueFull, RequestError, TooManyRequests
 from ..headers import check_headers
@@ -282,7 +282,7 @@ class LocalPort:
 def _asked_by_holder() -> bool:
     """Tell whether the caller is a handler that may hold what others wait for, or is asked by one."""
     asker = current_call.get()
-    return holding.get() or (asker is not None and asker.asked_by_holder)
+    return holds() or (asker is not None and asker.asked_by_holder and not asker.ended)
 
 
 def encode_local(value: Any) -> tuple[bytes, BodyFormat]:

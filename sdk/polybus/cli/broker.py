@@ -10,6 +10,7 @@ import anyio
 
 from .. import Broker
 from .options import Cert, Insecure, Key, Origin, duration, option
+from .problems import PeerError
 from .values import certificate
 
 
@@ -47,12 +48,22 @@ async def _run(broker: Broker, drain: float) -> None:
                 print(f"servers {url}", flush=True)
             if broker.metrics_url is not None:
                 print(f"metrics {broker.metrics_url}", flush=True)
-            await anext(aiter(signals))
+            async with anyio.create_task_group() as group:
+                group.start_soon(_closed, broker, group.cancel_scope)
+                await anext(aiter(signals))
+                group.cancel_scope.cancel()
+            if not broker.client_urls:
+                raise PeerError("a task of the broker has failed, which has closed it: the log says why")
             async with anyio.create_task_group() as group:
                 group.start_soon(_leave, broker, drain, group.cancel_scope)
                 await anext(aiter(signals))
                 await broker.aclose()
                 group.cancel_scope.cancel()
+
+
+async def _closed(broker: Broker, scope: anyio.CancelScope) -> None:
+    await broker.wait_closed()
+    scope.cancel()
 
 
 async def _leave(broker: Broker, drain: float, scope: anyio.CancelScope) -> None:

@@ -301,6 +301,35 @@ async def test_a_call_that_is_cancelled_in_line_takes_no_thread(stuck: Stuck) ->
 
 
 @bounded
+async def test_what_a_handler_leaves_behind_waits_for_a_thread_as_others_do(stuck: Stuck) -> None:
+    bus, answers = with_stuck(stuck, Limits(threads=1)), []
+
+    def session() -> Iterator[str]:
+        yield "session"
+
+    async def later() -> None:
+        await over.wait()
+        answers.append(await bus.request("quick", timeout=BOUND))
+
+    @bus.handle("leave")
+    async def leave(db: Annotated[str, Depends(session)]) -> None:
+        group.start_soon(later)
+
+    over = anyio.Event()
+    async with pair(bus) as client, anyio.create_task_group() as group:
+        await client.request("leave")
+        reply = client.request("stuck")
+        await eventually(lambda: stuck.inside == 1)
+        over.set()
+        await eventually(lambda: bus.stats().running == 2)
+        await client.request("here")
+        assert not answers
+        stuck.go.set()
+        await reply
+    assert answers
+
+
+@bounded
 async def test_threads_that_are_all_taken_are_told_once_with_the_remedy(
     stuck: Stuck, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

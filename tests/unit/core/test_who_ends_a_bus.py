@@ -12,6 +12,7 @@ import pytest
 from fast_depends import Depends
 
 from polybus import (
+    Broker,
     Bus,
     BusError,
     Channel,
@@ -490,3 +491,13 @@ async def test_a_bus_of_which_a_task_fails_while_it_drains_closes_at_once() -> N
             parts_of(bus).services.running.spawn(fail)
             await bus.wait_closed()
             assert reply.done()
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@bounded
+async def test_a_broker_of_which_a_task_fails_closes() -> None:
+    broker = Broker("csb+ws://127.0.0.1:0/game", "csb+tcp://127.0.0.1:0")
+    async with broker:
+        broker._running.spawn(fail)
+        await broker.wait_closed()
+        assert not broker.client_urls
