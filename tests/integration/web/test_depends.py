@@ -21,8 +21,9 @@ from starlette.testclient import TestClient
 import polybus.fastapi
 from polybus import Bus, Limits
 from polybus.fastapi import BlockingBusDep, BusDep, attach, bus_of
+from polybus.fastapi._attachment import attached_here
 from polybus.sync import BlockingBus
-from tests.support import BOUND
+from tests.support import BOUND, eventually
 
 
 def named(name: str) -> Bus:
@@ -90,6 +91,18 @@ async def test_def_endpoints_in_the_last_thread_of_the_server_ask_a_def_handler_
         for n in range(8):
             group.start_soon(ask, n)
     assert sorted(answers) == [*range(8)]
+
+
+@pytest.mark.anyio
+async def test_a_bus_that_a_request_has_started_is_started_again_after_it_was_closed() -> None:
+    app, bus = FastAPI(), named("one")
+    attach(app, bus)
+    with_endpoints(app)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test", timeout=BOUND) as client:
+        for _ in range(2):
+            assert (await client.get("/coroutine")).json() == ["Bus", "one"]
+            await bus.aclose()
+            await eventually(lambda: not attached_here())
 
 
 def test_what_wraps_an_endpoint_does_not_change_which_it_is() -> None:

@@ -302,7 +302,8 @@ async def test_a_call_that_is_cancelled_in_line_takes_no_thread(stuck: Stuck) ->
 
 @bounded
 async def test_what_a_handler_leaves_behind_waits_for_a_thread_as_others_do(stuck: Stuck) -> None:
-    bus, answers = with_stuck(stuck, Limits(threads=1)), []
+    bus = with_stuck(stuck, Limits(threads=1))
+    answers: list[str] = []
 
     def session() -> Iterator[str]:
         yield "session"
