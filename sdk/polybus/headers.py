@@ -9,7 +9,7 @@ from functools import lru_cache
 from ._validation import shown
 from .errors import LocalProtocolError, ReservedSubject
 
-__all__ = ["VIA", "check_handshake_headers", "check_headers", "size_of"]
+__all__ = ["VIA", "check_handshake_headers", "check_headers", "is_traceparent", "size_of"]
 
 VIA = "polybus-via"
 """The buses that relayed a publication, so that none does it twice."""
@@ -31,6 +31,14 @@ def _check_text(name: object, value: object) -> None:
     if not (isinstance(name, str) and isinstance(value, str)):
         wrong = value if isinstance(name, str) else name
         raise LocalProtocolError(f"header {shown(name)}: names and values are text, not {type(wrong).__name__}; use str()")
+
+
+_TRACEPARENT = re.compile(r"(?!ff|00-.{52}.)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-[ -~]*)?")
+
+
+def is_traceparent(text: str) -> bool:
+    """Tell whether a text is the context of a trace (W3C Trace Context, 3.2; later versions may have more behind it)."""
+    return _TRACEPARENT.fullmatch(text) is not None
 
 
 def check_handshake_headers(headers: object) -> Mapping[str, str]:

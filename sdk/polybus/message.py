@@ -204,17 +204,18 @@ class Message(Generic[T_co]):
         return event
 
     @classmethod
-    def from_cloudevent(cls, event: BaseCloudEvent, *, mode: str = "document") -> Message:
+    def from_cloudevent(cls, event: BaseCloudEvent, *, mode: str = "document", entity: str = "/polybus/1") -> Message:
         """The message of an event of the ``cloudevents`` package that keeps the rules of uProtocol.
 
         Args:
             event: With an id, a source and a type of its own: nothing is invented.
             mode: As of `protocols.UProtocol`: ``document``, ``strict`` or ``lenient``.
+            entity: As of `to_cloudevent`: its addresses become the plain subjects that they were made of.
 
         Raises:
             RemoteProtocolError: It breaks a rule; the error names it.
         """
-        message: Message = cls.cloudevents().from_cloudevent(event, mode=mode)
+        message: Message = cls.cloudevents().from_cloudevent(event, mode=mode, entity=entity)
         return message
 
     @property

@@ -21,6 +21,10 @@ TABLE = {
     b"data\n\ndata:  x\n\n": [b"", b" x"],
     b"data: [never": [],
     b"\n\n\n": [],
+    b"data: []\r\r": [b"[]"],
+    b"data: []\r\n\r": [b"[]"],
+    b"\n\xef\xbb\xbfdata: []\n\n": [],
+    b"\xef\xbbdata: []\n\n": [],
 }
 
 
@@ -31,11 +35,17 @@ def test_a_stream_gives_the_data_of_its_events(stream: bytes) -> None:
 
 @given(st.data())
 def test_it_does_not_matter_how_the_bytes_are_cut(data: st.DataObject) -> None:
-    stream = b"".join(data.draw(st.lists(st.sampled_from(list(TABLE)[:6]), max_size=8)))
+    stream = b"".join(data.draw(st.lists(st.sampled_from(list(TABLE)), max_size=8)))
     cuts = sorted(data.draw(st.sets(st.integers(0, len(stream)), max_size=12)))
     reader = EventReader(1000)
     pieces = [stream[start:end] for start, end in pairwise([0, *cuts, len(stream)])]
     assert [event for piece in pieces for event in reader.feed(piece)] == EventReader(1000).feed(stream)
+
+
+@pytest.mark.parametrize("stream", TABLE, ids=str)
+def test_an_event_is_there_with_its_last_byte(stream: bytes) -> None:
+    reader = EventReader(1000)
+    assert [event for at in range(len(stream)) for event in reader.feed(stream[at : at + 1])] == TABLE[stream]
 
 
 @given(st.binary())

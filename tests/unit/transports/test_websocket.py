@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
+import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import anyio
@@ -61,10 +65,11 @@ async def test_the_handshake_shows_what_the_request_said(anyio_backend: Any) -> 
         (request("/other"), 404, "only at /bus"),
         (request(Sec_WebSocket_Protocol="other"), 400, "spoken here test.v1"),
         (request(Sec_WebSocket_Protocol="@"), 400, ""),
-        (request(Upgrade=None, Connection=None), 426, ""),
+        (request(Upgrade=None, Connection=None), 426, "Sec-WebSocket-Version: 13\r\n"),
         (request(method="POST"), 405, ""),
         (request(version="HTTP/1.0"), 505, ""),
-        (request(Sec_WebSocket_Version="12"), 400, "Sec-WebSocket-Version"),
+        (request(Sec_WebSocket_Version="12"), 400, "Sec-WebSocket-Version: 13\r\n"),
+        (request(Sec_WebSocket_Version=None), 400, "Sec-WebSocket-Version: 13\r\n"),
         (request(Sec_WebSocket_Key="short"), 400, "Sec-WebSocket-Key"),
         (request("/" + "x" * 9000), 414, ""),
         (request(A="x" * 9000), 431, ""),
@@ -272,6 +277,33 @@ async def test_an_answer_that_is_no_upgrade_says_what_it_was(
             await dial(host, f"ws://127.0.0.1:{port}/bus")
         assert text in str(caught.value)
         assert "<h1>" not in str(caught.value)
+
+
+INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 103 Early Hints\r\nLink: </x>; rel=preload\r\n\r\n"
+
+
+@pytest.mark.parametrize("before", [INTERIM[:1], INTERIM[1:], INTERIM * 4], ids=["100", "103", "several"])
+async def test_answers_that_precede_the_one_to_the_upgrade_are_passed_over(anyio_backend: Any, before: Sequence[bytes]) -> None:
+    async def serve(raw: Raw) -> None:
+        key = re.search(rb"Sec-WebSocket-Key: (\S+)", await raw.until(b"\r\n\r\n"))
+        assert key is not None
+        accept = base64.b64encode(hashlib.sha1(key[1] + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest())
+        fields = b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: " + accept
+        await raw.send(b"".join(before) + b"HTTP/1.1 101 Switching Protocols\r\n" + fields + b"\r\n\r\n\x81\x02hi")
+
+    async with running(anyio_backend) as host, raw_server(serve) as port:
+        here = await dial(host, f"ws://127.0.0.1:{port}/bus")
+        assert await here.received(1) == [b"hi"]
+
+
+async def test_interim_answers_without_end_are_an_error(anyio_backend: Any) -> None:
+    async def serve(raw: Raw) -> None:
+        await raw.until(b"\r\n\r\n")
+        await raw.send(INTERIM[0] * 1000)
+
+    async with running(anyio_backend) as host, raw_server(serve) as port:
+        with pytest.raises(ConnectFailed):
+            await dial(host, f"ws://127.0.0.1:{port}/bus")
 
 
 async def test_a_server_that_does_not_answer_is_given_up(anyio_backend: Any) -> None:

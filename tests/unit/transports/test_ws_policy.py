@@ -80,6 +80,11 @@ def test_a_refused_host_is_named_with_the_option_that_lets_it_in() -> None:
         ("https://app.example.evil.example", "localhost:8000", {"origins": ("https://app.example",)}, 403),
         ("https://app.example:8443", "localhost:8000", {"origins": ("https://app.example",)}, 403),
         ("http://localhost:bad", "localhost:8000", {}, 403),
+        ("http://evil@localhost:8000", "localhost:8000", {}, 403),
+        ("http://evil:x@localhost:8000", "localhost:8000", {}, 403),
+        ("http://localhost:8000/evil", "localhost:8000", {}, 403),
+        ("http://localhost:8000?x", "localhost:8000", {}, 403),
+        ("http://localhost:8000#x", "localhost:8000", {}, 403),
         ("", "localhost:8000", {}, 403),
     ],
 )

@@ -23,18 +23,22 @@ class EventReader:
         self._rest = b""
         self._data: list[bytes] = []
         self._size = 0
-        self._first = True
+        self._begun = False
+        self._after_cr = False
+        """Whether an LF that comes next belongs to a line that has ended."""
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The data of the events that are complete now. May raise `EventTooLarge`: the rest is longer than the limit."""
         events: list[bytes] = []
+        if self._after_cr and chunk:
+            chunk, self._after_cr = chunk.removeprefix(b"\n"), False
         self._rest += chunk
-        if self._first and len(self._rest) >= len(_BOM):
-            self._first = False
-            self._rest = self._rest.removeprefix(_BOM)
-        # A CR at the end may be half of a CRLF.
-        *lines, rest = _LINE_END.split(self._rest[:-1] if self._rest.endswith(b"\r") else self._rest)
-        self._rest = rest + b"\r" if self._rest.endswith(b"\r") else rest
+        if not self._begun:
+            if len(self._rest) < len(_BOM) and _BOM.startswith(self._rest):
+                return events
+            self._begun, self._rest = True, self._rest.removeprefix(_BOM)
+        self._after_cr = self._after_cr or self._rest.endswith(b"\r")
+        *lines, self._rest = _LINE_END.split(self._rest)
         for line in lines:
             if line:
                 self._line(line)

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from ...body import OCTETS, BodyFormat
 from ...errors import Code
+from ...headers import is_traceparent
 from ...message import MISSING, Kind, Message
 from .attributes import Attributes, MessageType, uuid_text
 from .bodies import format_of
@@ -62,7 +63,10 @@ def shape_of(given: Attributes) -> Shape:
         subject = ""
         if given.commstatus:
             kind = Kind.ERROR
-    headers = None if given.traceparent is None else {"traceparent": given.traceparent}
+    trace = given.traceparent
+    headers = (
+        {"traceparent": trace} if trace and is_traceparent(trace) else None
+    )  # anything else says nothing, and costs nothing
     template = replace(given, id=b"", reqid=b"")
     format = OCTETS if kind is Kind.ERROR else format_of(given.payload_format)
     ms, text = given.ttl or 0, str(source)

@@ -124,9 +124,11 @@ def _parts(frame: bytes) -> Parts | None:
     if start > end:
         return None
     # None but an answer has the id of a request; where one has all the same, it is examined each time.
-    place = frame.find(_REQID, start, end) if frame[start : start + 2] == _IS_RESPONSE else -1
-    if place < 0:
+    if frame[start : start + 2] != _IS_RESPONSE:
         return frame[at + 2 : start], frame[start:end], b"", b"", payload
+    place = frame.find(_REQID, start, end)
+    if place < 0:
+        return None  # what remains of it is what may remain of a good one
     reqid = frame[place + 2 : place + 20]
     return (frame[at + 2 : start], frame[start:place], reqid, frame[place + 20 : end], payload) if is_wire_id(reqid) else None
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from attrs import evolve
 
 from ...errors import Code, LocalProtocolError, RemoteProtocolError, Unsupported
+from ...headers import is_traceparent
 from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins import Capabilities, CloseWanted, Ready, Refused, SessionEvent, Undelivered
@@ -374,4 +375,5 @@ def _trace(headers: Mapping[str, str]) -> bytes:
     others = [name for name in headers if name.lower() != _TRACE]
     if others:
         raise Unsupported(f"up: the attributes of a UMessage have room for the header {_TRACE} alone, not for {others[0]!r}")
-    return field(_TRACEPARENT, next(iter(headers.values())).encode())
+    trace = next(iter(headers.values()))
+    return field(_TRACEPARENT, trace.encode()) if is_traceparent(trace) else b""  # which is no reason to lose the message

@@ -23,7 +23,7 @@ from .codec import UProtocolCodec
 from .dissect import dissect
 from .names import Names, entity_key
 from .rules import Leniency
-from .rules.checks import MAX_INTEGER, is_uri_reference
+from .rules.checks import MAX_INTEGER, is_text, is_uri_reference
 from .session import UProtocolSession
 
 _LIMITS: Final = Limits()
@@ -43,16 +43,8 @@ def _schema(adapter: UProtocol, attribute: object, value: str) -> None:
 
 
 def _token(adapter: UProtocol, attribute: object, value: Any) -> None:
-    if not (value is None or callable(value) or (isinstance(value, str) and _is_text(value))):
+    if not (value is None or callable(value) or (isinstance(value, str) and is_text(value))):
         raise ValueError("uprotocol: token is text, a function that gives it, or None")  # never the value
-
-
-def _is_text(value: str) -> bool:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _level(adapter: UProtocol, attribute: object, value: Any) -> None:

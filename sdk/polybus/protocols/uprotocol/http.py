@@ -7,6 +7,7 @@ several whole events. No socket is in here: a transport or any web framework has
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import quote, unquote
@@ -16,9 +17,9 @@ from attrs import evolve, frozen
 from ...errors import RemoteProtocolError
 from ...limits import Limits
 from ...message import Message
-from .adapter import UProtocol
+from .adapter import DEFAULT_ENTITY, UProtocol
 from .bodies import FORMATS, written_body
-from .cloudevents.cloudevent import attributes_of, message_of, typed
+from .cloudevents.cloudevent import attributes_of, message_of, named, typed
 from .cloudevents.envelope import OLD_LEVEL, normalise
 from .codec import UProtocolCodec
 from .rules import TOLERATED, Leniency
@@ -31,6 +32,9 @@ _LIMITS: Final = Limits()
 _PREFIX: Final = "ce-"
 # 3.1.3.2: printable ASCII but space, double quote and percent stays as it is.
 _SAFE: Final = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
+
+_QUOTED: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
+_ESCAPED: Final = re.compile(r"\\(.)")
 
 
 @frozen
@@ -84,13 +88,16 @@ def to_http(messages: Sequence[Message], adapter: UProtocol | None = None, mode:
     return _whole([codec.event(*parts) for parts in found], codec, Form(mode, adapter.format))
 
 
-def from_http(headers: Mapping[str, str], body: bytes, *, mode: str = "document") -> Sequence[Message | RemoteProtocolError]:
+def from_http(
+    headers: Mapping[str, str], body: bytes, *, mode: str = "document", entity: str = DEFAULT_ENTITY
+) -> Sequence[Message | RemoteProtocolError]:
     """The messages in the content of an HTTP message; a refused one of a batch is an error among them.
 
     Args:
         headers: Names in any case.
         body: Whole.
         mode: As of `UProtocol`: how the rules of the document are read.
+        entity: Its addresses become the plain subjects that `to_http` has made them of.
 
     Raises:
         RemoteProtocolError: There is no event, or a bad one.
@@ -98,9 +105,10 @@ def from_http(headers: Mapping[str, str], body: bytes, *, mode: str = "document"
     lower = {name.lower(): value for name, value in headers.items()}
     form, leniency = form_of(lower), Leniency.of(mode)
     if form.mode == "binary":
-        return [message_of(*_from_binary(lower, body, leniency), leniency)]
+        return [named(message_of(*_from_binary(lower, body, leniency), leniency), entity)]
     codec = UProtocol.from_options({"format": form.format, "mode": mode}).codec()
-    return codec.read_batch(body) if form.mode == "batch" else [codec.read(body)]
+    found = codec.read_batch(body) if form.mode == "batch" else [codec.read(body)]
+    return [named(one, entity) if isinstance(one, Message) else one for one in found]
 
 
 # -- frames, for transports ----------------------------------------------------------------------------------------------
@@ -196,12 +204,28 @@ def _text(value: Any) -> str:
     return str(value)
 
 
+def _header_text(header: str, value: str) -> str:
+    """The text in the value of a header (3.1.3.2): a quoted string is taken out of its quotes, then percents are decoded. What
+    is no whole quoted string, or no whole percent, stands for itself. May raise `RemoteProtocolError`: that is no UTF-8."""
+    if _QUOTED.fullmatch(value):
+        value = _ESCAPED.sub(r"\1", value[1:-1])
+    try:
+        return unquote(value, errors="strict")
+    except UnicodeDecodeError as error:
+        raise refuse(
+            f"what is percent-encoded in {header[:60]} is no UTF-8 (HTTP binding, 3.1.3.2)", "invalid_attribute"
+        ) from error
+
+
 def _from_binary(headers: Mapping[str, str], body: bytes, leniency: Leniency) -> tuple[dict[str, Any], bytes | None]:
     attributes: dict[str, Any] = {}
     for header, value in headers.items():
         if header.startswith(_PREFIX):
             name = header[len(_PREFIX) :]
-            attributes[name] = typed(name, unquote(value.strip('"')), leniency)
+            attributes[name] = typed(name, _header_text(header, value), leniency)
+    if attributes.pop("datacontenttype", None) is not None and leniency is not Leniency.LENIENT:
+        text = "ce-datacontenttype: in binary mode the Content-Type says it (CloudEvents 1.0.2, HTTP binding, 3.1.1)"
+        raise refuse(text, "ambiguous")
     if body and "content-type" in headers:
         attributes["datacontenttype"] = headers["content-type"]
     return attributes, body or None

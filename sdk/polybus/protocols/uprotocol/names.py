@@ -6,6 +6,7 @@ A request for ``user.get`` goes to ``<entity of the peer>/rpc.user.get``, a publ
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Final
 from urllib.parse import quote, unquote
@@ -18,6 +19,7 @@ MESSAGE: Final = "Message"
 """The message of a topic whose name is a plain subject."""
 _SAFE: Final = "!$&'()+,;=:@~"  # pchar of RFC 3986 without ``*``, which would make a pattern; quote knows the unreserved ones
 _DOTS: Final = 2
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def encode_name(subject: str, dots: int = _DOTS) -> str:
@@ -36,7 +38,7 @@ def decode_name(name: str) -> str | None:
         subject = unquote(name, errors="strict")
     except UnicodeDecodeError:
         return None
-    return subject if subject and "/" not in subject and subject.isprintable() else None
+    return subject if subject and "/" not in subject and _CONTROL.search(subject) is None else None
 
 
 class Names:

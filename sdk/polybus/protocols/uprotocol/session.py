@@ -20,7 +20,7 @@ from .cloudevents.envelope import ReturnAddress, return_address
 from .codec import UProtocolCodec
 from .events import EventMessage
 from .names import MESSAGE, Names, subject_text
-from .rules.checks import MAX_INTEGER, refuse
+from .rules.checks import MAX_INTEGER, is_text, refuse
 from .rules.extensions import NAMES, extension_attributes
 from .rules.headers import write_headers
 from .status import write_status
@@ -372,6 +372,8 @@ class UProtocolSession:
             token = options.token()
             if token is not None:
                 extra["token"] = _given("token", token, str)
+                if not is_text(token):
+                    raise LocalProtocolError("token() gave control characters", protocol="uprotocol")
         if options.sign is not None and raw is not None:
             extra["hash"] = _given("sign", options.sign(raw), bytes)
         if message.headers:

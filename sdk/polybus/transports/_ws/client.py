@@ -30,6 +30,8 @@ _MAX_TEXT: Final = 300
 # RFC 9110, section 5.5: a line break in a value would begin another header.
 _NAME: Final = re.compile(r"[-!#$%&'*+.^_`|~0-9a-zA-Z]+")
 _VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+_INTERIM: Final = re.compile(rb"HTTP/1\.1 1(?!01)\d\d[ \r]")
+_MAX_INTERIM: Final = 16
 _RESERVED: Final = ("upgrade", "connection", "content-length", "transfer-encoding")
 
 
@@ -95,13 +97,14 @@ class _Answer:
         self._core = core
         self._wire = wire
         self._head_over = False
+        self._interim = 0
         self._first_line = b""
         self._response: Response | None = None
 
     def data_received(self, data: bytes) -> None:
         self.rest += data
         if not self._head_over:
-            end = self.rest.find(_END)
+            end = self._skip_interim()
             if end < 0 and len(self.rest) <= _MAX_HEAD:
                 return
             self._head_over = True
@@ -109,6 +112,14 @@ class _Answer:
             self._feed(end + len(_END) if end >= 0 else len(self.rest))
         if not self.accepted:  # the body of a refusal
             self._feed(len(self.rest))
+
+    def _skip_interim(self) -> int:
+        """Leave out answers that precede the one to the upgrade, such as 100 and 103 (RFC 9110, 15.2); the end of what follows,
+        or -1. Of very many the next one counts as the answer."""
+        while (end := self.rest.find(_END)) >= 0 and self._interim < _MAX_INTERIM and _INTERIM.match(self.rest):
+            del self.rest[: end + len(_END)]
+            self._interim += 1
+        return end
 
     def _feed(self, size: int) -> None:
         data = bytes(self.rest[:size])

@@ -157,7 +157,9 @@ class OriginPolicy:
             port = parts.port or (443 if parts.scheme == "https" else 80)
         except ValueError:
             port = -1
-        if parts.scheme == ("https" if self.tls else "http") and (parts.hostname, port) == self._host_port(host):
+        # What a browser sends: scheme, host and port, and nothing else.
+        whole = origin.lower() == f"{parts.scheme}://{parts.netloc.lower()}" and "@" not in parts.netloc
+        if whole and parts.scheme == ("https" if self.tls else "http") and (parts.hostname, port) == self._host_port(host):
             return
         raise HandshakeRejected(
             403,

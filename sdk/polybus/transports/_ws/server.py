@@ -138,4 +138,6 @@ def _upgrade(request: Request, client: str) -> UpgradeRequest:
 
 def _response(turned: HandshakeRejected) -> bytes:
     fields, body = answer(turned)
+    if turned.status in (400, 426):  # it may be the version that was wrong (RFC 6455, 4.2.2)
+        fields.append(("Sec-WebSocket-Version", "13"))
     return Response(turned.status.value, turned.status.phrase, Headers(fields), body).serialize()

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from polybus import Limits, RemoteProtocolError
+from polybus.message import Kind
 from polybus.protocols.up.attributes import Attributes, uuid_bytes
 from polybus.protocols.up.ids import WireIds, is_wire_id, wire_ms
 from polybus.protocols.up.reader import UpReader
@@ -123,3 +124,14 @@ def test_an_id_in_another_form_is_read_on_the_long_way() -> None:
     frame = write_message(b"\x0a\x12" + turned + write_attributes(replace(GOOD["publish"], id=b"")), None)
     message = UpReader(Limits()).read(frame)
     assert message.given == Attributes(IDS[0], 1, GOOD["publish"].source)
+
+
+def test_a_response_without_the_id_of_its_request_is_refused_whatever_came_before() -> None:
+    good = replace(GOOD["response"], traceparent=None)
+    frame, reader = write_message(write_attributes(good), None), UpReader(Limits())
+    bad = write_message(write_attributes(replace(good, reqid=b"")), None)
+    assert len(bad) == len(frame) - 20
+    for _ in range(2):
+        with pytest.raises(RemoteProtocolError, match=r"response\.reqid"):
+            reader.read(bad)
+        assert reader.read(frame).kind is Kind.RESPONSE

@@ -337,6 +337,27 @@ def test_the_context_of_a_trace_goes_along() -> None:
     assert message.attributes["traceparent"] == trace
 
 
+TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+@pytest.mark.parametrize(
+    "trace", ["x\r\ny", "garbage", "", TRACE.upper(), TRACE + "-x", TRACE[:-1], "ff" + TRACE[2:], f"00-{'0' * 32}{TRACE[35:]}"]
+)
+def test_a_traceparent_that_is_none_is_no_header_and_costs_no_message(trace: str) -> None:
+    ours, theirs = pair(Clock())
+    ours.send(Message(Kind.REQUEST, "UpdateDoor", headers={"traceparent": TRACE}, ttl=1.0), 0.0)
+    (frame,) = ours.frames_to_send()
+    attributes, payload = split_message(frame)
+    assert attributes is not None
+    given = read_attributes(attributes)
+    given.traceparent = trace
+    (message,) = receive(theirs, write_message(write_attributes(given), payload))
+    assert (message.subject, message.headers) == ("UpdateDoor", None)
+    ours.send(Message(Kind.REQUEST, "UpdateDoor", headers={"traceparent": trace}, ttl=1.0), 0.0)  # from over a bridge, say
+    ((written, _),) = sent(ours)
+    assert written.traceparent is None
+
+
 def test_a_token_is_asked_for_each_time_and_never_shown() -> None:
     tokens = iter(["a", None, b"secret"])
     ours = session(peer=PHONE, token=lambda: next(tokens))

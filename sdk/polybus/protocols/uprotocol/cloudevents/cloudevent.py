@@ -108,8 +108,10 @@ def _addressed(message: Message, names: Names) -> Message:
     return made
 
 
-def from_cloudevent(event: BaseCloudEvent, *, mode: str = "document") -> Message:
+def from_cloudevent(event: BaseCloudEvent, *, mode: str = "document", entity: str = DEFAULT_ENTITY) -> Message:
     """The message of an event. What the document neither allows nor shows is refused, with the modes of `UProtocol`.
+
+    Addresses of `entity` become the plain subjects that `to_cloudevent` has made them of.
 
     Raises:
         RemoteProtocolError: It is no event of uProtocol; the error names the rule.
@@ -128,7 +130,16 @@ def from_cloudevent(event: BaseCloudEvent, *, mode: str = "document") -> Message
             raw = data.encode() if isinstance(data, str) else msgspec.json.encode(data)
     except (TypeError, ValueError, RecursionError) as error:
         raise refuse(f"the data of the event cannot be written: {error}") from error
-    return message_of(attributes, raw, leniency)
+    return named(message_of(attributes, raw, leniency), entity)
+
+
+def named(message: Message, entity: str) -> Message:
+    """The message, with a plain subject where it has an address of an entity that stands for one."""
+    if isinstance(message.subject, str) and "/" in message.subject:
+        found = Names(entity, None, _LIMITS.subject).subject(message.subject)
+        if "/" not in found:
+            message.subject = found
+    return message
 
 
 def message_of(attributes: Mapping[str, Any], raw: bytes | None, leniency: Leniency) -> Message:

@@ -17,7 +17,7 @@ from ....message import Kind
 from ..._protobuf.any_body import ANY, check_any
 from ..events import EventMessage, UsualEvent
 from ..rules import TOLERATED
-from ..rules.checks import WIRE_RULES, refuse
+from ..rules.checks import WIRE_RULES, is_text, refuse
 from ..rules.items import read_json_item
 from ..rules.payloads import OCTET_STREAM, format_of, from_base64, from_json, from_text, hash_of, is_misplaced
 from ..status import STATUS_URLS
@@ -67,6 +67,8 @@ class JsonEventReader:
                 kind = self._kind_of(type, source, sink)
             schema = event.dataschema
             if kind is None or is_id(id) is None or (schema is not None and not known_schema(schema)):
+                return self._read_slowly(frame)
+            if event.token is not None and not is_text(event.token):
                 return self._read_slowly(frame)
             format: BodyFormat = ANY
             if raw is not None:

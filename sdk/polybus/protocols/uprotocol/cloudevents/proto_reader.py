@@ -16,7 +16,7 @@ from ..._levels import LEVELS
 from ..._protobuf.any_body import ANY, check_any
 from ..._protobuf.wire import length, read_fields, read_varint
 from ..events import EventMessage, UsualEvent
-from ..rules.checks import MAX_INTEGER, WIRE_RULES, refuse
+from ..rules.checks import MAX_INTEGER, WIRE_RULES, is_text, refuse
 from ..rules.items import ITEM, read_proto_item
 from ..rules.payloads import OCTET_STREAM, PROTOBUF, format_of, from_text
 from ..status import STATUS_URLS
@@ -139,7 +139,7 @@ class ProtoReader:
             event = cloud_event_classes()[0].FromString(frame)
         except DecodeError as error:
             raise refuse(f"not an io.cloudevents.v1.CloudEvent: {error}") from error
-        attributes: dict[str, Any] = {name: _value(value) for name, value in event.attributes.items()}
+        attributes: dict[str, Any] = {name: _value(name, value) for name, value in event.attributes.items()}
         for name, own in (("id", "id"), ("source", "source"), ("type", "type"), ("specversion", "spec_version")):
             if name in attributes:
                 raise refuse(f"{name} stands among the attributes and has a field of its own", "ambiguous")
@@ -245,6 +245,10 @@ class ProtoReader:
         if kind is None or is_id(event.id) is None:
             return None
         content, schema = event.datacontenttype, event.dataschema
+        if content is not None and content != OCTET_STREAM and content not in _PROTOBUFS:
+            return None
+        if event.token is not None and not is_text(event.token):
+            return None
         if raw is not None:
             if content is not None or format is OCTETS:
                 if format is OCTETS and (content is None or content in _PROTOBUFS):
@@ -295,9 +299,10 @@ class ProtoReader:
         return EventMessage(kind, event.source, None, raw, format, seconds, event)
 
 
-def _value(value: Any) -> Any:
+def _value(name: str, value: Any) -> Any:
+    """May raise `RemoteProtocolError`: there is none."""
     kind = value.WhichOneof("attr")
     if kind is None:
-        return None
+        raise refuse(f"the attribute {name[:60]!r} has no value (CloudEvents 1.0.2, protobuf format)", "invalid_attribute")
     found = getattr(value, kind)
     return found.ToJsonString() if kind == "ce_timestamp" else found

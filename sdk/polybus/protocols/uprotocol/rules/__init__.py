@@ -92,6 +92,7 @@ _TEXTS: Final = {
     "token": "1.2.1 Table 4, token",
     "reqid": "1.2.2 Table 5, reqid",
     "traceparent": "CloudEvents 1.0.2, distributed tracing",
+    "subject": "CloudEvents 1.0.2, subject",
 }
 _NUMBERS: Final = {
     "ttl": "1.1 Table 3, ttl",
@@ -138,6 +139,7 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule("reqid.version", "1.2.2 Table 5, reqid", checks.is_uprotocol_uuid, tolerated=Leniency.DOCUMENT),
     Rule("commstatus.range", "1.2.2 Table 5, commstatus", checks.within),
     Rule("commstatus.response", "1.2.2 Table 5, commstatus", checks.only_responses),
+    Rule("subject.filled", "CloudEvents 1.0.2, subject", checks.filled, tolerated=Leniency.LENIENT),
     Rule("time.timestamp", "CloudEvents 1.0.2, time", checks.timestamp, tolerated=Leniency.LENIENT),
     Rule("attributes.names", "CloudEvents 1.0.2, naming conventions", checks.named),
     Rule("attributes.values", "CloudEvents 1.0.2, type system", checks.valued),

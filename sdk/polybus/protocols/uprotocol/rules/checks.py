@@ -32,8 +32,16 @@ TYPES: Final[Mapping[str, str]] = {
 }
 """Table 2, and the names that later releases gave to notifications. `pub.v1` with a sink is one too."""
 _URI_TEXT: Final = re.compile(r"(?:[A-Za-z0-9\-._~!$&'()*+,;=:@/?#\[\]]|%[0-9A-Fa-f]{2})+")
-_MEDIA_TYPE: Final = re.compile(r"[A-Za-z0-9!#$&^_.+\-]+/[A-Za-z0-9!#$&^_.+\-]+(?:\s*;.*)?")
+_MEDIA_TYPE: Final = re.compile(r"[A-Za-z0-9!#$&^_.+\-]+/[A-Za-z0-9!#$&^_.+\-]+(?:[ \t]*;[^\x00-\x08\x0a-\x1f\x7f]*)?")
 _NAME: Final = re.compile(r"[a-z0-9]+")
+HEADERS: Final = "polybusheaders"
+"""The attribute in which headers of the bus travel, as JSON."""
+_NO_TEXT: Final = re.compile(
+    "[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef"
+    + "".join(map(chr, (plane << 16 | low for plane in range(17) for low in (0xFFFE, 0xFFFF))))
+    + "]"
+)
+"""What a String of CloudEvents 1.0.2 must not have: control characters, halves of pairs, and what is no character."""
 _TIME: Final = re.compile(
     r"(\d{4}-\d\d-\d\d)[Tt ](?:[01]\d|2[0-3]):[0-5]\d:(?:[0-5]\d|60)(?:\.\d+)?(?:[Zz]|[+-](?:[01]\d|2[0-3]):[0-5]\d)", re.ASCII
 )
@@ -73,6 +81,15 @@ def _shown(value: Any) -> str:
 
 
 # Each takes the message, the name of the attribute and its value.
+
+
+def is_text(value: str) -> bool:
+    """True of a String of CloudEvents."""
+    return _NO_TEXT.search(value) is None
+
+
+def filled(facts: Facts, name: str, value: Any) -> str | None:
+    return f"{name} is empty: leave it out" if value == "" else None
 
 
 def required(facts: Facts, name: str, value: Any, kinds: tuple[str, ...] = ()) -> str | None:
@@ -228,4 +245,6 @@ def valued(facts: Facts, name: str, value: Any) -> str | None:
             return f"{one} has more than 32 bits"
         if not isinstance(found, (str, int, bool, bytes)):
             return f"{one} is text, a whole number or true or false, not {type(found).__name__}"
+        if isinstance(found, str) and one != HEADERS and not is_text(found):
+            return f"{one} has control characters, or others that are no text"  # not the value: a token is never shown
     return None

@@ -9,10 +9,11 @@ from typing import Any, Final
 
 import msgspec
 
-from .checks import WIRE_RULES, refuse
+from ....headers import is_traceparent
+from .checks import HEADERS, WIRE_RULES, is_text, refuse
 
-HEADERS: Final = "polybusheaders"
-_TRACING: Final = ("traceparent", "tracestate")
+TRACEPARENT: Final = "traceparent"
+_TRACING: Final = (TRACEPARENT, "tracestate")
 _decode: Final = msgspec.json.Decoder(dict[str, str]).decode
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -28,7 +29,7 @@ def read_headers(attributes: dict[str, Any], limit: int) -> dict[str, str] | Non
             raise refuse(f"{HEADERS}: {error}", "invalid_headers") from error
     for name in _TRACING:
         value = attributes.get(name)
-        if isinstance(value, str):
+        if isinstance(value, str) and (name != TRACEPARENT or is_traceparent(value)):
             headers[name] = value
     return WIRE_RULES.read_headers(headers or None, limit)
 
@@ -36,7 +37,9 @@ def read_headers(attributes: dict[str, Any], limit: int) -> dict[str, str] | Non
 def write_headers(headers: dict[str, str], limit: int) -> dict[str, str]:
     """Headers as attributes. May raise `LocalProtocolError`: they do not fit the wire."""
     WIRE_RULES.check_local_headers(headers, limit)
-    attributes: dict[str, str] = {name: headers[name] for name in _TRACING if name in headers}
+    attributes: dict[str, str] = {}
+    if is_traceparent(headers.get(TRACEPARENT, "")):
+        attributes = {name: headers[name] for name in _TRACING if name in headers and is_text(headers[name])}
     rest = {name: value for name, value in headers.items() if name not in attributes}
     if rest:
         attributes[HEADERS] = _encode(rest).decode()
