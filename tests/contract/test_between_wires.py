@@ -427,7 +427,7 @@ def test_what_is_no_json_does_not_become_a_frame_of_another_wire() -> None:
 
 
 def test_data_that_an_event_calls_json_are_one_value_in_every_form_of_an_event() -> None:
-    facts = {"id": _EVENT, "source": "//v/b/1/door#Door", "type": "pub.v1"}
+    facts: dict[str, Any] = {"id": _EVENT, "source": "//v/b/1/door#Door", "type": "pub.v1"}
     of_data = {"datacontenttype": "application/json", "dataschema": "urn:door"}
     headers = {f"ce-{name}": text for name, text in (facts | {"specversion": "1.0", "dataschema": "urn:door"}).items()}
     read_whole = 0
