@@ -79,11 +79,27 @@ says what it wants.
 **With a type** (`async def handler(body: Report)`, `returns=Report`) it gets that type on every wire: `bytes`,
 `datetime`, `Decimal`, `UUID`, sets, enums and classes arrive as they were sent. What a wire cannot carry is an
 `EncodeError` at the call, with the path of the value; nothing is rounded or cut silently. The one exception is J.REP,
-whose `Date` counts milliseconds.
+whose `Date` counts milliseconds (in a model of pydantic moments are text, there too). A moment whose offset from UTC has
+seconds, as local times had before 1972, has no form in text: send `moment.astimezone(datetime.UTC)`.
 
 **Without a type** it gets what the wire itself can tell apart, and there the wires differ. A program that is to run
 over more than one of them names its types. What the table calls *text* is base64 for `bytes` and the usual form for
 the rest: `2026-11-21T08:00:00Z`, `PT90S`, `1.10`.
+
+**A type says what it takes**, in its own library's words, and all of that is checked: `msgspec.Meta(gt=0)`, validators of
+attrs, and of pydantic and annotated-types `Field(gt=0)`, `PositiveInt`, `Len`, `AfterValidator` and the like, alone, in
+containers and in the fields of any class. msgspec reads bodies, as strictly as JSON is; what has something of pydantic's in
+it pydantic reads, in its usual mode, in which `"7"` will do for a number. What a type cannot do, such as an alias of
+pydantic's in a class that is no model, is a `TypeError` when the handler is registered or the call is made.
+
+**A model of pydantic** goes as FastAPI sends it, in its JSON form and by its aliases, unless its outermost model says
+`serialize_by_alias=False`. A class that reads another alias (`validation_alias`) than it writes cannot read what it has
+written. A `SecretStr` would arrive as stars, so it is an `EncodeError` until a `field_serializer` of its model, or the
+sender, gives its value.
+
+**An object of a subclass** of `str`, `int`, `float`, `bytes`, `list` or `dict`, an enum's member, and a number or text of numpy
+are written as the value that they are; what their class makes of `str()` and `repr()` never gets into a message. The
+same holds of subjects, headers and the words of errors.
 
 A handler of the bus that asks gets a copy too, through the same encoder, as the first column says: never the caller's
 own object.
@@ -94,7 +110,8 @@ AFTER = """
 UBRE is the same in JSON and in binary form, uProtocol in JSON and protobuf. Numbers of a uProtocol `Value` are
 doubles, so whole numbers beyond 2^53 are refused there, rather than changed; other JSON readers (JavaScript) round
 what they cannot hold, also when it comes over UBRE or CSB: send such numbers as text. `tuple` arrives as a list
-everywhere.
+everywhere. Of two keys that are one text, as in `{1: "a", "1": "b"}`, JSON has both, and who reads it the last one:
+looking for such keys would cost every body more than it is worth.
 
 How each wire writes them: [UBRE](ubre.md), [CSB](csb.md), [J.REP](jrep.md), [uProtocol](uprotocol.md),
 [UMessage](up.md), [NATS](nats.md).

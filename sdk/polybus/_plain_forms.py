@@ -61,7 +61,7 @@ def plain_form(value: Any) -> Any:
     if (scalar := _scalar_of_numpy(value)) is not None:
         return scalar
     if (dump := getattr(value, "model_dump", None)) is not None:
-        return dump(mode="json", by_alias=_by_alias(value))
+        return dump(mode="json", by_alias=writes_aliases(type(value)))
     if isinstance(value, Mapping):
         return dict(value)
     if is_of_pydantic(type(value)):
@@ -85,8 +85,8 @@ def _scalar_of_numpy(value: Any) -> Any:
     return made if type(made) in (bool, int, float) else None
 
 
-def _by_alias(model: Any) -> bool:
-    """As FastAPI sends a model, unless that says otherwise itself."""
+def writes_aliases(model: Any) -> bool:
+    """Tell whether a model is written by its aliases: as FastAPI sends it, unless it says otherwise itself."""
     said = getattr(model, "model_config", {}).get("serialize_by_alias")
     return True if said is None else bool(said)
 

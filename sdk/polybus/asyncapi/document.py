@@ -154,7 +154,10 @@ class _Builder:
         self._urls = urls
         self._wires = bindings.wires(urls) or ([] if protocol is None else [(protocol, "")])
         operations = described.operations
-        self._schemas = Schemas(kind for one in operations for kind in (one.takes, one.returns))
+        self._schemas = Schemas(
+            [one.takes for one in operations if not one.sent],
+            [one.takes if one.sent else one.returns for one in operations],
+        )
         self._error = self._schemas.keys.free("Error")
         self._channel_keys, self._operation_keys = Keys(), Keys()
         self._channels: dict[str, dict[str, Any]] = {}
@@ -200,7 +203,7 @@ class _Builder:
         asked = {"publication": "publication", "channel": "item", "notification": "notification"}.get(
             operation.style, "request"
         )
-        made["messages"] = [self._message(channel, key, asked, operation.takes)]
+        made["messages"] = [self._message(channel, key, asked, operation.takes, written=operation.sent)]
         if operation.style not in ("publication", "notification"):
             made["reply"] = self._reply(operation, key, words)
         made["x-polybus-style"] = operation.style
@@ -239,10 +242,10 @@ class _Builder:
         self._channel_of[subject] = key
         return key
 
-    def _message(self, channel: str, operation: str, name: str, kind: Any) -> dict[str, str]:
+    def _message(self, channel: str, operation: str, name: str, kind: Any, *, written: bool) -> dict[str, str]:
         """Put a message into a channel; gives the reference to it there."""
         key = f"{operation}.{name}"
-        schema = self._schemas.of(kind)
+        schema = self._schemas.of(kind, written=written)
         made: dict[str, Any] = {"name": key, "title": _title(schema)}
         if kind is bytes:
             made["title"], made["contentType"], schema = "bytes", _OCTETS, _BYTES
@@ -259,7 +262,7 @@ class _Builder:
         channel = self._channel_keys.free(f"{key}.reply")
         self._channels[channel] = {"address": None, "title": f"answers of {operation.subject}", "messages": {}}
         name = "answer" if operation.style == "request" else "reply_item"
-        messages = [self._message(channel, key, name, operation.returns)]
+        messages = [self._message(channel, key, name, operation.returns, written=True)]
         codes = dict(words.raises)
         implied: set[Code] = set(_ALWAYS)
         if operation.takes not in (None, Any, object):

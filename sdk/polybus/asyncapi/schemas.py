@@ -9,11 +9,14 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from .._util.pydantic_types import is_read_by_pydantic as contains_model
+from .._plain_forms import writes_aliases
+from .._util.pydantic_types import adapter_of, is_read_by_pydantic
 from .._validation import shown
 from .keys import Keys
 
 Schema: typing.TypeAlias = "dict[str, Any]"
+_Mode: typing.TypeAlias = Literal["validation", "serialization"]
+_Wanted: typing.TypeAlias = "tuple[Any, _Mode]"
 
 REFERENCE: Final = "#/components/schemas/"
 
@@ -22,40 +25,47 @@ class Schemas:
     """The schemas of the types of one document, and what they refer to.
 
     Args:
-        types: All of them.
+        read: Those of what is taken.
+        written: Those of what is given: a model may have other names there.
     """
 
-    def __init__(self, types: Iterable[Any]) -> None:
+    def __init__(self, read: Iterable[Any], written: Iterable[Any] = ()) -> None:
         self.keys: Keys = Keys()
         self.components: dict[str, Schema] = {}
         self._of: dict[Any, Schema] = {}
-        wanted = list({_key(kind): kind for kind in types}.values())
-        self._add([kind for kind in wanted if not contains_model(kind)], _of_msgspec)
-        if models := [kind for kind in wanted if contains_model(kind)]:
+        wanted: dict[Any, _Wanted] = {(_key(kind), "validation"): (kind, "validation") for kind in read}
+        wanted |= {(_key(kind), "serialization"): (kind, "serialization") for kind in written}
+        others, models = list[_Wanted](), list[_Wanted]()
+        for one in wanted.values():
+            (models if _is_read_by_pydantic(one[0]) else others).append(one)
+        self._add(others, _of_msgspec)
+        if models:
             self._add(models, _of_pydantic)
         self.components = {name: self.components[name] for name in sorted(self.components)}
 
-    def of(self, kind: Any) -> Schema:
-        """The schema of one of the types."""
-        return self._of[_key(kind)]
+    def of(self, kind: Any, *, written: bool = False) -> Schema:
+        """The schema of one of the types, as it is read or written."""
+        return self._of[_key(kind), "serialization" if written else "validation"]
 
-    def _add(self, kinds: list[Any], schemas_of: Callable[[list[Any]], tuple[Iterable[Schema], dict[str, Schema]]]) -> None:
+    def _add(
+        self, kinds: list[_Wanted], schemas_of: Callable[[list[_Wanted]], tuple[Iterable[Schema], dict[str, Schema]]]
+    ) -> None:
         readable = []
-        for kind in kinds:
+        for kind, mode in kinds:
             try:
-                schemas_of([kind])
-                readable.append(kind)
+                schemas_of([(kind, mode)])
+                readable.append((kind, mode))
             except Exception:  # of another library, which an adapter makes: no schema can be had
-                self._of[_key(kind)] = {"description": f"{_name(kind)}, which JSON Schema cannot describe"}
+                self._of[_key(kind), mode] = {"description": f"{_name(kind)}, which JSON Schema cannot describe"}
         try:
             made = [(readable, *schemas_of(readable))]
         except KeyError:  # msgspec, of two classes whose names differ only in letters that are none of ASCII
-            made = [([kind], *schemas_of([kind])) for kind in readable]
+            made = [([one], *schemas_of([one])) for one in readable]
         for group, schemas, components in made:
             names = {name: self.keys.free(name) for name in components}
             self.components |= {names[name]: _renamed(draft_07(schema), names) for name, schema in components.items()}
-            for kind, schema in zip(group, schemas, strict=True):
-                self._of[_key(kind)] = _renamed(draft_07(schema), names)
+            for (kind, mode), schema in zip(group, schemas, strict=True):
+                self._of[_key(kind), mode] = _renamed(draft_07(schema), names)
 
 
 def _key(kind: Any) -> Any:
@@ -67,18 +77,33 @@ def _key(kind: Any) -> Any:
     return kind
 
 
-def _of_msgspec(kinds: list[Any]) -> tuple[Iterable[Schema], dict[str, Schema]]:
-    return msgspec.json.schema_components(kinds, ref_template=REFERENCE + "{name}")
+def _is_read_by_pydantic(kind: Any) -> bool:
+    try:
+        return is_read_by_pydantic(kind)
+    except Exception:  # it names what is not known, or nobody reads it
+        return False
 
 
-def _of_pydantic(kinds: list[Any]) -> tuple[Iterable[Schema], dict[str, Schema]]:
-    from pydantic import TypeAdapter  # it is there: the types contain its models
+def _of_msgspec(kinds: list[_Wanted]) -> tuple[Iterable[Schema], dict[str, Schema]]:
+    return msgspec.json.schema_components([kind for kind, _ in kinds], ref_template=REFERENCE + "{name}")
 
-    adapters: list[tuple[int, Literal["validation"], TypeAdapter[Any]]] = [
-        (place, "validation", TypeAdapter(kind)) for place, kind in enumerate(kinds)
-    ]
-    schemas, rest = TypeAdapter.json_schemas(adapters, ref_template=REFERENCE + "{model}")
-    return [schemas[place, "validation"] for place in range(len(kinds))], rest.get("$defs", {})
+
+def _of_pydantic(kinds: list[_Wanted]) -> tuple[Iterable[Schema], dict[str, Schema]]:
+    from pydantic import TypeAdapter  # it is there: the types have something of its own
+    from pydantic.json_schema import GenerateJsonSchema
+
+    class AsWritten(GenerateJsonSchema):
+        def model_schema(self, schema: Any) -> dict[str, Any]:
+            aliases = self.by_alias
+            self.by_alias = aliases and (self.mode == "validation" or writes_aliases(schema["cls"]))
+            try:
+                return super().model_schema(schema)
+            finally:
+                self.by_alias = aliases
+
+    adapters = [(place, mode, adapter_of(kind)) for place, (kind, mode) in enumerate(kinds)]
+    schemas, rest = TypeAdapter.json_schemas(adapters, ref_template=REFERENCE + "{model}", schema_generator=AsWritten)
+    return [schemas[place, mode] for place, mode, _ in adapters], rest.get("$defs", {})
 
 
 _VALUES: Final = ("default", "enum", "const", "examples")

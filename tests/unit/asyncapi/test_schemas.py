@@ -11,8 +11,10 @@ import attrs
 import msgspec
 import pydantic
 import pytest
+from pydantic.alias_generators import to_camel
 
 from polybus.asyncapi.schemas import Schemas, draft_07, example
+from polybus.body import JSON
 
 from .shop import Filter, Foreign, GetUser, Line, Order, Point, Receipt, State, User
 
@@ -197,3 +199,71 @@ def test_an_example_is_made_of_whatever_there_is(schema: dict[str, Any], made: A
 def test_an_example_of_what_contains_itself_ends() -> None:
     components = {"Tree": {"type": "object", "properties": {"of": {"$ref": "#/components/schemas/Tree"}}, "required": ["of"]}}
     assert example({"$ref": "#/components/schemas/Tree"}, components)["of"] is not None
+
+
+class Address(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(alias_generator=to_camel)
+    city_name: str
+    post_code: str = pydantic.Field(validation_alias="zip", serialization_alias="post")
+    country: str = ""
+
+
+class ByName(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(serialize_by_alias=False, validate_by_name=True)
+    city_name: str = pydantic.Field(alias="cityName")
+
+
+@attrs.frozen
+class Holder:
+    """What is held."""
+
+    where: Address
+    sum: pydantic.PositiveInt = 1
+
+
+class Pair(NamedTuple):
+    sum: pydantic.PositiveInt
+    data: bytes = b""
+
+
+def test_a_model_has_the_names_by_which_it_is_read_and_those_by_which_it_is_written() -> None:
+    schemas = Schemas([Address, ByName, list[Holder]], [Address, ByName, Holder])
+    for kind, read, written in (
+        (Address, {"cityName", "zip", "country"}, {"cityName", "post", "country"}),
+        (ByName, {"cityName"}, {"city_name"}),
+    ):
+        for names, schema in ((read, schemas.of(kind)), (written, schemas.of(kind, written=True))):
+            component = schemas.components[schema["$ref"].removeprefix("#/components/schemas/")]
+            assert set(component["properties"]) == names
+    assert set(JSON.decode(JSON.encode(Address.model_validate({"cityName": "Rome", "zip": "1"})))) == {
+        "cityName",
+        "post",
+        "country",
+    }
+    assert JSON.decode(JSON.encode(ByName.model_validate({"city_name": "Rome"}))) == {"city_name": "Rome"}
+
+
+def test_a_model_of_the_same_names_in_both_directions_is_one_component() -> None:
+    class User(pydantic.BaseModel):
+        id: int
+        name: str = ""
+
+    schemas = Schemas([User], [User])
+    assert schemas.of(User) == schemas.of(User, written=True) == {"$ref": "#/components/schemas/User"}
+
+
+def test_what_pydantic_says_within_another_class_stands_in_its_schema() -> None:
+    schemas = Schemas([Holder, Pair])
+    assert schemas.components["Holder"]["properties"]["sum"] == {"type": "integer", "exclusiveMinimum": 0, "title": "Sum"}
+    assert schemas.components["Holder"]["required"] == ["where"]
+    assert schemas.components["Holder"]["description"] == "What is held."
+    assert schemas.of(Pair) == {
+        "title": "Pair",
+        "type": "array",
+        "items": [
+            {"type": "integer", "exclusiveMinimum": 0, "title": "Sum"},
+            {"type": "string", "contentEncoding": "base64", "title": "Data"},
+        ],
+        "minItems": 1,
+        "maxItems": 2,
+    }
