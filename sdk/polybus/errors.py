@@ -161,11 +161,11 @@ class RequestError(BusError, metaclass=_ByCode):
         if code is Code.OK:
             raise ValueError("a RequestError needs a code other than OK: return a value instead")
         # Not what a subclass of str makes of itself: a wire writes no such objects.
-        given, word = _exact(text), _exact(reason)
+        given = _exact(text)
         super().__init__(given)
         self.code = code
         self.text = given
-        self.reason = word
+        self.reason = None if reason is None else _exact(reason)
         self.detail = detail
         self.subject = None
         # Set on what came from a peer: such an error is passed on only by relay(), never by falling through a handler.
@@ -203,8 +203,9 @@ class _CodedError(RequestError):
         self._fill(self.default_code if code is None else as_code(code), text, reason, detail)
 
 
-def _exact(value: Any) -> Any:
-    return str.__str__(value) if isinstance(value, str) else value
+def _exact(value: Any) -> str:
+    """The text that an object of a subclass is, or that another object gives of itself, such as an exception."""
+    return str.__str__(value if isinstance(value, str) else str(value))
 
 
 class NoHandler(_CodedError):

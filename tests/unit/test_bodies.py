@@ -21,7 +21,7 @@ import pydantic
 import pytest
 from pydantic.alias_generators import to_camel
 
-from polybus import Bus, Conflict, Context, EncodeError, Subject
+from polybus import Bus, Conflict, Context, EncodeError, NotFound, Subject
 from polybus.protocols import Up
 
 T = TypeVar("T")
@@ -387,8 +387,12 @@ async def test_text_of_a_subclass_is_a_subject_a_header_and_the_words_of_an_erro
     async def fail() -> None:
         raise Conflict(Id("text"), reason=Id("why"), detail={Id("a"): Real(1.5)})
 
+    @bus.handle("lost")
+    async def lost() -> None:
+        raise NotFound(KeyError("x"))  # type: ignore[arg-type]
+
     if isinstance(wire, Up):
-        wire = Up(names={"echo": 1, "fail": 2, "a.b": 0x8001})
+        wire = Up(names={"echo": 1, "fail": 2, "lost": 3, "a.b": 0x8001})
     headers = None if isinstance(wire, Up) else {Id("a"): Id("b")}
     async with maker.asking(bus, wire) as client:
         for subject in (Word.ECHO, OldWord.ECHO, Id("echo"), Subject(OldWord.ECHO)):
@@ -396,6 +400,8 @@ async def test_text_of_a_subclass_is_a_subject_a_header_and_the_words_of_an_erro
         await client.publish(Id("a.b"), 1)
         with pytest.raises(Conflict, match="why") as caught:
             await client.request("fail")
+        with pytest.raises(NotFound, match="'x'"):
+            await client.request("lost")
     error = caught.value
     assert (error.text, error.reason, error.detail) == ("text", "why", {"a": 1.5})
     assert type(error.text) is type(error.reason) is str

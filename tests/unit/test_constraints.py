@@ -437,6 +437,19 @@ def test_what_a_type_cannot_do_is_told_at_registration(name: str) -> None:
         bus.subscribe("x", returns=kind)
 
 
+def _foreign(value: object) -> Foreign:
+    return Foreign()
+
+
+def test_a_field_of_a_foreign_class_that_may_be_left_out_or_is_converted_is_no_fault() -> None:
+    @attrs.frozen
+    class Holder:
+        what: Foreign = attrs.field(converter=_foreign)
+        lock: Foreign | None = None
+
+    assert unreadable(Holder) is None
+
+
 def test_a_default_that_is_a_field_of_fastapi_is_told_at_registration() -> None:
     bus = Bus()
 

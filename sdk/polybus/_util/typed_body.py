@@ -9,6 +9,7 @@ from functools import lru_cache, partial
 from operator import is_ as _is_same
 from typing import Any, Final, get_args, get_origin
 
+import attrs
 import msgspec
 import msgspec.inspect
 from attrs import frozen
@@ -174,8 +175,10 @@ def _own_classes(info: Any, seen: list[Any]) -> Iterator[type]:
         inner = getattr(info, name, ())
         for one in inner if isinstance(inner, tuple) else (inner,):
             yield from _own_classes(one, seen)
+    cls = getattr(info, "cls", None)
+    converted = {one.name for one in attrs.fields(cls) if one.converter} if isinstance(cls, type) and attrs.has(cls) else ()
     for field in getattr(info, "fields", ()):
-        if field.required:
+        if field.required and field.name not in converted:
             yield from _own_classes(field.type, seen)
 
 
