@@ -26,6 +26,7 @@ class PublicationForwarder:
 
     local = True
     leads_on = True
+    peers = True
     group = None
 
     def __init__(self, side: RouteSide) -> None:

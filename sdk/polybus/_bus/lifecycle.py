@@ -439,7 +439,8 @@ class Lifecycle:
             if spec.durable is not None:
                 raise LocalProtocolError(_TOO_LATE % (spec.handler.name, spec.durable.name))
             queue = self._pubsub.subscribe_handler(spec)
-            self._pubsub.announcer.announce_later(queue.pattern)
+            if self._pubsub.hears_others(queue):
+                self._pubsub.announcer.announce_later(queue.pattern)
 
 
 def _raise_failure(runtime: Runtime) -> None:

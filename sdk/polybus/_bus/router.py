@@ -11,7 +11,7 @@ from .._handlers.durable import Start, check_no_effect, durable_spec
 from .._handlers.handler import Handler, plan
 from .._handlers.lookup import HandlerLookup
 from .._handlers.publications import declared
-from .._handlers.subscriber import SubscriberSpec, WhenFull, check_group, check_queue
+from .._handlers.subscriber import SubscriberSpec, WhenFull, check_group, check_peers, check_queue
 from .._validation import check_count, check_given, shown
 from ..contracts.verbs import handlers_of
 from ..retry import Retry
@@ -95,6 +95,7 @@ class Router:
         ack_wait: float | None = ...,
         start: Start | None = ...,
         ordered: bool = ...,
+        peers: bool = ...,
     ) -> SubscriberOf[In]: ...
     @overload
     def on(
@@ -111,6 +112,7 @@ class Router:
         ack_wait: float | None = ...,
         start: Start | None = ...,
         ordered: bool = ...,
+        peers: bool = ...,
     ) -> Callable[[F], F]: ...
     def on(
         self,
@@ -126,6 +128,7 @@ class Router:
         ack_wait: float | None = None,
         start: Start | None = None,
         ordered: bool = False,
+        peers: bool = True,
     ) -> Any:
         """Register a function that receives the publications of a pattern, one at a time and in order.
 
@@ -152,6 +155,9 @@ class Router:
             start: Of a durable handler that is new: ``"all"`` that is stored (by default), ``"new"``, what is not older than a
                 `timedelta`, or from the publication of that number.
             ordered: Of a durable handler: one publication at a time in the whole cluster, in the order of the store.
+            peers: Whether publications of peers count. False takes what this bus publishes itself (in a cluster: each of its
+                nodes) and what a bridge brings; peers neither reach the function nor hear of it.
+                Not with `group` or `durable`.
 
         Raises:
             TypeError: The signature cannot be filled, or an argument is of a wrong type, or this is a router that a bus has
@@ -166,12 +172,13 @@ class Router:
         check_queue(queue, when_full)
         check_count(concurrency, "concurrency")
         check_group(group)
+        check_peers(peers, group, durable)
         lasting = durable_spec(durable, retry, ack_wait, start, ordered, group=group, concurrency=concurrency)
         check_no_effect(lasting, queue, when_full)
 
         def register(function: F) -> F:
             handler = plan(name, function, _typed(pattern), inline=inline, publication=True)
-            self._lookup.add_subscriber(SubscriberSpec(handler, queue, when_full, concurrency, group, lasting))
+            self._lookup.add_subscriber(SubscriberSpec(handler, queue, when_full, concurrency, group, lasting, peers))
             return function
 
         return register

@@ -16,7 +16,7 @@ from .._util.repeated_warnings import Warnings
 from .._validation import shown
 from ..errors import BusError, Forbidden, RequestError, Unauthorized, Unavailable
 from ..plugins import Admission, Handshake, Identity
-from ..subjects import canonical
+from ..subjects import canonical, is_pattern
 
 if TYPE_CHECKING:
     from ..message import Message
@@ -48,6 +48,8 @@ class AccessControl:
         self.authorize: Authorize | None = authorize
         self.warnings: Warnings = Warnings()
         """The warnings of the runtime, while there is one."""
+        self._told: set[str] = set()
+        """Verbs of clients that have been warned of."""
         self._wants_message = authorize is not None and _has_parameter(authorize, "message")
 
     async def admit(self, handshake: Handshake) -> Admission | BusError:
@@ -69,6 +71,36 @@ class AccessControl:
         """Log that a peer may not do what it wanted to: a few of each verb, and the number of the others."""
         text, fields = "refused %s of %r to %s: authorize does not allow it", log_fields(peer, subject=subject)
         self.warnings.warn(logger, text, verb, subject, str(peer), about=verb, level=logging.INFO, extra=fields)
+
+    @property
+    def trusting(self) -> bool:
+        """True where clients have identities, nothing says what each may do, and their publications have not been warned of."""
+        return self.authenticate is not None and self.authorize is None and "publish" not in self._told
+
+    def reached(self, peer: RemotePeer, subject: str | int, handler: str) -> None:
+        """Warn once that a client's publication reaches a handler of this bus without anybody's permission."""
+        text = (
+            "%s published %.100r, which reaches the on handler %s: Bus(authorize=...) is missing, so every client that is let "
+            "in may do that; pass it, or register what only this bus publishes with peers=False"
+        )
+        if self._is_first("publish"):
+            logger.warning(text, str(peer), subject, handler, extra=log_fields(peer, subject=subject))
+
+    def subscribed(self, peer: RemotePeer, pattern: str | int) -> None:
+        """Warn once that a client has subscribed to a wildcard without anybody's permission."""
+        text = (
+            "%s subscribed to %.100r: Bus(authorize=...) is missing, so every client that is let in receives all that is "
+            "published there; pass it, and decide about subscribe and deliver"
+        )
+        if is_pattern(pattern) and self._is_first("subscribe"):
+            logger.warning(text, str(peer), pattern, extra=log_fields(peer, subject=pattern))
+
+    def _is_first(self, what: str) -> bool:
+        """Tell whether there is something to warn of for the first time."""
+        first = self.authenticate is not None and self.authorize is None and what not in self._told
+        if first:
+            self._told.add(what)
+        return first
 
     async def _asked(self, authenticate: Authenticate, handshake: Handshake) -> Admission | BusError:
         try:

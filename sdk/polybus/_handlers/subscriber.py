@@ -34,6 +34,8 @@ class SubscriberSpec:
     concurrency: int
     group: str | None = None
     durable: DurableSpec | None = None
+    peers: bool = True
+    """False: it takes the publications of its own bus alone."""
 
 
 def check_group(group: object) -> None:
@@ -45,6 +47,18 @@ def check_group(group: object) -> None:
     if not _GROUP.fullmatch(group):
         raise ValueError(
             f"group={group!r:.60}: 1 to 100 letters, digits, '-', '_' or '.', with no dot at an end or two together"
+        )
+
+
+def check_peers(peers: object, group: str | None, durable: str | None) -> None:
+    """Raise TypeError for what is no answer to whether peers are heard, or cannot be kept."""
+    if type(peers) is not bool:
+        raise TypeError(f"peers={shown(peers)}: True or False, not {type(peers).__name__}")
+    if not peers and (group is not None or durable is not None):
+        given = f"group={group!r}" if group is not None else f"durable={durable!r}"
+        raise TypeError(
+            f"peers=False and {given}: what an engine stores, or shares among the members of a group, does not say who has "
+            "published it; leave one of them out, and decide with Bus(authorize=...) what peers publish"
         )
 
 

@@ -71,6 +71,11 @@ class SubscriptionQueue(ABC):
     leads_on = False
     """Tells whether it is the way to another bus."""
 
+    @property
+    def peers(self) -> bool:
+        """Tells whether publications of peers are taken, and not the bus's own alone."""
+        return True
+
     def __init__(
         self,
         services: Services,

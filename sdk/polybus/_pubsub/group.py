@@ -28,6 +28,7 @@ class SubscriptionGroup:
     """Tells whether publications of peers are passed on, to an engine too."""
     members: deque[PublicationQueue] = field(factory=deque)
     leads_on: bool = field(default=False, init=False)
+    peers: bool = field(default=True, init=False)
 
     @property
     def queue(self) -> int:

@@ -24,13 +24,14 @@ if TYPE_CHECKING:
 class HandlerSubscription(SubscriptionQueue):
     """The queue of one `on` handler while the bus is entered, and the workers that run it."""
 
-    __slots__ = ("_concurrency", "_handler", "_workers", "_runtime")
+    __slots__ = ("_concurrency", "_handler", "_peers", "_workers", "_runtime")
 
     def __init__(self, services: Services, runtime: Runtime, spec: SubscriberSpec) -> None:
         super().__init__(services, spec.handler.subject, spec.queue, spec.when_full, True, spec.group)
         self._runtime = runtime
         self._handler = spec.handler
         self._concurrency = spec.concurrency
+        self._peers = spec.peers
         self._workers = 0
 
     def offer(self, message: Message) -> None:
@@ -48,6 +49,10 @@ class HandlerSubscription(SubscriptionQueue):
             self._workers += 1
             self._reader_woken = True
             self._runtime.workers.submit(_HandlerJob(self))
+
+    @property
+    def peers(self) -> bool:
+        return self._peers
 
     @property
     def name(self) -> str:

@@ -63,7 +63,14 @@ class PubSub:
         self.publisher: Publisher = Publisher(services, check_gone, self.local, relays, self.recipients, self.deduplicator)
         self.relay: Relay = Relay(services, relays, self.recipients, self.publisher, self.deduplicator)
         self.receiver: PublicationReceiver = PublicationReceiver(
-            self.local, self.remote, self.to_peers, self.relay, self.deduplicator, self.publisher, self._find_group
+            self.local,
+            self.remote,
+            self.to_peers,
+            self.relay,
+            self.deduplicator,
+            self.publisher,
+            self._find_group,
+            services.access,
         )
         for index in (self.local, self.remote, relays):
             index.changed = self.forget_routes
@@ -214,7 +221,12 @@ class PubSub:
             self.local.add(queue.pattern, queue)
         else:
             self._join(interest_in(queue.pattern, queue.group), queue)
-        self.announcer.add(queue.pattern, queue.group)
+        if self.hears_others(queue):
+            self.announcer.add(queue.pattern, queue.group)
+
+    def hears_others(self, queue: PublicationQueue) -> bool:
+        """Tell whether others are to know of a queue: peers, or the other nodes of the cluster."""
+        return queue.peers or self.clustered
 
     def _join(self, interest: Any, queue: PublicationQueue) -> None:
         group = self._groups.get(interest)
@@ -242,7 +254,8 @@ class PubSub:
             self.local.remove(queue.pattern, queue)
         else:
             self._part(interest_in(queue.pattern, queue.group), queue)
-        self.announcer.remove(queue.pattern, queue.group)
+        if self.hears_others(queue):
+            self.announcer.remove(queue.pattern, queue.group)
 
     # -- peers -----------------------------------------------------------------------------------------------------------
 

@@ -12,13 +12,15 @@ from .._core.via import ViaHeader, depth_of, vouched
 from .._util.pattern_index import SubjectIndex
 from ..headers import VIA
 from ..message import Message
+from .group import SubscriptionGroup
+from .handler_subscription import HandlerSubscription
 from .publisher import ROUTES, Publisher
 
 if TYPE_CHECKING:
+    from .._core.access import AccessControl
     from .._core.via import Deduplicator
     from .._peer.peer import Peer
     from .._peer.subscription import Subscription
-    from .group import SubscriptionGroup
     from .peer_subscriptions import PeerSubscriptions
     from .ports import PublicationQueue
     from .relay import Relay
@@ -35,6 +37,7 @@ class PublicationReceiver:
     _deduplicator: Deduplicator
     _publisher: Publisher
     _find_group: Callable[[str | int, str], SubscriptionGroup | None]
+    _access: AccessControl
     queues: dict[str | int, tuple[PublicationQueue, ...]] = field(factory=dict, init=False)
     """Queues for publications of peers, of subjects that end here. Empty while there are subscriptions to single peers."""
 
@@ -48,7 +51,10 @@ class PublicationReceiver:
             return
         queues = self.queues.get(subject)
         if queues is None:
-            queues = self._matching(message)
+            queues = self._of_peers(message)
+            handler = _handler_among(queues) if self._access.trusting else None
+            if handler is not None and not peer.link.upstream:
+                self._access.reached(peer, subject, handler)
             to_peers = self._to_peers.indices
             if self._relay.takes(message):
                 self._relay.pass_on(message, peer)
@@ -56,6 +62,8 @@ class PublicationReceiver:
                 pass  # it is looked at again while the hint has not been given
             elif to_peers or (self._local.addresses and message.spellings):
                 pass  # the answer depends on the peer, or on what its names stand for
+            elif handler is not None and peer.link.upstream:
+                pass  # a client may publish it too, which is to be warned of
             elif len(self.queues) < ROUTES:
                 self.queues[subject] = queues
             else:
@@ -85,7 +93,11 @@ class PublicationReceiver:
 
     def takes(self, message: Message) -> bool:
         """Tell whether a publication of a peer is delivered to any queue, here or by a relay."""
-        return bool(self.queues.get(message.subject) or self._matching(message)) or self._relay.takes(message)
+        return bool(self.queues.get(message.subject) or self._of_peers(message)) or self._relay.takes(message)
+
+    def _of_peers(self, message: Message) -> tuple[PublicationQueue, ...]:
+        """Find those that take what peers publish."""
+        return tuple(queue for queue in self._matching(message) if queue.peers)
 
     def _matching(self, message: Message) -> tuple[PublicationQueue, ...]:
         """Find the subscriptions of this bus to a publication of a peer, each once, whichever of its spellings they name."""
@@ -110,3 +122,12 @@ class PublicationReceiver:
             for subscription in self._asked_of(peer, message):  # it is their peer that has sent this copy
                 subscription.offer(message)
         return news
+
+
+def _handler_among(queues: Iterable[PublicationQueue]) -> str | None:
+    """Find the name of an `on` handler among queues."""
+    for queue in queues:
+        for one in queue.members if isinstance(queue, SubscriptionGroup) else (queue,):
+            if isinstance(one, HandlerSubscription):
+                return one.name
+    return None

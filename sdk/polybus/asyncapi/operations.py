@@ -77,7 +77,10 @@ class Described:
             parts = parts_of(source)
             lookup = parts.lookup
             # Copies: in another thread the bus goes on, and may be given more.
-            received = *map(_handled, [*lookup.handlers.values()]), *map(_heard, [*lookup.subscribers])
+            received = (
+                *map(_handled, [*lookup.handlers.values()]),
+                *(_heard(spec) for spec in [*lookup.subscribers] if spec.peers),
+            )
             operations = [*received, *map(_sent, [*lookup.publications.values()])]
             return cls(_sorted(operations), guarded=parts.services.authorize is not None)
         if isinstance(get_origin(source) or source, type):

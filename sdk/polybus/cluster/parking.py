@@ -78,6 +78,7 @@ class ParkedPublications:
     queue: int = field(default=0, init=False)
     local: bool = field(default=True, init=False)
     leads_on: bool = field(default=False, init=False)
+    peers: bool = field(default=True, init=False)
     full: bool = field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:

@@ -25,7 +25,7 @@ async def test_a_thousand_misfits_a_thousand_refused_tokens_and_ten_reconnects_a
     def authenticate(handshake: Handshake) -> str | None:
         return "ann" if handshake.headers.get("authorization") == "Bearer good-token" else None
 
-    bus = Bus(authenticate=authenticate)
+    bus = Bus(authenticate=authenticate, authorize=lambda peer, verb, subject: True)
 
     @bus.on("count.>", queue=MANY)
     async def count(body: int) -> None:

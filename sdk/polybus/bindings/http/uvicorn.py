@@ -206,7 +206,7 @@ class PatientWebSockets(WebSocketsSansIOProtocol):
         return event
 
     def handle_events(self) -> None:
-        """What has been parsed."""
+        """Handle what has been parsed."""
         super().handle_events()
         if not self.handshake_initiated and self.conn.handshake_exc is not None:
             self._refuse_upgrade()

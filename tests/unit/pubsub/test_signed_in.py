@@ -1,0 +1,164 @@
+"""Signed in is not trusted: what the log says of clients that nothing restricts, and handlers out of their reach."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from polybus import Bus, Route, Router, Subject, bridge
+from polybus._bus.bus import parts_of
+from polybus.asyncapi import document
+from polybus.testing import pair
+from tests.support import bounded, eventually
+
+pytestmark = pytest.mark.anyio
+WIRES = ["ubre", "csb", "jrep", "uprotocol"]
+
+
+def names(handshake: Any) -> str:
+    return "ann"
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [one.getMessage() for one in caplog.records if one.name == "polybus.security" and one.levelname == "WARNING"]
+
+
+def with_handler(heard: list[Any], **options: Any) -> Bus:
+    bus = Bus(authenticate=names, **options)
+
+    @bus.on("orders.placed")
+    async def placed(order: int) -> None:
+        heard.append(order)
+
+    return bus
+
+
+@bounded
+async def test_the_first_publication_of_a_client_that_reaches_a_handler_is_warned_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    heard: list[Any] = []
+    bus = with_handler(heard)
+    async with pair(bus, identity="ann") as ann, pair(bus, identity="ben") as ben:
+        await bus.publish("orders.placed", 0)
+        await ann.publish("other", 1)
+        await eventually(lambda: heard == [0])
+        assert told(caplog) == []
+        for number in range(1, 4):
+            await (ann if number % 2 else ben).publish("orders.placed", number)
+        await eventually(lambda: len(heard) == 4)
+    [line] = told(caplog)
+    assert "'orders.placed'" in line and "placed" in line and "authorize=" in line and "peers=False" in line
+
+
+@bounded
+async def test_the_first_wildcard_of_a_client_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    bus = Bus(authenticate=names)
+    async with pair(bus, identity="ann") as ann:
+        async with ann.subscribe("orders.placed"):
+            assert told(caplog) == []
+        async with ann.subscribe(">"), ann.subscribe("orders.*"):
+            pass
+    [line] = told(caplog)
+    assert "'>'" in line and "authorize=" in line
+
+
+@pytest.mark.parametrize("options", [{"authorize": lambda peer, verb, subject: True}, {"authenticate": None}])
+@bounded
+async def test_nothing_is_warned_of_where_something_decides_or_nobody_has_a_name(
+    options: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    heard: list[Any] = []
+    bus = Bus(**{"authenticate": names, **options})
+    bus.on("orders.placed")(lambda order: heard.append(order))
+    async with pair(bus) as ann, ann.subscribe(">"):
+        await ann.publish("orders.placed", 1)
+        await eventually(lambda: heard == [1])
+    assert told(caplog) == []
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("how", ["bus", "router", "late"])
+@bounded
+async def test_a_handler_with_peers_false_hears_its_own_bus_alone(
+    wire: str, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    heard: list[Any] = []
+    bus, router = Bus(authenticate=names), Router(prefix="orders.")
+    name = "//v/a/1/door#Door" if wire == "uprotocol" else "orders.placed"
+
+    async def placed(order: int) -> None:
+        heard.append(order)
+
+    async def open_to_all(order: int) -> None:
+        heard.append(-order)
+
+    bus.on(name)(open_to_all)
+    if how == "router" and wire != "uprotocol":
+        router.on(Subject("placed", int), peers=False)(placed)
+        bus.include(router)
+    elif how != "late":
+        bus.on(name, peers=False)(placed)
+    async with pair(bus, protocol=wire, identity="ann") as ann:
+        if how == "late":
+            bus.on(name, peers=False)(placed)
+        await ann.publish(name, 1)
+        await eventually(lambda: heard == [-1])
+        await bus.publish(name, 2)
+        await eventually(lambda: sorted(heard) == [-2, -1, 2])
+        await ann.publish(name, 3)
+        await eventually(lambda: len(heard) == 4)
+    assert sorted(heard) == [-3, -2, -1, 2]
+
+
+@bounded
+async def test_what_a_bridge_brings_counts_as_the_buss_own() -> None:
+    heard: list[Any] = []
+    left, right = Bus(), Bus()
+
+    @right.on("t.a", peers=False)
+    async def on_right(body: int) -> None:
+        heard.append(body)
+
+    async with left, right, bridge(left, right, routes=[Route("t.>", "t.{rest}")]):
+        await left.publish("t.a", 1)
+        await eventually(lambda: heard == [1])
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"peers": None}, "peers=None: True or False"),
+        ({"peers": 0}, "peers=0: True or False"),
+        ({"peers": False, "group": "g"}, "group='g'"),
+        ({"peers": False, "durable": "d"}, "durable='d'"),
+    ],
+)
+def test_what_cannot_be_kept_is_a_type_error_at_registration(options: dict[str, Any], says: str) -> None:
+    for made in (Bus(), Router()):
+        with pytest.raises(TypeError, match=says):
+            made.on("a", **options)
+
+
+def hears(bus: Bus, subject: str) -> bool:
+    """True if the bus knows of a subscription of a peer."""
+    return bool(parts_of(bus).pubsub.remote.match(subject))
+
+
+@bounded
+async def test_peers_are_not_told_of_a_handler_that_they_cannot_reach() -> None:
+    server, client = Bus(), Bus()
+    client.on("news", peers=False)(lambda body: None)
+    client.on("weather")(lambda body: None)
+    async with pair(server, client=client):
+        await eventually(lambda: hears(server, "weather"))
+        assert not hears(server, "news")
+
+
+def test_the_document_of_a_bus_does_not_show_what_peers_cannot_send() -> None:
+    bus = Bus()
+    bus.on("hidden", peers=False)(lambda body: None)
+    bus.on("shown")(lambda body: None)
+    text = str(document(bus, title="t", version="1"))
+    assert "shown" in text and "hidden" not in text
