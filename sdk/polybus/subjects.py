@@ -52,6 +52,9 @@ _STARS = 2
 _TOKENS = 64
 """Of a pattern with wildcards: each is an object in the index, which a peer could otherwise fill for a few bytes."""
 _ANY = "*"
+_ESCAPED = re.compile(r"(?:[^%]|%[0-9A-Fa-f]{2})*", re.DOTALL)
+_ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})")
+_UNRESERVED = re.compile(r"[A-Za-z0-9_~-]")
 _NUMBERS: Final = (re.compile(r"[0-9A-Fa-f]{1,8}"), re.compile(r"[0-9A-Fa-f]{1,2}"), re.compile(r"[0-9A-Fa-f]{1,4}|[0-9]{5}"))
 """Of an address: entity, version, resource; the short form of the older generation has decimal ones."""
 _ANY_NUMBER: Final = ("FFFFFFFF", "FF", "FFFF")
@@ -252,7 +255,8 @@ def _path(tokens: list[str]) -> list[str]:
 
 def canonical(subject: str) -> str:
     """A URI in the spelling that is compared: without ``up:``, its authority in lower case, its numbers in upper case and
-    without zeros in front, and ``*`` for what stands for all of a number. Other subjects as they are."""
+    without zeros in front, ``*`` for what stands for all of a number, and percents for what needs them. Other subjects as they
+    are."""
     if "/" not in subject:
         return subject
     return _canonical(subject)
@@ -263,12 +267,20 @@ def _canonical(subject: str) -> str:
     scheme = subject[:4].lower() == "up:/"
     if scheme:
         subject = subject[3:]
+    if "%" in subject and (scheme or subject.startswith("//")) and _ESCAPED.fullmatch(subject):
+        subject = _ESCAPE.sub(_unescaped, subject)
     if subject.startswith("//"):
         authority, slash, path = subject[2:].partition("/")
         return f"//{authority.lower()}{slash}{_in_numbers(path) or path}"
     if scheme:  # without that, other protocols may mean something else by it
         return f"/{_in_numbers(subject[1:]) or subject[1:]}"
     return subject
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    """A character that needs no percent; else the percent in upper case (RFC 3986, 6.2.2). A dot divides names, and stays."""
+    character = chr(int(found[1], 16))
+    return character if _UNRESERVED.fullmatch(character) else found[0].upper()
 
 
 def _in_numbers(path: str) -> str | None:
@@ -344,8 +356,12 @@ def _numbers_like(entity: str) -> re.Pattern[str]:
 
 
 def wire_pattern(pattern: str | int) -> str | int:
-    """The pattern as other buses know it: names become ``*``."""
-    if isinstance(pattern, int) or "{" not in pattern or "/" in pattern:
+    """The pattern as other buses know it: names become ``*``, and an address has its one spelling."""
+    if isinstance(pattern, int):
+        return pattern
+    if "/" in pattern:
+        return canonical(pattern)
+    if "{" not in pattern:
         return pattern
     return ".".join("*" if _NAMED.fullmatch(token) else token for token in pattern.split("."))
 

@@ -25,6 +25,9 @@ DOOR = "up://VCU.VIN/body.access/1/door.front_left#Door"
         ("//vcu.vin/body.access/1/door.front_left#Door", True),
         ("UP://Vcu.Vin/body.access/1/door.front_left#Door", True),
         ("//VCU.VIN/body.access/1/door.front_left#door", False),
+        ("//VCU.VIN/body.access/1/d%6For.front%5fleft#Door", True),
+        ("//VCU.VIN/%62ody.access/%31/door.*#%44oor", True),
+        ("//VCU.VIN/body.access/1/door%2Efront_left#Door", False),
         ("//VCU.VIN/body.access/1/*", True),
         ("//VCU.VIN/body.access/*/door.front_left#Door", True),
         ("//VCU.VIN/body.access//door.front_left#Door", True),
@@ -172,7 +175,7 @@ async def test_a_bridge_finds_the_handlers_of_its_other_side_in_any_spelling() -
 # -- `authorize` and spellings --------------------------------------------------------------------------------------------
 
 SECRET = "//Other.X/e/1/rpc.Secret"
-SPELLINGS = [SECRET, "//other.x/e/1/rpc.Secret", "UP://OTHER.X/e/1/rpc.Secret"]
+SPELLINGS = [SECRET, "//other.x/e/1/rpc.Secret", "UP://OTHER.X/e/1/rpc.Secret", "//other.X/%65/1/rpc.%53ecret"]
 WIRES = [UProtocol, Ubre]
 
 
@@ -260,7 +263,7 @@ def test_one_address_in_two_spellings_has_one_handler() -> None:
 
 @given(st.text(max_size=20))
 def test_the_one_spelling_is_its_own(text: str) -> None:
-    for subject in (text, f"//{text}", f"up://{text}/x", f"up:/{text}"):
+    for subject in (text, f"//{text}", f"up://{text}/x", f"up:/{text}", f"//h/%2541%{text}", f"//h/1/%46/{text}"):
         assert canonical(canonical(subject)) == canonical(subject)
 
 

@@ -139,7 +139,8 @@ def _tokens(subject: str | int) -> list[str]:
     """Tokens as the engine has them, where wildcards cover numbers and URIs, too."""
     if isinstance(subject, int):
         return [f"%i{subject}"]
-    return ["%u", *subject.split("/")] if "/" in subject else str(wire_pattern(subject)).split(".")
+    name = str(wire_pattern(subject))
+    return ["%u", *name.split("/")] if "/" in name else name.split(".")
 
 
 def check_store_name(name: object) -> None:

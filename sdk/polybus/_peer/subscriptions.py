@@ -24,7 +24,7 @@ def canonical_subject(subject: str | int) -> str | int:
 
 def canonical_pattern(pattern: str | int) -> str | int:
     """Give a peer's pattern the spelling in which `authorize` is asked, it is kept, and it is taken back."""
-    return canonical_subject(wire_pattern(pattern))
+    return wire_pattern(pattern)
 
 
 @define(eq=False, weakref_slot=False)

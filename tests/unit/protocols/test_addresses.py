@@ -224,6 +224,38 @@ async def test_authorize_sees_one_spelling_of_an_address_and_of_a_pattern(wire: 
     assert {subject for _, subject in asked} == {f"{CAR}/B", "//car/*/*/8001", "//car/10AB/3/8001", "last"}
 
 
+@pytest.mark.parametrize("wire", [Ubre, Csb])
+@bounded
+async def test_a_subscription_goes_on_when_one_in_another_spelling_ends(wire: Any) -> None:
+    bus = Bus()
+    async with pair(bus, protocol=wire()) as client, client.subscribe("//CAR/10ab/3/8001") as stays:
+        async with client.subscribe("up://car/010AB/3/8001"):
+            pass
+        async with client.subscribe("last") as last:
+            await bus.publish(f"{CAR}/8001", 1)
+            await bus.publish("last")
+            await anext(last)
+            assert len(stays) == 1
+
+
+@bounded
+async def test_members_of_a_group_may_spell_their_address_as_they_like() -> None:
+    bus, heard = Bus(), list[object]()
+
+    async def hear(body: object) -> None:
+        heard.append(body)
+
+    bus.on("//car/10ab/3/8001", group="g")(hear)
+    bus.on("up://CAR/10AB/3/8001", group="g")(hear)
+    async with bus, bus.subscribe("last") as last:
+        for number in range(4):
+            await bus.publish(f"{CAR}/8001", number)
+        await bus.publish("last")
+        await anext(last)
+        await eventually(lambda: len(heard) >= 4)
+    assert sorted(map(str, heard)) == ["0", "1", "2", "3"]
+
+
 # -- routes, relays, serves= -------------------------------------------------------------------------------------------------
 
 
