@@ -56,7 +56,7 @@ class SubjectIndex(Generic[T]):
     size: int = 0
     """The number of (pattern, item) pairs in it."""
     addresses: int = 0
-    """How many of those are addresses, or patterns of such."""
+    """The number of those that are addresses, or patterns of such."""
     changed: Callable[[], None] = lambda: None
     """Called after every change."""
 

@@ -25,7 +25,7 @@ class EventReader:
         self._size = 0
         self._begun = False
         self._after_cr = False
-        """Whether an LF that comes next belongs to a line that has ended."""
+        """True where an LF that comes next belongs to a line that has ended."""
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The data of the events that are complete now. May raise `EventTooLarge`: the rest is longer than the limit."""

@@ -141,7 +141,7 @@ class Up(UrlOptions):
         return None if self.peer is None else parse_entity(self.peer)
 
     def spellings(self, subject: str | int) -> tuple[str, ...]:
-        """What else a publication of this side is called; see `plugins.ProtocolFeatures`."""
+        """Other names of a publication of this side; see `plugins.ProtocolFeatures`."""
         return Names(self.names, self.own, self.other).own_spellings(subject)
 
     def dissect(self, frame: bytes) -> Sequence[FrameField]:

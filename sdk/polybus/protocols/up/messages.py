@@ -117,7 +117,7 @@ class UpMessage(Message):
     uuid: bytes
     """The id, as it stands on the wire."""
     also: tuple[str, ...]
-    """What else its subject may be called: see `spellings`."""
+    """Other spellings of its subject: see `spellings`."""
     reqid: bytes
     """The same of the request that it answers, or nothing."""
     facts: dict[str, Any] | None

@@ -207,7 +207,7 @@ class Names:
         return found
 
     def own_spellings(self, subject: str | int) -> tuple[str, ...]:
-        """What else a publication of this side is called."""
+        """Other names of a publication of this side."""
         try:
             text = str(self.topic(subject))
         except BusError:

@@ -29,7 +29,7 @@ from .session import UProtocolSession
 _LIMITS: Final = Limits()
 DEFAULT_ENTITY: Final = "/polybus/1"
 MODES: Final = ("document", "strict", "lenient")
-"""How events are read; the first by default."""
+"""Ways to read events; the first by default."""
 
 
 def _entity(adapter: UProtocol, attribute: object, value: str | None) -> None:
@@ -121,7 +121,7 @@ class UProtocol(UrlOptions):
     clock: Callable[[], int] = field(factory=lambda: sources.get().wall_clock_ns)
 
     def spellings(self, subject: str | int) -> tuple[str, ...]:
-        """What else a publication of this side is called; see `plugins.ProtocolFeatures`."""
+        """Other names of a publication of this side; see `plugins.ProtocolFeatures`."""
         return Names(self.entity, self.peer, _LIMITS.subject).own_spellings(subject)
 
     def dissect(self, frame: bytes) -> list[FrameField]:

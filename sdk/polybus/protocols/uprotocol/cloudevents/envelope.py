@@ -38,9 +38,9 @@ known_schema: Final = lru_cache(256)(is_uri_reference)
 _UPRIORITY: Final = "UPRIORITY_"
 OLD_LEVEL: Final = "permission_level"
 MISPLACED_DATA: Final = "data.member"
-"""What `TOLERATED` says of base64 in the member ``data``."""
+"""The word in `TOLERATED` for base64 in the member ``data``."""
 BARE_DATA: Final = "data.any"
-"""What it says of protobuf data that are no ``Any``."""
+"""The one for protobuf data that are no ``Any``."""
 
 
 class ReturnAddress(str):

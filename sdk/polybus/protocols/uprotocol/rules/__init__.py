@@ -25,14 +25,14 @@ event can have this name."""
 
 
 class Leniency(IntEnum):
-    """How far a reader looks away, by ``mode=``."""
+    """The rules that a reader looks away from, by ``mode=``."""
 
     STRICT = 0
     """Every rule counts."""
     DOCUMENT = 1
-    """What the document itself shows is read, too."""
+    """All count but those that the document itself breaks in what it shows."""
     LENIENT = 2
-    """And what the SDKs of its time wrote."""
+    """Nor those that the SDKs of its time broke."""
 
     @classmethod
     def of(cls, mode: str) -> Leniency:

@@ -41,7 +41,7 @@ _NO_TEXT: Final = re.compile(
     + "".join(map(chr, (plane << 16 | low for plane in range(17) for low in (0xFFFE, 0xFFFF))))
     + "]"
 )
-"""What a String of CloudEvents 1.0.2 must not have: control characters, halves of pairs, and what is no character."""
+"""Characters that a String of CloudEvents 1.0.2 must not have: controls, halves of pairs, and what is no character."""
 _TIME: Final = re.compile(
     r"(\d{4}-\d\d-\d\d)[Tt ](?:[01]\d|2[0-3]):[0-5]\d:(?:[0-5]\d|60)(?:\.\d+)?(?:[Zz]|[+-](?:[01]\d|2[0-3]):[0-5]\d)", re.ASCII
 )
