@@ -318,7 +318,8 @@ class _Run:
         return self._signalled.is_set()
 
     async def _until_closed(self, scope: anyio.CancelScope) -> None:
-        await self._bus.wait_closed()
+        with suppress(LocalProtocolError):  # it is closed already
+            await self._bus.wait_closed()
         scope.cancel()
 
     def _tell_if_alone(self) -> None:
