@@ -105,6 +105,7 @@ BOUNDS: dict[str, str] = {
     "cluster.durable.readers._handlers": OURS,
     "cluster.durable.readers._of_subscriptions": OURS,
     "cluster.durable.readers._readers": OURS,
+    "_core.threads._line": "Limits.total_running, and concurrency= of `on` handlers: each is a call that runs",
     "_core.threads._waits": "Limits.total_running: each is a handler that runs",
     "_peer.negotiation._deferred": "Limits.waiting_bytes: a hello that does not fit is answered at once; charged",
     "_pubsub.peer_subscriptions._patterns": OURS,

@@ -84,7 +84,7 @@ class Lifecycle:
     _patience: float = field(default=DRAIN, init=False)
     """Seconds for the end of the lifespan: those of the last drain."""
     _events_of_lifespan: weakref.WeakSet[EventStream[Any]] = field(factory=weakref.WeakSet, init=False)
-    """What the lifespan, or a task that it started, reads of the bus's events."""
+    """Readers of events that the lifespan, or a task that it started, has made."""
     _closed_event: anyio.Event | None = field(default=None, init=False)
     _guests: dict[Lifecycle, Runtime | None] = field(factory=dict, init=False)
     """Other buses that this one has entered, because tunnels to it lead there: they are left together with it."""
