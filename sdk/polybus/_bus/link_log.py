@@ -11,7 +11,7 @@ from .._validation import counted, in_one_line
 
 logger: logging.Logger = logging.getLogger("polybus.link")
 
-_PATIENCE = 8
+_PATIENCE = 4
 """The attempt at a first connect from which on it is no longer as expected that nobody is there."""
 
 

@@ -298,6 +298,8 @@ class _Run:
                 if self._worker is None:  # of a worker who started it says it
                     self._announce(served[-1])
             self._tell_if_alone()
+            if not served and parts_of(bus).services.running.links:
+                logger.info("ready, at no address of its own: requests come over its cluster, or the links that it has opened")
             self._serving = True
             if self._worker is not None:
                 self._worker.tell_served(served)

@@ -105,12 +105,6 @@ def _with(opened: AbstractAsyncContextManager[P], act: Callable[[P], Awaitable[T
         raise PeerError(f"cannot connect to {error.url}: {reason}") from None
 
 
-def _nothing(things: str, url: str, ca: Path | None) -> str:
-    """The line for an empty list: it may be empty because the URL names a cluster that is not there."""
-    unknown = _with(_letters_at(url, ca), lambda place: place.unknown())
-    return f"no {things}: {unknown}" if unknown else f"no {things}"
-
-
 # -- polybus store -----------------------------------------------------------------------------------------------------------
 
 
@@ -126,7 +120,8 @@ def list_stores(url: ClusterUrl, as_json: Json = False, ca: Ca = None) -> None:
             kept = f"{counted(store.publications, 'publication')}, {store.bytes} bytes"
             print(f"{store.name}: {', '.join(store.patterns)}; {kept}{durables}")
     if not found and not as_json:
-        print(_nothing("stores", url, ca))
+        unknown = _with(_administration(url, ca), lambda place: place.unknown())
+        print(f"no stores: {unknown}" if unknown else "no stores")
 
 
 @stores.command("show")
@@ -232,8 +227,14 @@ def list_dead(url: LettersUrl, durable: Durable = "", as_json: Json = False, ca:
                 print(in_one_line(f"{line}  {counted(letter.attempts, 'attempt')}: {letter.death}{error}"))
         return count
 
-    if not _with(_letters_at(url, ca), show) and not as_json:
-        print(_nothing("dead letters", url, ca))
+    async def found(place: Letters) -> int:
+        count = await show(place)
+        if not count:
+            await place.check(durable)
+        return count
+
+    if not _with(_letters_at(url, ca), found) and not as_json:
+        print("no dead letters")
 
 
 @dead.command("show")
@@ -302,6 +303,8 @@ def _each(
         raise UsageError("which? Their numbers, as polybus dead list shows them, or --all")
     if durable:
         check_durable_name(durable)
+        if numbers:
+            raise UsageError("which? Letters have a handler each: either their numbers, or --all with --durable")
 
     async def run(place: Letters) -> tuple[int, int]:
         count = worst = 0
@@ -314,6 +317,8 @@ def _each(
                     text, status = describe(failure)
                     say(text)
                     worst = max(worst, status)
+        if not count and not worst:
+            await place.check(durable)
         return count, worst
 
     count, worst = _with(_letters_at(url, ca), run)

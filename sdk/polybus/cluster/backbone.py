@@ -30,7 +30,7 @@ from .durable.consumers import Consumers
 from .durable.dead_letters import DeadLetters, LetterWriter
 from .durable.jetstream import JetStream
 from .durable.publishing import StoredPublishing
-from .durable.readers import StoreReaders
+from .durable.readers import StoreReaders, check_names
 from .durable.stores import Stores, stream_members
 from .forwarding import ClientSide, ClusterSide, PeerTarget
 from .handover import ClientHandover
@@ -114,6 +114,7 @@ class Backbone:
             async with AsyncExitStack() as stack:
                 found = self.options.resolved()
                 if found is not None:
+                    check_names(self._parts.lookup.subscribers)
                     await stack.enter_async_context(self._connecting(*found))
                     await self._keeping(stack, found[1])
                 elif self._keeps:

@@ -10,7 +10,7 @@ import base64
 import datetime
 import math
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -386,7 +386,11 @@ class NatsStreams:
 
     def _stream_info(self, word: str, asked: Any) -> dict[str, Any]:
         stream = self._stream(word)
-        return {"config": stream.config, "created": stream.created, "state": stream.state}
+        state = stream.state
+        if isinstance(asked, dict) and (wanted := asked.get("subjects_filter")):
+            found = [one.subject for one in stream.messages.values() if covers(str(wanted), one.subject)]
+            state["subjects"] = dict(Counter(found))
+        return {"config": stream.config, "created": stream.created, "state": state}
 
     def _create_stream(self, word: str, asked: Any) -> dict[str, Any]:
         name = word.split(".")[2]

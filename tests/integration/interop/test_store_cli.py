@@ -64,13 +64,13 @@ def test_stores_and_dead_letters_from_the_shell(server: NatsServer) -> None:
         "kept for 604800 s; replicas 1\n  billing: 0 not given out, 0 being handled" in run("store", "show", url, "orders")[1]
     )
     _, out, _ = run("dead", "list", url)
-    assert "  billing  orders.placed  1 attempt: die.<locals>.bill failed: ValueError [" in out
+    assert "  billing  orders.placed  1 attempt: die.<locals>.bill failed: ValueError: no bank [" in out
     [letter] = [json.loads(line) for line in run("dead", "list", url, "--json")[1].splitlines()]
     number = str(letter["number"])
     assert 'header x-shop: 7\nbody: {"n":1}\n' in run("dead", "show", url, number)[1]
-    assert run("dead", "list", url, "--durable", "mail") == (0, "no dead letters\n", "")
+    assert "death: die.<locals>.bill failed: ValueError: no bank\n" in run("dead", "show", url, number)[1]
     assert run("dead", "retry", url, number) == (0, "1 dead letter stored again\n", "")
-    assert run("dead", "list", url) == (0, "no dead letters\n", "")
+    assert run("dead", "list", url, "--durable", "billing") == (0, "no dead letters\n", "")
     assert run("dead", "drop", url, "--all", "--yes") == (0, "0 dead letters dropped\n", "")
     assert run("store", "remove", url, "orders", "--yes") == (0, "", "")
 
@@ -92,6 +92,7 @@ def test_stores_and_dead_letters_from_the_shell(server: NatsServer) -> None:
         (["store", "show", "nats+tcp://127.0.0.1:1/shop", "a b"], "polybus: Store('a b'): 1 to 100 letters"),
         (["store", "remove", "nats+tcp://127.0.0.1:1/shop", "a.b", "--yes"], "polybus: Store('a.b'): 1 to 100 letters"),
         (["dead", "retry", "{url}"], "polybus: which? Their numbers, as polybus dead list shows them, or --all"),
+        (["dead", "retry", "{url}", "7", "--durable", "billing"], "polybus: which? Letters have a handler each: either their"),
         (["dead", "drop", "{url}", "7"], "polybus: what is dropped is gone for good: say --yes"),
         (["store", "add", "{url}", "a", "a.>", "--max-age", "week"], "polybus: --max-age 'week': a number and s, m, h or d"),
         (
@@ -151,10 +152,17 @@ def test_a_cluster_that_the_engine_does_not_know_is_told_with_those_that_it_does
     assert run("store", "add", url, "orders", "orders.>")[0] == 0
     anyio.run(die, url)
     said = "this NATS server keeps nothing of a cluster 'shpo', but of 'shop'"
-    assert run("dead", "list", f"{server.url}/shpo") == (0, f"no dead letters: {said}\n", "")
     assert run("store", "list", f"{server.url}/shpo") == (0, f"no stores: {said}\n", "")
-    assert run("dead", "list", f"{server.url}/shpo", "--json") == (0, "", "")
-    assert run("dead", "list", url, "--durable", "mail") == (0, "no dead letters\n", "")
+    assert run("dead", "list", f"{server.url}/shpo", "--json") == (2, "", f"polybus: {said}\n")
+    for command in (["list"], ["retry", "--all"], ["drop", "--all", "--yes"]):
+        for at, durable, why in (
+            (url, "biling", "the cluster 'shop' has no durable handler 'biling': did you mean 'billing'?"),
+            (url, "mail", "the cluster 'shop' has no durable handler 'mail'; it has 'billing'"),
+            (f"{server.url}/shpo", "billing", said),
+            (f"{server.url}/shpo", "", said),
+        ):
+            named = ["--durable", durable] if durable else []
+            assert run("dead", command[0], at, *command[1:], *named) == (2, "", f"polybus: {why}\n")
 
 
 async def die_in_a_stream_of_others(url: str) -> None:

@@ -39,12 +39,12 @@ def test_an_outage_of_an_hour_is_a_handful_of_lines_that_say_how_long_it_lasts(c
     assert lines[-1][1].endswith("is back after 3600 s (121 attempts)")
 
 
-def test_a_server_that_is_waited_for_in_vain_is_a_warning_from_the_eighth_attempt_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_server_that_is_waited_for_in_vain_is_a_warning_from_the_fourth_attempt_on(caplog: pytest.LogCaptureFixture) -> None:
     log = LinkLog("nats+tcp://127.0.0.1:9", lambda: 0.0)
     with caplog.at_level(logging.DEBUG, "polybus.link"):
         for attempt in range(1, 17):
             log.waiting("connection refused", attempt, 0.5)
-    assert [level for level, _ in said(caplog)] == [logging.INFO] * 3 + [logging.WARNING] * 2
+    assert [level for level, _ in said(caplog)] == [logging.INFO] * 2 + [logging.WARNING] * 3
     assert said(caplog)[-1][1] == "no link to nats+tcp://127.0.0.1:9 yet, attempt 16 in 0.5 s: connection refused"
 
 

@@ -94,10 +94,17 @@ async def test_dead_letters_are_listed_tried_again_and_dropped(engine: Any, name
         assert sorted({(one.durable, one.subject, one.attempts, one.body, one.headers["x-shop"]) for one in found}) == [
             (durable, "work.hard", 3, str(number).encode(), "7") for durable in ("billing", "mail") for number in (0, 1)
         ]
-        deaths = {"billing": "bill failed: ValueError", "mail": "mail failed: OSError"}
+        deaths = {"billing": "bill failed: ValueError: no bank", "mail": "mail failed: OSError: no post"}
         assert all(one.death.endswith(deaths[one.durable]) for one in found)
         assert all(len(one.error_id) == 8 and one.origin.startswith(f"{name}-work ") for one in found)
         assert [one.durable for one in await letters(administration, "billing")] == ["billing", "billing"]
+        assert await administration.counts() == {"billing": 2, "mail": 2}
+        assert await administration.counts("mail") == {"mail": 2}
+        await administration.check("billing")
+        with pytest.raises(LocalProtocolError, match="has no durable handler 'biling': did you mean 'billing'"):
+            await administration.check("biling")
+        with pytest.raises(LocalProtocolError, match="has no durable handler 'audit'; it has 'billing', 'mail'"):
+            await administration.check("audit")
         repaired = True
         first = next(one for one in found if one.durable == "billing" and one.body == b"0")
         assert await administration.letter(first.number) == first

@@ -309,7 +309,7 @@ async def test_what_no_attempt_can_deal_with_is_a_dead_letter(engine: Any, name:
     @bus.on("work.hard", durable="billing", retry=SOON)
     async def bill(number: int, ctx: Context) -> None:
         attempts.append(ctx.attempt)
-        raise ValueError("never")
+        raise ValueError(f"never\n at https://ann:geheim@bank.example/ {300 * 'x'}")
 
     @bus.on("work.misfit", durable="misfits", retry=SOON)
     async def misfit(number: int) -> None:
@@ -333,7 +333,9 @@ async def test_what_no_attempt_can_deal_with_is_a_dead_letter(engine: Any, name:
     by_handler = {headers["Polybus-Durable"]: (subject, body, headers) for subject, body, headers in letters}
     subject, body, headers = by_handler["billing"]
     assert (subject, body, headers["x-shop"], headers["Polybus-Attempts"]) == (f"{name}.dead.billing.work.hard", b"1", "7", "3")
-    assert headers["Polybus-Death"].endswith("failed: ValueError")
+    death = headers["Polybus-Death"].partition(" failed: ")[2]
+    assert death.startswith("ValueError: never\\n at https://ann:***@bank.example/ xxx")
+    assert len(death) == 203 and death.endswith("x...")
     assert len(headers["Polybus-Error-Id"]) == 8
     subject, body, headers = by_handler["misfits"]
     assert (subject, body) == (f"{name}.dead.misfits.work.misfit", b'"no number"')

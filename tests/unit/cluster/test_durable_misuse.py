@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from polybus import Backoff, Bus, Cluster, LocalProtocolError, Retry, Store
+from polybus.cluster.durable.administration import Administration
 from polybus.testing import NatsEngine
 
 pytestmark = [pytest.mark.anyio]
@@ -138,13 +139,14 @@ def test_what_does_not_overlap_may_be_in_one_store_and_in_several() -> None:
     assert Cluster(stores=stores).stores == tuple(stores)
 
 
-async def test_two_functions_of_one_durable_name_are_named() -> None:
+async def test_two_functions_of_one_durable_name_are_named_before_the_engine_makes_anything() -> None:
     async with NatsEngine() as engine:
         bus = Bus(cluster=Cluster(engine.url, stores=[WORK]))
         for function in (bill, lambda number: None):
             bus.on("work.x", durable="billing")(function)
-        with pytest.raises(
-            LocalProtocolError, match=r"durable='billing' is of bill and of .*<lambda>: each would be given a part"
-        ):
+        text = r"durable='billing' is the name of two handlers, bill and .*<lambda>, and the publications would be split"
+        with pytest.raises(LocalProtocolError, match=text):
             async with bus:
                 raise AssertionError
+        async with Bus(cluster=engine.url) as other:
+            assert await Administration.of(other).stores() == []

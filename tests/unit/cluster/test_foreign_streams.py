@@ -177,7 +177,7 @@ async def test_what_no_attempt_can_deal_with_is_ended_and_told_and_stays_in_thei
     assert sorted(attempts) == [(1, 1), (1, 2), (1, 3)]
     misfit, failed = sorted(event.reason for event in told)
     assert misfit.startswith("durable billing: it does not fit")
-    assert failed.endswith("bill failed: RuntimeError")
+    assert failed.endswith("bill failed: RuntimeError: the bank does not answer")
     assert f"no letter is kept, as its stream is not ours: it was 1 of {name.upper()}" in caplog.text
     assert f"no letter is kept, as its stream is not ours: it was 2 of {name.upper()}" in caplog.text
 
@@ -691,7 +691,7 @@ async def test_two_functions_of_one_durable_name_are_refused(engine: Any, name: 
             raise AssertionError
 
     async with owner(engine, name):
-        with pytest.raises(LocalProtocolError, match="durable='billing' is of .*bill and of .*bill"):
+        with pytest.raises(LocalProtocolError, match="durable='billing' is the name of two handlers, .*bill and .*bill"):
             async with connect(engine.url, bus=bus):
                 raise AssertionError
 

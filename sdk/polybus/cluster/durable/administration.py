@@ -77,10 +77,8 @@ class Administration(Letters):
         Raises:
             BusError: As `JetStream.ask`.
         """
-        names = await self._jetstream.streams(f"{self._cluster}.>")
-        own = sorted(name for name in names if name.startswith(f"{self._cluster}-"))
         found = []
-        for name in own:
+        for name in await self._own_streams():
             with suppress(LocalProtocolError):  # it is another cluster's, or was removed meanwhile
                 found.append(await self.store(name[len(self._cluster) + 1 :]))
         return found
@@ -94,9 +92,25 @@ class Administration(Letters):
         end = f"-{DEAD}"
         names = await self._jetstream.streams(f"*.{DEAD}.>")
         known = sorted(name.removesuffix(end) for name in names if name.endswith(end))
-        if not known or self._cluster in known:
+        if not known or self._cluster in known or await self._own_streams():
             return ""
         return f"this NATS server keeps nothing of a cluster {self._cluster!r}, but of {shown(known).strip('[]')}"
+
+    async def durables(self) -> set[str]:
+        """Find the names of the durable handlers of all stores, and of those that have letters.
+
+        Raises:
+            BusError: As `JetStream.ask`.
+        """
+        found = set(await self.counts())
+        for stream in await self._own_streams():
+            with suppress(JetStreamError):  # it was removed meanwhile
+                found.update(await self._jetstream.consumers(stream))
+        return found
+
+    async def _own_streams(self) -> list[str]:
+        names = await self._jetstream.streams(f"{self._cluster}.>")
+        return sorted(name for name in names if name.startswith(f"{self._cluster}-"))
 
     async def store(self, name: str) -> StoreState:
         """Find one store, with its durable handlers.

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 from attrs import define
 
+from ..._core.executor import described
 from ..._handlers.arguments import Misfit
+from ..._secrets import without_secrets
+from ..._validation import in_one_line
 from .delivery import again
 
 if TYPE_CHECKING:
@@ -16,6 +19,9 @@ if TYPE_CHECKING:
     from ..._core.services import Services
     from ..._handlers.handler import Handler
     from .delivery import Delivery, Fate
+
+_TEXT: Final = 200
+"""Characters of a failure that its dead letter says."""
 
 
 @define(eq=False)
@@ -56,11 +62,17 @@ class HandlerTaker:
                 raise
             error_id = executor.publication_failed(message, error)
             if self.fate.is_last(delivery):
-                await self.fate.bury(delivery, delivery.to.attempt, f"{name} failed: {type(error).__name__}", error_id)
+                await self.fate.bury(delivery, delivery.to.attempt, f"{name} failed: {_words(error)}", error_id)
             else:
                 delivery.end(again(self.fate.pause(delivery)))
         else:
             delivery.done()
+
+
+def _words(error: BaseException) -> str:
+    """Class and text of a failure, as far as an operator needs them to know what it is. Its traceback is in the log."""
+    text = in_one_line(without_secrets(described(error))).removesuffix(": ")
+    return text if len(text) <= _TEXT else f"{text[:_TEXT]}..."
 
 
 class _Job:

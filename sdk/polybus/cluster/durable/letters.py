@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attrs import define, evolve, frozen
 
+from ..._validation import shown
 from ...body import JSON, OCTETS
 from ...errors import BusError, LocalProtocolError
 from ...message import Kind, Message
@@ -40,6 +41,28 @@ _FACTS: Final = (
     ID.lower(),
     WHOLE.lower(),
 )
+
+
+async def count_letters(jetstream: JetStream, stream: str, prefix: str, durable: str = "*") -> dict[str, int]:
+    """Count dead letters by durable handler; nothing where there is no such stream.
+
+    Raises:
+        LocalProtocolError: The engine refuses.
+        BusError: As `JetStream.ask`.
+    """
+    try:
+        info = await jetstream.ask(f"STREAM.INFO.{stream}", {"subjects_filter": f"{prefix}.{durable}.>"})
+    except JetStreamError as error:
+        if error.number == NOT_FOUND:
+            return {}
+        raise LocalProtocolError(f"dead letters: the NATS server says: {error.text}") from None
+    state = info.get("state")
+    subjects = state.get("subjects") if isinstance(state, dict) else None
+    counts = dict[str, int]()
+    for subject in subjects if isinstance(subjects, dict) else ():
+        name = str(subject).removeprefix(f"{prefix}.").partition(".")[0]
+        counts[name] = counts.get(name, 0) + count_of(subjects, subject)
+    return counts
 
 
 def _block_of(message: dict[str, Any]) -> HeaderBlock:
@@ -127,6 +150,41 @@ class Letters:
             BusError: As `JetStream.ask`.
         """
         return ""
+
+    async def counts(self, durable: str = "*") -> dict[str, int]:
+        """Count the dead letters by the durable handlers that they are of, of one or of all.
+
+        Raises:
+            BusError: As `JetStream.ask`.
+        """
+        return await count_letters(self._jetstream, self._place.stream, self._place.prefix, durable)
+
+    async def durables(self) -> set[str]:
+        """Find the names of durable handlers that may have letters.
+
+        Raises:
+            BusError: As `JetStream.ask`.
+        """
+        return set(await self.counts())
+
+    async def check(self, durable: str = "") -> None:
+        """Check that a place where nothing was found is there, and that such a durable handler is known, if one is named.
+
+        Raises:
+            LocalProtocolError: It is not, or its name is close to that of another one.
+            BusError: As `JetStream.ask`.
+        """
+        if unknown := await self.unknown():
+            raise LocalProtocolError(unknown)
+        known = await self.durables() if durable else set[str]()
+        if durable in known:
+            return
+        from difflib import get_close_matches
+
+        near = get_close_matches(durable, sorted(known), 1)
+        if durable and (near or self._place.ours):
+            hint = f": did you mean {near[0]!r}?" if near else f"; it has {shown(sorted(known)).strip('[]')}" if known else ""
+            raise LocalProtocolError(f"{self._place.owner} has no durable handler {durable!r}{hint}")
 
     async def letters(self, durable: str = "") -> AsyncGenerator[DeadLetter]:
         """Find the dead letters that there are now, of one durable handler or of all, the oldest first.

@@ -28,6 +28,24 @@ if TYPE_CHECKING:
     from .dead_letters import Graveyard
 
 
+def check_names(specs: Iterable[SubscriberSpec]) -> None:
+    """Check that each durable name is of one handler, before the engine is asked to make anything.
+
+    Raises:
+        LocalProtocolError: One is of two.
+    """
+    names = dict[str, str]()
+    for spec in specs:
+        if spec.durable is not None:
+            name, handler = spec.durable.name, spec.handler.name
+            if name in names:
+                raise LocalProtocolError(
+                    f"durable={name!r} is the name of two handlers, {names[name]} and {handler}, and the publications would be "
+                    "split between them at random: give each handler a name of its own"
+                )
+            names[name] = handler
+
+
 @define(eq=False)
 class StoreReaders:
     """The readers of stores of a bus while it is entered. Implements `_bus.stored.DurablePort`."""
@@ -55,17 +73,11 @@ class StoreReaders:
         Raises:
             BusError: One cannot be made, or the store of dead letters.
         """
-        names = dict[str, str]()
+        specs = list(specs)
+        check_names(specs)
         for spec in specs:
             if spec.durable is not None:
                 handler = spec.handler
-                name = spec.durable.name
-                if name in names:
-                    raise LocalProtocolError(
-                        f"durable={name!r} is of {names[name]} and of {handler.name}: each would be given a part of its "
-                        "publications, by chance. One function for each name"
-                    )
-                names[name] = handler.name
                 fate = self._fate(spec.durable, handler.name)
                 taker, pattern = HandlerTaker(self._services, handler, fate), handler.subject
                 consumer = DurableConsumer(self._consumers, spec.durable, self._published(pattern), pattern)
