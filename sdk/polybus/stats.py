@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attrs import define, frozen
 
-__all__ = ["Counters", "Stats"]
+__all__ = ["Counters", "DurableStats", "Stats"]
 
 
 @define(slots=True, eq=False)
@@ -19,6 +19,27 @@ class Counters:
     refused: int = 0
     failed: int = 0
     reconnects: int = 0
+
+
+@frozen(kw_only=True)
+class DurableStats:
+    """The state of one durable handler of a bus, as the engine that stores told it within the last ten seconds.
+
+    Attributes:
+        durable: The name of the handler. All workers that name it see the same figures.
+        store: The stream of the engine with its publications.
+        pending: Stored publications that wait for a worker: the backlog.
+        given: Publications that workers have, or that come again after a failure.
+        redelivered: Publications of these that were given out more than once.
+        dead_letters: Dead letters of this handler that are kept; None where none are kept, or the engine cannot count them.
+    """
+
+    durable: str
+    store: str
+    pending: int
+    given: int
+    redelivered: int
+    dead_letters: int | None
 
 
 @frozen(kw_only=True)
@@ -41,6 +62,7 @@ class Stats:
         refused: Requests and subscriptions that were not allowed, not known, or too many.
         failed: Handlers that raised what they did not mean as an answer.
         reconnects: Links that came back.
+        durables: The durable handlers of this bus. Empty for the first ten seconds, and while the engine is away.
     """
 
     links: int
@@ -58,3 +80,4 @@ class Stats:
     refused: int
     failed: int
     reconnects: int
+    durables: tuple[DurableStats, ...] = ()

@@ -63,6 +63,7 @@ BOUNDS: dict[str, str] = {
     "protocols.nats.cluster.dialect._greeted": "4096 nodes that are not known, until the next look",
     "protocols.nats.cluster.dialect._held": "Cluster.running and waiting, and Limits.channels",
     "protocols.nats.cluster.dialect._nodes": "4,096 nodes",
+    "cluster.durable.readers._durables": OURS,
     "protocols.nats.cluster.dialect._doubted": "nodes that are known, until the next look",
     "protocols.nats.cluster.dialect._handled": OURS,
     "protocols.nats.cluster.known_handlers._nodes": "4 MiB of patterns; of one node 1,024, and 32 KiB",

@@ -1050,6 +1050,7 @@ class Bus(Router):
             waiting=sum(peer.waiting for peer in peers) + self._loopback.waiting,
             queued=sum(len(link.outbox) for link in links if link.outbox is not None),
             unread=self._pubsub.unread,
+            durables=self._links.stored.progress,
             **asdict(counters),
         )
 

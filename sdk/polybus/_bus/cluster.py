@@ -15,6 +15,7 @@ from .._pubsub.ports import StoredPort
 from .._secrets import without_secrets
 from .._validation import at_least, check_type, seconds, shown
 from ..plugins.targets import check_tls
+from ..stats import DurableStats
 from .store import Store, overlapping
 
 if TYPE_CHECKING:
@@ -240,6 +241,11 @@ class DurablePort(StoredPort, Protocol):
     @property
     def busy(self) -> bool:
         """Tells whether stored publications are being handled."""
+        ...
+
+    @property
+    def progress(self) -> tuple[DurableStats, ...]:
+        """The state of durable handlers, as the engine told it last."""
         ...
 
     def begin(self) -> None:

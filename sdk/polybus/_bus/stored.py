@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .._peer.peer import Peer
     from .._peer.subscription import Subscription
     from ..message import Message
+    from ..stats import DurableStats
     from .links import LinkRegistry
 
 logger: logging.Logger = logging.getLogger("polybus")
@@ -71,6 +72,11 @@ class StoredReading:
     """The durable handlers that a link has taken."""
     _readers: dict[Subscription[Any], DurablePort] = field(factory=dict, init=False)
     """The engine of each subscription."""
+
+    @property
+    def progress(self) -> tuple[DurableStats, ...]:
+        """The state of durable handlers, as their engines told it last."""
+        return tuple(one for engine in self.engines for one in engine.progress)
 
     @property
     def busy(self) -> bool:

@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from time import perf_counter
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 from attrs import define, evolve
 
-from .. import Bus, Cluster, DeadlineExceeded, Disconnected, Forbidden, NoHandler, RequestError
-from .._validation import shown
+from .. import Bus, BusError, Cluster, DeadlineExceeded, Disconnected, Forbidden, NoHandler, RequestError
+from .._validation import counted, shown
 from ..events import BusEvent, DeadLettered
 from ..plugins import ProtocolAdapter
 from ..protocols.nats.session import NatsSession
 from ..protocols.nats.stored import api_of
 from .doctor_steps import NOBODY, Examination, StepDoubtful, StepFailed, median_of
 from .values import hasty_bus
+
+if TYPE_CHECKING:
+    from ..cluster.durable.administration import StoreState
 
 OLDEST: Final = (2, 9, 10)
 """The oldest server of the tests."""
@@ -27,6 +30,8 @@ _SILENCE: Final = 2.0
 """Seconds for JetStream to answer: where there is none, some servers say nothing."""
 _GREETINGS: Final = 0.5
 """Seconds for nodes to say hello."""
+_WHILE: Final = 1.0
+"""Seconds in which a backlog is seen to grow."""
 _SHOWN: Final = 8
 
 
@@ -37,6 +42,8 @@ class ClusterExamination(Examination):
     cluster: Cluster = Cluster()
     name: str = ""
     """Of the cluster."""
+    _keeps: bool = False
+    """True once JetStream has answered."""
 
     @classmethod
     def of(cls, cluster: Cluster, subject: str | int, body: Any, timeout: float) -> ClusterExamination:
@@ -58,6 +65,7 @@ class ClusterExamination(Examination):
             "server": self._look,
             "jetstream": self._look_for_jetstream,
             "nodes": self._join,
+            "stores": self._look_at_stores,
             "request": self._ask_nodes,
         }
 
@@ -93,7 +101,8 @@ class ClusterExamination(Examination):
                 f"off{why}: Store and durable= need it, all else does not",
                 "start nats-server with -js, or with jetstream { store_dir: ... }; of an account, enable it there",
             )
-        return f"{facts['streams']} streams, {facts.get('consumers', 0)} consumers"
+        self._keeps = True
+        return f"{counted(facts['streams'], 'stream')}, {counted(facts.get('consumers', 0), 'consumer')}"
 
     async def _join(self, stack: AsyncExitStack) -> str:
         bus = self._node = hasty_bus(self.timeout, cluster=evolve(self.cluster, wait=0.0))
@@ -121,6 +130,38 @@ class ClusterExamination(Examination):
             )
         return f"{len(others)}: {'; '.join(told)}{more}"
 
+    async def _look_at_stores(self, stack: AsyncExitStack) -> str:
+        """Tell how far the durable handlers are. Somebody has to look at dead letters, and at a backlog that grows."""
+        if not self._keeps:
+            return "none, without JetStream"
+        from ..cluster.durable.administration import Administration
+
+        administration = Administration.of(self._node)
+        try:
+            letters = {name: count for name, count in (await administration.counts()).items() if count}
+            before = _backlogs(await administration.stores())
+            grown = dict[str, tuple[int, int]]()
+            if any(before.values()):
+                await anyio.sleep(_WHILE)
+                after = _backlogs(await administration.stores())
+                grown = {name: (count, after[name]) for name, count in before.items() if 0 < count < after.get(name, 0)}
+        except BusError as error:
+            return f"not looked at: {error}"
+        told = [f"{name}, {count} waiting" for name, count in before.items()]
+        troubles = [f"{counted(count, 'dead letter')} of {name}" for name, count in letters.items()]
+        troubles += [
+            f"the backlog of {name} grows: {count}, and {later} a moment later" for name, (count, later) in grown.items()
+        ]
+        if not troubles:
+            return (
+                "; ".join(told[:_SHOWN]) + (f"; and {len(told) - _SHOWN} more" if len(told) > _SHOWN else "")
+                or "no durable handlers"
+            )
+        remedies = ["polybus dead list shows the letters, polybus dead retry stores them again"] if letters else []
+        remedies += ["start more workers, raise concurrency=, or look why a handler is slow"] if grown else []
+        more = f"; and {len(troubles) - _SHOWN} more" if len(troubles) > _SHOWN else ""
+        raise StepDoubtful("; ".join(troubles[:_SHOWN]) + more, "; ".join(remedies))
+
     async def _ask_nodes(self, stack: AsyncExitStack) -> str:
         subject = NOBODY if self.subject == "" else self.subject
         times: list[float] = []
@@ -138,6 +179,11 @@ class ClusterExamination(Examination):
                 answer = "nobody handles it, as expected" if isinstance(error, NoHandler) else f"answered with {error!r}"
             times.append(perf_counter() - began)
         return f"{subject}: {answer}; {median_of(times)} there and back"
+
+
+def _backlogs(stores: list[StoreState]) -> dict[str, int]:
+    """Publications that durable handlers have not been given yet, by their names."""
+    return {name: waiting for store in stores for name, (waiting, _) in store.durables.items()}
 
 
 async def _greetings(bus: Bus) -> None:

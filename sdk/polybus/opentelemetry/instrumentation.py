@@ -29,8 +29,11 @@ def instrument(bus: Bus, *, tracer_provider: TracerProvider | None = None, meter
 
     Requests, notifications, streams and channels are CLIENT and SERVER spans (``rpc.*``), publications PRODUCER and CONSUMER
     spans (``messaging.*``); the metrics are ``rpc.client.call.duration``, ``rpc.server.call.duration`` and
-    ``messaging.process.duration``, in seconds. The context goes in the headers ``traceparent`` and ``tracestate`` to peers that
-    read them: polybus peers, and any peer over uProtocol and NATS.
+    ``messaging.process.duration``, in seconds. Of durable handlers there are ``polybus.store.pending``, ``.given`` and
+    ``.redelivered``, and ``polybus.dead_letters``: `Stats.durables`.
+
+    The context goes in the headers ``traceparent`` and ``tracestate`` to peers that read them: polybus peers, and any peer over
+    uProtocol and NATS.
 
     Call it before `Bus.use` of other middleware, which then runs within the span.
 
@@ -58,5 +61,7 @@ def instrument(bus: Bus, *, tracer_provider: TracerProvider | None = None, meter
     if bus.peers:
         logger.warning("instrument() came after links of its bus, which carry no context: call it before the bus is entered")
     telemetry = Telemetry(tracer_provider, meter_provider, services.limits.headers)
+    stored = parts_of(bus).links.stored
+    telemetry.observe(lambda: stored.progress)
     bus.use(IncomingSpans(telemetry))
     bus.use(OutgoingSpans(telemetry), outgoing=True)

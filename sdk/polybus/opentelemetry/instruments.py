@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attrs import define, field
 from opentelemetry import metrics, trace
+from opentelemetry.metrics import Observation
 from opentelemetry.propagate import inject
 from opentelemetry.trace import INVALID_SPAN, Status, StatusCode, set_span_in_context
 
@@ -17,13 +18,14 @@ from ..errors import Code, DeadlineExceeded, RequestError
 from ..headers import size_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
-    from opentelemetry.metrics import Histogram, Meter, MeterProvider
+    from opentelemetry.metrics import CallbackOptions, Histogram, Meter, MeterProvider
     from opentelemetry.trace import Span, Tracer, TracerProvider
     from opentelemetry.util.types import AttributeValue
 
     from ..message import Message
+    from ..stats import DurableStats
 
 logger: logging.Logger = logging.getLogger("polybus")
 
@@ -36,6 +38,12 @@ _BOUNDARIES: Final = [0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 
 MOST_NAMES: Final = 1000
 _SELDOM: Final = 50
 """Messages after which a process without a provider is asked for one again."""
+_OF_DURABLES: Final = (
+    ("pending", "polybus.store.pending", "{message}", "Stored publications that wait for a worker of a durable handler."),
+    ("given", "polybus.store.given", "{message}", "Stored publications that workers have, or that come again."),
+    ("redelivered", "polybus.store.redelivered", "{message}", "Publications of these that were given out more than once."),
+    ("dead_letters", "polybus.dead_letters", "{message}", "Dead letters of a durable handler that are kept."),
+)
 _FAULTS_OF_THE_SERVER: Final = frozenset(
     (Code.UNKNOWN, Code.DEADLINE_EXCEEDED, Code.UNIMPLEMENTED, Code.INTERNAL, Code.UNAVAILABLE, Code.DATA_LOSS)
 )
@@ -46,7 +54,7 @@ class Telemetry:
 
     def __init__(self, tracers: TracerProvider | None, meters: MeterProvider | None, limit: int) -> None:
         self.tracer: Tracer = trace.get_tracer(_NAME, tracer_provider=tracers, schema_url=_SCHEMA)
-        meter = metrics.get_meter(_NAME, meter_provider=meters, schema_url=_SCHEMA)
+        self._meter = meter = metrics.get_meter(_NAME, meter_provider=meters, schema_url=_SCHEMA)
         self.client_call: Histogram = _seconds(meter, "rpc.client.call.duration", "Duration of requests that this bus makes.")
         self.server_call: Histogram = _seconds(meter, "rpc.server.call.duration", "Duration of requests that are handled.")
         self.process: Histogram = _seconds(meter, "messaging.process.duration", "Duration of handling a publication.")
@@ -58,6 +66,17 @@ class Telemetry:
         self._kept = False
         self._asked = 0
         self._warnings = Warnings()
+
+    def observe(self, durables: Callable[[], Iterable[DurableStats]]) -> None:
+        """Show how far durable handlers are: what they give is read by the thread of the exporter."""
+        for attribute, name, unit, text in _OF_DURABLES:
+
+            def observed(options: CallbackOptions, attribute: str = attribute) -> Iterator[Observation]:
+                for one in durables():
+                    if (value := getattr(one, attribute)) is not None:
+                        yield Observation(value, {"messaging.system": SYSTEM, "polybus.durable": one.durable})
+
+            _ = self._meter.create_observable_gauge(name, [observed], unit, text)
 
     @property
     def kept(self) -> bool:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from typing import Final
 
 from prometheus_client import Metric
+from prometheus_client.core import GaugeMetricFamily
 
 from .._bus.bus import Bus, parts_of
 from .._validation import check_given
 from ..errors import LocalProtocolError
-from ..stats import Stats
+from ..stats import DurableStats, Stats
 from .durations import Durations
-from .families import families
+from .families import families, help_texts
 
 _NAMES: Final = {
     "links": "polybus_links",
@@ -32,6 +33,12 @@ _NAMES: Final = {
     "failed": "polybus_handlers_failed_total",
     "reconnects": "polybus_link_reconnects_total",
 }
+_OF_DURABLES: Final = {
+    "pending": "polybus_store_pending",
+    "given": "polybus_store_given",
+    "redelivered": "polybus_store_redelivered",
+    "dead_letters": "polybus_dead_letters",
+}
 _PATIENCE: Final = 1.0
 """Seconds in which the event loop of a bus answers another thread."""
 
@@ -48,6 +55,7 @@ class BusCollector:
     def describe(self) -> Iterator[Metric]:
         """Give the families without their values."""
         yield from families(Stats, _NAMES)
+        yield from _of_durables(())
         yield from Durations().describe()
 
     def collect(self) -> Iterator[Metric]:
@@ -56,7 +64,9 @@ class BusCollector:
         Raises:
             LocalProtocolError: The bus runs in another thread, whose event loop has not answered within a second.
         """
-        yield from families(Stats, _NAMES, self._stats())
+        stats = self._stats()
+        yield from families(Stats, _NAMES, stats)
+        yield from _of_durables(stats.durables)
         middleware = parts_of(self._bus).services.executor.middleware
         if (durations := next((one for one in middleware if isinstance(one, Durations)), None)) is not None:
             yield from durations.collect()  # of one: a family stands in a text once
@@ -77,6 +87,17 @@ class BusCollector:
                 f"the event loop of the bus has not answered within {_PATIENCE:g} s: something blocks it; see the warnings of "
                 "the logger polybus.handlers"
             ) from None
+
+
+def _of_durables(durables: Iterable[DurableStats]) -> Iterator[Metric]:
+    """Make the families of durable handlers, each with the name of the handler and of its store."""
+    texts = help_texts(DurableStats)
+    for attribute, name in _OF_DURABLES.items():
+        family = GaugeMetricFamily(name, texts.get(attribute, attribute), labels=("durable", "store"))
+        for one in durables:
+            if (value := getattr(one, attribute)) is not None:
+                family.add_metric([one.durable, one.store], value)
+        yield family
 
 
 def collector(bus: Bus) -> BusCollector:

@@ -78,6 +78,7 @@ class Stream:
             "first_seq": next(iter(self.messages), self.last + 1),
             "last_seq": self.last,
             "consumer_count": len(self.consumers),
+            "num_subjects": len({one.subject for one in self.messages.values()}),
         }
 
     def store(self, operation: Operation, block: bytes, now: float) -> dict[str, Any]:
@@ -175,6 +176,7 @@ class PullConsumer:
             "num_ack_pending": len(self._given),
             "num_waiting": len(self._pulls),
             "num_pending": pending,
+            "num_redelivered": sum(times > 1 for _, times in self._given.values()),
         }
 
     def pull(self, inbox: str, asked: dict[str, Any], now: float) -> None:

@@ -1,15 +1,18 @@
 """polybus doctor at a cluster, in front of an engine that is what each test makes of it."""
 
 import json
+import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any
 
+import anyio
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from polybus import Bus, connect
+from polybus import Bus, Cluster, Retry, Store, connect
 from polybus.cli.app import run
+from polybus.events import DeadLettered
 from polybus.testing import NatsEngine
 from tests.support import free_port
 from tests.unit.cluster.in_a_thread import TOKEN, RunningCluster, running_cluster
@@ -72,7 +75,7 @@ def test_every_step_of_a_cluster_that_is_well(capsys: pytest.CaptureFixture[str]
     with engine(jetstream={"streams": 2, "consumers": 3}) as url:
         status, steps, err = examined(capsys, url)
     assert (status, err) == (0, "")
-    assert list(steps) == ["resolve", "connect", "open", "handshake", "server", "jetstream", "nodes", "request"]
+    assert list(steps) == ["resolve", "connect", "open", "handshake", "server", "jetstream", "nodes", "stores", "request"]
     assert {step["outcome"] for step in steps.values()} == {"ok"}
     assert steps["server"]["detail"] == "nats-server 2.10.25, messages up to 1048576 bytes"
     assert steps["jetstream"]["detail"] == "2 streams, 3 consumers"
@@ -179,3 +182,60 @@ def test_options_that_a_cluster_cannot_use_are_status_2(cluster: RunningCluster,
     assert run(["doctor", cluster.url, "--header", "a: b"]) == 2
     assert run(["doctor", "nats+tcp://127.0.0.1/no good"]) == 2
     assert "letters, digits" in capsys.readouterr().err
+
+
+@contextmanager
+def shop(*, handled: bool, letters: bool) -> Iterator[str]:
+    """The URL of a cluster with a store, a durable handler that has come to its end or is late, and perhaps a dead letter."""
+
+    @asynccontextmanager
+    async def running() -> AsyncIterator[str]:
+        async with NatsEngine("tcp://127.0.0.1:0") as server, anyio.create_task_group() as group:
+            bus = Bus(cluster=Cluster(server.url + "/shop", stores=[Store("orders", "orders.>")]))
+
+            @bus.on("orders.>", durable="billing", retry=Retry(attempts=1))
+            async def bill(number: int) -> None:
+                if number < 0:
+                    raise ValueError("no bank")
+                if not handled:
+                    await anyio.sleep_forever()
+
+            async def publish() -> None:
+                while True:
+                    await bus.publish("orders.x", 1)
+                    await anyio.sleep(0.05)
+
+            async with bus:
+                if letters:
+                    events = bus.events()
+                    await bus.publish("orders.bad", -1)
+                    await anext(event async for event in events if isinstance(event, DeadLettered))
+                if not handled:
+                    for _ in range(3):
+                        await bus.publish("orders.x", 1)
+                    group.start_soon(publish)
+                yield server.url + "/shop"
+                group.cancel_scope.cancel()
+
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(running()) as url:
+        yield url
+
+
+@pytest.mark.parametrize(
+    ("options", "outcome", "said"),
+    [
+        ({"handled": True, "letters": False}, "ok", r"billing, 0 waiting$"),
+        ({"handled": True, "letters": True}, "doubtful", r"1 dead letter of billing$"),
+        ({"handled": False, "letters": False}, "doubtful", r"the backlog of billing grows: \d+, and \d+ a moment later$"),
+    ],
+    ids=["well", "dead letters", "a backlog that grows"],
+)
+def test_dead_letters_and_a_backlog_that_grows_are_for_somebody_to_look_at(
+    capsys: pytest.CaptureFixture[str], options: dict[str, bool], outcome: str, said: str
+) -> None:
+    with shop(**options) as url:
+        status, steps, err = examined(capsys, url)
+    assert (status, steps["stores"]["outcome"]) == (0, outcome)
+    assert re.match(said, steps["stores"]["detail"])
+    assert ("polybus: stores: " in err) is (outcome == "doubtful")
+    assert steps["jetstream"]["detail"] == "2 streams, 1 consumer"

@@ -56,6 +56,17 @@ class Traces:
             at = span.context.span_id
         return path
 
+    def gauges(self) -> dict[str, dict[str, Any]]:
+        """The gauges of durable handlers, by their names and those of the handlers."""
+        data = self._reader.get_metrics_data()
+        found: dict[str, dict[str, Any]] = {}
+        for resource in data.resource_metrics if data is not None else ():
+            for metric in (metric for scope in resource.scope_metrics for metric in scope.metrics):
+                for point in metric.data.data_points:
+                    if "polybus.durable" in (attributes := point.attributes or {}):
+                        found.setdefault(metric.name, {})[str(attributes["polybus.durable"])] = point.value  # type: ignore[union-attr]
+        return found
+
     def measured(self, name: str) -> list[tuple[dict[str, Any], int]]:
         """The attributes of a histogram's points, with how often each was recorded."""
         data = self._reader.get_metrics_data()

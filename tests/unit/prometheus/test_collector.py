@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from polybus import Bus, Channel, Context, LocalProtocolError, Message, NotFound, RequestError
 from polybus.prometheus import Durations, collector
 from polybus.prometheus.families import help_texts
-from polybus.stats import Stats
+from polybus.stats import DurableStats, Stats
 from polybus.testing import pair
 from tests.support import eventually
 
@@ -49,8 +49,12 @@ def value(bus: Bus, name: str, **labels: str) -> float | None:
 def test_each_count_of_the_stats_is_a_metric_with_the_text_of_its_docstring() -> None:
     bus = Bus()
     found = families_of(bus)
-    texts = help_texts(Stats)
-    assert set(texts) == {field.name for field in fields(Stats)}
+    counted, of_durables = help_texts(Stats), help_texts(DurableStats)
+    assert set(counted) == {field.name for field in fields(Stats)}
+    assert set(of_durables) == {field.name for field in fields(DurableStats)}
+    labels = {counted.pop("durables"), of_durables.pop("durable"), of_durables.pop("store")}
+    texts = {**counted, **{f"durable {name}": text for name, text in of_durables.items()}}
+    assert labels.isdisjoint(texts.values())
     documentation = [family.documentation for family in found.values()]
     assert [text for text in texts.values() if text not in documentation] == []
     gauges = {name for name, family in found.items() if family.type == "gauge"}
@@ -62,6 +66,10 @@ def test_each_count_of_the_stats_is_a_metric_with_the_text_of_its_docstring() ->
         "polybus_requests_waiting",
         "polybus_messages_queued",
         "polybus_publications_unread",
+        "polybus_store_pending",
+        "polybus_store_given",
+        "polybus_store_redelivered",
+        "polybus_dead_letters",
     }
     counters = [sample.name for family in found.values() if family.type == "counter" for sample in family.samples]
     assert counters

@@ -7,7 +7,7 @@ import json
 import logging
 import math
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,7 +18,9 @@ from ..._util.sources import sources
 from ..._validation import shown
 from ...errors import BusError, LocalProtocolError
 from ...protocols.nats.cluster.subjects import REPLAY, covers
+from ...stats import DurableStats
 from ...subjects import is_pattern
+from .dead_letters import count_few_letters
 from .jetstream import NANOSECONDS, NO_CONSUMER, JetStream, JetStreamError, config_of, count_of
 
 if TYPE_CHECKING:
@@ -156,6 +158,28 @@ class Consumers:
         except JetStreamError as error:
             raise _not_made(f"a subscription with start={shown(begins)}", pattern, error) from None
         return found, count_of(made.get("delivered"), "stream_seq")
+
+    async def progress(self, durables: Iterable[tuple[str, str]], place: tuple[str, str] | None) -> tuple[DurableStats, ...]:
+        """Ask how far durable consumers are, each a stream and a name, and how many dead letters a place has of each.
+
+        Raises:
+            BusError, JetStreamError: As `JetStream.ask`.
+        """
+        letters = None if place is None else await count_few_letters(self._jetstream, *place)
+        found = []
+        for stream, name in durables:
+            info = await self._jetstream.ask(f"CONSUMER.INFO.{stream}.{name}")
+            found.append(
+                DurableStats(
+                    durable=name,
+                    store=stream,
+                    pending=count_of(info, "num_pending"),
+                    given=count_of(info, "num_ack_pending"),
+                    redelivered=count_of(info, "num_redelivered"),
+                    dead_letters=None if letters is None else letters.get(name, 0),
+                )
+            )
+        return tuple(found)
 
     def asked_at(self, stream: str, name: str) -> str:
         """Make the subject at which a consumer is asked for publications."""

@@ -12,10 +12,11 @@ from ...errors import LocalProtocolError, TooLarge
 from ...headers import VIA
 from ...message import Message
 from ...protocols.nats.cluster.subjects import escape_subject
-from .jetstream import NANOSECONDS
+from .jetstream import NANOSECONDS, NOT_FOUND, JetStreamError, count_of
 from .stores import stream_name
 
 if TYPE_CHECKING:
+    from .jetstream import JetStream
     from .publishing import StoredPublishing
     from .stores import Stores
 
@@ -29,6 +30,8 @@ _TEXT: Final = 500
 """Characters of an error that are kept."""
 _PATIENCE: Final = 10.0
 """Seconds to store one."""
+_SUBJECTS: Final = 4096
+"""Subjects of letters up to which they are counted by their handlers: an engine answers with the name of each."""
 ID: Final = "Polybus-Id"
 """The id of the publication, by which its handlers know it when it is tried again."""
 WHOLE: Final = "Polybus-Whole"
@@ -92,6 +95,11 @@ class Burial:
 
 class Graveyard(Protocol):
     """Keeps dead letters: `DeadLetters`; of streams of others `foreign.NoLetters`, `foreign.ForeignLetters`."""
+
+    @property
+    def place(self) -> tuple[str, str] | None:
+        """The stream of the letters, and the first tokens of their subjects; None where none are kept."""
+        ...
 
     async def prepare(self, stream: str) -> None:
         """See to it that letters of publications of a stream can be kept."""
@@ -171,6 +179,10 @@ class DeadLetters:
     _writer: LetterWriter
     _stores: Stores
 
+    @property
+    def place(self) -> tuple[str, str] | None:
+        return stream_name(self._cluster, NAME), self._writer.prefix
+
     async def prepare(self, stream: str) -> None:
         """Make their store where there is none, on as many servers as the first stream that it is for.
 
@@ -224,6 +236,40 @@ class DeadLetters:
             BusError: As `JetStream.ask`.
         """
         return await self._stores.retention(stream) == "limits"
+
+
+async def count_letters(jetstream: JetStream, stream: str, prefix: str, durable: str = "*") -> dict[str, int]:
+    """Count dead letters by durable handler, of one or of all; nothing where there is no such stream.
+
+    Raises:
+        LocalProtocolError: The engine refuses.
+        BusError: As `JetStream.ask`.
+    """
+    try:
+        info = await jetstream.ask(f"STREAM.INFO.{stream}", {"subjects_filter": f"{prefix}.{durable}.>"})
+    except JetStreamError as error:
+        if error.number == NOT_FOUND:
+            return {}
+        raise LocalProtocolError(f"dead letters: the NATS server says: {error.text}") from None
+    state = info.get("state")
+    subjects = state.get("subjects") if isinstance(state, dict) else None
+    counts = dict[str, int]()
+    for subject in subjects if isinstance(subjects, dict) else ():
+        name = str(subject).removeprefix(f"{prefix}.").partition(".")[0]
+        counts[name] = counts.get(name, 0) + count_of(subjects, subject)
+    return counts
+
+
+async def count_few_letters(jetstream: JetStream, stream: str, prefix: str) -> dict[str, int] | None:
+    """Count dead letters by durable handler, where the answer is surely short; None where they have too many subjects.
+
+    Raises:
+        BusError, JetStreamError: As `count_letters`, and `JetStream.ask`.
+    """
+    state = (await jetstream.ask(f"STREAM.INFO.{stream}")).get("state")
+    if not count_of(state, "messages"):
+        return {}
+    return await count_letters(jetstream, stream, prefix) if count_of(state, "num_subjects") <= _SUBJECTS else None
 
 
 def _whole(message: Message, facts: dict[str, str]) -> Message:

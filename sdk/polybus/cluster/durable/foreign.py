@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ..._peer.peer import Peer
     from ..._peer.subscription import Subscription
     from ...message import Message
+    from ...stats import DurableStats
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
@@ -65,6 +66,8 @@ class NoLetters:
 
     _jetstream: JetStream
 
+    place = None
+
     async def prepare(self, stream: str) -> None:
         """Do nothing: there is no place."""
 
@@ -81,6 +84,7 @@ class ForeignLetters:
 
     _jetstream: JetStream
     _writer: LetterWriter
+    place: tuple[str, str] | None = field(default=None, init=False)
 
     async def prepare(self, stream: str) -> None:
         """See that such a stream is there, for the letters of any handler.
@@ -89,7 +93,8 @@ class ForeignLetters:
             LocalProtocolError: There is none.
             Disconnected, Forbidden, DeadlineExceeded: As `JetStream.ask`.
         """
-        _ = await _stream_of_letters(self._jetstream, self._writer.prefix)
+        prefix = self._writer.prefix
+        self.place = await _stream_of_letters(self._jetstream, prefix), prefix
 
     async def bury(self, message: Message, durable: str, death: Death, now: float, *, ordered: bool) -> Burial:
         """Return when a dead letter is stored.
@@ -185,6 +190,11 @@ class ForeignStreams:
         return peer
 
     # -- readers -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def progress(self) -> tuple[DurableStats, ...]:
+        """The state of durable handlers, as the network told it last."""
+        return self._readers.progress
 
     @property
     def busy(self) -> bool:

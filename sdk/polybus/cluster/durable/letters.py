@@ -15,7 +15,7 @@ from ...errors import BusError, LocalProtocolError
 from ...message import Kind, Message
 from ...protocols.nats.cluster.subjects import covers, unescape_subject
 from ...protocols.nats.headers import MESSAGE_ID, HeaderBlock, HeaderReader
-from .dead_letters import ID, WHOLE
+from .dead_letters import ID, WHOLE, count_letters
 from .jetstream import NOT_FOUND, JetStream, JetStreamError, config_of, count_of, is_stream_name
 from .stores import Stores, copy_of
 
@@ -41,28 +41,6 @@ _FACTS: Final = (
     ID.lower(),
     WHOLE.lower(),
 )
-
-
-async def count_letters(jetstream: JetStream, stream: str, prefix: str, durable: str = "*") -> dict[str, int]:
-    """Count dead letters by durable handler; nothing where there is no such stream.
-
-    Raises:
-        LocalProtocolError: The engine refuses.
-        BusError: As `JetStream.ask`.
-    """
-    try:
-        info = await jetstream.ask(f"STREAM.INFO.{stream}", {"subjects_filter": f"{prefix}.{durable}.>"})
-    except JetStreamError as error:
-        if error.number == NOT_FOUND:
-            return {}
-        raise LocalProtocolError(f"dead letters: the NATS server says: {error.text}") from None
-    state = info.get("state")
-    subjects = state.get("subjects") if isinstance(state, dict) else None
-    counts = dict[str, int]()
-    for subject in subjects if isinstance(subjects, dict) else ():
-        name = str(subject).removeprefix(f"{prefix}.").partition(".")[0]
-        counts[name] = counts.get(name, 0) + count_of(subjects, subject)
-    return counts
 
 
 def _block_of(message: dict[str, Any]) -> HeaderBlock:

@@ -1,0 +1,132 @@
+"""What operators see of durable handlers: backlog, attempts and dead letters, in stats and metrics; in virtual time."""
+
+from collections.abc import AsyncIterator
+
+import anyio
+import pytest
+from prometheus_client import CollectorRegistry
+
+from polybus import Bus, Cluster, Retry, Store
+from polybus.cluster.durable.readers import PACE
+from polybus.prometheus import collector
+from polybus.stats import DurableStats
+from polybus.testing import NatsEngine
+from tests.loops import virtual_time  # noqa: F401
+from tests.unit.opentelemetry.spans import Traces
+
+pytestmark = [pytest.mark.anyio]
+
+WORK = Store("work", "work.>")
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[NatsEngine]:
+    async with NatsEngine() as engine:
+        yield engine
+
+
+def samples(bus: Bus) -> dict[tuple[str, str], float]:
+    registry = CollectorRegistry()
+    registry.register(collector(bus))
+    found = (sample for family in registry.collect() for sample in family.samples)
+    return {(one.name, one.labels["durable"]): one.value for one in found if "durable" in one.labels}
+
+
+async def test_a_bus_shows_backlog_attempts_and_dead_letters_of_each_durable_handler(engine: NatsEngine) -> None:
+    bus = Bus(cluster=Cluster(engine.url, stores=[WORK]))
+    held = anyio.Event()
+
+    @bus.on("work.x.*", durable="billing", retry=Retry(attempts=2, backoff=3600), concurrency=2)
+    async def bill(number: int) -> None:
+        if number < 2:
+            raise ValueError(number)
+        await held.wait()
+
+    @bus.on("work.>", durable="audit", retry=Retry(attempts=1))
+    async def audit(number: int) -> None:
+        if number > 2:
+            raise ValueError(number)
+
+    async with bus:
+        assert bus.stats().durables == ()
+        for number in range(6):
+            await bus.publish(f"work.x.{number}", number)
+        await anyio.sleep(PACE + 1)
+        durables = {one.durable: one for one in bus.stats().durables}
+        store = durables["audit"].store
+        assert durables == {
+            "billing": DurableStats(durable="billing", store=store, pending=2, given=4, redelivered=0, dead_letters=0),
+            "audit": DurableStats(durable="audit", store=store, pending=0, given=0, redelivered=0, dead_letters=3),
+        }
+        assert samples(bus) == {
+            ("polybus_store_pending", "billing"): 2,
+            ("polybus_store_given", "billing"): 4,
+            ("polybus_store_redelivered", "billing"): 0,
+            ("polybus_dead_letters", "billing"): 0,
+            ("polybus_store_pending", "audit"): 0,
+            ("polybus_store_given", "audit"): 0,
+            ("polybus_store_redelivered", "audit"): 0,
+            ("polybus_dead_letters", "audit"): 3,
+        }
+        await engine.cut()
+        await anyio.sleep(0.01)
+        assert (bus.stats().durables, samples(bus)) == ((), {}), "nothing is shown that may be old"
+        await anyio.sleep(2 * PACE)
+        assert len(bus.stats().durables) == 2
+        held.set()
+    assert bus.stats().durables == ()
+
+
+async def test_opentelemetry_has_the_same_figures(engine: NatsEngine) -> None:
+    traces = Traces()
+    bus = traces.bus(cluster=Cluster(engine.url, stores=[WORK]))
+
+    @bus.on("work.>", durable="billing", retry=Retry(attempts=1))
+    async def bill(number: int) -> None:
+        raise ValueError(number)
+
+    async with bus:
+        await bus.publish("work.x", 1)
+        assert traces.gauges() == {}
+        await anyio.sleep(PACE + 1)
+        assert traces.gauges() == {
+            "polybus.store.pending": {"billing": 0},
+            "polybus.store.given": {"billing": 0},
+            "polybus.store.redelivered": {"billing": 0},
+            "polybus.dead_letters": {"billing": 1},
+        }
+
+
+async def test_what_comes_again_is_counted_and_a_subscription_that_is_durable_too(engine: NatsEngine) -> None:
+    bus = Bus(cluster=Cluster(engine.url, stores=[WORK]))
+    async with bus:
+        await bus.publish("work.x", 1)
+        async with bus.subscribe("work.>", durable="reader", returns=int) as works:
+            message = await works.receive(5)
+            message.retry(delay=0)
+            message = await works.receive(5)
+            await anyio.sleep(PACE + 1)
+            (found,) = bus.stats().durables
+            assert (found.durable, found.pending, found.given, found.redelivered) == ("reader", 0, 1, 1)
+            message.ack()
+        await anyio.sleep(PACE + 1)
+        assert bus.stats().durables == ()
+
+
+async def test_letters_of_too_many_subjects_are_not_counted_by_handler(
+    engine: NatsEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("polybus.cluster.durable.dead_letters._SUBJECTS", 2)
+    bus = Bus(cluster=Cluster(engine.url, stores=[WORK]))
+
+    @bus.on("work.>", durable="billing", retry=Retry(attempts=1))
+    async def bill(number: int) -> None:
+        raise ValueError(number)
+
+    async with bus:
+        for number in range(3):
+            await bus.publish(f"work.{number}", number)
+        await anyio.sleep(PACE + 1)
+        (found,) = bus.stats().durables
+        assert (found.pending, found.dead_letters) == (0, None)
+        assert ("polybus_dead_letters", "billing") not in samples(bus)
