@@ -251,6 +251,7 @@ class LinkRegistry:
     def link_closed(self, link: Link, why: Closed) -> None:
         """Take note that a link has come to its end for good."""
         recipients = self.pubsub.recipients
+        self.pubsub.announcer.forget(link)
         if link in self.opened:
             self.opened.remove(link)
             recipients.upstream = tuple(peer for peer in recipients.upstream if peer.link is not link)

@@ -8,6 +8,7 @@ import logging
 import math
 import sys
 from collections.abc import Awaitable, Callable
+from heapq import heapify, heappop, heappush
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -59,6 +60,12 @@ _IN_A_BROWSER = sys.platform == "emscripten"
 _AGAIN = 0.1
 """Seconds after which deadlines are looked at again that could not be kept because something failed."""
 
+_STALE = 64
+"""Entries of the heap of deadlines that hold no more, and are kept beside as many that do."""
+
+_AT_ONCE = 250
+"""Links that are looked at in one turn of the event loop: less than a millisecond."""
+
 _PRECISION = 0.01
 """Seconds by which a deadline may fire late, so that one timer serves many."""
 
@@ -79,8 +86,11 @@ class Runtime:
         """Signalled when a request, a publication's handler, an outbox or a link has come to its end."""
         self.links: dict[Any, None] = {}
         """Each a `Link`, which only the rooms above know."""
-        self.timed: dict[Timed, None] = {}
-        """Owners of requests, handlers or channels with a deadline."""
+        self.timed: dict[Timed, float] = {}
+        """Owners of requests, handlers or channels with a deadline, and the earliest."""
+        self._due: list[tuple[float, int, Timed]] = []
+        """The same in the order of a heap, with some that hold no more."""
+        self._watched = 0
         self.backlogged: dict[Any, None] = {}
         """The `InboundCalls` of peers of which requests wait for a place."""
         self.buffered: int = 0
@@ -283,8 +293,15 @@ class Runtime:
 
     def watch(self, owner: Timed, deadline: float) -> None:
         """Have `owner._expire` called soon after a deadline."""
-        self.timed[owner] = None
-        self.arm(deadline)
+        timed, due = self.timed, self._due
+        if deadline < timed.get(owner, math.inf):
+            timed[owner] = deadline
+            self._watched += 1
+            heappush(due, (deadline, self._watched, owner))
+            if len(due) > 2 * len(timed) + _STALE:
+                due[:] = [(when, place, one) for place, (one, when) in enumerate(timed.items())]
+                heapify(due)
+            self.arm(deadline)
 
     async def _keep_time(self) -> None:
         while True:
@@ -298,20 +315,27 @@ class Runtime:
 
     def _sweep(self) -> None:
         """End what is past its deadline, and arm the timer for the earliest of the rest."""
-        now = self.time()
+        now, timed, due = self.time(), self.timed, self._due
         self._armed = math.inf
-        nearest = math.inf
-        for owner in list(self.timed):
+        ready = []
+        while due and due[0][0] <= now:
+            when, _, owner = heappop(due)
+            if timed.get(owner) == when:
+                timed[owner] = math.inf
+                ready.append(owner)
+        for owner in ready:
+            if owner not in timed:
+                continue  # it has gone meanwhile
             try:
-                due = owner._expire(now)
+                again = owner._expire(now)
             except Exception:  # a mistake of ours, or of a plugin: others must not lose their deadlines for it
                 logger.exception("a deadline of %r could not be kept; it is tried again", owner)
-                due = now + _AGAIN
-            if due == math.inf:
-                self.timed.pop(owner, None)
-            else:
-                nearest = min(nearest, due)
-        self.arm(nearest)
+                again = now + _AGAIN
+            if timed.get(owner) == math.inf and again == math.inf:
+                del timed[owner]
+            elif owner in timed:
+                self.watch(owner, again)
+        self.arm(due[0][0] if due else math.inf)
 
     def turn(self) -> int:
         """Number the current turn of the event loop, at the cost of one callback however often it is asked."""
@@ -332,13 +356,17 @@ class Runtime:
         shortest = min(pings, limits.write_timeout, limits.frame_timeout, limits.close_timeout, limits.handshake_timeout)
         pace = max(0.01, min(1.0, shortest / 4))
         while True:
-            await anyio.sleep(pace)
-            self._tick_links()
+            links = list(self.links)
+            turns = -(-len(links) // _AT_ONCE) or 1
+            for turn in range(turns):  # many in one go would be a pause for everybody
+                await anyio.sleep(pace / turns)
+                self._tick_links(links[turn::turns])
 
-    def _tick_links(self) -> None:
+    def _tick_links(self, links: list[Any]) -> None:
         now = self.time()
-        for link in list(self.links):
-            try:
-                link.tick(now)
-            except Exception:
-                link.broken()
+        for link in links:
+            if link in self.links:
+                try:
+                    link.tick(now)
+                except Exception:
+                    link.broken()

@@ -126,6 +126,12 @@ class HandlerLookup:
             return side.tunnels
         return found
 
+    def answers(self, subject: str | int) -> bool:
+        """Tell whether a subject is among those that `answered` lists."""
+        return subject in self.handlers or any(
+            side.route.source == subject and not is_pattern(subject) for side in self.sides if "request" in side.route.kinds
+        )
+
     def answered(self, *, patterns: bool = False, to_cluster: bool = False) -> list[str | int]:
         """List the subjects of requests that are answered here, by handlers or over bridges; those with wildcards if asked.
 

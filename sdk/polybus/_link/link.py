@@ -708,6 +708,8 @@ class Link:
         reply.key = key
         reply.sent = True
         peer.pending[key] = reply
+        if reply.deadline < peer.until:
+            peer.watch_reply(reply)
 
     def answer(self, message: Message, peer: PeerPort, *, alone: bool = False) -> None:
         """Send what must not be dropped: answers, items, control. A peer that does not read even these loses its link.

@@ -67,6 +67,8 @@ class PeerPort(Protocol):
 
     key: Any
     pending: dict[Any, Reply[Any]]
+    until: float
+    """Requests that are due before this are to be watched."""
 
     @property
     def address(self) -> str: ...
@@ -90,6 +92,9 @@ class PeerPort(Protocol):
 
     def answered_in_vain(self, key: Any, text: str) -> None:
         """Note an answer that is not taken: where no other comes, the end of the request says so."""
+
+    def watch_reply(self, reply: Reply[Any]) -> None:
+        """End a request soon after its deadline."""
 
     def request_waits(self, reply: Reply[Any]) -> None:
         """Note that a request has been put into the outbox."""

@@ -11,6 +11,7 @@ from .._core.answer_sizes import LARGE
 from .._core.memory import MemoryBudget, cost, trim
 from .._core.via import ViaHeader
 from .._rpc.call import Call, RefusedCall
+from .._util.deadlines import Deadlines
 from .._util.priority_queue import PriorityQueue
 from ..errors import Code
 from ..headers import VIA
@@ -48,7 +49,20 @@ _PASSED_BY: Final = 32
 class InboundCalls:
     """The requests of one peer that are being served, running or waiting; the `ResponseSink` of their outcomes."""
 
-    __slots__ = ("budget", "calls", "expected", "held", "large", "link", "looked", "peer", "stopping", "waiting")
+    __slots__ = (
+        "_deadlines",
+        "budget",
+        "calls",
+        "channel_calls",
+        "expected",
+        "held",
+        "large",
+        "link",
+        "looked",
+        "peer",
+        "stopping",
+        "waiting",
+    )
 
     def __init__(self, peer: Peer) -> None:
         self.peer: Peer = peer
@@ -57,6 +71,9 @@ class InboundCalls:
         """The peer's: requests that wait are charged to it."""
         self.calls: dict[Any, Call] = {}
         """Requests that run or wait, by their id."""
+        self.channel_calls: int = 0
+        """How many of them are streams and channels."""
+        self._deadlines = Deadlines()
         self.waiting: deque[Call] | PriorityQueue[Call] | None = None
         """Requests that wait for a place: in order, and by urgency where the wire has priorities."""
         self.held: int = 0
@@ -98,8 +115,8 @@ class InboundCalls:
             call = Call(services, self, peer, handler, message, deadline, handler.places)
         calls[message.id] = call
         self._admit(call)
-        if deadline < peer.due:
-            peer.watch(deadline)
+        if deadline < self._deadlines.until:
+            self._watch(call)
 
     def _unhandled(self, message: Message, handler: Handler | None, deadline: float) -> Call | None:
         """Answer a request that no handler gets; a call where `authorize` is asked before the answer."""
@@ -161,9 +178,20 @@ class InboundCalls:
     def start(self, call: Call) -> None:
         """Start a call that has been made elsewhere, let it wait, or refuse it."""
         self.calls[call.message.id] = call
+        self.channel_calls += call.of_channel
         self._admit(call)
-        if call.deadline < self.peer.due:
-            self.peer.watch(call.deadline)
+        if call.deadline < self._deadlines.until:
+            self._watch(call)
+
+    def _watch(self, call: Call) -> None:
+        self._deadlines.add(call.deadline, call.message.id)
+        self.peer.watch(call.deadline)
+
+    def expire(self, now: float) -> float:
+        """Refuse what is past its deadline. The earliest one that remains."""
+        for call in self._deadlines.due(now, self.calls):
+            call.expire()
+        return self._deadlines.next
 
     def cancel(self, message: Message) -> None:
         """Stop the handler of a request: the peer waits no more for its answer."""
@@ -225,6 +253,7 @@ class InboundCalls:
         calls = self.calls
         if calls.get(call.message.id) is call:
             del calls[call.message.id]
+            self.channel_calls -= call.of_channel
         if not call.started and self.waiting and call in self.waiting:
             self.waiting.remove(call)
             self.budget.release(cost(call.message))
@@ -237,6 +266,7 @@ class InboundCalls:
     def stopped(self, call: Call) -> None:
         if self.calls.get(call.message.id) is call:
             del self.calls[call.message.id]
+            self.channel_calls -= call.of_channel
         self.stopping += 1
         self.link.runtime.stopping += 1
         self.link.runtime.notifier.signal()
@@ -261,6 +291,7 @@ class InboundCalls:
         for call in list(self.calls.values()):
             call.stop()
         self.calls.clear()
+        self.channel_calls = 0
 
     # -- the limit of those that run at once: nothing here waits ----------------------------------------------------------
 
@@ -357,7 +388,8 @@ class InboundCalls:
         return f"{why} behind {running} that run, as others have their share of the places (Limits.total_running)"
 
     def _turn_away(self, call: Call, why: str) -> None:
-        self.calls.pop(call.message.id, None)
+        if self.calls.pop(call.message.id, None) is not None:
+            self.channel_calls -= call.of_channel
         if self.expected:
             self.expected.pop(call, None)
         call.ended = True
@@ -474,8 +506,7 @@ class InboundCalls:
                 link.stalled[self] = None
                 if may_wait and unread + size <= most:
                     until = min(until, self.looked + _LOOK)
-                if until < self.peer.due:
-                    self.peer.watch(until)
+                self.peer.watch(until)
                 return False
         expected[call] = size
         return True

@@ -166,8 +166,6 @@ class Negotiation:
                 link.request(message, probe, peer)
         except BusError as error:  # this wire cannot carry it, or not now
             probe.fail(error)
-        if probe.deadline < peer.due:
-            peer.watch(probe.deadline)
         return probe
 
     # -- answers ---------------------------------------------------------------------------------------------------------

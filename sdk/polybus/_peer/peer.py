@@ -17,6 +17,7 @@ from .._handlers.signature import ContextPart, injected_as
 from .._rpc.asker import Asker, notification
 from .._rpc.internal_reply import InternalReply
 from .._rpc.reply import ObservedReply, Reply
+from .._util.deadlines import Deadlines
 from .._util.hello import HELLO
 from .._util.sources import sources
 from .._validation import shown
@@ -31,6 +32,7 @@ from .inbound_calls import InboundCalls
 from .negotiation import Negotiation
 from .streams import Streams
 from .subscriptions import Subscriptions
+from .unsent_requests import UnsentRequests
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
@@ -72,6 +74,7 @@ class Peer(Asker):
     __slots__ = (
         "__weakref__",
         "_budget",
+        "_deadlines",
         "_address",
         "_id",
         "_inbound",
@@ -90,6 +93,7 @@ class Peer(Asker):
         "pending",
         "undecided",
         "undelivered",
+        "until",
     )
 
     def __init__(self, host: PeerHost, link: Link, key: Any, identity: Identity, address: str = "") -> None:
@@ -106,6 +110,9 @@ class Peer(Asker):
         """Requests that were written and wait for their answer."""
         self.due: float = math.inf
         """The earliest deadline that is watched."""
+        self.until: float = math.inf
+        """Requests that are due before this are to be watched: `Deadlines.until`."""
+        self._deadlines: Deadlines | None = None
         self.grants: dict[str | int, bool] | None = None
         """Subjects that `authorize` was asked about before they were sent, and its answers."""
         self.undecided: InboundAuthorization | None = None
@@ -114,7 +121,7 @@ class Peer(Asker):
         """Publications to the peer that wait for an asynchronous `authorize`."""
         self._address = address
         self._id: str | None = None
-        self._unsent: dict[Reply[Any], None] | None = None
+        self._unsent: UnsentRequests | None = None
         self._scopes: set[anyio.CancelScope] | None = None
         # Parts, each made when it is first needed: an idle connection has none.
         self._budget: MemoryBudget | None = None
@@ -434,7 +441,7 @@ class Peer(Asker):
     @property
     def unanswered(self) -> int:
         """Requests to the peer, sent or not, that wait for their answer."""
-        return len(self.pending) + len(self._unsent or ())
+        return len(self.pending) + (0 if self._unsent is None else len(self._unsent.replies))
 
     # -- requests to the peer --------------------------------------------------------------------------------------------
 
@@ -472,8 +479,6 @@ class Peer(Asker):
             self._request_observed(message, reply)
         else:
             link.request(message, reply, self)
-        if deadline < self.due:
-            self.watch(deadline)
         return reply
 
     def _request_observed(self, message: Message, reply: Any) -> None:
@@ -626,8 +631,6 @@ class Peer(Asker):
         """
         reply.on_cancel = self.abandoned
         self.link.request(message, reply, self)
-        if reply.deadline < self.due:
-            self.watch(reply.deadline)
 
     def fit_body(self, message: Message) -> None:
         """Encode the body of a message that came over a bridge, where it has not come as bytes.
@@ -640,17 +643,18 @@ class Peer(Asker):
             message.raw = message.checked = chosen.encode(message.body)
 
     def request_waits(self, reply: Reply[Any]) -> None:
-        self._unsent = self._unsent if self._unsent is not None else {}
-        self._unsent[reply] = None
+        self._unsent = self._unsent if self._unsent is not None else UnsentRequests()
+        self._unsent.add(reply)
+        self.watch(reply.deadline)
 
     def request_leaves(self, reply: Reply[Any]) -> None:
         if self._unsent is not None:
-            self._unsent.pop(reply, None)
+            self._unsent.remove(reply)
         reply.on_cancel = self.abandoned
 
     def abandoned(self, reply: Reply[Any]) -> None:
         if self._unsent is not None:
-            self._unsent.pop(reply, None)
+            self._unsent.remove(reply)
         if reply.key is None or self.pending.pop(reply.key, None) is None:
             return
         link = self.link
@@ -783,29 +787,33 @@ class Peer(Asker):
 
     def watch(self, deadline: float) -> None:
         """End soon after a deadline what is past it."""
-        self.due = deadline
-        self.link.runtime.watch(self, deadline)
+        if deadline < self.due:
+            self.due = deadline
+            self.link.runtime.watch(self, deadline)
+
+    def watch_reply(self, reply: Reply[Any]) -> None:
+        deadlines = self._deadlines = self._deadlines if self._deadlines is not None else Deadlines()
+        deadlines.add(reply.deadline, reply.key)
+        self.until = deadlines.until
+        self.watch(reply.deadline)
 
     def _expire(self, now: float) -> float:
         """End what is past its deadline. The earliest deadline that remains."""
         self.due = due = math.inf
         if self._inbound is not None:
             self._inbound.resume()
-        for reply in [*self.pending.values(), *(self._unsent or ())]:
-            if reply.deadline <= now:
+        if self._deadlines is not None:
+            for reply in self._deadlines.due(now, self.pending):
                 self._timed_out(reply, now)
-            else:
-                due = min(due, reply.deadline)
-        for call in list(self.calls.values()):
-            if call.deadline <= now:
-                call.expire()
-            else:
-                due = min(due, call.deadline)
-        for channel in list(self.channels.values()):
-            if channel.deadline <= now:
-                channel.expire(now)
-            else:
-                due = min(due, channel.deadline)
+            self.until, due = self._deadlines.until, self._deadlines.next
+        if self._unsent is not None:
+            for reply in self._unsent.deadlines.due(now, self._unsent.replies):
+                self._timed_out(reply, now)
+            due = min(due, self._unsent.deadlines.next)
+        if self._inbound is not None:
+            due = min(due, self._inbound.expire(now))
+        if self._streams is not None:
+            due = min(due, self._streams.expire(now))
         due = self.due = min(due, self.due)  # what has ended may have brought a new deadline
         return due
 
@@ -870,7 +878,7 @@ class Peer(Asker):
         else:
             self._negotiation = None  # another may answer at that address
         if not going_on:
-            for reply in list(self._unsent or ()):
+            for reply in [] if self._unsent is None else list(self._unsent.replies.values()):
                 reply.fail(Disconnected(reason, self.address, False) if error is None else another(error))
             self._unsent = None
             runtime.timed.pop(self, None)

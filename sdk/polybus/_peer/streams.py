@@ -10,6 +10,7 @@ from .._core.memory import OVERHEAD, MemoryBudget, cost
 from .._rpc.call import RefusedCall
 from .._rpc.channel import CREDIT, Channel
 from .._rpc.stream_call import ChannelCall
+from .._util.deadlines import Deadlines
 from ..errors import BusError, Code, Disconnected, TooManyRequests, Unsupported, another
 from ..message import Kind, Message
 from .inbound_calls import DRAINING
@@ -27,7 +28,7 @@ MODES = ("stream", "channel", "tunnel")
 class Streams:
     """The open channels of one peer, in both directions; a `channel.ChannelPort`."""
 
-    __slots__ = ("_peer", "budget", "channels", "link")
+    __slots__ = ("_deadlines", "_peer", "_tunnels", "budget", "channels", "link")
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
@@ -35,6 +36,9 @@ class Streams:
         self.budget: MemoryBudget = peer.budget
         """The peer's: items that have not been read are charged to it."""
         self.channels: dict[Any, Channel[Any, Any]] = {}
+        self._tunnels = 0
+        """How many of them are tunnels that the peer has opened."""
+        self._deadlines = Deadlines()
 
     # -- opened by this bus ----------------------------------------------------------------------------------------------
 
@@ -112,8 +116,15 @@ class Streams:
         self.channels[channel.id] = channel
         if timeout is not None:
             channel.deadline = now + timeout
-            if channel.deadline < peer.due:
+            if channel.deadline < self._deadlines.until:
+                self._deadlines.add(channel.deadline, channel.id)
                 peer.watch(channel.deadline)
+
+    def expire(self, now: float) -> float:
+        """End what is past its deadline. The earliest one that remains."""
+        for channel in self._deadlines.due(now, self.channels):
+            channel.expire(now)
+        return self._deadlines.next
 
     def _write_observed(self, channel: Channel[Any, Any], message: Message) -> None:
         departure = channel.departure = self._peer.depart(message)
@@ -191,6 +202,7 @@ class Streams:
             tunnel: Any = handler
             opening = tunnel.call(peer, message, deadline)
             channels[message.id] = opening.channel
+            self._tunnels += 1
             inbound.start(opening)
             return
         credit = message.attributes.get("credit")
@@ -209,9 +221,7 @@ class Streams:
 
     def _count_opened(self) -> int:
         """Streams, channels and tunnels that the peer has opened: tunnels are no calls any more once they stand."""
-        return sum(isinstance(call, ChannelCall) for call in self._peer.calls.values()) + sum(
-            channel.frames and channel.answers for channel in self.channels.values()
-        )
+        return self._peer.inbound.channel_calls + self._tunnels
 
     # -- the port of the channels ----------------------------------------------------------------------------------------
 
@@ -245,14 +255,18 @@ class Streams:
 
     def channel_done(self, channel: Channel[Any, Any]) -> None:
         """Forget a channel that has ended."""
-        if self.channels.pop(channel.id, None) is not None:
+        if self.forget(channel.id):
             session = self.link.session
             if session is not None:
                 session.forget(channel.id, self.link.runtime.time())
 
-    def forget(self, id: Any) -> None:
-        """Forget a channel whose open was refused."""
-        self.channels.pop(id, None)
+    def forget(self, id: Any) -> bool:
+        """Forget a channel that has ended, or whose open was refused. False where there is none."""
+        channel = self.channels.pop(id, None)
+        if channel is None:
+            return False
+        self._tunnels -= channel.frames and channel.answers
+        return True
 
     def lost(self, error: BusError) -> None:
         """End all channels: nothing more will come from the peer."""

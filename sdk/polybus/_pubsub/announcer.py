@@ -53,10 +53,14 @@ class SubscriptionAnnouncer:
     _to_peers: PeerSubscriptions
     _interests: dict[Interest, int] = field(factory=dict, init=False)
     """Subscriptions of this bus itself."""
+    _grouped: dict[str | int, int] = field(factory=dict, init=False)
+    """Those of them that are in groups, by their patterns."""
     _behind: dict[Interest, int] = field(factory=dict, init=False)
     """Subscriptions of its clients, and the users that they are: told to the cluster alone."""
     backbone: Peer | None = field(default=None, init=False)
     """The cluster, while it is connected."""
+    _told: dict[Link, None] = field(factory=dict, init=False)
+    """Links whose peers hear of subscriptions: of a server with many clients often none, so they are not looked for."""
     _restoring: dict[Peer, anyio.Event] = field(factory=dict, init=False)
     """Peers that are told of patterns as soon as it is known who they are."""
 
@@ -69,10 +73,14 @@ class SubscriptionAnnouncer:
         """Count one more subscription of this bus, which may be a member of a group; `announce` tells it."""
         interest = interest_in(pattern, group)
         self._interests[interest] = self._interests.get(interest, 0) + 1
+        if isinstance(interest, Grouped):
+            self._grouped[interest.pattern] = self._grouped.get(interest.pattern, 0) + 1
 
     def remove(self, pattern: str | int, group: str | None = None) -> None:
         """Count one subscription less; the last one of its pattern (and group) is taken back at the peers."""
         interest = interest_in(pattern, group)
+        if isinstance(interest, Grouped):
+            _one_less(self._grouped, interest.pattern)
         if not _one_less(self._interests, interest):
             for peer in self._audience():
                 self._take_back(peer, interest)
@@ -99,9 +107,7 @@ class SubscriptionAnnouncer:
         """Tell whether this bus, or a client of it that the other end is told of, has subscribed to it."""
         if interest in self._interests or (link.backbone is not None and interest in self._behind):
             return True
-        if _has_groups(link) or isinstance(interest, (Grouped, ToUser)):
-            return False
-        return any(isinstance(one, Grouped) and one.pattern == interest for one in self._interests)
+        return not _has_groups(link) and interest in self._grouped
 
     def _take_back(self, peer: Peer, interest: Interest) -> None:
         """Unsubscribe at a peer, unless something else here needs the pattern."""
@@ -109,12 +115,12 @@ class SubscriptionAnnouncer:
         if not _has_groups(link):
             interest = _pattern(interest)
         pattern = _pattern(interest)
-        wanted = (self._wants(interest, link) and _announces(link)) or interest in self._to_peers.patterns(peer)
+        wanted = (self._wants(interest, link) and _announces(link)) or self._to_peers.wants(peer, interest)
         if (
             not wanted
             and link.initiates
             and self._understands(peer, pattern)
-            and not (_tells_handlers(link) and not _has_groups(link) and pattern in self._lookup.answered())
+            and not (_tells_handlers(link) and not _has_groups(link) and self._lookup.answers(pattern))
         ):
             _send(_announcement("publish", interest, peer, Kind.UNSUBSCRIBE), peer)
 
@@ -191,9 +197,11 @@ class SubscriptionAnnouncer:
 
     def _audience(self) -> list[Peer]:
         """List the peers that are told of this bus's subscriptions."""
-        runtime = self._services.runtime
-        links = runtime.links if runtime is not None else ()
-        return [peer for link in links if link.stands and _announces(link) for peer in link.peers]
+        return [peer for link in self._told if link.stands and _announces(link) for peer in link.peers]
+
+    def forget(self, link: Link) -> None:
+        """Forget a link that has come to its end."""
+        self._told.pop(link, None)
 
     async def announce(self, pattern: str | int, group: str | None = None) -> None:
         """Tell the peers that are connected of a pattern (and group), and wait until they know.
@@ -273,8 +281,11 @@ class SubscriptionAnnouncer:
 
         Where the link is `alone`, and no other can come, no bus can be reached on two ways.
         """
+        if _announces(link):
+            self._told[link] = None
         for peer in link.peers:
             self._recipients.bus_identities.lost(peer)  # a question of the time without a connection still waits in the outbox
+            self._recipients.came(peer)
         for peer in () if alone else self._recipients.unintroduced():
             self.introduce(peer)
         for peer in link.peers:
@@ -464,7 +475,7 @@ def interest_in(pattern: str | int, group: str | None = None) -> Interest:
     return name if group is None else Grouped(name, group)
 
 
-def _one_less(counts: dict[Interest, int], interest: Interest) -> bool:
+def _one_less(counts: dict[Any, int], interest: Interest) -> bool:
     """Count one less. False where none is left."""
     left = counts.get(interest, 0) - 1
     if left > 0:

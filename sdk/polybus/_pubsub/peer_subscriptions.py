@@ -54,6 +54,10 @@ class PeerSubscriptions:
         """List the patterns that the peer is told, besides those that all are told."""
         return tuple(self._patterns.get(peer, ()))
 
+    def wants(self, peer: Peer, pattern: object) -> bool:
+        """Tell whether the peer is told a pattern besides those that all are told."""
+        return pattern in self._patterns.get(peer, ())
+
     def forget(self, peer: Peer) -> list[Subscription]:
         """Remove and return the subscriptions to a peer that has gone for good."""
         self.indices.pop(peer, None)

@@ -28,6 +28,8 @@ class Recipients:
     """Called when `of` may give another answer."""
     bus_identities: BusIdentities = field(factory=BusIdentities, init=False)
     _upstream: tuple[Peer, ...] = field(default=(), init=False)
+    _strangers: dict[Peer, None] = field(factory=dict, init=False)
+    """Those of them that have perhaps not been told who this bus is, on their present connection."""
     gets_all: dict[Peer, int] = field(factory=dict, init=False)
     """Peers on wires without subscriptions that get every publication: they have not shown to be ours, or have as many
     subscriptions still to tell."""
@@ -80,8 +82,14 @@ class Recipients:
     def unintroduced(self) -> list[Peer]:
         """List the peers that this bus has dialled, and has not told who it is; not those whose links are down: they are told
         later."""
-        up = [peer for peer in self._upstream if peer.connected]
-        return [peer for peer in up if peer.may_be_ours and not self.bus_identities.has_told(peer)]
+        told = self.bus_identities.has_told
+        self._strangers = {peer: None for peer in self._strangers if peer.may_be_ours and not told(peer)}
+        return list(self._strangers)
+
+    def came(self, peer: Peer) -> None:
+        """Note that the connection of a peer is new: it is to be told who this bus is, where that matters."""
+        if peer.link.upstream:
+            self._strangers[peer] = None
 
     def add(self, peer: Peer) -> bool:
         """Take in a peer that has connected. True where it is held out, until it has said who it is."""

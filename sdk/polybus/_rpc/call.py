@@ -35,6 +35,8 @@ class Call:
 
     forwards: ClassVar[bool] = False
     """True where the result is the answer of another bus, a `Message`."""
+    of_channel: ClassVar[int] = 0
+    """1 of a stream or channel."""
     sizes_known: ClassVar[bool] = True
     """True where the handler, or the part in its place, knows how large its answers are."""
 

@@ -11,6 +11,7 @@ from .._core.context import current_call
 from .._core.memory import OVERHEAD, MemoryBudget, cost
 from .._core.outgoing import Departure, depart
 from .._core.threads import holds
+from .._util.deadlines import Deadlines
 from ..body import JSON, OCTETS, BodyFormat
 from ..errors import Code, DeadlineExceeded, Disconnected, QueueFull, RequestError, TooManyRequests
 from ..headers import check_headers
@@ -33,7 +34,11 @@ class Loopback:
     """Requests of a bus to itself. Bodies are encoded all the same, so that a handler sees what a wire would give."""
 
     services: Services
-    calls: dict[ResponseSink, Call] = field(factory=dict)
+    calls: dict[int, Call] = field(factory=dict)
+    """Each under the `id` of its origin."""
+    _channels: int = field(default=0, init=False)
+    """How many of them are streams or channels."""
+    _deadlines: Deadlines = field(factory=Deadlines, init=False)
 
     def request(
         self,
@@ -106,13 +111,15 @@ class Loopback:
 
     def _start(self, call: Call, places: Places | None) -> None:
         runtime = self.services.running
-        self.calls[call.origin] = call
+        self.calls[id(call.origin)] = call
+        self._channels += isinstance(call, ChannelCall)
         call.places = places
         if places is None or places.take(call):
             runtime.workers.submit(call)
         else:
             places.wait(call)
-        if call.deadline != math.inf:
+        if call.deadline < self._deadlines.until:
+            self._deadlines.add(call.deadline, id(call.origin))
             runtime.watch(self, call.deadline)
 
     @property
@@ -127,18 +134,14 @@ class Loopback:
 
     def _expire(self, now: float) -> float:
         """End what is past its deadline. The earliest deadline that remains."""
-        due = math.inf
-        for call in list(self.calls.values()):
-            if call.deadline <= now and isinstance(call, ChannelCall):
+        for call in self._deadlines.due(now, self.calls):
+            if isinstance(call, ChannelCall):
                 call.message.id.expire(now)  # the opener's end: the handler's is told
-                call.stop()
-            elif call.deadline <= now:
+            else:
                 reply = call.message.id
                 reply.fail(DeadlineExceeded(reply.subject, now - reply.started, "local"))
-                call.stop()
-            else:
-                due = min(due, call.deadline)
-        return due
+            call.stop()
+        return self._deadlines.next
 
     def open(
         self,
@@ -172,7 +175,7 @@ class Loopback:
         runtime = self.services.running
         now = runtime.time()
         limit = 2 * runtime.limits.channels
-        if sum(isinstance(call, ChannelCall) for call in self.calls.values()) >= limit:
+        if self._channels >= limit:
             raise TooManyRequests(f"{limit} channels of this bus to itself are open (Limits.channels)")
         port = LocalPort(runtime.loop, MemoryBudget(runtime))
         near: Channel[Any, Any] = Channel(runtime.loop, port, subject, CREDIT)
@@ -191,6 +194,10 @@ class Loopback:
         call.asked_by_holder = _asked_by_holder()
         self._start(call, handler.places)
         return near
+
+    def over(self, sink: ResponseSink) -> None:
+        """Forget the call of a sink."""
+        self._channels -= isinstance(self.calls.pop(id(sink), None), ChannelCall)
 
     def stop(self) -> None:
         """End all: the bus is left."""
@@ -246,7 +253,7 @@ class LocalSink:
         self._over(call)
 
     def _over(self, call: Call) -> None:
-        self._loopback.calls.pop(self, None)
+        self._loopback.over(self)
         call.services.signal()
         if self._reply is not None and not self._reply.done():
             self._reply.fail(Disconnected("the bus was left", "this bus", True))

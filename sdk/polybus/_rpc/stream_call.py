@@ -28,6 +28,7 @@ class ChannelCall(Call):
     """A stream or channel while its handler runs."""
 
     __slots__ = ("_on_discard", "channel")
+    of_channel: ClassVar[int] = 1
     sizes_known: ClassVar[bool] = False
 
     def __init__(

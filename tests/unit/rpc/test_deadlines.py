@@ -30,7 +30,8 @@ LIMITS = Limits(outbox=30, outbox_bytes=100_000, running=8, waiting=20, pending=
 def unwatched(bus: Bus, peer: Peer, reply: Reply[Any]) -> list[str]:
     """Why a request would not end by its deadline: what the timer would have to know of it, and does not."""
     runtime, faults = bus._services.running, []
-    if all(other is not reply for other in peer.pending.values()) and reply not in (peer._unsent or ()):
+    unsent = {} if peer._unsent is None else peer._unsent.replies
+    if all(other is not reply for other in (*peer.pending.values(), *unsent.values())):
         faults.append("in no table that is looked through")
     if peer not in runtime.timed:
         faults.append("its peer is not looked at")

@@ -1,0 +1,418 @@
+"""What one more, one less and one of many costs in tables that a peer or an application makes grow: the same at any size.
+
+Counted are the lines of polybus that run, a line of a loop each time: a figure that no machine can shake, and that a loop over
+all that is there shows in whatever way it is written, but where C does it.
+"""
+
+import asyncio
+import gc
+import math
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, Self
+
+import pytest
+
+import polybus
+from polybus import Broker, Bus, Identity, Limits, Peer, Reply, connect
+from polybus._core.runtime import Runtime
+from polybus._pubsub.announcer import interest_in
+from polybus.testing import pair
+from tests.support import eventually
+
+pytestmark = [pytest.mark.anyio, pytest.mark.native]
+
+PACKAGE = str(Path(polybus.__file__).parent)
+FEW, MANY = 50, 400
+TIMES = 5
+LIMITS = Limits(subscriptions=10_000, outbox=10_000)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def no_housekeeping(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is done once a second for each link is no part of what is counted."""
+    monkeypatch.setattr(Runtime, "_tick_links", lambda self, links: None)
+
+
+class Work:
+    """The lines of polybus that run while it is entered."""
+
+    def __init__(self) -> None:
+        self.lines = 0
+
+    def __enter__(self) -> Self:
+        gc.disable()
+        sys.settrace(self._called)
+        sys._getframe(1).f_trace = None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+        gc.enable()
+
+    def _called(self, frame: FrameType, event: str, _: Any) -> Any:
+        return self._ran if frame.f_code.co_filename.startswith(PACKAGE) else None
+
+    def _ran(self, frame: FrameType, event: str, _: Any) -> Any:
+        self.lines += event == "line"
+        return self._ran
+
+
+class Table:
+    """A table that has been filled, and what is done with one of its entries, or with one more."""
+
+    def __init__(self) -> None:
+        self.costs: list[int] = []
+
+    async def act(self, function: Callable[[], Any]) -> None:
+        """Do it, and count until all that follows has happened."""
+        with Work() as work:
+            outcome = function()
+            if isinstance(outcome, Awaitable):
+                await outcome
+            for _ in range(20):
+                await asyncio.sleep(0)
+        self.costs.append(work.lines)
+
+
+Case = Callable[[int, Table], Awaitable[None]]
+CASES: dict[str, Case] = {}
+
+
+def case(function: Case) -> Case:
+    CASES[function.__name__.strip("_").replace("_", " ")] = function
+    return function
+
+
+@asynccontextmanager
+async def silent_server() -> AsyncIterator[str]:
+    """A server that takes all and says nothing."""
+
+    async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(65536):
+            pass
+        writer.close()
+
+    server = await asyncio.start_server(swallow, "127.0.0.1", 0)
+    async with server:
+        yield f"ubre+tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+# -- requests ------------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def pending(count: int) -> AsyncIterator[tuple[Bus, Peer, list[Reply[Any]]]]:
+    async with silent_server() as url, connect(url) as bus:
+        (peer,) = bus.peers
+        replies = [bus.request("h", 1, timeout=1000 + number) for number in range(count)]
+        yield bus, peer, replies
+        for reply in replies:
+            reply.cancel()
+
+
+@case
+async def _one_more_request(count: int, table: Table) -> None:
+    async with pending(count) as (bus, _, _):
+        for _ in range(TIMES):
+            await table.act(lambda: bus.request("h", 1, timeout=30).done())
+
+
+@case
+async def _a_request_that_is_given_up(count: int, table: Table) -> None:
+    async with pending(count) as (_, _, replies):
+        for reply in replies[:TIMES]:
+            await table.act(reply.cancel)
+
+
+@case
+async def _the_deadline_of_one_request_of_many(count: int, table: Table) -> None:
+    async with pending(count) as (_, peer, replies):
+        peer._expire(replies[0].deadline - 0.5)
+        for reply in replies[:TIMES]:
+            await table.act(lambda at=reply.deadline: peer._expire(at))  # type: ignore[misc]
+
+
+@case
+async def _the_deadline_of_one_unsent_request_of_many(count: int, table: Table) -> None:
+    async with pending(0) as (bus, peer, _):
+        peer.link.pause_writing()
+        replies = [bus.request("h", 1, timeout=1000 + number) for number in range(count)]
+        for reply in replies[:TIMES]:
+            await table.act(lambda at=reply.deadline: peer._expire(at))  # type: ignore[misc]
+        for reply in replies:
+            reply.cancel()
+
+
+@case
+async def _the_deadline_of_one_peer_of_many(count: int, table: Table) -> None:
+    class Owner:
+        def _expire(self, now: float) -> float:
+            return math.inf
+
+    runtime = Runtime(Limits())
+    now = runtime.time()
+    for number in range(count):
+        runtime.watch(Owner(), now + 1000 + number)
+    for _ in range(TIMES):
+        runtime.watch(Owner(), now - 1)
+        await table.act(runtime._sweep)
+
+
+@case
+async def _a_request_of_a_bus_to_itself(count: int, table: Table) -> None:
+    bus, release = Bus(), asyncio.Event()
+
+    @bus.handle("slow")
+    async def slow() -> None:
+        await release.wait()
+
+    @bus.handle("quick")
+    async def quick() -> None: ...
+
+    async with bus:
+        replies = [bus.request("slow", timeout=100) for _ in range(count)]
+        for _ in range(TIMES):
+            await table.act(lambda: bus.request("quick", timeout=30).wait())
+        release.set()
+        for reply in replies:
+            await reply
+
+
+@case
+async def _one_of_many_requests_that_run_is_answered(count: int, table: Table) -> None:
+    bus, release = Bus(limits=Limits(running=10_000, total_running=10_000)), asyncio.Event()
+
+    @bus.handle("slow")
+    async def slow() -> None:
+        await release.wait()
+
+    @bus.handle("quick")
+    async def quick() -> None: ...
+
+    async with pair(bus) as client:
+        replies = [client.request("slow", timeout=100) for _ in range(count)]
+        await eventually(lambda: bus.stats().running == count)
+        for _ in range(TIMES):
+            await table.act(lambda: client.request("quick", timeout=30).wait())
+        release.set()
+        for reply in replies:
+            await reply
+
+
+@case
+async def _one_of_many_streams(count: int, table: Table) -> None:
+    bus, release = Bus(limits=Limits(channels=10_000, running=10_000, total_running=10_000)), asyncio.Event()
+
+    @bus.handle("slow")
+    async def slow() -> AsyncIterator[int]:
+        await release.wait()
+        yield 1
+
+    @bus.handle("quick")
+    async def quick() -> AsyncIterator[int]:
+        yield 1
+
+    async with pair(bus, client=Bus(limits=Limits(channels=10_000))) as client, AsyncExitStack() as stack:
+        for _ in range(count):
+            await stack.enter_async_context(client.stream("slow", timeout=100))
+
+        async def read() -> None:
+            async with client.stream("quick", timeout=100) as numbers:
+                assert [number async for number in numbers] == [1]
+
+        for _ in range(TIMES):
+            await table.act(read)
+        release.set()
+
+
+# -- publications and subscriptions --------------------------------------------------------------------------------------
+
+
+@case
+async def _one_more_subscription_and_one_less(count: int, table: Table) -> None:
+    server, bus = Bus(limits=LIMITS), Bus(limits=LIMITS)
+    async with pair(server, client=bus), AsyncExitStack() as stack:
+        for number in range(count):
+            await stack.enter_async_context(bus.subscribe(f"n.{number}"))
+
+        async def listen() -> None:
+            async with bus.subscribe("n.more"):
+                pass
+
+        for _ in range(TIMES):
+            await table.act(listen)
+
+
+@case
+async def _one_more_subscription_to_a_peer_and_one_less(count: int, table: Table) -> None:
+    server, bus = Bus(limits=LIMITS), Bus(limits=LIMITS)
+    async with pair(server, client=bus), AsyncExitStack() as stack:
+        (peer,) = bus.peers
+        for number in range(count):
+            await stack.enter_async_context(peer.subscribe(f"n.{number}"))
+
+        async def listen() -> None:
+            async with peer.subscribe("n.more"):
+                pass
+
+        for _ in range(TIMES):
+            await table.act(listen)
+
+
+@case
+async def _one_subscription_of_a_server_with_many_clients(count: int, table: Table) -> None:
+    bus = Bus()
+    async with bus.serve("ubre+memory://growth-clients"), AsyncExitStack() as stack:
+        for _ in range(count):
+            await stack.enter_async_context(connect("ubre+memory://growth-clients"))
+
+        async def listen() -> None:
+            async with bus.subscribe("n.more"):
+                pass
+
+        for _ in range(TIMES):
+            await table.act(listen)
+
+
+@case
+async def _one_more_member_of_a_group_and_one_less(count: int, table: Table) -> None:
+    server, bus = Bus(limits=LIMITS), Bus(limits=LIMITS)
+    async with pair(server, client=bus), AsyncExitStack() as stack:
+        for number in range(count):
+            await stack.enter_async_context(bus.subscribe(f"n.{number % 10}", group="g"))
+
+        async def listen() -> None:
+            async with bus.subscribe("n.3", group="g"):
+                pass
+
+        for _ in range(TIMES):
+            await table.act(listen)
+
+
+@case
+async def _a_publication_to_one_subscriber_of_many_subjects(count: int, table: Table) -> None:
+    server, bus = Bus(limits=LIMITS), Bus(limits=LIMITS)
+    async with pair(server, client=bus), AsyncExitStack() as stack:
+        for number in range(count):
+            await stack.enter_async_context(bus.subscribe(f"n.{number}.*"))
+        for number in range(TIMES):
+            await table.act(lambda subject=f"n.{number}.x": server.publish(subject, 1))  # type: ignore[misc]
+
+
+@case
+async def _interests_of_clients_of_a_node(count: int, table: Table) -> None:
+    bus = Bus()
+    announcer = bus._pubsub.announcer
+    for number in range(count):
+        announcer.add_behind(interest_in(f"n.{number}"))
+    for _ in range(TIMES):
+        await table.act(lambda: announcer.add_behind(interest_in("n.more")))
+        await table.act(lambda: announcer.remove_behind(interest_in("n.more")))
+
+
+@case
+async def _a_publication_that_waits_in_an_outbox_with_many(count: int, table: Table) -> None:
+    async with silent_server() as url, connect(url, bus=Bus(limits=LIMITS)) as bus:
+        (peer,) = bus.peers
+        peer.link.pause_writing()
+        for number in range(count):
+            await bus.publish("n", number, timeout=100 + number)
+        for _ in range(TIMES):
+            await table.act(lambda: bus.publish("n", 1, timeout=30))
+
+
+# -- handlers, peers, buses ----------------------------------------------------------------------------------------------
+
+
+@case
+async def _one_more_handler(count: int, table: Table) -> None:
+    bus = Bus()
+
+    async def answer() -> None: ...
+
+    for number in range(count):
+        bus.handle(f"h.{number}")(answer)
+        bus.on(f"h.{number}")(answer)
+    for number in range(TIMES):
+        await table.act(lambda subject=f"more.{number}": bus.handle(subject)(answer))  # type: ignore[misc]
+        await table.act(lambda subject=f"more.{number}": bus.on(subject)(answer))  # type: ignore[misc]
+
+
+async def _coming_and_going(count: int, table: Table, protocol: str) -> None:
+    bus = Bus(authenticate=lambda _: Identity("one", key="one"))
+
+    @bus.on("n.>")
+    async def hear() -> None: ...
+
+    url = f"{protocol}+memory://growth-{protocol}"
+    async with bus.serve(url), AsyncExitStack() as stack:
+        for _ in range(count):
+            client = await stack.enter_async_context(connect(url))
+            await stack.enter_async_context(client.subscribe("news"))
+
+        async def come_and_go() -> None:
+            async with connect(url) as client, client.subscribe("news"):
+                pass
+
+        for _ in range(TIMES):
+            await table.act(come_and_go)
+
+
+for _protocol in ("ubre", "csb", "jrep", "uprotocol"):
+
+    async def _come_and_go(count: int, table: Table, protocol: str = _protocol) -> None:
+        await _coming_and_going(count, table, protocol)
+
+    CASES[f"one client of many comes and goes, {_protocol}"] = _come_and_go
+
+
+@case
+async def _one_client_of_a_broker_comes_and_goes(count: int, table: Table) -> None:
+    async with Broker("csb+memory://growth-clients", "csb+memory://growth-servers"), AsyncExitStack() as stack:
+        await stack.enter_async_context(Bus().connect("csb+memory://growth-servers?side=broker-server"))
+        for _ in range(count):
+            await stack.enter_async_context(connect("csb+memory://growth-clients"))
+
+        async def come_and_go() -> None:
+            async with connect("csb+memory://growth-clients"):
+                pass
+
+        for _ in range(TIMES):
+            await table.act(come_and_go)
+
+
+@case
+async def _one_link_of_a_bus_that_has_dialled_many(count: int, table: Table) -> None:
+    bus = Bus()
+    url = "ubre+memory://growth-dialled"
+    async with Bus().serve(url), bus, AsyncExitStack() as stack:
+        for _ in range(count):
+            await stack.enter_async_context(bus.connect(url))
+
+        async def come_and_go() -> None:
+            async with bus.connect(url):
+                pass
+
+        for _ in range(TIMES):
+            await table.act(come_and_go)
+
+
+async def cost(name: str, count: int) -> int:
+    table = Table()
+    await CASES[name](count, table)
+    return min(table.costs[1:])
+
+
+@pytest.mark.parametrize("name", CASES)
+async def test_it_costs_the_same_however_many_there_are(name: str) -> None:
+    few, many = await cost(name, FEW), await cost(name, MANY)
+    assert many <= 1.2 * few + 20
