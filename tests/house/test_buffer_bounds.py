@@ -213,6 +213,8 @@ BOUNDS: dict[str, str] = {
     "_pubsub.pubsub._handler_queues": OURS,
     "_pubsub.announcer._grouped": OURS,
     "_pubsub.announcer._told": "one for each link",
+    "_pubsub.recipients._dialled": "one for each link that this bus has opened",
+    "_bus.links._of_key": "one for each peer",
     "_pubsub.recipients._strangers": "one for each link that this bus has opened",
     "_bus.links.gates": OURS,
     "_bus.stored._taken": OURS,

@@ -780,7 +780,7 @@ class Bus(Router):
 
     def peers_of(self, key: str) -> list[Peer]:
         """The peers of one identity (its `Identity.key`), without those on their way out: for ``publish(..., to=...)``."""
-        return [peer for peer in self.peers if peer.identity_key == key and not peer.gone]
+        return self._links.peers_of(key)
 
     def tunnel(self, name: str, *, params: Mapping[str, str] | None = None) -> Connector:
         """A connection that runs inside a link of this bus: ``connect(bus.tunnel("plant.7"), protocol="csb")``.

@@ -48,6 +48,8 @@ class LinkRegistry:
         self.opened: list[Link] = []
         self.gates: dict[BusGate, Listening] = {}
         self.of_lifespan: set[Link] = set()
+        self._of_key: dict[str, dict[Peer, None]] = {}
+        """Clients by the key of their identity, where they have one."""
         self.cluster: ClusterPort | None = None
         """The part that makes this bus a node of a cluster."""
         self.stored: StoredReading = StoredReading(self)
@@ -86,6 +88,10 @@ class LinkRegistry:
         """List the peers on all links."""
         runtime = self._services.runtime
         return [] if runtime is None else [peer for link in runtime.links for peer in link.peers]
+
+    def peers_of(self, key: str) -> list[Peer]:
+        """List the clients of one identity, without those on their way out."""
+        return [peer for peer in self._of_key.get(key, ()) if not peer.gone]
 
     def choose(self, subject: str | int) -> Peer:
         """Choose the peer that is asked about a subject.
@@ -237,16 +243,31 @@ class LinkRegistry:
             if link.foreign_streams is not None:
                 link.foreign_streams.up()
             if link.peer is not None:
-                recipients.upstream = tuple(dict.fromkeys((*recipients.upstream, link.peer)))
+                recipients.joined(link.peer)
+        elif link.peer is not None:
+            self._know(link.peer)
         self.pubsub.announcer.restore(link, alone=not self.gates and len(link.runtime.links) < 2)
         if not link.opened and self.cluster is not None and link.peer is not None:
             self.cluster.client_up(link.peer)
 
     def peer_up(self, peer: Peer) -> None:
         """Take note of one of the many peers of a link."""
+        self._know(peer)
         if self.cluster is not None:
             self.cluster.client_up(peer)
         self.pubsub.announcer.restore_peer(peer)
+
+    def _know(self, peer: Peer) -> None:
+        key = peer.identity_key
+        if key is not None:
+            self._of_key.setdefault(key, {})[peer] = None
+
+    def _forget(self, peer: Peer) -> None:
+        key = peer.identity_key
+        if key is not None and (of_key := self._of_key.get(key)) is not None:
+            of_key.pop(peer, None)
+            if not of_key:
+                del self._of_key[key]
 
     def link_closed(self, link: Link, why: Closed) -> None:
         """Take note that a link has come to its end for good."""
@@ -254,7 +275,7 @@ class LinkRegistry:
         self.pubsub.announcer.forget(link)
         if link in self.opened:
             self.opened.remove(link)
-            recipients.upstream = tuple(peer for peer in recipients.upstream if peer.link is not link)
+            recipients.left(link.peer)
             if not self.opened and not self.gates and why.code != 1000:
                 gone = link.runtime.gone = link.disconnected(sent=False)
                 self.pubsub.fail_subscriptions(gone)
@@ -277,6 +298,7 @@ class LinkRegistry:
             elif not peer.link.upstream:
                 self.cluster.client_gone(peer)
         if gone is not None:
+            self._forget(peer)
             self.pubsub.peer_gone(peer, gone)
 
     # -- ends ------------------------------------------------------------------------------------------------------------

@@ -123,7 +123,7 @@ class User(Asker):
         return f"<User {self.key!r}>"
 
     def _here(self) -> list[Peer]:
-        return [peer for peer in self._links.peers if peer.identity_key == self.key and not peer.gone]
+        return self._links.peers_of(self.key)
 
     def _newest(self) -> Peer | None:
         return max(self._here(), key=lambda peer: peer.connected_at, default=None)

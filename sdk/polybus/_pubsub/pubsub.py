@@ -96,7 +96,7 @@ class PubSub:
         self._handler_queues.clear()
         self._leading = 0
         self.publisher.in_net = False
-        self.recipients.upstream = ()
+        self.recipients.clear()
 
     @property
     def busy(self) -> bool:

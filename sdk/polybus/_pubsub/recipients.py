@@ -28,6 +28,8 @@ class Recipients:
     """Called when `of` may give another answer."""
     bus_identities: BusIdentities = field(factory=BusIdentities, init=False)
     _upstream: tuple[Peer, ...] = field(default=(), init=False)
+    _dialled: dict[Peer, None] = field(factory=dict, init=False)
+    """The same, in which one is found at once."""
     _strangers: dict[Peer, None] = field(factory=dict, init=False)
     """Those of them that have perhaps not been told who this bus is, on their present connection."""
     gets_all: dict[Peer, int] = field(factory=dict, init=False)
@@ -46,9 +48,24 @@ class Recipients:
         """Peers of point-to-point links that this bus opened: they get every publication."""
         return self._upstream
 
-    @upstream.setter
-    def upstream(self, peers: tuple[Peer, ...]) -> None:
-        self._upstream = peers
+    def joined(self, peer: Peer) -> None:
+        """Take in the peer of a link that this bus has opened, if it is not in yet."""
+        self._dialled[peer] = None
+        self._upstream = tuple(self._dialled)
+        self._changed()
+
+    def left(self, peer: Peer | None) -> None:
+        """Take such a peer out: its link has come to its end."""
+        if peer is None:
+            return
+        self._dialled.pop(peer, None)
+        self._upstream = tuple(self._dialled)
+        self._changed()
+
+    def clear(self) -> None:
+        """Take all out: the bus has been left."""
+        self._dialled.clear()
+        self._upstream = ()
         self._changed()
 
     def of(self, subject: str | int) -> tuple[Peer, ...]:

@@ -267,10 +267,9 @@ class Backbone:
 
     def _clients(self, to: ToUser | ToClient) -> list[Peer]:
         """Find clients of this node, the newest first."""
-        peers = [peer for peer in self._parts.links.peers if not peer.link.upstream and peer.connected]
         if isinstance(to, ToClient):
-            return [peer for peer in peers if peer.id == to.id]
-        of_user = [peer for peer in peers if peer.identity_key == to.key]
+            return [peer for peer in self._parts.links.peers if not peer.link.upstream and peer.connected and peer.id == to.id]
+        of_user = [peer for peer in self._parts.links.peers_of(to.key) if peer.connected]
         return sorted(of_user, key=lambda peer: peer.connected_at, reverse=True)
 
     # -- what comes in ---------------------------------------------------------------------------------------------------

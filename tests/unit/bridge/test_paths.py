@@ -26,7 +26,6 @@ from polybus import (
     bridge,
     connect,
 )
-from polybus._core.via import ViaHeader
 from polybus.broker import Broker
 from polybus.events import DeadLettered
 from polybus.message import Kind
@@ -434,15 +433,6 @@ async def test_between_a_client_and_a_server_that_pass_nothing_on_nothing_is_mar
         for _ in range(2):
             assert not await _is_marked(client, server)
             assert not await _is_marked(server, client)
-
-
-def test_the_bus_at_which_a_way_began_is_remembered_however_long_it_is() -> None:
-    via = ViaHeader.start()
-    for number in range(100):
-        via = ViaHeader.read(str(via.extend(f"bus{number}")))
-    assert len(via.buses) == 32
-    assert via.buses[0] == "bus0"
-    assert via.buses[1:] == tuple(f"bus{number}" for number in range(69, 100))
 
 
 # -- links that go down --------------------------------------------------------------------------------------------------
