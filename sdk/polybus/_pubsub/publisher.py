@@ -148,6 +148,8 @@ class Publisher:
     """
     spellings: Callable[[str | int], Mapping[ProtocolAdapter, tuple[str, ...]]] = field(default=_no_spellings, init=False)
     """Finds what else a publication of this bus is called on each wire that has names and addresses."""
+    net_joined: Callable[[], None] | None = field(default=None, init=False)
+    """Tells the other nodes of the cluster, which number what they publish as well."""
     _numbering: bool = field(default=False, init=False)
     """True while a publication is on its two ways, and may wait there."""
     _turns: deque[anyio.Event] = field(factory=deque, init=False)
@@ -202,6 +204,8 @@ class Publisher:
         if not self.in_net:
             self.in_net = True
             self.routes.clear()
+            if self.net_joined is not None:
+                self.net_joined()
 
     def targets(self, peers: tuple[Peer, ...]) -> Targets:
         """Make the targets of a publication to these peers alone."""

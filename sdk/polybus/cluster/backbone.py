@@ -34,7 +34,7 @@ from .durable.readers import StoreReaders, check_names
 from .durable.stores import Stores, stream_members
 from .forwarding import ClientSide, ClusterSide, PeerTarget
 from .handover import ClientHandover
-from .queries import Queries
+from .queries import PASSES_ON, Queries
 
 if TYPE_CHECKING:
     from .._bus.lifecycle import Lifespan
@@ -193,6 +193,7 @@ class Backbone:
         self.link = link
         link.most_running, link.most_waiting = self.options.running, self.options.waiting
         self._parts.pubsub.announcer.backbone = link.peer
+        self._parts.pubsub.publisher.net_joined = self._tell_who_passes_on
         if self.durable is not None:
             self.durable.up()
         since, self._down_since = self._down_since, None
@@ -244,12 +245,21 @@ class Backbone:
             self._missing.discard(event.facts.get("bus"))
             self.link.runtime.notifier.signal()
             self.handover.node_joined(event.node)
+            if self._parts.pubsub.publisher.in_net:
+                self._tell_who_passes_on(event.node)
             return
         self.handover.node_left(event.node)
         known = self.nodes_known.pop(event.node, None)
         if known is not None:
             name = str(known.facts.get("name") or "")
             self._parts.services.emit(NodeGone(peer=self.peer, node=event.node, name=name, orderly=event.orderly))
+
+    def _tell_who_passes_on(self, *nodes: str) -> None:
+        """Tell nodes that this one, or a peer of it, passes publications on: what any node publishes may come back over it."""
+        cluster = self.peer
+        if cluster is not None and cluster.connected:
+            for node in nodes or tuple(self.nodes_known):
+                cluster.link.answer(Message(Kind.NOTIFY, PASSES_ON, attributes={"to": ToNode(node)}), cluster)
 
     # -- clients of this node ----------------------------------------------------------------------------------------------
 

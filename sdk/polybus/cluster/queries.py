@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
+PASSES_ON: Final = "passes_on"
+"""What a node tells the others when it, or a peer of it, passes publications on to other buses."""
+
 PATIENCE: Final = 2.0
 """Seconds for a node to answer."""
 _SCRAPE: Final = 1.0
@@ -135,7 +138,9 @@ class Queries:
     def answer(self, message: Message, cluster: Peer) -> None:
         """Answer another node."""
         if message.kind is not Kind.REQUEST:
-            if message.kind is Kind.OPEN:
+            if message.kind is Kind.NOTIFY and message.subject == PASSES_ON:
+                self._parts.pubsub.publisher.join_net()
+            elif message.kind is Kind.OPEN:
                 send_error(cluster, message, Code.UNIMPLEMENTED, "a node has no streams of its own", kind=Kind.END)
             return
         try:
