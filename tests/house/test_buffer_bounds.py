@@ -215,7 +215,7 @@ BOUNDS: dict[str, str] = {
     "_pubsub.announcer._told": "one for each link",
     "_pubsub.recipients._dialled": "one for each link that this bus has opened",
     "_bus.links._of_key": "one for each peer",
-    "_pubsub.recipients._strangers": "one for each link that this bus has opened",
+    "_pubsub.recipients.strangers": "one for each link that this bus has opened",
     "_bus.links.gates": OURS,
     "_bus.stored._taken": OURS,
     "_bus.stored._readers": OURS,

@@ -244,7 +244,7 @@ class LinkRegistry:
                 link.foreign_streams.up()
             if link.peer is not None:
                 recipients.joined(link.peer)
-        elif link.peer is not None:
+        elif link.peer is not None and link.peer.admitted.key is not None:
             self._know(link.peer)
         self.pubsub.announcer.restore(link, alone=not self.gates and len(link.runtime.links) < 2)
         if not link.opened and self.cluster is not None and link.peer is not None:

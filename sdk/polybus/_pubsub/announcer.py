@@ -281,11 +281,10 @@ class SubscriptionAnnouncer:
 
         Where the link is `alone`, and no other can come, no bus can be reached on two ways.
         """
-        if _announces(link):
-            self._told[link] = None
         for peer in link.peers:
             self._recipients.bus_identities.lost(peer)  # a question of the time without a connection still waits in the outbox
-            self._recipients.came(peer)
+            if link.opened and link.multiplexed is None:
+                self._recipients.strangers[peer] = None
         for peer in () if alone else self._recipients.unintroduced():
             self.introduce(peer)
         for peer in link.peers:
@@ -325,6 +324,7 @@ class SubscriptionAnnouncer:
             peer.spawn(self._hold_out, peer)
         if not _announces(link):
             return
+        self._told[link] = None
         if link.upstream:
             peer.greet()
         later: list[str | int] = []

@@ -30,7 +30,7 @@ class Recipients:
     _upstream: tuple[Peer, ...] = field(default=(), init=False)
     _dialled: dict[Peer, None] = field(factory=dict, init=False)
     """The same, in which one is found at once."""
-    _strangers: dict[Peer, None] = field(factory=dict, init=False)
+    strangers: dict[Peer, None] = field(factory=dict, init=False)
     """Those of them that have perhaps not been told who this bus is, on their present connection."""
     gets_all: dict[Peer, int] = field(factory=dict, init=False)
     """Peers on wires without subscriptions that get every publication: they have not shown to be ours, or have as many
@@ -59,12 +59,14 @@ class Recipients:
         if peer is None:
             return
         self._dialled.pop(peer, None)
+        self.strangers.pop(peer, None)
         self._upstream = tuple(self._dialled)
         self._changed()
 
     def clear(self) -> None:
         """Take all out: the bus has been left."""
         self._dialled.clear()
+        self.strangers.clear()
         self._upstream = ()
         self._changed()
 
@@ -100,13 +102,8 @@ class Recipients:
         """List the peers that this bus has dialled, and has not told who it is; not those whose links are down: they are told
         later."""
         told = self.bus_identities.has_told
-        self._strangers = {peer: None for peer in self._strangers if peer.may_be_ours and not told(peer)}
-        return list(self._strangers)
-
-    def came(self, peer: Peer) -> None:
-        """Note that the connection of a peer is new: it is to be told who this bus is, where that matters."""
-        if peer.link.upstream:
-            self._strangers[peer] = None
+        self.strangers = {peer: None for peer in self.strangers if peer.may_be_ours and not told(peer)}
+        return list(self.strangers)
 
     def add(self, peer: Peer) -> bool:
         """Take in a peer that has connected. True where it is held out, until it has said who it is."""
