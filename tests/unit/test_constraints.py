@@ -4,9 +4,9 @@ import dataclasses
 import datetime
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from types import GenericAlias
-from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, Protocol, TypedDict, TypeVar
+from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, NotRequired, Protocol, TypedDict, TypeVar
 
 import annotated_types
 import attrs
@@ -68,6 +68,9 @@ WORDS: dict[str, tuple[Any, Any, Any]] = {
     "dict": (dict[str, PositiveInt], {"a": 1}, {"a": -1}),
     "keys": (dict[PositiveInt, bytes], {1: b"\xff"}, {"-1": ""}),
     "tuple": (tuple[PositiveInt, bytes], (1, b"\xff"), [-1, ""]),
+    "Sequence": (Sequence[PositiveInt], [1], [-1]),
+    "Mapping": (Mapping[str, PositiveInt], {"a": 1}, {"a": -1}),
+    "frozenset": (frozenset[PositiveInt], frozenset({1}), [-1]),
     "NewType": (UserId, 1, -1),
     "TypeAliasType": (Ages, [1], [-1]),
     "alias within": (dict[str, Ages], {"a": [1]}, {"a": [-1]}),
@@ -326,6 +329,18 @@ class Sums(Page[PositiveInt]):
     pass
 
 
+class GenericTuple(NamedTuple, Generic[T]):
+    items: list[T]
+
+
+class GenericDict(TypedDict, Generic[T]):
+    items: "NotRequired[list[T]]"
+
+
+class MoreOfDict(GenericDict[PositiveInt]):
+    name: str
+
+
 FIELDS: dict[Any, tuple[Any, Any]] = {
     ByDataclass: (ByDataclass(1, b"\xff", [ByDataclass(2)]), {"sum": 1, "more": [{"sum": -1}]}),
     ByAttrs: (ByAttrs(1, b"\xff", "abc", (ByAttrs(2),)), {"sum": 1, "more": [{"sum": -1}]}),
@@ -339,6 +354,9 @@ FIELDS: dict[Any, tuple[Any, Any]] = {
     Page[PositiveInt]: (Page([1]), {"items": [-1]}),
     Page[ByStruct]: (Page([ByStruct(1)]), {"items": [{"SUM": -1}]}),
     Sums: (Sums([1]), {"items": [-1]}),
+    GenericTuple[PositiveInt]: (GenericTuple([1]), [[-1]]),
+    GenericDict[PositiveInt]: ({"items": [1]}, {"items": [-1]}),
+    MoreOfDict: ({"name": "a"}, {"name": "a", "items": [-1]}),
 }
 
 
@@ -411,6 +429,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "a serializer": (Annotated[int, pydantic.PlainSerializer(str)], "put it into one"),
     "base64 twice": (pydantic.Base64Bytes, "put it into one"),
     "a type within Annotated": (Annotated[int, PositiveInt], "write it as one"),
+    "many that are checked later": (Iterable[PositiveInt], "write list"),
     "a zone": (Annotated[datetime.datetime, annotated_types.Timezone(None)], "AwareDatetime"),
 }
 
@@ -435,6 +454,15 @@ def test_what_a_type_cannot_do_is_told_at_registration(name: str) -> None:
         bus.handle("x")(channel)
     with pytest.raises(TypeError, match=why):
         bus.subscribe("x", returns=kind)
+
+
+@pytest.mark.parametrize("kind", [PydanticWithAlias, list[PydanticWithAlias], Annotated[int, pydantic.PlainSerializer(str)]])
+def test_an_answer_that_would_not_be_written_as_its_type_says_is_told_at_registration(kind: Any) -> None:
+    async def give() -> Any: ...
+
+    give.__annotations__["return"] = kind
+    with pytest.raises(TypeError, match="its answer cannot be written as its type says: .* in models alone"):
+        Bus().handle("give")(give)
 
 
 def _foreign(value: object) -> Foreign:

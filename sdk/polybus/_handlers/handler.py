@@ -15,6 +15,7 @@ from .._core.context import Context
 from .._core.injection import InjectedStream, Injection, Provider
 from .._core.places import Places
 from .._rpc.channel import Channel
+from .._util.pydantic_types import unwritable
 from .._util.typed_body import misfit, typed_body, unreadable
 from ..errors import BadRequest
 from ..message import MISSING, Message
@@ -155,6 +156,8 @@ def plan(
             check_body(signature.name, handler.body_name, hint, typed.takes)
         if not publication and signature.style != "channel":
             check_result(signature.name, signature.hints.get("return", Any), typed.returns)
+    if (problem := unwritable(items_of(signature.hints.get("return", Any)))) is not None:
+        raise TypeError(f"{signature.name}: its answer cannot be written as its type says: {problem}")
     handler.signature = signature
     handler.takes, handler.returns = _body_types(handler, signature, typed)
     if len(signature.parameters) == 1 and signature.parameters[0].name == handler.body_name:

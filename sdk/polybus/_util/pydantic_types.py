@@ -7,7 +7,7 @@ have (msgspec writes them), stand in what it is given as a TypedDict of their fi
 from __future__ import annotations
 
 import binascii
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from types import UnionType
 from typing import Annotated, Any, Final, Literal, NewType, Union, get_args, get_origin
 
@@ -20,6 +20,7 @@ _PACKAGES: Final = ("pydantic", "pydantic_core", "annotated_types", "pydantic_ex
 _SERIALIZERS: Final = ("PlainSerializer", "WrapSerializer", "EncodedBytes", "EncodedStr")
 _ALIASES: Final = ("alias", "validation_alias", "serialization_alias")
 _OCTETS: Final = (bytes, bytearray, memoryview)
+_LAZY: Final = (Iterable, Iterator, Generator)
 _META: Final = (
     "gt",
     "ge",
@@ -151,6 +152,8 @@ class _Rewriting:
             return Union[tuple(self.of(one) for one in arguments if one is not msgspec.UnsetType)]  # noqa: UP007  # of many
         if not arguments or origin is Literal:
             return hint
+        if origin in _LAZY:
+            raise TypeError(f"{hint} would be checked while it is iterated over, and too late: write list[...]")
         return origin[tuple(one if one is ... else self.of(one) for one in arguments)]
 
     def _of_named(self, hint: Any, named: Any) -> Any:
@@ -225,6 +228,21 @@ class _ArraySchema:
         return made
 
 
+def unwritable(target: Any) -> str | None:
+    """Explain why what is given as a type would not be written as it says; None where it is, or where that cannot be seen."""
+    try:
+        found = list(_walk(target, []))
+    except Exception:  # a name that is not known, or whatever the libraries make of a class: it is not read here
+        return None
+    try:
+        for one in found:
+            _ = _checked(one) if is_own(one) else one
+            _refuse_serializer(one)
+    except TypeError as error:
+        return str(error)
+    return None
+
+
 def _checked(hint: Any) -> Any:
     """A type of pydantic's own. May raise `TypeError`: msgspec, which knows dataclasses, writes it in another form."""
     kind: Any = get_origin(hint) or hint
@@ -258,8 +276,7 @@ def _said(found: Any) -> Any:
     """Say in pydantic's words what stands in an ``Annotated``. May raise `TypeError`: it has none for it."""
     if get_origin(found) is Annotated:
         raise TypeError(f"{found!r:.100} stands within an Annotated, where it says nothing: it is a type, write it as one")
-    if type(found).__name__ in _SERIALIZERS and is_own(found):
-        raise TypeError(f"{found!r:.100} says how a value is written, which counts in models alone: put it into one")
+    _refuse_serializer(found)
     if type(found).__name__ == "Timezone" and is_own(found):
         raise TypeError(f"{found!r:.100}, which pydantic does not check: write AwareDatetime or NaiveDatetime")
     if not isinstance(found, msgspec.Meta):
@@ -269,6 +286,11 @@ def _said(found: Any) -> Any:
     if found.tz is not None:
         raise TypeError("msgspec.Meta(tz=...) beside something of pydantic's: write AwareDatetime or NaiveDatetime")
     return Field(**{name: value for name in _META if (value := getattr(found, name)) is not None})
+
+
+def _refuse_serializer(found: Any) -> None:
+    if type(found).__name__ in _SERIALIZERS and is_own(found):
+        raise TypeError(f"{found!r:.100} says how a value is written, which counts in models alone: put it into one")
 
 
 def _octets(kind: type) -> Any:
