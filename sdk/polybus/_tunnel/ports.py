@@ -22,11 +22,12 @@ class TunnelGate(Gate, Protocol):
 class GateRegistry(Protocol):
     """The gates of a bus."""
 
-    @property
-    def gates(self) -> dict[Any, Listening]: ...
     def open_gate(self, adapter: ProtocolAdapter, url: str, when_full: str) -> Any:
-        """Make a gate: a `TunnelGate`, which is to be put among the others."""
+        """Make a gate: a `TunnelGate`, for `add_gate`."""
         ...
+
+    def add_gate(self, gate: Any, listening: Listening) -> None:
+        """Have others come in."""
 
 
 class Hosting(Protocol):

@@ -203,7 +203,9 @@ class Names:
             whole = uri if uri.authority else evolve(uri, authority=host)
             local = evolve(whole, authority="") if whole.authority == host else whole
             subject = self._name(whole) or self._name(local) or text
-            found = self.subjects[text] = subject, tuple({str(whole): None, str(local): None}.keys() - {subject})
+            others = dict.fromkeys((str(whole), str(local)))
+            others.pop(subject, None)
+            found = self.subjects[text] = subject, tuple(others)
         return found
 
     def own_spellings(self, subject: str | int) -> tuple[str, ...]:

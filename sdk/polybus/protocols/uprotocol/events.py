@@ -99,6 +99,8 @@ class EventMessage(Message):
     def spellings(self) -> tuple[str, ...]:
         """The address that its subject stands for; see `Message.spellings`."""
         event = self.event
+        if not self.subject:
+            return ()
         given = event.sink if self.kind is Kind.REQUEST or self.kind is Kind.OPEN else event.source
         address = canonical(read_uri(given or event.source).text)
         return () if address == self.subject else (address,)

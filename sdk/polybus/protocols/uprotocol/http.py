@@ -101,9 +101,10 @@ def from_http(
 
     Raises:
         RemoteProtocolError: There is no event, or a bad one.
+        ValueError: The mode is not known, or the entity is none.
     """
     lower = {name.lower(): value for name, value in headers.items()}
-    form, leniency = form_of(lower), Leniency.of(mode)
+    leniency, form = Leniency.of(mode), form_of(lower)
     if form.mode == "binary":
         return [named(message_of(*_from_binary(lower, body, leniency), leniency), entity)]
     codec = UProtocol.from_options({"format": form.format, "mode": mode}).codec()

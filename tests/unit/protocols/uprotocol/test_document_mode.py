@@ -238,6 +238,11 @@ async def _frame(raw: Any) -> bytes:
     return data[4:]
 
 
+def test_an_unknown_mode_is_a_value_error() -> None:
+    with pytest.raises(ValueError, match="one of strict, document, lenient"):
+        from_http({}, b"", mode="loose")
+
+
 def test_strict_mode_refuses_with_the_reason() -> None:
     session = UProtocol(mode="strict").session("server")
     session.receive(QUESTION % quoted(DOOR), 0.0)

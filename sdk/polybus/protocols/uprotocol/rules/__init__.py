@@ -36,8 +36,11 @@ class Leniency(IntEnum):
 
     @classmethod
     def of(cls, mode: str) -> Leniency:
-        """That of an option's value."""
-        return cls[mode.upper()]
+        """That of an option's value. May raise `ValueError`: it is none."""
+        found = cls.__members__.get(mode.upper())
+        if found is None:
+            raise ValueError(f"mode={mode!r}: one of {', '.join(name.lower() for name in cls.__members__)}")
+        return found
 
 
 @frozen
