@@ -37,7 +37,7 @@ class DrainingServer(uvicorn.Server):
         self._chosen = frozenset(options)
         self._farewell: anyio.CancelScope | None = None
         self.buses: list[Bus] = []
-        """Those that were served to the end."""
+        """Buses that were served to the end."""
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
