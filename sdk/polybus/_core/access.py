@@ -83,7 +83,7 @@ class AccessControl:
             "%s published %.100r, which reaches the on handler %s: Bus(authorize=...) is missing, so every client that is let "
             "in may do that; pass it, or register what only this bus publishes with peers=False"
         )
-        if self._is_first("publish"):
+        if self._is_first("publish", peer):
             logger.warning(text, str(peer), subject, handler, extra=log_fields(peer, subject=subject))
 
     def subscribed(self, peer: RemotePeer, pattern: str | int) -> None:
@@ -92,12 +92,14 @@ class AccessControl:
             "%s subscribed to %.100r: Bus(authorize=...) is missing, so every client that is let in receives all that is "
             "published there; pass it, and decide about subscribe and deliver"
         )
-        if is_pattern(pattern) and self._is_first("subscribe"):
+        if is_pattern(pattern) and self._is_first("subscribe", peer):
             logger.warning(text, str(peer), pattern, extra=log_fields(peer, subject=pattern))
 
-    def _is_first(self, what: str) -> bool:
-        """Tell whether there is something to warn of for the first time."""
-        first = self.authenticate is not None and self.authorize is None and what not in self._told
+    def _is_first(self, what: str, peer: RemotePeer) -> bool:
+        """Tell whether a client does something for the first time that is to be warned of."""
+        # Over a link that this bus has opened there are clients, too: behind a broker.
+        client = not peer.link.upstream or peer.identity is not None
+        first = client and self.authenticate is not None and self.authorize is None and what not in self._told
         if first:
             self._told.add(what)
         return first

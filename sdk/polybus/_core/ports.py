@@ -58,6 +58,11 @@ class PeerLink(UnsentAnswers, Protocol):
     """Present on the link between the nodes of a cluster."""
 
     @property
+    def upstream(self) -> bool:
+        """True if this bus has opened it."""
+        ...
+
+    @property
     def outbox(self) -> UnsentAnswers | None:
         """Present while the peer reads too slowly."""
         ...

@@ -57,8 +57,7 @@ class Subscriptions:
                 self._warn(pattern)
             return
         patterns[pattern] = size
-        if not link.upstream:
-            link.services.access.subscribed(peer, pattern)
+        link.services.access.subscribed(peer, pattern)
         pubsub = peer.host.pubsub
         if self._holder is None:
             pubsub.remote.add(pattern, peer)

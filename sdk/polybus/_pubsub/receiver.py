@@ -53,7 +53,7 @@ class PublicationReceiver:
         if queues is None:
             queues = self._of_peers(message)
             handler = _handler_among(queues) if self._access.trusting else None
-            if handler is not None and not peer.link.upstream:
+            if handler is not None:
                 self._access.reached(peer, subject, handler)
             to_peers = self._to_peers.indices
             if self._relay.takes(message):
@@ -62,7 +62,7 @@ class PublicationReceiver:
                 pass  # it is looked at again while the hint has not been given
             elif to_peers or (self._local.addresses and message.spellings):
                 pass  # the answer depends on the peer, or on what its names stand for
-            elif handler is not None and peer.link.upstream:
+            elif handler is not None and self._access.trusting:
                 pass  # a client may publish it too, which is to be warned of
             elif len(self.queues) < ROUTES:
                 self.queues[subject] = queues

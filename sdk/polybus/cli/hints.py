@@ -104,6 +104,8 @@ def _of_refusal(text: str) -> str | None:
         return "compare the path with that of the server's URL"
     if "origin " in text:
         return "the server's origins= says whose pages may connect: leave out --header origin, or have this one added"
+    if "of its own machine alone" in text:
+        return "a proxy on the way says that you come from another machine, and the server has no authenticate"
     if "lets nobody in" in text or "reached from other machines" in text:
         return "the server has no authenticate and can be reached from other machines: look into its log"
     return None

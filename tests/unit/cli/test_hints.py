@@ -37,6 +37,7 @@ from polybus.cli.reload import Reloader, changed, look
         (Forbidden("403: it does not say why"), "upgrade", "ws", "ubre", "compare the path"),
         (Forbidden("origin https://a.example is not let in"), "upgrade", "ws", "ubre", "origins= says whose pages"),
         (Forbidden("the server lets nobody in"), "upgrade", "ws", "ubre", "has no authenticate"),
+        (Forbidden("takes clients of its own machine alone"), "upgrade", "ws", "ubre", "a proxy on the way says"),
         (Forbidden("something else"), "upgrade", "ws", "ubre", "may not: ask whoever runs the server"),
         (ssl.SSLCertVerificationError("certificate has expired"), "tls", "tls", "ubre", "renew the certificate"),
         (ssl.SSLCertVerificationError("Hostname mismatch"), "tls", "tls", "ubre", "use a name that stands in the certificate"),
