@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import inspect
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, Final
@@ -67,6 +68,10 @@ def plain_form(value: Any) -> Any:
     if is_of_pydantic(type(value)):
         own: type = type(value)
         return _dumper(own)(value, mode="json")
+    if inspect.isawaitable(value):
+        raise TypeError(f"{type(value).__name__} has no JSON form: a missing await?")
+    if isinstance(value, BaseException):
+        raise TypeError(f"{type(value).__name__} has no JSON form: raise it, errors are not returned")
     raise TypeError(
         f"{type(value).__name__} has no JSON form (plain values, attrs classes, dataclasses, msgspec.Structs, models have one)"
     )

@@ -6,6 +6,7 @@ A wrong type is a `TypeError`, a value that cannot be a `ValueError`, at the cal
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 import re
 import sys
@@ -92,10 +93,20 @@ def check_given(value: Any, kind: type, name: str, example: str) -> None:
     check_type(value, kind, name, example)
 
 
-def check_callable(value: Any, name: str, form: str) -> None:
-    """Raise TypeError where a value is neither None nor can be called."""
-    if value is not None and not callable(value):
+def check_callable(value: Any, name: str, form: str, takes: int, **named: Any) -> None:
+    """Raise TypeError where a value is neither None nor can be called with that many arguments, and those that are named."""
+    if value is None:
+        return
+    if not callable(value):
         raise TypeError(f"{name}={shown(value)}: a function, {form}, not {type(value).__name__}")
+    try:
+        signature = inspect.signature(value)
+    except ValueError:  # some of C do not say
+        return
+    try:
+        signature.bind(*(None,) * takes, **named)
+    except TypeError as error:
+        raise TypeError(f"{name}={shown(value)}: a function, {form}, and it takes {signature}: {error}") from None
 
 
 def names_known(example: str) -> Callable[[type[T]], type[T]]:
@@ -145,6 +156,13 @@ def shown(value: Any) -> str:
     except Exception:
         text = f"<{type(value).__name__}>"
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def name_of(function: object) -> str:
+    """Name a function, for errors and logs."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return getattr(function, "__qualname__", None) or shown(function)
 
 
 def counted(count: int, thing: str) -> str:

@@ -181,7 +181,8 @@ def _check_text(subject: str | int, limit: int, what: str) -> None:
             raise LocalProtocolError(f"{what} {subject} is not an action id: 0 to 0xFFFFFFFF")
         return
     if not isinstance(subject, str):
-        raise LocalProtocolError(f"a {what} is text or a number, such as 'user.get', not {type(subject).__name__}")
+        first = f"; the {what} comes first, behind it the body" if what == "subject" else ""
+        raise LocalProtocolError(f"a {what} is text or a number, such as 'user.get', not {type(subject).__name__}{first}")
     if not subject:
         raise LocalProtocolError(f"an empty {what}: name one, such as 'user.get'")
     size = len(subject) if subject.isascii() else len(subject.encode("utf-8", "surrogatepass"))

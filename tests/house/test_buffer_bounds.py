@@ -191,6 +191,7 @@ BOUNDS: dict[str, str] = {
     "_pubsub.publisher.routes": "4,096 subjects, then it is emptied",
     "_util.broadcast._waiters": OURS,
     "_core.executor.middleware": OURS,
+    "_core.executor._proven": OURS,
     "_peer.queue._overflow": "Limits.queue_bytes; charged",
     "_peer.queue._queue": "`queue` messages and Limits.queue_bytes, and what is held back; charged",
     "_peer.queue._room": OURS,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable
 from typing import Any, Final
 
 from attrs import field, frozen
 
-from .._validation import shown
+from .._validation import check_callable
 from ..headers import check_headers
 from ..subjects import canonical, check_pattern, check_subject
 
@@ -41,16 +40,6 @@ def _names(names: Any) -> tuple[str, ...]:
 def _check_target(target: object) -> None:
     if not isinstance(target, (str, int)) or isinstance(target, bool):
         raise TypeError(f"target={target!r}: a subject, text or a number, not {type(target).__name__}")
-
-
-def _takes_two(function: Any) -> bool:
-    try:
-        inspect.signature(function).bind(None, None)
-    except TypeError:
-        return False
-    except ValueError:  # some of C do not say
-        return True
-    return True
 
 
 @frozen
@@ -96,8 +85,7 @@ class Route:
             )
         check_subject(self.target if isinstance(self.target, int) else _NAME.sub("x", self.target))
         for name, converter in (("request", self.request), ("reply", self.reply)):
-            if converter is not None and not _takes_two(converter):
-                raise TypeError(f"{name}={shown(converter)}: a function, {name}(body, message) -> body")
+            check_callable(converter, name, f"{name}(body, message) -> body", 2)
         for name, kinds in _USES.items():
             if getattr(self, name) and not self.kinds & kinds:
                 raise ValueError(f"{name}= for {', '.join(sorted(self.kinds))}, of which none has any use for it")

@@ -14,6 +14,7 @@ from attrs import asdict
 
 from .._core.access import Authenticate, Authorize
 from .._core.executor import Middleware
+from .._core.lifespan import check_lifespan
 from .._core.outgoing import OutgoingHook
 from .._core.services import Services
 from .._handlers.durable import Start, stored_spec
@@ -93,6 +94,10 @@ class Bus(Router):
             at most (20 s, unless `drain` was told otherwise): then it is cancelled; what it raises then comes out of the
             block (unless something else does: then it is logged). A failure in between, of its task group, closes the bus.
         debug: Send the text of unexpected exceptions to clients. Never in production.
+        check_answers: Validate what a handler returns or sends by its annotation, and leave out what that type does not have:
+            ``-> User`` sends a ``User``, whatever larger object it is given. What does not fit is INTERNAL, and the log names
+            it. A publication to a `Subject` is validated by its type in the same way. None is False, and True under
+            `polybus.testing.pair`.
         cluster: Make this bus a node of a cluster, in which many processes are one bus, over an engine (NATS): its URL,
             ``auto`` for that in ``POLYBUS_CLUSTER`` (where there is none the bus is alone), or `Cluster`.
 
@@ -118,14 +123,14 @@ class Bus(Router):
         authorize: Authorize | None = None,
         lifespan: Lifespan | None = None,
         debug: bool = False,
+        check_answers: bool | None = None,
         cluster: str | Cluster | None = None,
     ) -> None:
         check_type(limits, Limits, "limits", "Limits(message=2**20)")
-        check_callable(authenticate, "authenticate", "authenticate(handshake)")
-        check_callable(authorize, "authorize", "authorize(peer, verb, subject)")
-        check_callable(lifespan, "lifespan", "lifespan(bus), that gives an async context manager")
+        check_lifespan(lifespan)
         super().__init__()
         services = Services(self, limits if limits is not None else Limits(), authenticate, authorize, debug=debug)
+        services.check_answers = check_answers
         self._cluster = Cluster.of(cluster)
         parts = self._parts = BusParts(services, self._lookup, lifespan, self._cluster)
         # The hot path finds the parts here.
@@ -514,7 +519,11 @@ class Bus(Router):
             ReservedSubject, LocalProtocolError: The subject or a header is not the application's to use.
             TypeError, ValueError: `timeout`, `to` or `headers` are of a wrong type, or cannot be.
         """
-        name = subject.name if isinstance(subject, Subject) else str.__str__(subject) if isinstance(subject, str) else subject
+        name: Any = subject
+        if isinstance(subject, Subject):
+            name, body = subject.name, self._services.published(subject, body)
+        elif type(subject) is not str and isinstance(subject, str):
+            name = str.__str__(subject)
         if timeout != TIMEOUT:
             timeout = seconds(timeout)
         publisher = self._publisher
@@ -587,7 +596,11 @@ class Bus(Router):
             LocalProtocolError: Also where a `Store` keeps the subject: that is waited for.
             Disconnected, EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `publish`.
         """
-        name = subject.name if isinstance(subject, Subject) else str.__str__(subject) if isinstance(subject, str) else subject
+        name: Any = subject
+        if isinstance(subject, Subject):
+            name, body = subject.name, self._services.published(subject, body)
+        elif type(subject) is not str and isinstance(subject, str):
+            name = str.__str__(subject)
         self._services.running.check_here()
         route = self._publisher.route_of(name)
         if route.stored and to is None:
@@ -1006,14 +1019,16 @@ class Bus(Router):
                 is called with the `Outcome`.
 
         Raises:
-            TypeError: It cannot be called, is a class, or is a coroutine function where `outgoing` wants a plain one.
+            TypeError: It cannot be called with these arguments, is a class, or is a coroutine function where `outgoing` wants a
+                plain one.
         """
-        if not callable(middleware):
-            expected = "def hook(message)" if outgoing else "async def middleware(message, ctx, call_next)"
-            raise TypeError(f"bus.use({shown(middleware)}): a function, {expected}")
         if isinstance(middleware, type):
             name = middleware.__name__
             raise TypeError(f"bus.use({name}): a class, and its objects are called; write bus.use({name}())")
+        form, takes = ("def hook(message)", 1) if outgoing else ("async def middleware(message, ctx, call_next)", 3)
+        if middleware is None:
+            raise TypeError(f"bus.use(None): a function, {form}")
+        check_callable(middleware, "middleware", form, takes)
         of_object = getattr(type(middleware), "__call__", None)  # noqa: B004  # whether it is a coroutine function
         if outgoing and (inspect.iscoroutinefunction(middleware) or inspect.iscoroutinefunction(of_object)):
             raise TypeError(f"bus.use({shown(middleware)}, outgoing=True): a plain function, for request() does not wait")
@@ -1034,6 +1049,15 @@ class Bus(Router):
     @debug.setter
     def debug(self, debug: bool) -> None:
         self._services.debug = debug
+
+    @property
+    def check_answers(self) -> bool | None:
+        """True where what handlers return, and what is published to a `Subject`, is validated; see `Bus`."""
+        return self._services.check_answers
+
+    @check_answers.setter
+    def check_answers(self, check_answers: bool | None) -> None:
+        self._services.check_answers = check_answers
 
     # -- watching --------------------------------------------------------------------------------------------------------
 

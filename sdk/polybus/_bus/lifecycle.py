@@ -399,6 +399,7 @@ class Lifecycle:
         self._links.clear()
         self._services.events.close()
         self._services.runtime = self._changing = None
+        self._services.was_running = True
         self._entered = 0
         self.state = None
         self._move(Phase.LEFT)

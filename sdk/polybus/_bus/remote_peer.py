@@ -244,9 +244,9 @@ def _publication(
 ) -> tuple[str | int, Any, dict[str, str] | None]:
     """Check the arguments of a publication."""
     name, _ = resolve(subject, Any)
-    if isinstance(subject, Subject):
-        body = subject.given(body)
     services = links.services
+    if isinstance(subject, Subject):
+        body = services.published(subject, subject.given(body))
     services.subjects.check(name)
     services.running.check_here()
     return name, body, None if headers is None else check_headers(headers, services.limits.headers)

@@ -12,6 +12,7 @@ from .._handlers.handler import Handler, plan
 from .._handlers.lookup import HandlerLookup
 from .._handlers.publications import declared
 from .._handlers.subscriber import SubscriberSpec, WhenFull, check_group, check_peers, check_queue
+from .._util.misuse import HANDLE, explains
 from .._validation import check_count, check_given, shown
 from ..contracts.verbs import handlers_of
 from ..retry import Retry
@@ -48,6 +49,7 @@ class Router:
     def handle(self, subject: Subject[In, Out], *, inline: bool = ..., running: int | None = ...) -> HandlerOf[In, Out]: ...
     @overload
     def handle(self, subject: str | int, *, inline: bool = ..., running: int | None = ...) -> Callable[[F], F]: ...
+    @explains("bus.handle", HANDLE)
     def handle(self, subject: AnySubject, *, inline: bool = False, running: int | None = None) -> Any:
         """Register a function that answers requests to a subject.
 

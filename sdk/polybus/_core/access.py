@@ -13,7 +13,7 @@ import anyio
 from .._util.event_loop import is_foreign_exception
 from .._util.log_fields import log_fields
 from .._util.repeated_warnings import Warnings
-from .._validation import shown
+from .._validation import check_callable, shown
 from ..errors import BusError, Forbidden, RequestError, Unauthorized, Unavailable
 from ..plugins import Admission, Handshake, Identity
 from ..subjects import canonical, is_pattern
@@ -43,6 +43,16 @@ class AccessControl:
     """Asks the two hooks, and refuses where they fail."""
 
     def __init__(self, authenticate: Authenticate | None, authorize: Authorize | None, seconds: float) -> None:
+        """
+        Raises:
+            TypeError: A hook cannot be called with what it is asked.
+        """
+        check_callable(authenticate, "authenticate", "authenticate(handshake)", 1)
+        self._wants_message = authorize is not None and _has_parameter(authorize, "message")
+        named = {"message": None} if self._wants_message else {}
+        check_callable(authorize, "authorize", "authorize(peer, verb, subject) -> bool", 3, **named)
+        if isinstance(authorize, type):
+            raise TypeError(f"authorize={shown(authorize)}: a class, whose objects would allow everything; pass one of them")
         self._seconds = seconds  # that `authenticate` may take
         self.authenticate: Authenticate | None = authenticate
         self.authorize: Authorize | None = authorize
@@ -50,7 +60,6 @@ class AccessControl:
         """The warnings of the runtime, while there is one."""
         self._told: set[str] = set()
         """Verbs of clients that have been warned of."""
-        self._wants_message = authorize is not None and _has_parameter(authorize, "message")
 
     async def admit(self, handshake: Handshake) -> Admission | BusError:
         """Authenticate a new connection; `Unavailable`, so that it tries again, if the hook takes too long."""
@@ -149,24 +158,35 @@ class AccessControl:
         try:
             if self._wants_message:
                 with_message: Callable[..., bool | Awaitable[bool]] = self.authorize
-                return with_message(peer, verb, subject, message=message)
-            return self.authorize(peer, verb, subject)
+                allowed = with_message(peer, verb, subject, message=message)
+            else:
+                allowed = self.authorize(peer, verb, subject)
         except BaseException as error:
             _raise_unless_foreign(error)
             text, fields = "authorize(%r, %r, %r) failed, which refuses", log_fields(peer, subject=subject)
             self.warnings.warn(logger, text, peer, verb, subject, error=error, extra=fields)
             return False
+        self._check_given(allowed)
+        return allowed
+
+    def _check_given(self, allowed: Any) -> None:
+        """Log that `authorize` gave None, as a function that forgets to answer does."""
+        if allowed is None:
+            text = "authorize=%s gave None, which refuses: let it return True or False in each case"
+            self.warnings.warn(logger, text, shown(self.authorize), about="no answer")
 
     async def answer(self, allowed: bool | Awaitable[bool]) -> bool:
         """Wait for an answer of `asks`."""
         if not inspect.isawaitable(allowed):
             return bool(allowed)
         try:
-            return bool(await allowed)
+            given = await allowed
         except BaseException as error:
             _raise_unless_foreign(error)
             self.warnings.warn(logger, "authorize failed, which refuses", error=error)
             return False
+        self._check_given(given)
+        return bool(given)
 
     async def may(self, peer: RemotePeer, verb: str, subject: str | int, message: Message) -> bool:
         """Ask `authorize`, where there is one, and wait for its answer."""

@@ -7,16 +7,18 @@ import inspect
 import logging
 import math
 import sys
+import traceback
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import anyio
 
 from .._util.log_fields import log_fields
 from .._util.sources import sources
+from .._validation import name_of, shown
 from ..events import HandlerFailed
-from ..message import Message
+from ..message import Kind, Message
 from .context import Context, current_call
 from .threads import CallThreads, Threads, holds
 
@@ -44,6 +46,36 @@ def described(error: BaseException | None) -> str:
     return f"{type(error).__name__}: {text}"
 
 
+_OF_HTTP: Final = {
+    400: "BadRequest",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "NotFound",
+    409: "Conflict",
+    503: "Unavailable",
+}
+
+
+def _advice(error: BaseException | None) -> str:
+    """Say what to raise in place of the exception of a web framework, which means nothing to a peer; empty for all others."""
+    status = getattr(error, "status_code", None)
+    if type(error).__name__ != "HTTPException" or type(status) is not int:
+        return ""
+    return f": on the bus raise polybus.{_OF_HTTP.get(status, 'RequestError')} in its place"
+
+
+async def _beyond_middleware(call: Callable[[Message], Awaitable[Any]], message: Message) -> Any:
+    """Call the handler: in a traceback its frame is the border between what a middleware raises and what the handler does."""
+    return await call(message)
+
+
+def _code_of(function: Any) -> Any:
+    while isinstance(function, partial):
+        function = function.func
+    function = getattr(function, "__func__", function)
+    return getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
+
+
 class HandlerExecutor:
     """Runs the handlers of one bus."""
 
@@ -53,6 +85,8 @@ class HandlerExecutor:
     def __init__(self, services: Services) -> None:
         self._services = services
         self.middleware: list[Middleware] = []
+        self._proven: set[int] = set()
+        """Ids of the middleware that have given an answer, or were told that they give none."""
         self._threads: Threads | None = None
 
     def start(self, runtime: Runtime) -> None:
@@ -101,10 +135,47 @@ class HandlerExecutor:
             if current is not message:  # the answer is one, whatever message goes further in
                 current.answer_headers = Context(None, message).answer_headers
             if index == len(middleware):
-                return call(current)
-            return middleware[index](current, Context(bus, current, deadline, pattern), partial(step, index + 1))
+                return _beyond_middleware(call, current)
+            function, call_next = middleware[index], partial(step, index + 1)
+            context = Context(bus, current, deadline, pattern)
+            if message.kind is Kind.REQUEST and id(function) not in self._proven:
+                return self._watched(function, current, context, call_next)
+            return function(current, context, call_next)
 
         return step(0, message)
+
+    async def _watched(self, middleware: Middleware, message: Message, context: Context, call_next: CallNext) -> Any:
+        """Run a middleware that has not given an answer yet, and tell of one that keeps the handler's for itself."""
+        below: Any = None
+
+        async def watched_next(message: Message) -> Any:
+            nonlocal below
+            below = await call_next(message)
+            return below
+
+        running = middleware(message, context, watched_next)
+        if not inspect.isawaitable(running):
+            raise TypeError(
+                f"the middleware {name_of(middleware)} gave {shown(running)}, and nothing to await: make it async def"
+            )
+        given = await running
+        if given is not None or below is not None:
+            self._proven.add(id(middleware))
+        if given is None and below is not None:
+            text = "the middleware %s gives None in place of the handler's answer: a missing `return await call_next(message)`?"
+            logger.warning(text, name_of(middleware), extra=log_fields(message=message))
+        return given
+
+    def _blamed(self, error: BaseException) -> Middleware | None:
+        """The middleware that raised an error; None where what it called next did."""
+        codes = {_code_of(one): one for one in self.middleware}
+        blamed = None
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            if frame.f_code in codes:
+                blamed = codes[frame.f_code]
+            elif frame.f_code is _beyond_middleware.__code__:
+                blamed = None
+        return blamed
 
     async def _call(self, handler: RequestHandler, message: Message, deadline: float | None) -> Any:
         if handler.style == "async":
@@ -179,8 +250,13 @@ class HandlerExecutor:
     def failed(self, event: HandlerFailed, message: Message) -> None:
         """Log, count and report a handler's failure."""
         self._services.counters.failed += 1
-        text = described(event.error)
+        text = described(event.error) + _advice(event.error)
         fields = log_fields(event.peer, message=message, error_id=event.error_id)
-        failed = "handler of %.200r failed [%s]: %s"
-        logger.error(failed, event.subject, event.error_id, text, exc_info=event.error, extra=fields)
+        if event.error is not None and (middleware := self._blamed(event.error)) is not None:
+            failed = "the middleware %s failed at %.200r [%s]: %s"
+            name = name_of(middleware)
+            logger.error(failed, name, event.subject, event.error_id, text, exc_info=event.error, extra=fields)
+        else:
+            failed = "handler of %.200r failed [%s]: %s"
+            logger.error(failed, event.subject, event.error_id, text, exc_info=event.error, extra=fields)
         self._services.emit(event)

@@ -7,6 +7,7 @@ bus may be entered in one task and left in another.
 from __future__ import annotations
 
 import contextvars
+import inspect
 import logging
 import traceback
 from collections.abc import Awaitable, Callable
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from attrs import define, field
 
+from .._validation import check_callable, shown
 from ..errors import LocalProtocolError
 
 if TYPE_CHECKING:
@@ -24,6 +26,15 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus")
 
 _within: contextvars.ContextVar[tuple[Runtime, ...]] = contextvars.ContextVar("polybus_within", default=())
+
+
+def check_lifespan(function: Any) -> None:
+    """Raise TypeError for what cannot be called as ``lifespan(bus)``, or gives no async context manager."""
+    check_callable(function, "lifespan", "lifespan(bus)", 1)
+    if inspect.isasyncgenfunction(function):
+        raise TypeError(f"lifespan={shown(function)}: write @asynccontextmanager (of contextlib) before it")
+    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+        raise TypeError(f"lifespan={shown(function)}: it gives no async context manager; @asynccontextmanager makes one")
 
 
 def within(runtime: Runtime | None) -> bool:

@@ -34,6 +34,14 @@ class RequestHandler(Protocol):
         """The subject or pattern that it was registered for."""
         ...
 
+    def checked(self, value: Any) -> Any:
+        """An answer, or item, as the annotation of the function has it.
+
+        Raises:
+            TypeError: It does not fit.
+        """
+        ...
+
     @property
     def invoke(self) -> Callable[..., Any]:
         """Called with the `Services`, the message, the deadline and, of a stream or channel, that."""

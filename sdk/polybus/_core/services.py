@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .._util.broadcast import EventHub
 from .._util.sources import sources
-from ..errors import Code, LocalProtocolError
+from .._util.typed_body import conforming, misfit
+from .._validation import shown
+from ..errors import Code, EncodeError, LocalProtocolError
 from ..events import BusEvent, DeadLettered
 from ..limits import Limits
 from ..stats import Counters
-from ..subjects import check_subject
+from ..subjects import Subject, check_subject
 from .access import AccessControl, Authenticate, Authorize
 from .executor import HandlerExecutor
 
@@ -65,6 +67,8 @@ class Services:
         self.limits: Limits = limits
         self.debug: bool = debug
         """True where clients are sent the text of unexpected exceptions."""
+        self.check_answers: bool | None = None
+        """True where answers and publications are validated by their types; None where the application has not said."""
         self.counters: Counters = Counters()
         self.events: EventHub[BusEvent] = EventHub(self.waiter, self.wake)
         self.emit: Callable[[BusEvent], None] = self.events.emit
@@ -86,6 +90,22 @@ class Services:
         """True from the beginning of a drain to the end of the bus."""
         self.runtime: Runtime | None = None
         """Present while the bus is entered."""
+        self.was_running: bool = False
+        """True once the bus has been entered and left."""
+
+    def published(self, subject: Subject[Any, Any], body: Any) -> Any:
+        """The body of a publication, validated by the type of its subject where the bus wants that.
+
+        Raises:
+            EncodeError: It does not fit.
+        """
+        if not self.check_answers:
+            return body
+        try:
+            return conforming(body, subject.takes)
+        except Exception as error:
+            why, _ = misfit(error)
+            raise EncodeError(f"a publication of {subject.name!r} takes {shown(subject.takes)}: {why}") from error
 
     @property
     def running(self) -> Runtime:
@@ -96,8 +116,11 @@ class Services:
         """
         runtime = self.runtime
         if runtime is None:
+            if self.was_running:
+                raise LocalProtocolError("this bus is not running: its block has ended; enter it again, with `async with bus:`")
             raise LocalProtocolError(
-                "this bus is not running: enter it first, with `async with bus:`, connect() or bus.serve()"
+                "this bus is not running: enter it first, with `async with bus:`, connect() or bus.serve(); of a FastAPI "
+                "application the lifespan does that, in tests `with TestClient(app):`"
             )
         return runtime
 

@@ -16,13 +16,14 @@ from .._core.injection import InjectedStream, Injection, Provider
 from .._core.places import Places
 from .._rpc.channel import Channel
 from .._util.pydantic_types import unwritable
-from .._util.typed_body import misfit, typed_body, unreadable
+from .._util.typed_body import conforming, misfit, typed_body, unreadable
+from .._validation import name_of, shown
 from ..errors import BadRequest
 from ..message import MISSING, Message
 from ..subjects import Subject, captures
 from .arguments import Misfit, capture_maker, check_default
 from .providers import asked_for, provider_of
-from .signature import ContextPart, Signature, Style, context_part, injected, items_of, name_of, read
+from .signature import ContextPart, Signature, Style, context_part, injected, items_of, read
 from .subject_types import check_body, check_result, read_as
 
 if TYPE_CHECKING:
@@ -93,6 +94,18 @@ class Handler:
             except BadRequest as error:
                 raise Misfit.of(error) from error.__cause__
         return self.function(body)
+
+    def checked(self, value: Any) -> Any:
+        """The answer, or an item, as the annotation has it: validated, and without what its type does not have.
+
+        Raises:
+            TypeError: It does not fit: the mistake is the handler's.
+        """
+        try:
+            return conforming(value, self.returns)
+        except Exception as error:
+            why, _ = misfit(error)
+            raise TypeError(f"{self.name} gave {shown(value)}, and its annotation says {shown(self.returns)}: {why}") from error
 
     def _injected(
         self, injection: Injection, services: Services, message: Message, deadline: float | None, channel: Any

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
-from ..subjects import canonical, is_pattern
+from ..subjects import canonical, is_pattern, matches
 
 if TYPE_CHECKING:
     from ..message import Message
@@ -114,6 +114,16 @@ class HandlerLookup:
                 message.subject = subject
                 return found
         return None
+
+    def meant(self, subject: str | int) -> str:
+        """Say what a subject that nobody handles may be meant for; empty where nothing is near."""
+        if any(spec.handler.subject == subject or matches(spec.handler.subject, subject) for spec in self.subscribers):
+            return "an `on` handler hears it, and gives no answers; publish it, or register it with bus.handle"
+        from difflib import get_close_matches
+
+        names = {str(name).strip().casefold(): name for name in self.handlers}
+        near = get_close_matches(str(subject).strip().casefold(), names, 1, 0.8)
+        return f"did it mean {names[near[0]]!r}?" if near else ""
 
     def side(self, subject: str | int, kind: str, *, back_to: Any = None) -> Any:
         """Find the route of a bridge that takes such messages; `back_to` is the bus that they come from, where none leads."""

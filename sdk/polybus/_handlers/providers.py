@@ -16,10 +16,10 @@ from attrs import define, frozen
 
 from .._core.context import Context
 from .._core.injection import Maker, Provider
-from .._validation import shown
+from .._validation import name_of, shown
 from ..message import Message
 from .arguments import capture_maker, check_default
-from .signature import context_part, injected, name_of, read_provider, without_name
+from .signature import context_part, injected, read_provider, without_name
 
 T = TypeVar("T")
 

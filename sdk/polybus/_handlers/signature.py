@@ -16,6 +16,7 @@ from attrs import frozen
 from .._core.context import Context
 from .._core.injection import ProviderStyle
 from .._rpc.channel import Channel
+from .._validation import name_of
 from ..message import Message
 
 Style: TypeAlias = Literal["async", "inline", "thread", "stream", "channel"]
@@ -82,12 +83,6 @@ class Signature:
         if not (inspect.isroutine(function) or inspect.isclass(function)):
             function = type(function).__call__  # objects have that of their class otherwise
         return inspect.getdoc(function) or self.description
-
-
-def name_of(function: object) -> str:
-    """Name a function, for errors and logs."""
-    function = _without_partial(function)
-    return getattr(function, "__qualname__", None) or repr(function)
 
 
 def read(function: Any, *, inline: bool = False) -> Signature:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import deque
 from itertools import takewhile
@@ -12,6 +13,7 @@ from .._core.memory import MemoryBudget, cost, trim
 from .._core.via import ViaHeader
 from .._rpc.call import Call, RefusedCall
 from .._util.deadlines import Deadlines
+from .._util.log_fields import log_fields
 from .._util.priority_queue import PriorityQueue
 from ..errors import Code
 from ..headers import VIA
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from .._handlers.handler import Handler
     from .._link.link import Link
     from .peer import Peer
+
+logger: logging.Logger = logging.getLogger("polybus")
 
 DRAINING = "this bus takes no requests now, it is draining or has not started yet: ask another, or later"
 
@@ -134,6 +138,7 @@ class InboundCalls:
             return passing
         if handler is None:
             problem = Code.UNIMPLEMENTED, f"nobody handles {subject!r} here"
+            self._hint(subject)
         else:
             problem = Code.INVALID_ARGUMENT, f"{subject!r} is a {handler.style}: use bus.{handler.style}()"
         if services.authorize is not None:
@@ -141,6 +146,12 @@ class InboundCalls:
         services.counters.refused += 1
         send_error(peer, message, *problem)
         return None
+
+    def _hint(self, subject: str | int) -> None:
+        """Log what an asker may have meant, now and then: the asker is a stranger, and is not told what there is."""
+        template = "%s asks for %.200r, which nobody handles: %s"
+        if self.link.runtime.warnings.allows(template) and (meant := self.peer.host.lookup.meant(subject)):
+            logger.info(template, self.peer, subject, meant, extra=log_fields(self.peer, subject=subject))
 
     def notify(self, message: Message) -> None:
         """Take a notification: as a request, but for the answer."""

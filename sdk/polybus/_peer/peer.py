@@ -55,6 +55,8 @@ T = TypeVar("T")
 
 REQUEST, RESPONSE, PUBLISH = Kind.REQUEST, Kind.RESPONSE, Kind.PUBLISH
 _AUTHORIZED: Final = (Kind.PUBLISH, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE)
+_TELLING: Final = 1.0
+"""Seconds without an answer that say something of the peer: a shorter deadline says more of itself."""
 _UNHEARD: Final = (
     "raise timeout= or look at the handler; nothing has come over this link yet: "
     "does the server speak {}, in the format and dialect of this URL?"
@@ -830,7 +832,8 @@ class Peer(Asker):
 
     def _is_understood(self, reply: Reply[Any]) -> bool:
         """Check that the peer speaks our protocol, or that nothing says that it does not: a WebSocket has agreed on it."""
-        return not reply.sent or self.transport in ("ws", "wss") or self.link.services.counters.received > 0
+        heard = self.transport in ("ws", "wss") or self.link.services.counters.received > 0
+        return heard or not reply.sent or reply.deadline - reply.started < _TELLING
 
     def lost(self, ids: Collection[Any], error: BusError) -> None:
         calls, channels = self.calls, self.channels

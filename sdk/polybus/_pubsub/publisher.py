@@ -301,7 +301,7 @@ class Publisher:
         for deliveries, entry in undecided:
             await deliveries.settled(entry, deadline)
         if full:
-            raise QueueFull(f"no room in time in {', '.join(full)}")
+            raise QueueFull(f"no room in time in {', '.join(full)}: raise timeout=, or Limits.outbox or queue= there")
         if catching_up:
             await self._let_write(catching_up)
         if failed is not None:
@@ -464,7 +464,7 @@ class Publisher:
                 failed = failed or error
         message.forget_shared()
         if full:
-            raise QueueFull(f"no room in {', '.join(full)}")
+            raise QueueFull(f"no room in {', '.join(full)} (Limits.outbox, queue=): `await bus.publish(...)` waits for room")
         if failed is not None:
             raise failed
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import anyio
@@ -99,6 +99,8 @@ class Call:
                 result = await handler.invoke(services, message, deadline if timed else None)
             else:
                 result = await services.executor.run(handler, message, deadline if timed else None)
+            if services.check_answers and message.kind is Kind.REQUEST:
+                result = handler.checked(result)
             if self.peer is not None and (outbox := self.peer.link.outbox) is not None and not outbox.takes_answers:
                 later = self.origin.answer_later(self, result)
                 result = None  # once it is encoded nothing else keeps it
@@ -133,9 +135,12 @@ class Call:
         try:
             result = self.handler.invoke(self.services, self.message, self.deadline if timed else None)
             if inspect.isawaitable(result):
-                self.handler = AwaitableResult(result, self.handler.name, self.handler.answers, self.handler.subject)
+                handler = self.handler
+                self.handler = AwaitableResult(result, handler.name, handler.answers, handler.subject, handler.checked)
                 self.started = self.delivered = False
                 return False
+            if self.services.check_answers and self.message.kind is Kind.REQUEST:
+                result = self.handler.checked(result)
             if not self.ended:
                 self.origin.answer(self, result)
         except BaseException as error:  # whatever it is: there is no task that it could end
@@ -211,6 +216,7 @@ class AwaitableResult:
     name: str
     answers: AnswerSizes
     subject: str | int
+    checked: Callable[[Any], Any]
     style: str = "async"
 
     def invoke(self, *_: Any) -> Awaitable[Any]:

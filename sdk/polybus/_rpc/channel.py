@@ -108,6 +108,8 @@ class Channel(Generic[Receives_co, Sends_contra]):
         self.started: float = 0.0
         self.deadline: float = math.inf
         """The time at which the opener's ``timeout=`` has passed, on the clock of the event loop."""
+        self.checked: Callable[[Any], Any] | None = None
+        """Validates what is sent, where the bus wants that."""
         self.sent: int = 0
         """Items that were sent."""
         self.received: int = 0
@@ -133,6 +135,8 @@ class Channel(Generic[Receives_co, Sends_contra]):
             RequestError: The other side ended the channel with this error.
             Disconnected: The link broke.
         """
+        if self.checked is not None:
+            item = self.checked(item)
         if self._line or not self._may_send():
             await self._stand_in_line()
         elif (room := self._port.channel_room()) is not None:

@@ -87,6 +87,8 @@ class ChannelCall(Call):
             self.end()
 
     async def _converse(self, message: Message, deadline: float | None) -> None:
+        if self.services.check_answers:
+            self.channel.checked = self.handler.checked
         outcome = self.handler.invoke(self.services, message, deadline, self.channel)
         if isinstance(outcome, InjectedStream):
             async with outcome as items:

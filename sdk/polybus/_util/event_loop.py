@@ -221,8 +221,8 @@ class Notifier:
 def wrong_event_loop() -> LocalProtocolError:
     """Make the error of a call from another event loop or thread."""
     return LocalProtocolError(
-        "this bus runs in the event loop of another thread, and its verbs may be called there only: use polybus.sync or "
-        "anyio.from_thread.run in a thread, and a bus of its own in another event loop"
+        "this bus runs in another event loop, and its verbs may be called there only: in a thread use polybus.sync or "
+        "anyio.from_thread.run, `bus: BusDep` in a def endpoint of FastAPI, and a bus of its own in another event loop"
     )
 
 

@@ -56,6 +56,15 @@ BUS: Final[Mapping[str, str]] = {
     "middleware": "bus.use(middleware)",
 }
 """For `Bus`."""
+HANDLE: Final[Mapping[str, str]] = {
+    "durable": "bus.on(subject, durable=...) keeps publications; a request has somebody who waits for its answer",
+    "group": "handlers of a subject share its requests already; group= is of bus.on",
+    "concurrency": "requests run at once, running= says how many; concurrency= is of bus.on",
+    "timeout": "each request has a timeout= of its own, which its asker gives",
+    "queue": "requests wait by Limits(waiting=...); queue= is of bus.on",
+    "when_full": "requests wait by Limits(waiting=...); when_full= is of bus.on",
+}
+"""For `Bus.handle`."""
 CONNECT: Final[Mapping[str, str]] = {
     "timeout": "wait= is how long the first connect is retried, limits=Limits(connect_timeout=...) how long one attempt takes; "
     "each request has a timeout= of its own",

@@ -5,15 +5,19 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Callable, Iterator
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from functools import lru_cache, partial
 from operator import is_ as _is_same
 from typing import Any, Final, get_args, get_origin
+from uuid import UUID
 
 import attrs
 import msgspec
 import msgspec.inspect
 from attrs import frozen
 
+from .._plain_forms import plain_form
 from .._validation import shown
 from ..body import JSON
 from ..errors import BadRequest
@@ -61,6 +65,33 @@ def _without_members(value: Any) -> Any:
     return value if same else made
 
 
+def conforming(value: Any, target: Any) -> Any:
+    """Make of a value what its annotation says: validated, and without the fields that the type does not have.
+
+    A type that no body is read as, such as a class of protobuf, is checked by `isinstance`.
+
+    Raises:
+        ValueError, TypeError: It does not fit; the text names the path and what was expected.
+    """
+    if target is Any or target is object:
+        return value
+    if unreadable(target) is not None:
+        if isinstance(target, type) and not isinstance(value, target):
+            raise TypeError(f"Expected `{target.__name__}`, got `{type(value).__name__}`")
+        return value
+    try:
+        plain = msgspec.to_builtins(value, builtin_types=_LEAVES, enc_hook=plain_form)
+    except (TypeError, ValueError, RecursionError):  # an object whose fields are attributes alone, such as a row
+        return _of_attributes(value, target)
+    return convert(plain, target)
+
+
+def _of_attributes(value: Any, target: Any) -> Any:
+    if is_read_by_pydantic(target):
+        return adapter_of(target).validate_python(value, from_attributes=True)
+    return msgspec.convert(value, target, from_attributes=True, str_keys=True)
+
+
 def misfit(error: Exception) -> tuple[str, list[dict[str, str]]]:
     """Explain to its sender why a body does not fit: in the words of a check, but without those of an unexpected failure.
 
@@ -80,6 +111,8 @@ def misfit(error: Exception) -> tuple[str, list[dict[str, str]]]:
     return "; ".join(said) + more, faults
 
 
+_LEAVES: Final = (bytes, bytearray, datetime, date, time, timedelta, UUID, Decimal)
+"""Values that some wires carry as they are, so that they stay as they are where the type says nothing of them."""
 _MOST: Final = 32
 """Faults of one body that its sender is told of."""
 _TOLD: Final = 3

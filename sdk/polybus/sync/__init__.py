@@ -119,6 +119,15 @@ class Bus(BlockingBus):
         self._outer: Run | None = None
         self._enters: Callable[[], AbstractAsyncContextManager[Any]] = lambda: self._bus
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name in ("handle", "on", "include", "use"):
+                raise AttributeError(
+                    f"handlers stand on a polybus.Bus: bus = polybus.Bus(), @bus.{name}(...), then sync.Bus(bus)"
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     @property
     def _run(self) -> Run:
         return self._call  # made anew each time: it keeps the bus alive, and the bus does not keep it

@@ -35,8 +35,8 @@ async def pair(
 ) -> AsyncIterator[Bus]:
     """Join a client to a bus: ``async with pair(bus) as client: assert await client.request("user.get", 7) == ...``
 
-    Both are entered. The exceptions are those of the real transports. Where both ends of a protocol are clients of a server
-    (NATS), they are clients of a `NatsEngine`.
+    Both are entered. Answers are validated (``Bus(check_answers=True)``) unless a bus says otherwise. The exceptions are those
+    of the real transports. Where both ends of a protocol are clients of a server (NATS), they are clients of a `NatsEngine`.
 
     Args:
         bus: The server's side, with the handlers under test.
@@ -51,6 +51,22 @@ async def pair(
         ConnectFailed: (on entering) The faults did not let the connection stand.
         Unauthorized, Forbidden: (on entering) `authenticate` refuses.
     """
+    client = Bus() if client is None else client
+    unsaid = [one for one in (bus, client) if one.check_answers is None]
+    for one in unsaid:
+        one.check_answers = True
+    try:
+        async with _joined(bus, protocol, client, identity, faults, reconnect) as joined:
+            yield joined
+    finally:
+        for one in unsaid:
+            one.check_answers = None
+
+
+@asynccontextmanager
+async def _joined(
+    bus: Bus, protocol: str | ProtocolAdapter, client: Bus, identity: Any, faults: Faults | None, reconnect: bool
+) -> AsyncIterator[Bus]:
     adapter = find_protocol(protocol, {})
     if ProtocolFeatures.of(adapter).dials:
         if identity is not None or faults is not None:

@@ -1098,7 +1098,7 @@ async def test_a_bus_that_is_used_from_another_thread_or_loop_says_so() -> None:
             pass
 
     async def look() -> None:
-        with pytest.raises(LocalProtocolError, match="another thread"):
+        with pytest.raises(LocalProtocolError, match="another event loop"):
             bus.events()
         await anext(events)
 
@@ -1107,20 +1107,20 @@ async def test_a_bus_that_is_used_from_another_thread_or_loop_says_so() -> None:
     def plain() -> None:
         verbs: list[Callable[..., Any]] = [bus.request, bus.publish_nowait, peer.request]
         for verb in verbs:
-            with pytest.raises(LocalProtocolError, match="another thread"):
+            with pytest.raises(LocalProtocolError, match="another event loop"):
                 verb("echo", 1)
         waiting = [enter, link, subscribe, stream, look, bus.drain, bus.aclose, bus.wait_closed, peer.aclose]
         waiting += [functools.partial(verb, "echo", 1) for verb in (bus.publish, bus.notify, peer.publish, peer.notify)]
         for backend in ("asyncio", "trio"):
             for attempt in waiting:
-                with pytest.raises(LocalProtocolError, match="another thread"):
+                with pytest.raises(LocalProtocolError, match="another event loop"):
                     anyio.run(attempt, backend=backend)
             for verb in verbs:
 
                 async def inside(verb: Callable[..., Any] = verb) -> None:
                     verb("echo", 1)
 
-                with pytest.raises(LocalProtocolError, match="another thread"):
+                with pytest.raises(LocalProtocolError, match="another event loop"):
                     anyio.run(inside, backend=backend)
         said.append(1)
 

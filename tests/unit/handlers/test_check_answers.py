@@ -1,0 +1,210 @@
+"""What handlers return, and what is published to a `Subject`, is validated by its type where the bus wants that."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any, NamedTuple, TypedDict
+
+import attrs
+import msgspec
+import pytest
+from pydantic import BaseModel, Field
+
+from polybus import Bus, Channel, EncodeError, RemoteError, Subject
+from polybus.testing import pair
+
+pytestmark = pytest.mark.anyio
+
+
+class Model(BaseModel):
+    user_name: str = Field(alias="userName", min_length=1)
+
+
+class LargerModel(Model):
+    password: str = "secret"
+
+
+@dataclass
+class Plain:
+    name: str
+
+
+@dataclass
+class LargerPlain(Plain):
+    password: str = "secret"
+
+
+@attrs.define
+class Attrs:
+    name: str
+
+
+@attrs.define
+class LargerAttrs(Attrs):
+    password: str = "secret"
+
+
+class Struct(msgspec.Struct, rename="camel"):
+    user_name: str
+
+
+class LargerStruct(Struct, rename="camel"):
+    password: str = "secret"
+
+
+class Typed(TypedDict):
+    name: str
+
+
+class Named(NamedTuple):
+    name: str
+    number: int
+
+
+class Row:
+    """As an object of a database: its fields are attributes alone."""
+
+    name = "ann"
+    password = "secret"
+
+
+class Nameless:
+    """It has nothing that is asked for."""
+
+
+WHOLE = {"name": "ann", "password": "secret"}
+NAME = {"name": "ann"}
+# What a handler returns, its annotation, and what the client is sent.
+ANSWERS: list[tuple[Any, Any, Any]] = [
+    (LargerModel(userName="ann"), Model, {"userName": "ann"}),
+    ({"userName": "ann", "password": "secret"}, Model, {"userName": "ann"}),
+    ([LargerModel(userName="ann")], list[Model], [{"userName": "ann"}]),
+    (LargerPlain("ann"), Plain, NAME),
+    (Row(), Plain, NAME),
+    ({"a": LargerPlain("ann")}, dict[str, Plain], {"a": NAME}),
+    (LargerAttrs("ann"), Attrs, NAME),
+    (Row(), Attrs, NAME),
+    (LargerStruct("ann"), Struct, {"userName": "ann"}),
+    (WHOLE, Typed, NAME),
+    (Named("ann", 7), Named, ["ann", 7]),
+    (LargerPlain("ann"), Plain | None, NAME),
+    (None, Plain | None, None),
+    (LargerPlain("ann"), Any, WHOLE),
+    (LargerPlain("ann"), object, WHOLE),
+    ({"at": datetime(2026, 1, 2), "left": LargerPlain("ann")}, dict[str, Any], {"at": "2026-01-02T00:00:00", "left": WHOLE}),
+    (7, float, 7.0),
+    (7, Annotated[int, Field(gt=0)], 7),
+    (b"x", bytes, "eA=="),
+]
+MISFITS: list[tuple[Any, Any]] = [
+    ("text", int),
+    (None, Model),
+    ({"b": 1}, Model),
+    (Model.model_construct(user_name=""), Model),
+    (Plain(7), Plain),  # type: ignore[arg-type]
+    (Nameless(), Plain),
+    (Nameless(), Model),
+    (7, None),
+    (-7, Annotated[int, Field(gt=0)]),
+    ([1, "2"], list[int]),
+    (Named("ann", "7"), Named),  # type: ignore[arg-type]
+    ("text", Row),
+]
+
+
+def answering(value: Any, annotation: Any, **options: Any) -> Bus:
+    bus = Bus(**options)
+
+    async def answer() -> Any:
+        return value
+
+    def in_a_thread() -> Any:
+        return value
+
+    async def items() -> AsyncIterator[Any]:
+        yield value
+
+    async def talk(channel: Any) -> None:
+        await channel.send(value)
+
+    answer.__annotations__["return"] = in_a_thread.__annotations__["return"] = annotation
+    items.__annotations__["return"] = AsyncIterator[annotation]
+    talk.__annotations__["channel"] = Channel[int, annotation]
+    handlers: dict[str, Any] = {"async": answer, "thread": in_a_thread, "stream": items, "channel": talk}
+    for subject, handler in handlers.items():
+        bus.handle(subject)(handler)
+    return bus
+
+
+async def answers(client: Bus) -> list[Any]:
+    """What each kind of handler answers; the error in its place."""
+    found: list[Any] = []
+    for subject in ("async", "thread"):
+        try:
+            found.append(await client.request(subject))
+        except RemoteError as error:
+            found.append(error)
+    for opened in (client.stream("stream"), client.channel("channel")):
+        try:
+            async with opened as items:
+                found += [item async for item in items]
+        except RemoteError as error:
+            found.append(error)
+    return found
+
+
+@pytest.mark.parametrize(("value", "annotation", "sent"), ANSWERS)
+async def test_a_larger_object_is_sent_as_what_the_annotation_says(value: Any, annotation: Any, sent: Any) -> None:
+    async with pair(answering(value, annotation)) as client:
+        assert await answers(client) == [sent] * 4
+
+
+@pytest.mark.parametrize(("value", "annotation"), MISFITS)
+async def test_an_answer_that_does_not_fit_is_the_mistake_of_its_handler(
+    value: Any, annotation: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    bus = answering(value, annotation)
+    async with pair(bus) as client:
+        for error in await answers(client):
+            assert isinstance(error, RemoteError)
+            assert "annotation" not in str(error)
+        assert bus.stats().failed == 4
+    assert caplog.text.count(", and its annotation says ") >= 4
+
+
+async def test_the_bus_itself_is_sent_what_the_annotation_says() -> None:
+    async with answering(LargerPlain("ann"), Plain, check_answers=True) as bus:
+        assert await bus.request("async") == NAME
+    async with answering("text", int, check_answers=True) as bus:
+        with pytest.raises(RemoteError):
+            await bus.request("async")
+
+
+async def test_answers_are_checked_under_pair_unless_the_bus_says_otherwise() -> None:
+    bus = answering("text", int)
+    async with pair(bus) as client:
+        assert isinstance((await answers(client))[0], RemoteError)
+    assert bus.check_answers is None
+    async with pair(answering("text", int, check_answers=False)) as client:
+        assert await answers(client) == ["text"] * 4
+
+
+async def test_a_publication_is_checked_by_the_type_of_its_subject() -> None:
+    news = Subject("news", Plain)
+    wrong: Any = "text"
+    async with pair(Bus(), client=Bus()) as client, client.subscribe("news") as heard:
+        await client.publish(news, LargerPlain("ann"))
+        client.publish_nowait(news, LargerPlain("ann"))
+        for _ in range(2):
+            assert (await heard.receive(5)).body == NAME
+        with pytest.raises(EncodeError, match="'news' takes .*Plain"):
+            await client.publish(news, wrong)
+        with pytest.raises(EncodeError, match="'news' takes .*Plain"):
+            client.publish_nowait(news, wrong)
+        with pytest.raises(EncodeError, match="'news' takes .*Plain"):
+            await client.peers[0].publish(news, wrong)
+        client.check_answers = False
+        await client.publish(news, wrong)
+        assert (await heard.receive(5)).body == "text"
