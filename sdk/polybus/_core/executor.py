@@ -64,8 +64,10 @@ def _advice(error: BaseException | None) -> str:
     return f": on the bus raise polybus.{_OF_HTTP.get(status, 'RequestError')} in its place"
 
 
-async def _beyond_middleware(call: Callable[[Message], Awaitable[Any]], message: Message) -> Any:
+async def _beyond_middleware(call: Callable[[Message], Awaitable[Any]], original: Message, message: Message) -> Any:
     """Call the handler: in a traceback its frame is the border between what a middleware raises and what the handler does."""
+    if message is not original:  # the answer is one, whatever message goes further in
+        message.answer_headers = Context(None, original).answer_headers
     return await call(message)
 
 
@@ -132,11 +134,11 @@ class HandlerExecutor:
             return call(message)
 
         def step(index: int, current: Message) -> Awaitable[Any]:
-            if current is not message:  # the answer is one, whatever message goes further in
+            if current is not message:
                 current.answer_headers = Context(None, message).answer_headers
-            if index == len(middleware):
-                return _beyond_middleware(call, current)
-            function, call_next = middleware[index], partial(step, index + 1)
+            function = middleware[index]
+            innermost = index + 1 == len(middleware)
+            call_next = partial(_beyond_middleware, call, message) if innermost else partial(step, index + 1)
             context = Context(bus, current, deadline, pattern)
             if message.kind is Kind.REQUEST and id(function) not in self._proven:
                 return self._watched(function, current, context, call_next)
