@@ -292,6 +292,7 @@ class ClusterPort(Protocol):
     def link_up(self, link: Link) -> None:
         """Take note that the link to the engine can be used."""
 
+    def link_moved(self) -> None: ...
     def link_down(self) -> None:
         """Take note that it is down, and may come back."""
 

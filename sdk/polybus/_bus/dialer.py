@@ -6,7 +6,7 @@ import inspect
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
@@ -35,12 +35,15 @@ if TYPE_CHECKING:
     import ssl
 
     from .._core.runtime import Runtime
+    from .._link.moving import Moving
     from .._link.ports import BackbonePort
     from ..plugins.recording import Recorder
     from .parts import BusParts
 
 logger: logging.Logger = logging.getLogger("polybus.link")
 
+_SPREADS = 0.5
+"""Seconds in which what one server is told reaches all others of its network."""
 _GRACE = 0.01
 _LONGEST_GRACE = 0.2
 """Seconds for a refusal to arrive where no welcome does (plain TCP): two times what it took to connect, within these bounds."""
@@ -107,6 +110,10 @@ class Connecting:
         """The end of that attempt's connection."""
         self._stands = False
         """True from the time that an attempt has succeeded until the next one."""
+        self._leaving = False
+        """True while the server that the link leads to is about to end, and there are others."""
+        self._moves = False
+        """True while the link goes on over another connection."""
         self._failures = 0
         """Attempts in a row that did not give a link that lasted."""
         self._up_since = 0.0
@@ -218,17 +225,7 @@ class Connecting:
         runtime = self._services.running
         if self._with_files is not None and self._files:
             link.adapter = await self._current_adapter(link, self._with_files)
-        codec = self._adapter.codec(runtime.limits)
-        options = DialOptions(
-            host=runtime,
-            reads=codec.reads,
-            writes=codec.writes,
-            subprotocol=self._adapter.name,
-            headers=await self._current_headers(link),
-            tls=self._tls,
-            adapter=self._adapter,
-            framing=ProtocolFeatures.of(self._adapter).framing,
-        )
+        options = self._dial_options(await self._current_headers(link))
         began = runtime.time()
         transport = await self._connector.connect(options)
         took = runtime.time() - began
@@ -261,6 +258,20 @@ class Connecting:
                 f"the {self._adapter.name} handshake did not complete in {seconds:g} s (Limits.handshake_timeout): the server "
                 "has taken the connection and does not answer, it may still be starting; connect(..., wait=30) tries that long",
             )
+
+    def _dial_options(self, headers: Mapping[str, str]) -> DialOptions:
+        runtime = self._services.running
+        codec = self._adapter.codec(runtime.limits)
+        return DialOptions(
+            host=runtime,
+            reads=codec.reads,
+            writes=codec.writes,
+            subprotocol=self._adapter.name,
+            headers=headers,
+            tls=self._tls,
+            adapter=self._adapter,
+            framing=ProtocolFeatures.of(self._adapter).framing,
+        )
 
     @staticmethod
     def _failure(link: Link, why: Closed) -> Exception:
@@ -324,8 +335,69 @@ class Connecting:
             self._decided.set()
 
     def other_servers(self, addresses: Sequence[str], leaving: bool) -> None:
-        """Tell the connector where else the service is."""
+        """Tell the connector where else the service is; go there where the server that the link leads to is about to end."""
         EndpointFeatures.of(self._connector).other_servers(addresses, leaving)
+        self._leaving = leaving and len(addresses) > 0
+        if self._leaving and not self._moves and self._link is not None:
+            self._moves = True
+            self._link.runtime.spawn(self._move_on, self._link)
+
+    async def _move_on(self, link: Link) -> None:
+        """Go on over a connection to another server, before this one ends; where that cannot be, stay until it does."""
+        try:
+            attempt = 0
+            while self._leaving and link.state is State.UP:
+                why = ""
+                try:
+                    with anyio.fail_after(link.runtime.limits.handshake_timeout):
+                        moving = await self._beside(link)
+                except (BusError, OSError, TimeoutError) as error:
+                    why, moving = str(error), None
+                if moving is not None:
+                    self._leaving, attempt = False, 0
+                    self._services.counters.reconnects += 1
+                    await self._leave_one(link, moving)
+                elif self._leaving:
+                    logger.debug("the server of %s is about to end, and no other lets us in yet: %s", self._log.url, why)
+                    await anyio.sleep(self._backoff.delay(attempt, sources.get().rng.random))
+                    attempt += 1
+        finally:
+            self._moves = False
+
+    async def _beside(self, link: Link) -> Moving | None:
+        """Open a connection beside the one that is up, for the link to go on over. None where there can be none.
+
+        Raises:
+            BusError, OSError: It does not come about.
+        """
+        if self._with_files is not None and self._files:
+            link.adapter = await self._current_adapter(link, self._with_files)
+        transport = await self._connector.connect(self._dial_options(await self._current_headers(link)))
+        connection = link.next_connection(transport)
+        if connection is None:
+            transport.start(link)
+            transport.abort(Closed(1000, "the link was left"))
+            self._leaving = False
+            return None
+        try:
+            connection.start()
+            await connection.decided.wait()
+        finally:
+            if connection.moving is None:
+                connection.give_up("the handshake did not complete")
+        if connection.moving is None:
+            raise ConnectFailed(link.url, connection.why)
+        return connection.moving
+
+    async def _leave_one(self, link: Link, moving: Moving) -> None:
+        """Leave the connection that was before: when its server has told all others what the new one has subscribed to."""
+        with suppress(BusError):
+            await link.confirmed()
+        await anyio.sleep(_SPREADS)
+        moving.retire()
+        await moving.left.wait()
+        await anyio.sleep(_SPREADS)  # copies of what the old one has brought
+        link.moved(moving)
 
     def link_down(self, why: Closed) -> None:
         """Take note of a lost connection: the attempt under way has failed, or the link has to be dialled again."""

@@ -250,6 +250,15 @@ class LinkRegistry:
         if not link.opened and self.cluster is not None and link.peer is not None:
             self.cluster.client_up(link.peer)
 
+    def link_moved(self, link: Link) -> None:
+        """Take note that a link goes on over another connection: whom it leads to knows nothing of this bus there."""
+        if self.cluster is not None and link.backbone is not None:
+            self.cluster.link_moved()
+        if link.foreign_streams is not None:
+            link.foreign_streams.up()
+        for peer in link.peers:
+            self.pubsub.announcer.restore_peer(peer)
+
     def peer_up(self, peer: Peer) -> None:
         """Take note of one of the many peers of a link."""
         self._know(peer)

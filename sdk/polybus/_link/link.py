@@ -54,6 +54,7 @@ from ..plugins import (
     Undelivered,
 )
 from .confirmations import Confirmations
+from .moving import Moving, NextConnection
 from .multiplexer import MultiplexedPeers, expiry
 from .receiver import ConnectionReceiver
 from .recording import Taps
@@ -255,6 +256,46 @@ class Link:
         transport.start(cast("Receiver", self._receiver))  # pyright takes an attribute that is a function for a method
         self._take_events(now)
         self.flush()
+
+    def next_connection(self, transport: Transport) -> NextConnection | None:
+        """Begin a session on another connection, beside the one that is up; None where the protocol has no way for that."""
+        moves = SessionFeatures.of(self.session).moves
+        if moves is None or self.state is not State.UP:
+            return None
+        session = self.adapter.session("client", self.runtime.limits, sources.get().rng)
+        moves.beside(session)
+        SessionFeatures.of(session).moves.beside(self.session)  # type: ignore[union-attr]  # it is of the same protocol
+        return NextConnection(self, transport, session)
+
+    def move(self, connection: NextConnection, early: list[Any]) -> Moving | None:
+        """Go on over a connection whose session is let in; None where this link is not up any more."""
+        old, transport, receiver = self.session, self.transport, self._receiver
+        if self.state is not State.UP or old is None or transport is None or receiver is None:
+            return None
+        taps, self._taps = self._taps, None
+        self.session = moving = Moving(self, connection.session, early, old, transport, receiver, taps)
+        self.transport, self._receiver = connection.transport, connection.receiver
+        connection.receiver.hand_over(self)
+        for recorder in (*self.services.recorders, self.recorder):
+            if recorder is not None:
+                self.record(recorder)
+        self._due = math.inf
+        if self._confirmations is not None:
+            self._confirmations.lost()
+        if self.backbone is not None:
+            self.backbone.named(next((event.node for event in early if isinstance(event, Ready)), ""))
+        moving.began()
+        self.set_shared()
+        self.owner.link_moved(self)
+        self.resume_writing()
+        self.frames_received(())
+        return moving
+
+    def moved(self, moving: Moving) -> None:
+        """The connection before is over: do without what stood between."""
+        if self.session is moving:
+            self.session = moving.new
+            self.set_shared()
 
     def _session_on_fabric(self, role: Role, hear: Hear) -> Session:
         fabric = ProtocolFeatures.of(self.adapter).fabric

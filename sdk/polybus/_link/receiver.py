@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from attrs import define, field
 
@@ -35,13 +35,18 @@ class ConnectionReceiver:
 
     __slots__ = ("_link", "_pieces", "frames_received")
 
-    def __init__(self, link: Link, transport: Transport, session: Session) -> None:
-        self._link: Link | None = link
+    def __init__(self, link: Any, transport: Transport, session: Session) -> None:
+        self._link: Link | Any | None = link
         self._pieces: _FramePieces | None = None
         self.frames_received: Callable[[Sequence[bytes]], None] = link.frames_received  # no call in between, for speed
         if (cut := SessionFeatures.of(session).pieces) is not None:
             self._pieces = _FramePieces(link, transport, cut)
             self.frames_received = self._pieces.frames_received
+
+    def hand_over(self, link: Any) -> None:
+        """Report to another from now on."""
+        self._link = link
+        self.frames_received = link.frames_received
 
     def over(self) -> None:
         """Detach from the link: the connection is no longer its own."""

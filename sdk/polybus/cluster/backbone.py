@@ -213,6 +213,11 @@ class Backbone:
         else:
             link.release()  # it was held by a settling which the next outage has cut short
 
+    def link_moved(self) -> None:
+        """Take note that the link goes on over another connection to the engine."""
+        if self.durable is not None:
+            self.durable.up()
+
     async def _settle(self, link: Link, outages: int) -> None:
         with anyio.move_on_after(self.options.settle):
             await link.runtime.notifier.until(lambda: not self._missing or outages != self._outages)

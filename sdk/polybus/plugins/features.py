@@ -6,7 +6,7 @@ A plugin offers one by having an attribute or method of that name, and nothing h
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from attrs import frozen
 
@@ -137,6 +137,26 @@ class CodecFeatures(_Features):
     """``urgency(message)`` says how urgent it is, on wires with priorities; more is sooner."""
 
 
+class SessionMoves(Protocol):
+    """What a session can do where the other end may be about to end, and names others in `OtherServers`: the link dials one of
+    these, and for a while has a connection to each."""
+
+    def beside(self, other: Any) -> None:
+        """Know a session on the other connection: what it says is of this bus, too. Called of both, before the handshake."""
+
+    def retire(self) -> None:
+        """Take back all subscriptions, since the other connection has them. What comes until the other end knows is told as
+        before; when all is answered, `CloseWanted` follows."""
+
+    def holds(self, key: Any) -> bool:
+        """Tell whether a request or channel, by its id or key, is one of this connection."""
+        ...
+
+    def asked(self) -> list[Any]:
+        """List the keys of the requests of this side that are not answered."""
+        ...
+
+
 @frozen(kw_only=True)
 class SessionFeatures(_Features):
     """Optional abilities of a `Session`."""
@@ -148,6 +168,8 @@ class SessionFeatures(_Features):
     """``confirm(now)`` queues a question, the answer to which shows that the other end has handled all that was queued before,
     and gives a key; `Confirmed` with that key is the answer. On wires that have such a question, entering a subscription waits
     for it."""
+    moves: SessionMoves | None = None
+    """For a session whose link may go on over another connection, before this one is left."""
 
 
 @frozen(kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, Protocol
 
 from attrs import define, field, frozen
@@ -117,6 +117,22 @@ class NatsDialect(Protocol):
 
     inbox: str
     """The subjects to which answers come: subscribed to before anything else, as `subscriptions.INBOX_SID`."""
+
+    @property
+    def signs(self) -> Sequence[str]:
+        """What is said with one of these, this side has said."""
+        ...
+
+    def know(self, signs: Sequence[str]) -> None:
+        """Take what another connection of this bus says for what this side has said."""
+
+    def holds(self, key: Any) -> bool:
+        """Tell whether a request or channel, by its id or token, is one of this connection."""
+        ...
+
+    def asked(self) -> list[str]:
+        """List the tokens of the requests that are not answered."""
+        ...
 
     @property
     def echo(self) -> bool:

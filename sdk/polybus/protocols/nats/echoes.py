@@ -21,11 +21,12 @@ _DIGITS: Final = 18
 class Echoes:
     """The marks of one connection."""
 
-    __slots__ = ("_heard", "_key", "_marked", "_subscriptions")
+    __slots__ = ("_heard", "_marked", "_others", "_subscriptions", "key")
 
     def __init__(self, subscriptions: NatsSubscriptions, rng: random.Random) -> None:
         self._subscriptions = subscriptions
-        self._key = "".join(rng.choices(string.ascii_letters + string.digits, k=_LENGTH))
+        self.key = "".join(rng.choices(string.ascii_letters + string.digits, k=_LENGTH))
+        self._others: set[str] = set()
         self._marked = 0
         self._heard = 0
 
@@ -34,12 +35,18 @@ class Echoes:
         if not self._subscriptions.alone.match(subject):
             return []
         self._marked += 1
-        return [(ECHO, f"{self._key}.{self._marked}")]
+        return [(ECHO, f"{self.key}.{self._marked}")]
+
+    def know(self, key: str) -> None:
+        """Take the marks of another connection of the same bus for own ones, too."""
+        self._others.add(key)
 
     def is_own(self, mark: str) -> bool:
         """Tell whether a mark is of this connection, and comes for the first time."""
         key, _, digits = mark.partition(".")
-        if key != self._key or len(digits) > _DIGITS or not (digits.isascii() and digits.isdigit()):
+        if key in self._others:
+            return True
+        if key != self.key or len(digits) > _DIGITS or not (digits.isascii() and digits.isdigit()):
             return False
         number = int(digits)
         if not self._heard < number <= self._marked:

@@ -41,14 +41,15 @@ class NativeDialect:
     """Requests, answers and publications as any client of NATS has them. Implements `connection.NatsDialect`."""
 
     __slots__ = (
-        "_answers_owed",
         "_connection",
         "_echoes",
         "_handled",
         "_inbox",
+        "_inboxes",
         "_left",
         "_message",
         "_no_inbox",
+        "_owed",
         "_publications",
         "_pulled",
         "_readers",
@@ -62,6 +63,8 @@ class NativeDialect:
         self._connection = connection
         self._message = connection.codec.message
         self._inbox = f"{connection.options.inbox}.{''.join(connection.rng.choices(_ALPHABET, k=_PREFIX_LENGTH))}."
+        self._inboxes: tuple[str, ...] = (self._inbox,)
+        """With those of other connections of this bus."""
         self.inbox: str = f"{self._inbox}*"
         self._readers = f"{self._inbox}j."  # one token more than answers have: the server sends no second copy
         self._no_inbox = ""
@@ -79,7 +82,8 @@ class NativeDialect:
         self._left: deque[str] = deque(maxlen=_LEFT)
         """The same of readers that ask no more: they may still settle what they have."""
         self._serial = 0
-        self._answers_owed = 0
+        self._owed: dict[Any, None] = {}
+        """The questions that wait for an answer of this side."""
 
     @property
     def echo(self) -> bool:
@@ -89,7 +93,26 @@ class NativeDialect:
     @property
     def idle(self) -> bool:
         """True if no answer is waited for, and none is owed."""
-        return not self._waiting and not self._answers_owed
+        return not self._waiting and not self._owed
+
+    @property
+    def signs(self) -> Sequence[str]:
+        """The inbox, and the key of the marks."""
+        return self._inbox, self._echoes.key
+
+    def know(self, signs: Sequence[str]) -> None:
+        """Take what another connection of this bus says for what this side has said."""
+        inbox, key = signs
+        self._inboxes = (self._inbox, inbox)
+        self._echoes.know(key)
+
+    def holds(self, key: Any) -> bool:
+        """Tell whether this side waits for the answer of a request, or owes it."""
+        return key in self._waiting or key in self._owed
+
+    def asked(self) -> list[str]:
+        """List the tokens of the requests that wait."""
+        return [*self._waiting]
 
     @property
     def due(self) -> float:
@@ -112,8 +135,9 @@ class NativeDialect:
                 message = self._message(_NOTIFY, subject, None, headers, payload)
             else:
                 self._serial = serial = self._serial + 1
-                self._answers_owed += 1
-                message = self._message(_REQUEST, subject, (reply, serial), headers, payload, reply)
+                id = (reply, serial)
+                self._owed[id] = None
+                message = self._message(_REQUEST, subject, id, headers, payload, reply)
         elif subscription.tag is _READER:
             self._stored(subscription, subject, reply, headers, payload)
             return
@@ -133,7 +157,7 @@ class NativeDialect:
         if headers is not None and headers.echo is not None:
             return self._echoes.is_own(headers.echo)
         if reply is not None:
-            return reply.startswith(self._inbox)
+            return reply.startswith(self._inboxes)
         return subject.startswith(ACKS) and self._is_of_reader(subject)
 
     def _stored(
@@ -232,7 +256,8 @@ class NativeDialect:
         elif kind is _RESPONSE or kind is Kind.ERROR:
             mark = self._mark(message.id[0]) if connection.subscriptions.alone.size else ()
             connection.queue(connection.codec.answer(message, message.id[0], mark))
-            self._answers_owed -= 1  # behind what may fail: then another answer is tried
+            if message.id in self._owed:  # behind what may fail: then another answer is tried
+                del self._owed[message.id]
         elif kind is _NOTIFY and message.extras is not None and (to := message.extras.get("to")) is not None:
             reader = message.extras.get(_READER)
             connection.queue(self._to_engine(message, to, "" if reader is None else f"{self._readers}{reader}"))

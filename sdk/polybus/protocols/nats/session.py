@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from attrs import evolve
@@ -24,7 +24,7 @@ from .codec import NatsCodec
 from .connection import NatsConnection, NatsDialect, SessionOptions
 from .failures import ServerError, read_error
 from .native import NativeDialect
-from .operations import PING, PONG, Operation, write_json, write_subscription
+from .operations import PING, PONG, Operation, write_json, write_subscription, write_unsubscription
 from .server_info import ServerInfo
 from .states import TRANSITIONS, NatsEvent, NatsState
 from .subscriptions import INBOX_SID, NatsSubscriptions
@@ -35,7 +35,7 @@ _MESSAGES: Final = (b"MSG ", b"HMSG ")
 _HANDSHAKE: Final = 0
 """The key of the PING whose PONG lets us in."""
 _RETIRED: Final = -1
-"""The key of the PING whose PONG says that no group has this side any more."""
+"""The key of the PING whose PONG says that nothing is given to this side any more."""
 _NO_HEADERS: Final = "this NATS server carries no headers, which a cluster needs: take nats-server 2.2 or newer"
 _CLOSE_CODES: Final[Mapping[str, int]] = {
     "stale connection": 1006,
@@ -81,7 +81,7 @@ class NatsSession:
         self._pings: deque[tuple[int | None, tuple[str, ...]]] = deque()
         """The PINGs without a PONG: the keys of those that somebody waits for, and the sids given up before them."""
         self._retired: bool | None = None
-        """False while this side leaves its groups, True when it has: the server is about to end."""
+        """False while this side takes back its subscriptions, True when it has: another connection has them."""
         self._asked_at: float | None = None
         """Since when a sign of life is waited for."""
 
@@ -126,7 +126,7 @@ class NatsSession:
         try:
             if self.state is NatsState.READY and frame.startswith(_MESSAGES):
                 self._deliver(*self._read_delivery(frame))
-                if connection.info.leaving:
+                if self._retired:
                     self._leave_if_idle()
                 return
             operation = self._read(frame)
@@ -177,7 +177,6 @@ class NatsSession:
         if before.id is not None:
             if self.state is NatsState.READY and not {*before.others}.issuperset(info.others):
                 self._dialect.servers_joined()
-            self._leave_if_idle()
             return
         if not info.headers and connection.options.cluster:
             self._end(NatsEvent.FATAL, CloseWanted(1002, _NO_HEADERS, Unsupported(_NO_HEADERS)))
@@ -193,22 +192,40 @@ class NatsSession:
         self._ping(_HANDSHAKE)
 
     def _leave_if_idle(self) -> None:
-        """Go elsewhere, when the server is about to end and nothing is under way; where there is nowhere else, stay."""
-        info = self._connection.info
-        if not (info.leaving and info.others and self._dialect.idle):
-            return
-        if self._retired is None:
-            self._retire()
-        elif self._retired:
-            why = "the NATS server is about to end (lame duck): going to another"
-            self._end(NatsEvent.CLOSED, CloseWanted(1012, why))
+        """End the connection when it has been retired, and all is answered."""
+        if self._retired and self._dialect.idle:
+            self._end(NatsEvent.CLOSED, CloseWanted(1012, "the NATS server is about to end (lame duck): going on at another"))
 
-    def _retire(self) -> None:
-        """Leave the groups; what the server has given to this side until it knows is still taken, and answered."""
-        self._retired = False
-        for pattern, queue in self._connection.subscriptions.groups():
-            self._connection.unsubscribe(pattern, queue)
-        self._ping(_RETIRED)
+    # -- plugins.SessionMoves --------------------------------------------------------------------------------------------
+
+    @property
+    def moves(self) -> NatsSession:
+        """Itself, as `plugins.SessionMoves`."""
+        return self
+
+    @property
+    def signs(self) -> Sequence[str]:
+        """What this side is known by, to its bus alone."""
+        return self._dialect.signs
+
+    def beside(self, other: NatsSession) -> None:
+        """Know what the session on another connection of this bus is known by."""
+        self._dialect.know(other.signs)
+
+    def retire(self) -> None:
+        """Take back all subscriptions; what the server has given to this side until it knows is still taken, and answered."""
+        if self.state is NatsState.READY and self._retired is None:
+            self._retired = False
+            self._connection.frames += map(write_unsubscription, self._connection.subscriptions.by_sid)
+            self._ping(_RETIRED)
+
+    def holds(self, key: Any) -> bool:
+        """Tell whether a request or channel is one of this connection."""
+        return self._dialect.holds(key)
+
+    def asked(self) -> list[str]:
+        """List the tokens of the requests that are not answered."""
+        return self._dialect.asked()
 
     def _connect_members(self, info: ServerInfo) -> dict[str, Any]:
         """May raise `LocalProtocolError`: credentials that this server cannot check."""
@@ -287,7 +304,7 @@ class NatsSession:
         """Time at which a sign of life is due, or something is to be looked at."""
         if self.state is not NatsState.READY:
             return None
-        if self._connection.info.leaving:
+        if self._retired:
             return self._connection.heard
         asked_at, limits = self._asked_at, self._limits
         sign = self._connection.heard + limits.ping_interval if asked_at is None else asked_at + limits.ping_timeout
@@ -298,8 +315,7 @@ class NatsSession:
         if self.state is not NatsState.READY:
             return
         self._dialect.tick(now)
-        if self._connection.info.leaving:
-            self._leave_if_idle()
+        self._leave_if_idle()
         if self._asked_at is not None and self._connection.heard >= self._asked_at:
             self._asked_at = None
         if self._asked_at is None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -130,6 +130,7 @@ class ClusterDialect:
         "_message",
         "_nodes",
         "_over",
+        "_own",
         "_serial",
         "_sources",
         "_subjects",
@@ -149,6 +150,8 @@ class ClusterDialect:
         self._subjects = ClusterSubjects(connection.options.cluster, self.node, connection.codec.limits.subject)
         self._answers = self._subjects.answers
         self.inbox: str = f"{self._subjects.mine}>"
+        self._own: tuple[str, ...] = (self._subjects.mine,)
+        """What the subjects begin with at which this node is answered; of other connections of this bus, too."""
         self.echo: bool = True  # or the only member of a group would not hear its own node
         self._tokens = Tokens(connection.rng)
         self._asked: dict[str, Asked] = {}
@@ -182,6 +185,23 @@ class ClusterDialect:
     def idle(self) -> bool:
         """True if nothing is under way, in either direction."""
         return not (self._asked or self._held or self._fresh)
+
+    @property
+    def signs(self) -> Sequence[str]:
+        """The beginning of the subjects at which this node is answered."""
+        return self._own[:1]
+
+    def know(self, signs: Sequence[str]) -> None:
+        """Take what another connection of this bus says for what this side has said."""
+        self._own = (self._subjects.mine, *signs)
+
+    def holds(self, key: Any) -> bool:
+        """Tell whether a request or channel is one that this node has asked, or has, on this connection."""
+        return key in self._asked or key in self._held or key in self._fresh or key in self._over
+
+    def asked(self) -> list[str]:
+        """List the tokens of the requests and channels that are not over."""
+        return [*self._asked]
 
     @property
     def due(self) -> float:
@@ -247,7 +267,7 @@ class ClusterDialect:
     def _published(
         self, subscription: NatsSubscription, subject: str, reply: str | None, headers: HeaderBlock | None, payload: bytes
     ) -> None:
-        if reply is not None and reply.startswith(self._subjects.mine):  # its echo, or where it is told what was stored
+        if reply is not None and reply.startswith(self._own):  # its echo, or where it is told what was stored
             return
         if not self._connection.subscriptions.counts(subscription, subject):
             return
@@ -269,7 +289,7 @@ class ClusterDialect:
     def _published_to_user(
         self, subscription: NatsSubscription, subject: str, reply: str | None, headers: HeaderBlock | None, payload: bytes
     ) -> None:
-        if reply != self._subjects.echo:
+        if reply is None or not reply.startswith(self._own):
             key, rest = split_key(self._subjects.rest(subject))
             self._publication(rest, ToUser(key), headers, payload)
 
@@ -320,7 +340,7 @@ class ClusterDialect:
             facts = {}
         hello, bye = facts.get("hello"), facts.get("bye")
         if is_node(hello):
-            if hello != self.node:
+            if not self._subjects.of_node(hello, "").startswith(self._own):
                 self._joined(hello, facts)
                 if reply is not None:
                     self._say(reply, "hello")

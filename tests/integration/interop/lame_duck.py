@@ -1,0 +1,152 @@
+"""A ledger of what two NATS servers carry while one of them goes into lame duck mode: by a seed, for tests and as a program.
+
+    python -m tests.integration.interop.lame_duck [native|cluster] [first seed] [number of seeds]
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import signal
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
+from typing import Any
+
+import anyio
+from attrs import define, field
+
+from polybus import Bus, BusError, connect
+from tests.support import free_port
+
+from .nats_servers import NatsServer, binary_of
+
+_GRACE = 3
+"""Seconds until the server begins to cut its clients."""
+
+
+@contextmanager
+def two_servers(version: str = "wheel") -> Iterator[tuple[NatsServer, NatsServer]]:
+    """Two servers of one NATS cluster; the first is short of time when it ends."""
+    routes = free_port(), free_port()
+    servers = []
+    try:
+        for own, other in (routes, routes[::-1]):
+            config = (
+                f'lame_duck_duration: "30s"\nlame_duck_grace_period: "{_GRACE}s"\n'
+                f'cluster {{ name: c, listen: "127.0.0.1:{own}", routes: ["nats://127.0.0.1:{other}"] }}\n'
+            )
+            servers.append(NatsServer(binary_of(version), config))
+            servers[-1].start()
+        yield servers[0], servers[1]
+    finally:
+        for server in servers:
+            server.stop()
+
+
+@define
+class Ledger:
+    """What was asked and published, and what became of it."""
+
+    asked: int = 0
+    failed: Counter[str] = field(factory=Counter)
+    published: int = 0
+    missed: int = 0
+    twice: int = 0
+    moved: int = 0
+
+    def __str__(self) -> str:
+        return (
+            f"{self.asked} requests, {self.failed.total()} failed {dict(self.failed) or ''}; {self.published} publications, "
+            f"{self.missed} missed, {self.twice} twice; {self.moved} links moved"
+        )
+
+
+class Program:
+    """A bus that asks, answers, publishes and hears, each as its seed says."""
+
+    def __init__(self, rng: random.Random, name: str, bus: Bus, *, works: bool) -> None:
+        self.rng, self.name, self.bus = rng, name, bus
+        self.alone, self.grouped = Counter[str](), Counter[str]()
+        self.work = rng.choice([0.0, 0.02, 0.3])
+        """Seconds that a request takes."""
+        self.pauses = rng.choice([0.002, 0.02, 0.1])
+        bus.on("news.>")(self._hear)
+        bus.on("news.*.jobs", group="workers")(self._hear_in_group)
+        bus.handle(f"ask.{name}")(self._answer)
+        if works:
+            bus.handle("work")(self._answer)
+
+    async def _hear(self, body: str) -> None:
+        self.alone[body] += 1
+
+    async def _hear_in_group(self, body: str) -> None:
+        self.grouped[body] += 1
+
+    async def _answer(self, n: int) -> int:
+        await anyio.sleep(self.work)
+        return n
+
+    async def ask(self, ledger: Ledger, subjects: list[str], over: anyio.Event) -> None:
+        n = 0
+        while not over.is_set():
+            n += 1
+            try:
+                assert await self.bus.request(self.rng.choice(subjects), n, timeout=5) == n
+            except (BusError, TimeoutError) as error:
+                ledger.failed[type(error).__name__] += 1
+            ledger.asked += 1
+            await anyio.sleep(self.rng.random() * self.pauses)
+
+    async def publish(self, sent: list[str], over: anyio.Event) -> None:
+        while not over.is_set():
+            sent.append(f"{self.name} {len(sent)}")
+            await self.bus.publish("news.x.jobs", sent[-1])
+            await anyio.sleep(self.rng.random() * self.pauses)
+
+
+async def keep(first: NatsServer, second: NatsServer, seed: int, *, clustered: bool = False) -> Ledger:
+    """Let programs talk while the first server goes into lame duck mode."""
+    rng, ledger, sent = random.Random(seed), Ledger(), list[str]()
+    both = ",".join(("work", "ask.a", "ask.b", "ask.c")).split(",")
+    programs = list[Program]()
+    async with AsyncExitStack() as stack:
+        homes = [(name, first if name in "ab" else second) for name in "abc"]
+        for name, server in homes:
+            # The only worker is at the server that ends, or there are some at both.
+            works = name == "a" or bool(seed % 2)
+            options: dict[str, Any] = {"cluster": f"{server.url}/lame"} if clustered else {}
+            program = Program(rng, name, Bus(**options), works=works)
+            programs.append(program)
+            entered = program.bus if clustered else connect(server.url, bus=program.bus)
+            await stack.enter_async_context(entered)
+        await anyio.sleep(0.5)
+        over = anyio.Event()
+        async with anyio.create_task_group() as group:
+            for program in programs:
+                for _ in range(rng.choice([1, 4])):
+                    group.start_soon(program.ask, ledger, both, over)
+                group.start_soon(program.publish, sent, over)
+            await anyio.sleep(0.5 + rng.random())
+            first.signal(signal.SIGUSR2)
+            await anyio.sleep(_GRACE + 2)
+            over.set()
+        await anyio.sleep(1)
+        ledger.moved = sum(program.bus.stats().reconnects for program in programs)
+    ledger.published = len(sent)
+    for heard in (*(program.alone for program in programs), sum((program.grouped for program in programs), Counter())):
+        ledger.missed += sum(not heard[body] for body in sent)
+        ledger.twice += sum(count - 1 for count in heard.values())
+    return ledger
+
+
+def main(dialect: str = "native", begin: str = "1", number: str = "10") -> None:
+    logging.disable(logging.CRITICAL)
+    for seed in range(int(begin), int(begin) + int(number)):
+        with two_servers() as (first, second):
+            print(f"{dialect} {seed}: {anyio.run(lambda: keep(first, second, seed, clustered=dialect == 'cluster'))}", flush=True)  # noqa: B023
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
