@@ -225,7 +225,7 @@ class Connecting:
         runtime = self._services.running
         if self._with_files is not None and self._files:
             link.adapter = await self._current_adapter(link, self._with_files)
-        options = self._dial_options(await self._current_headers(link))
+        options = await self._dial_options(link)
         began = runtime.time()
         transport = await self._connector.connect(options)
         took = runtime.time() - began
@@ -259,7 +259,11 @@ class Connecting:
                 "has taken the connection and does not answer, it may still be starting; connect(..., wait=30) tries that long",
             )
 
-    def _dial_options(self, headers: Mapping[str, str]) -> DialOptions:
+    async def _dial_options(self, link: Link) -> DialOptions:
+        """
+        Raises:
+            ConnectFailed, Unauthorized, Forbidden, LocalProtocolError, TypeError: As `_current_headers`.
+        """
         runtime = self._services.running
         codec = self._adapter.codec(runtime.limits)
         return DialOptions(
@@ -267,7 +271,7 @@ class Connecting:
             reads=codec.reads,
             writes=codec.writes,
             subprotocol=self._adapter.name,
-            headers=headers,
+            headers=await self._current_headers(link) if callable(self._headers) else self._checked_headers,
             tls=self._tls,
             adapter=self._adapter,
             framing=ProtocolFeatures.of(self._adapter).framing,
@@ -305,8 +309,6 @@ class Connecting:
             LocalProtocolError, TypeError: What it gives are no headers.
         """
         headers: Any = self._headers
-        if not callable(headers):
-            return self._checked_headers
         patience = self._services.limits.connect_timeout
         try:
             headers = headers()
@@ -372,7 +374,7 @@ class Connecting:
         """
         if self._with_files is not None and self._files:
             link.adapter = await self._current_adapter(link, self._with_files)
-        transport = await self._connector.connect(self._dial_options(await self._current_headers(link)))
+        transport = await self._connector.connect(await self._dial_options(link))
         connection = link.next_connection(transport)
         if connection is None:
             transport.start(link)

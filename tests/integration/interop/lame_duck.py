@@ -1,6 +1,6 @@
 """A ledger of what two NATS servers carry while one of them goes into lame duck mode: by a seed, for tests and as a program.
 
-    python -m tests.integration.interop.lame_duck [native|cluster] [first seed] [number of seeds]
+python -m tests.integration.interop.lame_duck [native|cluster] [first seed] [number of seeds]
 """
 
 from __future__ import annotations
@@ -145,7 +145,9 @@ def main(dialect: str = "native", begin: str = "1", number: str = "10") -> None:
     logging.disable(logging.CRITICAL)
     for seed in range(int(begin), int(begin) + int(number)):
         with two_servers() as (first, second):
-            print(f"{dialect} {seed}: {anyio.run(lambda: keep(first, second, seed, clustered=dialect == 'cluster'))}", flush=True)  # noqa: B023
+            print(
+                f"{dialect} {seed}: {anyio.run(lambda: keep(first, second, seed, clustered=dialect == 'cluster'))}", flush=True
+            )  # noqa: B023
 
 
 if __name__ == "__main__":

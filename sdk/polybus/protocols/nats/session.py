@@ -315,7 +315,8 @@ class NatsSession:
         if self.state is not NatsState.READY:
             return
         self._dialect.tick(now)
-        self._leave_if_idle()
+        if self._retired:
+            self._leave_if_idle()
         if self._asked_at is not None and self._connection.heard >= self._asked_at:
             self._asked_at = None
         if self._asked_at is None:

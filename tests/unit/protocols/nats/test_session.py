@@ -502,22 +502,32 @@ def test_any_sign_of_life_will_do(at: float) -> None:
     assert session.events() == []
 
 
-def test_other_servers_are_told_and_a_lame_duck_is_left_when_nothing_is_under_way() -> None:
+def test_other_servers_are_told_and_a_lame_duck_gives_nothing_more_and_is_left_when_all_is_answered() -> None:
     session = ready(said={"connect_urls": ["10.0.0.1:4222", 7, "10.0.0.2:4222"]})
     token, inbox = asked(session)
     session.send(Message(Kind.SUBSCRIBE, "user.get", attributes={"handler": True}), 2.0)
+    session.send(Message(Kind.SUBSCRIBE, "news"), 2.0)
     [request] = told(session, delivery("user.get", "2", b"7", reply="r.1"))
     others = ("10.0.0.1:4222", "10.0.0.2:4222")
     assert told(session, info(ldm=True)) == [OtherServers(others, leaving=True)]
+    session.frames_to_send()
     session.tick(3.0)
+    assert (session.events(), session.frames_to_send()) == ([], [])  # the link first goes on over another connection
+    session.retire()
+    session.retire()
+    assert session.frames_to_send() == [b"UNSUB 2\r\n", b"UNSUB 3\r\n", b"PING\r\n"]
+    [late] = told(session, delivery("user.get", "2", b"7", reply="r.2"))  # what the server had given before it read that
+    [news] = told(session, delivery("news", "3", b"1"))
+    assert (late.kind, news.kind) == (Kind.REQUEST, Kind.PUBLISH)
+    assert told(session, b"PONG\r\n") == []
+    assert (session.asked(), session.holds(token), session.holds(late.id), session.holds("x")) == ([token], True, True, False)
     told(session, delivery(inbox, payload=b"1"))
+    session.send(Message(Kind.RESPONSE, "", request.id, b"8", JSON), 4.0)
     session.tick(4.0)
     assert session.events() == []
-    session.send(Message(Kind.RESPONSE, "", request.id, b"8", JSON), 4.0)
-    session.frames_to_send()
+    session.send(Message(Kind.RESPONSE, "", late.id, b"8", JSON), 4.0)
     session.tick(5.0)
-    assert (session.events(), session.frames_to_send()) == ([], [b"UNSUB 2\r\n", b"PING\r\n"])
-    [closed] = told(session, b"PONG\r\n")
+    [closed] = session.events()
     assert (closed.code, "lame duck" in closed.reason) == (1012, True)
     alone = ready()
     assert told(alone, info(ldm=True)) == [OtherServers((), leaving=True)]
