@@ -1,0 +1,173 @@
+"""A server that is about to end, in virtual time: links go on over another connection before they leave the one that they have."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from contextlib import AsyncExitStack
+from typing import Any
+
+import anyio
+import pytest
+
+from polybus import Backoff, Bus, BusError, Disconnected, connect
+from polybus.events import LinkDown
+from polybus.plugins import Closed
+from polybus.testing.nats_engine import EngineClient, NatsEngine
+from tests.loops import virtual_time as anyio_backend  # noqa: F401
+
+pytestmark = pytest.mark.anyio
+
+BACKOFF = Backoff(initial=0.001, maximum=0.02)
+ENDS: dict[str, Any] = {"ldm": True, "connect_urls": ["127.0.0.1:1"]}
+
+
+class Program:
+    """A bus that answers, publishes and hears."""
+
+    def __init__(self, name: str, bus: Bus, rng: random.Random, work: float) -> None:
+        self.name, self.bus, self.rng, self.work = name, bus, rng, work
+        self.alone, self.grouped, self.failed = Counter[str](), Counter[str](), list[BusError]()
+        bus.on("news.*")(self.hear)
+        bus.on("news.>", group="workers")(self.hear_in_group)
+        bus.handle(f"ask.{name}")(self.answer)
+
+    async def hear(self, body: str) -> None:
+        self.alone[body] += 1
+
+    async def hear_in_group(self, body: str) -> None:
+        self.grouped[body] += 1
+
+    async def answer(self, n: int) -> int:
+        await anyio.sleep(self.work * self.rng.random())
+        return n
+
+    async def talk(self, sent: list[str], until: float) -> None:
+        while anyio.current_time() < until:
+            await anyio.sleep(0.02 * self.rng.random())
+            sent.append(f"{self.name} {len(sent)}")
+            await self.bus.publish("news.x", sent[-1])
+
+    async def ask(self, others: str, until: float) -> None:
+        n = 0
+        while anyio.current_time() < until:
+            await anyio.sleep(0.01 * self.rng.random())
+            n += 1
+            try:
+                assert await self.bus.request(f"ask.{self.rng.choice(others)}", n, timeout=20) == n
+            except BusError as error:
+                self.failed.append(error)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("wire", ["native", "cluster"])
+async def test_no_request_fails_and_each_publication_comes_once_while_all_links_move(wire: str, seed: int) -> None:
+    rng = random.Random(seed)
+    async with NatsEngine(rng=rng) as engine, AsyncExitStack() as stack:
+        programs = list[Program]()
+        for name in "abc":
+            bus = Bus(cluster=engine.url) if wire == "cluster" else Bus()
+            programs.append(Program(name, bus, rng, rng.choice([0.0, 0.05, 4.0])))
+            await stack.enter_async_context(bus if wire == "cluster" else connect(engine.url, bus=bus, backoff=BACKOFF))
+        events = programs[0].bus.events()
+        sent, before = list[str](), set(engine.clients)
+        async with anyio.create_task_group() as group:
+            for program in programs:
+                for _ in range(1 + seed % 3):
+                    group.start_soon(program.ask, "abc", 10.0)
+                group.start_soon(program.talk, sent, 10.0)
+            await anyio.sleep(1 + rng.random())
+            engine.inform(**ENDS)
+        await anyio.sleep(10)
+        assert before.isdisjoint(engine.clients)
+        assert [error for program in programs for error in program.failed] == []
+        for heard in (*(program.alone for program in programs), sum((program.grouped for program in programs), Counter())):
+            assert heard == Counter(sent)
+        for program in programs:
+            stats = program.bus.stats()
+            assert (stats.reconnects, stats.dropped, stats.malformed, stats.pending) == (1, 0, 0, 0)
+        await stack.aclose()
+        assert [event async for event in events if isinstance(event, LinkDown) and "lame" in event.reason] == []
+
+
+async def test_where_no_other_server_lets_it_in_a_link_stays_until_it_is_cut_and_comes_back() -> None:
+    async with NatsEngine() as engine, connect(engine.url, backoff=BACKOFF) as bus, bus.subscribe("news") as news:
+        (first,), opened = engine.clients, engine.opened
+
+        def refuse(transport: Any, admission: Any) -> None:
+            transport.abort(Closed(1006, "not here"))
+
+        engine.opened = refuse  # type: ignore[method-assign]
+        engine.inform(**ENDS)
+        await anyio.sleep(30)
+        assert list(engine.clients) == [first]
+        await bus.publish("news", "still here")
+        assert (await anext(news)).body == "still here"
+        engine.opened = opened  # type: ignore[method-assign]
+        first.transport.abort(Closed(1006, "ended"))
+        await anyio.sleep(30)
+        (second,) = engine.clients
+        assert second is not first
+        async with connect(engine.url) as other:
+            await other.publish("news", "back")
+        assert (await anext(news)).body == "back"
+
+
+@pytest.mark.parametrize("wire", ["native", "cluster"])
+async def test_what_is_not_answered_when_the_server_ends_is_lost_and_nothing_else_is(wire: str) -> None:
+    async with NatsEngine() as engine, AsyncExitStack() as stack:
+        buses = [Bus(cluster=engine.url) if wire == "cluster" else Bus() for _ in range(2)]
+        worker, asker = buses
+        release = anyio.Event()
+
+        @worker.handle("slow")
+        async def slow() -> str:
+            await release.wait()
+            return "late"
+
+        @worker.handle("quick")
+        async def quick() -> str:
+            return "done"
+
+        for bus in buses:
+            await stack.enter_async_context(bus if wire == "cluster" else connect(engine.url, bus=bus))
+        before: list[EngineClient] = [*engine.clients]
+        waiting = asker.request("slow", timeout=100)
+        await anyio.sleep(0.1)
+        engine.inform(**ENDS)
+        await anyio.sleep(10)
+        assert len(engine.clients) == 4  # each has its other connection, and keeps the one on which something runs
+        for client in before:
+            client.transport.abort(Closed(1006, "ended"))
+        with pytest.raises(Disconnected):
+            await waiting
+        assert await asker.request("quick") == "done"
+        release.set()
+        await anyio.sleep(10)
+        assert len(engine.clients) == 2
+        assert (worker.stats().running, asker.stats().pending) == (0, 0)
+
+
+async def test_a_bus_that_is_left_while_it_moves_leaves_both_connections() -> None:
+    async with NatsEngine() as engine:
+        async with connect(engine.url):
+            engine.inform(**ENDS)
+            await anyio.sleep(0.3)
+            assert len(engine.clients) == 2
+        await anyio.sleep(1)
+        assert len(engine.clients) == 0
+
+
+async def test_a_link_that_has_moved_moves_again() -> None:
+    async with NatsEngine() as engine, connect(engine.url) as bus, bus.subscribe("news") as news:
+        for n in range(3):
+            before = set(engine.clients)
+            engine.inform(**ENDS)
+            await anyio.sleep(0.1 + n)  # while it moves, too
+            engine.inform(**ENDS)
+            await anyio.sleep(5)
+            assert before.isdisjoint(engine.clients)
+            assert len(engine.clients) == 1
+            async with connect(engine.url) as other:
+                await other.publish("news", n)
+            assert (await anext(news)).body == n
