@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import anyio
@@ -109,7 +110,7 @@ class Program:
 async def keep(first: NatsServer, second: NatsServer, seed: int, *, clustered: bool = False) -> Ledger:
     """Let programs talk while the first server goes into lame duck mode."""
     rng, ledger, sent = random.Random(seed), Ledger(), list[str]()
-    both = ",".join(("work", "ask.a", "ask.b", "ask.c")).split(",")
+    subjects = ["work", "ask.a", "ask.b", "ask.c"]
     programs = list[Program]()
     async with AsyncExitStack() as stack:
         homes = [(name, first if name in "ab" else second) for name in "abc"]
@@ -126,7 +127,7 @@ async def keep(first: NatsServer, second: NatsServer, seed: int, *, clustered: b
         async with anyio.create_task_group() as group:
             for program in programs:
                 for _ in range(rng.choice([1, 4])):
-                    group.start_soon(program.ask, ledger, both, over)
+                    group.start_soon(program.ask, ledger, subjects, over)
                 group.start_soon(program.publish, sent, over)
             await anyio.sleep(0.5 + rng.random())
             first.signal(signal.SIGUSR2)
@@ -145,9 +146,8 @@ def main(dialect: str = "native", begin: str = "1", number: str = "10") -> None:
     logging.disable(logging.CRITICAL)
     for seed in range(int(begin), int(begin) + int(number)):
         with two_servers() as (first, second):
-            print(
-                f"{dialect} {seed}: {anyio.run(lambda: keep(first, second, seed, clustered=dialect == 'cluster'))}", flush=True
-            )  # noqa: B023
+            ledger = anyio.run(partial(keep, first, second, seed, clustered=dialect == "cluster"))
+        print(f"{dialect} {seed}: {ledger}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A server that is about to end, in virtual time: links go on over another connection before they leave the one that they have."""
+"""A server that is about to end, in virtual time: links go on over another connection before they leave the one they have."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ class Program:
 
     async def talk(self, sent: list[str], until: float) -> None:
         while anyio.current_time() < until:
-            await anyio.sleep(0.02 * self.rng.random())
+            await anyio.sleep(0.05 * self.rng.random())
             sent.append(f"{self.name} {len(sent)}")
             await self.bus.publish("news.x", sent[-1])
 
     async def ask(self, others: str, until: float) -> None:
         n = 0
         while anyio.current_time() < until:
-            await anyio.sleep(0.01 * self.rng.random())
+            await anyio.sleep(0.05 * self.rng.random())
             n += 1
             try:
                 assert await self.bus.request(f"ask.{self.rng.choice(others)}", n, timeout=20) == n
@@ -59,7 +59,7 @@ class Program:
                 self.failed.append(error)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("wire", ["native", "cluster"])
 async def test_no_request_fails_and_each_publication_comes_once_while_all_links_move(wire: str, seed: int) -> None:
     rng = random.Random(seed)
@@ -67,15 +67,15 @@ async def test_no_request_fails_and_each_publication_comes_once_while_all_links_
         programs = list[Program]()
         for name in "abc":
             bus = Bus(cluster=engine.url) if wire == "cluster" else Bus()
-            programs.append(Program(name, bus, rng, rng.choice([0.0, 0.05, 4.0])))
+            programs.append(Program(name, bus, rng, (0.0, 0.05, 2.0)[(seed + len(programs)) % 3]))
             await stack.enter_async_context(bus if wire == "cluster" else connect(engine.url, bus=bus, backoff=BACKOFF))
         events = programs[0].bus.events()
         sent, before = list[str](), set(engine.clients)
         async with anyio.create_task_group() as group:
             for program in programs:
                 for _ in range(1 + seed % 3):
-                    group.start_soon(program.ask, "abc", 10.0)
-                group.start_soon(program.talk, sent, 10.0)
+                    group.start_soon(program.ask, "abc", 4.0)
+                group.start_soon(program.talk, sent, 4.0)
             await anyio.sleep(1 + rng.random())
             engine.inform(**ENDS)
         await anyio.sleep(10)
@@ -99,13 +99,13 @@ async def test_where_no_other_server_lets_it_in_a_link_stays_until_it_is_cut_and
 
         engine.opened = refuse  # type: ignore[method-assign]
         engine.inform(**ENDS)
-        await anyio.sleep(30)
+        await anyio.sleep(2)
         assert list(engine.clients) == [first]
         await bus.publish("news", "still here")
         assert (await anext(news)).body == "still here"
         engine.opened = opened  # type: ignore[method-assign]
         first.transport.abort(Closed(1006, "ended"))
-        await anyio.sleep(30)
+        await anyio.sleep(2)
         (second,) = engine.clients
         assert second is not first
         async with connect(engine.url) as other:
