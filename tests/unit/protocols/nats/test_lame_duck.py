@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from polybus import Backoff, Bus, BusError, Disconnected, connect
+from polybus import Backoff, Bus, BusError, Cluster, Disconnected, Store, connect
 from polybus.events import LinkDown
 from polybus.plugins import Closed
 from polybus.testing.nats_engine import EngineClient, NatsEngine
@@ -171,3 +171,24 @@ async def test_a_link_that_has_moved_moves_again() -> None:
             async with connect(engine.url) as other:
                 await other.publish("news", n)
             assert (await anext(news)).body == n
+
+
+async def test_a_durable_handler_goes_on_and_handles_each_publication_once() -> None:
+    handled, n = Counter[int](), 0
+    async with NatsEngine() as engine:
+        shop, worker = Bus(cluster=Cluster(engine.url, stores=[Store("orders", "orders.>")])), Bus(cluster=engine.url)
+
+        @worker.on("orders.placed", durable="billing", concurrency=4)
+        async def bill(number: int) -> None:
+            await anyio.sleep(0.1)
+            handled[number] += 1
+
+        async with shop, worker:
+            for n in range(100):
+                await shop.publish("orders.placed", n, id=str(n))
+                await anyio.sleep(0.02)
+                if n == 30:
+                    engine.inform(**ENDS)
+            await anyio.sleep(10)
+            assert handled == Counter(range(100))
+            assert len(engine.clients) == 2
