@@ -21,12 +21,12 @@ _DIGITS: Final = 18
 class Echoes:
     """The marks of one connection."""
 
-    __slots__ = ("_heard", "_marked", "_others", "_subscriptions", "key")
+    __slots__ = ("_heard", "_marked", "_other", "_subscriptions", "key")
 
     def __init__(self, subscriptions: NatsSubscriptions, rng: random.Random) -> None:
         self._subscriptions = subscriptions
         self.key = "".join(rng.choices(string.ascii_letters + string.digits, k=_LENGTH))
-        self._others: set[str] = set()
+        self._other = ""
         self._marked = 0
         self._heard = 0
 
@@ -39,12 +39,12 @@ class Echoes:
 
     def know(self, key: str) -> None:
         """Take the marks of another connection of the same bus for own ones, too."""
-        self._others.add(key)
+        self._other = key
 
     def is_own(self, mark: str) -> bool:
         """Tell whether a mark is of this connection, and comes for the first time."""
         key, _, digits = mark.partition(".")
-        if key in self._others:
+        if key == self._other:
             return True
         if key != self.key or len(digits) > _DIGITS or not (digits.isascii() and digits.isdigit()):
             return False

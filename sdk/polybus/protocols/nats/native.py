@@ -345,6 +345,7 @@ class NativeDialect:
         """Tokens are never used again; nothing is told, for the wire has no word for a cancel."""
         self._waiting.pop(key, None)
         self._publications.pop(key, None)
+        self._owed.pop(key, None)
 
     # -- time and end: nothing is due, and nobody but the server is told ---------------------------------------------------
 

@@ -527,7 +527,7 @@ def test_other_servers_are_told_and_a_lame_duck_gives_nothing_more_and_is_left_w
     assert session.events() == []
     session.send(Message(Kind.RESPONSE, "", late.id, b"8", JSON), 4.0)
     session.tick(5.0)
-    [closed] = session.events()
+    closed = only(session)
     assert (closed.code, "lame duck" in closed.reason) == (1012, True)
     alone = ready()
     assert told(alone, info(ldm=True)) == [OtherServers((), leaving=True)]
