@@ -31,6 +31,7 @@ __all__ = [
     "glob_of",
     "has_empty_token",
     "is_pattern",
+    "match_tokens",
     "matches",
     "resolve",
     "segments",
@@ -55,8 +56,8 @@ _ANY = "*"
 _ESCAPED = re.compile(r"(?:[^%]|%[0-9A-Fa-f]{2})*", re.DOTALL)
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})")
 _UNRESERVED = re.compile(r"[A-Za-z0-9_~-]")
-_NUMBERS: Final = (re.compile(r"[0-9A-Fa-f]{1,8}"), re.compile(r"[0-9A-Fa-f]{1,2}"), re.compile(r"[0-9A-Fa-f]{1,4}|[0-9]{5}"))
-"""Of an address: entity, version, resource; the short form of the older generation has decimal ones."""
+_NUMBERS: Final = tuple(re.compile(rf"[0-9A-Fa-f]{{1,{digits}}}|[0-9]+") for digits in (8, 2, 4))
+"""Of an address: entity, version, resource. The short form of the older generation has decimal ones."""
 _ANY_NUMBER: Final = ("FFFFFFFF", "FF", "FFFF")
 _ANY_HALF: Final = 0xFFFF
 _HALF_BITS: Final = 16
@@ -314,19 +315,21 @@ def _has_any_half(entity: str) -> bool:
 
 
 def segments(pattern: str) -> list[str]:
-    """The tokens of a URI pattern: an empty one in its midst stands for any.
-
-    One with an inner ``*`` is for `glob_of`.
-    """
+    """The tokens of a URI pattern: an empty one in its midst stands for any."""
     tokens = canonical(pattern).split("/")
     if not _is_uri(pattern):
         return tokens
     start = 2 if tokens[:2] == ["", ""] else 1
-    found = [token if token or place < start else "*" for place, token in enumerate(tokens)]
-    place = 3 if start == 2 else 1
-    if len(found) > place and _is_number_in(found, place):
-        found[place] = _NUMBER_MARK + found[place]
-    return found
+    return [token if token or place < start else "*" for place, token in enumerate(tokens)]
+
+
+def match_tokens(pattern: str) -> list[str]:
+    """The same for whoever matches: one with an inner ``*`` is for `glob_of`, also an entity that stands for several."""
+    tokens = segments(pattern)
+    place = 3 if tokens[:2] == ["", ""] else 1
+    if tokens[0] == "" and len(tokens) > place and _is_number_in(tokens, place):
+        tokens[place] = _NUMBER_MARK + tokens[place]
+    return tokens
 
 
 def _is_number_in(tokens: list[str], place: int) -> bool:
@@ -340,7 +343,7 @@ def _is_number_in(tokens: list[str], place: int) -> bool:
 
 @lru_cache(1024)
 def glob_of(token: str) -> re.Pattern[str]:
-    """A segment with ``*`` in it, as `segments` gives it."""
+    """A segment with ``*`` in it, as `match_tokens` gives it."""
     if token.startswith(_NUMBER_MARK):
         return _numbers_like(token.removeprefix(_NUMBER_MARK))
     return re.compile(".*".join(map(re.escape, token.split("*"))), re.DOTALL)
@@ -386,7 +389,7 @@ def matches(pattern: str | int, subject: str | int) -> bool:
     if "/" in pattern:
         if not is_pattern(pattern):
             return canonical(pattern) == canonical(subject)
-        tokens, have = segments(pattern), canonical(subject).split("/")
+        tokens, have = match_tokens(pattern), canonical(subject).split("/")
     else:
         tokens, have = str(wire_pattern(pattern)).split("."), subject.split(".")
     if tokens[-1] == ">":

@@ -58,6 +58,25 @@ def test_names_with_slashes_of_other_protocols_stay_what_they_are(name: str) -> 
     assert canonical(name) == name
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("//192.0.2.7/4/1/32768", "up://192.0.2.7/004/01/0032768", True),
+        ("//192.0.2.7/4/1/3", "//192.0.2.7/4/1/30", False),
+        ("//v/cafe/1/*", "//v/cafe/1/door#Door", True),
+        ("//v/cafe/1/*", "//v/CAFE/1/8001", True),
+        ("//v/facade/>", "//v/facade/2/rpc.Set", True),
+        ("//v/cafes/1/*", "//v/Cafes/1/door#Door", False),
+        ("/abc/1/*", "/ABC/1/x", False),
+        ("/2026/01/05", "/2026/1/5", False),
+    ],
+)
+def test_numbers_are_compared_as_numbers_and_names_as_names(one: str, other: str, same: bool) -> None:
+    index: SubjectIndex[int] = SubjectIndex()
+    index.add(one, 1)
+    assert bool(index.match(other)) is matches(one, other) is same
+
+
 def test_a_segment_has_two_stars_at_most() -> None:
     check_pattern("//a/b/1/x*y*z")
     with pytest.raises(LocalProtocolError, match="at most 2"):

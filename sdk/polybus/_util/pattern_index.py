@@ -7,7 +7,7 @@ from typing import Final, Generic, TypeVar
 
 from attrs import define, field
 
-from ..subjects import canonical, glob_of, has_empty_token, is_pattern, segments, wire_pattern
+from ..subjects import canonical, glob_of, has_empty_token, is_pattern, match_tokens, wire_pattern
 
 T = TypeVar("T")
 
@@ -99,7 +99,7 @@ class SubjectIndex(Generic[T]):
                 del self._exact[key]
             return
         uri = "/" in str(pattern)
-        tokens = segments(str(pattern)) if uri else str(wire_pattern(pattern)).split(".")
+        tokens = match_tokens(str(pattern)) if uri else str(wire_pattern(pattern)).split(".")
         path = [self._uris if uri else self._root]
         tail = tokens[-1] == ">"
         for token in tokens[:-1] if tail else tokens:

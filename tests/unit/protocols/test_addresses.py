@@ -50,6 +50,7 @@ PATTERNS = {  # which of these each stands for
     "up://*/FFFFFFFF/FF/FFFF": {0, 1, 2, 3, 4, 5, 6},
     "//*/FFFF/FF/8001": {0, 2, 4, 6},
     "//car/10ab/3/*": {0, 1},
+    "//car/cafe/3/*": set(),
     "//car/10ab/>": {0, 1, 2},
     "//car/*/3/8001": {0, 3, 4, 5},
     "//car//3/8001": {0, 3, 4, 5},
