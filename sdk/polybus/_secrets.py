@@ -58,6 +58,11 @@ def shown_url(url: str) -> str:
     return repr(without_secrets(url))
 
 
+def shown_target(target: str) -> str:
+    """The target of a request (``/bus?token=***``), without the secrets in its query."""
+    return _shown("", target) if "?" in target else target
+
+
 def shown_members(members: Mapping[str, str]) -> str:
     """The repr of headers, cookies or the fields of a query, without the values of secrets."""
     return repr({name: "***" if is_secret_of_query(name) else value for name, value in members.items()})

@@ -17,6 +17,7 @@ import uvicorn
 
 from .._bus.bus import Bus
 from .._bus.worker import Worker
+from .._secrets import shown_target
 from ..transports._stream.sockets import address_of
 from ._attachment import attached_here
 
@@ -24,6 +25,15 @@ logger: logging.Logger = logging.getLogger("polybus")
 
 _FRAME: Final = 1024 * 1024
 """Bytes, the largest WebSocket message that uvicorn collects: as `Limits.message`."""
+
+_LOGS: Final = ("uvicorn.access", "uvicorn.error")
+
+
+def _masked(record: logging.LogRecord) -> bool:
+    """A filter that masks and lets everything through: the query of a WebSocket may have a token."""
+    if isinstance(record.args, tuple):
+        record.args = tuple(shown_target(one) if isinstance(one, str) else one for one in record.args)
+    return True
 
 
 class DrainingServer(uvicorn.Server):
@@ -45,6 +55,8 @@ class DrainingServer(uvicorn.Server):
         self._loop = asyncio.get_running_loop()
         if self._worker is not None:
             self._worker.follow(patience(self.config, self._drain_seconds))
+        for name in _LOGS:
+            logging.getLogger(name).addFilter(_masked)
         await super().startup(sockets)
         self._tell()
         limits = [attachment.bus.limits for attachment in attached_here()]
@@ -90,6 +102,8 @@ class DrainingServer(uvicorn.Server):
             with anyio.CancelScope() as self._farewell:
                 await _drain(buses, self._drain_seconds)
         await super().shutdown(sockets)
+        for name in _LOGS:
+            logging.getLogger(name).removeFilter(_masked)
         if self._answers is not None:
             self._answers.cancel()
             await asyncio.wait([self._answers])

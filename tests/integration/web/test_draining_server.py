@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
+import httpx
 import pytest
 from fastapi import FastAPI
 
@@ -65,6 +67,27 @@ def test_it_says_where_it_serves_and_takes_the_limits_of_the_buses(capsys: pytes
             assert capsys.readouterr().out.startswith("serving http://127.0.0.1:")
 
     in_asyncio(scenario)
+
+
+def test_uvicorns_log_shows_no_token_of_a_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    logs = [logging.getLogger(name) for name in ("uvicorn.access", "uvicorn.error")]
+    for log in logs:
+        monkeypatch.setattr(log, "callHandlers", lambda record: lines.append(record.getMessage()))
+
+    async def scenario() -> None:
+        app, *_ = application()
+        async with serving(app, log_config=None, log_level="info") as (server, _):
+            async with connect(url_of(server) + "?token=s3cr3t&room=7"):
+                pass
+            async with httpx.AsyncClient() as client:
+                await client.get(url_of(server).replace("ubre+ws", "http") + "?a=1&access_token=s3cr3t")
+
+    in_asyncio(scenario)
+    assert any("/bus?token=***&room=7" in line for line in lines)
+    assert any("/bus?a=1&access_token=***" in line for line in lines)
+    assert not any("s3cr3t" in line for line in lines)
+    assert not any(log.filters for log in logs)
 
 
 def test_an_application_without_a_bus_is_served_with_the_usual_limits() -> None:
