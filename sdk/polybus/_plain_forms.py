@@ -54,6 +54,8 @@ def plain_form(value: Any) -> Any:
     Raises:
         TypeError: It has no such form.
     """
+    if (dump := getattr(value, "model_dump", None)) is not None:
+        return dump(mode="json", by_alias=writes_aliases(type(value)))
     for kind, exact in _EXACT:
         if isinstance(value, kind):
             if any(getattr(value, name, 0) for name in _NANOSECONDS):
@@ -61,8 +63,6 @@ def plain_form(value: Any) -> Any:
             return exact(value)
     if (scalar := _scalar_of_numpy(value)) is not None:
         return scalar
-    if (dump := getattr(value, "model_dump", None)) is not None:
-        return dump(mode="json", by_alias=writes_aliases(type(value)))
     if isinstance(value, Mapping):
         return dict(value)
     if is_of_pydantic(type(value)):

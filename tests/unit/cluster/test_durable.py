@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
+import pydantic
 import pytest
 
 from polybus import (
@@ -725,3 +726,31 @@ async def test_without_a_store_a_durable_handler_is_one_clear_error(engine: Any,
     ):
         async with durable_node(engine, name):
             pass
+
+
+class User(pydantic.BaseModel):
+    user_name: str = pydantic.Field(alias="userName")
+
+
+async def test_a_model_is_stored_by_its_aliases_and_a_durable_handler_checks_what_its_type_says(engine: Any, name: str) -> None:
+    bus, handled = node(engine, WORK, name=name), list[Any]()
+
+    @bus.on("work.user", durable="users")
+    async def user(body: User) -> None:
+        handled.append(body)
+
+    @bus.on("work.sum", durable="sums")
+    async def add(body: pydantic.PositiveInt) -> None:
+        handled.append(body)
+
+    async with bus:
+        events = bus.events()
+        await bus.publish("work.sum", -1)
+        with anyio.fail_after(BOUND):
+            while not isinstance(dead := await anext(events), DeadLettered):
+                pass
+        await bus.publish("work.user", User(userName="Ann"))
+        await bus.publish("work.sum", 1)
+        await eventually(lambda: len(handled) == 2)
+    assert sorted(handled, key=str) == [1, User(userName="Ann")]
+    assert "greater than 0" in dead.reason
