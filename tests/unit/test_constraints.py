@@ -415,6 +415,12 @@ class PydanticWithAlias:
 
 
 @pydantic.dataclasses.dataclass
+class PydanticWithin:
+    more: "list[PydanticWithin]"
+    last: PydanticWithAlias | None = None
+
+
+@pydantic.dataclasses.dataclass
 class PydanticWithBytes:
     data: list[bytes]
 
@@ -425,6 +431,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "Field() as a default": (WithDefault, "'sum' of WithDefault has a Field.. as its default"),
     "an alias where msgspec writes": (list[WithAlias], "make WithAlias a model"),
     "an alias in a dataclass of pydantic": (PydanticWithAlias, "make it a BaseModel"),
+    "such a one within another": (PydanticWithin, "PydanticWithAlias has an alias of 'sum'"),
     "bytes in a dataclass of pydantic": (PydanticWithBytes | None, "bytes in 'data'"),
     "a serializer": (Annotated[int, pydantic.PlainSerializer(str)], "put it into one"),
     "base64 twice": (pydantic.Base64Bytes, "put it into one"),

@@ -243,12 +243,15 @@ def unwritable(target: Any) -> str | None:
     return None
 
 
-def _checked(hint: Any) -> Any:
+def _checked(hint: Any, within: tuple[Any, ...] = ()) -> Any:
     """A type of pydantic's own. May raise `TypeError`: msgspec, which knows dataclasses, writes it in another form."""
     kind: Any = get_origin(hint) or hint
-    shape = None if hasattr(kind, "model_validate") else Shape.of(hint)
+    shape = None if hasattr(kind, "model_validate") or kind in within else Shape.of(hint)
     if shape is None:
         return hint
+    inner = [one for field in shape.fields for one in _walk(field.type, []) if is_own(one)]
+    for one in inner:
+        _ = _checked(one, (*within, kind))
     for form, said in _forms_of(kind, shape):
         if said:
             raise TypeError(f"{kind.__name__} has {form}, which counts in models alone: make it a BaseModel")
