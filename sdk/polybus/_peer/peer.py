@@ -821,7 +821,7 @@ class Peer(Asker):
 
     def _timed_out(self, reply: Reply[Any], now: float) -> None:
         if reply.sent or self.connected:
-            reply.expire(now, "" if self._is_understood(reply) else _UNHEARD.format(self.protocol))
+            reply.expire(now, self.link.silence() if self._is_understood(reply) else _UNHEARD.format(self.protocol))
         else:
             reply.fail(self.link.still_down(self.address))
         if reply.on_cancel is not None:
@@ -831,8 +831,10 @@ class Peer(Asker):
                 self.link.broken()
 
     def _is_understood(self, reply: Reply[Any]) -> bool:
-        """Check that the peer speaks our protocol, or that nothing says that it does not: a WebSocket has agreed on it."""
-        heard = self.transport in ("ws", "wss") or self.link.services.counters.received > 0
+        """Check that the peer speaks our protocol, or that nothing says that it does not: a WebSocket has agreed on it, and the
+        engine of a cluster has let this node in."""
+        link = self.link
+        heard = self.transport in ("ws", "wss") or link.backbone is not None or link.services.counters.received > 0
         return heard or not reply.sent or reply.deadline - reply.started < _TELLING
 
     def lost(self, ids: Collection[Any], error: BusError) -> None:

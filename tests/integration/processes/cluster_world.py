@@ -31,7 +31,7 @@ BEAT = 0.05
 _ANY = 1_000_000
 _KEPT = 64 + 4
 """Tasks that a bus keeps for handlers to come, and those that one loop has of its own and another has not."""
-FINE = frozenset({"good", "Disconnected", "DeadlineExceeded", "NoHandler"})
+FINE = frozenset({"good", "Disconnected", "DeadlineExceeded", "Unavailable"})
 """The ends of a request while something is broken."""
 _EMPTY = ("pending", "running", "waiting", "queued", "unread", "malformed", "failed")
 

@@ -35,7 +35,7 @@ SOON = 2.0
 """Seconds within which those who have asked a node that is gone are told."""
 BULK = 400
 """Publications of 60 kB: more than outboxes and the system's buffers hold."""
-SURE = FINE - {"NoHandler"}
+SURE = FINE - {"Unavailable"}
 
 
 async def node_killed(world: World) -> frozenset[str]:
@@ -206,7 +206,7 @@ def framed(message: dict[str, Any]) -> bytes:
 
 
 async def storm(world: World) -> frozenset[str]:
-    """The engine dies again and again, and nodes with it: who has not been asked yet is asked, and nobody says `NoHandler`."""
+    """The engine dies again and again, and nodes with it: who has not been asked yet is asked, and none is unavailable."""
     (server,) = world.servers
     waiting = {}
     for turn in range(3):

@@ -15,6 +15,7 @@ import polybus
 from polybus import Bus, LocalProtocolError
 from polybus._bus import runner
 from polybus._bus.runner import announce
+from tests.unit.cluster.in_a_thread import running_cluster
 
 URL = "ubre+memory://run-messages"
 
@@ -80,6 +81,14 @@ def ended_at(words: str, caplog: pytest.LogCaptureFixture) -> Iterator[EndsAt]:
             yield handler
     finally:
         logger.removeHandler(handler)
+
+
+def test_a_program_at_no_address_of_its_own_says_when_it_is_ready(caplog: pytest.LogCaptureFixture) -> None:
+    with running_cluster() as running, ended_at("ready", caplog) as ends:
+        polybus.run(Bus(cluster=running.url))
+    assert [line for line in ends.lines if "ready" in line] == [
+        "INFO ready, at no address of its own: requests come over its cluster, or the links that it has opened"
+    ]
 
 
 def test_a_program_that_nobody_can_reach_says_so(caplog: pytest.LogCaptureFixture) -> None:

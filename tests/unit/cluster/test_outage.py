@@ -119,3 +119,27 @@ async def test_a_node_without_its_engine_is_not_ready_after_a_while_and_refuses_
         assert await page() == (200, "OK\n")
         assert await client.request("a.b") == 7
     assert await page() == (503, "it does not take requests\n")
+
+
+async def test_an_error_says_that_the_engine_is_silent_and_not_to_look_at_the_handler() -> None:
+    class Silent(NatsEngine):
+        stopped = False
+
+        def hand(self, at: str, operation: Any, block: bytes) -> bool:
+            return self.stopped or super().hand(at, operation, block)
+
+        def route(self, sender: Any, operation: Any, block: bytes) -> None:
+            if not self.stopped:
+                super().route(sender, operation, block)
+
+    async with Silent() as engine, Bus(cluster=engine.url) as bus:
+        worker = Bus(cluster=engine.url)
+        worker.handle("a.b")(anyio.sleep_forever)
+        async with worker:
+            await anyio.sleep(1)
+            with pytest.raises(DeadlineExceeded, match="raise timeout= or look at the handler$"):
+                await bus.request("a.b", timeout=8)
+            engine.stopped = True
+            with pytest.raises(DeadlineExceeded, match=r"nothing has come from the engine of the cluster for [0-9.]+ s: is it"):
+                await bus.request("a.b", timeout=8)
+            engine.stopped = False

@@ -96,6 +96,11 @@ class NatsSession:
         return self._connection.info
 
     @property
+    def heard(self) -> float:
+        """Time at which something last came from the server."""
+        return self._connection.heard
+
+    @property
     def subscriptions(self) -> NatsSubscriptions:
         """The subscriptions of this side."""
         return self._connection.subscriptions
