@@ -386,12 +386,12 @@ async def test_on_the_command_line_too_and_with_an_engine_that_runs_already(tmp_
                 assert ENGINE.search(page) is None
                 engine.kill()
 
-                async def told() -> bool:
+                async def outage_told() -> bool:
                     answer = await http.get(f"http://127.0.0.1:{port}/readyz")
                     why = re.findall(r"^worker \d, pid \d+: not ready \((.*)\)$", answer.text, re.M)
                     return answer.status_code == 503 and len([*filter(DOWN.match, why)]) == 2
 
-                await eventually(told, BOUND)
+                await eventually(outage_told, BOUND)
             process.terminate()
             assert await anyio.to_thread.run_sync(lambda: process.wait(BOUND)) == 0
         finally:
