@@ -399,11 +399,11 @@ async def test_on_the_command_line_too_and_with_an_engine_that_runs_already(tmp_
             process.wait()
             assert process.stdout is not None
             process.stdout.close()
-    told = sorted(line.split(maxsplit=2)[2] for line in log.read_text().splitlines())
+    written = sorted(line.split(maxsplit=2)[2] for line in log.read_text().splitlines())
     drained = [f"INFO worker {number} polybus: SIGTERM, draining" for number in (1, 2)]
-    assert [line for line in told if "draining" in line] == drained
-    lines = [re.sub(r"\d+, serves", "…, serves", line) for line in told if "serves" in line]
-    assert lines == [f"INFO polybus.cluster: worker {number}, pid …, serves" for number in (1, 2)]
+    assert [line for line in written if "draining" in line] == drained
+    serving = [re.sub(r"\d+, serves", "…, serves", line) for line in written if "serves" in line]
+    assert serving == [f"INFO polybus.cluster: worker {number}, pid …, serves" for number in (1, 2)]
 
 
 def test_a_worker_says_in_the_name_of_its_process_which_it_is(tmp_path: Path) -> None:
