@@ -138,7 +138,7 @@ class CodecFeatures(_Features):
 
 
 class SessionMoves(Protocol):
-    """What a session can do where the other end may be about to end, and names others in `OtherServers`: the link dials one of
+    """Abilities of a session whose other end may be about to end, and names others in `OtherServers`: the link dials one of
     these, and for a while has a connection to each."""
 
     def beside(self, other: Any) -> None:

@@ -120,7 +120,7 @@ class NatsDialect(Protocol):
 
     @property
     def signs(self) -> Sequence[str]:
-        """What is said with one of these, this side has said."""
+        """Texts that only what this side has said bears."""
         ...
 
     def know(self, signs: Sequence[str]) -> None:

@@ -210,7 +210,7 @@ class NatsSession:
 
     @property
     def signs(self) -> Sequence[str]:
-        """What this side is known by, to its bus alone."""
+        """Texts that this side is known by, to its bus alone."""
         return self._dialect.signs
 
     def beside(self, other: NatsSession) -> None:

@@ -151,7 +151,7 @@ class ClusterDialect:
         self._answers = self._subjects.answers
         self.inbox: str = f"{self._subjects.mine}>"
         self._own: tuple[str, ...] = (self._subjects.mine,)
-        """What the subjects begin with at which this node is answered; of other connections of this bus, too."""
+        """The beginnings of the subjects at which this node is answered; of other connections of this bus, too."""
         self.echo: bool = True  # or the only member of a group would not hear its own node
         self._tokens = Tokens(connection.rng)
         self._asked: dict[str, Asked] = {}
