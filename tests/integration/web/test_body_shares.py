@@ -213,7 +213,7 @@ async def test_a_body_in_parts_of_two_bytes_costs_no_more_than_a_whole_one() -> 
     async with bus:
         tracemalloc.start()
         try:
-            options: Any = SimpleNamespace(host=bus._services.running, subprotocol="", origins=(), hosts=())
+            options: Any = SimpleNamespace(host=bus._services.running, subprotocol="", origins=(), hosts=(), private=False)
             request = HttpRequest(options, scope, receive, set())
             body = await request.body()
             assert body is not None and len(body) == 40_000

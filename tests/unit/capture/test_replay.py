@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import math
@@ -15,7 +16,7 @@ from typing import Any
 import anyio
 import pytest
 
-from polybus import Bus, ConnectFailed, Context, Message, NotFound, connect
+from polybus import Bus, ConnectFailed, Context, Forbidden, Message, NotFound, connect
 from polybus.capture import Capture, CaptureError, Selection, decode, info, make_recorder, replay
 from polybus.capture.replaying.recorded_messages import client_messages
 from polybus.capture.rows import RowHeader
@@ -534,3 +535,17 @@ async def test_a_server_that_sends_a_client_away_costs_what_is_left_of_it(tmp_pa
         report = await replay(Capture(tmp_path / "one"), listener.url)
     assert report.answered == 0
     assert report.failed + report.skipped["request"] == 2
+
+
+@pytest.mark.parametrize("insecure", [False, True])
+@bounded
+async def test_a_recording_proxy_lets_in_clients_of_its_own_machine_alone(tmp_path: Path, insecure: bool) -> None:
+    from polybus.capture.record.proxy import RecordingProxy
+
+    bus = Bus(authenticate=lambda handshake: "ann")
+    async with bus.serve("ubre+ws://127.0.0.1:0/bus") as listener:
+        url = "ubre+ws://127.0.0.1:0/bus"
+        async with RecordingProxy(listener.url, make_recorder(tmp_path), url, insecure=insecure) as proxy:
+            with contextlib.nullcontext() if insecure else pytest.raises(Forbidden, match="203.0.113.7"):
+                async with connect(proxy.url, headers={"x-forwarded-for": "203.0.113.7"}):
+                    pass
