@@ -192,6 +192,7 @@ BOUNDS: dict[str, str] = {
     "_pubsub.recipients.unconfirmed": "one for each peer",
     "_pubsub.publisher.routes": "4,096 subjects, then it is emptied",
     "_util.broadcast._waiters": OURS,
+    "_core.access._told": "the verbs",
     "_core.executor.middleware": OURS,
     "_core.executor._proven": OURS,
     "_peer.queue._overflow": "Limits.queue_bytes; charged",

@@ -76,7 +76,7 @@ class InboundCalls:
         self.calls: dict[Any, Call] = {}
         """Requests that run or wait, by their id."""
         self.channel_calls: int = 0
-        """How many of them are streams and channels."""
+        """The number of them that are streams and channels."""
         self._deadlines = Deadlines()
         self.waiting: deque[Call] | PriorityQueue[Call] | None = None
         """Requests that wait for a place: in order, and by urgency where the wire has priorities."""

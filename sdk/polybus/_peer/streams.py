@@ -37,7 +37,7 @@ class Streams:
         """The peer's: items that have not been read are charged to it."""
         self.channels: dict[Any, Channel[Any, Any]] = {}
         self._tunnels = 0
-        """How many of them are tunnels that the peer has opened."""
+        """The number of them that are tunnels of the peer."""
         self._deadlines = Deadlines()
 
     # -- opened by this bus ----------------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ class SubscriptionAnnouncer:
     _interests: dict[Interest, int] = field(factory=dict, init=False)
     """Subscriptions of this bus itself."""
     _grouped: dict[str | int, int] = field(factory=dict, init=False)
-    """Those of them that are in groups, by their patterns."""
+    """The interests in groups, by their patterns."""
     _behind: dict[Interest, int] = field(factory=dict, init=False)
     """Subscriptions of its clients, and the users that they are: told to the cluster alone."""
     backbone: Peer | None = field(default=None, init=False)

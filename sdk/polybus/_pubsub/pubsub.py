@@ -46,7 +46,7 @@ class PubSub:
         self._check_gone = check_gone
         self._handler_queues: dict[HandlerQueue, None] = {}
         self._leading = 0
-        """How many of them lead on to another bus."""
+        """The number of them that lead on to another bus."""
         self._subscriptions: dict[Subscription, None] = {}
         self.clustered: bool = False
         """True where the bus is a node of a cluster: that is told what clients have subscribed to."""

@@ -31,7 +31,7 @@ class Recipients:
     _dialled: dict[Peer, None] = field(factory=dict, init=False)
     """The same, in which one is found at once."""
     strangers: dict[Peer, None] = field(factory=dict, init=False)
-    """Those of them that have perhaps not been told who this bus is, on their present connection."""
+    """The peers that perhaps do not know yet who this bus is, on their present connection."""
     gets_all: dict[Peer, int] = field(factory=dict, init=False)
     """Peers on wires without subscriptions that get every publication: they have not shown to be ours, or have as many
     subscriptions still to tell."""

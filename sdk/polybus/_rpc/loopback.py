@@ -37,7 +37,7 @@ class Loopback:
     calls: dict[int, Call] = field(factory=dict)
     """Each under the `id` of its origin."""
     _channels: int = field(default=0, init=False)
-    """How many of them are streams or channels."""
+    """The number of them that are streams or channels."""
     _deadlines: Deadlines = field(factory=Deadlines, init=False)
 
     def request(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
 PASSES_ON: Final = "passes_on"
-"""What a node tells the others when it, or a peer of it, passes publications on to other buses."""
+"""The word of a node that passes publications on to other buses, or has a peer that does."""
 
 PATIENCE: Final = 2.0
 """Seconds for a node to answer."""
