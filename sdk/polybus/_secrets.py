@@ -60,7 +60,7 @@ def shown_url(url: str) -> str:
 
 def shown_target(target: str) -> str:
     """The target of a request (``/bus?token=***``), without the secrets in its query."""
-    return _shown("", target) if "?" in target else target
+    return _shown("", target) if "?" in target or "#" in target else target
 
 
 def shown_members(members: Mapping[str, str]) -> str:

@@ -12,7 +12,7 @@ from attrs import field, frozen
 
 from .._peer import ports as peer_ports
 from .._pubsub.ports import StoredPort
-from .._secrets import without_secrets
+from .._secrets import shown_url, without_secrets
 from .._validation import at_least, check_type, seconds, shown
 from ..plugins.targets import check_tls
 from ..stats import DurableStats
@@ -105,7 +105,7 @@ class Cluster:
         TypeError, ValueError: An argument is not what it should be.
     """
 
-    url: str = "auto"
+    url: str = field(default="auto", repr=shown_url)
     name: str = field(default="polybus", validator=_check_name, kw_only=True)
     wait: float = field(default=10.0, validator=_check_time, kw_only=True)
     gap: Literal["tell", "disconnect"] = field(default="tell", validator=_check_gap, kw_only=True)

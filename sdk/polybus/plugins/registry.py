@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from attrs import evolve, fields_dict, frozen, has
 
-from .._secrets import without_secrets
+from .._secrets import shown_target, without_secrets
 from .features import EndpointFeatures, ProtocolFeatures
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def split_url(url: str, *, takes_user: bool = False) -> SplitUrl:
         hint = ": an IPv6 address stands in brackets, for example [::1]:8000" if "[" in rest or "]" in rest else ""
         raise ValueError(f"{shown}: {error}{hint}") from None
     if parts.fragment:
-        raise ValueError(f"{shown}: a bus URL has no fragment (#{parts.fragment}): leave it out")
+        raise ValueError(f"{shown}: a bus URL has no fragment ({shown_target('#' + parts.fragment)}): leave it out")
     try:
         _ = parts.port if transport != "unix" else None
     except ValueError:

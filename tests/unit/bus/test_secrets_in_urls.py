@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from polybus import Bus, ConnectFailed, Unauthorized, connect
+from polybus import Bus, Cluster, ConnectFailed, Unauthorized, connect
 from polybus.plugins import Handshake
 from polybus.plugins.registry import resolve_url
 from tests.support import bounded, eventually
@@ -67,6 +67,18 @@ async def test_a_link_that_comes_and_goes_does_not_show_the_token(wire: str, cap
         shown += [repr(bus.stats()), repr(client.stats()), caplog.text]
     assert not [text for text in shown if TOKEN in text]
     assert any("token=***" in text for text in shown)
+
+
+@pytest.mark.parametrize(
+    "url", [f"nats+tcp://ann:{TOKEN}@h/shop", f"nats+tcp://{TOKEN}@h/shop", f"nats+tcp://h/shop?token={TOKEN}"]
+)
+def test_the_options_of_a_cluster_do_not_show_its_secrets(url: str) -> None:
+    assert TOKEN not in repr(Cluster(url)) and Cluster(url).url == url
+
+
+def test_a_fragment_that_is_refused_is_shown_without_its_token() -> None:
+    with pytest.raises(ValueError, match=r"no fragment \(#access_token=\*\*\*\)"):
+        connect(f"ubre+ws://h/bus#access_token={TOKEN}")
 
 
 @bounded
