@@ -235,7 +235,6 @@ BOUNDS: dict[str, str] = {
     "_link.recording._taps": OURS,
     "_peer.negotiation._late": "30 questions, one a second",
     "_peer.unsent_requests.replies": "Limits.outbox",
-    "_util.deadlines._near": "half of what waits in its table, 128 at least",
     "_peer.peer.pending": "Limits.pending",
     "protocols.ubre.json_reader._by_letter": "made once",
     "protocols.ubre.json_reader._by_verb": "made once",
