@@ -253,6 +253,7 @@ BOUNDS: dict[str, str] = {
     "_core.runtime.backlogged": "one for each peer",
     "_core.runtime.links": "Limits.peers, and the links that this bus opened",
     "_core.runtime.timed": "one for each peer and link",
+    "_core.runtime._owners": "one for each peer and link",
     "_core.runtime._due": "two for each peer and link, and 64",
     "_core.admissions.hosts": "Limits.peers and Limits.handshakes of each gate",
     "_bus.acceptor.links": "Limits.peers",

@@ -88,9 +88,10 @@ class Runtime:
         """Each a `Link`, which only the rooms above know."""
         self.timed: dict[Timed, float] = {}
         """Owners of requests, handlers or channels with a deadline, and the earliest."""
-        self._due: list[tuple[float, int, Timed]] = []
-        """The same in the order of a heap, with some that hold no more."""
-        self._watched = 0
+        self._owners: dict[int, Timed] = {}
+        """The owners by their ids."""
+        self._due: list[tuple[float, int]] = []
+        """Deadlines and ids of owners in the order of a heap, with some that hold no more: it keeps no owner that has gone."""
         self.backlogged: dict[Any, None] = {}
         """The `InboundCalls` of peers of which requests wait for a place."""
         self.buffered: int = 0
@@ -296,12 +297,17 @@ class Runtime:
         timed, due = self.timed, self._due
         if deadline < timed.get(owner, math.inf):
             timed[owner] = deadline
-            self._watched += 1
-            heappush(due, (deadline, self._watched, owner))
+            self._owners[id(owner)] = owner
+            heappush(due, (deadline, id(owner)))
             if len(due) > 2 * len(timed) + _STALE:
-                due[:] = [(when, place, one) for place, (one, when) in enumerate(timed.items())]
+                due[:] = [(when, id(one)) for one, when in timed.items()]
                 heapify(due)
             self.arm(deadline)
+
+    def forget(self, owner: Timed) -> None:
+        """Watch an owner no more: it has gone."""
+        self.timed.pop(owner, None)
+        self._owners.pop(id(owner), None)
 
     async def _keep_time(self) -> None:
         while True:
@@ -319,8 +325,9 @@ class Runtime:
         self._armed = math.inf
         ready = []
         while due and due[0][0] <= now:
-            when, _, owner = heappop(due)
-            if timed.get(owner) == when:
+            when, place = heappop(due)
+            owner = self._owners.get(place)
+            if owner is not None and timed.get(owner) == when:
                 timed[owner] = math.inf
                 ready.append(owner)
         for owner in ready:
@@ -332,7 +339,7 @@ class Runtime:
                 logger.exception("a deadline of %r could not be kept; it is tried again", owner)
                 again = now + _AGAIN
             if timed.get(owner) == math.inf and again == math.inf:
-                del timed[owner]
+                self.forget(owner)
             elif owner in timed:
                 self.watch(owner, again)
         self.arm(due[0][0] if due else math.inf)

@@ -1008,7 +1008,7 @@ class Link:
                 if entry.reply is not None:
                     entry.reply.fail(self.disconnected(sent=False))
             outbox.wake()
-            self.runtime.timed.pop(outbox, None)
+            self.runtime.forget(outbox)
         self.let_begin()
         self.runtime.links.pop(self, None)
         if self.share is not None:

@@ -886,7 +886,7 @@ class Peer(Asker):
             for reply in [] if self._unsent is None else list(self._unsent.replies.values()):
                 reply.fail(Disconnected(reason, self.address, False) if error is None else another(error))
             self._unsent = None
-            runtime.timed.pop(self, None)
+            runtime.forget(self)
 
 
 async def _within(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import weakref
 from collections import Counter
 
 import anyio
@@ -65,6 +67,16 @@ async def test_an_owner_that_is_watched_again_and_again_is_remembered_once() -> 
     for number in range(10_000):
         runtime.watch(owner, 1e9 - number)
     assert len(runtime._due) < 100
-    runtime.timed.pop(owner)
+    runtime.forget(owner)
     runtime._sweep()
     assert owner not in runtime.timed
+
+
+async def test_an_owner_that_has_gone_is_not_kept_until_its_deadline() -> None:
+    runtime, owner = Runtime(Limits()), Owner()
+    runtime.watch(owner, 1e9)
+    runtime.forget(owner)
+    gone = weakref.ref(owner)
+    del owner
+    gc.collect()
+    assert gone() is None
