@@ -54,6 +54,8 @@ def capture_maker(position: int, hint: Any, name: str, function: str) -> Callabl
             return text
         try:
             return convert_text(text, hint)
+        except NameError:  # the type names what is not known: no mistake of the sender
+            raise
         except Exception as error:
             raise Misfit(f"{name} in the subject: {misfit(error)[0]}") from error
 

@@ -246,7 +246,7 @@ def _body_reader(hint: Any, default: Any) -> Callable[[Message], Any]:
             return default
         try:
             return typed_body(message, hint)
-        except BadRequest:
+        except (BadRequest, NameError):  # a type that names what is not known is no mistake of the sender
             raise
         except Exception as error:  # also what a check of the application's own raises
             text, faults = misfit(error)

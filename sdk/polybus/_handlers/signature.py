@@ -16,6 +16,7 @@ from attrs import frozen
 from .._core.context import Context
 from .._core.injection import ProviderStyle
 from .._rpc.channel import Channel
+from .._util.pydantic_types import is_own
 from .._validation import name_of
 from ..message import Message
 
@@ -208,14 +209,15 @@ def hints_of(function: Callable[..., Any], parameters: Iterable[inspect.Paramete
 def without_name(hint: Any) -> Any:
     """Find what a type stands for that has a name of its own, as ``type Rows[T] = list[T]`` gives it.
 
-    Python 3.11 has these from typing_extensions, so they are told by the name of their class.
+    Python 3.11 has these from typing_extensions, so they are told by the name of their class. Those of pydantic, such as
+    `JsonValue`, contain themselves by their name, and stay.
 
     Raises:
         NameError: It stands for something that is not known.
         TypeError: It stands for itself.
     """
     seen: list[Any] = []
-    while type(named := get_origin(hint) or hint).__name__ == "TypeAliasType":
+    while type(named := get_origin(hint) or hint).__name__ == "TypeAliasType" and not is_own(named):
         if any(named is one for one in seen):
             raise TypeError(f"the type {named} stands for itself")
         seen.append(named)

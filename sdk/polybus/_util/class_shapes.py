@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import enum
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Annotated, Any, Final, Literal, NotRequired, Required, get_args, get_origin, get_type_hints
 
 import attrs
 import msgspec
 from attrs import frozen
 
+from .._plain_forms import scalar_form
 from .type_variables import own_annotations, substituted, variables_of
 
 _DEFAULTS: Final = "_field_defaults"
@@ -98,6 +101,52 @@ class Shape:
         if hasattr(self.kind, "__required_keys__"):
             return written
         return self.kind(**{one.argument: written[one.name] for one in self.fields if one.name in written})
+
+
+def opened(value: Any) -> Any:
+    """Make of objects with fields, in containers too, what is written of them; models of pydantic stay what they are."""
+    kind = type(value)
+    if hasattr(kind, "model_dump"):
+        return value
+    if isinstance(value, enum.Enum):
+        return opened(value.value)
+    if isinstance(value, msgspec.Struct):
+        return opened(form_of_struct(value))
+    if fields := attrs.fields(kind) if attrs.has(kind) else getattr(kind, "__dataclass_fields__", {}).values():
+        return {one.name: opened(getattr(value, one.name)) for one in fields if hasattr(value, one.name)}
+    if isinstance(value, Mapping):
+        return {opened(name): opened(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [opened(item) for item in value]
+    return {opened(item) for item in value} if isinstance(value, (set, frozenset)) else scalar_form(value)
+
+
+@lru_cache(256)
+def _members_of(kind: type[msgspec.Struct]) -> tuple[tuple[str, str, Any], ...]:
+    """The members of a Struct: attribute, name, and default, or what makes it."""
+    return tuple(
+        (one.name, one.encode_name, one.default if one.default_factory is msgspec.NODEFAULT else one.default_factory)
+        for one in msgspec.structs.fields(kind)
+    )
+
+
+def form_of_struct(value: msgspec.Struct) -> Any:
+    """Its members as msgspec writes them: by their names there, with the tag, as a list, or without defaults."""
+    config = value.__struct_config__
+    if config.array_like:
+        tag = [] if config.tag is None else [config.tag]
+        return tag + [getattr(value, name) for name in value.__struct_fields__]
+    made: dict[Any, Any] = {} if config.tag is None else {config.tag_field: config.tag}
+    for attribute, name, default in _members_of(type(value)):
+        item = getattr(value, attribute)
+        if item is not msgspec.UNSET and not (config.omit_defaults and _is_default(item, default)):
+            made[name] = item
+    return made
+
+
+def _is_default(item: Any, default: Any) -> bool:
+    """Tell whether msgspec leaves a member out: it is the default itself, or an empty container that the default makes."""
+    return item is default or (default in (list, dict, set) and type(item) is default and not item)
 
 
 def _types(hint: Any, kind: type) -> dict[str, Any]:

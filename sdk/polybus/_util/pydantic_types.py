@@ -46,8 +46,12 @@ def is_read_by_pydantic(target: Any) -> bool:
     return any(is_own(one) for one in _walk(target, []))
 
 
-def adapter_of(target: Any) -> Any:
+def adapter_of(target: Any, *, narrows: bool = False) -> Any:
     """Make pydantic's adapter of a type, which reads it as the wires write it.
+
+    Args:
+        target: The type.
+        narrows: It takes `opened` objects, models among them as they are, and makes the declared model of a larger one.
 
     Raises:
         NameError: An annotation in it names what is not known (yet).
@@ -58,7 +62,7 @@ def adapter_of(target: Any) -> Any:
     except ImportError:
         raise TypeError("pydantic, which checks what its Annotated says, is not installed: msgspec.Meta does without") from None
     try:
-        return TypeAdapter(_Rewriting().of(target))
+        return TypeAdapter(_Rewriting(narrows).of(target))
     except PydanticUserError as error:
         if error.code == "class-not-fully-defined":
             raise NameError(str(error)) from error
@@ -131,30 +135,40 @@ def _is_of_packages(found: Any) -> bool:
 class _Rewriting:
     """Puts what pydantic can read in place of what it cannot, in one type."""
 
-    def __init__(self) -> None:
+    def __init__(self, narrows: bool) -> None:
+        self._narrows = narrows
         self._made: list[tuple[Any, Any]] = []
         self._within: list[Any] = []
 
-    def of(self, hint: Any) -> Any:
+    def of(self, hint: Any, beside: tuple[Any, ...] = ()) -> Any:
         """May raise `TypeError`: not everything in it can be read."""
         if is_own(hint):
-            return _checked(hint)
+            return self._of_own(hint, beside)
         if hint in _OCTETS:
             return _octets(hint)
         if (named := _named(hint)) is not hint:
             return self._of_named(hint, named)
         origin, arguments = get_origin(hint), get_args(hint)
         if origin is Annotated:
-            return Annotated[(self.of(arguments[0]), *map(_said, arguments[1:]))]
+            return Annotated[(self.of(arguments[0], beside), *map(_said, arguments[1:]))]
         if (shape := Shape.of(hint)) is not None:
             return self._of_class(hint, shape)
         if origin in (Union, UnionType):
-            return Union[tuple(self.of(one) for one in arguments if one is not msgspec.UnsetType)]  # noqa: UP007  # of many
+            choices = tuple(get_args(one)[0] if get_origin(one) is Annotated else one for one in arguments)
+            return Union[tuple(self.of(one, choices) for one in arguments if one is not msgspec.UnsetType)]  # noqa: UP007  # of many
         if not arguments or origin is Literal:
             return hint
         if origin in _LAZY:
             raise TypeError(f"{hint} would be checked while it is iterated over, and too late: write list[...]")
         return origin[tuple(one if one is ... else self.of(one) for one in arguments)]
+
+    def _of_own(self, hint: Any, beside: tuple[Any, ...]) -> Any:
+        if not self._narrows or not isinstance(hint, type):
+            return _checked(hint)
+        if hasattr(hint, "model_validate"):
+            return _narrowed(hint, beside)
+        shape = Shape.of(hint)
+        return hint if shape is None else self._of_class(hint, shape)
 
     def _of_named(self, hint: Any, named: Any) -> Any:
         if any(hint is one for one in self._within):
@@ -191,6 +205,26 @@ class _Rewriting:
         if any(getattr(one, name, None) is not None for one in said for name in _ALIASES if is_own(one)):
             raise TypeError(f"{where} has an alias, which counts in models alone: make {owner} a model")
         return self.of(field.type)
+
+
+def _narrowed(model: Any, beside: tuple[Any, ...]) -> Any:
+    """A model, alone or beside others in a union, of which a larger object has nothing more.
+
+    An object of it was validated when it was made, and is not read again: it may write itself in a form that it does not read.
+    """
+    from pydantic import WrapValidator
+
+    def narrow(value: Any, check: Callable[[Any], Any]) -> Any:
+        kind = next((one for one in type(value).__mro__ if one is model or one in beside), None)
+        if kind is None:
+            return check(value)
+        if kind is type(value):
+            return value
+        made = value.model_copy()
+        object.__setattr__(made, "__class__", kind)  # what the class does not have is not written
+        return made
+
+    return Annotated[model, WrapValidator(narrow)]
 
 
 def _maker(shape: Shape) -> Callable[[Any, Callable[[Any], Any]], Any]:

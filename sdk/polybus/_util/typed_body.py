@@ -22,6 +22,7 @@ from .._validation import shown
 from ..body import JSON
 from ..errors import BadRequest
 from ..message import Message
+from .class_shapes import opened
 from .pydantic_types import adapter_of, is_read_by_pydantic
 
 
@@ -68,28 +69,42 @@ def _without_members(value: Any) -> Any:
 def conforming(value: Any, target: Any) -> Any:
     """Make of a value what its annotation says: validated, and without the fields that the type does not have.
 
-    A type that no body is read as, such as a class of protobuf, is checked by `isinstance`.
+    A model of pydantic is validated when it is made, so it is not read again: it may write itself in a form that it does not
+    read. A type that no body is read as, such as a class of protobuf, is checked by `isinstance`.
 
     Raises:
         ValueError, TypeError: It does not fit; the text names the path and what was expected.
     """
+    conform = _cached_conforming(target) if has_hash(target) else _make_conforming(target)
+    return conform(value)
+
+
+def _make_conforming(target: Any) -> Callable[[Any], Any]:
     if target is Any or target is object:
-        return value
+        return lambda value: value
     if unreadable(target) is not None:
-        if isinstance(target, type) and not isinstance(value, target):
-            raise TypeError(f"Expected `{target.__name__}`, got `{type(value).__name__}`")
-        return value
+        return partial(_of_class, kind=target)
+    if is_read_by_pydantic(target):
+        narrow = adapter_of(target, narrows=True).validate_python
+        return lambda value: narrow(opened(value), from_attributes=True)
+    return partial(_reread, target=target)
+
+
+_cached_conforming: Final = lru_cache(1024)(_make_conforming)
+
+
+def _of_class(value: Any, kind: Any) -> Any:
+    if isinstance(kind, type) and not isinstance(value, kind):
+        raise TypeError(f"Expected `{kind.__name__}`, got `{type(value).__name__}`")
+    return value
+
+
+def _reread(value: Any, target: Any) -> Any:
     try:
         plain = msgspec.to_builtins(value, builtin_types=_LEAVES, enc_hook=plain_form)
     except (TypeError, ValueError, RecursionError):  # an object whose fields are attributes alone, such as a row
-        return _of_attributes(value, target)
+        return msgspec.convert(value, target, from_attributes=True, str_keys=True)
     return convert(plain, target)
-
-
-def _of_attributes(value: Any, target: Any) -> Any:
-    if is_read_by_pydantic(target):
-        return adapter_of(target).validate_python(value, from_attributes=True)
-    return msgspec.convert(value, target, from_attributes=True, str_keys=True)
 
 
 def misfit(error: Exception) -> tuple[str, list[dict[str, str]]]:

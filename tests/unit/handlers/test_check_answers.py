@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, NamedTuple, TypedDict
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 
 import attrs
 import msgspec
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, Json, computed_field, field_serializer, field_validator, model_validator
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from polybus import Bus, Channel, EncodeError, RemoteError, Subject
 from polybus.testing import pair
@@ -63,6 +64,74 @@ class Named(NamedTuple):
     number: int
 
 
+class OneWay(BaseModel, extra="forbid", strict=True):
+    """It does not read what it writes, and makes something of what it reads."""
+
+    at: datetime
+    number: int = Field(serialization_alias="no")
+    hidden: str = Field(exclude=True)
+    words: Json[list[str]]
+
+    @computed_field
+    def twice(self) -> int:
+        return self.number * 2
+
+    @field_serializer("at")
+    def _in_words(self, at: datetime) -> str:
+        return f"{at:%B %Y}"
+
+    @field_validator("number")
+    @classmethod
+    def _one_more(cls, number: int) -> int:
+        return number + 1
+
+
+class LargerOneWay(OneWay):
+    password: str = "secret"
+
+
+class Counted(BaseModel):
+    number: int
+
+    @model_validator(mode="after")
+    def _one_more(self) -> Counted:
+        self.number += 1
+        return self
+
+
+@pydantic_dataclass
+class OfPydantic:
+    model: Model
+    number: Annotated[int, Field(gt=0)] = 1
+
+
+@dataclass
+class Holding:
+    models: list[OneWay]
+
+
+@attrs.define
+class HoldingChecked:
+    model: Model = attrs.field(validator=attrs.validators.instance_of(Model))
+
+
+class Cat(BaseModel):
+    kind: Literal["cat"] = "cat"
+
+
+class LargerCat(Cat):
+    password: str = "secret"
+
+
+class OfKind(BaseModel):
+    kind: Literal["dog"]
+
+
+class Tagged(msgspec.Struct, tag="tagged", omit_defaults=True):
+    model: Model
+    number: int | msgspec.UnsetType = msgspec.UNSET
+
+
 class Row:
     """As an object of a database: its fields are attributes alone."""
 
@@ -74,6 +143,9 @@ class Nameless:
     """It has nothing that is asked for."""
 
 
+WAY = LargerOneWay(at=datetime(2026, 1, 2), number=6, hidden="secret", words='["a"]')
+WAY_WRITTEN = {"at": "January 2026", "no": 7, "twice": 14, "words": ["a"]}
+MODEL, MODEL_WRITTEN = LargerModel(userName="ann"), {"userName": "ann"}
 WHOLE = {"name": "ann", "password": "secret"}
 NAME = {"name": "ann"}
 # What a handler returns, its annotation, and what the client is sent.
@@ -81,6 +153,18 @@ ANSWERS: list[tuple[Any, Any, Any]] = [
     (LargerModel(userName="ann"), Model, {"userName": "ann"}),
     ({"userName": "ann", "password": "secret"}, Model, {"userName": "ann"}),
     ([LargerModel(userName="ann")], list[Model], [{"userName": "ann"}]),
+    (Model.model_construct(user_name=""), Model, {"userName": ""}),  # it has been made, and is not validated again
+    (WAY, OneWay, WAY_WRITTEN),
+    ({"a": [WAY, None]}, dict[str, list[OneWay | None]], {"a": [WAY_WRITTEN, None]}),
+    (Counted(number=1), Counted, {"number": 2}),
+    (LargerCat(), Cat | LargerCat, {"kind": "cat", "password": "secret"}),
+    (Holding([WAY]), Holding, {"models": [WAY_WRITTEN]}),
+    ({"models": [WAY]}, Holding, {"models": [WAY_WRITTEN]}),
+    (OfPydantic(MODEL), OfPydantic, {"model": MODEL_WRITTEN, "number": 1}),
+    (OfPydantic(MODEL), OfPydantic | OneWay, {"model": MODEL_WRITTEN, "number": 1}),
+    (HoldingChecked(MODEL), HoldingChecked, {"model": MODEL_WRITTEN}),
+    (Tagged(MODEL), Tagged, {"type": "tagged", "model": MODEL_WRITTEN}),
+    (LargerCat(), Annotated[Cat | OfKind, Field(discriminator="kind")], {"kind": "cat"}),
     (LargerPlain("ann"), Plain, NAME),
     (Row(), Plain, NAME),
     ({"a": LargerPlain("ann")}, dict[str, Plain], {"a": NAME}),
@@ -102,7 +186,7 @@ MISFITS: list[tuple[Any, Any]] = [
     ("text", int),
     (None, Model),
     ({"b": 1}, Model),
-    (Model.model_construct(user_name=""), Model),
+    (OfPydantic.__new__(OfPydantic), OfPydantic),
     (Plain(7), Plain),  # type: ignore[arg-type]
     (Nameless(), Plain),
     (Nameless(), Model),

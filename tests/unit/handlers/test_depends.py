@@ -13,6 +13,7 @@ import pytest
 from fast_depends import Depends
 from fastapi import Depends as FastapiDepends
 from fastapi import Header, Request, Security
+from pydantic import JsonValue
 from typing_extensions import TypeAliasType
 
 from polybus import (
@@ -738,6 +739,7 @@ async def test_a_named_type_gives_what_it_stands_for() -> None:
         "ctx": named("Here", Context | None),
         "rows": named("Rows", list.__class_getitem__(T), type_params=(T,))[int],
     }
+    bus.handle("json")(any_json)
 
     async def handler(rows, file, ctx) -> Any:  # type: ignore[no-untyped-def]
         return [rows, file, ctx.message.subject]
@@ -748,7 +750,12 @@ async def test_a_named_type_gives_what_it_stands_for() -> None:
         assert await client.request("x", [1]) == [[1], "file", "x"]
         with pytest.raises(BadRequest):
             await client.request("x", "chosen by the peer")
+        assert await client.request("json", [{"a": 1}]) == [{"a": 1}]
     assert diary.lines == ["file opened", "file closed"]
+
+
+async def any_json(body: JsonValue) -> JsonValue:  # it contains itself, by its name
+    return body
 
 
 @pytest.mark.parametrize("value", ["Nowhere", "Named"])

@@ -657,6 +657,24 @@ async def test_a_check_of_the_applications_own_that_fails_is_a_body_that_does_no
                 await anext(channel)
 
 
+@bounded
+async def test_a_type_that_names_what_is_not_known_is_the_mistake_of_its_handler(caplog: pytest.LogCaptureFixture) -> None:
+    bus = Bus()
+
+    @dataclasses.dataclass
+    class Local:
+        nobody: "Nobody"  # type: ignore[name-defined]  # noqa: F821
+
+    async def takes(body) -> None: ...  # type: ignore[no-untyped-def]
+
+    takes.__annotations__["body"] = Local
+    bus.handle("takes")(takes)
+    async with pair(bus) as client:
+        with pytest.raises(RemoteError, match="INTERNAL"):
+            await client.request("takes", {"nobody": 1})
+    assert "name 'Nobody' is not defined" in caplog.text
+
+
 def test_a_result_may_be_for_type_checkers_alone_where_the_other_annotations_are_no_texts() -> None:
     async def priced(query: int) -> "Decimal": ...  # type: ignore[empty-body]
 

@@ -540,6 +540,11 @@ def test_an_object_within_itself_as_an_element_or_a_key_that_needs_its_hash_is_r
         ErraiFormat(types, strict=False, depth=128).decode(JSON.encode(node))
 
 
+def test_a_model_that_cannot_write_itself_is_an_error_of_its_sender() -> None:
+    with pytest.raises(EncodeError, match=r"OfBytes cannot be written: .*utf-8.*\$\.a"):
+        ERRAI.encode({"a": pydantic.create_model("OfBytes", data=(bytes, ...))(data=b"\xff")})
+
+
 class Real(float):
     def __repr__(self) -> str:
         return '1.5,"x":2'

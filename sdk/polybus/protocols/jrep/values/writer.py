@@ -19,6 +19,7 @@ import attrs
 import msgspec
 
 from ...._plain_forms import plain_form, scalar_form
+from ...._util.class_shapes import form_of_struct
 from ....body import items_of
 from ....errors import EncodeError
 from ..messages.text import json_text, number, quoted
@@ -147,7 +148,7 @@ class ValueWriter:
     def _form_of(self, value: Any, ids: Numbering) -> Any:
         """Form of an object as JSON has it: its members as a map or list, a UUID as text."""
         if isinstance(value, msgspec.Struct):
-            made = _form_of_struct(value)
+            made = form_of_struct(value)
         elif attrs.has(type(value)) or hasattr(value, "__dataclass_fields__"):
             made = {path.rpartition(".")[2]: item for path, item in items_of(value, "$") if item is not msgspec.UNSET}
         else:
@@ -161,6 +162,8 @@ class ValueWriter:
             made = plain_form(value)
         except TypeError:  # msgspec knows a few more
             made = value
+        except Exception as error:  # as of a model that cannot write itself
+            raise EncodeError(f"{type(value).__name__} cannot be written: {error}") from error
         if type(made) in self._by_type:
             return made
         try:
@@ -267,34 +270,6 @@ class ValueWriter:
             else:
                 break
         return path
-
-
-@lru_cache(256)
-def _members_of(kind: type[msgspec.Struct]) -> tuple[tuple[str, str, Any], ...]:
-    """The members of a Struct: attribute, name, and default, or what makes it."""
-    return tuple(
-        (one.name, one.encode_name, one.default if one.default_factory is msgspec.NODEFAULT else one.default_factory)
-        for one in msgspec.structs.fields(kind)
-    )
-
-
-def _form_of_struct(value: msgspec.Struct) -> Any:
-    """Its members as msgspec writes them: by their names there, with the tag, as a list, or without defaults."""
-    config = value.__struct_config__
-    if config.array_like:
-        tag = [] if config.tag is None else [config.tag]
-        return tag + [getattr(value, name) for name in value.__struct_fields__]
-    made: dict[Any, Any] = {} if config.tag is None else {config.tag_field: config.tag}
-    for attribute, name, default in _members_of(type(value)):
-        item = getattr(value, attribute)
-        if item is not msgspec.UNSET and not (config.omit_defaults and _is_default(item, default)):
-            made[name] = item
-    return made
-
-
-def _is_default(item: Any, default: Any) -> bool:
-    """Tell whether msgspec leaves a member out: it is the default itself, or an empty container that the default makes."""
-    return item is default or (default in (list, dict, set) and type(item) is default and not item)
 
 
 def _bare(value: Any, ids: Numbering) -> bytes:
