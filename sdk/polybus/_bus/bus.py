@@ -96,8 +96,8 @@ class Bus(Router):
         debug: Send the text of unexpected exceptions to clients. Never in production.
         check_answers: Validate what a handler returns or sends by its annotation, and leave out what that type does not have:
             ``-> User`` sends a ``User``, whatever larger object it is given. What does not fit is INTERNAL, and the log names
-            it. A publication to a `Subject` is validated by its type in the same way. None is False, and True under
-            `polybus.testing.pair`.
+            it. A publication to a `Subject` is validated by its type in the same way. With ``"validate"`` what fits is sent as
+            it is, with all that it has. None is False, and under `polybus.testing.pair` ``"validate"``.
         cluster: Make this bus a node of a cluster, in which many processes are one bus, over an engine (NATS): its URL,
             ``auto`` for that in ``POLYBUS_CLUSTER`` (where there is none the bus is alone), or `Cluster`.
 
@@ -123,7 +123,7 @@ class Bus(Router):
         authorize: Authorize | None = None,
         lifespan: Lifespan | None = None,
         debug: bool = False,
-        check_answers: bool | None = None,
+        check_answers: bool | Literal["validate"] | None = None,
         cluster: str | Cluster | None = None,
     ) -> None:
         check_type(limits, Limits, "limits", "Limits(message=2**20)")
@@ -1051,12 +1051,12 @@ class Bus(Router):
         self._services.debug = debug
 
     @property
-    def check_answers(self) -> bool | None:
-        """True where what handlers return, and what is published to a `Subject`, is validated; see `Bus`."""
+    def check_answers(self) -> bool | Literal["validate"] | None:
+        """Whether what handlers return, and what is published to a `Subject`, is validated; see `Bus`."""
         return self._services.check_answers
 
     @check_answers.setter
-    def check_answers(self, check_answers: bool | None) -> None:
+    def check_answers(self, check_answers: bool | Literal["validate"] | None) -> None:
         self._services.check_answers = check_answers
 
     # -- watching --------------------------------------------------------------------------------------------------------

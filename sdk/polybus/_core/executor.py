@@ -108,11 +108,13 @@ class HandlerExecutor:
         return [(work.name, work.waited_for) for work in abandoned if not work.returned]
 
     def run(self, handler: RequestHandler, message: Message, deadline: float | None) -> Awaitable[Any]:
-        """Run a handler through all middleware, and give its result.
+        """Run a handler through all middleware, and give its result, checked where the bus wants that of answers.
 
         Raises:
             Exception: (here or by awaiting) As the handler or a middleware raises it.
         """
+        if self._services.check_answers and message.kind is Kind.REQUEST:
+            return self.around(handler, message, deadline, partial(self._checked, handler, deadline=deadline))
         if not self.middleware:
             return self._call(handler, message, deadline)
         if handler.style == "async":
@@ -178,6 +180,10 @@ class HandlerExecutor:
             elif frame.f_code is _beyond_middleware.__code__:
                 blamed = None
         return blamed
+
+    async def _checked(self, handler: RequestHandler, message: Message, deadline: float | None) -> Any:
+        """The handler's own answer: a middleware may make something else of it."""
+        return self._services.sent(await self._call(handler, message, deadline), handler.checked)
 
     async def _call(self, handler: RequestHandler, message: Message, deadline: float | None) -> Any:
         if handler.style == "async":

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from .._util.broadcast import EventHub
 from .._util.sources import sources
@@ -67,8 +68,8 @@ class Services:
         self.limits: Limits = limits
         self.debug: bool = debug
         """True where clients are sent the text of unexpected exceptions."""
-        self.check_answers: bool | None = None
-        """True where answers and publications are validated by their types; None where the application has not said."""
+        self.check_answers: bool | Literal["validate"] | None = None
+        """Whether answers and publications are validated by their types; None where the application has not said."""
         self.counters: Counters = Counters()
         self.events: EventHub[BusEvent] = EventHub(self.waiter, self.wake)
         self.emit: Callable[[BusEvent], None] = self.events.emit
@@ -102,10 +103,15 @@ class Services:
         if not self.check_answers:
             return body
         try:
-            return conforming(body, subject.takes)
+            return self.sent(body, partial(conforming, target=subject.takes))
         except Exception as error:
             why, _ = misfit(error)
             raise EncodeError(f"a publication of {subject.name!r} takes {shown(subject.takes)}: {why}") from error
+
+    def sent(self, value: Any, checked: Callable[[Any], Any]) -> Any:
+        """What is sent of a value that is checked here. May raise whatever the check does: it does not fit."""
+        made = checked(value)
+        return value if self.check_answers == "validate" else made
 
     @property
     def running(self) -> Runtime:

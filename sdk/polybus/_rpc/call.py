@@ -97,10 +97,10 @@ class Call:
             self.delivered = True
             if handler.style == "async" and not services.executor.middleware:
                 result = await handler.invoke(services, message, deadline if timed else None)
+                if services.check_answers and message.kind is Kind.REQUEST:
+                    result = services.sent(result, handler.checked)
             else:
                 result = await services.executor.run(handler, message, deadline if timed else None)
-            if services.check_answers and message.kind is Kind.REQUEST:
-                result = handler.checked(result)
             if self.peer is not None and (outbox := self.peer.link.outbox) is not None and not outbox.takes_answers:
                 later = self.origin.answer_later(self, result)
                 result = None  # once it is encoded nothing else keeps it
@@ -140,7 +140,7 @@ class Call:
                 self.started = self.delivered = False
                 return False
             if self.services.check_answers and self.message.kind is Kind.REQUEST:
-                result = self.handler.checked(result)
+                result = self.services.sent(result, self.handler.checked)
             if not self.ended:
                 self.origin.answer(self, result)
         except BaseException as error:  # whatever it is: there is no task that it could end

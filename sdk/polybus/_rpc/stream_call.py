@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import AsyncIterable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import anyio
@@ -88,7 +89,7 @@ class ChannelCall(Call):
 
     async def _converse(self, message: Message, deadline: float | None) -> None:
         if self.services.check_answers:
-            self.channel.checked = self.handler.checked
+            self.channel.checked = partial(self.services.sent, checked=self.handler.checked)
         outcome = self.handler.invoke(self.services, message, deadline, self.channel)
         if isinstance(outcome, InjectedStream):
             async with outcome as items:

@@ -35,8 +35,8 @@ async def pair(
 ) -> AsyncIterator[Bus]:
     """Join a client to a bus: ``async with pair(bus) as client: assert await client.request("user.get", 7) == ...``
 
-    Both are entered. Answers are validated (``Bus(check_answers=True)``) unless a bus says otherwise. The exceptions are those
-    of the real transports. Where both ends of a protocol are clients of a server (NATS), they are clients of a `NatsEngine`.
+    Both are entered. Answers are validated (``Bus(check_answers="validate")``) unless a bus says otherwise. The exceptions are
+    those of the real transports. Where both ends of a protocol are clients of a server (NATS), they are of a `NatsEngine`.
 
     Args:
         bus: The server's side, with the handlers under test.
@@ -54,7 +54,7 @@ async def pair(
     client = Bus() if client is None else client
     unsaid = [one for one in (bus, client) if one.check_answers is None]
     for one in unsaid:
-        one.check_answers = True
+        one.check_answers = "validate"
     try:
         async with _joined(bus, protocol, client, identity, faults, reconnect) as joined:
             yield joined

@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel, Field, Json, computed_field, field_serializer, field_validator, model_validator
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
-from polybus import Bus, Channel, EncodeError, RemoteError, Subject
+from polybus import Bus, CallNext, Channel, Context, EncodeError, Message, RemoteError, Subject
 from polybus.testing import pair
 
 pytestmark = pytest.mark.anyio
@@ -143,7 +143,7 @@ class Nameless:
     """It has nothing that is asked for."""
 
 
-WAY = LargerOneWay(at=datetime(2026, 1, 2), number=6, hidden="secret", words='["a"]')
+WAY = LargerOneWay(at=datetime(2026, 1, 2), number=6, hidden="secret", words='["a"]')  # type: ignore[arg-type]
 WAY_WRITTEN = {"at": "January 2026", "no": 7, "twice": 14, "words": ["a"]}
 MODEL, MODEL_WRITTEN = LargerModel(userName="ann"), {"userName": "ann"}
 WHOLE = {"name": "ann", "password": "secret"}
@@ -241,7 +241,7 @@ async def answers(client: Bus) -> list[Any]:
 
 @pytest.mark.parametrize(("value", "annotation", "sent"), ANSWERS)
 async def test_a_larger_object_is_sent_as_what_the_annotation_says(value: Any, annotation: Any, sent: Any) -> None:
-    async with pair(answering(value, annotation)) as client:
+    async with pair(answering(value, annotation, check_answers=True)) as client:
         assert await answers(client) == [sent] * 4
 
 
@@ -271,14 +271,31 @@ async def test_answers_are_checked_under_pair_unless_the_bus_says_otherwise() ->
     async with pair(bus) as client:
         assert isinstance((await answers(client))[0], RemoteError)
     assert bus.check_answers is None
+    async with pair(answering(LargerPlain("ann"), Plain)) as client:  # as a bus sends it that checks nothing
+        assert await answers(client) == [WHOLE] * 4
     async with pair(answering("text", int, check_answers=False)) as client:
         assert await answers(client) == ["text"] * 4
+
+
+async def test_a_middleware_is_given_the_checked_answer_and_may_make_another_of_it() -> None:
+    bus = answering(LargerPlain("ann"), Plain, check_answers=True)
+
+    @bus.use
+    async def envelope(message: Message, ctx: Context, call_next: CallNext) -> Any:
+        return {"of": await call_next(message)}
+
+    async with pair(bus) as client:
+        for subject in ("async", "thread"):
+            assert await client.request(subject) == {"of": NAME}
 
 
 async def test_a_publication_is_checked_by_the_type_of_its_subject() -> None:
     news = Subject("news", Plain)
     wrong: Any = "text"
     async with pair(Bus(), client=Bus()) as client, client.subscribe("news") as heard:
+        await client.publish(news, LargerPlain("ann"))
+        assert (await heard.receive(5)).body == WHOLE
+        client.check_answers = True
         await client.publish(news, LargerPlain("ann"))
         client.publish_nowait(news, LargerPlain("ann"))
         for _ in range(2):
