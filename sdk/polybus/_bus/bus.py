@@ -1052,7 +1052,7 @@ class Bus(Router):
 
     @property
     def check_answers(self) -> bool | Literal["validate"] | None:
-        """Whether what handlers return, and what is published to a `Subject`, is validated; see `Bus`."""
+        """The validation of what handlers return, and of what is published to a `Subject`; see `Bus`."""
         return self._services.check_answers
 
     @check_answers.setter
