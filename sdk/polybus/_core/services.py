@@ -69,7 +69,7 @@ class Services:
         self.debug: bool = debug
         """True where clients are sent the text of unexpected exceptions."""
         self.check_answers: bool | Literal["validate"] | None = None
-        """Whether answers and publications are validated by their types; None where the application has not said."""
+        """The validation of answers and publications by their types; None where the application has not said."""
         self.counters: Counters = Counters()
         self.events: EventHub[BusEvent] = EventHub(self.waiter, self.wake)
         self.emit: Callable[[BusEvent], None] = self.events.emit
@@ -109,7 +109,7 @@ class Services:
             raise EncodeError(f"a publication of {subject.name!r} takes {shown(subject.takes)}: {why}") from error
 
     def sent(self, value: Any, checked: Callable[[Any], Any]) -> Any:
-        """What is sent of a value that is checked here. May raise whatever the check does: it does not fit."""
+        """The value that is sent of one that is checked here. May raise whatever the check does: it does not fit."""
         made = checked(value)
         return value if self.check_answers == "validate" else made
 
