@@ -256,7 +256,7 @@ class Connecting:
             raise ConnectFailed(
                 link.url,
                 f"the {self._adapter.name} handshake did not complete in {seconds:g} s (Limits.handshake_timeout): the server "
-                "has taken the connection and does not answer, it may still be starting; connect(..., wait=30) tries that long",
+                "has taken the connection and does not answer, it may still be starting",
             )
 
     async def _dial_options(self, link: Link) -> DialOptions:

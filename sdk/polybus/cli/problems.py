@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 OF_NATS = "the NATS server says"
 NATS_CREDENTIALS = "they stand in the URL: TOKEN@ or USER:PASSWORD@ before the host, or ?creds=FILE or ?nkey=FILE behind it"
-_NEXT_STEPS = ("in place of", "goes on trying", "begin the URL with")
+_NEXT_STEPS = ("in place of", "goes on trying", "waits for it as long", "begin the URL with")
 """Words of reasons that say themselves what to do."""
 _SECONDS = re.compile(r"timed out after (\d[\d.e+-]*) s\b")
 _TRUST = re.compile(r"tls=(?= is for nats\+| given for \S+, which is not encrypted)")

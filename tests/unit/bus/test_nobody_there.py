@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
-from polybus import Bus, Cluster, ConnectFailed
+from polybus import Bus, Cluster, ConnectFailed, Limits, connect
 from polybus._bus.nobody_there import advice_for
 from tests.support import free_port
 
@@ -37,6 +39,20 @@ async def test_a_bus_whose_engine_is_not_there_says_so(wait: float) -> None:
     with pytest.raises(ConnectFailed, match=r"is the NATS server of the cluster running\? Cluster\(\.\.\., wait=30\)"):
         async with Bus(cluster=Cluster(f"nats+tcp://127.0.0.1:{free_port()}/shop", wait=wait)):
             raise AssertionError
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("wait", [0, 0.05])
+async def test_a_server_that_says_nothing_is_waited_for_by_whoever_may_wait(wait: float) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # connections wait in its backlog
+        address = f"nats+tcp://127.0.0.1:{silent.getsockname()[1]}"
+        limits = Limits(handshake_timeout=0.05)
+        with pytest.raises(ConnectFailed, match=r"may still be starting; Cluster\(\.\.\., wait=30\) waits for it as long$"):
+            async with Bus(cluster=Cluster(f"{address}/shop", wait=wait), limits=limits):
+                raise AssertionError
+        with pytest.raises(ConnectFailed, match=r"may still be starting; connect\(\.\.\., wait=30\) goes on trying$"):
+            async with connect(address, limits=limits):
+                raise AssertionError
 
 
 def test_a_server_that_is_there_and_refuses_is_not_waited_for() -> None:
