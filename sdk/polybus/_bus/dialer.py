@@ -358,11 +358,12 @@ class Connecting:
                 if moving is not None:
                     self._leaving, attempt = False, 0
                     self._services.counters.reconnects += 1
+                    self._log.moved(link.address)
                     await self._leave_one(link, moving)
                 elif self._leaving:
-                    logger.debug("the server of %s is about to end, and no other lets us in yet: %s", self._log.url, why)
-                    await anyio.sleep(self._backoff.delay(attempt, sources.get().rng.random))
                     attempt += 1
+                    self._log.stays(why, attempt)
+                    await anyio.sleep(self._backoff.delay(attempt - 1, sources.get().rng.random))
         finally:
             self._moves = False
 

@@ -64,6 +64,23 @@ class LinkLog:
             text, tried = "the link to %s is back after %s (%s)", counted(attempts, "attempt")
             logger.info(text, self.url, _span(self._clock() - self._since), tried, extra=self.fields)
 
+    def moved(self, address: str) -> None:
+        """Tell that the link goes on at another server, since its own is about to end."""
+        logger.info(
+            "the server of the link to %s is about to end: the link goes on at %s", self.url, address, extra=self.fields
+        )
+
+    def stays(self, reason: str, attempt: int) -> None:
+        """Tell that the server is about to end, and that an attempt to go on at another one has failed."""
+        if not _is_told(attempt):
+            return
+        text = "the server of the link to %s is about to end, and no other lets this bus in (attempt %d): %s"
+        reason = in_one_line(reason) or "no reason was given"
+        if attempt < _PATIENCE:
+            logger.info(text, self.url, attempt, reason, extra=self.fields)
+        else:
+            logger.warning(text, self.url, attempt, reason, extra=self.fields)
+
     def gone(self, reason: str) -> None:
         """Tell that the link is lost, and cannot be dialled again."""
         logger.warning(

@@ -90,7 +90,15 @@ async def test_no_request_fails_and_each_publication_comes_once_while_all_links_
         assert [event async for event in events if isinstance(event, LinkDown) and "lame" in event.reason] == []
 
 
-async def test_where_no_other_server_lets_it_in_a_link_stays_until_it_is_cut_and_comes_back() -> None:
+def told(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    """What the log says of a server that is about to end."""
+    return [(one.levelname, one.getMessage()) for one in caplog.records if "is about to end" in one.getMessage()]
+
+
+async def test_where_no_other_server_lets_it_in_a_link_stays_until_it_is_cut_and_comes_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "polybus.link")
     async with NatsEngine() as engine, connect(engine.url, backoff=BACKOFF) as bus, bus.subscribe("news") as news:
         (first,), opened = engine.clients, engine.opened
 
@@ -101,6 +109,10 @@ async def test_where_no_other_server_lets_it_in_a_link_stays_until_it_is_cut_and
         engine.inform(**ENDS)
         await anyio.sleep(2)
         assert list(engine.clients) == [first]
+        lines = told(caplog)
+        assert [level for level, _ in lines[:4]] == ["INFO", "INFO", "WARNING", "WARNING"]  # attempts 1, 2, 4, 8
+        assert len(lines) < 12
+        assert "no other lets this bus in (attempt 4): " in lines[2][1]
         await bus.publish("news", "still here")
         assert (await anext(news)).body == "still here"
         engine.opened = opened  # type: ignore[method-assign]
@@ -158,7 +170,8 @@ async def test_a_bus_that_is_left_while_it_moves_leaves_both_connections() -> No
         assert len(engine.clients) == 0
 
 
-async def test_a_link_that_has_moved_moves_again() -> None:
+async def test_a_link_that_has_moved_moves_again_and_each_time_the_log_says_where_to(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "polybus.link")
     async with NatsEngine() as engine, connect(engine.url) as bus, bus.subscribe("news") as news:
         for n in range(3):
             before = set(engine.clients)
@@ -171,6 +184,9 @@ async def test_a_link_that_has_moved_moves_again() -> None:
             async with connect(engine.url) as other:
                 await other.publish("news", n)
             assert (await anext(news)).body == n
+        moved = f"the server of the link to {engine.url} is about to end: the link goes on at {bus.peers[0].address}"
+        assert set(told(caplog)) == {("INFO", moved)}
+        assert len(told(caplog)) == bus.stats().reconnects
 
 
 async def test_a_durable_handler_goes_on_and_handles_each_publication_once() -> None:
