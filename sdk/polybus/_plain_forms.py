@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime
 import decimal
 import inspect
+import os
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, Final
@@ -65,6 +67,8 @@ def plain_form(value: Any) -> Any:
         return scalar
     if isinstance(value, Mapping):
         return dict(value)
+    if isinstance(value, (os.PathLike, deque)) or type(value).__module__ == "ipaddress":  # what types of pydantic's give
+        return list(value) if isinstance(value, deque) else str(value)
     if is_of_pydantic(type(value)):
         own: type = type(value)
         return _dumper(own)(value, mode="json")

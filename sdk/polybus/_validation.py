@@ -99,6 +99,8 @@ def check_callable(value: Any, name: str, form: str, takes: int, **named: Any) -
         return
     if not callable(value):
         raise TypeError(f"{name}={shown(value)}: a function, {form}, not {type(value).__name__}")
+    if inspect.isgeneratorfunction(value) or inspect.isasyncgenfunction(value):  # whose answer would be true, whatever it says
+        raise TypeError(f"{name}={shown(value)}: a function with return, {form}, and it has yield")
     try:
         signature = inspect.signature(value)
     except ValueError:  # some of C do not say

@@ -2,8 +2,11 @@
 
 import dataclasses
 import datetime
+import ipaddress
+import pathlib
 import subprocess
 import sys
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from types import GenericAlias
 from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, NotRequired, Protocol, TypedDict, TypeVar
@@ -13,7 +16,7 @@ import attrs
 import msgspec
 import pydantic
 import pytest
-from fastapi import Body, Depends, Path
+from fastapi import Body, Depends, Header, Path
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, PositiveInt, StringConstraints, WrapValidator
 from typing_extensions import TypeAliasType
 
@@ -76,6 +79,9 @@ WORDS: dict[str, tuple[Any, Any, Any]] = {
     "alias within": (dict[str, Ages], {"a": [1]}, {"a": [-1]}),
     "a union by discriminator": (Annotated[Cat | Dog, Field(discriminator="kind")], Dog(kind="dog", age=1), {"kind": "dog"}),
     "RootModel": (pydantic.RootModel[list[PositiveInt]], pydantic.RootModel[list[PositiveInt]]([1]), [-1]),
+    "deque": (deque[PositiveInt], deque([1]), [-1]),
+    "Path": (Annotated[pathlib.Path, Field()], pathlib.Path("a"), 1),
+    "IPvAnyAddress": (pydantic.IPvAnyAddress, ipaddress.ip_address("::1"), "a"),
     "AnyUrl": (pydantic.AnyUrl, pydantic.AnyUrl("http://a/"), "a"),
     "AwareDatetime": (pydantic.AwareDatetime, datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC), "2026-01-01T00:00:00"),
 }
@@ -329,6 +335,10 @@ class Sums(Page[PositiveInt]):
     pass
 
 
+class WordsOutside(TypedDict):
+    sum: Annotated[NotRequired[int], Field(gt=0)]
+
+
 class GenericTuple(NamedTuple, Generic[T]):
     items: list[T]
 
@@ -354,6 +364,7 @@ FIELDS: dict[Any, tuple[Any, Any]] = {
     Page[PositiveInt]: (Page([1]), {"items": [-1]}),
     Page[ByStruct]: (Page([ByStruct(1)]), {"items": [{"SUM": -1}]}),
     Sums: (Sums([1]), {"items": [-1]}),
+    WordsOutside: ({}, {"sum": -1}),
     GenericTuple[PositiveInt]: (GenericTuple([1]), [[-1]]),
     GenericDict[PositiveInt]: ({"items": [1]}, {"items": [-1]}),
     MoreOfDict: ({"name": "a"}, {"name": "a", "items": [-1]}),
@@ -437,6 +448,9 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "base64 twice": (pydantic.Base64Bytes, "put it into one"),
     "a type within Annotated": (Annotated[int, PositiveInt], "write it as one"),
     "many that are checked later": (Iterable[PositiveInt], "write list"),
+    "a name for what has none": (Annotated[int, Field(alias="amount")], "make it the field of one"),
+    "such a name of FastAPI": (list[Annotated[int, Body(embed=True)]], "make it the field of one"),
+    "a header": (Annotated[str, Header()], "Header.. is of HTTP, .*ctx.message.headers"),
     "a zone": (Annotated[datetime.datetime, annotated_types.Timezone(None)], "AwareDatetime"),
 }
 

@@ -128,6 +128,8 @@ class Bus(Router):
     ) -> None:
         check_type(limits, Limits, "limits", "Limits(message=2**20)")
         check_lifespan(lifespan)
+        if check_answers not in (None, True, False, "validate"):
+            raise TypeError(f"check_answers={shown(check_answers)}: True, False or 'validate'")
         super().__init__()
         services = Services(self, limits if limits is not None else Limits(), authenticate, authorize, debug=debug)
         services.check_answers = check_answers

@@ -30,11 +30,11 @@ _within: contextvars.ContextVar[tuple[Runtime, ...]] = contextvars.ContextVar("p
 
 def check_lifespan(function: Any) -> None:
     """Raise TypeError for what cannot be called as ``lifespan(bus)``, or gives no async context manager."""
-    check_callable(function, "lifespan", "lifespan(bus)", 1)
     if inspect.isasyncgenfunction(function):
         raise TypeError(f"lifespan={shown(function)}: write @asynccontextmanager (of contextlib) before it")
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
         raise TypeError(f"lifespan={shown(function)}: it gives no async context manager; @asynccontextmanager makes one")
+    check_callable(function, "lifespan", "lifespan(bus)", 1)
 
 
 def within(runtime: Runtime | None) -> bool:

@@ -209,10 +209,13 @@ def _of_typed_dict(hint: Any, kind: Any) -> tuple[ClassField, ...]:
 
 
 def _key(name: str, hint: Any, required: bool) -> ClassField:
+    said: tuple[Any, ...] = ()
+    if get_origin(hint) is Annotated and _qualifier(hint.__origin__) is not None:  # which may stand outside or inside
+        hint, said = hint.__origin__, hint.__metadata__
     while (word := _qualifier(hint)) is not None:
         required = {"Required": True, "NotRequired": False}.get(word, required)
         hint = get_args(hint)[0]
-    return ClassField(name, name, hint, required)
+    return ClassField(name, name, Annotated[(hint, *said)] if said else hint, required)
 
 
 def _qualifier(hint: Any) -> str | None:

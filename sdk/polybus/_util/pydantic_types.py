@@ -19,6 +19,7 @@ from .class_shapes import ClassField, Shape
 _PACKAGES: Final = ("pydantic", "pydantic_core", "annotated_types", "pydantic_extra_types", "fastapi")
 _SERIALIZERS: Final = ("PlainSerializer", "WrapSerializer", "EncodedBytes", "EncodedStr")
 _ALIASES: Final = ("alias", "validation_alias", "serialization_alias")
+_OF_HTTP: Final = ("Query", "Header", "Cookie", "Form", "File")
 _OCTETS: Final = (bytes, bytearray, memoryview)
 _LAZY: Final = (Iterable, Iterator, Generator)
 _META: Final = (
@@ -202,7 +203,7 @@ class _Rewriting:
         if field.converted:
             return Any
         said = field.type.__metadata__ if get_origin(field.type) is Annotated else ()
-        if any(getattr(one, name, None) is not None for one in said for name in _ALIASES if is_own(one)):
+        if any(_has_alias(one) for one in said if is_own(one)):
             raise TypeError(f"{where} has an alias, which counts in models alone: make {owner} a model")
         return self.of(field.type)
 
@@ -302,11 +303,15 @@ def _forms_of(kind: Any, shape: Shape) -> Iterator[tuple[str, Any]]:
     for field in shape.fields:
         for one in (field.default, *_walk(field.type, [])):
             if is_own(one):
-                yield f"an alias of {field.name!r}", any(getattr(one, name, None) is not None for name in _ALIASES)
+                yield f"an alias of {field.name!r}", _has_alias(one)
             yield f"a serializer of {field.name!r}", type(one).__name__ in _SERIALIZERS
             yield f"bytes in {field.name!r}", isinstance(one, type) and one in _OCTETS
             yield f"msgspec.Meta at {field.name!r}", isinstance(one, msgspec.Meta)
             yield f"exclude= at {field.name!r}", getattr(one, "exclude", None) is True
+
+
+def _has_alias(found: Any) -> bool:
+    return any(getattr(found, name, None) is not None for name in _ALIASES)
 
 
 def _said(found: Any) -> Any:
@@ -314,6 +319,10 @@ def _said(found: Any) -> Any:
     if get_origin(found) is Annotated:
         raise TypeError(f"{found!r:.100} stands within an Annotated, where it says nothing: it is a type, write it as one")
     _refuse_serializer(found)
+    if type(found).__name__ in _OF_HTTP and is_own(found):
+        raise TypeError(f"{type(found).__name__}() is of HTTP, and a message has none: headers are in ctx.message.headers")
+    if is_own(found) and (getattr(found, "embed", None) or _has_alias(found)):
+        raise TypeError(f"{found!r:.100} gives a value a name, which counts in models alone: make it the field of one")
     if type(found).__name__ == "Timezone" and is_own(found):
         raise TypeError(f"{found!r:.100}, which pydantic does not check: write AwareDatetime or NaiveDatetime")
     if not isinstance(found, msgspec.Meta):

@@ -34,6 +34,14 @@ HOOKS: dict[str, tuple[Callable[[Any], object], int]] = {
 }
 
 
+def generating(*given: Any) -> Any:
+    yield False
+
+
+async def generating_async(*given: Any) -> Any:
+    yield False
+
+
 @pytest.mark.parametrize("name", HOOKS)
 def test_a_hook_with_another_number_of_arguments_is_a_type_error_when_it_is_given(name: str) -> None:
     give, takes = HOOKS[name]
@@ -45,6 +53,9 @@ def test_a_hook_with_another_number_of_arguments_is_a_type_error_when_it_is_give
                 with pytest.raises(TypeError, match="a function, .*, and it takes "):
                     give(hook)
     give(lambda *given: None)
+    for yields in (generating, generating_async):  # what they give would count as true
+        with pytest.raises(TypeError, match="yield|@asynccontextmanager"):
+            give(yields)
     with pytest.raises(TypeError, match="a function"):
         give("text")
 
