@@ -13,31 +13,29 @@ from typing import Any, Final
 
 MASK: Final = "**********"
 """The stars that pydantic shows in place of a secret."""
-_EXACT: Final[tuple[tuple[type, Callable[[Any], Any]], ...]] = (
-    (str, str.__str__),
-    (int, int.__int__),
-    (float, float.__float__),
-    (bytes, bytes.__bytes__),
-    (bytearray, bytes),
-    (memoryview, bytes),
-    (datetime.datetime, lambda value: datetime.datetime.combine(_date(value), _time(value.timetz()))),
-    (datetime.date, lambda value: _date(value)),
-    (datetime.time, lambda value: _time(value)),
-    (datetime.timedelta, lambda value: datetime.timedelta(value.days, value.seconds, value.microseconds)),
-    (decimal.Decimal, decimal.Decimal),
-)
+_EXACT: Mapping[type, Callable[[Any], Any]] = {
+    str: str.__str__,
+    int: int.__int__,
+    float: float.__float__,
+    bytes: bytes.__bytes__,
+    bytearray: bytes,
+    memoryview: bytes,
+    datetime.datetime: lambda value: datetime.datetime.combine(_date(value), _time(value.timetz())),
+    datetime.date: lambda value: _date(value),
+    datetime.time: lambda value: _time(value),
+    datetime.timedelta: lambda value: datetime.timedelta(value.days, value.seconds, value.microseconds),
+    decimal.Decimal: decimal.Decimal,
+}
 """Methods of the built-in classes themselves: what a subclass makes of ``str()`` or ``repr()`` never gets into a frame."""
 _NANOSECONDS: Final = ("nanosecond", "nanoseconds")
-
-
-_SCALARS: Final = _EXACT[:3]
+_SCALARS: Final = (str, int, float)
 
 
 def scalar_form(value: Any) -> Any:
     """Find the text or number that an object is, of a subclass or of numpy; all else is given back as it is."""
-    for kind, exact in _SCALARS:
+    for kind in _SCALARS:
         if isinstance(value, kind):
-            return value if type(value) is bool else exact(value)
+            return value if type(value) is bool else _EXACT[kind](value)
     scalar = _scalar_of_numpy(value)
     return value if scalar is None else scalar
 
@@ -58,7 +56,7 @@ def plain_form(value: Any) -> Any:
     """
     if (dump := getattr(value, "model_dump", None)) is not None:
         return dump(mode="json", by_alias=writes_aliases(type(value)))
-    for kind, exact in _EXACT:
+    for kind, exact in _EXACT.items():
         if isinstance(value, kind):
             if any(getattr(value, name, 0) for name in _NANOSECONDS):
                 raise TypeError(f"{type(value).__name__} with nanoseconds: a {kind.__name__} has microseconds, round it first")

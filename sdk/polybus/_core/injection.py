@@ -263,8 +263,9 @@ class _HeldInThread(AbstractAsyncContextManager[Any]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        assert self._context is not None
-        leave = partial(self._context.run, self._held.__exit__, kind, error, trace)
+        context = self._context
+        assert context is not None
+        leave: Callable[[], Any] = lambda: context.run(self._held.__exit__, kind, error, trace)  # noqa: E731  # pyright: partial
         return bool(await self._services.executor.in_a_thread(self._threads, leave))
 
 

@@ -34,7 +34,7 @@ class RequestHandler(Protocol):
         """The subject or pattern that it was registered for."""
         ...
 
-    def checked(self, value: Any) -> Any:
+    def checked(self, value: Any, /) -> Any:
         """An answer, or item, as the annotation of the function has it.
 
         Raises:

@@ -8,7 +8,7 @@ Foreign publishers mark nothing, so copies are known by what is in them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import anyio
 
@@ -18,7 +18,8 @@ from ..plugins import Closed, CloseWanted, Confirmed, NodeJoined, NodeLeft, Othe
 from .receiver import ConnectionReceiver
 
 if TYPE_CHECKING:
-    from ..plugins import Session, Transport
+    from .._core.runtime import Runtime
+    from ..plugins import Capabilities, Codec, Receiver, Session, Transport
     from ..plugins.features import SessionMoves
     from .link import Link
     from .recording import Taps
@@ -36,17 +37,17 @@ class NextConnection:
         self.link = link
         self.transport = transport
         self.session = session
-        self.runtime = link.runtime
-        self.decided = anyio.Event()
+        self.runtime: Runtime = link.runtime
+        self.decided: anyio.Event = anyio.Event()
         self.moving: Moving | None = None
-        self.why = ""
+        self.why: str = ""
         """The reason why it will not be the link's."""
-        self.receiver = ConnectionReceiver(self, transport, session)
+        self.receiver: ConnectionReceiver = ConnectionReceiver(self, transport, session)
 
     def start(self) -> None:
         """Begin the handshake."""
         self.session.start(self.runtime.time())
-        self.transport.start(self.receiver)
+        self.transport.start(cast("Receiver", self.receiver))  # pyright takes an attribute that is a function for a method
         self._write()
 
     def give_up(self, why: str) -> None:
@@ -116,9 +117,9 @@ class Moving:
         self._old: Session | None = old
         self._transport = transport
         self._taps = taps
-        self.left = anyio.Event()
+        self.left: anyio.Event = anyio.Event()
         """Set when the connection that is left is over."""
-        self.runtime = link.runtime
+        self.runtime: Runtime = link.runtime
         self._missing: dict[int, int] = {}
         """Of the contents of publications: how many copies of the new connection are to come, or, below 0, of the old one."""
         self._moves: SessionMoves | None = SessionFeatures.of(old).moves
@@ -138,6 +139,17 @@ class Moving:
             self._link.frames_received(())
 
     # -- plugins.Session -------------------------------------------------------------------------------------------------
+
+    @property
+    def codec(self) -> Codec:
+        return self.new.codec
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self.new.capabilities
+
+    def start(self, now: float) -> None:
+        """Its handshake is over."""
 
     def receive(self, frame: bytes, now: float) -> None:
         self.new.receive(frame, now)

@@ -101,7 +101,7 @@ def _of_pydantic(kinds: list[_Wanted]) -> tuple[Iterable[Schema], dict[str, Sche
             finally:
                 self.by_alias = aliases
 
-    adapters = [(place, mode, adapter_of(kind)) for place, (kind, mode) in enumerate(kinds)]
+    adapters: list[tuple[int, _Mode, Any]] = [(place, mode, adapter_of(kind)) for place, (kind, mode) in enumerate(kinds)]
     schemas, rest = TypeAdapter.json_schemas(adapters, ref_template=REFERENCE + "{model}", schema_generator=AsWritten)
     return [schemas[place, mode] for place, mode, _ in adapters], rest.get("$defs", {})
 
