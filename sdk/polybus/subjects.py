@@ -24,6 +24,7 @@ from .errors import LocalProtocolError, ReservedSubject
 __all__ = [
     "AnySubject",
     "Subject",
+    "bare",
     "canonical",
     "captures",
     "check_pattern",
@@ -94,8 +95,7 @@ class Subject(Generic[In_contra, Out_co]):
     @overload
     def __init__(self: Subject[Any, Any], name: str | int, takes: Any = ..., returns: Any = ...) -> None: ...
     def __init__(self, name: str | int, takes: Any = Any, returns: Any = Any) -> None:
-        plain = str.__str__(name) if isinstance(name, str) else name  # of an enum, too
-        self.__attrs_init__(plain, takes, returns)  # pyright: ignore[reportAttributeAccessIssue]  # attrs makes it
+        self.__attrs_init__(bare(name), takes, returns)  # pyright: ignore[reportAttributeAccessIssue]  # attrs makes it
 
     def given(self, body: Any) -> Any:
         """The body of a request as it is passed on: a kind of subject may know more of it than its type."""
@@ -404,8 +404,17 @@ def _tokens_match(tokens: Iterable[str], have: Iterable[str]) -> bool:
     )
 
 
+def bare(subject: Any) -> Any:
+    """The subject itself, which has not been checked: the name of a `Subject`, and the text that an enum's member is."""
+    if isinstance(subject, Subject):
+        return subject.name
+    return str.__str__(subject) if isinstance(subject, str) else subject
+
+
 def resolve(subject: AnySubject, returns: Any) -> tuple[Any, Any]:
     """The bare subject, which has not been checked, and the type that is wanted back."""
+    if type(subject) is str:
+        return subject, returns
     if isinstance(subject, Subject):
         return subject.name, subject.returns if returns is Any else returns
-    return str.__str__(subject) if isinstance(subject, str) else subject, returns
+    return bare(subject), returns

@@ -42,7 +42,7 @@ from ..message import Kind
 from ..plugins.registry import find_protocol, make_recorder
 from ..retry import Retry
 from ..stats import Stats
-from ..subjects import AnySubject, Subject, check_pattern, check_subject, resolve, warn_of_literal_wildcards
+from ..subjects import AnySubject, Subject, bare, check_pattern, check_subject, resolve, warn_of_literal_wildcards
 from .acceptor import WHEN_FULL, Listener, Serving
 from .caller import Caller
 from .cluster import Cluster, Node, Survey
@@ -72,6 +72,7 @@ AnyPeer: TypeAlias = Peer | RemotePeer
 TIMEOUT = 30.0
 """Seconds by default: they need no check for each message."""
 _REQUEST: Final = Kind.REQUEST
+_BARE: Final = frozenset({str, int})
 
 
 @injected_as("bus")
@@ -242,12 +243,10 @@ class Bus(Router):
             Disconnected, Unauthorized, Forbidden: (by awaiting) The only link is gone for good.
             BusError: (by awaiting) As `Reply` says.
         """
-        name: str | int
-        if isinstance(subject, Subject):
+        name: Any = subject
+        if type(subject) not in _BARE:
             name, returns = resolve(subject, returns)
-            body = subject.given(body)
-        else:
-            name = str.__str__(subject) if isinstance(subject, str) else subject
+            body = subject.given(body) if isinstance(subject, Subject) else body
         try:
             if name not in self._known_subjects:
                 self._services.subjects.check(name)
@@ -522,10 +521,8 @@ class Bus(Router):
             TypeError, ValueError: `timeout`, `to` or `headers` are of a wrong type, or cannot be.
         """
         name: Any = subject
-        if isinstance(subject, Subject):
-            name, body = subject.name, self._services.published(subject, body)
-        elif type(subject) is not str and isinstance(subject, str):
-            name = str.__str__(subject)
+        if type(subject) not in _BARE:
+            name, body = self._publication_to(subject, body)
         if timeout != TIMEOUT:
             timeout = seconds(timeout)
         publisher = self._publisher
@@ -599,10 +596,8 @@ class Bus(Router):
             Disconnected, EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `publish`.
         """
         name: Any = subject
-        if isinstance(subject, Subject):
-            name, body = subject.name, self._services.published(subject, body)
-        elif type(subject) is not str and isinstance(subject, str):
-            name = str.__str__(subject)
+        if type(subject) not in _BARE:
+            name, body = self._publication_to(subject, body)
         self._services.running.check_here()
         route = self._publisher.route_of(name)
         if route.stored and to is None:
@@ -618,6 +613,12 @@ class Bus(Router):
         (publisher.publish_observed_nowait if self._outgoing else publisher.publish_nowait)(message, targets, deadline)
         if gone is not None:
             raise has_gone(gone)
+
+    def _publication_to(self, subject: AnySubject, body: Any) -> tuple[Any, Any]:
+        """Find name and body of a publication to what is no plain text or number. May raise `EncodeError`, as `publish`."""
+        if isinstance(subject, Subject):
+            body = self._services.published(subject, body)
+        return bare(subject), body
 
     # -- subscriptions ---------------------------------------------------------------------------------------------------
 

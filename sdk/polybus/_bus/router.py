@@ -16,7 +16,7 @@ from .._util.misuse import HANDLE, explains
 from .._validation import check_count, check_given, shown
 from ..contracts.verbs import handlers_of
 from ..retry import Retry
-from ..subjects import AnySubject, Subject, check_pattern, check_subject, warn_of_literal_wildcards
+from ..subjects import AnySubject, Subject, bare, check_pattern, check_subject, warn_of_literal_wildcards
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
@@ -257,7 +257,7 @@ class Router:
 def _name(subject: Any, verb: str) -> Any:
     if callable(subject):  # the decorator without its parentheses
         raise TypeError(f"@bus.{verb} needs its subject: @bus.{verb}('user.get')")
-    return subject.name if isinstance(subject, Subject) else str.__str__(subject) if isinstance(subject, str) else subject
+    return bare(subject)
 
 
 def _typed(subject: Any) -> Subject[Any, Any] | None:

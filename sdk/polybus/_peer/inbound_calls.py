@@ -264,7 +264,8 @@ class InboundCalls:
         calls = self.calls
         if calls.get(call.message.id) is call:
             del calls[call.message.id]
-            self.channel_calls -= call.of_channel
+            if call.of_channel:
+                self.channel_calls -= 1
         if not call.started and self.waiting and call in self.waiting:
             self.waiting.remove(call)
             self.budget.release(cost(call.message))

@@ -13,7 +13,7 @@ from .._peer.subscription import Subscription
 from .._util.pattern_index import SubjectIndex
 from .._util.typed_body import check_returns
 from ..errors import BusError, another
-from ..subjects import AnySubject, Subject, check_pattern, warn_of_literal_wildcards
+from ..subjects import AnySubject, Subject, bare, check_pattern, warn_of_literal_wildcards
 from .announcer import SubscriptionAnnouncer, interest_in
 from .group import SubscriptionGroup
 from .handler_subscription import HandlerSubscription
@@ -127,7 +127,7 @@ class PubSub:
         Raises:
             LocalProtocolError, ReservedSubject, TypeError, ValueError: As `Bus.subscribe`.
         """
-        name = pattern.name if isinstance(pattern, Subject) else str.__str__(pattern) if isinstance(pattern, str) else pattern
+        name = bare(pattern)
         if isinstance(pattern, Subject) and returns is Any:
             returns = pattern.takes
         check_pattern(name, self._services.limits.subject)

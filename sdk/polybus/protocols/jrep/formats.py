@@ -74,7 +74,7 @@ class ErraiFormat:
         # Each level has an object with an id: with few ids it cannot be deep.
         if ids.next > self._few or ids.copied:
             check_depth(data, self.depth)
-        if MASKED in data:
+        if data.find(MASKED) >= 0:
             refuse_secrets(value)
         return data
 
