@@ -19,7 +19,7 @@ from .._util.sources import sources
 from .._validation import name_of, shown
 from ..events import HandlerFailed
 from ..message import Kind, Message
-from .context import Context, current_call
+from .context import Context
 from .threads import CallThreads, Threads, holds
 
 if TYPE_CHECKING:
@@ -214,8 +214,7 @@ class HandlerExecutor:
         if _NO_THREADS:
             return None
         assert self._threads is not None
-        call = current_call.get()
-        return CallThreads(self._threads, handler, holds() or (call is not None and call.asked_by_holder and not call.ended))
+        return CallThreads(self._threads, handler, holds())
 
     async def in_a_thread(self, threads: CallThreads | None, function: Callable[[], Any]) -> Any:
         """Call a function in a thread of the bus, or in place where there are none.

@@ -24,6 +24,8 @@ import anyio
 import anyio.to_thread
 from attrs import define, field
 
+from .context import current_call
+
 if TYPE_CHECKING:
     from .runtime import Runtime
 
@@ -39,12 +41,13 @@ _in_thread: contextvars.ContextVar[_ThreadCall | None] = contextvars.ContextVar(
 
 
 def holds() -> bool:
-    """Tell whether the caller may hold something that others wait for: whom it asks gets threads at once.
+    """Tell whether the caller, or a handler that asks it and waits, may hold something that others wait for: whom it asks gets
+    threads at once.
 
-    Tasks that a call leaves behind inherit it; for them it counts no more once it has ended.
+    Tasks that a call leaves behind inherit both; for them they count no more once the call has ended.
     """
-    call = holding.get()
-    return call is not None and not call.over
+    call, asked = holding.get(), current_call.get()
+    return (call is not None and not call.over) or (asked is not None and asked.asked_by_holder and not asked.ended)
 
 
 class Threads:

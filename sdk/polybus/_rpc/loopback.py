@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
-from .._core.context import current_call
 from .._core.memory import OVERHEAD, MemoryBudget, cost
 from .._core.outgoing import Departure, depart
 from .._core.threads import holds
@@ -71,7 +70,7 @@ class Loopback:
             reply.fail(refusal)
             return reply
         call = Call(self.services, LocalSink(self, reply), None, handler, message, deadline)
-        call.asked_by_holder = _asked_by_holder()
+        call.asked_by_holder = holds()
         reply.on_cancel = lambda _: call.stop()
         reply.sent = True
         self._start(call, handler.places)
@@ -112,7 +111,7 @@ class Loopback:
     def _start(self, call: Call, places: Places | None) -> None:
         runtime = self.services.running
         self.calls[id(call.origin)] = call
-        self._channels += isinstance(call, ChannelCall)
+        self._channels += call.of_channel
         call.places = places
         if places is None or places.take(call):
             runtime.workers.submit(call)
@@ -191,7 +190,7 @@ class Loopback:
         if self.services.outgoing:
             near.departure = self._depart(message)
         call = ChannelCall(self.services, LocalSink(self), None, handler, message, deadline, channel=far)
-        call.asked_by_holder = _asked_by_holder()
+        call.asked_by_holder = holds()
         self._start(call, handler.places)
         return near
 
@@ -284,12 +283,6 @@ class LocalPort:
 
     def channel_done(self, channel: Channel[Any, Any]) -> None:
         """Do nothing: nothing is kept for local channels."""
-
-
-def _asked_by_holder() -> bool:
-    """Tell whether the caller is a handler that may hold what others wait for, or is asked by one."""
-    asker = current_call.get()
-    return holds() or (asker is not None and asker.asked_by_holder and not asker.ended)
 
 
 def encode_local(value: Any) -> tuple[bytes, BodyFormat]:
