@@ -292,7 +292,9 @@ class ClusterPort(Protocol):
     def link_up(self, link: Link) -> None:
         """Take note that the link to the engine can be used."""
 
-    def link_moved(self) -> None: ...
+    def link_moved(self) -> None:
+        """Take note that it goes on over another connection."""
+
     def link_down(self) -> None:
         """Take note that it is down, and may come back."""
 

@@ -2,8 +2,8 @@
 
 `attach` adds the routes of a protocol and starts the bus with the application; `BusDep` hands it to endpoints; `run` serves the
 application so that a SIGTERM loses no answer; `metrics_endpoint` answers Prometheus and `readiness_endpoint` a load balancer.
-FastAPI itself is loaded for `BusDep`
-alone: with Starlette the rest works too.
+FastAPI
+itself is loaded for `BusDep` alone: with Starlette the rest works too.
 """
 
 from __future__ import annotations
