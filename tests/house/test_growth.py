@@ -9,7 +9,7 @@ import gc
 import math
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any, Self
@@ -243,6 +243,20 @@ async def _one_of_many_streams(count: int, table: Table) -> None:
 # -- publications and subscriptions --------------------------------------------------------------------------------------
 
 
+def _entering(made: Callable[[], AbstractAsyncContextManager[Any]]) -> Callable[[], Awaitable[None]]:
+    async def enter() -> None:
+        async with made():
+            pass
+
+    return enter
+
+
+async def _entered(made: Callable[[], AbstractAsyncContextManager[Any]], table: Table) -> None:
+    """Enter and leave one more."""
+    for _ in range(TIMES):
+        await table.act(_entering(made))
+
+
 @case
 async def _one_more_subscription_and_one_less(count: int, table: Table) -> None:
     server, bus = Bus(limits=LIMITS), Bus(limits=LIMITS)
@@ -250,12 +264,7 @@ async def _one_more_subscription_and_one_less(count: int, table: Table) -> None:
         for number in range(count):
             await stack.enter_async_context(bus.subscribe(f"n.{number}"))
 
-        async def listen() -> None:
-            async with bus.subscribe("n.more"):
-                pass
-
-        for _ in range(TIMES):
-            await table.act(listen)
+        await _entered(lambda: bus.subscribe("n.more"), table)
 
 
 @case
@@ -266,12 +275,7 @@ async def _one_more_subscription_to_a_peer_and_one_less(count: int, table: Table
         for number in range(count):
             await stack.enter_async_context(peer.subscribe(f"n.{number}"))
 
-        async def listen() -> None:
-            async with peer.subscribe("n.more"):
-                pass
-
-        for _ in range(TIMES):
-            await table.act(listen)
+        await _entered(lambda: peer.subscribe("n.more"), table)
 
 
 @case
@@ -281,12 +285,7 @@ async def _one_subscription_of_a_server_with_many_clients(count: int, table: Tab
         for _ in range(count):
             await stack.enter_async_context(connect("ubre+memory://growth-clients"))
 
-        async def listen() -> None:
-            async with bus.subscribe("n.more"):
-                pass
-
-        for _ in range(TIMES):
-            await table.act(listen)
+        await _entered(lambda: bus.subscribe("n.more"), table)
 
 
 @case
@@ -296,12 +295,7 @@ async def _one_more_member_of_a_group_and_one_less(count: int, table: Table) -> 
         for number in range(count):
             await stack.enter_async_context(bus.subscribe(f"n.{number % 10}", group="g"))
 
-        async def listen() -> None:
-            async with bus.subscribe("n.3", group="g"):
-                pass
-
-        for _ in range(TIMES):
-            await table.act(listen)
+        await _entered(lambda: bus.subscribe("n.3", group="g"), table)
 
 
 @case
@@ -412,11 +406,7 @@ async def _one_client_of_a_broker_comes_and_goes(count: int, table: Table) -> No
         for _ in range(count):
             await stack.enter_async_context(connect("csb+memory://growth-clients"))
 
-        async def come_and_go() -> None:
-            async with connect("csb+memory://growth-clients"):
-                pass
-
-        await _watched(come_and_go, table)
+        await _watched(_entering(lambda: connect("csb+memory://growth-clients")), table)
 
 
 @case
@@ -427,11 +417,7 @@ async def _one_link_of_a_bus_that_has_dialled_many(count: int, table: Table) -> 
         for _ in range(count):
             await stack.enter_async_context(bus.connect(url))
 
-        async def come_and_go() -> None:
-            async with bus.connect(url):
-                pass
-
-        await _watched(come_and_go, table)
+        await _watched(_entering(lambda: bus.connect(url)), table)
 
 
 async def cost(name: str, count: int) -> int:

@@ -25,7 +25,7 @@ class Echoes:
 
     def __init__(self, subscriptions: NatsSubscriptions, rng: random.Random) -> None:
         self._subscriptions = subscriptions
-        self.key = "".join(rng.choices(string.ascii_letters + string.digits, k=_LENGTH))
+        self.key: str = "".join(rng.choices(string.ascii_letters + string.digits, k=_LENGTH))
         self._other = ""
         self._marked = 0
         self._heard = 0
