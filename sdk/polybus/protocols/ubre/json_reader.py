@@ -63,8 +63,7 @@ class JsonReader:
         # Shorter than this, text is within its limit however many bytes its characters have (at most four each).
         self._short_subject = limits.subject // 4
         self._short_id = limits.id // 4
-        # Shorter than this, a body is not too deep, and a frame neither too large nor too deep.
-        self._short_body = 2 * limits.depth
+        # Shorter than this, a frame can be neither too large nor too deep.
         self._short_frame = min(limits.message, 2 * limits.depth)
         readers: dict[str, Callable[[Any], Message]] = {
             "request": self._request,
@@ -88,7 +87,8 @@ class JsonReader:
 
     def read(self, frame: bytes) -> Message:
         try:
-            if len(frame) > self._short_frame or not frame.isascii():
+            long = len(frame) > self._short_frame
+            if long or not frame.isascii():
                 self._check(frame)
             try:
                 decode, build = self._by_letter[frame[2]]
@@ -96,8 +96,8 @@ class JsonReader:
             except (LookupError, ValueError, RecursionError):
                 pass  # another member, another order or a mistake
             else:
-                return build(fields)
-            return self._read_any(frame)
+                return self._with_checked_body(build(fields)) if long else build(fields)
+            return self._with_checked_body(self._read_any(frame))
         except RemoteProtocolError as error:
             error.frame = frame[:200]
             raise
@@ -111,6 +111,17 @@ class JsonReader:
             raise WIRE_RULES.refuse_size(len(frame), self._limits.message)
         # The limit is for bodies, which are looked at again; around them are at most two levels, in the document's dialect.
         check_json(frame, self._limits.depth + 2)
+
+    def _with_checked_body(self, message: Message) -> Message:
+        if message.checked is not None:
+            try:
+                check_levels(message.checked, self._limits.depth)
+            except ValueError as error:
+                kind, id = message.kind, message.id
+                refused = refuse_json(error, id if kind is _REQUEST or kind is Kind.OPEN else None)
+                refused.reply_id = id if kind is _RESPONSE else None
+                raise refused from error
+        return message
 
     def _read_any(self, frame: bytes) -> Message:
         members = _members(frame)
@@ -144,8 +155,6 @@ class JsonReader:
         raw = bytes(fields.body)
         if raw:
             try:
-                if len(raw) > self._short_body:
-                    check_levels(raw, self._limits.depth)
                 message.decoded = _decode(raw)
             except (ValueError, RecursionError) as error:
                 raise refuse_json(error, id) from error
@@ -161,8 +170,6 @@ class JsonReader:
             message.headers = WIRE_RULES.read_headers(fields.headers, self._limits.headers)
         raw = bytes(fields.body)
         if raw:
-            if len(raw) > self._short_body:
-                check_levels(raw, self._limits.depth)
             message.decoded = _decode(raw)
             message.raw = message.checked = raw
         return message
@@ -177,8 +184,6 @@ class JsonReader:
                 message.headers = WIRE_RULES.read_headers(fields.headers, self._limits.headers)
             raw = bytes(fields.body)
             if raw:
-                if len(raw) > self._short_body:
-                    check_levels(raw, self._limits.depth)
                 message.decoded = _decode(raw)
                 message.raw = message.checked = raw
         except (ValueError, RecursionError, RemoteProtocolError) as error:
@@ -201,8 +206,6 @@ class JsonReader:
             message.format = OCTETS
         elif raw:
             try:
-                if len(raw) > self._short_body:
-                    check_levels(raw, self._limits.depth)
                 message.decoded = _decode(raw)
             except (ValueError, RecursionError) as error:
                 raise refuse_json(error, answer_id) from error
