@@ -135,6 +135,8 @@ def _nobody_there(reason: str) -> bool:
 
 def _next_step(error: BusError) -> str:
     if isinstance(error, ConnectFailed):
+        if "it may still be starting" in error.reason:  # or it may speak another protocol
+            return _LOOK
         if any(error.reason.endswith(mark) for mark in "?!") or any(mark in error.reason for mark in _NEXT_STEPS):
             return ""  # it has a next step of its own
         longer = "--timeout S gives it longer, " if _ran_out(error.reason) else ""

@@ -66,6 +66,7 @@ def test_a_silent_peer_is_status_1_whatever_the_protocol(command: str, capsys: p
             status, text = one_line(capsys, command, url, "a", "--timeout", "0.2")
             assert status == 1
             assert "doctor" in text
+            assert "connect(..." not in text  # that is for programs
 
 
 def test_publish_to_a_peer_that_never_speaks_is_wanted_without_a_timeout(capsys: pytest.CaptureFixture[str]) -> None:
