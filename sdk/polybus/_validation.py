@@ -11,7 +11,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
 
 from attrs import fields
 
@@ -158,6 +158,11 @@ def shown(value: Any) -> str:
     except Exception:
         text = f"<{type(value).__name__}>"
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def type_name(target: Any) -> str:
+    """Name a type, for errors and logs: a class by its name, ``list[User]`` with what it is of."""
+    return target.__name__ if isinstance(target, type) and not get_args(target) else shown(target)
 
 
 def name_of(function: object) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from .._util.broadcast import EventHub
 from .._util.sources import sources
 from .._util.typed_body import conforming, misfit
-from .._validation import shown
+from .._validation import type_name
 from ..errors import Code, EncodeError, LocalProtocolError
 from ..events import BusEvent, DeadLettered
 from ..limits import Limits
@@ -106,7 +106,7 @@ class Services:
             return self.sent(body, partial(conforming, target=subject.takes))
         except Exception as error:
             why, _ = misfit(error)
-            raise EncodeError(f"a publication of {subject.name!r} takes {shown(subject.takes)}: {why}") from error
+            raise EncodeError(f"a publication of {subject.name!r} takes {type_name(subject.takes)}: {why}") from error
 
     def sent(self, value: Any, checked: Callable[[Any], Any]) -> Any:
         """The value that is sent of one that is checked here. May raise whatever the check does: it does not fit."""

@@ -17,7 +17,7 @@ from .._core.places import Places
 from .._rpc.channel import Channel
 from .._util.pydantic_types import unwritable
 from .._util.typed_body import conforming, misfit, typed_body, unreadable
-from .._validation import name_of, shown
+from .._validation import name_of, shown, type_name
 from ..errors import BadRequest
 from ..message import MISSING, Message
 from ..subjects import Subject, captures
@@ -105,7 +105,9 @@ class Handler:
             return conforming(value, self.returns)
         except Exception as error:
             why, _ = misfit(error)
-            raise TypeError(f"{self.name} gave {shown(value)}, and its annotation says {shown(self.returns)}: {why}") from error
+            raise TypeError(
+                f"{self.name} gave {shown(value)}, and its annotation says {type_name(self.returns)}: {why}"
+            ) from error
 
     def _injected(
         self, injection: Injection, services: Services, message: Message, deadline: float | None, channel: Any

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import UnionType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
-from .._validation import shown
+from .._validation import type_name
 from .signature import items_of
 
 _CONTAINERS: Final = (list, set, frozenset, dict, Sequence, Iterable, Collection, Mapping)
@@ -27,7 +27,7 @@ def check_body(function: str, parameter: str, hint: Any, takes: Any, of: str = "
     """
     if not _accepts(hint, takes):
         raise TypeError(
-            f"{function} reads {parameter!r} as {_name(hint)}, and {of} takes {_name(takes)}: annotate it so, or change "
+            f"{function} reads {parameter!r} as {type_name(hint)}, and {of} takes {type_name(takes)}: annotate it so, or change "
             f"{_promise(of)}"
         )
 
@@ -67,7 +67,7 @@ def check_result(function: str, hint: Any, returns: Any, of: str = "its Subject"
     hint = items_of(hint)
     if not _accepts(returns, hint):
         raise TypeError(
-            f"{function} returns {_name(hint)}, and {of} returns {_name(returns)}: annotate it so, or change {_promise(of)}"
+            f"{function} returns {type_name(hint)}, and {of} returns {type_name(returns)}: annotate it so, or change {_promise(of)}"
         )
 
 
@@ -111,7 +111,3 @@ def _plain(hint: Any) -> Any:
     while get_origin(hint) is Annotated:
         hint = get_args(hint)[0]
     return type(None) if hint is None else hint
-
-
-def _name(hint: Any) -> str:
-    return hint.__name__ if isinstance(hint, type) and not get_args(hint) else shown(hint)

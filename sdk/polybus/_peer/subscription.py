@@ -11,6 +11,7 @@ from .._type_variables import T_co
 from .._util.entering import never_without_async
 from .._util.iteration import receive
 from .._util.typed_body import misfit, typed_body
+from .._validation import type_name
 from ..errors import BusError, LocalProtocolError, SlowConsumer
 from ..message import Message
 from .queue import SubscriptionQueue
@@ -124,7 +125,7 @@ class Subscription(SubscriptionQueue, Generic[T_co]):
             try:
                 body = typed_body(message, self._returns)
             except Exception as error:  # also what a check of the application's own raises
-                what = f"returns={getattr(self._returns, '__name__', self._returns)}"
+                what = f"returns={type_name(self._returns)}"
                 if isinstance(self.stored, DurableSpec):
                     self.skipped += 1
                     message.reject(f"it does not fit {what}: {misfit(error)[0]}")

@@ -13,6 +13,7 @@ from .._util.entering import awaited_first
 from .._util.event_loop import wrong_event_loop
 from .._util.log_fields import log_fields
 from .._util.typed_body import body_of, check_returns, misfit, typed_body
+from .._validation import type_name
 from ..errors import BadReply, BusError, Code, DeadlineExceeded, RequestCancelled, make_request_error
 from ..message import MISSING, Message
 
@@ -148,7 +149,7 @@ class Reply(Generic[T_co]):
         except Exception as error:  # also what a check of the application's own raises
             why = misfit(error)[0]
             self._error = BadReply(
-                f"the answer to {self.subject!r} is no {_name(returns)}: {why}; is returns= what its handler gives?"
+                f"the answer to {self.subject!r} is no {type_name(returns)}: {why}; is returns= what its handler gives?"
             )
             self._state = _FAILED
             self._value = None
@@ -272,7 +273,3 @@ def error_of(message: Message, subject: str | int, elapsed: float) -> BusError:
 def is_remote_deadline(error: BusError | None) -> bool:
     """Check for the error of a peer that has seen a deadline pass, which may be that of a scope here."""
     return isinstance(error, DeadlineExceeded) and error.where == "remote"
-
-
-def _name(target: Any) -> str:
-    return getattr(target, "__name__", None) or str(target)
