@@ -27,8 +27,8 @@ def check_body(function: str, parameter: str, hint: Any, takes: Any, of: str = "
     """
     if not _accepts(hint, takes):
         raise TypeError(
-            f"{function} reads {parameter!r} as {type_name(hint)}, and {of} takes {type_name(takes)}: annotate it so, or change "
-            f"{_promise(of)}"
+            f"{function} reads {parameter!r} as {type_name(hint)}, and {of} takes {type_name(takes)}: annotate it so, or "
+            f"change {_promise(of)}"
         )
 
 
@@ -67,7 +67,8 @@ def check_result(function: str, hint: Any, returns: Any, of: str = "its Subject"
     hint = items_of(hint)
     if not _accepts(returns, hint):
         raise TypeError(
-            f"{function} returns {type_name(hint)}, and {of} returns {type_name(returns)}: annotate it so, or change {_promise(of)}"
+            f"{function} returns {type_name(hint)}, and {of} returns {type_name(returns)}: annotate it so, or "
+            f"change {_promise(of)}"
         )
 
 
