@@ -12,7 +12,7 @@ from attrs import field, frozen
 
 from .._peer import ports as peer_ports
 from .._pubsub.ports import StoredPort
-from .._secrets import shown_url, without_secrets
+from .._secrets import shown_url
 from .._validation import at_least, check_type, seconds, shown
 from ..plugins.targets import check_tls
 from ..stats import DurableStats
@@ -162,6 +162,8 @@ class Cluster:
             )
         if transport not in ("tcp", "tls"):
             return url, self.name
+        if "@" in parts.path:
+            raise ValueError(f"cluster={_without_secrets(url)!r}: a '/' in a user, password or token is written %2F")
         name = unquote(parts.path.strip("/"))
         if name:
             _check_name(self, None, name)
@@ -169,8 +171,9 @@ class Cluster:
 
 
 def _without_secrets(url: str) -> str:
-    head, at, tail = url.rpartition("@")
-    return without_secrets(f"{head.partition('://')[0]}://...@{tail}" if at else url)[:100]
+    head, at, tail = url.partition("#")[0].rpartition("@")
+    scheme, _, _ = head.rpartition("://")
+    return shown_url(f"{scheme}://...@{tail}" if at else tail)[1:-1][:100]
 
 
 @frozen(eq=False)

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from attrs import evolve, fields_dict, frozen, has
 
-from .._secrets import shown_target, without_secrets
+from .._secrets import shown_url, without_secrets
 from .features import EndpointFeatures, ProtocolFeatures
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def split_url(url: str, *, takes_user: bool = False) -> SplitUrl:
         ValueError: No protocol, no transport, or no ``://``; the text shows the right form.
     """
     scheme, found, rest = url.partition("://")
-    shown = repr(without_secrets(url))
+    shown = shown_url(url)
     protocol, plus, transport = scheme.lower().partition("+")  # RFC 3986, section 3.1
     if not (found and plus and protocol and transport):
         raise ValueError(
@@ -107,7 +107,10 @@ def split_url(url: str, *, takes_user: bool = False) -> SplitUrl:
         hint = ": an IPv6 address stands in brackets, for example [::1]:8000" if "[" in rest or "]" in rest else ""
         raise ValueError(f"{shown}: {error}{hint}") from None
     if parts.fragment:
-        raise ValueError(f"{shown}: a bus URL has no fragment ({shown_target('#' + parts.fragment)}): leave it out")
+        bare = shown_url(url.partition("#")[0])
+        raise ValueError(f"{bare}: a bus URL has no fragment: leave out '#' and what follows it; in a value it is %23")
+    if "@" in parts.path and transport not in _WITH_HEADERS and transport != "unix":
+        raise ValueError(f"{scheme}://...: a '/' in a user, password or token is written %2F")
     try:
         _ = parts.port if transport != "unix" else None
     except ValueError:

@@ -167,6 +167,8 @@ def test_query_and_cookies_are_read_tolerantly() -> None:
         ("127.0.0.1", {"forwarded": ["for=127.0.0.1, for=198.51.100.1;by=127.0.0.1"]}, "'198.51.100.1' (forwarded)"),
         ("127.0.0.1", {"forwarded": ["proto=https;by=127.0.0.1"]}, "(forwarded)"),
         ("127.0.0.1", {"forwarded": ["for=_hidden"]}, "'_hidden' (forwarded)"),
+        ("127.0.0.1", {"forwarded": ['host="a;for=127.0.0.1";for=198.51.100.1']}, "'198.51.100.1' (forwarded)"),
+        ("127.0.0.1", {"forwarded": ['host="a, for=127.0.0.1";for=198.51.100.1']}, "(forwarded)"),
         ("127.0.0.1", {"x-real-ip": ["198.51.100.1"]}, "(x-real-ip)"),
         ("127.0.0.1", {"cf-connecting-ip": ["198.51.100.1"]}, "(cf-connecting-ip)"),
         ("127.0.0.1", {"true-client-ip": ["198.51.100.1"]}, "(true-client-ip)"),
@@ -176,6 +178,8 @@ def test_query_and_cookies_are_read_tolerantly() -> None:
         ("127.0.0.1", {"fly-client-ip": ["198.51.100.1"]}, "(fly-client-ip)"),
         ("127.0.0.1", {"x-original-forwarded-for": ["198.51.100.1"]}, "(x-original-forwarded-for)"),
         ("127.0.0.1", {"x-envoy-external-address": ["198.51.100.1"]}, "(x-envoy-external-address)"),
+        ("127.0.0.1", {"x-azure-socketip": ["198.51.100.1"]}, "(x-azure-socketip)"),
+        ("127.0.0.1", {"x-nf-client-connection-ip": ["198.51.100.1"]}, "(x-nf-client-connection-ip)"),
         ("127.0.0.1", {"x-appengine-user-ip": ["198.51.100.1"]}, "(x-appengine-user-ip)"),
     ],
 )

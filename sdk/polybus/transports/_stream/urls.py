@@ -7,7 +7,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from attrs import frozen
 
-from ..._secrets import without_secrets
+from ..._secrets import shown_target, without_secrets
 from .sockets import is_loopback
 
 _PORTS: Final = {"ws": 80, "wss": 443, "http": 80, "https": 443}
@@ -63,7 +63,7 @@ def bare_address(url: str) -> NetAddress:
     if address.path not in ("", "/"):
         raise ValueError(f"{url}: {address.scheme}:// has no path, leave out {address.path!r}; ws:// shows one to the server")
     if address.query:
-        raise ValueError(f"{url}: {address.scheme}:// has no query, leave out {'?' + address.query!r}")
+        raise ValueError(f"{url}: {address.scheme}:// has no query, leave out {shown_target('?' + address.query)!r}")
     if parts.username is not None:
         where = f"{address.scheme}://{host_port(address.host, address.port)}"  # not the whole URL: it has a password
         raise ValueError(f"{where} carries no user or password: a client certificate on tls:// tells who you are")

@@ -9,10 +9,12 @@ from typing import Final
 from .._stream.sockets import is_loopback
 
 _names_a_client: Final = re.compile(
-    r"(?:^|-)forwarded(?:-for)?$|(?:client|real|remote|connecting|originating|external|viewer)-?(?:ip|addr|address)(?:v[46])?$|user-ip$"
+    r"(?:^|-)forwarded(?:-for)?$|user-ip$|"
+    r"(?:client|real|remote|connecting|connection|originating|external|viewer|socket|source|peer)-?(?:ip|addr|address)(?:v[46])?$"
 ).search
 """True of headers in which proxies name the client: ``X-Forwarded-For``, ``Forwarded``, ``X-Real-IP``, ``CF-Connecting-IP``."""
-_forwarded_for: Final = re.compile(r"(?:^|;)\s*for\s*=([^;]*)", re.IGNORECASE).search
+_forwarded_for: Final = re.compile(r"(?:^|;)\s*for\s*=([^;]*)", re.IGNORECASE).findall
+"""All of a part: one may stand in the text of its ``host=``, which the client has chosen."""
 _SHOWN: Final = 60
 """Characters of what a client or a proxy says: more than any address has."""
 _LOCAL: Final = ("", "testclient")
@@ -43,8 +45,8 @@ def from_outside(client: str, headers: Mapping[str, Sequence[str]]) -> str | Non
 def _addresses(name: str, value: str) -> Iterator[str]:
     """The hosts in a header; a part without one is given as it is."""
     for part in value.split(","):
-        found = _forwarded_for(part) if name == "forwarded" else None
-        yield _host(part if found is None else found[1])
+        found = _forwarded_for(part) if name == "forwarded" else []
+        yield from map(_host, found or [part])
 
 
 def _host(text: str) -> str:
