@@ -78,6 +78,12 @@ def _code_of(function: Any) -> Any:
     return getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
 
 
+def _party_of(peer: Any) -> tuple[object, object]:
+    """Owner of a message: a network address, or a link that this bus has opened, and a peer there; None for this bus."""
+    link = None if peer is None else peer.link
+    return (link if link is None or link.share is None else link.share.address), peer
+
+
 class HandlerExecutor:
     """Runs the handlers of one bus."""
 
@@ -200,7 +206,7 @@ class HandlerExecutor:
         """Call a `Handler`: no other part runs in threads."""
         if handler.injection is not None:
             return await handler.invoke(self._services, message, deadline)
-        threads = self.threads_of(handler.name)
+        threads = self.threads_of(handler.name, message)
         make_context = partial(self.context_in_a_thread, self._services.bus, message, deadline, handler.subject, threads)
         arguments = handler.arguments(make_context, message)
         try:
@@ -209,12 +215,12 @@ class HandlerExecutor:
             if threads is not None:
                 threads.over = True
 
-    def threads_of(self, handler: str) -> CallThreads | None:
-        """The threads for a call of a handler, which is named so; None where there are none."""
+    def threads_of(self, handler: str, message: Message) -> CallThreads | None:
+        """The threads for a call of a handler, which is named so, with a message; None where there are none."""
         if _NO_THREADS:
             return None
         assert self._threads is not None
-        return CallThreads(self._threads, handler, holds())
+        return CallThreads(self._threads, handler, _party_of(message.peer), holds())
 
     async def in_a_thread(self, threads: CallThreads | None, function: Callable[[], Any]) -> Any:
         """Call a function in a thread of the bus, or in place where there are none.

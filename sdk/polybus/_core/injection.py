@@ -106,7 +106,7 @@ class Injection:
             Misfit: An argument does not fit: nothing was made.
             Exception: As the function, or as `values`.
         """
-        threads = services.executor.threads_of(self.handler)
+        threads = services.executor.threads_of(self.handler, message)
         function = bound(threads)
         async with self.values(services, message, deadline, pattern, threads) as values:
             with_values = partial(function, **values)
@@ -128,7 +128,7 @@ class Injection:
             Misfit: An argument does not fit: nothing was made.
             Exception: As `values`.
         """
-        threads = services.executor.threads_of(self.handler)
+        threads = services.executor.threads_of(self.handler, message)
         function = bound(threads)
         async with self.values(services, message, deadline, pattern, threads) as values:
             items = function(**values)

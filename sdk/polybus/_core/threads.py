@@ -15,7 +15,6 @@ import contextvars
 import logging
 import math
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
@@ -25,6 +24,7 @@ import anyio.to_thread
 from attrs import define, field
 
 from .context import current_call
+from .line import Line
 
 if TYPE_CHECKING:
     from .runtime import Runtime
@@ -67,14 +67,14 @@ class Threads:
         self._limit = limit
         self._free = max(1, limit - len(self.abandoned))
         """Places left; less than none where calls that hold something have begun all the same."""
-        self._line: deque[Any] = deque()
+        self._line: Line[Any] = Line()
         """Waiters of calls that begin."""
         self._full_since = 0.0
         self._waits: set[anyio.CancelScope] = set()
         self._deadline = math.inf
 
-    async def take(self) -> None:
-        """Wait for a place."""
+    async def take(self, party: tuple[object, object]) -> None:
+        """Wait for a place. Places go round among the parties: who asks for much waits for itself."""
         if self._free > 0 and not self._line:
             self._free -= 1
             return
@@ -82,13 +82,11 @@ class Threads:
             self._full_since = self._runtime.time()
             self._runtime.watch(self, self._full_since + _FULL)
         waiter = self.loop.waiter()
-        self._line.append(waiter)
+        self._line.append(waiter, party)
         try:
             await waiter
         except BaseException:
-            if waiter in self._line:
-                self._line.remove(waiter)
-            else:  # it had come, and the call was cancelled in the same turn
+            if not self._line.remove(waiter, party):  # it had come, and the call was cancelled in the same turn
                 self.give()
             raise
 
@@ -105,7 +103,7 @@ class Threads:
     def _pass_on(self) -> None:
         while self._free > 0 and self._line:
             self._free -= 1
-            self.loop.wake(self._line.popleft())
+            self.loop.wake(self._line.pop())
 
     def _expire(self, now: float) -> float:
         """Tell that calls wait. Called by the runtime."""
@@ -149,6 +147,8 @@ class CallThreads:
     _threads: Threads
     name: str
     """Of the handler, for the log."""
+    party: tuple[object, object]
+    """Owner of the call: a network address, and one of its peers."""
     holds: bool
     """True where it may hold something that others wait for: then it does not wait for a thread."""
     over: bool = field(default=False, init=False)
@@ -166,7 +166,7 @@ class CallThreads:
         if self.holds:
             threads.take_at_once()
         else:
-            await threads.take()
+            await threads.take(self.party)
         work = self._work = _ThreadCall(threads, self, function)
         try:
             return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=threads.unlimited)

@@ -13,6 +13,7 @@ import pytest
 from fast_depends import Depends
 
 from polybus import Bus, BusError, Context, DeadlineExceeded, Limits, TooManyRequests, connect
+from polybus._core.line import Line
 from polybus.testing import pair
 from tests.loops import every_loop  # noqa: F401
 from tests.support import BOUND, bounded, eventually, let_expire
@@ -100,6 +101,44 @@ async def test_a_cancelled_handler_keeps_its_place_until_its_thread_returns(stuc
         stuck.go.set()
         await eventually(lambda: bus.stats().running == 0)
         assert await client.request("quick")
+
+
+@bounded
+async def test_threads_go_round_among_the_peers_that_wait(stuck: Stuck) -> None:
+    bus, order = with_stuck(stuck, Limits(threads=1)), list[str]()
+
+    @bus.handle("note")
+    def note(name: str) -> None:
+        order.append(name)
+
+    async with (
+        bus.serve("ubre+memory://round"),
+        connect("ubre+memory://round") as greedy,
+        connect("ubre+memory://round") as modest,
+    ):
+        replies: list[Any] = [greedy.request("stuck")]
+        await eventually(lambda: stuck.inside == 1)
+        replies += [greedy.request("note", "greedy") for _ in range(20)]
+        await eventually(lambda: bus.stats().running == 21)
+        replies += [modest.request("note", "modest") for _ in range(2)]
+        await eventually(lambda: bus.stats().running == 23)
+        stuck.go.set()
+        for reply in replies:
+            await reply
+    assert order[:4].count("modest") == 2
+    assert len(order) == 22
+
+
+def test_turns_go_round_among_addresses_and_the_peers_of_each() -> None:
+    line = Line[str]()
+    waiting = {"a1": "A1", "a2": "A1", "a3": "A1", "b1": "A2", "b2": "A2", "c1": "B1", "c2": "B1", "c3": "B1"}
+    for one, (address, peer) in waiting.items():
+        line.append(one, (address, peer))
+    assert line.remove("a2", ("A", "1"))
+    assert not line.remove("a2", ("A", "1"))
+    assert not line.remove("x", ("X", "1"))
+    assert [line.pop() for _ in range(len(line))] == ["a1", "c1", "b1", "c2", "a3", "c3", "b2"]
+    assert len(line) == 0
 
 
 @bounded
