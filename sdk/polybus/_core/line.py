@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class Line(Generic[T]):
-    """Who waits: one of each network address comes next, and of each of its peers, whose own keep their order."""
+    """One of each network address comes next, and of each of its peers; the calls of one peer keep their order."""
 
     def __init__(self) -> None:
         self._addresses: OrderedDict[object, OrderedDict[object, deque[T]]] = OrderedDict()
@@ -37,7 +37,7 @@ class Line(Generic[T]):
         return True
 
     def pop(self) -> T:
-        """Take out whose turn it is. May raise `StopIteration`: nobody waits."""
+        """Take the next one out. May raise `StopIteration`: nobody waits."""
         address, peers = next(iter(self._addresses.items()))
         peer, queue = next(iter(peers.items()))
         one = queue.popleft()
