@@ -113,7 +113,6 @@ BOUNDS: dict[str, str] = {
     "_peer.negotiation._deferred": "Limits.waiting_bytes: a hello that does not fit is answered at once; charged",
     "_pubsub.peer_subscriptions._patterns": OURS,
     "_pubsub.peer_subscriptions.indices": OURS,
-    "_core.access._told": "the two verbs that are warned of",
     "_core.access.grants": "1,024 answers for each peer, then it is emptied",
     "broker._broker._gates": "two",
     "broker._broker._listening": OURS,
