@@ -84,7 +84,10 @@ class AccessControl:
     @property
     def trusting(self) -> bool:
         """True where clients have identities, nothing says what each may do, and their publications have not been warned of."""
-        return self.authenticate is not None and self.authorize is None and "publish" not in self._told
+        return self._trusts("publish")
+
+    def _trusts(self, what: str) -> bool:
+        return self.authenticate is not None and self.authorize is None and what not in self._told
 
     def reached(self, peer: RemotePeer, subject: str | int, handler: str) -> None:
         """Warn once that a client's publication reaches a handler of this bus without anybody's permission."""
@@ -107,8 +110,7 @@ class AccessControl:
     def _is_first(self, what: str, peer: RemotePeer) -> bool:
         """Tell whether a client does something for the first time that is to be warned of."""
         # Over a link that this bus has opened there are clients, too: behind a broker.
-        client = not peer.link.upstream or peer.identity is not None
-        first = client and self.authenticate is not None and self.authorize is None and what not in self._told
+        first = self._trusts(what) and (not peer.link.upstream or peer.identity is not None)
         if first:
             self._told.add(what)
         return first
