@@ -396,7 +396,9 @@ class Connecting:
         """Leave the connection that was before: when its server has told all others what the new one has subscribed to."""
         with suppress(BusError):
             await link.confirmed()
-        await anyio.sleep(_SPREADS)
+        await anyio.sleep(_SPREADS / 2)
+        moving.subscribed()
+        await anyio.sleep(_SPREADS / 2)
         moving.retire()
         await moving.left.wait()
         await anyio.sleep(_SPREADS)  # copies of what the old one has brought

@@ -122,6 +122,8 @@ class Moving:
         self.runtime: Runtime = link.runtime
         self._missing: dict[int, int] = {}
         """Of the contents of publications: how many copies of the new connection are to come, or, below 0, of the old one."""
+        self._early_copies: dict[int, int] = {}
+        """Those of `_missing` that the old one had brought before the new one brought the same."""
         self._moves: SessionMoves | None = SessionFeatures.of(old).moves
         receiver.hand_over(self)
 
@@ -132,8 +134,16 @@ class Moving:
         """Leave out that the new connection was let in: the link is up."""
         self._early = [event for event in self._early if not isinstance(event, Ready)]
 
+    def subscribed(self) -> None:
+        """Take note that the new connection brings all publications: a copy that is late by now may be one of before."""
+        self._early_copies = {content: count for content, count in self._missing.items() if count > 0}
+
     def retire(self) -> None:
         """Take back what the old connection has subscribed to; it ends as soon as all is answered."""
+        for content, early in self._early_copies.items():  # no copy of these comes: the next that is the same is another
+            count = self._missing.get(content, 0)
+            if count > 0:
+                self._missing[content] = max(0, count - early)
         if self._moves is not None and self._old is not None:
             self._moves.retire()
             self._link.frames_received(())

@@ -13,6 +13,7 @@ import pytest
 from polybus import Backoff, Bus, BusError, Cluster, Disconnected, Store, connect
 from polybus.events import LinkDown
 from polybus.plugins import Closed
+from polybus.protocols.nats.operations import write_json
 from polybus.testing.nats_engine import EngineClient, NatsEngine
 from tests.loops import virtual_time as anyio_backend  # noqa: F401
 
@@ -93,6 +94,40 @@ async def test_no_request_fails_and_each_publication_comes_once_while_all_links_
 def told(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     """What the log says of a server that is about to end."""
     return [(one.levelname, one.getMessage()) for one in caplog.records if "is about to end" in one.getMessage()]
+
+
+async def test_publications_that_are_all_the_same_come_as_often_as_they_were_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard, bus = list[str](), Bus()
+
+    @bus.on("news")
+    async def hear(body: str) -> None:
+        heard.append(body)
+
+    async with NatsEngine() as engine, AsyncExitStack() as stack, anyio.create_task_group() as tasks:
+        await stack.enter_async_context(connect(engine.url, bus=bus))
+        (first,) = engine.clients
+        other = await stack.enter_async_context(connect(engine.url))
+        near, received = set(engine.clients), EngineClient.frames_received
+
+        async def later(client: EngineClient, frames: Any) -> None:
+            await anyio.sleep(0.1)
+            received(client, frames)
+
+        def far_away(client: EngineClient, frames: Any) -> None:
+            if client in near:
+                received(client, frames)
+            else:
+                tasks.start_soon(later, client, frames)
+
+        monkeypatch.setattr(EngineClient, "frames_received", far_away)
+        first.transport.send(write_json("INFO", {**engine.info, **ENDS}))
+        for _ in range(400):
+            await other.publish("news", "tick")
+            await anyio.sleep(0.01)
+        assert first not in engine.clients
+        await anyio.sleep(1)
+        monkeypatch.undo()
+        assert len(heard) == 400
 
 
 async def test_where_no_other_server_lets_it_in_a_link_stays_until_it_is_cut_and_comes_back(
