@@ -51,6 +51,7 @@ BOUNDS: dict[str, str] = {
     "_core.places._waiting": "Limits.waiting of each peer, or Cluster.waiting; charged. Of the bus itself Limits.pending",
     "_link.confirmations._asked": OURS,
     "_link.moving._missing": "65,536 publications, for the seconds in which a link has two connections",
+    "_link.moving._early_copies": "as _missing, of which it is a part",
     "transports._stream.addresses._others": "64 addresses",
     "protocols.nats.framing._parts": "one operation: a payload over Limits.message is not kept",
     "_pubsub.announcer._interests": OURS,
