@@ -104,10 +104,8 @@ class Handler:
         try:
             return conforming(value, self.returns)
         except Exception as error:
-            why, _ = misfit(error)
-            raise TypeError(
-                f"{self.name} gave {shown(value)}, and its annotation says {type_name(self.returns)}: {why}"
-            ) from error
+            says = f"its annotation says {type_name(self.returns)}: {misfit(error)[0]}"
+            raise TypeError(f"{self.name} gave {shown(value)}, and {says}") from error
 
     def _injected(
         self, injection: Injection, services: Services, message: Message, deadline: float | None, channel: Any

@@ -123,7 +123,7 @@ class Moving:
         self._missing: dict[int, int] = {}
         """Of the contents of publications: how many copies of the new connection are to come, or, below 0, of the old one."""
         self._early_copies: dict[int, int] = {}
-        """Those of `_missing` that the old one had brought before the new one brought the same."""
+        """Copies in `_missing` that the old one had brought before the new one brought the same."""
         self._moves: SessionMoves | None = SessionFeatures.of(old).moves
         receiver.hand_over(self)
 

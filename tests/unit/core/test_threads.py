@@ -131,9 +131,10 @@ async def test_threads_go_round_among_the_peers_that_wait(stuck: Stuck) -> None:
 
 def test_turns_go_round_among_addresses_and_the_peers_of_each() -> None:
     line = Line[str]()
-    waiting = {"a1": "A1", "a2": "A1", "a3": "A1", "b1": "A2", "b2": "A2", "c1": "B1", "c2": "B1", "c3": "B1"}
-    for one, (address, peer) in waiting.items():
-        line.append(one, (address, peer))
+    of_a, of_b, of_c = ("A", "1"), ("A", "2"), ("B", "1")
+    waiting = {"a1": of_a, "a2": of_a, "a3": of_a, "b1": of_b, "b2": of_b, "c1": of_c, "c2": of_c, "c3": of_c}
+    for one, party in waiting.items():
+        line.append(one, party)
     assert line.remove("a2", ("A", "1"))
     assert not line.remove("a2", ("A", "1"))
     assert not line.remove("x", ("X", "1"))
