@@ -43,11 +43,12 @@ class Floor:
         return f"{bound} x {self.beside.partition('@')[0]}" if self.beside else bound
 
 
-# Processor time per message is what the machine, and other load on it, change least: R is mostly one system call a message,
-# whose price differs from machine to machine, and one of a hundred CI runs must not fail by chance. `cpu_ratio` is that of R
-# divided by ours, so smaller is worse. One-way, R itself costs from 3 to 9 us, as its peer keeps up or not; F does not.
+# Processor time per message is what the machine, and other load on it, change least, and one of a hundred CI runs must not fail
+# by chance. R does not do as a yardstick for that: it is mostly one system call a message, whose price differs from machine to
+# machine (with 64 in flight the same commit has 0.54, 0.42 and 0.33 of R), and one-way it costs from 3 to 9 us, as its peer
+# keeps up or not. F is Python as we are: with 64 in flight ours is 5.5 to 6.9 times F, and 8.9 beside a full load.
 GATE = (
-    Floor(workload="W2_64", figure="cpu_ratio", at_least=0.38),
+    Floor(workload="W2_64", figure="cpu_us", at_most=10, beside=CEILING),
     Floor(workload="W3_64", figure="cpu_us", at_most=12, beside=CEILING),
 )
 

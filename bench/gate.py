@@ -1,4 +1,4 @@
-"""The gate of the CI: processor time per message beside R, in short interleaved runs."""
+"""The gate of the CI: processor time per message beside F, in short interleaved runs."""
 
 from __future__ import annotations
 
