@@ -99,4 +99,5 @@ async def test_a_recording_has_requests_answers_and_errors_and_no_secret(tmp_pat
     assert [event["code"] for event in answers] == [0, int(Code.NOT_FOUND)]
     assert {event["subject"] for event in asked.values()} == {"user.get"}
     assert all(0 < event["ttl_ms"] <= 30_000 for event in asked.values())
-    assert [event["subject"] for event in events if event["kind"] == "publish"] == ["news.today"]
+    # Once as it leaves, and perhaps once as the server brings it back: for groups of this bus it does.
+    assert {event["subject"] for event in events if event["kind"] == "publish"} == {"news.today"}
