@@ -441,6 +441,6 @@ async def test_a_lame_duck_is_left_for_another_server(cluster: tuple[NatsServer,
     context = await both_known(one, two)
     bus = context._services.bus
     one.signal(signal.SIGUSR2)
-    await eventually(lambda: bus.peers[0].address.endswith(f":{two.port}"))
-    assert bus.stats().reconnects == 1
+    await eventually(lambda: bus.stats().reconnects == 1)
+    assert bus.peers[0].address.endswith(f":{two.port}")
     await context.__aexit__(None, None, None)

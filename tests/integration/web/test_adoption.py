@@ -47,6 +47,10 @@ FRAME: Final = bytes((0x81, 0x80 | len(QUESTION))) + b"\0\0\0\0" + QUESTION  # m
 ANSWER: Final = b'\x81\x16{"success":7,"body":1}'
 
 
+async def anybody(handshake: Handshake) -> str:
+    return "somebody"
+
+
 def served(**options: Any) -> tuple[FastAPI, Bus]:
     app = FastAPI()
     return app, attached(app, **options)
@@ -107,7 +111,7 @@ async def test_over_tls_it_is_adopted_too(tmp_path: Path) -> None:
 async def test_the_bus_asks_the_client_over_an_adopted_connection_and_the_client_is_told_of_by_the_name_that_a_proxy_gave() -> (
     None
 ):
-    app, bus = served()
+    app, bus = served(authenticate=anybody)
     client = Bus()
 
     @client.handle("sum")

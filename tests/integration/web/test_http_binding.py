@@ -164,8 +164,8 @@ async def test_it_is_served_in_an_application_too() -> None:
     attach(app, make_bus(), "/bus", protocol=protocol)
     with anyio.fail_after(BOUND):
         async with running(app) as uvicorn:
-            async with connect(f"exchange+http://127.0.0.1:{uvicorn.port}/bus", protocol=protocol) as bus:
-                assert await bus.request("query") == {}
+            async with connect(f"exchange+http://127.0.0.1:{uvicorn.port}/bus?room=7", protocol=protocol) as bus:
+                assert await bus.request("query") == {"room": "7"}
 
 
 async def test_a_wrong_option_of_a_binding_is_refused_before_anything_is_connected() -> None:

@@ -6,7 +6,7 @@ import logging
 import math
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
@@ -335,8 +335,9 @@ async def raw_server(answer: Callable[[Raw], Awaitable[None]]) -> AsyncIterator[
     listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
 
     async def serve(stream: anyio.abc.ByteStream) -> None:
-        async with stream:
-            await answer(Raw(stream))
+        with suppress(anyio.BrokenResourceError):  # the client may leave while we send
+            async with stream:
+                await answer(Raw(stream))
 
     async with listener, anyio.create_task_group() as group:
         group.start_soon(listener.serve, serve)
