@@ -4,11 +4,13 @@
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# What linters and the second tier of tests need as well.
+WHOLE := $(VENV)/.whole
 # The documentation has a small environment of its own: neither Java nor Spark.
 DOCS_VENV := .venv-docs
 DOCS_READY := $(DOCS_VENV)/.ready
 SITE := site/index.html
-WORKERS ?= 4
+WORKERS ?= auto
 # What `make test-compiled` runs.
 TIERS ?= tests/unit tests/contract
 NODE := tests/integration/interop/node
@@ -19,7 +21,6 @@ UMESSAGE := tests/integration/interop/umessage
 UMESSAGE_READY := $(UMESSAGE)/.venv/.ready
 WHEELS := tests/integration/pyodide/wheels
 WHEELS_READY := $(WHEELS)/.ready
-SPARK_CLASSES := $(VENV)/spark-classes.jsa
 # The wheel whose hot modules are compiled, unpacked: docs/how-to/compiled.md.
 COMPILED := $(VENV)/compiled
 COMPILED_READY := $(COMPILED)/.ready
@@ -27,16 +28,16 @@ COMPILED_READY := $(COMPILED)/.ready
 LINTS := lint-style lint-floors lint-mypy lint-pyright lint-pages
 PIP_INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: help demo demo-all test test-all compiled test-compiled durations bench bench-peers gate fuzz lint $(LINTS) ready format docs peers web clean FORCE
+.PHONY: help demo demo-all test test-integration test-all compiled test-compiled bench bench-peers gate fuzz lint $(LINTS) ready format docs peers web clean FORCE
 
 help:
 	@echo "make demo    two programs in a story of twenty seconds"
 	@echo "make demo-all  a small plant in several processes, over every protocol and transport: two to four minutes"
-	@echo "make test    the test suite"
-	@echo "make test-all  the same on every event loop: before a release"
+	@echo "make test    the tests: Python is all that they need"
+	@echo "make test-integration  those that need a browser, Node, Java, nginx, many processes: ARGS=tests/integration/spark for one folder"
+	@echo "make test-all  both on every event loop, with many seeds: before a release"
 	@echo "make compiled  a wheel whose hot modules are compiled, into .venv/compiled: two to four minutes"
 	@echo "make test-compiled  the unit and contract tests on it: before a release"
-	@echo "make durations  the test suite, and the table of how long its files take"
 	@echo "make bench   throughput and latency beside raw limits and a WebSocket library"
 	@echo "make bench-peers  other libraries beside it, by processor time and by rate"
 	@echo "make gate    the short run of it that CI holds us to"
@@ -52,31 +53,27 @@ demo: $(READY)
 demo-all: $(READY)
 	$(BIN)/polybus demo --all $(ARGS)
 
-# A worker that finds the tests compiled begins in a third of the time, a program that finds the package, too.
-test: export PYTHONDONTWRITEBYTECODE :=
-# A JVM that finds its classes loaded begins in two thirds of the time; one that they do not fit, without a word, without.
-test: export SPARK_SUBMIT_OPTS ?= -XX:SharedArchiveFile=$(CURDIR)/$(SPARK_CLASSES) -Xlog:disable
-test: $(READY) $(SPARK_CLASSES) $(SITE) peers web
-	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+test: $(READY)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+test-integration: $(WHOLE) $(SITE) peers web
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "$(if $(POLYBUS_FULL),,not full)" \
+		$(if $(filter tests/%,$(ARGS)),,tests/integration) $(ARGS)
 
 test-all: export POLYBUS_FULL := 1
-test-all: test
+test-all: test test-integration
 
 compiled: $(COMPILED_READY)
 
 test-compiled: export PYTHONPATH := $(CURDIR)/$(COMPILED)
 test-compiled: $(COMPILED_READY)
 	@$(BIN)/python -c "from polybus import message; assert message.__file__.endswith(('.so', '.pyd')), message.__file__"
-	$(BIN)/python -m pytest -n $(WORKERS) $(TIERS) $(ARGS)
-
-durations: override ARGS += -p scripts.durations --junitxml=$(VENV)/durations.xml
-durations: test
-	$(BIN)/python -m scripts.durations $(VENV)/durations.xml --note "$(NOTE)"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(TIERS) $(ARGS)
 
 bench: $(READY)
 	$(BIN)/python -m bench $(ARGS)
 
-bench-peers: $(READY) peers
+bench-peers: $(WHOLE) peers
 	@$(PIP_INSTALL) -e '.[bench]' -c constraints.txt
 	$(BIN)/python -m bench --peers $(ARGS)
 
@@ -89,30 +86,30 @@ fuzz: $(READY)
 
 lint: $(LINTS)
 
-lint-style: $(READY)
+lint-style: $(WHOLE)
 	$(BIN)/python -m ruff check
 	$(BIN)/python -m ruff format --check
 	$(BIN)/python scripts/make_blocking.py --check
 
-lint-floors: $(READY)
+lint-floors: $(WHOLE)
 	$(BIN)/lint-imports --no-logo
 
-lint-mypy: $(READY)
+lint-mypy: $(WHOLE)
 	$(BIN)/python -m mypy
 
-lint-pyright: $(READY)
+lint-pyright: $(WHOLE)
 	@scripts/debian-packages.sh node
 	$(BIN)/python -m pyright
 	@# --verifytypes heeds neither the configuration nor --pythonpath: it asks the first python on the path.
 	PATH="$(CURDIR)/$(BIN):$$PATH" python -m pyright --verifytypes polybus --ignoreexternal
 
 # What mypy and pyright say of the programs in README and docs/: `make test` leaves these tests to it.
-lint-pages: $(READY)
+lint-pages: $(WHOLE)
 	@scripts/debian-packages.sh node
-	POLYBUS_FULL=1 $(BIN)/python -m pytest -q -n 0 tests/house/test_docs.py -k "are_typed or pyright"
+	$(BIN)/python -m pytest -q -n 0 tests/integration/documentation/test_programs.py -k "are_typed or pyright"
 
 # What `make lint docs` needs: an environment that changes under its readers would be none.
-ready: $(READY) $(DOCS_READY)
+ready: $(WHOLE) $(DOCS_READY)
 
 format: $(READY)
 	$(BIN)/python -m ruff check --fix-only
@@ -120,7 +117,7 @@ format: $(READY)
 
 docs: $(SITE)
 
-# Whatever a page is made of; tests/house/test_site.py reads the pages.
+# Whatever a page is made of; tests/integration/documentation/test_site.py reads the pages.
 $(SITE): $(DOCS_READY) mkdocs.yml $(shell find docs sdk -type f \( -name '*.md' -o -name '*.py' -o -name '*.svg' -o -name '*.css' \))
 	$(DOCS_VENV)/bin/python docs/make_picture.py
 	$(DOCS_VENV)/bin/python docs/make_reference.py
@@ -136,11 +133,17 @@ $(READY): FORCE
 endif
 
 $(READY): pyproject.toml constraints.txt
-	@scripts/debian-packages.sh python java
+	@scripts/debian-packages.sh python
 	@echo "setting up $(VENV)"
 	@python="$$(scripts/find-python.sh)" && "$$python" -m venv --clear $(VENV)
-	@$(PIP_INSTALL) -e '.[dev,cli,uvloop,capture,spark]' -c constraints.txt
+	@$(PIP_INSTALL) -e '.[test]' -c constraints.txt
 	@echo "$(CURDIR)" > $@
+
+$(WHOLE): $(READY)
+	@scripts/debian-packages.sh java
+	@echo "setting up the rest of $(VENV)"
+	@$(PIP_INSTALL) -e '.[dev]' -c constraints.txt
+	@touch $@
 
 ifneq ($(shell cat $(DOCS_READY) 2>/dev/null),$(CURDIR))
 $(DOCS_READY): FORCE
@@ -153,7 +156,7 @@ $(DOCS_READY): pyproject.toml constraints.txt
 	@$(DOCS_VENV)/bin/python -m pip install -qq --disable-pip-version-check -e '.[docs,cli,capture]' -c constraints.txt
 	@echo "$(CURDIR)" > $@
 
-$(COMPILED_READY): $(READY) hatch_build.py $(shell find sdk -name '*.py')
+$(COMPILED_READY): $(WHOLE) hatch_build.py $(shell find sdk -name '*.py')
 	@scripts/debian-packages.sh compiler
 	@echo "compiling polybus"
 	@rm -rf $(COMPILED) $(COMPILED).wheel
@@ -163,7 +166,7 @@ $(COMPILED_READY): $(READY) hatch_build.py $(shell find sdk -name '*.py')
 	@touch $@
 
 # The real peers. Where they cannot be had, the tests that need them are skipped; under .ci/run that is a failure.
-peers: $(READY)
+peers: $(WHOLE)
 	@scripts/debian-packages.sh node nats prometheus
 	@$(MAKE) --silent --no-print-directory $(WHEELS_READY) || { \
 		echo "the wheels for Pyodide cannot be had: without them the tests inside it cannot run" >&2; \
@@ -189,11 +192,6 @@ $(WHEELS_READY): tests/integration/pyodide/requirements.txt constraints.txt
 		-r tests/integration/pyodide/requirements.txt -c constraints.txt --no-deps --only-binary=:all: \
 		--platform pyemscripten_2026_0_wasm32 --implementation cp --abi cp314 --python-version 3.14
 	@touch $@
-
-# Tests run without it, too, but later.
-$(SPARK_CLASSES): $(READY) tests/integration/spark/archive.py
-	@rm -f $@
-	@$(BIN)/python -m tests.integration.spark.archive $@ >$@.log 2>&1 || { cat $@.log >&2; test -z "$$POLYBUS_CI"; }
 
 # In an environment of its own: it wants an older protobuf than polybus.
 $(UP_PYTHON_READY): $(UP_PYTHON)/requirements.txt

@@ -3,7 +3,6 @@
 from polybus.protocols import Jrep
 from polybus.testing import protocol_suite
 from tests.loops import ASYNCIO, TRIO, UVLOOP, on
-from tests.shares import classes_of, share_out
 
 TestErraiOverMemory = on(TRIO, protocol_suite(Jrep))
 TestErraiOverTcp = on(ASYNCIO, protocol_suite(lambda: Jrep(dialect="v3"), transport="tcp"))
@@ -13,5 +12,3 @@ TestPlainLegacyOverTcp = on(TRIO, protocol_suite(lambda: Jrep(values="plain", di
 TestLegacyOverWebSocket = on(
     ASYNCIO, protocol_suite(lambda: Jrep(dialect="legacy", types="strict"), transport="ws://127.0.0.1:0/bus")
 )
-
-share_out(classes_of(globals()))

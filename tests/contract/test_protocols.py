@@ -3,7 +3,6 @@
 from polybus.protocols import Ubre, UProtocol
 from polybus.testing import protocol_suite
 from tests.loops import ASYNCIO, TRIO, UVLOOP, on
-from tests.shares import classes_of, share_out
 
 TestUbreJsonOverMemory = on(ASYNCIO, protocol_suite(Ubre))
 TestUbreJsonOverTcp = on(ASYNCIO, protocol_suite(Ubre, transport="tcp"))
@@ -22,5 +21,3 @@ TestUProtocolProtobufOverTcp = on(TRIO, protocol_suite(lambda: UProtocol(format=
 TestUProtocolProtobufOverWebSocket = on(
     UVLOOP, protocol_suite(lambda: UProtocol(format="protobuf"), transport="ws://127.0.0.1:0/bus")
 )
-
-share_out(classes_of(globals()))

@@ -14,7 +14,8 @@ from polybus import Backoff, Bus, Limits, Peer, connect
 from polybus.protocols import Csb, Jrep, Ubre, UProtocol
 from polybus.testing import protocol_suite
 from tests.loops import ASYNCIO, LOOPS, TRIO, UVLOOP, on
-from tests.shares import share_out
+
+from .core import core_of
 
 BACKOFF = Backoff(initial=0.001, maximum=0.02)
 WIDE = Limits(message=2**22)
@@ -68,32 +69,10 @@ TestCsbInUbreJson = on(ASYNCIO, tunnelled(Csb, Ubre, skip=OUTSIDE))
 TestUbreInJrep = on(TRIO, tunnelled(Ubre, Jrep, skip=OUTSIDE))
 TestJrepInCsb = on(UVLOOP, tunnelled(Jrep, Csb, skip=OUTSIDE))
 
-CORE = frozenset(
-    (
-        "test_a_body_comes_back_as_it_went",
-        "test_a_chosen_error_keeps_class_code_text_reason_and_detail",
-        "test_a_deadline_ends_the_request_and_the_handler",
-        "test_a_link_comes_back_and_its_subscriptions_with_it",
-        "test_a_slow_reader_holds_the_sender_back",
-        "test_a_stranger_that_authenticate_refuses_is_unauthorized",
-        "test_a_thousand_requests_in_flight_each_get_their_own_answer",
-        "test_what_a_server_publishes_reaches_the_subscribed_client_in_order",
-    )
-)
-
-
-def core_of(suite: type[Any]) -> type[Any]:
-    """Its core alone: the others say nothing more about how frames travel."""
-    others = {name: None for name in dir(suite) if name.startswith("test_") and name not in CORE}
-    assert all(hasattr(suite, name) for name in CORE)
-    return type("Core", (suite,), others)
-
-
 CORES: dict[str, Any] = {}
 # The places of the three in their tables, added up: so that each of them meets each loop.
 for place in itertools.product(range(len(PROTOCOLS)), range(len(PROTOCOLS)), range(len(OVER))):
     inside, outside, where = list(PROTOCOLS)[place[0]], list(PROTOCOLS)[place[1]], list(OVER)[place[2]]
     suite = core_of(tunnelled(PROTOCOLS[inside], PROTOCOLS[outside], OVER[where]))
     CORES[f"Test{inside}In{outside}Over{where}"] = on(LOOPS[sum(place) % len(LOOPS)], suite)
-share_out(CORES)
 globals().update(CORES)

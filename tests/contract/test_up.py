@@ -3,7 +3,6 @@
 from polybus.protocols.up import Up
 from polybus.testing import protocol_suite
 from tests.loops import ASYNCIO, TRIO, UVLOOP, on
-from tests.shares import classes_of, share_out
 
 # The names that the suite asks for and publishes, each with a method and a topic.
 SUBJECTS = (
@@ -40,9 +39,7 @@ def on_fabric() -> Up:
     return Up(names=NAMES, peer="//polybus/1/1")
 
 
-TestUpOverZenoh = protocol_suite(on_fabric, transport="zenoh://127.0.0.1:0")
+TestUpOverZenoh = on(ASYNCIO, protocol_suite(on_fabric, transport="zenoh://127.0.0.1:0"))
 for _name in ENDS_APART:
     assert hasattr(TestUpOverZenoh, f"test_{_name}")
     setattr(TestUpOverZenoh, f"test_{_name}", None)
-
-share_out(classes_of(globals()))

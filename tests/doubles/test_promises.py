@@ -27,10 +27,7 @@ from tests.support import BOUND, let_expire
 
 from .settings import SETTINGS, Setting
 
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.id),
-]
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.id)]
 
 
 class Server(Bus):

@@ -21,7 +21,7 @@ from tests.integration.web.support import running
 from tests.support import eventually
 from tests.unit.asyncapi.shop import Users, make_bus
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser]
+pytestmark = pytest.mark.anyio
 
 
 @frozen

@@ -9,7 +9,7 @@ from tests.integration.browser.site import Site, play
 from tests.integration.web.browser import BOUND, Tab
 from tests.unit.transports.postmessage.table import ROWS, Row
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser]
+pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)

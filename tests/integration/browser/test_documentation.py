@@ -9,11 +9,11 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
-from tests.documentation import ROOT, built_site
+from tests.integration.documentation.pages import ROOT, built_site
 from tests.integration.web.browser import Browser, Tab
 from tests.integration.web.support import running
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser]
+pytestmark = pytest.mark.anyio
 
 CODE = """[...document.querySelectorAll('article pre > code')].filter((code) => code.scrollWidth > code.clientWidth)
 .map((code) => code.textContent.split('\\n').reduce((longest, line) => line.length > longest.length ? line : longest, ''))"""

@@ -10,7 +10,7 @@ from tests.integration.browser.test_example import answers, example
 from tests.integration.web.browser import Browser, Tab
 from tests.support import free_port
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser]
+pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from tests.integration.browser.site import MODULES, ROOT
 from tests.integration.web.browser import Browser
 from tests.support import eventually, free_port
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser]
+pytestmark = pytest.mark.anyio
 
 # What a frame of another process shows, the page cannot see: it is looked at from outside.
 WIDGETS = "document.querySelectorAll('iframe').length"

@@ -14,7 +14,7 @@ from tests.integration.web.browser import BOUND, Tab
 from tests.loops import FULL
 from tests.support import eventually
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser]
+pytestmark = pytest.mark.anyio
 
 # The page: npm `ubre`, and a frame that is served before it loads.
 HOST = """

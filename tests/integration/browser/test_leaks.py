@@ -11,7 +11,7 @@ from tests.integration.browser.test_frames import run
 from tests.integration.web.browser import Tab
 from tests.support import eventually
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser]
+pytestmark = pytest.mark.anyio
 
 
 async def look(tab: Tab, expression: str, **options: Any) -> Any:

@@ -11,7 +11,7 @@ from tests.integration.browser.test_python import PATIENCE
 from tests.integration.web.browser import Browser
 from tests.support import free_port
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.full, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.anyio, pytest.mark.full, pytest.mark.timeout(200)]
 
 
 async def test_a_page_with_npm_ubre_and_python_in_a_frame_ask_and_tell_each_other(chromium: Browser, server: Site) -> None:

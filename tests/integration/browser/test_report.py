@@ -11,7 +11,7 @@ import pytest
 from polybus.analysis.report.page import render
 from tests.integration.web.browser import Browser
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser]
+pytestmark = pytest.mark.anyio
 
 MS, SECOND = 1_000_000, 1_000_000_000
 BEGIN = 1_763_800_000 * SECOND

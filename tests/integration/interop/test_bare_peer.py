@@ -14,7 +14,7 @@ from polybus import Bus, DeadlineExceeded, Peer, RequestCancelled, Unsupported, 
 from tests.integration.interop.node_peer import NodePeer, node_client, node_server
 from tests.support import BOUND
 
-pytestmark = [pytest.mark.anyio, pytest.mark.interop, pytest.mark.costly, pytest.mark.in_turn("ws")]
+pytestmark = pytest.mark.anyio
 
 VERBS = {"subscribe", "unsubscribe", "publish", "request", "success", "fail"}
 """All that the package knows."""

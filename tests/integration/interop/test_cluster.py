@@ -25,7 +25,7 @@ from tests.unit.cluster.test_one_bus import (
     test_what_a_client_asks_goes_on_to_the_cluster_where_the_bus_forwards_it,
 )
 
-pytestmark = [pytest.mark.anyio, pytest.mark.interop]
+pytestmark = pytest.mark.anyio
 
 __all__ = [
     "test_a_cancelled_request_stops_the_handler_at_the_other_node",

@@ -22,7 +22,7 @@ from polybus.events import DeadLettered
 from tests.integration.interop.nats_servers import VERSIONS, NatsServer, nats_server
 from tests.support import eventually
 
-pytestmark = [pytest.mark.anyio, pytest.mark.interop]
+pytestmark = pytest.mark.anyio
 
 WORK = Store("work", "work.>")
 SOON = Retry(attempts=2, backoff=(0.01,))

@@ -49,7 +49,7 @@ from tests.unit.cluster.test_durable import (
     test_without_a_store_a_durable_handler_is_one_clear_error,
 )
 
-pytestmark = [pytest.mark.anyio, pytest.mark.interop]
+pytestmark = pytest.mark.anyio
 
 __all__ = [
     "name",

@@ -18,7 +18,7 @@ from .asyncio_thread import AsyncioThread
 from .faststream_peer import NatsBroker, faststream
 from .nats_servers import VERSIONS, NatsServer, nats_server
 
-pytestmark = [pytest.mark.anyio, pytest.mark.interop]
+pytestmark = pytest.mark.anyio
 
 STREAM = "shop-orders"
 

@@ -17,7 +17,7 @@ from tests.support import bounded, eventually
 from .faststream_peer import NatsBroker, NatsMessage, faststream
 from .nats_servers import VERSIONS, NatsServer, nats_server
 
-pytestmark = [pytest.mark.anyio, pytest.mark.interop]
+pytestmark = pytest.mark.anyio
 
 BODIES: list[Any] = [{"a": [1, None, 1.5]}, [], ["ü"], 7, -1.5, True, False]
 """What FastStream writes as JSON, of what JSON has. Text is text/plain to it, and nothing is no bytes."""

@@ -10,7 +10,7 @@ from polybus import Bus, DeadlineExceeded, Message, NotFound, Route, bridge, con
 from polybus.protocols import Up, UProtocol
 from tests.support import bounded, eventually
 
-pytestmark = [pytest.mark.anyio, pytest.mark.interop]
+pytestmark = pytest.mark.anyio
 
 VEHICLE, GATEWAY, PHONE, TABLET = "//vehicle7/body.access/1", "//gateway/10AB/3", "//phone/CD/4", "//tablet/CE/4"
 # On a fabric all are told apart by their addresses.

@@ -16,7 +16,7 @@ from tests.support import bounded
 from .asyncio_thread import AsyncioThread
 from .nats_servers import VERSIONS, NatsServer, nats_server
 
-pytestmark = [pytest.mark.anyio, pytest.mark.interop]
+pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(params=VERSIONS)

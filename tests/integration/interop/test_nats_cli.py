@@ -13,8 +13,6 @@ import trustme
 
 from .nats_servers import VERSIONS, NatsServer, nats_server
 
-pytestmark = pytest.mark.interop
-
 
 @pytest.fixture(params=VERSIONS)
 def server(request: pytest.FixtureRequest) -> Iterator[NatsServer]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from tests.contract.core import core_of
 from tests.contract.nats_network import Network, over_a_network
 from tests.loops import ASYNCIO, TRIO, on
-from tests.shares import classes_of, share_out
 
 from .nats_servers import nats_server
 
@@ -23,9 +23,7 @@ def server_of(version: str, *, websocket: bool = False) -> Network:
     return network
 
 
-TestNatsOfDebianOverTcp = on(ASYNCIO, TRIO, over_a_network(server_of("debian"), "tcp"))
-TestNatsOfDebianOverWebSocket = on(TRIO, over_a_network(server_of("debian", websocket=True), "ws"))
-TestNewestNatsOverTcp = on(TRIO, over_a_network(server_of("wheel"), "tcp"))
-TestNewestNatsOverWebSocket = on(ASYNCIO, over_a_network(server_of("wheel", websocket=True), "ws"))
-
-share_out(classes_of(globals()))
+TestNatsOfDebianOverTcp = on(ASYNCIO, core_of(over_a_network(server_of("debian"), "tcp")))
+TestNatsOfDebianOverWebSocket = on(TRIO, core_of(over_a_network(server_of("debian", websocket=True), "ws")))
+TestNewestNatsOverTcp = on(ASYNCIO, over_a_network(server_of("wheel"), "tcp"))
+TestNewestNatsOverWebSocket = on(TRIO, core_of(over_a_network(server_of("wheel", websocket=True), "ws")))

@@ -24,7 +24,7 @@ from tests.support import eventually, free_port
 
 from .nats_servers import NatsServer, nats_server
 
-pytestmark = [pytest.mark.anyio, pytest.mark.interop]
+pytestmark = pytest.mark.anyio
 
 ROUNDS = int(os.environ.get("POLYBUS_KILL_ROUNDS", "2"))
 """Of each fault. POLYBUS_KILL_ROUNDS=20 is for those who have the time."""
@@ -242,7 +242,6 @@ async def test_servers_that_are_killed_stopped_or_leave_cost_no_request_its_end_
                     await traffic.more()
 
 
-@pytest.mark.costly
 @pytest.mark.timeout(120 + 30 * ROUNDS)
 async def test_a_subscriber_that_is_stopped_is_cut_by_the_server_and_comes_back(servers_one: NatsServer) -> None:
     with anyio.fail_after(100 + 30 * ROUNDS):

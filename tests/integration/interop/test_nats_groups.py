@@ -17,7 +17,7 @@ from tests.support import bounded
 from .nats_py_peer import Msg, NatsPy, nats_py
 from .nats_servers import VERSIONS, NatsServer, nats_server
 
-pytestmark = [pytest.mark.anyio, pytest.mark.interop]
+pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(scope="module", params=VERSIONS)

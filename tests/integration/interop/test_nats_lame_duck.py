@@ -8,7 +8,7 @@ from tests.support import bounded
 
 from .lame_duck import keep, two_servers
 
-pytestmark = [pytest.mark.anyio, pytest.mark.interop]
+pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.parametrize(("dialect", "seed"), [("native", 2), ("cluster", 3)])

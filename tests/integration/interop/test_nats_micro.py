@@ -29,7 +29,7 @@ from tests.support import bounded
 from .nats_py_peer import NatsPy, ServiceError, nats_py
 from .nats_servers import VERSIONS, NatsServer, nats_server
 
-pytestmark = [pytest.mark.anyio, pytest.mark.interop]
+pytestmark = pytest.mark.anyio
 
 NUMBERS: list[tuple[int, type[Exception], Code]] = [
     (400, BadRequest, Code.INVALID_ARGUMENT),

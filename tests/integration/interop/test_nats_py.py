@@ -33,7 +33,7 @@ from tests.unit.opentelemetry.spans import Traces
 from .nats_py_peer import Msg, NatsPy, nats_py
 from .nats_servers import VERSIONS, NatsServer, nats_server
 
-pytestmark = [pytest.mark.anyio, pytest.mark.interop]
+pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(params=VERSIONS)

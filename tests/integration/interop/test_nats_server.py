@@ -23,7 +23,7 @@ from .nats_keys import Key, Operator
 from .nats_py_peer import nats_py
 from .nats_servers import VERSIONS, NatsServer, nats_server
 
-pytestmark = [pytest.mark.anyio, pytest.mark.interop]
+pytestmark = pytest.mark.anyio
 
 BACKOFF = Backoff(initial=0.001, maximum=0.02)
 

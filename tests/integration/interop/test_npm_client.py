@@ -15,7 +15,7 @@ from polybus.errors import Code
 from tests.integration.interop.node_peer import BODIES, NodePeer, Rejected, node_client
 from tests.support import BOUND
 
-pytestmark = [pytest.mark.anyio, pytest.mark.interop, pytest.mark.costly, pytest.mark.in_turn("ws")]
+pytestmark = pytest.mark.anyio
 
 URL = "ubre+ws://127.0.0.1:0/bus"
 

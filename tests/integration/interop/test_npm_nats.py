@@ -14,7 +14,7 @@ from tests.support import bounded, eventually
 from .nats_servers import VERSIONS, NatsServer, nats_server
 from .node_peer import BODIES, NodePeer, Rejected, node_nats
 
-pytestmark = [pytest.mark.anyio, pytest.mark.interop, pytest.mark.costly, pytest.mark.in_turn("server")]
+pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(params=VERSIONS)

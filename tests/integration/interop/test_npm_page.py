@@ -14,7 +14,7 @@ from polybus import Bus
 from tests.integration.interop.node_peer import require_node
 from tests.support import BOUND
 
-pytestmark = [pytest.mark.anyio, pytest.mark.interop]
+pytestmark = pytest.mark.anyio
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[2] / "docs/how-to/from-socketio.md"

@@ -15,7 +15,7 @@ from polybus.events import LinkUp
 from tests.integration.interop.node_peer import BODIES, NodePeer, Rejected, node_server
 from tests.support import BOUND
 
-pytestmark = [pytest.mark.anyio, pytest.mark.interop, pytest.mark.costly, pytest.mark.in_turn("ws")]
+pytestmark = pytest.mark.anyio
 
 
 @asynccontextmanager

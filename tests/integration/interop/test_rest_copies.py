@@ -25,7 +25,7 @@ from tests.support import bounded, eventually, free_port
 
 from .nats_servers import VERSIONS, NatsServer, nats_server
 
-pytestmark = [pytest.mark.anyio, pytest.mark.interop]
+pytestmark = pytest.mark.anyio
 
 LARGE = 100_000
 _names = itertools.count()

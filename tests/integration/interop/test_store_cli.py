@@ -16,8 +16,6 @@ from tests.support import free_port
 
 from .nats_servers import VERSIONS, NatsServer, nats_server
 
-pytestmark = pytest.mark.interop
-
 
 @pytest.fixture(params=VERSIONS)
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[NatsServer]:

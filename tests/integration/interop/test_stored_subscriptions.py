@@ -19,7 +19,7 @@ from tests.unit.cluster.test_stored_subscriptions import (
     test_without_a_cluster_or_a_store_it_is_one_clear_error,
 )
 
-pytestmark = [pytest.mark.anyio, pytest.mark.interop]
+pytestmark = pytest.mark.anyio
 
 __all__ = [
     "engine",

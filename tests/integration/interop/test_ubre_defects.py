@@ -18,7 +18,7 @@ from tests.integration.interop.node_peer import node_client, node_server, requir
 from tests.integration.interop.raw_websocket import RawPeer, raw_client, raw_server
 from tests.support import BOUND
 
-pytestmark = [pytest.mark.anyio, pytest.mark.interop]
+pytestmark = pytest.mark.anyio
 
 URL = "ubre+ws://127.0.0.1:0/bus"
 SOON = Backoff(initial=0.01)
@@ -346,7 +346,6 @@ async def test_11_nothing_is_left_of_a_peer_that_subscribed_to_two_thousand_subj
                 await anyio.lowlevel.checkpoint()  # the transport's last callbacks
 
 
-@pytest.mark.costly
 async def test_12_a_flood_of_subscriptions_ends_at_the_limit_and_delays_nobody() -> None:
     bus = plant()
     async with met(bus, 2) as [(raw, _), (bystander, _)]:
@@ -615,7 +614,6 @@ async def test_19_closing_one_peer_leaves_the_others_and_the_bus_as_they_are() -
 # -- 20, 21: publishing --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.costly
 async def test_20_what_waits_for_a_peer_that_does_not_read_is_bounded_and_the_others_get_all() -> None:
     body = "x" * 64 * 1024
     bus = plant(limits=Limits(outbox_bytes=1024 * 1024))

@@ -38,7 +38,7 @@ from tests.unit.protocols.up.test_samples import OPEN, PUBLICATION, ROWS
 
 from .zenoh_peer import zenoh_peer
 
-pytestmark = [pytest.mark.anyio, pytest.mark.interop]
+pytestmark = pytest.mark.anyio
 
 CAR, PHONE, SEAT = "//device1/10AB/3", "//device2/CD/4", "//device3/1/1"
 NAMES = {"door.opened": f"{CAR}/80CD", "UpdateDoor": f"{CAR}/B", "sit": f"{SEAT}/7", "told": 0x8002}

@@ -25,7 +25,7 @@ from tests.support import bounded, eventually, next_event
 from .test_zenoh import CAR, DIALECTS, HERE, PHONE, SEAT, bare, car_bus, message_of, up
 from .zenoh_peer import zenoh_peer
 
-pytestmark = [pytest.mark.anyio, pytest.mark.interop]
+pytestmark = pytest.mark.anyio
 
 
 # -- two programs with one entity ------------------------------------------------------------------------------------------

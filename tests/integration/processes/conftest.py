@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from tests.loops import every_loop  # noqa: F401
-
 from .processes import Process, loop_of, running
 
 

@@ -20,7 +20,7 @@ from .processes import BOUND, MIB, Process, control, eventually, loop_of, port_o
 from .raw import CLOSING, frame
 from .raw_websocket import raw_websocket, websocket_frame
 
-pytestmark = [pytest.mark.anyio, pytest.mark.own_interpreter]
+pytestmark = pytest.mark.anyio
 
 CASES = {
     case["id"]: case for case in json.loads((Path(__file__).parents[2] / "vectors" / "bad_inputs.json").read_text())["cases"]
@@ -509,7 +509,6 @@ async def test_what_does_not_come_to_its_end_is_not_waited_for(anyio_backend: tu
             await _shake_hands_badly(server, id)
 
 
-@pytest.mark.costly
 def test_every_case_of_ours_has_an_effect(anyio_backend: Any) -> None:
     ours = {id for id in CASES if id.partition("-")[0] in ("ubre", "ubreb", "tcp", "ws")}
     tables = (MESSAGE_EFFECTS, FRAMING_EFFECTS, WEBSOCKET_EFFECTS, HANDSHAKE_EFFECTS)

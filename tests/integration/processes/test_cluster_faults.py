@@ -26,7 +26,7 @@ from tests.loops import ASYNCIO, FULL, PARAMS, TRIO
 from .cluster_world import FINE, Member, World, engines, heard_at, world_at
 from .processes import BOUND, eventually
 
-pytestmark = [pytest.mark.anyio, pytest.mark.interop]
+pytestmark = pytest.mark.anyio
 
 ROUNDS = int(os.environ.get("POLYBUS_KILL_ROUNDS", "20" if FULL else "1"))
 """Of each fault, half of them on each loop. POLYBUS_KILL_ROUNDS=20 is for those who have the time."""

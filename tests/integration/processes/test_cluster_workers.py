@@ -19,7 +19,7 @@ __all__ = ["server_is_there"]
 CLIENTS = 40
 PUBLICATIONS = 50
 
-pytestmark = [pytest.mark.anyio]
+pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,6 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
     return "asyncio", {"use_uvloop": False}
 
 
-@pytest.mark.costly
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 async def test_each_publication_reaches_each_client_of_four_workers_once_and_in_order(backend: str) -> None:
     async with crew(ANY_PORT, workers=4, backend=backend) as found, AsyncExitStack() as stack:

@@ -15,7 +15,7 @@ from polybus import Bus, connect
 from .processes import BOUND, MIB, Process, control, loop_of, running
 from .raw_websocket import raw_websocket, websocket_frame
 
-pytestmark = [pytest.mark.anyio, pytest.mark.own_interpreter]
+pytestmark = pytest.mark.anyio
 
 CASES: dict[str, dict[str, Any]] = {
     case["id"]: case

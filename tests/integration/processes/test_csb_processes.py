@@ -170,7 +170,6 @@ async def _nothing_waits(made: Installation, probe: Bus) -> bool:
 
 
 @pytest.mark.full
-@pytest.mark.own_interpreter
 @pytest.mark.timeout(120)
 async def test_a_thousand_clients_through_one_broker_to_two_servers() -> None:
     async with installed() as made, AsyncExitStack() as stack:

@@ -13,7 +13,7 @@ from tests.integration.interop.nats_servers import nats_server
 
 from .processes import Process, eventually
 
-pytestmark = [pytest.mark.anyio, pytest.mark.interop]
+pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])

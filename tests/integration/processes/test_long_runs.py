@@ -16,7 +16,7 @@ from polybus.events import BusEvent, LinkDown
 from .processes import BOUND, MIB, Process, control, eventually, loop_of, running
 
 LOOPS = pytest.mark.parametrize("anyio_backend", [("asyncio", {}), ("trio", {})], ids=["asyncio", "trio"], scope="module")
-pytestmark = [pytest.mark.anyio, pytest.mark.costly, pytest.mark.own_interpreter]
+pytestmark = pytest.mark.anyio
 
 
 async def settled(bus: Bus, server: Process, peers: int) -> dict[str, Any]:

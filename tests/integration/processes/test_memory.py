@@ -20,7 +20,7 @@ from polybus import Bus, Message, connect
 from .processes import BOUND, MIB, Process, control, eventually, loop_of, port_of, running
 from .raw import raw_peer, stalled
 
-pytestmark = [pytest.mark.anyio, pytest.mark.costly, pytest.mark.own_interpreter]
+pytestmark = pytest.mark.anyio
 
 LOOPS = pytest.mark.parametrize("anyio_backend", [("asyncio", {}), ("trio", {})], ids=["asyncio", "trio"], scope="module")
 SERIES = 200

@@ -130,7 +130,6 @@ async def _serving(url: str, inside: str, *, task_status: anyio.abc.TaskStatus[A
         await anyio.sleep_forever()
 
 
-@pytest.mark.own_interpreter
 @some
 async def test_an_inner_flood_costs_neither_the_outer_bus_nor_the_memory_of_its_server(outside: str, inside: str) -> None:
     async with running("nest_role", role="server", url=address(outside), inside=inside) as server:

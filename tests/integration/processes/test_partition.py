@@ -24,7 +24,6 @@ def possible() -> bool:
     return subprocess.run([*NAMESPACE, "sh", "-c", script], capture_output=True, timeout=BOUND, check=False).returncode == 0
 
 
-@pytest.mark.interop
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("what", ["node", "engine"])
 def test_what_is_cut_off_is_given_up_and_is_one_with_the_others_again_afterwards(what: str) -> None:

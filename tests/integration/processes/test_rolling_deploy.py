@@ -24,7 +24,7 @@ ASKERS = 8
 PUBLISHERS = 4
 HEARERS = 12
 
-pytestmark = [pytest.mark.anyio]
+pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(scope="module")

@@ -154,7 +154,6 @@ polybus.run(polybus.Bus(), "ubre+tcp://127.0.0.1:0")
 """
 
 
-@pytest.mark.own_interpreter
 @pytest.mark.parametrize("program", [["-m", "polybus", "serve", "app:bus", "ubre+tcp://127.0.0.1:0"], ["-c", RUNS]])
 def test_sigterm_ends_process_1_while_it_imports(program: list[str], tmp_path: Path) -> None:
     """As in a container: for process 1 the kernel drops each signal that has no handler."""

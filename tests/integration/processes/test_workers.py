@@ -126,7 +126,6 @@ async def pid_at(url: str) -> int:
 
 
 @pytest.mark.anyio
-@pytest.mark.in_turn("backend")
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 async def test_four_workers_answer_at_the_same_ports(backend: str) -> None:
     async with crew(ANY_PORT, "ubre+tcp://127.0.0.1:0", workers=4, backend=backend) as found:
@@ -212,7 +211,6 @@ async def test_the_token_of_the_engine_is_seen_by_nobody() -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.each_value
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("to", ["supervisor", "all"])
 async def test_at_sigterm_running_requests_are_answered_while_the_engine_is_there(backend: str, to: str) -> None:

@@ -23,7 +23,6 @@ US, THEM = "//device1/1/1", "//device2/1/1"
 
 @pytest.mark.parametrize("role", ["serve", "connect"])
 @pytest.mark.parametrize("then", ["return", "cancel", "crash", "loop", "interrupt", "terminate"])
-@pytest.mark.each_value
 @bounded
 async def test_a_program_ends_while_samples_still_come(role: str, then: str, anyio_backend: Any) -> None:
     bus = Bus()

@@ -76,7 +76,6 @@ def output(ours: Path) -> str:
     return output
 
 
-@pytest.mark.interop
 @pytest.mark.timeout(920)
 def test_the_unit_tests_of_the_core_pass_inside_pyodide(output: str) -> None:
     passed = re.search(r"(\d+) passed", output)
@@ -84,13 +83,11 @@ def test_the_unit_tests_of_the_core_pass_inside_pyodide(output: str) -> None:
     assert int(passed[1]) > (1000 if FULL else 380), output[-2000:]
 
 
-@pytest.mark.interop
 @pytest.mark.timeout(920)
 def test_a_program_on_the_loop_of_the_page_has_all_verbs(output: str) -> None:
     assert "names of polybus in Pyodide" in output
 
 
-@pytest.mark.interop
 def test_the_wheel_has_the_javascript_and_its_types(ours: Path) -> None:
     with zipfile.ZipFile(ours) as wheel:
         names = {name.rpartition("/")[2] for name in wheel.namelist()}

@@ -28,8 +28,6 @@ from polybus.spark.session import SparkUnavailable, check_java, start_session
 from tests.unit.capture import rows as frames
 from tests.unit.capture.generator import traffic
 
-pytestmark = pytest.mark.spark
-
 
 def _ask(seq: int, number: int, after_s: int) -> dict[str, Any]:
     return _said(seq, b'{"request":"tank.get","id":"%d"}' % number, after_s)

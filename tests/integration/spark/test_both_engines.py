@@ -35,8 +35,6 @@ from tests.unit.capture.test_strange_rows import strange_capture
 
 from .stories import Story, table
 
-pytestmark = pytest.mark.spark
-
 QUESTIONS = Path(__file__).parents[3] / "docs" / "how-to" / "questions.md"
 TIMEOUTS = MatchTimeouts(30.0, 100.0)
 STEPS = [0, 0, 0.001, 1, 1, 10, 500, 29_999, 30_000, 30_001, 59_999, 100_000, 100_001, 300_000]

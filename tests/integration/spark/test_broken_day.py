@@ -22,8 +22,6 @@ from polybus.spark.engine import SparkEngine
 
 from .broken_day import PROTOCOLS, SLOW, Log, live
 
-pytestmark = pytest.mark.spark
-
 NUMBER = re.compile(rb"n(\d{6})n")
 
 

@@ -25,8 +25,6 @@ from polybus.capture.schema import EVENTS
 from polybus.spark import Pipeline, load, scan
 from tests.unit.capture.generator import Traffic, traffic
 
-pytestmark = pytest.mark.spark
-
 KEYS = {"events": ("seq", "sub"), "quarantine": ("seq",), "exchanges": ("request_seq",), "orphans": ("seq",)}
 MARKED = "of columns"
 

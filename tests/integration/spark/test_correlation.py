@@ -17,8 +17,6 @@ from polybus.spark.engine import SparkEngine
 
 from .stories import MS, START, Story, table
 
-pytestmark = pytest.mark.spark
-
 
 def _stories() -> Iterator[Story]:
     story = Story("plain")

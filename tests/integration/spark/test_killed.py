@@ -27,7 +27,7 @@ from tests.unit.capture.generator import traffic
 
 from .kills import ROOT, check, disturbed, end_group
 
-pytestmark = [pytest.mark.spark, pytest.mark.full, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
 
 ROUNDS = int(os.environ.get("POLYBUS_KILL_ROUNDS", "6"))
 SEED = int(os.environ.get("POLYBUS_FAULT_SEED", random.SystemRandom().randrange(1 << 32)))

@@ -8,8 +8,6 @@ import pytest
 
 from .tutorial import DOCS, Tutorial, programs_of
 
-pytestmark = pytest.mark.spark
-
 OURS = "run by tests/integration/spark"
 
 

@@ -40,8 +40,6 @@ from tests.unit.capture import rows as frames
 from tests.unit.capture.generator import EXCHANGES as TRUTH
 from tests.unit.capture.generator import Traffic, traffic
 
-pytestmark = pytest.mark.spark
-
 TABLES = {"events": ("seq", "sub"), "quarantine": ("seq",), "exchanges": ("request_seq",), "orphans": ("seq",)}
 
 

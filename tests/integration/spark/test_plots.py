@@ -7,8 +7,6 @@ import pytest
 
 from polybus.analysis.report import plots, words
 
-pytestmark = pytest.mark.spark
-
 S = 1_000_000_000
 
 

@@ -15,8 +15,6 @@ from polybus import sync
 from polybus.spark import BusDataSource
 from polybus.spark.source.sink import ID_HEADER
 
-pytestmark = pytest.mark.spark
-
 
 def _collecting(count: int, send: Any) -> list[polybus.Message]:
     """The publications that arrive while something is sent."""

@@ -20,8 +20,6 @@ from tests.unit.capture.generator import traffic
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
-
 
 @pytest.mark.parametrize("rows", [1, 90, 700, 999, 10_000])
 def test_the_pieces_of_a_segment_are_about_alike_and_hold_all_rows_once(

@@ -15,8 +15,6 @@ from tests.support import until
 
 from .tutorial import Tutorial
 
-pytestmark = pytest.mark.spark
-
 _WITH_A_CHILD = """
 import os, sys
 from polybus.spark.session import sockets

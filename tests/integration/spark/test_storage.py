@@ -11,8 +11,6 @@ from polybus.analysis.manifest import Manifest
 from polybus.analysis.storage import Storage
 from polybus.capture import CaptureError
 
-pytestmark = pytest.mark.spark
-
 
 def test_who_comes_second_waits_until_the_first_is_done(tmp_path: Path) -> None:
     waits, done = threading.Event(), []

@@ -19,8 +19,6 @@ from polybus.spark.engine import SparkEngine
 from tests.integration.interop.nats_servers import nats_server
 from tests.support import bounded, eventually
 
-pytestmark = [pytest.mark.spark, pytest.mark.interop]
-
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "stores.md"
 ORDERS = 12
 """Of which each third is handled at its first, second or third attempt."""

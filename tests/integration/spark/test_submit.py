@@ -13,7 +13,7 @@ from tests.unit.capture.generator import traffic
 
 from .support import QUICK
 
-pytestmark = [pytest.mark.spark, pytest.mark.full, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[3]
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import attrs
 
-from tests.house.test_docs import Program, programs
+from tests.integration.documentation.test_programs import Program, programs
 
 from .support import QUICK
 

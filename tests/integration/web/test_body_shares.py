@@ -32,7 +32,7 @@ from tests.unit.protocols.uprotocol.support import HI
 
 from .support import running
 
-pytestmark = [pytest.mark.anyio, pytest.mark.costly]
+pytestmark = pytest.mark.anyio
 
 KIB = 1024
 TOTAL = 32 * KIB * KIB

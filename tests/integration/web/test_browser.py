@@ -18,7 +18,7 @@ from polybus.plugins import Handshake
 from tests.integration.web.browser import BOUND, Browser, Tab, browser
 from tests.integration.web.support import Uvicorn, running
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser]
+pytestmark = pytest.mark.anyio
 
 # Opens a WebSocket, asks who it is, and tells all that happened until the end, or until `frames` frames have come.
 SCRIPT = """

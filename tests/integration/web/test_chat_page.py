@@ -17,7 +17,7 @@ from tests.integration.web.browser import Browser, Tab, browser, missing
 from tests.integration.web.support import Program
 from tests.support import free_port
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser]
+pytestmark = pytest.mark.anyio
 
 ROOT = Path(__file__).resolve().parents[3]
 UBRE = ROOT / "tests" / "integration" / "interop" / "node" / "node_modules" / "ubre"

@@ -463,7 +463,6 @@ async def test_a_client_of_errai_2_has_its_id_in_a_header_and_polls_with_get() -
             heard += polled.json()
 
 
-@pytest.mark.costly
 async def test_nothing_is_left_of_sessions_that_are_over() -> None:
     bus = make_bus()
     endpoint = ErraiEndpoint("/")
@@ -518,7 +517,6 @@ async def test_three_thousand_requests_in_one_post_are_answered(query: dict[str,
         assert (bus.stats().malformed, bus.stats().refused) == (0, 0)
 
 
-@pytest.mark.costly
 async def test_more_requests_than_may_wait_cost_the_excess_and_not_the_session() -> None:
     bus = make_bus(limits=Limits(running=8, waiting=100, close_timeout=0.05))
     gate = anyio.Event()

@@ -74,7 +74,6 @@ async def until_up(bus: Bus) -> None:
             await anyio.sleep(0.001)
 
 
-@pytest.mark.costly
 @pytest.mark.parametrize("channel", CHANNELS)
 async def test_ten_thousand_messages_go_both_ways_in_order_and_none_is_lost_or_doubled(channel: str) -> None:
     async with serving() as server, connect(server.url(channel)) as bus, bus.subscribe("down", queue=MESSAGES) as down:
@@ -85,7 +84,6 @@ async def test_ten_thousand_messages_go_both_ways_in_order_and_none_is_lost_or_d
     assert server.heard == heard == list(range(MESSAGES))
 
 
-@pytest.mark.costly
 @pytest.mark.parametrize("channel", CHANNELS)
 async def test_an_expiry_and_a_restart_cost_a_gap_each_and_nothing_twice(channel: str) -> None:
     backoff = Backoff(initial=0.001, maximum=0.01)

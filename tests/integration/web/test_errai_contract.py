@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from polybus.protocols import Jrep
-from tests.shares import take_turns
+from tests.contract.core import core_of
 
 from .contract import alone, attached
 
@@ -17,7 +17,5 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
 
 
 TestWebSocketInAnApplication = attached(Jrep, path="/", transport="http")
-TestEventsAlone = alone(Jrep, "?channel=events")
-TestPollsAlone = alone(Jrep, "?channel=poll")
-
-take_turns({"events": TestEventsAlone, "polls": TestPollsAlone})
+TestEventsAlone = core_of(alone(Jrep, "?channel=events"))
+TestPollsAlone = core_of(alone(Jrep, "?channel=poll"))

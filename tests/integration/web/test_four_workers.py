@@ -21,7 +21,7 @@ from tests.loops import FULL
 
 __all__ = ["server_is_there"]
 
-pytestmark = [pytest.mark.anyio]
+pytestmark = pytest.mark.anyio
 
 WORKERS = 4
 CLIENTS = 2000 if FULL else 200
@@ -115,7 +115,6 @@ async def publish_all(client: Bus, publisher: int) -> None:
         await client.request("publish", {"subject": "news", "body": [publisher, number]}, timeout=BOUND)
 
 
-@pytest.mark.browser
 async def test_a_page_in_a_browser_is_asked_and_told_from_each_worker(site: Site) -> None:
     async with browser() as chromium:
         tab = await chromium.tab(f"{site.url}/page")

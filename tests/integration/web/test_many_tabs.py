@@ -17,7 +17,7 @@ from attrs import frozen
 from polybus import Bus, connect
 from tests.integration.processes.processes import MIB, Process, eventually, running
 
-pytestmark = [pytest.mark.anyio, pytest.mark.own_interpreter]
+pytestmark = pytest.mark.anyio
 
 TABS = 2000
 BODY = 20_000

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from polybus.protocols import Csb, Jrep, UProtocol
+from tests.contract.core import core_of
 from tests.integration.web.contract import attached
-from tests.shares import classes_of, take_turns
 
 
 @pytest.fixture(scope="module")
@@ -15,8 +15,6 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
     return "asyncio", {"use_uvloop": False}
 
 
-TestCsb = attached(Csb)
-TestJrep = attached(Jrep)
-TestUProtocol = attached(lambda: UProtocol(format="protobuf"))
-
-take_turns(classes_of(globals()))
+TestCsb = core_of(attached(Csb))
+TestJrep = core_of(attached(Jrep))
+TestUProtocol = core_of(attached(lambda: UProtocol(format="protobuf")))

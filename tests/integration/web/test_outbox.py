@@ -12,8 +12,6 @@ from tests.integration.interop.nats_servers import NatsServer, nats_server
 from tests.integration.web.support import Program
 from tests.support import until
 
-pytestmark = pytest.mark.interop
-
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "outbox" / "app.py"
 
 

@@ -31,7 +31,7 @@ from tests.integration.web.browser import BOUND, browser
 from tests.integration.web.support import running
 from tests.integration.web.trace_worker import providers
 
-pytestmark = [pytest.mark.anyio]
+pytestmark = pytest.mark.anyio
 
 PAINT = 0x0001_0007
 PARENT = "0af7651916cd43dd8448eb211c80319c"
@@ -163,8 +163,6 @@ INWARDS = [
 ]
 
 
-@pytest.mark.browser
-@pytest.mark.interop
 async def test_a_page_a_gateway_a_bridge_and_a_worker_are_one_trace(collector: Collector) -> None:
     provider = providers("plant", collector.url)
     with nats_server("debian") as server:

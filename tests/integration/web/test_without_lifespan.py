@@ -4,8 +4,6 @@ import subprocess
 import sys
 import textwrap
 
-import pytest
-
 from tests.support import BOUND
 
 SERVER = """
@@ -63,7 +61,6 @@ loop.run_forever()
 """
 
 
-@pytest.mark.own_interpreter
 def test_a_process_ends_with_its_server_though_a_def_handler_was_asked() -> None:
     ended = subprocess.run([sys.executable, "-c", textwrap.dedent(SERVER)], capture_output=True, text=True, timeout=BOUND)
     assert (ended.returncode, ended.stdout.count("AnyIO worker thread")) == (0, 2), ended.stderr

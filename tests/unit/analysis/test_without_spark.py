@@ -30,7 +30,6 @@ sys.exit(run(sys.argv[1:]))
 """
 
 
-@pytest.mark.own_interpreter
 def test_a_command_needs_neither_java_nor_pyspark_nor_pandas(tmp_path: Path) -> None:
     made = traffic(300)
     made.write(tmp_path / "capture")
@@ -46,7 +45,6 @@ def test_a_command_needs_neither_java_nor_pyspark_nor_pandas(tmp_path: Path) -> 
     assert open_tables(tmp_path / "out").sql("from exchanges").fetchall()
 
 
-@pytest.mark.own_interpreter
 def test_spark_that_is_asked_for_and_not_there_is_said_with_what_to_install(tmp_path: Path) -> None:
     traffic(300).write(tmp_path / "capture")
     command = [sys.executable, "-c", _BARE, "analyse", str(tmp_path / "capture"), "--out", str(tmp_path / "out")]

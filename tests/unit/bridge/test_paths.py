@@ -257,7 +257,6 @@ async def test_tunnels_on_the_way_are_hops_of_all_that_goes_through_them() -> No
 # -- rings and double links ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.pairwise
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("links", [1, 2])
 @pytest.mark.parametrize("count", [2, 3, 4, 5])

@@ -7,7 +7,7 @@ import pytest
 from polybus import Backoff, Bus, Disconnected, Unavailable, connect
 from tests.support import BOUND, eventually
 
-pytestmark = [pytest.mark.anyio]
+pytestmark = pytest.mark.anyio
 
 URLS = ["ubre+tcp://127.0.0.1:0", "ubre+ws://127.0.0.1:0/bus"]
 

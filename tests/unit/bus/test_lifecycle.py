@@ -262,7 +262,6 @@ async def test_an_anyio_fixture_may_yield_a_client(client: Bus) -> None:
 # -- what is left --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.costly
 @pytest.mark.native
 @bounded
 async def test_after_leaving_nothing_is_left(tmp_path: Path) -> None:

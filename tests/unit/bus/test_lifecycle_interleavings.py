@@ -10,7 +10,7 @@ import anyio.lowlevel
 import pytest
 
 from polybus import Bus, BusError, Context, Limits
-from tests.loops import every_loop_in_virtual_time  # noqa: F401
+from tests.loops import virtual_time  # noqa: F401
 from tests.support import bounded, eventually
 
 pytestmark = pytest.mark.anyio

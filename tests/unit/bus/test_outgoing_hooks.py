@@ -13,7 +13,7 @@ from polybus import Bus, Context, Disconnected, LocalProtocolError, Message, Not
 from polybus.testing import NatsEngine, pair
 from tests.support import BOUND, eventually
 
-pytestmark = [pytest.mark.anyio]
+pytestmark = pytest.mark.anyio
 
 
 @define

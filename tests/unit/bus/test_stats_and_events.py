@@ -138,7 +138,6 @@ async def test_each_reader_of_events_gets_them_all_and_only_from_then_on() -> No
         assert [event.error.args[0] for event in got if isinstance(event, HandlerFailed) and event.error] == wanted
 
 
-@pytest.mark.costly
 @bounded
 async def test_events_that_nobody_reads_give_way_to_new_ones() -> None:
     bus = Bus()

@@ -120,7 +120,6 @@ async def test_every_frame_of_both_directions_is_recorded(protocol: str, transpo
     assert {row["role"] for row in _rows(tmp_path)} == {0}
 
 
-@pytest.mark.apart
 @pytest.mark.anyio
 @bounded
 async def test_a_server_records_all_its_links_and_only_while_it_is_asked_to(tmp_path: Path) -> None:
@@ -183,7 +182,6 @@ async def test_publications_that_share_their_bytes_are_recorded_too(tmp_path: Pa
     assert len({event["conn_id"] for event in sent}) == 2
 
 
-@pytest.mark.apart
 @pytest.mark.anyio
 @bounded
 async def test_a_link_that_comes_back_is_another_connection(tmp_path: Path) -> None:
@@ -580,7 +578,6 @@ def _is_there(process: int) -> bool:
     return b") Z " not in Path(f"/proc/{process}/stat").read_bytes()  # that nobody waits for
 
 
-@pytest.mark.each_value
 @pytest.mark.native
 @pytest.mark.parametrize("moment", range(KILLS))
 @pytest.mark.parametrize("where", ["between writes of a thread", "within a write of a thread", "beside a writer", "both"])
@@ -986,7 +983,6 @@ def test_without_pyarrow_the_error_says_what_to_install() -> None:
     assert "pip install 'polybus[capture]'" in done.stdout
 
 
-@pytest.mark.apart
 @pytest.mark.anyio
 @bounded
 async def test_what_waits_is_written_within_a_moment(tmp_path: Path) -> None:
@@ -1011,7 +1007,6 @@ async def test_a_recording_is_entered_once_and_says_so(tmp_path: Path) -> None:
     assert [event["kind"] for event in _events(tmp_path)] == ["open", "request", "response"]
 
 
-@pytest.mark.apart
 @pytest.mark.anyio
 @bounded
 async def test_a_recording_that_is_cancelled_while_it_begins_leaves_nothing(

@@ -128,7 +128,6 @@ def _web(kind: str) -> tuple[int, Callable[[], object]]:
     return server.server_address[1], end
 
 
-@pytest.mark.pairwise
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("transport", ["tcp", "ws", "tls"])
 @pytest.mark.parametrize("kind", ["silent", "resets", "closes", "http", "tls"])

@@ -24,7 +24,7 @@ from polybus.testing import NatsEngine
 
 from .test_durable import SOON, WORK, all_done, jetstream, name, node, state  # noqa: F401
 
-pytestmark = [pytest.mark.anyio]
+pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ from polybus.events import DeadLettered
 from polybus.testing import NatsEngine
 from tests.support import BOUND, eventually
 
-pytestmark = [pytest.mark.anyio]
+pytestmark = pytest.mark.anyio
 
 WORK = Store("work", "work.>")
 SOON = Retry(attempts=3, backoff=(0.01, 0.02))

@@ -10,7 +10,7 @@ from polybus import Backoff, Bus, Cluster, LocalProtocolError, Retry, Store
 from polybus.cluster.durable.administration import Administration
 from polybus.testing import NatsEngine
 
-pytestmark = [pytest.mark.anyio]
+pytestmark = pytest.mark.anyio
 
 WORK = Store("work", "work.>")
 

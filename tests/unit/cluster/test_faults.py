@@ -18,7 +18,7 @@ from polybus.testing.nats_engine import EngineClient
 from tests.loops import virtual_time  # noqa: F401
 from tests.support import eventually
 
-pytestmark = [pytest.mark.anyio]
+pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture

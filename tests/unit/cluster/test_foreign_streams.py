@@ -34,7 +34,7 @@ from polybus.events import DeadLettered
 from polybus.testing import NatsEngine
 from tests.support import BOUND, bounded, eventually
 
-pytestmark = [pytest.mark.anyio]
+pytestmark = pytest.mark.anyio
 
 SOON = Retry(attempts=3, backoff=(0.01, 0.02))
 _names = itertools.count()

@@ -20,7 +20,7 @@ from polybus.testing import NatsEngine, cluster
 from tests.loops import virtual_time  # noqa: F401
 from tests.support import eventually
 
-pytestmark = [pytest.mark.anyio]
+pytestmark = pytest.mark.anyio
 
 SOON = Backoff(initial=0.02, maximum=0.1)
 

@@ -12,7 +12,7 @@ from polybus.testing import NatsEngine, cluster
 from tests.loops import virtual_time  # noqa: F401
 from tests.support import eventually
 
-pytestmark = [pytest.mark.anyio]
+pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture

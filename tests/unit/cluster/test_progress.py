@@ -14,7 +14,7 @@ from polybus.testing import NatsEngine
 from tests.loops import virtual_time  # noqa: F401
 from tests.unit.opentelemetry.spans import Traces
 
-pytestmark = [pytest.mark.anyio]
+pytestmark = pytest.mark.anyio
 
 WORK = Store("work", "work.>")
 

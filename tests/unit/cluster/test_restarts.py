@@ -12,7 +12,7 @@ from polybus.plugins import Closed
 from polybus.testing import NatsEngine, cluster
 from tests.loops import virtual_time  # noqa: F401
 
-pytestmark = [pytest.mark.anyio]
+pytestmark = pytest.mark.anyio
 
 Ask = Callable[[Bus, str], Awaitable[object]]
 
@@ -60,7 +60,6 @@ async def channelled(bus: Bus, subject: str) -> object:
         return await channel.receive()
 
 
-@pytest.mark.pairwise
 @pytest.mark.parametrize("ask", [request, retried, streamed, channelled])
 @pytest.mark.parametrize("subject", ["door.open", "door.far.open"])
 @pytest.mark.parametrize("way", ["node", "client of a node", "behind a bridge"])

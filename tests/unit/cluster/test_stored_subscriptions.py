@@ -15,7 +15,7 @@ from polybus.testing import NatsEngine
 from tests.support import eventually
 from tests.unit.cluster.test_durable import all_done, node, pending, state
 
-pytestmark = [pytest.mark.anyio]
+pytestmark = pytest.mark.anyio
 
 WORK = Store("work", "work.>")
 AT_ONCE = Retry(attempts=3, backoff=0)

@@ -232,7 +232,6 @@ async def test_the_fewer_places_are_free_the_fewer_may_one_peer_have_and_the_las
         await eventually(lambda: bus.stats().running == sum(taken) - 1)
 
 
-@pytest.mark.costly
 @pytest.mark.anyio
 @bounded
 async def test_many_links_of_one_address_leave_a_quarter_of_the_places_to_other_addresses() -> None:
@@ -254,7 +253,6 @@ async def test_many_links_of_one_address_leave_a_quarter_of_the_places_to_other_
         assert [address.running for address in bus._services.running.addresses.values()] == [0, 0]
 
 
-@pytest.mark.costly
 @pytest.mark.anyio
 @bounded
 async def test_however_many_addresses_take_all_the_places_they_can_get_the_next_finds_one() -> None:

@@ -17,7 +17,6 @@ MANY = 1000
 RECONNECTS = 10
 
 
-@pytest.mark.costly
 @bounded
 async def test_a_thousand_misfits_a_thousand_refused_tokens_and_ten_reconnects_are_forty_lines_each_useful(
     caplog: pytest.LogCaptureFixture,

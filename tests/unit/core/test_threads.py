@@ -65,7 +65,6 @@ def with_stuck(stuck: Stuck, limits: Limits = QUICK) -> Bus:
     return bus
 
 
-@pytest.mark.costly
 @bounded
 async def test_requests_that_are_cancelled_one_after_the_other_do_not_start_ever_more_threads(stuck: Stuck) -> None:
     bus = with_stuck(stuck)

@@ -146,7 +146,6 @@ async def test_a_handler_that_was_there_before_any_link_hears_each_publication_o
     assert heard == list(range(200))
 
 
-@pytest.mark.costly
 @bounded
 async def test_two_that_dial_each_other_at_the_same_time_lose_nothing_and_hear_nothing_twice() -> None:
     for _ in range(20):
@@ -181,7 +180,6 @@ async def test_one_link_through_a_tunnel_and_one_beside_it() -> None:
 # -- one has dialled twice -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.pairwise
 @pytest.mark.parametrize("serves", [False, True], ids=["client", "serves too"])
 @pytest.mark.parametrize("protocols", [("ubre", "ubre"), ("csb", "ubre"), ("jrep", "uprotocol"), ("csb", "jrep")], ids="-".join)
 @pytest.mark.parametrize("when", ["before", "between", "after"])

@@ -63,7 +63,6 @@ class Sliced(anyio.abc.ByteReceiveStream):
         await self._stream.aclose()
 
 
-@pytest.mark.costly
 @pytest.mark.parametrize("transport", ["tcp", "ws"])
 @bounded
 async def test_large_messages_pass_a_slow_line_in_both_directions(transport: str) -> None:

@@ -20,7 +20,7 @@ from polybus.testing import pair
 from tests.support import BOUND, eventually
 from tests.unit.opentelemetry.spans import Traces
 
-pytestmark = [pytest.mark.anyio]
+pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.parametrize(

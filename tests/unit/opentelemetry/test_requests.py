@@ -36,7 +36,7 @@ from polybus.testing import pair
 from tests.support import eventually
 from tests.unit.opentelemetry.spans import Traces
 
-pytestmark = [pytest.mark.anyio]
+pytestmark = pytest.mark.anyio
 
 PROTOCOLS = ["ubre", "csb", "jrep", "uprotocol"]
 

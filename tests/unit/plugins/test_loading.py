@@ -11,8 +11,6 @@ import pytest
 
 from tests.support import BOUND, free_port
 
-pytestmark = pytest.mark.own_interpreter
-
 ENTITY = "entity=//plant.example/tanks/1"
 WIRES = [
     *(f"{protocol}+{transport}://" for protocol in ("ubre", "csb", "jrep") for transport in ("tcp", "ws", "unix", "memory")),

@@ -125,7 +125,6 @@ async def test_a_handler_that_blocks_publishers_here_loses_its_oldest_of_what_li
         assert "x" in {event.pattern for event in told(events)}
 
 
-@pytest.mark.costly
 @bounded
 async def test_a_bridge_whose_far_side_is_slow_costs_its_own_publications_and_not_the_near_link() -> None:
     near, far = waiting(Bus(limits=Limits(queue_bytes=200_000))), Bus()

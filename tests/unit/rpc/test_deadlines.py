@@ -17,7 +17,7 @@ from polybus._rpc.reply import Reply
 from polybus.plugins import Closed
 from polybus.protocols.ubre import session as ubre
 from polybus.testing import pair
-from tests.loops import every_loop_in_virtual_time  # noqa: F401
+from tests.loops import virtual_time  # noqa: F401
 from tests.support import bounded, eventually
 
 pytestmark = pytest.mark.anyio

@@ -136,7 +136,6 @@ async def test_nor_are_more_made_of_the_very_first_answers_of_a_handler_however_
         await all_of(replies, ANSWER)
 
 
-@pytest.mark.costly
 @bounded
 async def test_nor_are_more_made_of_the_very_first_answers_of_a_handler_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inbound_calls, "_LOOK", 1e6)  # as long as the machine takes to run a thread
@@ -216,7 +215,6 @@ async def test_who_asks_too_much_of_a_handler_that_has_not_answered_yet_is_told_
             await reply
 
 
-@pytest.mark.costly
 @bounded
 async def test_all_64_places_are_for_a_handler_that_polls_and_has_not_answered_yet() -> None:
     bus = Bus()
@@ -312,7 +310,6 @@ async def test_answers_that_have_not_been_large_for_a_minute_are_no_longer_expec
         await all_of(replies, 0)
 
 
-@pytest.mark.costly
 @bounded
 async def test_a_peer_that_reads_slowly_gets_all_it_has_asked_for_in_the_order_in_which_it_has_asked() -> None:
     bus = Bus()

@@ -471,7 +471,6 @@ def test_an_error_of_the_block_is_not_held_up_by_a_drain(url: str) -> None:
     assert not thread.is_alive()
 
 
-@pytest.mark.costly
 def test_a_forgotten_bus_warns_and_is_closed_all_the_same(url: str) -> None:
     gc.collect()  # what others forgot
     with warnings.catch_warnings(record=True) as warned:

@@ -16,7 +16,6 @@ from .support import BOTH, Raw, raw_server, running
 pytestmark = pytest.mark.anyio
 
 
-@pytest.mark.costly
 async def test_a_large_body_passes_a_slow_line(anyio_backend: Any) -> None:
     """It takes twice as long as `write_timeout`, most of that in the buffers of the system and of the line."""
     heads: list[bytes] = []

@@ -212,7 +212,6 @@ async def test_a_peer_that_reads_nothing_is_cut_although_the_ping_cannot_leave(a
             assert (await there.end()).reason == "no answer to ping within 8 s"
 
 
-@pytest.mark.costly
 async def test_pongs_are_not_piled_up_for_a_peer_that_reads_nothing(anyio_backend: Any) -> None:
     async with running(anyio_backend, Limits(empty_frames=10**9)) as host, serving(host, URL) as server:
         async with raw_peer(server) as raw:

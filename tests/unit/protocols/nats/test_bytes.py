@@ -143,7 +143,6 @@ def test_answers_that_are_errors(block: bytes, payload: bytes, code: Code, reaso
     assert isinstance(message.attributes["text"], str)
 
 
-@pytest.mark.pairwise
 @pytest.mark.parametrize("code", [code for code in Code if code is not Code.OK])
 @pytest.mark.parametrize("text", ["", "plain", "two\nlines\r\n\x00", "ü" * 600, "  blanks  "])
 @pytest.mark.parametrize(

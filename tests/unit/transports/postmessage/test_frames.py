@@ -492,7 +492,6 @@ async def play(seed: int) -> tuple[Page, Story, int]:
     return page, story, asked
 
 
-@pytest.mark.costly
 @pytest.mark.timeout(120)
 async def test_random_reloads_lose_nothing_after_the_handshake_and_double_nothing() -> None:
     answered = lost = 0

@@ -272,7 +272,6 @@ async def other_process(target: Any) -> AsyncIterator[tuple[Any, Any]]:
             process.close()
 
 
-@pytest.mark.costly
 @pytest.mark.anyio
 @pytest.mark.native
 async def test_a_bus_in_another_process_over_a_pipe() -> None:
@@ -289,7 +288,6 @@ async def test_a_bus_in_another_process_over_a_pipe() -> None:
         assert ours.closed
 
 
-@pytest.mark.costly
 @pytest.mark.anyio
 @pytest.mark.native
 async def test_a_process_that_dies_fails_what_is_pending_on_its_pipe() -> None:

@@ -26,7 +26,6 @@ def test_the_module_and_its_types_export_the_same() -> None:
     assert sorted(re.findall(r"^export function (\w+)", types, re.M)) == EXPORTS
 
 
-@pytest.mark.interop
 def test_importing_the_module_does_nothing_yet() -> None:
     """In Node there is neither window nor frame."""
     if shutil.which("node") is None:

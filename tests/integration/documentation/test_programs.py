@@ -20,9 +20,8 @@ from attrs import frozen
 import polybus
 import polybus.errors
 import polybus.sync
-from tests.fork_server import LOADED
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
 PAGES = [ROOT / "README.md", *DOCS]
 LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "examples").rglob("*.md"))]
@@ -103,7 +102,7 @@ def run(chosen: list[Program], folder: Path, page: Path) -> None:
         sys.executable,
         "-W",
         "error",
-        *(["-m", "pytest", "-q", "-p", "no:asyncio", "-p", "no:hypothesispytest", "-W", LOADED] if under_pytest else []),
+        *(["-m", "pytest", "-q", "-p", "no:asyncio", "-p", "no:hypothesispytest"] if under_pytest else []),
         *(program.file_name for program in chosen),
     ]
     ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)

@@ -9,7 +9,7 @@ from tests.integration.web.browser import missing
 
 __all__ = ["ROOT", "built_site"]
 
-ROOT: Final = Path(__file__).resolve().parents[1]
+ROOT: Final = Path(__file__).resolve().parents[3]
 
 
 def built_site() -> Path:

@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 FUTURE = "from __future__ import annotations\n"
 
 

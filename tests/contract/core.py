@@ -1,0 +1,27 @@
+"""The core of the contract: the tests that say how frames travel, for places where the whole would say the same again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["core_of"]
+
+CORE = frozenset(
+    (
+        "test_a_body_comes_back_as_it_went",
+        "test_a_chosen_error_keeps_class_code_text_reason_and_detail",
+        "test_a_deadline_ends_the_request_and_the_handler",
+        "test_a_link_comes_back_and_its_subscriptions_with_it",
+        "test_a_slow_reader_holds_the_sender_back",
+        "test_a_stranger_that_authenticate_refuses_is_unauthorized",
+        "test_a_thousand_requests_in_flight_each_get_their_own_answer",
+        "test_what_a_server_publishes_reaches_the_subscribed_client_in_order",
+    )
+)
+
+
+def core_of(suite: type[Any]) -> type[Any]:
+    """The same suite with its core alone."""
+    others = {name: None for name in dir(suite) if name.startswith("test_") and name not in CORE}
+    assert all(hasattr(suite, name) for name in CORE)
+    return type("Core", (suite,), others)
