@@ -18,6 +18,7 @@ from polybus.errors import BadRequest, BusError, Code, RemoteProtocolError
 from polybus.limits import Limits
 from polybus.message import Kind, Message
 from polybus.protocols import Csb, Jrep, Nats, Ubre, Up, UProtocol
+from tests.vectors import bad_inputs
 from tests.vectors import up_vectors as vectors
 
 __all__ = ["TARGETS", "Target"]
@@ -108,15 +109,10 @@ def _session(adapter: Any, role: Literal["client", "server"], given: tuple[bytes
     session.connection_lost("the end")
 
 
-def _bad_inputs(*protocols: str) -> list[bytes]:
-    cases: list[dict[str, Any]] = json.loads((VECTORS / "bad_inputs.json").read_bytes())["cases"]
-    found: list[bytes] = []
-    for case in cases:
-        kind, value = case["input"]["kind"], case["input"].get("value")
-        if case["protocol"] not in protocols or kind not in ("hex", "text"):
-            continue
-        found.append(bytes.fromhex(value) if kind == "hex" else value.encode("utf-8", "surrogatepass"))
-    return found
+def _bad_inputs(*tables: Mapping[str, bad_inputs.Bad]) -> list[bytes]:
+    """Messages of a size that a fuzzer can grow."""
+    found = [message for table in tables for bad in table.values() for message in bad.sent if len(message) < 1000]
+    return found + [bad.sent for table in (bad_inputs.LENGTHS, bad_inputs.HANDSHAKES) for bad in table.values()]
 
 
 def _vectors(name: str, *members: str) -> list[bytes]:
@@ -133,7 +129,7 @@ def _vectors(name: str, *members: str) -> list[bytes]:
 
 
 def _csb() -> list[bytes]:
-    direct = _bad_inputs("csb", "any") + [
+    direct = _bad_inputs(bad_inputs.CSB) + [
         bytes.fromhex(text)
         for text in (
             "12000001000100017b7d",
@@ -154,7 +150,7 @@ def _csb() -> list[bytes]:
 
 
 def _ubre() -> list[bytes]:
-    return _bad_inputs("ubre", "ubre-binary", "any") + [
+    return _bad_inputs(bad_inputs.UBRE, bad_inputs.UBRE_BINARY) + [
         b'{"request":"user.get","id":"a-1","body":{"id":7},"ttl":30000}',
         b'{"success":"a-1","body":[1,2.5,null]}',
         b'{"publish":"news","body":"x","headers":{"a":"b"}}',
@@ -167,7 +163,7 @@ def _ubre() -> list[bytes]:
 
 
 def _nats() -> list[bytes]:
-    return _bad_inputs("nats", "any") + [
+    return _bad_inputs() + [
         *_LET_IN,
         b"PING\r\n",
         b"+OK\r\n",
@@ -205,7 +201,7 @@ def _up() -> list[bytes]:
 
 
 def _uprotocol() -> list[bytes]:
-    seeds = _bad_inputs("uprotocol", "any") + _vectors("uprotocol", "input")
+    seeds = _bad_inputs(bad_inputs.UPROTOCOL) + _vectors("uprotocol", "input")
     codec, binary = UProtocol(mode="lenient").codec(), UProtocol(format="protobuf", mode="lenient").codec()
     for seed in list(seeds):
         try:
@@ -220,7 +216,7 @@ TARGETS: Mapping[str, Target | ClusterTarget] = {
     "csb": Target((Csb(), Csb(side="broker-server")), _csb, (_CONNECTED,)),
     "jrep": Target(
         (Jrep(), Jrep(dialect="legacy"), Jrep(values="plain")),
-        lambda: _bad_inputs("jrep", "any") + _vectors("jrep", "payload"),
+        lambda: _bad_inputs(bad_inputs.JREP) + _vectors("jrep", "payload"),
     ),
     "nats": Target((Nats(), Nats(tls_first=True)), _nats, _LET_IN),
     "nats-cluster": ClusterTarget(_LET_IN),

@@ -53,8 +53,7 @@ from polybus.protocols.uprotocol import IdFactory
 from polybus.protocols.uprotocol.http import frames_of, from_http, to_http
 from tests.support import BOUND, eventually
 from tests.unit.protocols.uprotocol.support import HI
-from tests.unit.protocols.uprotocol.test_bad_inputs import CASES as BAD
-from tests.unit.protocols.uprotocol.test_bad_inputs import frame_of
+from tests.vectors.bad_inputs import UPROTOCOL, UPROTOCOL_PROTOBUF
 
 from .support import Uvicorn, running
 
@@ -517,15 +516,15 @@ async def test_no_bad_input_of_the_table_harms_a_server(format: Any) -> None:
     bus = make_bus()
     good = to_http([Message(Kind.REQUEST, f"{VCU}/rpc.echo", body=7, ttl=5.0)], UProtocol(entity=ASKER, format=format))
     async with serving(bus, UProtocol(entity=VCU, format=format)) as server, posting(server) as http:
-        for case in BAD:
-            body, theirs = frame_of(case), "protobuf" if case["transport"].endswith("protobuf") else "json"
+        for name, bad in {**UPROTOCOL, **UPROTOCOL_PROTOBUF}.items():
+            (body,), theirs = bad.sent, "protobuf" if name in UPROTOCOL_PROTOBUF else "json"
             response = await http.post("/events", content=body, headers={"content-type": f"application/cloudevents+{theirs}"})
             refused = response.status_code == 400
             answered = response.status_code == 200 and is_error(*from_http(response.headers, response.content))
             # All ids in the table are years old: what is no request and well formed is accepted, and then it has expired.
-            assert refused or answered or response.status_code == 202, (case["id"], response.text)
+            assert refused or answered or response.status_code == 202, (name, response.text)
             if response.status_code == 202:
-                assert b"req.v1" not in body, case["id"]
+                assert b"req.v1" not in body, name
             message = from_http(
                 good.headers, (await http.post("/events", content=good.body, headers=dict(good.headers))).content
             )

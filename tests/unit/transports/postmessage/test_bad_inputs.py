@@ -1,9 +1,8 @@
-"""Bad inputs on windows, from the shared vectors: what becomes of them, and that who is there already is not disturbed."""
+"""Bad inputs on windows: what becomes of them, and that who is there already is not disturbed."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -17,10 +16,6 @@ from tests.unit.transports.postmessage.table import settle
 
 pytestmark = pytest.mark.anyio
 
-VECTORS = Path(__file__).parents[3] / "vectors" / "bad_inputs.json"
-CASES: dict[str, dict[str, Any]] = {
-    case["id"]: case for case in json.loads(VECTORS.read_text())["cases"] if case["transport"] == "post-message"
-}
 HOST = "https://host.example"
 APP = "https://app.example"
 
@@ -45,24 +40,19 @@ class Scene:
         self.host.proxy.post_message(data, "*", source=page)
 
 
-def given(case: str) -> Any:
-    """What the vector says."""
-    return json.loads(CASES[case]["input"]["value"])
-
-
 HELLO = {"tag": "polybus", "type": "hello", "v": 1, "nonce": "n"}
 
 
 @bounded
-async def test_pm_003_a_sandboxed_page_where_an_origin_is_named_gets_no_port_and_is_counted() -> None:
+async def test_a_sandboxed_page_where_an_origin_is_named_gets_no_port_and_is_counted() -> None:
     scene = Scene()
     sandboxed = Frame(scene.host, sandbox=True)
     served = serve_frame(sandboxed, origin=APP)
     page = await scene.page(sandboxed)
-    assert page.origin == given("pm-003")["origin"]
+    assert page.origin == "null"
     scene.post(page, HELLO)
     scene.post(page, HELLO | {"type": "taken"})
-    scene.post(page, given("pm-003")["data"])
+    scene.post(page, {"subscribe": "t"})
     await settle()
     assert (served.epoch, served.rejected) == (0, 2)
     assert scene.served.rejected == 0, "it is the other frame's"
@@ -79,7 +69,7 @@ async def test_a_page_with_an_origin_where_an_opaque_one_is_named_gets_none_eith
 
 
 @bounded
-async def test_pm_004_another_window_of_the_right_origin_answers_no_request() -> None:
+async def test_another_window_of_the_right_origin_answers_no_request() -> None:
     scene = Scene()
     page = await scene.page(scene.frame)
     stranger = await scene.page(Frame(scene.host))
@@ -102,8 +92,8 @@ async def test_pm_004_another_window_of_the_right_origin_answers_no_request() ->
         async with connect(PortTransport(scene.served), protocol="ubre") as bus:
             reply = bus.request("slow")
             await asked.wait()
-            scene.post(stranger, given("pm-004")["data"])
-            scene.post(stranger, json.dumps(given("pm-004")["data"]))
+            scene.post(stranger, {"success": 1})
+            scene.post(stranger, '{"success":1}')
             scene.post(stranger, HELLO)
             scene.post(stranger, HELLO | {"type": "taken"})
             await settle()
@@ -115,24 +105,22 @@ async def test_pm_004_another_window_of_the_right_origin_answers_no_request() ->
 
 
 @bounded
-async def test_pm_005_a_wildcard_is_refused_where_it_is_written() -> None:
-    target = given("pm-005")["target_origin"]
+async def test_a_wildcard_is_refused_where_it_is_written() -> None:
     scene = Scene()
     with pytest.raises(ValueError, match="exactly one"):
-        serve_frame(scene.frame, origin=target)
+        serve_frame(scene.frame, origin="*")
     with pytest.raises(ValueError, match="exactly one"):
-        await connect_to_host(await scene.page(scene.frame), origins=[HOST, target])
+        await connect_to_host(await scene.page(scene.frame), origins=[HOST, "*"])
 
 
 @bounded
-async def test_pm_006_what_other_libraries_post_is_theirs() -> None:
+async def test_what_other_libraries_post_is_theirs() -> None:
     scene = Scene()
     page = await scene.page(scene.frame)
-    assert page.origin == given("pm-006")["origin"]
     heard: list[Any] = []
     scene.host.add_listener(lambda event: heard.append(event.data))
     foreign = [
-        given("pm-006")["data"],
+        "[object Object]",
         {"tag": "polybus"},
         HELLO | {"tag": "another"},
         HELLO | {"v": 2},
@@ -149,7 +137,7 @@ async def test_pm_006_what_other_libraries_post_is_theirs() -> None:
 
 
 @bounded
-async def test_pm_009_what_is_said_on_a_port_that_nobody_reads_yet_is_kept() -> None:
+async def test_what_is_said_on_a_port_that_nobody_reads_yet_is_kept() -> None:
     scene = Scene()
     page = await scene.page(scene.frame)
     port = await connect_to_host(page, origins=[HOST])
@@ -166,8 +154,3 @@ async def test_pm_009_what_is_said_on_a_port_that_nobody_reads_yet_is_kept() -> 
 
     async with server.serve(PortTransport(scene.served), protocol="ubre"):
         await eventually(lambda: sum("success" in said for said in heard) == 100)
-
-
-def test_every_vector_of_windows_has_a_test() -> None:
-    assert all(any(name.startswith(f"test_{case.replace('-', '_')}_") for name in globals()) for case in CASES)
-    assert len(CASES) == 5
