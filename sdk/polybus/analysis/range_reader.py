@@ -111,7 +111,7 @@ class RangeReader:
                 yield reader.rows(message, columns)
             self.ended = None if message.rows else reader.schema_metadata().get("capture_id")
         within = [stretch for stretch in reader.damage if stop is None or stretch.batch < stop]
-        self.damage += [stretch for stretch in within if not stretch.torn or self._segment.sealed or not self._newest]
+        self.damage += [stretch for stretch in within if not stretch.torn or not self._newest]
 
 
 def _shown(rows: pa.RecordBatch, seen: Callable[[pa.RecordBatch], None]) -> pa.RecordBatch:

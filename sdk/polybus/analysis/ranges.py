@@ -125,9 +125,10 @@ def reach(capture: Capture, start: ReadPosition, rows: int | None = None) -> Rea
                 return place
             place = ReadPosition(segment.number, message.batch + 1, message.offset + message.size)
             seen += message.rows
-        if segment.sealed and reader.damage and reader.damage[-1].offset >= place.offset:
-            # No batch follows what is lost at its end: only who reads up to a place behind it counts it.
-            place = ReadPosition(segment.number, reader.damage[-1].batch + 1, segment.size)
+        last = reader.damage[-1] if reader.damage else None
+        if last is not None and not last.torn and last.offset >= place.offset:
+            # No batch follows what is lost at its end: only who reads up to a place behind it, and behind its end, counts it.
+            place = ReadPosition(segment.number, last.batch + 1, last.offset + last.size + segment.sealed)
         if segment is not segments[-1] and _is_written(capture, segment):
             break
     return place

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import stat
 from pathlib import Path
@@ -10,10 +11,11 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pytest
 
-from polybus.capture import CaptureError
+from polybus.analysis import DuckEngine, Pipeline
+from polybus.capture import CaptureError, info, verify, write_columns
 from polybus.capture.schema import FRAMES
 from polybus.capture.store.reader import Capture, Position
-from polybus.capture.store.segments import SegmentWriter
+from polybus.capture.store.segments import SegmentWriter, segment_name
 
 from .rows import run
 
@@ -22,6 +24,7 @@ ROWS = 10
 
 
 def _segment(folder: Path, number: int = 0, *, batches: int = BATCHES, first: int = 0) -> SegmentWriter:
+    folder.mkdir(exist_ok=True)
     writer = SegmentWriter(folder, number)
     for index in range(batches):
         seq = first + index * ROWS
@@ -87,7 +90,7 @@ def test_a_capture_is_read_from_a_file_system_of_pyarrow(tmp_path: Path) -> None
 
 def test_the_torn_end_of_an_open_segment_is_waited_for(tmp_path: Path) -> None:
     writer = _segment(tmp_path)
-    whole = writer.path.read_bytes()
+    whole = writer.path.read_bytes()[:-8]
     last = writer.write(run(50, ROWS), 50)
     torn = writer.path.read_bytes()
     for cut in (1, 7, 8, 9, last // 2, last - 1):
@@ -122,12 +125,65 @@ def test_each_flipped_bit_is_found_and_costs_at_most_its_batch(tmp_path: Path) -
             assert capture.losses[0].stretch.batch == lost[0] // ROWS
 
 
-def test_a_sealed_segment_that_was_cut_says_so(tmp_path: Path) -> None:
+def _cuts(folder: Path) -> dict[int, int]:
+    """Places at which a segment may be cut short, with the batches before each: between batches, and within them."""
+    messages = list(Capture(folder).messages(Capture(folder).segments()[0]))
+    ends = [0, messages[0].offset, *(message.offset + message.size for message in messages)]
+    cuts = {end + within: max(0, place - 1) for place, end in enumerate(ends) for within in (0, 1, 7, 100)}
+    return {cut: batches for cut, batches in cuts.items() if cut < ends[-1] + 8}
+
+
+def test_a_sealed_segment_that_was_cut_short_is_damaged_wherever_it_ends(tmp_path: Path) -> None:
     path = _segment(tmp_path).seal()
-    path.write_bytes(path.read_bytes()[:-20])
-    capture = Capture(tmp_path)
-    assert len(_seqs(capture)) == (BATCHES - 1) * ROWS
-    assert [loss.stretch.batch for loss in capture.losses] == [BATCHES - 1]
+    good, cuts = path.read_bytes(), _cuts(tmp_path)
+    assert {0, len(good) - 1, len(good) - 8} <= set(cuts)
+    for cut, batches in cuts.items():
+        path.write_bytes(good[:cut])
+        capture = Capture(tmp_path)
+        assert len(_seqs(capture)) == batches * ROWS, cut
+        (loss,) = capture.losses
+        assert (loss.stretch.batch, loss.stretch.offset + loss.stretch.size) == (batches, cut)
+        assert info(capture).lost_stretches == len(verify(capture).losses) == 1
+        assert write_columns(tmp_path).damaged == [0]
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_a_capture_that_ends_with_rubbish_or_too_early_is_not_fine(sealed: bool, tmp_path: Path) -> None:
+    """Also where nothing else is there; and what several runs come by counts once."""
+    first = _segment(tmp_path / "capture").seal()
+    good, rubbish = first.read_bytes(), random.Random(1).randbytes(5000)
+    ends = [rubbish, good[:-8], good[:-100], b""] if sealed else [rubbish]
+    with DuckEngine() as engine:
+        for number, end in enumerate([*ends, *ends]):
+            folder, out, behind = tmp_path / f"{number}", tmp_path / f"out-{number}", int(number < len(ends))
+            folder.mkdir()
+            if behind:
+                (folder / first.name).write_bytes(good)
+            (folder / segment_name(behind, sealed=sealed)).write_bytes(end)
+            with pytest.raises(CaptureError, match="1 stretches cannot be read"):
+                Pipeline(engine, strict=True).run(folder, out, report=False)
+            for _ in range(2):
+                assert Pipeline(engine).run(folder, out, report=False).total.lost == 1
+            assert not verify(Capture(folder)).good
+        assert [one["about"] for one in Pipeline(engine).report(folder, out).metrics["verdict"]] == ["unseen", "unseen"]
+
+
+def test_a_full_disk_does_not_take_the_end_of_what_was_written_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer, write = _segment(tmp_path), os.write
+
+    def full(file: int, data: bytes) -> int:
+        if len(data) > 100:
+            write(file, data[:77])
+            raise OSError(28, "No space left on device")
+        return write(file, data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", full)
+        with pytest.raises(OSError, match="No space"):
+            writer.write(run(50, ROWS), 50)
+        writer.seal()
+    assert verify(Capture(tmp_path)).good
+    assert len(_seqs(Capture(tmp_path))) == BATCHES * ROWS
 
 
 def test_a_missing_segment_is_an_error_that_names_it(tmp_path: Path) -> None:

@@ -45,6 +45,8 @@ def verdict(metrics: dict[str, Any]) -> list[Finding]:
         return findings
     asked = metrics["totals"]["exchanges"]
     fine = f"Nothing failed and nothing went missing: {asked:,} requests." if asked else "No request was recorded."
+    if metrics["counts"]["gaps"] or metrics["counts"]["lost"]:
+        return [Finding("unseen", f"Of what could be read: {fine[0].lower()}{fine[1:]}", "Totals"), *findings]
     return [Finding("fine", fine, "Totals"), *findings]
 
 

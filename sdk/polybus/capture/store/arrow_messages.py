@@ -73,7 +73,7 @@ class ArrowMessage:
 def messages(data: pa.Buffer, offset: int = 0) -> Iterator[ArrowMessage]:
     """The messages of a segment, from where an earlier one ended; what is damaged is one stretch, up to the next good one."""
     view = memoryview(data).cast("B")
-    while offset < len(view) and view[offset : offset + 8] != END_OF_STREAM:
+    while offset < len(view) and not _is_end(view, offset):
         message = _message(data, view, offset)
         if message is None:
             following = _next_good(data, view, offset)
@@ -81,6 +81,10 @@ def messages(data: pa.Buffer, offset: int = 0) -> Iterator[ArrowMessage]:
             message = ArrowMessage(offset, end - offset, torn=following is None and _is_beginning(view, offset))
         yield message
         offset += message.size
+
+
+def _is_end(view: memoryview, offset: int) -> bool:
+    return offset + 8 == len(view) and view[offset:] == END_OF_STREAM
 
 
 def _message(data: pa.Buffer, view: memoryview, offset: int) -> ArrowMessage | None:
@@ -113,9 +117,7 @@ def _next_good(data: pa.Buffer, view: memoryview, offset: int) -> int | None:
     whole = bytes(view[offset:])
     place = 0
     while (place := whole.find(_PREFIX, place + 1)) >= 0:
-        if _message(data, view, offset + place) is not None:
-            return offset + place
-        if whole[place : place + 8] == END_OF_STREAM and offset + place + 8 == len(view):
+        if _is_end(view, offset + place) or _message(data, view, offset + place) is not None:
             return offset + place
     return None
 

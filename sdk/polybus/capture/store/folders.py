@@ -156,8 +156,8 @@ def seal_left_open(path: Path) -> int | None:
     try:
         if not lock(file):
             return None
-        data = pa.py_buffer(path.read_bytes())
-        reader = SegmentReader(data, path.name)
+        data = path.read_bytes()
+        reader = SegmentReader(pa.py_buffer(data), path.name)
         try:
             for _ in reader.messages():
                 pass
@@ -165,9 +165,10 @@ def seal_left_open(path: Path) -> int | None:
             return None  # of another version: not ours to touch
         torn = [stretch for stretch in reader.damage if stretch.torn]
         size = torn[0].offset if torn else len(data)
-        os.ftruncate(file, size)
-        os.lseek(file, 0, os.SEEK_END)
-        os.write(file, END_OF_STREAM)
+        if torn or not data.endswith(END_OF_STREAM):  # an older polybus wrote it when it sealed
+            os.ftruncate(file, size)
+            os.lseek(file, size, os.SEEK_SET)
+            os.write(file, END_OF_STREAM)
         number, _ = segment_number(path.name) or (0, False)
         path.rename(path.with_name(segment_name(number, sealed=True)))
         return len(data) - size

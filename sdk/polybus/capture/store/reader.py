@@ -184,7 +184,8 @@ class Capture:
         Raises:
             CaptureError: It is not there any more.
         """
-        return SegmentReader(self._bytes(segment.path, segment.sealed), segment.path, offset=offset, batch=batch)
+        data = self._bytes(segment.path, segment.sealed)
+        return SegmentReader(data, segment.path, sealed=segment.sealed, offset=offset, batch=batch)
 
     def _bytes(self, path: str, sealed: bool) -> Any:
         try:
@@ -205,8 +206,8 @@ class Capture:
 
 
 def lost(segment: Segment, reader: SegmentReader) -> list[Loss]:
-    """The damage of a segment that has been read, but for the torn end of one that is still written."""
-    return [Loss(segment.number, stretch) for stretch in reader.damage if segment.sealed or not stretch.torn]
+    """The damage of a segment that has been read, but for the torn end of one that is open."""
+    return [Loss(segment.number, stretch) for stretch in reader.damage if not stretch.torn]
 
 
 def missing_among(numbers: Sequence[int]) -> tuple[int, ...]:

@@ -2,7 +2,8 @@
 
 A segment is an Arrow IPC stream, one record batch a flush, that any reader of Arrow opens. Batches are written whole, with one
 system call each, so what a killed process leaves behind ends in at most one torn batch. A batch without rows says that the
-recording is over.
+recording is over. Behind the last one stands the end of the stream, which the next one is written over: a sealed segment without
+it has been cut short.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -68,7 +68,7 @@ class SegmentWriter:
         self.number: int = number
         self.path: Path = Path(folder, segment_name(number, sealed=False))
         self.size: int = 0
-        """Bytes written."""
+        """Bytes written, without the end of the stream."""
         self.batches: int = 0
         self.rows: int = 0
         if Path(folder, segment_name(number, sealed=True)).exists():
@@ -76,7 +76,7 @@ class SegmentWriter:
         given = {**(metadata or {}), MARK: marked(-1, 0, 0)}
         encoded = {name.encode(): text.encode() for name, text in given.items()}
         self._schema = schema = FRAMES.with_metadata({**FRAMES.metadata, **encoded})
-        self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o600)
+        self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
         lock(self._file)
         try:
             head = schema.serialize().to_pybytes()
@@ -104,19 +104,22 @@ class SegmentWriter:
         return self.write(NOTHING, seq)
 
     def _write(self, data: bytes) -> None:
-        view = memoryview(data)
         try:
-            while view:
-                view = view[os.write(self._file, view) :]
+            self._put(data + END_OF_STREAM)
         except OSError:
-            os.ftruncate(self._file, self.size)
+            os.ftruncate(self._file, self.size + len(END_OF_STREAM))  # a full disk still has room for what it held before
+            self._put(END_OF_STREAM)
             raise
         self.size += len(data)
 
+    def _put(self, data: bytes) -> None:
+        view = memoryview(data)
+        os.lseek(self._file, self.size, os.SEEK_SET)
+        while view:
+            view = view[os.write(self._file, view) :]
+
     def seal(self) -> Path:
-        """End the stream and give the file its final name."""
-        with suppress(OSError):  # a full disk: the stream can be read without its end
-            self._write(END_OF_STREAM)
+        """Give the file its final name."""
         sealed = self.path.with_name(segment_name(self.number, sealed=True))
         self.path.rename(sealed)
         self.close()
@@ -153,7 +156,7 @@ class Stretch:
     offset: int
     """Offset at which it begins, in bytes."""
     size: int
-    """Number of its bytes."""
+    """Number of its bytes; 0 where the segment was cut short there, between two batches."""
     batch: int
     """The number of the first batch in it; -1 for the schema."""
     batches: int | None = None
@@ -161,7 +164,7 @@ class Stretch:
     frames: int | None = None
     """Number of rows; None where it is not known."""
     torn: bool = False
-    """It is the beginning of a batch at the end of the file: its writer was killed, or is writing it."""
+    """It is the beginning of a batch at the end of a segment that is open: its writer was killed, or is writing it."""
 
 
 @lru_cache(maxsize=8)
@@ -175,6 +178,7 @@ class SegmentReader:
 
     Args:
         data, name: The bytes of the file, and its name for errors.
+        sealed: Nothing is added to it any more: where its end is not there, it is damaged.
         offset: Where to begin (bytes): 0, or the `offset` of a reader that has read this file before.
         batch: The number of the batch there.
 
@@ -182,9 +186,10 @@ class SegmentReader:
         CaptureError: Of its methods: the segment's version is not known, or it has other columns.
     """
 
-    def __init__(self, data: pa.Buffer, name: str = "segment", *, offset: int = 0, batch: int = 0) -> None:
+    def __init__(self, data: pa.Buffer, name: str = "segment", *, sealed: bool = False, offset: int = 0, batch: int = 0) -> None:
         self._data = data
         self._name = name
+        self._sealed = sealed
         self.damage: list[Stretch] = []
         """Losses that were found, as far as it has been read."""
         self.offset: int = offset
@@ -217,7 +222,9 @@ class SegmentReader:
             self.ended = not message.rows
             yield message
         if lost is not None:
-            self.damage.append(Stretch(lost.offset, lost.size, self._batch, torn=lost.torn))
+            self.damage.append(Stretch(lost.offset, lost.size, self._batch, torn=lost.torn and not self._sealed))
+        elif self._sealed and self.offset == len(self._data):
+            self.damage.append(Stretch(self.offset, 0, self._batch))
 
     def schema_metadata(self) -> Mapping[str, str]:
         """The metadata of the schema: version, recorder, source; empty where it is damaged."""
