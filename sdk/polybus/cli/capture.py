@@ -68,7 +68,11 @@ def verify(folder: Folder, as_json: Json = False) -> None:
         for loss in found.losses:
             stretch = loss.stretch
             rows = "an unknown number of" if stretch.frames is None else stretch.frames
-            where = f"{stretch.size} bytes at {stretch.offset} are damaged" if stretch.size else f"it ends at {stretch.offset}, cut short"
+            where = (
+                f"{stretch.size} bytes at {stretch.offset} are damaged"
+                if stretch.size
+                else f"it ends at {stretch.offset}, cut short"
+            )
             print(f"segment {loss.segment}: {where}: {rows} rows, batch {stretch.batch}")
         for number in found.missing:
             print(f"segment {number} is missing")

@@ -18,6 +18,7 @@ import anyio
 
 from polybus import Bus
 from polybus.capture import RecorderStats
+from polybus.capture.store.arrow_messages import END_OF_STREAM
 from polybus.capture.store.segments import SegmentWriter
 from polybus.capture.writer.process import WriterProcess
 from polybus.testing import pair
@@ -28,17 +29,17 @@ HELD_BACK = 4096 - 100
 
 def end_after(last: int) -> None:
     """Kill this process with the byte `last` of what the recorder writes."""
-    written = 0
-    write = SegmentWriter._write
+    written, end = 0, len(END_OF_STREAM)
+    put = SegmentWriter._put
 
-    def writing(self: SegmentWriter, data: bytes) -> None:
+    def putting(self: SegmentWriter, data: bytes) -> None:
         nonlocal written
-        write(self, data[: last - written])
-        written += len(data)
+        left, written = last - written, written + len(data) - end
+        put(self, data if written < last else data[:left])
         if written >= last:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    SegmentWriter._write = writing  # type: ignore[method-assign]
+    SegmentWriter._put = putting  # type: ignore[method-assign]
 
 
 def done(stats: RecorderStats) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import math
 import os
 import random
 import shutil
@@ -21,6 +22,8 @@ from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryFile
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -30,13 +33,14 @@ from attrs import evolve
 
 from polybus import Backoff, Bus, LocalProtocolError, connect, sync
 from polybus._link.link import Link
-from polybus.capture import Capture, CaptureError, CaptureRecorder, Recording, decode, make_recorder
+from polybus.capture import Capture, CaptureError, CaptureRecorder, Recording, decode, info, make_recorder
 from polybus.capture.record.packing import Packer
 from polybus.capture.record.row_buffer import RowBuffer
 from polybus.capture.rows import FIELDS, MOST, Gap, RowHeader
 from polybus.capture.schema import DIRECTION_IN, DIRECTION_OUT, FLAG_GAP_BEFORE, FLAG_REDACTED
 from polybus.capture.store.segments import SegmentWriter
 from polybus.capture.writer.batches import Batches
+from polybus.capture.writer.client import Helper
 from polybus.capture.writer.process import WriterProcess
 from polybus.capture.writer.stats import BATCH_ROWS
 from polybus.capture.writer.thread import WriterThread
@@ -392,6 +396,56 @@ def test_a_full_disk_is_marked_and_recording_goes_on_when_there_is_room(
     assert "traffic goes on" in caplog.text
 
 
+class _Disk:
+    """A disk with so much room; what is written over takes none."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.room = 1 << 30
+        self._folder, self._write, self._kept = folder, os.write, list[Any]()
+        monkeypatch.setattr("polybus.capture.store.segments.os.write", self._maybe)
+        monkeypatch.setattr("polybus.capture.writer.writer.TemporaryFile", self._keep)
+        monkeypatch.setattr("polybus.capture.writer.writer.RETRY", 0.0)
+
+    def _keep(self, **options: Any) -> Any:
+        self._kept.append(TemporaryFile(**options))
+        return self._kept[-1]
+
+    @property
+    def used(self) -> int:
+        kept = sum(os.fstat(file.fileno()).st_size for file in self._kept if not file.closed)
+        return kept + sum(path.stat().st_size for path in self._folder.iterdir())
+
+    def _maybe(self, file: int, data: Any) -> int:
+        grows = max(0, os.lseek(file, 0, os.SEEK_CUR) + len(data) - os.fstat(file).st_size)
+        if self.used + grows > self.room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return self._write(file, data)
+
+
+@pytest.mark.parametrize("before", [10, 0], ids=["later", "from the beginning"])
+@pytest.mark.parametrize("others", [True, False], ids=["and others take what is kept free", "and what is kept free is left"])
+def test_a_disk_that_stays_full_to_the_end_leaves_a_gap_where_it_can(
+    before: int, others: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it cannot, nothing says that the recording is over: it has not been told to its end."""
+    disk = _Disk(tmp_path, monkeypatch)
+    with _opened(tmp_path, apart=False) as recorder:
+        for number in range(before):
+            recorder.take((_end(), number, _frame(number), None))
+        until(lambda: recorder.stats().frames == before)
+        disk.room = 0 if others else disk.used
+        for number in range(15):
+            recorder.take((_end(), number, _frame(number), None))
+        until(partial(_has_lost, recorder, 15))
+    if others and not before:
+        assert list(tmp_path.iterdir()) == []
+        return
+    rows, found = _rows(tmp_path), info(Capture(tmp_path))
+    assert _numbers(rows) == [*range(before), *([] if others else ["gap"])]
+    assert found.gaps == ({} if others else {"disk": 15})
+    assert (found.ended, found.lost_stretches) == ([] if others else [recorder.capture_id], 0)
+
+
 def test_a_mistake_of_the_recorder_costs_one_batch_and_is_marked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -597,7 +651,7 @@ def test_a_killed_process_loses_at_most_one_batch(where: str, moment: int, tmp_p
             os.kill(writer, signal.SIGKILL)
         child.communicate()
         until(lambda: not _is_there(writer))
-    assert not within or sum(path.stat().st_size for path in folder.iterdir()) == within
+    assert not within or sum(path.stat().st_size - 8 * (path.suffix == ".arrows") for path in folder.iterdir()) == within
     requests = _sent(counter)
     capture = Capture(folder)
     rows = [row for batch in capture.batches() for row in batch.rows.to_pylist()]
@@ -731,6 +785,136 @@ def test_a_writer_that_is_dead_at_the_end_is_followed_by_one_that_says_so(tmp_pa
     assert _gaps(_rows(tmp_path)) == [{"gap": "killed", "frames": 100}]
     assert (recorder.stats().dropped, recorder.stats().waiting) == (100, 0)
     assert all(segment.sealed for segment in Capture(tmp_path).segments())
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("begun", [True, False], ids=["killed too", "not begun"])
+def test_what_no_writer_has_written_at_the_end_is_a_gap(begun: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Killed(Helper):
+        def __init__(self, *given: Any) -> None:
+            if not begun:
+                raise OSError(errno.EAGAIN, "no more processes")
+            super().__init__(*given)
+            os.kill(self.pid, signal.SIGKILL)
+
+    monkeypatch.setattr("polybus.capture.writer.process._AGAIN", 0.0)
+    with _opened(tmp_path, apart=True) as recorder:
+        writer: Any = recorder._writer
+        recorder.take((_end(), 0, _frame(0), None))
+        until(lambda: recorder.stats().frames == 1)
+        os.kill(writer.pid, signal.SIGSTOP)
+        recorder._waiting.lose(1000)
+        for number in range(1, 101):
+            recorder.take((_end(), number, _frame(number), None))
+        until(lambda: writer.given == 102)
+        monkeypatch.setattr("polybus.capture.writer.process.Helper", Killed)
+        os.kill(writer.pid, signal.SIGKILL)
+    rows = _rows(tmp_path)
+    assert _numbers(rows) == [0, "gap"]
+    assert _gaps(rows) == [{"gap": "killed", "frames": 1100}]
+    assert (recorder.stats().dropped, recorder.stats().waiting) == (1100, 0)
+    assert [info(Capture(tmp_path)).ended, info(Capture(tmp_path)).gaps] == [[recorder.capture_id], {"killed": 1100}]
+
+
+CUT: str = """
+import os, signal, sys
+from polybus.capture import make_recorder
+from polybus.capture.rows import RowHeader
+
+recorder = make_recorder(sys.argv[1])
+recorder.open()
+writer = recorder._writer
+recorder.take((RowHeader(0, "c-1", "peer", "ubre", "tcp", (), "{}"), 0, b'{"publish":"n","body":0}', None))
+while not recorder.stats().frames:
+    pass
+os.kill(writer.pid, signal.SIGSTOP)
+recorder.take((RowHeader(0, "c-1", "peer", "ubre", "tcp", (), "{}"), 1, bytes(4 << 20), None))
+while not writer._helper.behind:
+    pass
+print(writer.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.native
+def test_a_program_that_ends_while_the_writer_is_behind_leaves_a_gap(tmp_path: Path) -> None:
+    """Nobody knows of how many frames: the program may have held others."""
+    ended = subprocess.run([sys.executable, "-c", CUT, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    writer = int(ended.stdout)
+    os.kill(writer, signal.SIGCONT)
+    until(lambda: not _is_there(writer))
+    rows = _rows(tmp_path)
+    assert _numbers(rows) == [0, "gap"]
+    assert _gaps(rows) == [{"gap": "killed", "frames": 0}]
+    assert info(Capture(tmp_path)).ended == [rows[0]["capture_id"]]
+
+
+class _Clock:
+    """Time of the recorder: a second whenever it looks, up to some moment."""
+
+    def __init__(self) -> None:
+        self.now, self.last = 0.0, math.inf
+
+    def monotonic(self) -> float:
+        self.now = min(self.now + 1, self.last)
+        return self.now
+
+    def is_there(self) -> bool:
+        return self.now == self.last
+
+
+def _look_at(clock: _Clock, patched: pytest.MonkeyPatch) -> None:
+    patched.setattr("polybus.capture.record.recorder.time", SimpleNamespace(monotonic=clock.monotonic))
+    patched.setattr("polybus.capture.record.recorder._LOOK", 0.001)
+
+
+def test_leaving_waits_as_long_as_something_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = _Clock()
+
+    def slowly(protocol: str, frame: bytes) -> bytes:
+        if frame != b"{}":  # which is its own, before there is anything to record
+            clock.last = clock.now + 20
+            until(clock.is_there)
+        return frame
+
+    with _opened(tmp_path, redact=slowly) as recorder:
+        _look_at(clock, monkeypatch)
+        for number in range(8):
+            recorder.take((_end(), number, _frame(number), None))
+    assert _numbers(_rows(tmp_path)) == [*range(8)]
+    assert f"leaving {tmp_path} waits for" in caplog.text and "slowly is still blanking" in caplog.text
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+@BOTH
+def test_leaving_does_not_wait_for_a_writer_that_does_nothing_and_says_what_it_does(
+    apart: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What it still writes afterwards is all there."""
+    going = threading.Event()
+
+    def never(protocol: str, frame: bytes) -> bytes:
+        assert frame == b"{}" or going.wait(30)
+        return frame
+
+    with _opened(tmp_path, redact="default" if apart else never) as recorder:
+        writer: Any = recorder._writer
+        if apart:
+            os.kill(writer.pid, signal.SIGSTOP)
+        recorder.take((_end(), 0, _frame(0), None))
+        with monkeypatch.context() as patched:
+            _look_at(_Clock(), patched)
+            recorder.close()
+        assert caplog.records[-1].levelname == "ERROR"
+        cause = f"the process that writes ({writer.pid}) is stopped" if apart else "is still blanking"
+        assert "does not wait any more for 1 frames that are not written: " in caplog.text and cause in caplog.text
+        if apart:
+            os.kill(writer.pid, signal.SIGCONT)
+        going.set()
+    assert _numbers(_rows(tmp_path)) == [0]
+    assert info(Capture(tmp_path)).ended == [recorder.capture_id]
 
 
 def test_rows_that_are_taken_while_others_are_lost_do_not_change_what_is_said(tmp_path: Path) -> None:

@@ -38,8 +38,12 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger("polybus.capture")
 
-_PATIENCE: Final = 10.0
-"""Seconds that `close` waits for the disk. Then the writer goes on by itself."""
+PATIENCE: Final = 30.0
+"""Seconds that `close` waits for a writer that does nothing. Then it goes on by itself, while the program does."""
+_LONG: Final = 10.0
+"""Seconds after which it says that it waits."""
+_LOOK: Final = 0.5
+"""Seconds between two looks."""
 _GIB: Final = 1 << 30
 
 
@@ -148,24 +152,29 @@ class CaptureRecorder:
         return thread
 
     def close(self) -> None:
-        """Write what waits, seal the segment, end the writer. Waits for it, within limits: not for event loops."""
+        """Write what waits, seal the segment, end the writer. Waits while something is written: not for event loops."""
         if self._process not in (None, os.getpid()):  # in a child that was forked: what waits and the writer are the parent's
             return
         with self._lock:
             self._stopping = True
-            thread, self._thread = self._thread, None
-        if thread is None or self._writer is None:
+            thread, writer = self._thread, self._writer
+        if thread is None or writer is None:
             return
-        atexit.unregister(self.close)
-        self._writer.stop()
-        thread.join(_PATIENCE)
-        if thread.is_alive():
-            logger.error(
-                "the disk below %s does not answer; %d frames are not written yet",
-                self.path,
-                self.stats().waiting,
-                extra=log_fields(path=str(self.path)),
-            )
+        writer.stop()
+        begun = since = time.monotonic()
+        seen, said, more = -1, False, log_fields(path=str(self.path))
+        while thread.is_alive() and time.monotonic() - since < PATIENCE:
+            thread.join(_LOOK)
+            if writer.progress != seen:
+                seen, since = writer.progress, time.monotonic()
+            if not said and time.monotonic() - begun > _LONG:
+                said = True
+                logger.warning("leaving %s waits for %d frames: %s", self.path, self.stats().waiting, writer.why(), extra=more)
+        if thread.is_alive():  # it is waited for once more when the program ends
+            what = "leaving %s does not wait any more for %d frames that are not written: %s"
+            logger.error(what, self.path, self.stats().waiting, writer.why(), extra=more)
+        else:
+            atexit.unregister(self.close)
 
 
 def make_recorder(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from itertools import accumulate
 from typing import Any, Final
 
 from ..rows import FIELDS, MOST, SMALL, Gap, RecordedFrame
@@ -14,6 +15,8 @@ logger: logging.Logger = logging.getLogger("polybus.capture")
 
 _MOST_LARGE: Final = 64 << 20
 """Bytes of larger frames that may wait."""
+_TOGETHER: Final = 8 << 20
+"""Bytes of rows that are taken away together, but for one frame: what is done with them shall soon be seen to be done."""
 
 
 class RowBuffer:
@@ -84,6 +87,9 @@ class RowBuffer:
         """Take away up to so many rows, the longest waiting first, with rows that say where frames are missing."""
         with self._lock:
             flat = self.rows[: most * FIELDS]
+            if self.large > _TOGETHER:
+                sizes = accumulate(len(frame or b"") for frame in flat[2::FIELDS])
+                del flat[max(1, sum(size <= _TOGETHER for size in sizes)) * FIELDS :]
             del self.rows[: len(flat)]
             start, self._taken = self._taken, self._taken + len(flat) // FIELDS
         if self._large != self._large_done:

@@ -186,7 +186,9 @@ class SegmentReader:
         CaptureError: Of its methods: the segment's version is not known, or it has other columns.
     """
 
-    def __init__(self, data: pa.Buffer, name: str = "segment", *, sealed: bool = False, offset: int = 0, batch: int = 0) -> None:
+    def __init__(
+        self, data: pa.Buffer, name: str = "segment", *, sealed: bool = False, offset: int = 0, batch: int = 0
+    ) -> None:
         self._data = data
         self._name = name
         self._sealed = sealed

@@ -17,6 +17,7 @@ from attrs import astuple
 
 from ..errors import CaptureError
 from ..record.packing import HEAD, Packed, size_of_body, unpacked
+from ..rows import Gap
 from .process import WriterProcess
 from .stats import BATCH_ROWS, FLUSH_SECONDS, WriterSettings
 from .writer import CaptureWriter
@@ -88,6 +89,7 @@ class _WriterLoop:
         self._some: list[Packed] = []
         self._since = 0.0
         self._told = False  # that nothing more comes
+        self._cut = False  # in the middle of a shipment: there was more, nobody knows how much
         self._application = int(sys.argv[2])
         self._poll = select.poll()
         self._poll.register(connection, select.POLLIN)
@@ -106,7 +108,10 @@ class _WriterLoop:
             else:
                 self._flush()
         self._flush()
-        self._writer.finish(over=self._is_over())
+        over = self._is_over()
+        if over and self._cut:
+            self._writer.missing(Gap("killed", 0))
+        self._writer.finish(over=over)
         self._report()
 
     def _take(self, packed: Packed) -> None:
@@ -158,6 +163,7 @@ class _WriterLoop:
         size = size_of_body(numbers)
         self._told = not size  # a shipment of nothing is the last one
         body = self._exactly(size) if size else None
+        self._cut = bool(size) and body is None
         return None if body is None else unpacked(numbers, memoryview(body))
 
     def _exactly(self, size: int) -> bytearray | None:
@@ -170,8 +176,9 @@ class _WriterLoop:
                 with suppress(ConnectionError):
                     got = self._connection.recv_into(view)
                 if not got:
-                    return None
+                    break
                 view = view[got:]
             elif self._is_alone():
-                return None
-        return data
+                break
+        self._cut = len(view) not in (0, size)
+        return None if view else data

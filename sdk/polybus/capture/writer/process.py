@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 from attrs import astuple, evolve
@@ -17,7 +19,7 @@ from ..._util.log_fields import log_fields
 from ..errors import CaptureError
 from ..record.packing import Packed, Packer
 from ..record.row_buffer import RowBuffer
-from ..rows import Gap
+from ..rows import FIELDS, Gap, RowHeader
 from .client import Helper
 from .stats import FLUSH_SECONDS, WriterCounts, WriterSettings
 
@@ -25,8 +27,8 @@ logger: logging.Logger = logging.getLogger("polybus.capture")
 
 _LARGE: Final = 1 << 20
 """Bytes of large frames: to pack more would keep the event loop waiting."""
-_FEW: Final = 64
-"""Rows at a time while there are large ones."""
+_STATES: Final = {"D": "waits for the disk", "R": "is busy with earlier ones", "T": "is stopped", "t": "is stopped"}
+"""Of a process, by the letter of Linux."""
 _AGAIN: Final = 1.0
 """Seconds after which another process is begun in place of one that could not be begun, or ended soon."""
 _OFTEN: Final = 10.0
@@ -59,6 +61,20 @@ class WriterProcess:
     def pid(self) -> int | None:
         """Of the process that writes; None while there is none."""
         return None if self._helper is None else self._helper.pid
+
+    @property
+    def progress(self) -> int:
+        """Another number whenever something was done."""
+        return self.given + self.counts.done
+
+    def why(self) -> str:
+        """What it is that takes so long."""
+        if self.pid is None:
+            return "no process can be begun that writes them"
+        state = "is waited for"
+        with suppress(OSError):
+            state = _STATES.get(Path(f"/proc/{self.pid}/stat").read_text().rpartition(") ")[2][:1], state)
+        return f"the process that writes ({self.pid}) {state}"
 
     def open(self) -> None:
         """Begin. May take a while.
@@ -97,17 +113,31 @@ class WriterProcess:
             if self._left and attempt + 1 < _ATTEMPTS:
                 self._begin_another()
         how = "none could be begun" if self._helper is None else self._helper.ended()
-        if lost := self._left:
-            self.counts = evolve(self.counts, done=self.given, refused=self.counts.refused + lost)
-            self._waiting.rows.clear()
-            path = self._settings.path
-            logger.error(
-                "the process that writes %s has ended (%s); %d frames are not written",
-                path,
-                how,
-                lost,
-                extra=log_fields(path=str(path)),
-            )
+        if self._left or not self._waiting.empty:
+            self._lose(how)
+
+    def _lose(self, how: str) -> None:
+        """Count what is left, and say so in a gap row, written by this process.
+
+        Of the rest it writes nothing: something in there may be what has ended the others.
+        """
+        from .writer import CaptureWriter
+
+        ends: list[RowHeader] = []
+        while not self._waiting.empty:
+            ends += self._waiting.next(self.enough)[::FIELDS]
+        told = [frames for _, frames in self._gaps] + [end.frames for end in ends if isinstance(end, Gap)]
+        lost = self.given - self.counts.done + len(ends) - len(told)
+        path, fields = self._settings.path, log_fields(path=str(self._settings.path))
+        logger.error("the process that writes %s has ended (%s); %d frames are not written", path, how, lost, extra=fields)
+        self.counts = evolve(self.counts, done=self.given, refused=self.counts.refused + lost)
+        writer = CaptureWriter(evolve(self._settings, resume=self._seq, decode=False))
+        try:
+            writer.open()
+            writer.missing(Gap("killed", lost + sum(told)))
+            writer.finish()
+        except CaptureError as error:
+            logger.error("that frames are missing cannot be written: %s", error, extra=fields)
 
     @property
     def _left(self) -> int:
@@ -145,7 +175,7 @@ class WriterProcess:
         helper, waiting = self._helper, self._waiting
         if helper is None or not helper.ready() or waiting.empty:
             return False
-        packed = waiting.pack(_FEW if waiting.large > _LARGE else self.enough)
+        packed = waiting.pack(self.enough)
         if packed is not None:
             self._send(helper, packed)
         return packed is not None

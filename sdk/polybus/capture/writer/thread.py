@@ -6,6 +6,8 @@ import threading
 import time
 from typing import Final
 
+from attrs import evolve
+
 from ..record.row_buffer import RowBuffer
 from .stats import BATCH_ROWS, FLUSH_SECONDS, WriterCounts, WriterSettings
 from .writer import CaptureWriter
@@ -21,9 +23,30 @@ class WriterThread:
         self.given: int = 0
         """Rows that were taken."""
         self._waiting = waiting
-        self._writer = CaptureWriter(settings)
+        self._redact = settings.redact
+        self._blanking, self._blanked = False, 0
+        self._writer = CaptureWriter(evolve(settings, redact=self._counted) if callable(self._redact) else settings)
         self._event = threading.Event()
         self._stopping = False
+
+    def _counted(self, protocol: str, frame: bytes) -> bytes:
+        self._blanking = True
+        try:
+            blanked: bytes = self._redact(protocol, frame)
+            return blanked
+        finally:
+            self._blanking = False
+            self._blanked += 1
+
+    @property
+    def progress(self) -> int:
+        """Another number whenever something was done."""
+        return self.counts.done + self._blanked
+
+    def why(self) -> str:
+        """What it is that takes so long."""
+        name = getattr(self._redact, "__qualname__", "...")
+        return f"redact={name} is still blanking" if self._blanking else "the disk is slow"
 
     @property
     def counts(self) -> WriterCounts:

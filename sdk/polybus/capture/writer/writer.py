@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, Final
 
 import numpy as np
@@ -30,6 +32,8 @@ from .stats import WriterCounts, WriterSettings
 
 logger: logging.Logger = logging.getLogger("polybus.capture")
 
+_ROOM: Final = 32 << 10
+"""Bytes kept free for the end, which says what a full disk has not taken."""
 RETRY: Final = 0.5
 """Seconds between attempts to write to a disk that is full."""
 
@@ -51,6 +55,7 @@ class CaptureWriter:
         self._notes: list[Gap] = []  # of what is missing: rows of their own, before the next ones
         self._decoding = DecodingProcess(settings.path) if settings.decode else None
         self._segment: SegmentWriter | None = None
+        self._room: Any = None
         self._in_segment = self._said = 0  # frames, and those that its gap rows are about
         self._since = 0.0
         self._lost = 0  # not written since the last gap row that was
@@ -71,6 +76,9 @@ class CaptureWriter:
             if self._resume is not None:
                 self.counts.seq = max(self._resume, self._folder.next_seq(self._capture_id))
             self._warm_up()
+            self._room = TemporaryFile(dir=self.path, buffering=0)
+            with suppress(OSError):  # a full disk has none
+                self._room.write(os.urandom(_ROOM))
         except OSError as error:
             raise CaptureError(f"cannot record to {self.path}: {error.strerror or error}") from error
 
@@ -125,12 +133,18 @@ class CaptureWriter:
                 extra=log_fields(path=str(self.path)),
             )
 
+    def missing(self, gap: Gap) -> None:
+        """Take note of frames that will not come."""
+        self._notes.append(gap)
+
     def finish(self, *, over: bool = True) -> None:
         """Write what is missing, and that the recording is over, unless another writer goes on with it; seal the segment.
 
         What is not decoded by now is left to those who read it.
         """
         decoding, self._decoding = self._decoding, None
+        if self._room is not None:
+            self._room.close()
         try:
             self._end(over)
             if self._notes or self._lost:  # as sealing has shown
@@ -146,7 +160,7 @@ class CaptureWriter:
     def _end(self, over: bool) -> None:
         self._not_before = 0.0
         self.turn()
-        if over and self.counts.seq:
+        if over and self.counts.seq and not self._lost and not self._notes:
             with suppress(OSError):  # then the end of the recording is not marked, and nothing else is lost
                 self._write(NOTHING)
         self._seal()
