@@ -2,8 +2,8 @@
 
 A segment is an Arrow IPC stream, one record batch a flush, that any reader of Arrow opens. Batches are written whole, with one
 system call each, so what a killed process leaves behind ends in at most one torn batch. A batch without rows says that the
-recording is over. Behind the last one stands the end of the stream, which the next one is written over: a sealed segment without
-it has been cut short.
+recording is over. Behind the last one stands the end of the stream, over which the next one is written: a sealed segment
+without it has been cut short.
 """
 
 from __future__ import annotations
