@@ -84,7 +84,7 @@ EVENTS: Final = pa.schema(
         _column("specversion", _STRING, "Of CloudEvents: 1.0"),
         _column("datacontenttype", _STRING, "Media type of data."),
         _column("dataschema", _STRING, "URI of its schema where the wire names one."),
-        _column("data", pa.binary(), "The body as it stood on the wire."),
+        _column("data", pa.binary(), "The body as it stood on the wire; null where the recorder has cut the frame."),
         _column("kind", _STRING, ", ".join(KINDS)),
         _column("correlation_id", _STRING, "Ties a response to its request within its connection (and client)."),
         _column("code", _INT32, "google.rpc.Code: 0 for good; null where the message has none."),

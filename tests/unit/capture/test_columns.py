@@ -241,7 +241,7 @@ def test_columns_of_a_plugin_that_is_not_installed_here_are_read_all_the_same(
     monkeypatch.setattr(versions, "decoder_version", lambda protocol: "polybus-mqtt 1.1")
     assert _columns_of(tmp_path) is None
     assert decoder_version("mqtt") is None
-    assert decoder_version("ubre") == "3"
+    assert decoder_version("ubre") == "4"
 
 
 def test_columns_of_another_segment_of_the_same_name_are_not_read(tmp_path: Path) -> None:
@@ -371,12 +371,12 @@ def test_columns_of_a_segment_that_goes_meanwhile_go_too(tmp_path: Path, monkeyp
 # -- versions --------------------------------------------------------------------------------------------------------------
 
 _DIGESTS = {
-    "csb": ("3", "584b4dbb93b5cfb9"),
-    "jrep": ("3", "d115e494bbae06b2"),
-    "nats": ("4", "29b559eb9fda5f3c"),
-    "up": ("3", "0250de51751188cf"),
-    "ubre": ("3", "e13fd78c8497739e"),
-    "uprotocol": ("3", "5546ef83407116d5"),
+    "csb": ("4", "584b4dbb93b5cfb9"),
+    "jrep": ("4", "d115e494bbae06b2"),
+    "nats": ("5", "29b559eb9fda5f3c"),
+    "up": ("4", "0250de51751188cf"),
+    "ubre": ("4", "e13fd78c8497739e"),
+    "uprotocol": ("4", "5546ef83407116d5"),
 }
 """The version of each decoder, and a digest of what it makes of some frames: another digest needs another version."""
 _NATS = (

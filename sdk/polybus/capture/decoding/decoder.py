@@ -17,11 +17,12 @@ import pyarrow as pa
 
 from ...errors import RemoteProtocolError
 from ...limits import Limits
-from ..schema import FLAG_GAP_BEFORE, QUARANTINE
-from ..store.compute import dates_of
+from ..schema import FLAG_GAP_BEFORE, FLAG_TRUNCATED, QUARANTINE
+from ..store.compute import dates_of, pc
 from .event_columns import EventColumns
 from .event_mapping import EventFields
 from .frame_decoders import LIMITS, MARK, FrameDecoder, decoder_for
+from .headers_only import headers_only
 from .quarantine_reasons import reason_of
 
 ROWS_AT_ONCE: Final = 4096
@@ -65,6 +66,10 @@ def decode(batch: pa.RecordBatch, limits: Limits = LIMITS, columns: Sequence[str
     gaps = 0
     decoders, which = _decoders(batch, limits)
     frames, flags = batch.column("frame").to_pylist(), batch.column("flags").to_pylist()
+    for row in pc.indices_nonzero(pc.bit_wise_and(batch.column("flags"), FLAG_TRUNCATED)).to_pylist():
+        # What was cut off is its body, or a part of that: the message stays one.
+        whole = headers_only(batch.column("protocol")[row].as_py(), decoders[which[row]].options, frames[row] or b"", cut=True)
+        frames[row] = whole or frames[row]
     quick = [decoder.quick for decoder in decoders]
     take, took, numbered = work.fields.extend, work.rows.append, work.subs.append
     for row, (frame, flag, number) in enumerate(zip(frames, flags, which, strict=True)):

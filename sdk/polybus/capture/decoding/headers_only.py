@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import struct
@@ -11,6 +12,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
+from ...errors import Code
+from ...protocols._protobuf.wire import read_varint
 from ...protocols.nats.cluster.subjects import node_word
 from ...protocols.nats.codec import INBOX
 from ...protocols.nats.stored import ACKS
@@ -20,6 +23,22 @@ from .nats_events import engine_says
 _members: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 _elements: Final = msgspec.json.Decoder(list[Raw]).decode
 _encode: Final = msgspec.json.Encoder().encode
+_value: Final = json.JSONDecoder(strict=False).raw_decode
+_BEGINNING: Final = 256
+"""Characters of a body that was cut, to see whether it is an error's; a multiple of four, as base64 is read."""
+_FIXED: Final = {1: 8, 5: 4}
+"""Bytes of fields of protocol buffers, by their type."""
+_BODY_OF_UBRE: Final = re.compile("body|headers|data|text|detail")
+_BODY_OF_JREP: Final = re.compile("PolybusHeaders|Value|ErrorMessage|AdditionalDetails|Throwable|Polybus(Frame|Detail)")
+_BODY_OF_UPROTOCOL: Final = re.compile("data|data_base64")
+_STATUS: Final = re.compile(
+    rb"\n.(?:type\.googleapis\.com)?/(?:google\.rpc\.Status|uprotocol\.v1\.UStatus)"
+    rb"(?:\x12[\x80-\xff]*[\0-\x7f]\x08([\x01-\x10]))?",
+    re.S,
+)
+"""An error in an ``Any``: its code, where it is one of those that there are."""
+_COMMSTATUS: Final = b"\x2a\x10\n\ncommstatus\x12"
+"""An attribute of a CloudEvent, up to the length of its value."""
 _UBRE: Final = struct.Struct(">BHI")
 _ROUTING: Final = re.compile(r"ToSubject|ReplyTo|ErrorTo|CommandType|PriorityProcessing|Polybus(?!(Frame|Detail)$).*", re.S)
 _FIRST_RESERVED: Final = 0xFFFF0000
@@ -29,26 +48,89 @@ _WITHOUT_BODY: Final = (0xFFFF0008, 0xFFFF000A, 0xFFFF000C)
 _NUMBERED: Final = 0xFFFF
 
 
-def headers_only(protocol: str, options: str, frame: bytes) -> bytes:
-    """The frame without bodies; empty where that cannot be done (it is no frame of the protocol, or that of a plugin)."""
+def headers_only(protocol: str, options: str, frame: bytes, *, cut: bool = False) -> bytes:
+    """The frame without bodies; empty where that cannot be done (it is no frame of the protocol, or that of a plugin).
+
+    One that was `cut` off by who recorded it is read as well, where the cut is in a body.
+    """
     strip = _STRIP.get(protocol)
     if strip is None:
         return b""
     try:
-        return strip(frame, json.loads(options) if options else {})
+        return strip(frame, json.loads(options) if options else {}, cut)
     except (ValueError, RecursionError, struct.error, IndexError, TypeError):
         return b""
 
 
-def _ubre(frame: bytes, options: Mapping[str, Any]) -> bytes:
+def _objects(frame: bytes, cut: bool, body: re.Pattern[str]) -> list[dict[str, Raw]]:
+    """The members of an object, or of those in an array; of one that is cut those before, and the beginning of its body."""
+    if not cut:
+        return [_members(bytes(one)) for one in (_elements(frame) if frame.lstrip()[:1] == b"[" else [Raw(frame)])]
+    text = frame.decode("utf-8", "ignore").lstrip()
+    found, at = list[dict[str, Raw]](), _after_blanks(text, 1) if text[:1] == "[" else 0
+    while text[at : at + 1] == "{":
+        try:
+            end = _value(text, at)[1]
+            found.append(_members(text[at:end].encode()))
+            at = _after_blanks(text, _after_blanks(text, end) + 1)
+        except (ValueError, RecursionError):
+            members, name = _before_the_cut(text, at)
+            return [*found, members] if name is not None and body.fullmatch(name) else found
+    return found
+
+
+def _before_the_cut(text: str, at: int) -> tuple[dict[str, Raw], str | None]:
+    """Members of the object at a place, and the name of the one whose value is not whole; None where the cut is elsewhere."""
+    members: dict[str, Raw] = {}
+    while True:
+        try:
+            name, at = _value(text, _after_blanks(text, at + 1))
+        except (ValueError, RecursionError):
+            return members, None
+        start = _after_blanks(text, _after_blanks(text, at) + 1)
+        try:
+            end = _value(text, start)[1]
+        except (ValueError, RecursionError):
+            if text[start : start + 1] == "{":
+                members[name] = Raw(_encode(_before_the_cut(text, start)[0]))
+            elif text[start : start + 1] == '"':
+                members[name] = Raw(_encode(text[start + 1 : start + 1 + min(_BEGINNING, (len(text) - start - 1) // 4 * 4)]))
+            return members, name
+        members[name] = Raw(text[start:end].encode())
+        at = _after_blanks(text, end)
+
+
+def _after_blanks(text: str, at: int) -> int:
+    while text[at : at + 1] in (" ", "\t", "\r", "\n"):
+        at += 1
+    return at
+
+
+def _parted(frame: bytes, cut: bool, bodies: range) -> tuple[bytes, bytes]:
+    """The fields of a message of protocol buffers, but for those that are bodies, and the last one of these."""
+    kept, body, at = list[bytes](), b"", 0
+    while at < len(frame):
+        start, (tag, at) = at, read_varint(frame, at)
+        size, at = read_varint(frame, at) if tag & 7 in (0, 2) else (_FIXED.get(tag & 7, len(frame)), at)
+        after = at if tag & 7 == 0 else at + size
+        if tag >> 3 in bodies:
+            body = frame[at:after]
+        else:
+            kept.append(frame[start:after])
+        if after > len(frame) and not (cut and tag >> 3 in bodies):
+            raise ValueError("cut off")
+        at = after
+    return b"".join(kept), body
+
+
+def _ubre(frame: bytes, options: Mapping[str, Any], cut: bool) -> bytes:
     if frame[:1] in (b"{", b" ", b"\t", b"\r", b"\n"):
-        kept = _members(frame)
+        (kept,) = _objects(frame, cut, _BODY_OF_UBRE)
         body = kept.pop("body", None)
         for name in ("data", "text", "detail"):
             kept.pop(name, None)
         if body is not None and "request" in kept and "id" not in kept:  # the document's dialect: a subject inside
-            subject = msgspec.json.decode(bytes(body)).get("subject", "")
-            kept["body"] = Raw(_encode({"subject": subject}))
+            kept["body"] = Raw(_encode({"subject": msgspec.json.decode(bytes(body)).get("subject", "")}))
         return _encode(kept)
     letter, name_length, _ = _UBRE.unpack_from(frame)
     text = frame[7 : 7 + name_length]
@@ -57,7 +139,7 @@ def _ubre(frame: bytes, options: Mapping[str, Any]) -> bytes:
     return _UBRE.pack(letter, name_length, 0) + text
 
 
-def _csb(frame: bytes, options: Mapping[str, Any]) -> bytes:
+def _csb(frame: bytes, options: Mapping[str, Any], cut: bool) -> bytes:
     front = 4 if options.get("side") == "broker-server" else 0
     head = frame[front : front + 8]
     if len(head) < 8:
@@ -82,44 +164,39 @@ def _csb_payload(frame: bytes, front: int, action: int) -> int:
     return len(frame) if action in _WITHOUT_BODY else start
 
 
-def _jrep(frame: bytes, options: Mapping[str, Any]) -> bytes:
-    text = frame.strip()
-    if not text:
+def _jrep(frame: bytes, options: Mapping[str, Any], cut: bool) -> bytes:
+    if not frame.strip():
         return frame
-    elements = [Raw(text)] if text[:1] == b"{" else _elements(text)
     kept = []
-    for element in elements:
-        parts = _members(bytes(element))
+    for parts in _objects(frame, cut, _BODY_OF_JREP):
         control = bytes(parts.get("ToSubject", Raw(b""))) in (b'"ServerBus"', b'"ClientBus"')
         kept.append({name: value for name, value in parts.items() if control or _ROUTING.fullmatch(name)})
-    return _encode(kept)
+    return _encode(kept) if kept else b""
 
 
-def _uprotocol(frame: bytes, options: Mapping[str, Any]) -> bytes:
+def _uprotocol(frame: bytes, options: Mapping[str, Any], cut: bool) -> bytes:
     if options.get("format") == "protobuf":
-        from google.protobuf.message import DecodeError
-
-        from ...protocols.uprotocol.cloudevents.cloudevents_pb2 import CloudEvent
-
-        event = CloudEvent()
-        try:
-            event.ParseFromString(frame)
-        except DecodeError as error:
-            raise ValueError("no event") from error
-        data = event.WhichOneof("data")
-        if data is not None:
-            event.ClearField(data)
-        return bytes(event.SerializeToString())
-    if frame.lstrip()[:1] == b"[":
-        return _encode([_without_data(bytes(event)) for event in _elements(frame)])
-    return _encode(_without_data(frame))
+        kept, body = _parted(frame, cut, range(6, 9))
+        code = _code_in(body)
+        return kept if code is None else kept + _COMMSTATUS + bytes((2, 16, code))
+    found = []
+    for event in _objects(frame, cut, _BODY_OF_UPROTOCOL):
+        event.pop("data", None)
+        if (body64 := event.pop("data_base64", None)) is not None:
+            code = _code_in(base64.b64decode(msgspec.json.decode(bytes(body64), type=str)[:_BEGINNING]))
+            if code is not None:
+                event["commstatus"] = Raw(b"%d" % code)
+        found.append(event)
+    return _encode(found if frame.lstrip()[:1] == b"[" else found[0])
 
 
-def _without_data(frame: bytes) -> dict[str, Raw]:
-    return {name: value for name, value in _members(frame).items() if name not in ("data", "data_base64")}
+def _code_in(body: bytes) -> int | None:
+    """The code of an error, whose body it is; None of other bodies."""
+    found = _STATUS.match(body)
+    return None if found is None else found[1][0] if found[1] else Code.UNKNOWN
 
 
-def _nats(frame: bytes, options: Mapping[str, Any]) -> bytes:
+def _nats(frame: bytes, options: Mapping[str, Any], cut: bool) -> bytes:
     line, end, rest = frame.partition(b"\r\n")
     verb, *names = line.split()
     kind = verb.upper()
@@ -146,8 +223,8 @@ def _told_by_nats(block: bytes) -> bytes:
     return b"\r\n".join(line for line in lines if line.partition(b":")[0].lower() not in _TEXTS_OF_NATS)
 
 
-def _up(frame: bytes, options: Mapping[str, Any]) -> bytes:
-    attributes, _ = split_message(frame)
+def _up(frame: bytes, options: Mapping[str, Any], cut: bool) -> bytes:
+    attributes, _ = split_message(_parted(frame, cut, range(2, 3))[0])
     kept = read_attributes(attributes or b"")
     kept.payload_format = 0
     return write_message(write_attributes(kept), None)

@@ -72,7 +72,13 @@ class Redaction:
         cut = np.flatnonzero(flags).tolist()  # a secret may go on behind the cut: what it looks like is not to be relied on
         if not self._bodies:
             rows = ((row, ends[numbers[row]]) for row in range(len(frames)))
-            frames = self._changed(rows, frames, flags, lambda end, one: headers_only(end.protocol, end.options, one))
+            longest = self._longest
+            frames = self._changed(
+                rows,
+                frames,
+                flags,
+                lambda end, one: headers_only(end.protocol, end.options, one, cut=len(one) == longest),
+            )
         if self._redact is not None:
             redact = self._redact
             which = {*suspicious(ends, numbers, frames), *cut} if self._suspects else range(len(frames))

@@ -1,0 +1,126 @@
+"""Frames that the recorder has cut: the message is there, its body is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import evolve
+
+from polybus import Bus, NotFound, connect
+from polybus.analysis.exchanges import exchanges
+from polybus.analysis.ranges import ReadWindow
+from polybus.capture import Capture
+from polybus.capture.decoding.decoder import decode
+from polybus.capture.schema import FLAG_TRUNCATED
+from tests.support import bounded
+
+from .rows import batch, row
+from .wires import Variant, options_text, variants
+
+KEPT = 600
+"""Bytes of a frame; what stands before the body takes less."""
+LARGE = {"note": "y" * KEPT, "list": [{"n": number} for number in range(KEPT)], "password": "hunter2" * KEPT}
+MADE = [variants(protocol, conn, 1000) for protocol in Variant.BY_PROTOCOL for conn in range(4)]
+ALL = {f"{one.protocol} {options_text(one)}": one for one in MADE}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("bodies", [True, False], ids=["with bodies", "without bodies"])
+@pytest.mark.parametrize(
+    ("url", "subject"),
+    [
+        ("ubre+tcp://127.0.0.1:0", "blob.put"),
+        ("ubre+tcp://127.0.0.1:0?format=binary", "blob.put"),
+        ("csb+tcp://127.0.0.1:0", "blob.put"),
+        ("jrep+tcp://127.0.0.1:0", "blob.put"),
+        ("uprotocol+tcp://127.0.0.1:0", "//v/body/1/rpc.Put"),
+        ("uprotocol+tcp://127.0.0.1:0?format=protobuf", "//v/body/1/rpc.Put"),
+        ("up+tcp://127.0.0.1:0", "//device1/10AB/3/7"),
+    ],
+)
+@bounded
+async def test_an_exchange_whose_bodies_are_cut_is_an_exchange(url: str, subject: str, bodies: bool, tmp_path: Path) -> None:
+    server = Bus()
+
+    @server.handle(subject)
+    async def put(body: dict[str, Any]) -> dict[str, Any]:
+        if "bad" in body:
+            raise NotFound("z" * 2 * KEPT)
+        return LARGE if "small" in body else {}
+
+    async with server.serve(url) as listener, connect(listener.url) as client:
+        recording: Any = client.record(tmp_path, bodies=bodies)
+        recorder = recording.recorder
+        recorder._settings = evolve(recorder._settings, frame_bytes=KEPT)
+        recorder._waiting._longest = KEPT
+        async with recording:
+            await client.request(subject, LARGE)
+            await client.request(subject, {"small": 1})
+            with pytest.raises(NotFound):
+                await client.request(subject, {"bad": 1})
+    rows = [row for part in Capture(tmp_path).batches() for row in part.rows.to_pylist() if row["frame"]]
+    assert sum(row["flags"] & FLAG_TRUNCATED for row in rows) >= 2
+    assert not any(b"hunter2" in row["frame"] for row in rows)
+    found = [one for part in exchanges(Capture(tmp_path), ReadWindow(), 30.0) for one in part.to_pylist()]
+    wanted = {"subject": subject, "match_quality": "unique", "attempts": 1, "duplicates": 0}
+    ours = sorted((one for one in found if one["subject"] == subject), key=lambda one: one["request_seq"])
+    assert [{name: one[name] for name in wanted} for one in ours] == [wanted] * 3
+    assert [one["outcome"] for one in ours] == ["ok", "ok", "error"]
+    made = [decode(part.rows) for part in Capture(tmp_path).batches()]
+    assert not [row for part in made for row in part.quarantine.to_pylist()]
+    cut = [event for part in made for event in part.events.to_pylist() if event["flags"] & FLAG_TRUNCATED]
+    assert not any(b"yy" in event["data"] or b"zz" in event["data"] for event in cut if event["data"])
+
+
+def _said(frames: list[bytes], variant: Variant, flags: int) -> list[list[Any]]:
+    usual = {"protocol": variant.protocol, "options": options_text(variant), "flags": flags}
+    made = decode(batch(*(row(number, frame=frame, **usual) for number, frame in enumerate(frames))))
+    assert {one["reason"] for one in made.quarantine.to_pylist()} <= {"truncated"}
+    said: list[list[Any]] = [[] for _ in frames]
+    for event in made.events.to_pylist():
+        said[event["seq"]].append([event[name] for name in ("kind", "subject", "correlation_id", "client")])
+    return said
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_frame_cut_anywhere_says_the_same_or_nothing(name: str) -> None:
+    variant = ALL[name]
+    frames = [
+        variant.request(1, 2, 3, max(variant.ttls)),
+        variant.response(1, 2, 3),
+        variant.error(2, 3),
+        variant.publish(1, 3),
+    ]
+    found = []
+    for frame, whole in zip(frames, _said(frames, variant, 0), strict=True):
+        found += _said([frame[:size] for size in range(len(frame))], variant, FLAG_TRUNCATED)
+        assert all(one in (whole, []) for one in found[-len(frame) :]), frame
+    assert any(found)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b'{"request":"a.b","body":{"subject":"a.b","data":["x",{"y":"zz',
+        b'[{"ToSubject":"a","Value":1},{"ToSubject":"b","ReplyTo":"c","Value":{"x":[1,2',
+        b"PUB a.b _INBOX.a.1 5000\r\nhell",
+        b"HPUB a.b _INBOX.a.1 22 5000\r\nNATS/1.0\r\nX-A: bcd\r\n\r\nhel",
+        b"MSG a.b 1 _INBOX.a.1 5000\r\nhell",
+        b"[" * 5000,
+        b'{"a":' * 5000,
+        b'{"a":1,' * 5000,
+        b"{",
+        b"",
+    ],
+)
+def test_what_is_left_of_odd_frames_is_read_as_far_as_it_goes(frame: bytes) -> None:
+    protocol = {b"{": "ubre", b"[": "jrep"}.get(frame[:1], "nats")
+    rows = batch(row(0, frame=frame, protocol=protocol, options="{}", flags=FLAG_TRUNCATED))
+    made = decode(rows)
+    subjects = [event["subject"] for event in made.events.to_pylist()]
+    assert len(subjects) + made.quarantine.num_rows + made.empty >= 1
+    if len(frame) > 10 and len(frame) < 5000:
+        assert subjects == (["a", "b"] if protocol == "jrep" else ["a.b"])
+    assert {row["reason"] for row in made.quarantine.to_pylist()} <= {"truncated"}
