@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -91,11 +92,13 @@ class DuckEngine:
         """Some rows as a table; those of a reader can be read once."""
         return self._named(rows)
 
-    def keep(self, table: str) -> str:
-        """The rows of a table as they are now, worked out."""
+    @contextmanager
+    def kept(self, table: str) -> Iterator[str]:
+        """A table as it is now, worked out once for several queries."""
         name = self._name()
         self._connection.execute(f"create table {name} as from {table}")
-        return name
+        yield name
+        self._connection.execute(f"drop table {name}")
 
     def sql(self, text: str, **tables: str) -> str:
         """The answer of a query as a table, which is worked out when it is read."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
@@ -33,6 +34,10 @@ class Engine(Protocol):
 
     def sql(self, text: str, **tables: Any) -> Any:
         """The answer of a query, in which the names of tables stand in braces, as a table."""
+        ...
+
+    def kept(self, table: Any) -> AbstractContextManager[Any]:
+        """A table as it is now, worked out once for several queries."""
         ...
 
     def rows(self, table: Any) -> pa.Table:

@@ -43,11 +43,11 @@ def exchanges(capture: Capture, window: ReadWindow, timeout: float) -> Iterator[
             pa.schema([EVENTS.field(name) for name in _NEEDED]), _read(capture, window, clocks)
         )
         # Once all of them have been read it is known how far each recording goes.
-        turns = engine.keep(turns_of(engine, engine.hand(events), timeouts))
-        over = engine.hand(clocks.table(all_read=True, ended=clocks.ends))
-        found = exchanges_of(engine, fold(engine, [turns], timeouts, over))
-        asked = engine.sql(f"select * from {{found}} where request_time_ns < {asked_before}", found=found)
-        yield from engine.batches(asked, EXCHANGES)
+        with engine.kept(turns_of(engine, engine.hand(events), timeouts)) as turns:
+            over = engine.hand(clocks.table(all_read=True, ended=clocks.ends))
+            found = exchanges_of(engine, fold(engine, [turns], timeouts, over))
+            asked = engine.sql(f"select * from {{found}} where request_time_ns < {asked_before}", found=found)
+            yield from engine.batches(asked, EXCHANGES)
 
 
 def _read(capture: Capture, window: ReadWindow, clocks: Watermarks) -> Iterator[pa.RecordBatch]:

@@ -24,7 +24,7 @@ from .timeouts import MatchTimeouts
 
 METRICS: Final = "metrics.json"
 REPORT: Final = "report.html"
-_VERSION: Final = 3
+_VERSION: Final = 4
 """Of what metrics hold: those of an older one are made anew."""
 
 

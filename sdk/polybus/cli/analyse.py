@@ -131,11 +131,11 @@ def _say(done: Done, chosen: Chosen, as_json: bool) -> None:
     print(
         f"{counts.frames:,} frames{new}: {counts.events:,} messages, {counts.quarantined:,} quarantined, {counts.empty:,} empty"
     )
-    print(f"{counts.exchanges:,} exchanges: " + ", ".join(f"{n:,} {name}" for name, n in totals["outcomes"].items() if n))
+    print(f"{totals['exchanges']:,} exchanges: " + ", ".join(f"{n:,} {name}" for name, n in totals["outcomes"].items() if n))
     if done.provisional:
         print(f"{done.provisional:,} of them are provisional: what is recorded later may still change them")
-    if counts.orphans or counts.gaps or counts.lost:
-        print(f"{counts.orphans:,} orphans, {counts.gaps:,} gaps, {counts.lost:,} stretches unreadable")
+    if totals["orphans"] or counts.gaps or counts.lost:
+        print(f"{totals['orphans']:,} orphans, {counts.gaps:,} gaps, {counts.lost:,} stretches unreadable")
     for finding in done.metrics["verdict"]:
         print(f"{finding['about']}: {finding['text']}")
     print(f"engine: {chosen}")

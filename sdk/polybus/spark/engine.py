@@ -6,6 +6,7 @@ import gc
 import json
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
 
@@ -59,6 +60,16 @@ class SparkEngine:
         """The answer of a query as a table."""
         named: dict[str, Any] = dict(tables)
         return self._spark.sql(text, **named)
+
+    @contextmanager
+    def kept(self, table: DataFrame) -> Iterator[DataFrame]:
+        """A table as it is now, worked out once for several queries."""
+        kept = table.persist()
+        try:
+            kept.count()  # queries that are asked at once would each work it out
+            yield kept
+        finally:
+            kept.unpersist()
 
     def rows(self, table: DataFrame) -> pa.Table:
         """The rows of a table."""

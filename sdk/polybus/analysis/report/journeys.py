@@ -56,7 +56,7 @@ CHOSEN: Final = f"""
                 select *, case when why = 'slowest' then -latency_ns else request_time_ns end as worth from (
                     select *, case when outcome = 'error' then 'failed' when latency_ns is null then 'unanswered'
                         else 'slowest' end as why
-                    from {{exchanges}} where outcome != 'open-at-end'
+                    from {{exchanges}} where view = 1 and outcome != 'open-at-end'
                 ) as named
             ) as ranked
         ) as numbered

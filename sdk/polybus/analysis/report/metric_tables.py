@@ -43,6 +43,10 @@ _DUPLICATES = _column("duplicates", _WHOLE, "Further answers.")
 _BYTES = _column("nbytes", _WHOLE, "Bytes of their frames.")
 _WINDOW = _ns("window_ns", "Begin of the window, ns since 1970 UTC; how long one is stands in metrics.json as window_ns.")
 _REASON = _column("reason", _TEXT, "As in the quarantine.")
+_WAY = _column(
+    "way_ns", pa.float64(), "By so much longer, ns, the view that counts has waited in the mean than the one that waited least."
+)
+_VIEWS = _column("views", _SHORT, "Places that have recorded it.")
 _LISTED = (
     _PROTOCOL,
     _SUBJECT,
@@ -55,6 +59,8 @@ _LISTED = (
     _column("correlation_id", _TEXT, "As on the wire."),
     _ns("request_time_ns", "ns since 1970 UTC."),
     _column("request_seq", _WHOLE, "Frame of the request."),
+    _column("direction", pa.int8(), "Of the request in the recording whose view counts: 0 out, 1 in."),
+    _VIEWS,
 )
 _NOW_AND_BEFORE: Final = tuple(
     _column(name + end, _WHOLE, doc + more)
@@ -88,6 +94,14 @@ METRICS: Final = {
         _DUPLICATES,
         _column("repeats", _WHOLE, "Further attempts."),
     ),
+    "places": _table(
+        "Exchanges by how many have recorded them, and whose view counts.",
+        _PROTOCOL,
+        _column("direction", pa.int8(), "0 that of who asked, 1 another one's: who was asked, or stands between."),
+        _VIEWS,
+        _REQUESTS,
+        _WAY,
+    ),
     "latency": _table(
         "Exchanges by subject, the 1000 with the most requests.",
         _PROTOCOL,
@@ -98,6 +112,9 @@ METRICS: Final = {
         _column("mean_ns", pa.float64(), "The mean latency, ns."),
         *(_column(name.replace("-", "_"), _WHOLE, _OF_OUTCOMES.get(name, "The same.")) for name in OUTCOMES),
         _DUPLICATES,
+        _column("asked", _WHOLE, "Requests that are counted as who asked has seen them; the others as who was asked."),
+        _column("seen", _WHOLE, "Requests that were recorded at more than one place."),
+        _WAY,
         *map(_percentile, (50, 90, 95)),
         _percentile(99, "; null below 100 answers"),
     ),
@@ -121,7 +138,7 @@ METRICS: Final = {
         _BYTES,
     ),
     "errors": _table(
-        "Answers with a code other than 0, by subject; the 1000 most frequent.",
+        "Exchanges that ended as error, by subject and code; the 1000 most frequent.",
         *(_PROTOCOL, _SUBJECT, _CODE, _CODE_NAME, _column("n", _WHOLE, "Exchanges.")),
     ),
     "slowest": _table("The 20 exchanges with the longest latency.", *_LISTED),
@@ -153,6 +170,12 @@ METRICS: Final = {
         *_LISTED,
         _CAPTURE_ID,
         _column("alike", _WHOLE, "Exchanges with this protocol, subject, outcome and code."),
+    ),
+    "clocks": _table(
+        "Recordings, the 1000 with the most messages, and how right their clocks are.",
+        *(_CAPTURE_ID, _MESSAGES),
+        _ns("stepped_ns", "How far its wall clock moved against its monotonic one, ns: it was set, or the machine slept."),
+        _ns("ahead_ns", "How far its wall clock is ahead of the others', ns, by what both have seen; 0 below half a second."),
     ),
     "peers": _table("Messages by peer; the 1000 most frequent.", _PEER, _PROTOCOL, _DIRECTION, _MESSAGES, _BYTES),
     "quarantine": _table("Frames that could not be read, by reason.", _PROTOCOL, _REASON, _column("n", _WHOLE, "Frames.")),

@@ -13,11 +13,12 @@ import pyarrow.parquet as pq
 from polybus.capture.schema import OUTCOMES
 
 from ..engine import Engine
-from ..manifest import Output
+from ..manifest import Output, RunCounts
 from ..tables import SCHEMAS
 from .journeys import Journeys
 from .metric_tables import METRICS
-from .queries import BUCKETS_A_DECADE, OF_USERS, QUERIES
+from .queries import BUCKETS_A_DECADE, QUERIES
+from .views import told_apart
 
 FIRST: Final = 100
 """Gaps and losses beyond so many are counted only."""
@@ -53,7 +54,32 @@ def measure(engine: Engine, output: Output) -> dict[str, Any]:
     """The metrics of all that is there; the tables among them also go to ``metrics/`` as Parquet."""
     names = ("events", "exchanges", "orphans", "quarantine")
     tables = {name: engine.read(output.storage, name, output.files(name), SCHEMAS[name]) for name in names}
-    tables["exchanges"] = engine.sql(OF_USERS, exchanges=tables["exchanges"])
+    with told_apart(engine, tables["exchanges"], tables["orphans"]) as seen:
+        tables |= {"exchanges": seen.exchanges, "orphans": seen.orphans}
+        found, times = _asked(engine, tables)
+        [orphans] = engine.rows(engine.sql("select count(*) as n from {orphans}", orphans=seen.orphans)).to_pylist()
+        for row in found["clocks"]:
+            row["ahead_ns"] = seen.clocks.get(row["capture_id"], 0)
+        write_tables(output, found)
+        journeys = Journeys(engine, tables["events"], seen.views).found()
+    last = output.last
+    return {
+        "capture": last.capture if last is not None else "",
+        "runs": len(output.manifests),
+        "settings": last.settings if last is not None else {},
+        **times,
+        "counts": attrs.asdict(output.counts),
+        "provisional": output.provisional,
+        "totals": _totals(found, output.counts) | {"orphans": orphans["n"]},
+        **found,
+        "journeys": journeys,
+        "gaps": [gap for manifest in output.manifests for gap in manifest.gaps][:FIRST],
+        "losses": [loss for manifest in output.manifests for loss in manifest.losses][:FIRST],
+    }
+
+
+def _asked(engine: Engine, tables: dict[str, Any]) -> tuple[dict[str, Rows], dict[str, int]]:
+    """The answers of all queries, and the times that they are about."""
 
     def ask(name: str, **values: int) -> Rows:
         text = QUERIES[name]
@@ -69,25 +95,8 @@ def measure(engine: Engine, output: Output) -> dict[str, Any]:
     width = round(next((step for step in STEPS_S if end - begin <= step * 1e9 * WINDOWS), STEPS_S[-1]) * 1e9)
     with ThreadPoolExecutor(engine.at_once) as pool:
         answers = {name: pool.submit(ask, name, width=width) for name in QUERIES if name != "kinds"}
-        found: dict[str, Rows] = {"kinds": kinds} | {name: answer.result() for name, answer in answers.items()}
-    write_tables(output, found)
-    journeys = Journeys(engine, tables["events"], tables["exchanges"]).found()
-    last = output.last
-    return {
-        "capture": last.capture if last is not None else "",
-        "runs": len(output.manifests),
-        "settings": last.settings if last is not None else {},
-        "begin_ns": begin,
-        "end_ns": end,
-        "window_ns": width,
-        "counts": attrs.asdict(output.counts),
-        "provisional": output.provisional,
-        "totals": _totals(kinds, found["outcomes"], output.counts.exchanges),
-        **found,
-        "journeys": journeys,
-        "gaps": [gap for manifest in output.manifests for gap in manifest.gaps][:FIRST],
-        "losses": [loss for manifest in output.manifests for loss in manifest.losses][:FIRST],
-    }
+        found = {"kinds": kinds} | {name: answer.result() for name, answer in answers.items()}
+    return found, {"begin_ns": begin, "end_ns": end, "window_ns": width}
 
 
 def shaped(name: str, rows: Rows) -> Rows:
@@ -104,22 +113,24 @@ def shaped(name: str, rows: Rows) -> Rows:
     return shaped
 
 
-def _totals(kinds: Rows, outcomes: Rows, exchanges: int) -> dict[str, Any]:
+def _totals(found: dict[str, Rows], counts: RunCounts) -> dict[str, Any]:
     def sums(rows: Rows, key: str) -> dict[str, int]:
-        found = Counter[str]()
+        counted = Counter[str]()
         for row in rows:
-            found[row[key]] += row["n"]
-        return dict(sorted(found.items()))
+            counted[row[key]] += row["n"]
+        return dict(sorted(counted.items()))
 
-    found, of_users = sums(outcomes, "outcome"), sum(row["n"] for row in outcomes)
+    kinds, outcomes, places = found["kinds"], found["outcomes"], found["places"]
+    ends, views = sums(outcomes, "outcome"), sum(row["n"] * row["views"] for row in places)
     return {
         "events": sum(row["n"] for row in kinds),
         "bytes": sum(row["nbytes"] for row in kinds),
         "by_kind": sums(kinds, "kind"),
         "by_protocol": sums(kinds, "protocol"),
-        "exchanges": of_users,
-        "internal": exchanges - of_users,
-        "outcomes": {name: found.get(name, 0) for name in OUTCOMES},
+        "exchanges": sum(ends.values()),
+        "views": views,
+        "internal": counts.exchanges - views,
+        "outcomes": {name: ends.get(name, 0) for name in OUTCOMES},
         "match_quality": sums(outcomes, "match_quality"),
         "duplicates": sum(row["duplicates"] for row in outcomes),
         "repeats": sum(row["repeats"] for row in outcomes),

@@ -42,6 +42,7 @@ def render(metrics: Metrics) -> str:
         *stores(metrics, table),
         ("Connections", _connections(metrics["sessions"])),
         ("Quarantine", _quarantine(metrics)),
+        ("Clocks", table(metrics["clocks"], "capture_id n stepped_ns ahead_ns")),
         ("Gaps", _gaps(metrics)),
     ]
     when = (
@@ -79,7 +80,7 @@ def _totals(metrics: Metrics, groups: RowGroups) -> str:
         ("bytes", totals["bytes"], None),
         ("exchanges", totals["exchanges"], anchor(row_groups.TITLE)),
         *((name, n, groups.with_outcome(name)) for name, n in totals["outcomes"].items()),
-        ("orphans", counts["orphans"], "dead-letters"),
+        ("orphans", totals["orphans"], "dead-letters"),
         ("duplicates", totals["duplicates"], None),
         ("further attempts", totals["repeats"], None),
         ("quarantined", counts["quarantined"], "quarantine"),

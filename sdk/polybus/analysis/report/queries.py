@@ -11,6 +11,7 @@ from polybus.capture.schema import OUTCOMES
 from ..ranges import LAST_NS
 from .metric_tables import METRICS
 from .stores import STORE_QUERIES
+from .views import FAR_NS, TIES, USERS
 
 FEW: Final = 100
 """Below so many samples there is no p99."""
@@ -26,12 +27,6 @@ STACKED: Final = 8
 DIGITS: Final = 6
 """Significant digits by which latencies are told apart for percentiles, so that counting them takes little room."""
 BUCKETS_A_DECADE: Final = 5
-
-_USERS: Final = "coalesce(substring(subject, 1, 9) != '_polybus.' and position('/rpc._polybus.' in subject) = 0, true)"
-"""True where a subject is not one of the bus itself."""
-OF_USERS: Final = f"select * from {{exchanges}} where {_USERS}"
-"""The exchanges without those by which buses get to know each other."""
-
 
 def _most(table: str, keys: str, more: str = "", where: str = "true") -> str:
     """Number of rows by some keys, and more about them, of the keys that have the most rows."""
@@ -77,8 +72,6 @@ def _ranked(keys: Sequence[str], more: Sequence[str], columns: str) -> str:
 
 _BY_OUTCOME: Final = {name.replace("-", "_"): name for name in OUTCOMES}
 _LISTED: Final = ", ".join(METRICS["slowest"][1].names)
-TIES: Final = "capture_id, request_seq, conn_id, direction, correlation_id"
-"""An order of exchanges that are alike otherwise."""
 _ALIKE: Final = "protocol, subject, outcome, code"
 _BYTES: Final = ", sum(nbytes) as nbytes"
 _WINDOW: Final = "time_ns - time_ns % {width}"
@@ -93,10 +86,16 @@ QUERIES: Final = MappingProxyType(
             select protocol, outcome, match_quality, count(*) as n, sum(duplicates) as duplicates, sum(attempts - 1) as repeats
             from {exchanges} group by protocol, outcome, match_quality order by protocol nulls first, outcome, match_quality
         """,
+        "places": """
+            select protocol, direction, views, count(*) as n, cast(sum(cast(way_ns as decimal(20, 0))) as double)
+                / nullif(count(way_ns), 0) as way_ns
+            from {exchanges} group by protocol, direction, views order by protocol nulls first, direction, views
+        """,
         "latency": f"""
             select protocol, subject, sum(n) as n, sum(answered) as answered, max(value) as max_ns,
                 cast(sum(summed) as double) / nullif(sum(answered), 0) as mean_ns,
-                {", ".join(f"sum({name}) as {name}" for name in _BY_OUTCOME)}, sum(duplicates) as duplicates,
+                {", ".join(f"sum({name}) as {name}" for name in (*_BY_OUTCOME, "duplicates", "asked", "seen"))},
+                cast(sum(way) as double) / nullif(sum(ways), 0) as way_ns,
                 {", ".join(map(_percentile, (50, 90, 95)))}, {_percentile(99, FEW)}
             from ({
             _ranked(
@@ -105,6 +104,10 @@ QUERIES: Final = MappingProxyType(
                     "sum(cast(latency_ns as decimal(20, 0))) as summed",
                     *(f"count_if(outcome = '{outcome}') as {name}" for name, outcome in _BY_OUTCOME.items()),
                     "sum(duplicates) as duplicates",
+                    "count_if(direction = 0) as asked",
+                    "count_if(views > 1) as seen",
+                    "sum(cast(way_ns as decimal(20, 0))) as way",
+                    "count(way_ns) as ways",
                 ),
                 "",
             )
@@ -117,7 +120,7 @@ QUERIES: Final = MappingProxyType(
             _ranked(
                 ("window_ns",),
                 ("count_if(outcome != 'ok') as not_ok",),
-                "request_time_ns - request_time_ns % {width} as window_ns,",
+                "at_ns - at_ns % {width} as window_ns,",
             )
         }) as ranked
             group by window_ns order by window_ns
@@ -134,12 +137,12 @@ QUERIES: Final = MappingProxyType(
         "throughput": f"""
             select {_WINDOW} as window_ns, busiest.subject as subject, count(*) as n{_BYTES}
             from {{events}} as events left join (
-                select subject, count(*) as n from {{events}} where subject is not null and {_USERS}
+                select subject, count(*) as n from {{events}} where subject is not null and {USERS}
                 group by subject order by n desc, subject limit {STACKED}
             ) as busiest on events.subject = busiest.subject
             group by {_WINDOW}, busiest.subject order by window_ns, subject nulls first
         """,
-        "errors": _most("exchanges", "protocol, subject, code, code_name", where="code is not null and code != 0"),
+        "errors": _most("exchanges", "protocol, subject, code, code_name", where="outcome = 'error'"),
         "slowest": f"""
             select {_LISTED} from {{exchanges}} where latency_ns is not null order by latency_ns desc, {TIES} limit {SAMPLES}
         """,
@@ -159,7 +162,7 @@ QUERIES: Final = MappingProxyType(
                 count_if(kind = 'heartbeat') as heartbeats,
                 max(case when kind = 'close' then coalesce(code_name, 'closed') end) as closed""",
         ),
-        "topics": _most("events", "protocol, subject, direction", _BYTES, where=f"kind = 'publish' and {_USERS}"),
+        "topics": _most("events", "protocol, subject, direction", _BYTES, where=f"kind = 'publish' and {USERS}"),
         "rows": f"""
             select {_LISTED}, capture_id, alike from (
                 select *,
@@ -171,6 +174,12 @@ QUERIES: Final = MappingProxyType(
             order by outcome = 'ok', nth, protocol nulls first, subject nulls first, outcome, code nulls first, {TIES}
             limit {ROWS}
         """,
+        "clocks": _most(
+            "events",
+            "capture_id",
+            f", {_apart('max(time_ns - mono_ns)', 'min(time_ns - mono_ns)')} as stepped_ns",
+            f"time_ns between -{FAR_NS} and {FAR_NS} and mono_ns between -{FAR_NS} and {FAR_NS}",
+        ),
         "peers": _most("events", "peer, protocol, direction", _BYTES),
         "quarantine": _most("quarantine", "protocol, reason"),
         "quarantine_samples": f"""

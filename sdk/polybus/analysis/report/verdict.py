@@ -18,6 +18,8 @@ ENOUGH: Final = 20
 """Answers from which on a subject may be called slow."""
 SLOWER: Final = 4
 """Times by which a p95 exceeds what is usual, to be worth a sentence."""
+STEP_NS: Final = 1_000_000_000
+"""A clock that moves by less is being put right."""
 LEAST_NS: Final = 5_000_000
 """A latency below is slow for nobody."""
 
@@ -40,7 +42,7 @@ def verdict(metrics: dict[str, Any]) -> list[Finding]:
     """The findings, the gravest first; one that all is fine where there is none."""
     found = [*_failed(metrics), *_buried(metrics), *_missing(metrics), *_slow(metrics), *changed(metrics)]
     # Sorting leaves those of a kind as they are.
-    findings = [*sorted(found, key=_gravity), *_broke(metrics), *_unseen(metrics)]
+    findings = [*sorted(found, key=_gravity), *_broke(metrics), *_unseen(metrics), *_places(metrics), *_clocks(metrics)]
     if any(finding.about in _GRAVE for finding in findings):
         return findings
     asked = metrics["totals"]["exchanges"]
@@ -54,14 +56,14 @@ def _failed(metrics: dict[str, Any]) -> Iterator[Finding]:
     outcomes, asked = metrics["totals"]["outcomes"], metrics["totals"]["exchanges"]
     if failed := outcomes.get("error", 0):
         told = [(f"{_subject(row)} with {row['code_name'] or row['code']}", row["n"]) for row in metrics["errors"]]
-        yield Finding("failed", f"{part_of(failed, asked)} failed: {_most(told)}.{_when(metrics, failed)}", "Errors")
+        yield Finding("failed", f"{part_of(failed, asked)} failed: {_most(told, failed)}.{_when(metrics, failed)}", "Errors")
 
 
 def _buried(metrics: dict[str, Any]) -> Iterator[Finding]:
     rows = metrics.get("store_letters", ())
     if letters := sum(row["n"] for row in rows):
         told = [(f"{row['durable']}: {row['reason']}", row["n"]) for row in rows]
-        yield Finding("failed", f"{letters:,} stored publications are dead letters: {_most(told)}.", "Stores")
+        yield Finding("failed", f"{letters:,} stored publications are dead letters: {_most(told, letters)}.", "Stores")
 
 
 def _when(metrics: dict[str, Any], failed: int) -> str:
@@ -79,18 +81,18 @@ def _missing(metrics: dict[str, Any]) -> Iterator[Finding]:
     outcomes, asked = metrics["totals"]["outcomes"], metrics["totals"]["exchanges"]
     if lost := outcomes.get("timeout", 0) + outcomes.get("unanswered", 0):
         told = [(_subject(row), row.get("timeout", 0) + row.get("unanswered", 0)) for row in metrics["latency"]]
-        text = f"{part_of(lost, asked)} were never answered: {_most(told)}."
+        text = f"{part_of(lost, asked)} were never answered: {_most(told, lost)}."
         yield Finding("missing", text, "Dead letters")
-    if orphans := metrics["counts"]["orphans"]:
+    if orphans := metrics["totals"]["orphans"]:
         told = [(_subject(row), row["n"]) for row in metrics["orphans"]]
-        text = f"{orphans:,} answers came to requests that nobody saw: {_most(told)}."
+        text = f"{orphans:,} answers came to requests that nobody saw: {_most(told, orphans)}."
         yield Finding("missing", text, "Dead letters")
 
 
 def _slow(metrics: dict[str, Any]) -> Iterator[Finding]:
     if late := metrics["totals"]["outcomes"].get("late", 0):
         told = [(_subject(row), row.get("late", 0)) for row in metrics["latency"]]
-        yield Finding("slow", f"{late:,} answers came too late: {_most(told)}.", "Slowest exchanges")
+        yield Finding("slow", f"{late:,} answers came too late: {_most(told, late)}.", "Slowest exchanges")
     rows = [row for row in metrics["latency"] if row["answered"] >= ENOUGH and row["p95_ns"]]
     usual = median(row["p95_ns"] for row in rows) if rows else 0
     for row in sorted(rows, key=lambda row: -row["p95_ns"])[:NAMED]:
@@ -121,7 +123,7 @@ def _unseen(metrics: dict[str, Any]) -> Iterator[Finding]:
     counts = metrics["counts"]
     if bad := counts["quarantined"]:
         told = [(f"{row['protocol'] or 'no protocol'}: {row['reason']}", row["n"]) for row in metrics["quarantine"]]
-        yield Finding("unseen", f"{part_of(bad, counts['frames'], 'frames')} could not be read: {_most(told)}.", "Quarantine")
+        yield Finding("unseen", f"{part_of(bad, counts['frames'], 'frames')} could not be read: {_most(told, bad)}.", "Quarantine")
     if counts["gaps"] or counts["lost"]:
         text = f"The recording has holes: {counts['gaps']:,} gaps, and {counts['lost']:,} stretches that are unreadable."
         yield Finding("unseen", text, "Gaps")
@@ -133,15 +135,15 @@ def _subject(row: dict[str, Any]) -> str:
     return row["subject"] or "no subject"
 
 
-def _most(told: Sequence[tuple[str, int]]) -> str:
-    """The most frequent of them, with their numbers, and how many others there are."""
+def _most(told: Sequence[tuple[str, int]], whole: int) -> str:
+    """The most frequent of them, with their numbers, and how many others there are of a whole."""
     counted = Counter[str]()
     for name, n in told:  # protocols may have the same names
         counted[name] += n
-    some = sorted((pair for pair in counted.items() if pair[1]), key=lambda pair: -pair[1])
-    named = ", ".join(f"{shortened(name)} ({n:,})" for name, n in some[:NAMED])
-    rest = sum(n for _, n in some[NAMED:])
-    return f"{named}, others ({rest:,})" if rest else named or "of none that is listed"
+    some = sorted((pair for pair in counted.items() if pair[1]), key=lambda pair: -pair[1])[:NAMED]
+    named = [f"{shortened(name)} ({n:,})" for name, n in some]
+    rest = whole - sum(n for _, n in some)  # also of those that no list had room for
+    return ", ".join([*named, f"others ({rest:,})"] if rest else named)
 
 
 def _gravity(finding: Finding) -> int:
@@ -159,6 +161,30 @@ def _broke(metrics: dict[str, Any]) -> Iterator[Finding]:
     if broken := sum(ends.values()):
         yield Finding(
             "broke",
-            f"{part_of(broken, len(metrics['sessions']), 'connections')} broke off: {_most(list(ends.items()))}.",
+            f"{part_of(broken, len(metrics['sessions']), 'connections')} broke off: {_most(list(ends.items()), broken)}.",
             "Connections",
         )
+
+
+def _places(metrics: dict[str, Any]) -> Iterator[Finding]:
+    """Whose view counts of what was recorded at several places."""
+    rows = [row for row in metrics["places"] if row["views"] > 1]
+    if seen := sum(row["n"] for row in rows):
+        asked, ways = sum(row["n"] for row in rows if row["direction"] == 0), [row for row in rows if row["way_ns"] is not None]
+        whose = [f"{n:,} as {who} saw {it}" for n, who, it in ((asked, "who asked", "it"), (seen - asked, "who was asked", "it")) if n]
+        way = sum(row["way_ns"] * row["n"] for row in ways) / sum(row["n"] for row in ways) if ways else 0
+        text = f"{part_of(seen, metrics['totals']['exchanges'])} were recorded at several places, and count once: {', '.join(whose)}."
+        more = f" On the way was {duration(way)} of it in the mean." if ways else ""
+        yield Finding("places", text + more, "Latency")
+
+
+def _clocks(metrics: dict[str, Any]) -> Iterator[Finding]:
+    """Recordings whose clocks are wrong."""
+    ahead = [(row["capture_id"], row["ahead_ns"]) for row in metrics["clocks"] if row["ahead_ns"]]
+    for name, ns in ahead[:NAMED]:
+        way = "ahead of" if ns > 0 else "behind"
+        yield Finding("clocks", f"The clock of recording {name} is {duration(abs(ns))} {way} the others'.", "Clocks")
+    stepped = [(row["capture_id"], row["stepped_ns"]) for row in metrics["clocks"] if row["stepped_ns"] >= STEP_NS]
+    for name, ns in stepped[:NAMED]:
+        text = f"The clock of recording {name} jumped by {duration(ns)}: it was set, or the machine slept."
+        yield Finding("clocks", f"{text} Latencies are right, times before or after are not.", "Clocks")

@@ -1,0 +1,149 @@
+"""Each exchange once: what the client, a broker and the server have recorded of one request are views of one exchange.
+
+Views have the same protocol, id and subject. Requests that went out are so many exchanges; of what came in, each recording has a
+view of the first, the second... of an id that is used again. One view counts for all: the asker's where it says how it ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import attrs
+import pyarrow as pa
+
+from polybus.capture.schema import EXCHANGES
+
+from ..engine import Engine
+
+SLACK_NS: Final = 1_000_000_000
+"""By so much the clocks of two recordings may differ before they are put right, and views of one exchange lie apart."""
+TIES: Final = "capture_id, request_seq, conn_id, direction, correlation_id"
+"""An order of exchanges that are alike otherwise."""
+_LONG_NS: Final = 30_000_000_000
+"""After so long nobody answers to a request of which a recording does not say how long it took."""
+FAR_NS: Final = 2**61
+"""What is farther from 1970 no clock says."""
+_UNKNOWN: Final = "('open-at-end', 'unseen')"
+"""Outcomes of a view that did not see the end."""
+
+USERS: Final = "coalesce(substring(subject, 1, 9) != '_polybus.' and position('/rpc._polybus.' in subject) = 0, true)"
+"""True where a subject is not one of the bus itself."""
+_ID: Final = "protocol, correlation_id, subject"
+_WHO: Final = "direction, case when direction = 1 then capture_id end"
+"""What asks is another exchange each time, whoever recorded it; of what came in each recording has a view."""
+_LISTED: Final = ", ".join(EXCHANGES.names)
+
+_PLACES: Final = "select distinct capture_id, direction from {exchanges}"
+_APART: Final = f"""
+    select reference, capture_id, ahead_ns, n from (
+        select *, row_number() over (partition by reference, capture_id order by ahead_ns) as place,
+            count(*) over (partition by reference, capture_id) as n
+        from (
+            select capture_id, first_value(capture_id) over alike as reference, middle - first_value(middle) over alike as ahead_ns
+            from (
+                select *, row_number() over (partition by {_ID}, {_WHO} order by middle, {TIES}) as nth from (
+                    select *, request_time_ns + div(latency_ns, 2) as middle from {{exchanges}}
+                    where latency_ns < {FAR_NS} and request_time_ns between -{FAR_NS} and {FAR_NS}
+                ) as answered
+            ) as numbered
+            window alike as (partition by {_ID}, nth order by direction, {TIES})
+        ) as compared
+        where reference != capture_id
+    ) as ordered
+    where place * 2 between n and n + 1
+"""
+"""How far the clock of a recording is ahead of that of another one: the median over what both have seen."""
+
+_VIEWS: Final = f"""
+    select {_LISTED}, at_ns, spell, again,
+        cast(row_number() over (
+            partition by {_ID}, spell, again order by outcome in {_UNKNOWN}, direction, at_ns, {TIES}
+        ) as int) as view,
+        cast(count(*) over alike as int) as views,
+        case when count(latency_ns) over alike > 1 then latency_ns - min(latency_ns) over alike end as way_ns
+    from (
+        select *, row_number() over (partition by {_ID}, spell, {_WHO} order by at_ns, {TIES}) as again from (
+            select *, sum(apart) over (partition by {_ID} order by at_ns, {TIES} rows unbounded preceding) as spell from (
+                select *, case when div(at_ns, 2) - lag(div(at_ns, 2)) over (partition by {_ID} order by at_ns, {TIES})
+                    > {SLACK_NS // 2} then 1 else 0 end as apart
+                from (
+                    select /*+ broadcast(clocks) */ found.*, case when request_time_ns between -{FAR_NS} and {FAR_NS}
+                        then request_time_ns - coalesce(ahead_ns, 0) else request_time_ns end as at_ns
+                    from {{exchanges}} as found left join {{clocks}} as clocks on found.capture_id = clocks.capture_id
+                ) as dated
+            ) as compared
+        ) as spelled
+    ) as numbered
+    window alike as (partition by {_ID}, spell, again)
+"""
+_ALONE: Final = f"""
+    select {_LISTED}, request_time_ns as at_ns, 0 as spell, request_seq as again, 1 as view, 1 as views,
+        cast(null as bigint) as way_ns
+    from {{exchanges}}
+"""
+"""Of one place: each row is an exchange."""
+
+_ORPHANS: Final = f"""
+    select protocol, subject, capture_id from (
+        select *, row_number() over (partition by protocol, correlation_id, nth order by direction desc, time_ns, capture_id, seq, sub)
+            as view
+        from (
+            select *, row_number() over (
+                partition by protocol, correlation_id, direction, case when direction = 0 then capture_id end
+                order by time_ns, capture_id, seq, sub
+            ) as nth
+            from {{orphans}}
+        ) as numbered
+    ) as answers
+    anti join {{views}} as views
+    on answers.protocol = views.protocol and answers.correlation_id = views.correlation_id
+        and answers.capture_id != views.capture_id
+        and cast(answers.time_ns as double) between cast(views.request_time_ns as double) - {SLACK_NS}
+            and cast(views.request_time_ns as double) + coalesce(views.latency_ns, {_LONG_NS}) + {SLACK_NS}
+    where view = 1
+"""
+"""Answers whose request nobody has seen, at no place: each once."""
+
+
+@attrs.frozen
+class Seen:
+    """What was seen, as tables of an engine."""
+
+    views: Any
+    """The exchanges of users with what tells them apart: those with the same protocol, id, subject, `spell` and `again` are views of
+    one, of which that with `view` 1 counts. `at_ns` is the moment on a clock that is that of all, `views` their number, and
+    `way_ns` how much longer this one has waited than the one that waited least: the time on the way."""
+    exchanges: Any
+    """Of each the view that counts."""
+    orphans: Any
+    """Answers whose request nobody has seen."""
+    clocks: dict[str, int]
+    """Recordings whose clock is put right, and by how many ns it is ahead of the others'."""
+
+
+@contextmanager
+def told_apart(engine: Engine, exchanges: Any, orphans: Any) -> Iterator[Seen]:
+    """Tell the exchanges of users apart."""
+    of_users = engine.sql(f"select * from {{exchanges}} where {USERS}", exchanges=exchanges)
+    places = engine.rows(engine.sql(_PLACES, exchanges=of_users)).to_pylist()
+    clocks = _clocks(engine.rows(engine.sql(_APART, exchanges=of_users)).to_pylist()) if len(places) > 1 else {}
+    if len(places) > 1:
+        given = pa.table({"capture_id": pa.array(clocks, pa.string()), "ahead_ns": pa.array(clocks.values(), pa.int64())})
+        made = engine.sql(_VIEWS, exchanges=of_users, clocks=engine.hand(given))
+    else:
+        made = engine.sql(_ALONE, exchanges=of_users)
+    with engine.kept(made) as views:
+        counted = engine.sql("select * from {views} where view = 1", views=views)
+        answers = engine.sql(_ORPHANS, orphans=orphans, views=views)
+        yield Seen(views, counted, answers, clocks)
+
+
+def _clocks(apart: list[dict[str, Any]]) -> dict[str, int]:
+    """The recordings whose clocks are apart from that of the one that most is compared with, and how far they are ahead."""
+    known: dict[str, int] = {}
+    for row in sorted(apart, key=lambda row: (-row["n"], row["reference"], row["capture_id"])):
+        known.setdefault(row["reference"], 0)
+        known.setdefault(row["capture_id"], known[row["reference"]] + row["ahead_ns"])
+    return {name: ns for name, ns in known.items() if abs(ns) > SLACK_NS // 2}

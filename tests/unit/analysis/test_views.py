@@ -1,0 +1,165 @@
+"""Each exchange is counted once, whoever has recorded it, and the sentences of the verdict add up."""
+
+from __future__ import annotations
+
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from polybus.analysis import DuckEngine, Pipeline
+from polybus.analysis.manifest import Output
+from polybus.analysis.report.metrics import measure
+from polybus.analysis.report.verdict import verdict
+from polybus.capture.store.segments import SegmentWriter
+from tests.unit.capture import rows as frames
+
+from .days import MS
+
+HOUR = 3600 * 1000
+
+
+class Folder:
+    """Recordings of the same exchanges, each with a clock that is so many ms ahead."""
+
+    def __init__(self, **ahead_ms: float) -> None:
+        self._ahead = ahead_ms
+        self._rows: dict[str, list[dict[str, Any]]] = {name: [] for name in ahead_ms}
+
+    def say(self, where: str, at_ms: float, direction: int, text: str, conn: str = "") -> None:
+        rows = self._rows[where]
+        row = frames.row(0, frame=text.encode(), direction=direction, capture_id=where, conn_id=f"{where}-{conn}")
+        at = round(at_ms * MS)
+        rows.append(row | {"ts_ns": row["ts_ns"] + at + round(self._ahead[where] * MS), "mono_ns": row["mono_ns"] + at})
+
+    def asked(self, id: str, subject: str, at: float, took: float | None, where: dict[str, str], *, fail: bool = False) -> None:
+        """An exchange as some places see it, from the outside to the inside, each 1 ms further; `where` has their connections."""
+        for depth, (place, conn) in enumerate(where.items()):
+            asks = depth == 0 and place.startswith("client")
+            self.say(place, at + depth, 0 if asks else 1, f'{{"request":"{subject}","id":"{id}","body":{{"n":"{conn}"}}}}', conn)
+            answer = f'{{"fail":"{id}","body":"no","code":5}}' if fail else f'{{"success":"{id}"}}'
+            if took is not None:
+                self.say(place, at + took - depth, 1 if asks else 0, answer, conn)
+
+    def metrics(self, folder: Path) -> dict[str, Any]:
+        capture = folder / "capture"
+        capture.mkdir()
+        for number, (name, rows) in enumerate(self._rows.items()):
+            writer = SegmentWriter(capture, number, {"capture_id": name})
+            rows.sort(key=lambda row: row["mono_ns"])
+            writer.write(frames.batch(*(row | {"seq": seq} for seq, row in enumerate(rows))), 0)
+            writer.end(len(rows))
+            writer.seal()
+        with DuckEngine(threads=1) as engine:
+            Pipeline(engine).run(capture, folder / "out", report=False)
+            metrics = measure(engine, Output.of(folder / "out"))
+        return metrics | {"verdict": [attrs.asdict(one) for one in verdict(metrics)]}
+
+
+ALL = {"client": "a", "broker": "a", "server": "a"}
+
+
+@pytest.mark.parametrize(
+    ("places", "ahead", "latency", "whose"),
+    [
+        (("client", "broker", "server"), {}, 20, 0),
+        (("client", "server"), {"server": HOUR}, 20, 0),
+        (("client", "broker", "server"), {"broker": -HOUR, "server": 300}, 20, 0),
+        (("broker", "server"), {"server": 2 * HOUR}, 20, 1),
+        (("server",), {}, 20, 1),
+    ],
+)
+def test_what_several_places_recorded_is_one_exchange_of_whoever_was_nearest_to_asking(
+    tmp_path: Path, places: tuple[str, ...], ahead: dict[str, float], latency: float, whose: int
+) -> None:
+    day = Folder(**{place: ahead.get(place, 0) for place in places})
+    for number in range(30):
+        day.asked(f"x-{number}", "tank.get", number * 50, latency, dict.fromkeys(places, "a"), fail=number % 3 == 0)
+    metrics = day.metrics(tmp_path)
+    [row] = metrics["latency"]
+    assert (metrics["totals"]["exchanges"], metrics["totals"]["views"]) == (30, 30 * len(places))
+    assert (row["n"], row["error"], row["p50_ns"]) == (30, 10, latency * MS)
+    assert (row["asked"], row["seen"]) == (30 * (whose == 0), 30 * (len(places) > 1))
+    assert row["way_ns"] == (2 * (len(places) - 1) * MS if len(places) > 1 else None)
+    assert metrics["verdict"][0]["text"] == "10 of 30 requests (33 %) failed: tank.get with NOT_FOUND (10)."
+    clocks = {row["capture_id"]: row["ahead_ns"] for row in metrics["clocks"] if row["ahead_ns"]}
+    assert clocks == {name: ms * MS for name, ms in ahead.items() if abs(ms) > 500}
+    said = [one["text"] for one in metrics["verdict"] if one["about"] == "clocks"]
+    assert len(said) == len(clocks)
+
+
+def test_ids_that_all_clients_use_are_as_many_exchanges_as_were_asked(tmp_path: Path) -> None:
+    day = Folder(client_a=0, client_b=0, server=0)
+    for number in range(20):  # a third client is not recorded
+        for place, (client, later) in enumerate((("client_a", 0.0), ("client_b", 0.4), ("", 0.7))):
+            where = ({client: "1"} if client else {}) | {"server": f"of-{place}"}
+            day.asked(str(number), "tank.get", number * 3000 + later, 10, where)
+    metrics = day.metrics(tmp_path)
+    assert metrics["totals"]["exchanges"] == 60
+    assert [(row["direction"], row["views"], row["n"]) for row in metrics["places"]] == [(0, 2, 40), (1, 1, 20)]
+
+
+def test_an_asker_that_did_not_see_the_end_leaves_it_to_those_who_did(tmp_path: Path) -> None:
+    day = Folder(client=0, server=0)
+    day.asked("1", "tank.get", 0, None, {"client": "a"})
+    day.asked("1", "tank.get", 1, 10, {"server": "a"})
+    metrics = day.metrics(tmp_path)
+    assert metrics["totals"]["exchanges"] == metrics["totals"]["outcomes"]["ok"] == 1
+
+
+def test_an_answer_to_a_request_that_another_place_has_seen_is_no_orphan(tmp_path: Path) -> None:
+    day = Folder(client=0, server=0)
+    day.asked("1", "tank.get", 0, 10, {"server": "a"})
+    day.say("client", 11, 1, '{"success":"1"}', "a")
+    for place, direction in (("server", 0), ("client", 1)):
+        day.say(place, 20, direction, '{"success":"2"}', "a")
+    metrics = day.metrics(tmp_path)
+    assert (metrics["totals"]["orphans"], metrics["counts"]["orphans"]) == (1, 3)
+    assert "1 answers came to requests that nobody saw" in metrics["verdict"][0]["text"]
+
+
+def test_a_clock_that_is_set_in_the_middle_of_a_recording_is_said(tmp_path: Path) -> None:
+    day = Folder(client=0)
+    day.asked("1", "tank.get", 0, 10, {"client": "a"})
+    day._ahead["client"] = -2 * HOUR
+    day.asked("2", "tank.get", 100, 10, {"client": "a"})
+    metrics = day.metrics(tmp_path)
+    [said] = [one["text"] for one in metrics["verdict"] if one["about"] == "clocks"]
+    assert "jumped by 2 h" in said
+    assert metrics["totals"]["outcomes"]["ok"] == 2
+
+
+def _random_folder(chance: random.Random) -> Folder:
+    day = Folder(client_a=0, client_b=0, broker=0, server=0)
+    for number in range(chance.randint(1, 80)):
+        client = chance.choice(["client_a", "client_b"])
+        where = {place: client for place in (client, "broker", "server") if chance.random() < 0.8}
+        subject = f"s.{min(chance.randint(0, 9), chance.randint(0, 9))}"
+        took = chance.choice([None, 5, 5, 5, 40_000])
+        day.asked(f"{client}{number}", subject, chance.uniform(0, 60_000), took, where, fail=chance.random() < 0.4)
+        if chance.random() < 0.1:
+            day.say("server", number, 1, chance.choice(["no frame", f'{{"success":"{number}o"}}']), "a")
+    return day
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_in_every_sentence_the_parts_are_the_whole(tmp_path: Path, seed: int) -> None:
+    metrics = _random_folder(random.Random(seed)).metrics(tmp_path)
+    totals, counts = metrics["totals"], metrics["counts"]
+    assert sum(totals["outcomes"].values()) == totals["exchanges"] == sum(row["n"] for row in metrics["latency"])
+    assert totals["exchanges"] == sum(row["n"] for row in metrics["places"])
+    assert totals["views"] + totals["internal"] == counts["exchanges"]
+    for row in metrics["latency"]:
+        assert row["n"] == sum(row[name.replace("-", "_")] for name in totals["outcomes"])
+    whole = {"requests": totals["exchanges"], "frames": counts["frames"], "connections": len(metrics["sessions"])}
+    for one in metrics["verdict"]:
+        text = one["text"]
+        for part, of, what in re.findall(r"(\d+) of (\d+) (\w+) \(", text):
+            assert int(part) <= int(of) == whole[what], text
+        parts = [int(n) for n in re.findall(r"\((\d+)\)", text)]
+        if parts:
+            assert sum(parts) == int(re.match(r"\d+", text)[0]), text  # type: ignore[index]  # it begins with its number
+    assert any(one["about"] in ("failed", "missing") for one in metrics["verdict"])
