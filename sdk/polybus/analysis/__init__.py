@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from .manifest import RunCounts
     from .moments import nanoseconds
     from .pipeline import Done, Pipeline, check
+    from .report.asking import journeys
     from .timeouts import MatchTimeouts
 
 __all__ = ["Done", "DuckEngine", "Engine", "MatchTimeouts", "Pipeline", "RunCounts", "check", "nanoseconds"]
-__all__ += ["open_tables"]
+__all__ += ["journeys", "open_tables"]
 
 __getattr__: Callable[[str], Any] = lazy_names(
     __name__,
@@ -29,6 +30,7 @@ __getattr__: Callable[[str], Any] = lazy_names(
         ".manifest": ("RunCounts",),
         ".moments": ("nanoseconds",),
         ".pipeline": ("Done", "Pipeline", "check"),
+        ".report.asking": ("journeys",),
         ".timeouts": ("MatchTimeouts",),
     },
     ("duckdb", "pyarrow", "matplotlib", "numpy"),

@@ -22,6 +22,7 @@ from .client import publish, request, stream, subscribe
 from .demo import demo
 from .doctor import doctor
 from .inspect import inspect
+from .journey import journey
 from .problems import describe, say
 from .record import record, replay
 from .schema import schema
@@ -37,7 +38,8 @@ app: typer.Typer = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 _COMMANDS = (
-    demo, serve, schema, request, stream, publish, subscribe, bridge, broker, record, replay, inspect, analyse, doctor, bench
+    demo, serve, schema, request, stream, publish, subscribe, bridge, broker, record, replay, inspect, analyse, journey, doctor,
+    bench
 )  # fmt: skip
 for _command in _COMMANDS:
     app.command()(_command)

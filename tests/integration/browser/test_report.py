@@ -58,9 +58,10 @@ def metrics(size: int, word: str) -> dict[str, Any]:
         "peers": [{"peer": word, "protocol": "uprotocol", "direction": 1, "n": size, "nbytes": size * 1000}],
         "errors": [{**wide, "code": 4, "code_name": "DEADLINE_EXCEEDED", "n": size}],
         "topics": [{**wide, "direction": 0, "n": size, "nbytes": size}],
-        "rows": [{**exchange, "code": 4, "request_seq": size, "capture_id": word, "peer": word, "alike": size}],
+        "rows": [{**exchange, "code": 4, "request_seq": size, "capture_id": word, "peer": word, "alike": size, "views": 1}],
         "journeys": [
-            {**exchange, "why": why, "code": 4, "hops": [hop] * 8, "frames": [frame] * 9} for why in ("failed", "slowest")
+            {**exchange, "why": why, "code": 4, "hops": [hop] * 8, "may_be": [], "frames": [frame] * 9}
+            for why in ("failed", "slowest")
         ],
         "verdict": [{"about": "missing", "text": f"{word} {word}", "section": "Dead letters"}],
         "compared": {"capture": word, "begin_ns": BEGIN, "end_ns": BEGIN, "exchanges": size},

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from .days import BAD, GOOD, Day
+from polybus.analysis import journeys
+from polybus.cli.app import run
+
+from .days import BAD, GOOD, MS, Day
 
 
-def _bridged(body: str, others: int) -> Day:
+def _bridged(body: str, others: int, name: str) -> Day:
     """A request comes in; while it waits one goes out for it, and others for nobody knows what; then it fails."""
     day = Day()
     day.say(f'{{"request":"door.open","id":"1","body":{body}}}', 1, conn_id="near")
     for number in range(1 + others):
         day.wait(0.001)
         sent = body if number == 0 else '{"other":"body"}' if len(body) > 2 else body
-        day.say(f'{{"request":"motor.run.{number}","id":"7","body":{sent}}}', 0, conn_id=f"far-{number}")
+        day.say(f'{{"request":"motor.{number}.{name}","id":"7","body":{sent}}}', 0, conn_id=f"far-{number}")
         day.wait(0.001)
         day.say(GOOD.replace("ID", "7"), 1, conn_id=f"far-{number}")
     day.wait(0.001)
@@ -25,33 +30,35 @@ def _bridged(body: str, others: int) -> Day:
 
 
 @pytest.mark.parametrize(
-    ("body", "others", "known_by"),
+    ("body", "others", "name", "hops", "may_be"),
     [
-        ('{"door":3}', 3, ["", "same body"]),
-        ('{"door":3}', 0, ["", "same body"]),
-        ("{}", 3, [""]),
-        ("{}", 0, ["", "nothing else at that time"]),
+        ('{"door":3}', 3, "open", ["", "same name and body"], []),
+        ('{"door":3}', 3, "run", [""], ["same body"]),
+        ('{"door":3}', 0, "run", [""], ["same body"]),
+        ("{}", 3, "run", [""], []),
+        ("{}", 0, "run", [""], ["nothing else at that time"]),
     ],
 )
-def test_a_failed_request_is_followed_as_far_as_its_body_says_something(
-    tmp_path: Path, body: str, others: int, known_by: list[str]
+def test_a_failed_request_is_followed_as_far_as_its_name_and_body_say_something(
+    tmp_path: Path, body: str, others: int, name: str, hops: list[str], may_be: list[str]
 ) -> None:
-    metrics = _bridged(body, others).metrics(tmp_path)
-    [failed] = [row for row in metrics["journeys"] if row["why"] == "failed"]
-    assert [hop["known_by"] for hop in failed["hops"]] == known_by
-    assert [hop["conn_id"] for hop in failed["hops"]] == ["near", "far-0"][: len(known_by)]
+    done = _bridged(body, others, name).analysed(tmp_path)
+    [failed] = [row for row in done.metrics["journeys"] if row["why"] == "failed"]
+    assert [hop["known_by"] for hop in failed["hops"]] == hops
+    assert [hop["known_by"] for hop in failed["may_be"]] == may_be
+    assert [hop["conn_id"] for hop in (*failed["hops"], *failed["may_be"])] == ["near", "far-0"][: len(hops) + len(may_be)]
     frames = [(frame["conn_id"], frame["kind"]) for frame in failed["frames"]]
-    if len(known_by) == 2:
-        assert frames == [("near", "request"), ("far-0", "request"), ("far-0", "response"), ("near", "response")]
-        assert [frame["at_ns"] for frame in failed["frames"]][:3] == [0, 1_000_000, 2_000_000]
+    far = [("far-0", "request"), ("far-0", "response")] * (len(hops) - 1)
+    assert frames == [("near", "request"), *far, ("near", "response")], "what only may belong to it is not drawn"
+    assert [frame["at_ns"] for frame in failed["frames"]][: 1 + len(far)] == [0, 1_000_000, 2_000_000][: 1 + len(far)]
+    assert not may_be or "These may belong to it:" in Path(done.report).read_text()
 
 
 def test_a_request_on_the_way_of_another_one_is_not_shown_twice(tmp_path: Path) -> None:
-    journeys = _bridged('{"door":3}', 3).metrics(tmp_path)["journeys"]
-    asked = [(row["why"], row["subject"]) for row in journeys]
+    asked = [(row["why"], row["subject"]) for row in _bridged('{"door":3}', 3, "open").metrics(tmp_path)["journeys"]]
     assert ("failed", "door.open") in asked
-    assert ("slowest", "motor.run.0") not in asked
-    assert sorted(subject for why, subject in asked if why == "slowest") == ["motor.run.1", "motor.run.2", "motor.run.3"]
+    slowest = sorted(subject for why, subject in asked if why == "slowest")
+    assert slowest == ["motor.1.open", "motor.2.open", "motor.3.open"]
 
 
 def test_four_journeys_of_a_kind_are_shown_and_of_as_many_subjects_as_there_are(tmp_path: Path) -> None:
@@ -60,5 +67,27 @@ def test_four_journeys_of_a_kind_are_shown_and_of_as_many_subjects_as_there_are(
         day.ask(number, f"tank.{number // 10}", BAD)
     for number in range(20, 26):
         day.ask(number, f"pump.{number}", BAD)
-    journeys = day.metrics(tmp_path)["journeys"]
-    assert [row["subject"] for row in journeys] == ["tank.0", "tank.1", "pump.20", "pump.21"]
+    assert [row["subject"] for row in day.metrics(tmp_path)["journeys"]] == ["tank.0", "tank.1", "pump.20", "pump.21"]
+
+
+def test_any_journey_can_be_asked_for_by_id_subject_or_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    day = Day()
+    for number in range(20):
+        day.ask(number, "tank.get" if number % 2 else "it's {odd}.get", GOOD)
+    done = day.analysed(tmp_path, report=False)
+    begin = 1_700_000_000_000_000_000
+
+    def ids(**given: Any) -> list[str]:
+        return [row["correlation_id"] for row in journeys(done.out, **given)]
+
+    assert ids(id="7") == ["7"]
+    assert ids(id="nobody's {id}") == ids(id="7", subject="it's.*") == []
+    assert ids(subject="tank.*", most=3) == ["1", "3", "5"]
+    assert ids(subject="it's {odd}.get", most=2) == ["0", "2"]
+    assert ids(start_ns=begin + 11 * MS, end_ns=begin + 33 * MS) == ["1", "2"]
+    [found] = journeys(done.out, id="7")
+    assert (found["why"], [hop["known_by"] for hop in found["hops"]], len(found["frames"])) == ("asked", [""], 2)
+    assert run(["journey", done.out, "--subject", "tank.get", "--most", "2"]) == 0
+    assert [json.loads(line)["correlation_id"] for line in capsys.readouterr().out.splitlines()] == ["1", "3"]
+    assert run(["journey", done.out]) == 2
+    assert "which request? --id ID" in capsys.readouterr().err

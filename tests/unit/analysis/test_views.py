@@ -36,10 +36,11 @@ class Folder:
         rows.append(row | {"ts_ns": row["ts_ns"] + at + round(self._ahead[where] * MS), "mono_ns": row["mono_ns"] + at})
 
     def asked(self, id: str, subject: str, at: float, took: float | None, where: dict[str, str], *, fail: bool = False) -> None:
-        """An exchange as some places see it, from the outside to the inside, each 1 ms further; `where` has their connections."""
+        """An exchange as some places see it on connections of theirs, from the outside to the inside, each 1 ms further."""
         for depth, (place, conn) in enumerate(where.items()):
             asks = depth == 0 and place.startswith("client")
-            self.say(place, at + depth, 0 if asks else 1, f'{{"request":"{subject}","id":"{id}","body":{{"n":"{conn}"}}}}', conn)
+            request = f'{{"request":"{subject}","id":"{id}","body":{{"n":"{conn}"}}}}'
+            self.say(place, at + depth, 0 if asks else 1, request, conn)
             answer = f'{{"fail":"{id}","body":"no","code":5}}' if fail else f'{{"success":"{id}"}}'
             if took is not None:
                 self.say(place, at + took - depth, 1 if asks else 0, answer, conn)

@@ -35,9 +35,10 @@ def journeys(found: Sequence[Row]) -> str:
 
 
 _INTRO: Final = (
-    "<p>A few exchanges of each kind, with what they led to: the same request at the other end of its connection, and on the "
-    "other side of a bridge. A bridge gives a request a new id: that two belong together is then known by their bodies, their "
-    "subjects, or since there was no other one.</p>"
+    "<p>A few exchanges of each kind, with what they led to: the same request at other places, and beyond a bridge. "
+    "A bridge gives a request a new id. That two belong together is known by an id, a trace, or the same name and body in one "
+    "recording; what only fits is listed apart: it may belong to it. <code>polybus journey</code> shows any other one, by id, "
+    "subject or time.</p>"
 )
 
 
@@ -48,12 +49,16 @@ def _journey(number: int, row: Row, *, opened: bool) -> str:
     where = f"{row['protocol']}, {moment(row['request_time_ns'])}, id {shortened(row['correlation_id'] or '')}"
     return (
         f'<details id="journey-{number}"{" open" * opened}{html_tables.marks(row)}><summary><b>{escape(title)}</b> '
-        f"({escape(where)})</summary>{_waterfall(row['hops'])}{_sequence(row['frames'], row['hops'])}{_table(row['frames'])}"
-        "</details>"
+        f"({escape(where)})</summary>{_waterfall(row['hops'])}{_may_be(row)}{_sequence(row['frames'], row['hops'])}"
+        f"{_table(row['frames'])}</details>"
     )
 
 
 # -- waterfall ---------------------------------------------------------------------------------------------------------------
+
+
+def _may_be(row: Row) -> str:
+    return f"<p>These may belong to it:</p>{_waterfall(row['may_be'])}" if row["may_be"] else ""
 
 
 def _waterfall(hops: Sequence[Row]) -> str:
@@ -64,7 +69,7 @@ def _waterfall(hops: Sequence[Row]) -> str:
 
 
 def _hop(hop: Row, whole: int) -> str:
-    left, latency = 100 * hop["at_ns"] / whole, hop["latency_ns"]
+    left, latency = 100 * max(0, hop["at_ns"]) / whole, hop["latency_ns"]
     width = 100 * (latency if latency is not None else max(0, whole - hop["at_ns"])) / whole
     looks = " ".join(["bad"] * (hop["outcome"] != "ok") + ["open"] * (latency is None))
     bar = f'<i class="{looks}" style="margin-left:{left:.2f}%;width:{min(width, 100 - left):.2f}%"></i>'

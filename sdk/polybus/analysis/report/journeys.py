@@ -1,4 +1,4 @@
-"""Journeys: exchanges that matter (failed, never answered, slowest), each with its hops and the frames that carried them."""
+"""Journeys: exchanges that matter, or that somebody asks for, each with its hops and the frames that carried them."""
 
 from __future__ import annotations
 
@@ -35,13 +35,14 @@ _COMMON: Final = frozenset(
 
 _COLUMNS: Final = (
     "capture_id conn_id direction protocol subject correlation_id request_seq response_seq request_time_ns latency_ns outcome "
-    "code code_name peer"
+    "code code_name peer at_ns"
 ).split()
-_LISTED: Final = ", ".join(_COLUMNS)
+_MARKS: Final = ("spell", "again")
+_LISTED: Final = ", ".join((*_COLUMNS, *_MARKS))
 _PLACED: Final = pa.schema(
     [
         *((name, pa.int64()) for name in ("story", "from_ns", "to_ns")),
-        *((name, EXCHANGES.field(name).type) for name in _COLUMNS),
+        *((name, EXCHANGES.field(name).type if name in EXCHANGES.names else pa.int64()) for name in (*_COLUMNS, *_MARKS)),
     ]
 )
 _FRAME: Final = (
@@ -64,17 +65,18 @@ CHOSEN: Final = f"""
     where place <= {_CANDIDATES} order by why, place
 """
 """Of each kind the first of each subject and code, then the second..."""
+_ASKED: Final = f"select {_LISTED}, 'asked' as why from {{exchanges}} where view = 1 and {{where}} order by at_ns, {TIES}"
 
 _NEARBY: Final = f"""
     select story, {_LISTED} from (
-        select chosen.story, {", ".join(f"other.{name}" for name in _COLUMNS)}, row_number() over (
+        select chosen.story, {", ".join(f"other.{name}" for name in (*_COLUMNS, *_MARKS))}, row_number() over (
             partition by chosen.story
             order by
                 case when other.correlation_id = chosen.correlation_id and other.protocol = chosen.protocol then 0 else 1 end,
-                abs(other.request_time_ns - chosen.request_time_ns), {", ".join(f"other.{name}" for name in TIES.split(", "))}
+                abs(other.at_ns - chosen.at_ns), {", ".join(f"other.{name}" for name in TIES.split(", "))}
         ) as nth
         from {{exchanges}} as other join {{chosen}} as chosen
-        on other.request_time_ns between chosen.from_ns and chosen.to_ns
+        on other.at_ns between chosen.from_ns and chosen.to_ns
     ) as numbered
     where nth <= {_NEAR + 1} order by story, nth
 """
@@ -111,19 +113,23 @@ _CARRIED: Final = pa.schema(
 class Journeys:
     """The journeys of some tables, found by an engine."""
 
-    def __init__(self, engine: Engine, events: Any, exchanges: Any) -> None:
+    def __init__(self, engine: Engine, events: Any, views: Any) -> None:
         self._engine = engine
         self._events = events
-        self._exchanges = exchanges
+        self._exchanges = views
 
-    def found(self) -> Rows:
+    def asked(self, where: str, most: int) -> Rows:
+        """Those of the first exchanges for which a condition holds."""
+        return self.found(f"{_ASKED.replace('{where}', where)} limit {most}", most)
+
+    def found(self, text: str = CHOSEN, shown: int = SHOWN) -> Rows:
         """The journeys as the metrics have them: the exchange asked about, its hops, and the frames of all of them."""
         engine = self._engine
-        chosen = engine.rows(engine.sql(CHOSEN, exchanges=self._exchanges)).to_pylist()
+        chosen = engine.rows(engine.sql(text, exchanges=self._exchanges)).to_pylist()
         if not chosen:
             return []
         numbered = pa.Table.from_pylist(
-            [{**row, "story": place, **_around(row["request_time_ns"], _AROUND_NS)} for place, row in enumerate(chosen)],
+            [{**row, "story": place, **_around(row["at_ns"], _AROUND_NS)} for place, row in enumerate(chosen)],
             _PLACED,
         )
         near = engine.rows(engine.sql(_NEARBY, exchanges=self._exchanges, chosen=engine.hand(numbered))).to_pylist()
@@ -133,8 +139,11 @@ class Journeys:
             row["digest"] = asked["digest"] if asked is not None and asked["digest"] not in _COMMON else None
             row["traceparent"] = asked["traceparent"] if asked is not None else None
         journeys = _distinct(
-            (row["why"], row, _followed(row, [other for other in near if other["story"] == place]))
-            for place, row in enumerate(chosen)
+            (
+                (row["why"], row, _followed(row, [other for other in near if other["story"] == place]))
+                for place, row in enumerate(chosen)
+            ),
+            shown,
         )
         ways = [_Way(why, row, hops, messages) for why, row, hops in journeys]
         self._carry(ways)
@@ -189,14 +198,16 @@ def _followed(row: dict[str, Any], near: Rows) -> list[Hop]:
     return follow(row, near[:_NEAR], all_near=len(near) <= _NEAR)
 
 
-def _distinct(journeys: Iterable[tuple[str, dict[str, Any], list[Hop]]]) -> list[tuple[str, dict[str, Any], list[Hop]]]:
+def _distinct(
+    journeys: Iterable[tuple[str, dict[str, Any], list[Hop]]], shown: int
+) -> list[tuple[str, dict[str, Any], list[Hop]]]:
     """So many of each kind, and none of an exchange that is on the way of another one."""
     kept: list[tuple[str, dict[str, Any], list[Hop]]] = []
     seen = set[tuple[Any, ...]]()
     for why, row, hops in journeys:
-        if _key(row) not in seen and sum(one[0] == why for one in kept) < SHOWN:
+        if _key(row) not in seen and sum(one[0] == why for one in kept) < shown:
             kept.append((why, row, hops))
-            seen |= {_key(hop.row) for hop in hops}
+            seen |= {_key(hop.row) for hop in hops if hop.sure}
     return kept
 
 
@@ -204,14 +215,15 @@ class _Way:
     """The way of an exchange while it is put together."""
 
     def __init__(self, why: str, row: dict[str, Any], hops: list[Hop], messages: dict[tuple[Any, ...], dict[str, Any]]) -> None:
-        self._why, self._row, self._hops = why, row, hops
-        self._begin = min(hop.row["request_time_ns"] for hop in hops)
+        self._why, self._row = why, row
+        self._hops, self._may_be = [hop for hop in hops if hop.sure], [hop for hop in hops if not hop.sure]
+        self._begin = min(hop.row["at_ns"] for hop in self._hops)
         self.frames: Rows = []
         """Frames of the hops, each with the hop's number and `carriers`, those that carried it."""
-        for number, hop in enumerate(hops):
+        for number, hop in enumerate(self._hops):
             for key, after in ((_asked(hop.row), 0), (_answered(hop.row), hop.row["latency_ns"])):
                 if (message := messages.get(key)) is not None and after is not None:
-                    at = hop.row["request_time_ns"] - self._begin + after
+                    at = hop.row["at_ns"] - self._begin + after
                     self.frames.append({**message, "at_ns": at, "hop": number, "carriers": []})
 
     def told(self) -> dict[str, Any]:
@@ -220,6 +232,7 @@ class _Way:
             "why": self._why,
             **{name: self._row[name] for name in (*names, "peer", "conn_id", "capture_id", "request_seq")},
             "hops": [self._hop(number, hop) for number, hop in enumerate(self._hops)],
+            "may_be": [self._hop(-1, hop) for hop in self._may_be],
             "frames": sorted(self._all_frames(), key=lambda frame: (frame["at_ns"], frame["hop"], frame["carries"])),
         }
 
@@ -228,7 +241,7 @@ class _Way:
         tunnel = next((frame["tunnel"] for frame in self.frames if frame["hop"] == number), None)
         return {
             **{name: hop.row[name] for name in names},
-            "at_ns": hop.row["request_time_ns"] - self._begin,
+            "at_ns": hop.row["at_ns"] - self._begin,
             "known_by": hop.known_by,
             "tunnel": tunnel or [],
         }

@@ -92,6 +92,11 @@ def _totals(metrics: Metrics, groups: RowGroups) -> str:
         f"{counts['frames']:,} frames in = {counts['rowed']:,} with messages + {counts['quarantined']:,} quarantined + "
         f"{counts['empty']:,} empty."
     ]
+    if others := totals["views"] - totals["exchanges"]:
+        notes.append(
+            f"{totals['exchanges']:,} exchanges were seen {totals['views']:,} times, {others:,} of these at further places, "
+            "and count once: as who asked saw them."
+        )
     if totals["internal"]:
         notes.append(f"{totals['internal']:,} requests by which buses get to know each other are not counted as exchanges.")
     doubt = {name: n for name, n in totals["match_quality"].items() if name != "unique"}

@@ -28,6 +28,7 @@ DIGITS: Final = 6
 """Significant digits by which latencies are told apart for percentiles, so that counting them takes little room."""
 BUCKETS_A_DECADE: Final = 5
 
+
 def _most(table: str, keys: str, more: str = "", where: str = "true") -> str:
     """Number of rows by some keys, and more about them, of the keys that have the most rows."""
     return f"""

@@ -123,7 +123,9 @@ def _unseen(metrics: dict[str, Any]) -> Iterator[Finding]:
     counts = metrics["counts"]
     if bad := counts["quarantined"]:
         told = [(f"{row['protocol'] or 'no protocol'}: {row['reason']}", row["n"]) for row in metrics["quarantine"]]
-        yield Finding("unseen", f"{part_of(bad, counts['frames'], 'frames')} could not be read: {_most(told, bad)}.", "Quarantine")
+        yield Finding(
+            "unseen", f"{part_of(bad, counts['frames'], 'frames')} could not be read: {_most(told, bad)}.", "Quarantine"
+        )
     if counts["gaps"] or counts["lost"]:
         text = f"The recording has holes: {counts['gaps']:,} gaps, and {counts['lost']:,} stretches that are unreadable."
         yield Finding("unseen", text, "Gaps")
@@ -169,13 +171,16 @@ def _broke(metrics: dict[str, Any]) -> Iterator[Finding]:
 def _places(metrics: dict[str, Any]) -> Iterator[Finding]:
     """Whose view counts of what was recorded at several places."""
     rows = [row for row in metrics["places"] if row["views"] > 1]
-    if seen := sum(row["n"] for row in rows):
-        asked, ways = sum(row["n"] for row in rows if row["direction"] == 0), [row for row in rows if row["way_ns"] is not None]
-        whose = [f"{n:,} as {who} saw {it}" for n, who, it in ((asked, "who asked", "it"), (seen - asked, "who was asked", "it")) if n]
-        way = sum(row["way_ns"] * row["n"] for row in ways) / sum(row["n"] for row in ways) if ways else 0
-        text = f"{part_of(seen, metrics['totals']['exchanges'])} were recorded at several places, and count once: {', '.join(whose)}."
-        more = f" On the way was {duration(way)} of it in the mean." if ways else ""
-        yield Finding("places", text + more, "Latency")
+    if not (seen := sum(row["n"] for row in rows)):
+        return
+    other = seen - sum(row["n"] for row in rows if row["direction"] == 0)
+    whose = f", {other:,} of them as who was asked saw it" if other else ""
+    text = (
+        f"{part_of(seen, metrics['totals']['exchanges'])} were recorded at several places, and count once, as who asked saw it"
+    )
+    ways = [(row["way_ns"], row["n"]) for row in rows if row["way_ns"] is not None]
+    way = f" {duration(sum(ns * n for ns, n in ways) / sum(n for _, n in ways))} of it was spent on the way." if ways else ""
+    yield Finding("places", f"{text}{whose}.{way}", "Latency")
 
 
 def _clocks(metrics: dict[str, Any]) -> Iterator[Finding]:

@@ -1,7 +1,7 @@
 """Each exchange once: what the client, a broker and the server have recorded of one request are views of one exchange.
 
-Views have the same protocol, id and subject. Requests that went out are so many exchanges; of what came in, each recording has a
-view of the first, the second... of an id that is used again. One view counts for all: the asker's where it says how it ended.
+Views have the same protocol, id and subject. Requests that went out are so many exchanges; of what came in each recording has a
+view: of the first, the second... of an id that is used again. One counts for all: the asker's, where it saw how it ended.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ _APART: Final = f"""
         select *, row_number() over (partition by reference, capture_id order by ahead_ns) as place,
             count(*) over (partition by reference, capture_id) as n
         from (
-            select capture_id, first_value(capture_id) over alike as reference, middle - first_value(middle) over alike as ahead_ns
+            select capture_id, first_value(capture_id) over alike as reference,
+                middle - first_value(middle) over alike as ahead_ns
             from (
                 select *, row_number() over (partition by {_ID}, {_WHO} order by middle, {TIES}) as nth from (
                     select *, request_time_ns + div(latency_ns, 2) as middle from {{exchanges}}
@@ -87,8 +88,9 @@ _ALONE: Final = f"""
 
 _ORPHANS: Final = f"""
     select protocol, subject, capture_id from (
-        select *, row_number() over (partition by protocol, correlation_id, nth order by direction desc, time_ns, capture_id, seq, sub)
-            as view
+        select *, row_number() over (
+            partition by protocol, correlation_id, nth order by direction desc, time_ns, capture_id, seq, sub
+        ) as view
         from (
             select *, row_number() over (
                 partition by protocol, correlation_id, direction, case when direction = 0 then capture_id end
@@ -112,9 +114,9 @@ class Seen:
     """What was seen, as tables of an engine."""
 
     views: Any
-    """The exchanges of users with what tells them apart: those with the same protocol, id, subject, `spell` and `again` are views of
-    one, of which that with `view` 1 counts. `at_ns` is the moment on a clock that is that of all, `views` their number, and
-    `way_ns` how much longer this one has waited than the one that waited least: the time on the way."""
+    """The exchanges of users. Those with the same protocol, id, subject, `spell` and `again` are views of one, of which that
+    with `view` 1 counts. `views` is their number, `at_ns` when it was asked on a clock that is that of all, and `way_ns` how
+    much longer this one has waited than the one that waited least: the time on the way."""
     exchanges: Any
     """Of each the view that counts."""
     orphans: Any
