@@ -119,7 +119,7 @@ class Journeys:
         self._exchanges = views
 
     def asked(self, where: str, most: int) -> Rows:
-        """Those of the first exchanges for which a condition holds."""
+        """Find those of the first exchanges for which a condition holds."""
         return self.found(f"{_ASKED.replace('{where}', where)} limit {most}", most)
 
     def found(self, text: str = CHOSEN, shown: int = SHOWN) -> Rows:

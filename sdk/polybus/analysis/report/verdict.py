@@ -169,7 +169,7 @@ def _broke(metrics: dict[str, Any]) -> Iterator[Finding]:
 
 
 def _places(metrics: dict[str, Any]) -> Iterator[Finding]:
-    """Whose view counts of what was recorded at several places."""
+    """The exchanges that several places have recorded, and whose view of them counts."""
     rows = [row for row in metrics["places"] if row["views"] > 1]
     if not (seen := sum(row["n"] for row in rows)):
         return

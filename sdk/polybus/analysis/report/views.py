@@ -24,7 +24,7 @@ TIES: Final = "capture_id, request_seq, conn_id, direction, correlation_id"
 _LONG_NS: Final = 30_000_000_000
 """After so long nobody answers to a request of which a recording does not say how long it took."""
 FAR_NS: Final = 2**61
-"""What is farther from 1970 no clock says."""
+"""No clock says a moment that is farther from 1970."""
 _UNKNOWN: Final = "('open-at-end', 'unseen')"
 """Outcomes of a view that did not see the end."""
 
@@ -32,7 +32,7 @@ USERS: Final = "coalesce(substring(subject, 1, 9) != '_polybus.' and position('/
 """True where a subject is not one of the bus itself."""
 _ID: Final = "protocol, correlation_id, subject"
 _WHO: Final = "direction, case when direction = 1 then capture_id end"
-"""What asks is another exchange each time, whoever recorded it; of what came in each recording has a view."""
+"""Each request that went out is another exchange, whoever recorded it; of what came in each recording has a view."""
 _LISTED: Final = ", ".join(EXCHANGES.names)
 
 _PLACES: Final = "select distinct capture_id, direction from {exchanges}"
@@ -55,7 +55,7 @@ _APART: Final = f"""
     ) as ordered
     where place * 2 between n and n + 1
 """
-"""How far the clock of a recording is ahead of that of another one: the median over what both have seen."""
+"""By how much the clock of a recording is ahead of that of another one: the median over what both have seen."""
 
 _VIEWS: Final = f"""
     select {_LISTED}, at_ns, spell, again,
@@ -111,7 +111,7 @@ _ORPHANS: Final = f"""
 
 @attrs.frozen
 class Seen:
-    """What was seen, as tables of an engine."""
+    """All that was seen, as tables of an engine."""
 
     views: Any
     """The exchanges of users. Those with the same protocol, id, subject, `spell` and `again` are views of one, of which that
