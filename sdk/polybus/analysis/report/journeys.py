@@ -13,7 +13,7 @@ from polybus.capture.schema import EVENTS, EXCHANGES
 from ..engine import Engine
 from ..ranges import LAST_NS
 from .hops import Hop, follow
-from .queries import TIES
+from .views import TIES
 
 Rows = list[dict[str, Any]]
 

@@ -174,12 +174,11 @@ def _places(metrics: dict[str, Any]) -> Iterator[Finding]:
     if not (seen := sum(row["n"] for row in rows)):
         return
     other = seen - sum(row["n"] for row in rows if row["direction"] == 0)
-    whose = f", {other:,} of them as who was asked saw it" if other else ""
-    text = (
-        f"{part_of(seen, metrics['totals']['exchanges'])} were recorded at several places, and count once, as who asked saw it"
-    )
+    whose = f", {other:,} of them as whoever was asked saw it" if other else ""
+    text = f"{part_of(seen, metrics['totals']['exchanges'])} were recorded at several places: each counts once, as its asker saw it"
     ways = [(row["way_ns"], row["n"]) for row in rows if row["way_ns"] is not None]
-    way = f" {duration(sum(ns * n for ns, n in ways) / sum(n for _, n in ways))} of it was spent on the way." if ways else ""
+    mean = sum(ns * n for ns, n in ways) / sum(n for _, n in ways) if ways else 0
+    way = f" In the mean {duration(mean)} of what it took were spent on the way." if ways else ""
     yield Finding("places", f"{text}{whose}.{way}", "Latency")
 
 
