@@ -175,7 +175,8 @@ def _places(metrics: dict[str, Any]) -> Iterator[Finding]:
         return
     other = seen - sum(row["n"] for row in rows if row["direction"] == 0)
     whose = f", {other:,} of them as whoever was asked saw it" if other else ""
-    text = f"{part_of(seen, metrics['totals']['exchanges'])} were recorded at several places: each counts once, as its asker saw it"
+    several = part_of(seen, metrics["totals"]["exchanges"])
+    text = f"{several} were recorded at several places: each counts once, as its asker saw it"
     ways = [(row["way_ns"], row["n"]) for row in rows if row["way_ns"] is not None]
     mean = sum(ns * n for ns, n in ways) / sum(n for _, n in ways) if ways else 0
     way = f" In the mean {duration(mean)} of what it took were spent on the way." if ways else ""
