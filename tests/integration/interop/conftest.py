@@ -1,8 +1,18 @@
 """What the tests against real peers share."""
 
+import itertools
+
 import pytest
 
 from tests.integration.interop.node_peer import require_node
+
+_names = itertools.count()
+
+
+@pytest.fixture
+def name() -> str:
+    """Of a cluster, or of the subjects of a stream: one for each test, since a server keeps what is stored."""
+    return f"shop{next(_names)}"
 
 
 @pytest.fixture(params=["ws7", "ws8"])

@@ -1,5 +1,7 @@
 """A cluster over real NATS servers: the tests of the engine in memory, foreign programs in it, and servers that are killed."""
 
+# ruff: noqa: F401  # the tests of the engine in memory are imported to be found here
+
 import json
 import ssl
 from collections.abc import AsyncIterator, Iterator
@@ -26,17 +28,6 @@ from tests.unit.cluster.test_one_bus import (
 )
 
 pytestmark = pytest.mark.anyio
-
-__all__ = [
-    "test_a_cancelled_request_stops_the_handler_at_the_other_node",
-    "test_a_publication_reaches_the_clients_of_all_nodes",
-    "test_a_publication_reaches_the_subscriptions_of_all_nodes_once",
-    "test_a_request_is_answered_by_the_node_that_handles_it",
-    "test_a_user_is_asked_told_and_found_at_any_node",
-    "test_each_publication_to_a_group_is_for_one_member_of_all_nodes",
-    "test_streams_and_channels_lead_from_node_to_node",
-    "test_what_a_client_asks_goes_on_to_the_cluster_where_the_bus_forwards_it",
-]
 
 
 @pytest.fixture(scope="module", params=VERSIONS)

@@ -91,19 +91,6 @@ class Shop:
                 await anyio.lowlevel.checkpoint()
 
 
-async def test_a_retry_is_for_the_handler_that_failed_alone_and_removes_the_dead_letter(engine: NatsServer) -> None:
-    shop = Shop(engine)
-    async with shop.bus:
-        (letter,) = await shop.until_dead({"n": 1})
-        assert (letter.durable, letter.subject, letter.attempts, letter.body) == ("billing", "work.placed", 2, b'{"n":1}')
-        shop.broken = False
-        await shop.dead.retry(letter)
-        await shop.until_billed("last")
-        assert [one async for one in shop.dead.letters()] == []
-    assert shop.billed == [({"n": 1}, "7"), ("last", "")]
-    assert shop.shipped == shop.heard == [{"n": 1}, "last"]
-
-
 async def test_what_kills_its_worker_each_time_is_a_dead_letter_after_its_attempts(engine: NatsServer) -> None:
     shop = Shop(engine)
     program = str(Path(__file__).with_name("dead_by_kill.py"))

@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import nats
 import pytest
-from faststream.nats import JStream, PullSub
 
 from polybus import Bus, Cluster, Store
 from tests.support import bounded, eventually
 
 from .asyncio_thread import AsyncioThread
-from .faststream_peer import NatsBroker, faststream
 from .nats_servers import VERSIONS, NatsServer, nats_server
 
 pytestmark = pytest.mark.anyio
@@ -60,27 +57,3 @@ async def test_nats_py_publishes_to_our_store_and_reads_it_by_a_consumer_of_its_
             await thread.run(client.close())
             await thread.end()
     assert handled == [{"n": 1}, {"n": 2}]
-
-
-@bounded
-async def test_faststream_publishes_to_our_store_and_consumes_from_it(server: NatsServer) -> None:
-    bus = Bus(cluster=Cluster(f"{server.url}/shop", stores=[Store("orders", "orders.>")]))
-    handled: list[dict[str, int]] = []
-    theirs: list[Any] = []
-
-    @bus.on("orders.>", durable="billing")
-    async def bill(order: dict[str, int]) -> None:
-        handled.append(order)
-
-    def declare(broker: NatsBroker) -> None:
-        stream = JStream(STREAM, subjects=["shop.p.orders.>"], declare=False)
-
-        @broker.subscriber("shop.p.orders.placed", stream=stream, durable="theirs", pull_sub=PullSub(batch_size=1))
-        async def consume(body: Any) -> None:
-            theirs.append(body)
-
-    async with bus, faststream(server.address, declare) as peer:
-        await peer.run(peer.broker.publish({"n": 1}, "shop.p.orders.placed", stream=STREAM))
-        await bus.publish("orders.placed", {"n": 2})
-        await eventually(lambda: len(handled) == len(theirs) == 2)
-    assert handled == theirs == [{"n": 1}, {"n": 2}]

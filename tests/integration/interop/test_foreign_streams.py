@@ -1,4 +1,6 @@
-"""Streams of others over real NATS servers: the tests of the engine in memory, and what only a server does."""
+"""Streams of others over real NATS servers: tests of the engine in memory, and what only a server does."""
+
+# ruff: noqa: F401  # the tests of the engine in memory are imported to be found here
 
 from __future__ import annotations
 
@@ -29,31 +31,17 @@ from polybus import (
 from polybus.cluster.durable.administration import Administration
 from tests.support import BOUND, bounded, eventually, free_port
 from tests.unit.cluster.test_foreign_streams import (
-    name,
-    test_a_consumer_of_theirs_that_differs_is_named_with_what_differs,
     test_a_dead_letter_is_kept_where_a_stream_for_them_is_named,
-    test_a_dead_letter_that_had_no_room_tells_why_it_is_one_when_it_has,
-    test_a_drain_finishes_what_runs_and_takes_no_more,
     test_a_durable_handler_reads_a_stream_of_others_from_its_beginning,
-    test_a_durable_name_is_read_by_a_bus_that_is_in_no_cluster,
     test_a_durable_subscription_settles_each_publication_of_a_stream,
-    test_a_handler_is_read_for_by_the_link_that_serves_its_pattern,
-    test_a_pattern_that_no_stream_keeps_is_one_clear_error,
     test_a_publication_with_an_id_is_stored_once_when_it_returns,
     test_a_replay_reads_a_stream_and_leaves_nothing_there,
     test_a_stream_for_a_part_of_the_dead_letters_is_refused,
     test_a_stream_that_takes_no_more_says_whose_limit_that_is,
-    test_a_subscription_at_a_stream_ends_with_its_link,
     test_an_id_without_a_stream_is_one_clear_error,
-    test_handlers_begin_when_the_lifespan_that_has_opened_their_link_is_ready,
     test_letters_in_a_stream_of_others_are_looked_at_tried_again_and_dropped,
-    test_of_a_link_that_is_left_alone_the_handlers_end_and_the_bus_goes_on,
-    test_ordered_is_one_at_a_time_among_all_workers,
     test_two_links_are_told_apart_by_what_they_serve,
-    test_what_is_published_while_the_handler_is_away_waits_for_it,
     test_what_no_attempt_can_deal_with_is_ended_and_told_and_stays_in_their_stream,
-    test_who_answers_a_publication_is_not_the_stream,
-    test_workers_of_one_name_share_a_stream_and_each_name_has_all,
 )
 
 from .asyncio_thread import AsyncioThread
@@ -61,34 +49,6 @@ from .faststream_peer import NatsBroker, faststream
 from .nats_servers import VERSIONS, NatsServer, nats_server
 
 pytestmark = pytest.mark.anyio
-
-__all__ = [
-    "name",
-    "test_a_consumer_of_theirs_that_differs_is_named_with_what_differs",
-    "test_a_dead_letter_is_kept_where_a_stream_for_them_is_named",
-    "test_a_dead_letter_that_had_no_room_tells_why_it_is_one_when_it_has",
-    "test_a_drain_finishes_what_runs_and_takes_no_more",
-    "test_a_durable_handler_reads_a_stream_of_others_from_its_beginning",
-    "test_a_durable_name_is_read_by_a_bus_that_is_in_no_cluster",
-    "test_a_durable_subscription_settles_each_publication_of_a_stream",
-    "test_a_handler_is_read_for_by_the_link_that_serves_its_pattern",
-    "test_a_pattern_that_no_stream_keeps_is_one_clear_error",
-    "test_a_publication_with_an_id_is_stored_once_when_it_returns",
-    "test_a_replay_reads_a_stream_and_leaves_nothing_there",
-    "test_a_stream_for_a_part_of_the_dead_letters_is_refused",
-    "test_a_stream_that_takes_no_more_says_whose_limit_that_is",
-    "test_a_subscription_at_a_stream_ends_with_its_link",
-    "test_an_id_without_a_stream_is_one_clear_error",
-    "test_handlers_begin_when_the_lifespan_that_has_opened_their_link_is_ready",
-    "test_letters_in_a_stream_of_others_are_looked_at_tried_again_and_dropped",
-    "test_of_a_link_that_is_left_alone_the_handlers_end_and_the_bus_goes_on",
-    "test_ordered_is_one_at_a_time_among_all_workers",
-    "test_two_links_are_told_apart_by_what_they_serve",
-    "test_what_is_published_while_the_handler_is_away_waits_for_it",
-    "test_what_no_attempt_can_deal_with_is_ended_and_told_and_stays_in_their_stream",
-    "test_who_answers_a_publication_is_not_the_stream",
-    "test_workers_of_one_name_share_a_stream_and_each_name_has_all",
-]
 
 
 @pytest.fixture(scope="module", params=VERSIONS)

@@ -1,9 +1,7 @@
 """`polybus store` and `polybus dead` at real NATS servers."""
 
 import json
-import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +9,7 @@ import anyio
 import pytest
 
 from polybus import Bus, Cluster, Retry, connect
+from polybus.cli import app
 from polybus.events import DeadLettered
 from tests.support import free_port
 
@@ -23,10 +22,19 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[NatsServe
         yield one
 
 
-def run(*arguments: str) -> tuple[int, str, str]:
-    command = [sys.executable, "-m", "polybus.cli", *arguments]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    return ended.returncode, ended.stdout, ended.stderr
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run the command in this process: its status, and what it has written."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        status = app.run(arguments)
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return run
 
 
 async def die(url: str, size: int = 0) -> None:
@@ -46,7 +54,7 @@ async def die(url: str, size: int = 0) -> None:
                 return
 
 
-def test_stores_and_dead_letters_from_the_shell(server: NatsServer) -> None:
+def test_stores_and_dead_letters_from_the_shell(server: NatsServer, run: Run) -> None:
     url = f"{server.url}/shop"
     assert run("store", "list", url) == (0, "no stores\n", "")
     assert run("store", "add", url, "orders", "orders.>", "bills.*", "--max-age", "7d") == (0, "", "")
@@ -102,14 +110,14 @@ def test_stores_and_dead_letters_from_the_shell(server: NatsServer) -> None:
     ],
 )
 @pytest.mark.parametrize("server", ["debian"], indirect=True)
-def test_what_cannot_be_is_said_in_one_line(server: NatsServer, arguments: list[str], said: str) -> None:
+def test_what_cannot_be_is_said_in_one_line(server: NatsServer, run: Run, arguments: list[str], said: str) -> None:
     status, out, err = run(*(argument.format(url=f"{server.url}/shop", bare=server.url) for argument in arguments))
     assert (status, out) == (2, "")
     assert said in err
     assert err.count("\n") == 1
 
 
-def test_a_letter_whose_answer_is_larger_than_usual_limits_is_shown_and_tried_again(server: NatsServer) -> None:
+def test_a_letter_whose_answer_is_larger_than_usual_limits_is_shown_and_tried_again(server: NatsServer, run: Run) -> None:
     url = f"{server.url}/shop"
     assert run("store", "add", url, "orders", "orders.>") == (0, "", "")
     anyio.run(die, url, 900 << 10)
@@ -121,7 +129,7 @@ def test_a_letter_whose_answer_is_larger_than_usual_limits_is_shown_and_tried_ag
 
 
 @pytest.mark.parametrize("server", ["wheel"], indirect=True)
-def test_one_letter_that_cannot_be_stored_again_keeps_nothing_from_the_others(server: NatsServer) -> None:
+def test_one_letter_that_cannot_be_stored_again_keeps_nothing_from_the_others(server: NatsServer, run: Run) -> None:
     url = f"{server.url}/shop"
 
     async def foreign() -> None:
@@ -145,7 +153,7 @@ def test_one_letter_that_cannot_be_stored_again_keeps_nothing_from_the_others(se
 
 
 @pytest.mark.parametrize("server", ["debian"], indirect=True)
-def test_a_cluster_that_the_engine_does_not_know_is_told_with_those_that_it_does(server: NatsServer) -> None:
+def test_a_cluster_that_the_engine_does_not_know_is_told_with_those_that_it_does(server: NatsServer, run: Run) -> None:
     url = f"{server.url}/shop"
     assert run("store", "add", url, "orders", "orders.>")[0] == 0
     anyio.run(die, url)
@@ -182,7 +190,7 @@ async def die_in_a_stream_of_others(url: str) -> None:
                 return
 
 
-def test_dead_letters_of_a_stream_of_others_from_the_shell(server: NatsServer) -> None:
+def test_dead_letters_of_a_stream_of_others_from_the_shell(server: NatsServer, run: Run) -> None:
     url = f"{server.url}?dead_letters=dead.orders"
     status, _, err = run("dead", "list", url)
     assert (status, "no stream of this NATS network keeps all of 'dead.orders.>'" in err) == (2, True)
@@ -198,13 +206,13 @@ def test_dead_letters_of_a_stream_of_others_from_the_shell(server: NatsServer) -
 
 
 @pytest.mark.parametrize("command", [["store", "list"], ["dead", "list"], ["dead", "retry", "--all"]])
-def test_an_engine_that_is_not_there_is_told_without_an_option_that_these_commands_lack(command: list[str]) -> None:
+def test_an_engine_that_is_not_there_is_told_without_an_option_that_these_commands_lack(command: list[str], run: Run) -> None:
     status, _, err = run(*command, f"nats+tcp://127.0.0.1:{free_port()}/shop")
     assert status == 1
     assert err.endswith("nobody listens there; is the NATS server of the cluster running?\n")
 
 
-def test_a_server_that_keeps_nothing_is_named() -> None:
+def test_a_server_that_keeps_nothing_is_named(run: Run) -> None:
     with nats_server("debian") as server:
         for command in (["store", "list"], ["dead", "list"]):
             status, _, err = run(*command, f"{server.url}/shop")

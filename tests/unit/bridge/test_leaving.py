@@ -134,14 +134,6 @@ async def test_what_lasts_ends_at_the_hops_also_in_a_ring_of_one_process() -> No
         await eventually(lambda: not any(peer.channels or peer.calls for bus in (asker, *buses) for peer in bus.peers))
 
 
-@bounded
-async def test_a_request_that_a_wire_brings_back_is_refused_where_it_comes_back() -> None:
-    ring, gate = Bus(), Bus()
-    async with pair(ring, client=gate), bridge(ring, gate, routes=[Route("x", "x")]), pair(ring) as asker:
-        with pytest.raises(NoHandler, match="lead back"):
-            await asker.request("x")
-
-
 # -- ends ----------------------------------------------------------------------------------------------------------------
 
 

@@ -91,7 +91,7 @@ async def row(
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("count", [2, 3, 4, 5, 6])
+@pytest.mark.parametrize("count", [2, 6])
 @bounded
 async def test_all_that_is_asked_and_told_reaches_the_end_of_a_chain_of_servers(count: int, protocol: str) -> None:
     servers = [Bus() for _ in range(count)]
@@ -257,9 +257,9 @@ async def test_tunnels_on_the_way_are_hops_of_all_that_goes_through_them() -> No
 # -- rings and double links ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("links", [1, 2])
-@pytest.mark.parametrize("count", [2, 3, 4, 5])
+@pytest.mark.parametrize(
+    ("count", "links", "protocol"), [(2, 1, "ubre"), (2, 2, "csb"), (3, 2, "jrep"), (4, 1, "uprotocol"), (5, 1, "csb")]
+)
 @bounded
 async def test_each_server_of_a_ring_gets_each_publication_once_and_in_order(count: int, links: int, protocol: str) -> None:
     servers = [Bus() for _ in range(count)]

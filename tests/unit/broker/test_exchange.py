@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from attrs import fields
 from prometheus_client.parser import text_string_to_metric_families
@@ -291,19 +293,41 @@ def _takes_at_most(server: Server, wire: Wire, size: int) -> None:
     server.send = send
 
 
-def test_a_client_that_breaks_the_rules_has_no_say_any_more() -> None:
+@pytest.mark.parametrize("kind", ["d0", "e0", "f0"])
+def test_a_client_that_speaks_like_a_broker_or_a_server_has_no_say_any_more(kind: str) -> None:
     exchange = made_exchange(lambda: 0.0)
     server_wire, server = joined(exchange)
     wire, client = entered(exchange)
-    exchange.from_client(client, [bytes.fromhex("d0 00 0000 00000000"), REQUEST])
+    exchange.from_client(client, [bytes.fromhex(f"{kind} 00 0000 00000000"), REQUEST])
     exchange.from_client(client, [REQUEST])
     exchange.from_server(server, [client.prefix + REQUEST])
     assert wire.closed is not None
     assert wire.closed[0] == 1008
     assert wire.sent == []
     assert len(server_wire.sent) == 1  # Connected
+    assert exchange.registry.stats().dropped["forbidden_kind"] == 1
     exchange.registry.client_left(client, "")
     assert server_wire.sent[1:] == [client.prefix + bytes.fromhex("e0 00 0000 00000000")]
+
+
+def test_a_client_that_writes_a_number_in_front_is_answered_with_bad_request() -> None:
+    exchange = made_exchange(lambda: 0.0)
+    server_wire, _ = joined(exchange)
+    wire, client = entered(exchange)
+    exchange.from_client(client, [bytes.fromhex("00000007 10000001 00000001")])
+    (answer,) = wire.sent
+    assert answer[:8] == bytes.fromhex("22cc 0007 10000001")
+    assert json.loads(answer[8:])["code"] == 3
+    assert len(server_wire.sent) == 1  # Connected
+    assert exchange.registry.stats().dropped == {"unknown_kind": 1}
+
+
+def test_a_client_that_finds_no_server_is_closed_at_once() -> None:
+    exchange, wire = made_exchange(lambda: 0.0), Wire()
+    assert exchange.registry.client_joined(wire, wire.send) is None
+    assert wire.closed is not None
+    assert (wire.closed[0], "no server" in wire.closed[1]) == (1013, True)
+    assert exchange.registry.stats().turned_away == 1
 
 
 def test_a_server_that_introduces_itself_again_and_again_is_closed() -> None:

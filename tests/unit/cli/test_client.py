@@ -121,13 +121,6 @@ def _first_line(listener: subprocess.Popen[str], url: str) -> str:
     return lines[0]
 
 
-def test_serve_lets_a_running_handler_finish_and_ends_with_status_0(tmp_path: Path) -> None:
-    with serving(tmp_path) as (url, process):
-        assert run(["request", url, "echo", "1"]) == 0
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=60) == 0
-
-
 def test_serve_takes_several_addresses_of_every_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     socket = tmp_path / "bus.sock"
     with serving(tmp_path, f"ubre+unix://{socket}", "ubre+ws://127.0.0.1:0/bus?format=binary") as (tcp, process):

@@ -61,12 +61,6 @@ def test_a_user_who_is_not_there_is_status_1(command: str, cluster: RunningClust
     assert text == "the user 'cid' is connected to no node of the cluster: is that the key which authenticate gave?"
 
 
-def test_a_request_that_nobody_handles_is_status_1(cluster: RunningCluster, capsys: pytest.CaptureFixture[str]) -> None:
-    status, text = one_line(capsys, "request", cluster.url, "nobody.does")
-    assert status == 1
-    assert "nobody handles this in the cluster" in text
-
-
 def test_auto_is_the_cluster_of_the_environment(
     cluster: RunningCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from polybus import Disconnected, Forbidden, Unauthorized, analysis
+from polybus import Disconnected, Forbidden, Unauthorized
 from polybus.cli import engines, hints, reload
 from polybus.cli.demo_report import DemoReport
 from polybus.cli.engines import LARGE, EngineName, choose
@@ -98,18 +98,6 @@ def test_the_engine_is_chosen_by_size_and_by_what_is_installed(
 def test_a_place_of_spark_and_another_engine_contradict_each_other() -> None:
     with pytest.raises(UsageError, match="leave one of them out"):
         choose(EngineName.DUCKDB, 1, "local")
-
-
-def test_a_report_without_duckdb_says_so_and_the_demo_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing() -> Any:
-        raise ImportError("it needs duckdb: pip install 'polybus[analyse]'")
-
-    monkeypatch.setattr(analysis, "DuckEngine", missing)
-    report = DemoReport.begin("", wanted=True)
-    report.analyse()
-    assert report.lines() == ["no report of it: it needs duckdb: pip install 'polybus[analyse]'"]
-    assert report.as_json() == {"report": None, "no_report": "it needs duckdb: pip install 'polybus[analyse]'"}
-    assert DemoReport.begin("", wanted=False).as_json() == {}
 
 
 def test_a_report_is_not_written_into_a_folder_that_holds_something(tmp_path: Path) -> None:

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from polybus import sync
 from polybus.cli.app import run
-from polybus.errors import ConnectFailed, LocalProtocolError
+from polybus.errors import ConnectFailed
 from tests.support import free_port
 from tests.unit.cli.support import COMMAND, one_line, serving
 
@@ -124,9 +123,3 @@ def test_publishing_to_another_protocol_is_status_1_without_a_repr(tmp_path: Pat
     assert status == 1
     assert "<Peer" not in text
     assert "doctor" in text
-
-
-def test_a_subscription_without_its_block_says_so(tmp_path: Path) -> None:
-    with serving(tmp_path) as (url, _), sync.connect(url) as bus:
-        with pytest.raises(LocalProtocolError, match="never entered"):
-            bus.subscribe("a").receive(timeout=1)

@@ -350,15 +350,6 @@ def test_wrong_usage_is_status_2_and_one_line(line: str, says: str, capsys: pyte
     assert says in text
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_shell_can_complete(shell: str) -> None:
-    environment = os.environ | {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}  # the tests may run without one
-    command = [*COMMAND, "--show-completion", shell]
-    shown = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
-    assert shown.returncode == 0
-    assert f"_POLYBUS_COMPLETE=complete_{shell}" in shown.stdout
-
-
 def test_commands_and_options_are_completed() -> None:
     environment = os.environ | {"_POLYBUS_COMPLETE": "complete_bash", "COMP_WORDS": "polybus do", "COMP_CWORD": "1"}
     ended = subprocess.run([*COMMAND], capture_output=True, text=True, env=environment, timeout=60, check=False)

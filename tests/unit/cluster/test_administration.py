@@ -1,9 +1,6 @@
 """Stores and dead letters as those see them who keep a cluster, over the engine in memory and over real servers."""
 
-# ruff: noqa: F811  # a fixture is imported under the name that tests take it by
-
 import math
-from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
@@ -20,17 +17,10 @@ from polybus.cluster.durable.administration import Administration
 from polybus.cluster.durable.jetstream import JetStream
 from polybus.cluster.durable.letters import DeadLetter
 from polybus.message import Kind, Message
-from polybus.testing import NatsEngine
 
-from .test_durable import SOON, WORK, all_done, jetstream, name, node, state  # noqa: F401
+from .test_durable import SOON, WORK, all_done, jetstream, node, state
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def engine() -> AsyncIterator[NatsEngine]:
-    async with NatsEngine() as running:
-        yield running
 
 
 async def letters(administration: Administration, durable: str = "") -> list[Any]:

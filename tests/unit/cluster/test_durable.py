@@ -1,8 +1,7 @@
 """Stored publications and durable handlers: the same tests over the engine in memory and over real servers."""
 
 import base64
-import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any
 
@@ -34,26 +33,13 @@ from tests.support import BOUND, eventually
 
 pytestmark = pytest.mark.anyio
 
-WORK = Store("work", "work.>")
+WORK, QUEUE = Store("work", "work.>"), Store("work", "work.>", work=True)
 SOON = Retry(attempts=3, backoff=(0.01, 0.02))
-_names = itertools.count()
-
-
-@pytest.fixture
-async def engine() -> AsyncIterator[NatsEngine]:
-    async with NatsEngine() as running:
-        yield running
 
 
 def node(engine: Any, *stores: Store, name: str = "shop", **options: Any) -> Bus:
     """A bus that is a node of a cluster which no other test has."""
     return Bus(cluster=Cluster(f"{engine.url}", name=name, stores=stores), **options)
-
-
-@pytest.fixture
-def name() -> str:
-    """A cluster of its own for each test, since a server keeps what is stored."""
-    return f"shop{next(_names)}"
 
 
 def jetstream(bus: Bus) -> JetStream:
@@ -170,12 +156,6 @@ async def test_a_store_that_is_there_and_differs_is_named_with_the_argument(
         pass
     with pytest.raises(LocalProtocolError, match=f"the store 'work' is there already and has another {argument}: .*, not "):
         async with node(engine, other, name=name):
-            pass
-
-
-async def test_two_stores_do_not_keep_the_same(engine: Any, name: str) -> None:
-    with pytest.raises(LocalProtocolError, match=r"cannot be made: the NATS server says: subjects overlap"):
-        async with node(engine, WORK, name=name), node(engine, Store("more", "work.begun"), name=name):
             pass
 
 
@@ -441,24 +421,6 @@ async def test_a_consumer_that_was_removed_is_made_again_and_that_is_said(
     assert f"the durable handler billing of the store {name}-work was removed: it begins anew" in caplog.text
 
 
-@pytest.mark.parametrize("pattern", ["work.>", "*.x"])
-async def test_a_store_that_keeps_a_part_of_it_alone_is_said(engine: Any, name: str, pattern: str) -> None:
-    shop, worker = node(engine, Store("part", "work.x"), name=name), node(engine, name=name)
-    worker.on(pattern, durable="billing")(lambda body: None)
-    async with shop:
-        with pytest.raises(LocalProtocolError, match=f"the store {name}-part keeps a part of it alone"):
-            async with worker:
-                raise AssertionError
-
-
-async def test_a_pattern_of_uris_is_no_durable_one(engine: Any, name: str) -> None:
-    worker = node(engine, Store("all", "/vehicle/1/2/3"), name=name)
-    worker.on("/vehicle/1/2/*", durable="billing")(lambda body: None)
-    with pytest.raises(LocalProtocolError, match="of URIs a pattern would take others, too"):
-        async with worker:
-            raise AssertionError
-
-
 async def test_large_publications_come_as_many_at_a_time_as_are_good_for_the_link(engine: Any, name: str) -> None:
     shop, worker = node(engine, WORK, name=name), node(engine, name=name)
     handled: list[int] = []
@@ -478,49 +440,6 @@ async def test_large_publications_come_as_many_at_a_time_as_are_good_for_the_lin
             await eventually(lambda: len(handled) == 100)
             await all_done(shop, f"{name}-work", "billing")
             assert attempts == {1}
-
-
-@pytest.mark.parametrize(
-    ("member", "value"),
-    [("storage", "memory"), ("discard", "old"), ("max_msgs", 2), ("max_msgs_per_subject", 1), ("no_ack", True)],
-)
-async def test_a_stream_that_would_lose_what_it_is_said_to_keep_is_named(
-    engine: Any, name: str, member: str, value: Any
-) -> None:
-    async with node(engine, name=name) as bus:
-        config: dict[str, Any] = {
-            "name": f"{name}-work",
-            "subjects": [f"{name}.p.work.>"],
-            "retention": "limits",
-            "storage": "file",
-        }
-        config |= {"discard": "new", "duplicate_window": 120_000_000_000, "num_replicas": 1, "max_bytes": -1, "max_age": 0}
-        await jetstream(bus).ask(f"STREAM.CREATE.{name}-work", {**config, member: value})
-        with pytest.raises(LocalProtocolError, match=f"was made by others: {member} is {value!r}"):
-            async with node(engine, WORK, name=name):
-                raise AssertionError
-
-
-@pytest.mark.parametrize(("member", "value"), [("ack_policy", "none"), ("max_deliver", 2), ("headers_only", True)])
-async def test_a_consumer_that_would_lose_what_it_was_given_is_named(engine: Any, name: str, member: str, value: Any) -> None:
-    worker = node(engine, name=name)
-    worker.on("work.>", durable="billing")(lambda body: None)
-    async with node(engine, WORK, name=name) as bus:
-        config: dict[str, Any] = {
-            "durable_name": "billing",
-            "ack_policy": "explicit",
-            "ack_wait": 30_000_000_000,
-            "max_deliver": -1,
-        }
-        config |= {"filter_subject": f"{name}.p.work.>", "max_ack_pending": 20_000, member: value}
-        if member == "ack_policy":
-            del config["max_ack_pending"]
-        await jetstream(bus).ask(
-            f"CONSUMER.DURABLE.CREATE.{name}-work.billing", {"stream_name": f"{name}-work", "config": config}
-        )
-        with pytest.raises(LocalProtocolError, match=f"was made by others: {member} is {value!r}"):
-            async with worker:
-                raise AssertionError
 
 
 async def test_of_two_versions_that_make_a_consumer_at_once_the_later_is_told_that_it_differs(engine: Any, name: str) -> None:
@@ -550,23 +469,65 @@ async def test_of_two_versions_that_make_a_consumer_at_once_the_later_is_told_th
         assert there["config"]["filter_subject"] == f"{name}.p.work.other"
 
 
-@pytest.mark.parametrize(("number", "text"), [(1, "several durable= of a store with work=True"), (2, "start= of a store")])
-async def test_what_a_store_of_work_cannot_is_said(engine: Any, name: str, number: int, text: str) -> None:
-    worker = node(engine, Store("work", "work.>", work=True), name=name)
-    if number == 1:
-        worker.on("work.x", durable="billing")(lambda body: None)
-        worker.on("work.*", durable="mail")(lambda body: None)
-    else:
-        worker.on("work.x", durable="billing", start="new")(lambda body: None)
+@pytest.mark.parametrize(
+    ("stores", "handlers", "text"),
+    [
+        ([WORK, Store("more", "work.begun")], [], "cannot be made: the NATS server says: subjects overlap"),
+        ([Store("many", "many.>", replicas=3)], [], "the store '.*many' cannot be made: .*replicas > 1 not supported"),
+        ([], [("work.>", {})], r"stored publications of 'work.>': no store keeps it. Name one in Cluster\(stores="),
+        ([Store("part", "work.x")], [("work.>", {})], "the store .*-part keeps a part of it alone"),
+        ([Store("part", "work.x")], [("*.x", {})], "the store .*-part keeps a part of it alone"),
+        ([Store("all", "/vehicle/1/2/3")], [("/vehicle/1/2/*", {})], "of URIs a pattern would take others, too"),
+        ([QUEUE], [("work.x", {}), ("work.*", {"durable": "mail"})], "several durable= of a store with work=True"),
+        ([QUEUE], [("work.x", {"start": "new"})], "start= of a store"),
+    ],
+)
+async def test_what_stores_and_durable_handlers_cannot_be_is_one_clear_error(
+    engine: Any, name: str, stores: list[Store], handlers: list[tuple[str, dict[str, Any]]], text: str
+) -> None:
+    nodes = [node(engine, store, name=name) for store in stores] or [node(engine, name=name)]
+    worker = node(engine, name=name)
+    for pattern, options in handlers:
+        worker.on(pattern, **{"durable": "billing", **options})(lambda body: None)
     with pytest.raises(LocalProtocolError, match=text):
-        async with worker:
-            raise AssertionError
+        async with AsyncExitStack() as stack:
+            for bus in (*nodes, worker):
+                await stack.enter_async_context(bus)
 
 
-async def test_more_copies_than_servers_are_refused(engine: Any, name: str) -> None:
-    with pytest.raises(LocalProtocolError, match=r"the store '.*many' cannot be made: .*replicas > 1 not supported"):
-        async with node(engine, Store("many", "many.>", replicas=3), name=name):
-            raise AssertionError
+@pytest.mark.parametrize(
+    ("of", "member", "value"),
+    [
+        ("stream", "storage", "memory"),
+        ("stream", "discard", "old"),
+        ("stream", "max_msgs", 2),
+        ("stream", "max_msgs_per_subject", 1),
+        ("stream", "no_ack", True),
+        ("consumer", "ack_policy", "none"),
+        ("consumer", "max_deliver", 2),
+        ("consumer", "headers_only", True),
+    ],
+)
+async def test_what_others_have_made_and_would_lose_something_is_named(
+    engine: Any, name: str, of: str, member: str, value: Any
+) -> None:
+    stream: dict[str, Any] = {"name": f"{name}-work", "subjects": [f"{name}.p.work.>"], "retention": "limits"}
+    stream |= {"storage": "file", "discard": "new", "duplicate_window": 120_000_000_000, "num_replicas": 1}
+    stream |= {"max_bytes": -1, "max_age": 0}
+    consumer: dict[str, Any] = {"durable_name": "billing", "ack_policy": "explicit", "ack_wait": 30_000_000_000}
+    consumer |= {"max_deliver": -1, "filter_subject": f"{name}.p.work.>", "max_ack_pending": 20_000}
+    {"stream": stream, "consumer": consumer}[of][member] = value
+    if member == "ack_policy":
+        del consumer["max_ack_pending"]
+    async with node(engine, name=name) as bus:
+        await jetstream(bus).ask(f"STREAM.CREATE.{name}-work", stream)
+        make = f"CONSUMER.DURABLE.CREATE.{name}-work.billing"
+        await jetstream(bus).ask(make, {"stream_name": f"{name}-work", "config": consumer})
+        worker = node(engine, WORK, name=name)
+        worker.on("work.>", durable="billing")(lambda body: None)
+        with pytest.raises(LocalProtocolError, match=f"was made by others: {member} is {value!r}"):
+            async with worker:
+                raise AssertionError
 
 
 async def test_ordered_is_one_at_a_time_in_the_whole_cluster(engine: Any, name: str) -> None:
@@ -614,40 +575,6 @@ async def test_a_new_durable_handler_begins_where_it_is_told_to(
         async with worker:  # it goes on where it was
             await all_done(bus, f"{name}-work", "billing")
     assert handled == expected
-
-
-async def test_a_drain_finishes_what_runs_and_the_others_go_on(engine: Any, name: str) -> None:
-    bus, workers = node(engine, WORK, name=name), [node(engine, name=name) for _ in range(2)]
-    begun: list[tuple[int, int]] = []
-    handled: list[int] = []
-    go_on = anyio.Event()
-
-    def begins(which: int) -> Callable[[int], Awaitable[None]]:
-        async def bill(number: int) -> None:
-            begun.append((which, number))
-            if number < 4:
-                await go_on.wait()
-            handled.append(number)
-
-        return bill
-
-    for which, worker in enumerate(workers):
-        worker.on("work.*", durable="billing", concurrency=2, retry=Retry(attempts=1))(begins(which))
-
-    async with bus, workers[1]:
-        async with workers[0]:
-            for number in range(4):
-                await bus.publish("work.begun", number)
-            await eventually(lambda: len(begun) == 4)
-            async with anyio.create_task_group() as group:
-                group.start_soon(workers[0].drain)
-                await eventually(lambda: workers[0].leaving)
-                for number in range(4, 8):
-                    await bus.publish("work.begun", number)
-                go_on.set()
-        await all_done(bus, f"{name}-work", "billing")
-        assert (await state(bus, f"{name}-dead"))["messages"] == 0, "what was given back was no attempt"
-    assert sorted(handled) == list(range(8))
 
 
 async def test_a_worker_that_drains_takes_no_attempt_of_what_it_does_not_handle(engine: Any, name: str) -> None:
@@ -718,14 +645,6 @@ def durable_node(engine: Any, name: str, *, pattern: str = "work.>", **options: 
         """Do nothing with it."""
 
     return bus
-
-
-async def test_without_a_store_a_durable_handler_is_one_clear_error(engine: Any, name: str) -> None:
-    with pytest.raises(
-        LocalProtocolError, match=r"stored publications of 'work.>': no store keeps it. Name one in Cluster\(stores="
-    ):
-        async with durable_node(engine, name):
-            pass
 
 
 class User(pydantic.BaseModel):

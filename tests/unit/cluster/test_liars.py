@@ -1,7 +1,6 @@
 """A member of a cluster that has a bug, or lies: a native link to the same engine, which says what no node would."""
 
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
@@ -13,12 +12,6 @@ from tests.loops import virtual_time  # noqa: F401
 from tests.support import eventually
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def engine() -> AsyncIterator[NatsEngine]:
-    async with NatsEngine() as engine:
-        yield engine
 
 
 class Pair:

@@ -36,12 +36,6 @@ async def is_online(user: User, expected: bool = True) -> None:
             await anyio.sleep(0.01)
 
 
-@pytest.fixture
-async def engine() -> AsyncIterator[NatsEngine]:
-    async with NatsEngine() as engine:
-        yield engine
-
-
 async def test_a_publication_reaches_the_subscriptions_of_all_nodes_once(engine: NatsEngine) -> None:
     one, two, three = (Bus(cluster=engine.url) for _ in range(3))
     async with cluster(one, two, three, url=engine.url):

@@ -1,7 +1,5 @@
 """What operators see of durable handlers: backlog, attempts and dead letters, in stats and metrics; in virtual time."""
 
-from collections.abc import AsyncIterator
-
 import anyio
 import pytest
 from prometheus_client import CollectorRegistry
@@ -17,12 +15,6 @@ from tests.unit.opentelemetry.spans import Traces
 pytestmark = pytest.mark.anyio
 
 WORK = Store("work", "work.>")
-
-
-@pytest.fixture
-async def engine() -> AsyncIterator[NatsEngine]:
-    async with NatsEngine() as engine:
-        yield engine
 
 
 def samples(bus: Bus) -> dict[tuple[str, str], float]:

@@ -17,12 +17,6 @@ pytestmark = pytest.mark.anyio
 Ask = Callable[[Bus, str], Awaitable[object]]
 
 
-@pytest.fixture
-async def engine() -> AsyncIterator[NatsEngine]:
-    async with NatsEngine() as engine:
-        yield engine
-
-
 @asynccontextmanager
 async def running(engine: NatsEngine) -> AsyncIterator[Bus]:
     """A worker that handles `door.open` itself, and what is below `door.far`, where it bridges to."""

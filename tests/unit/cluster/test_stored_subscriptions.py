@@ -1,7 +1,5 @@
 """Subscriptions to what a store keeps: the same tests over the engine in memory and over real servers."""
 
-import itertools
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
@@ -11,27 +9,13 @@ import pytest
 
 from polybus import Bus, Cluster, LocalProtocolError, Message, Retry, Store
 from polybus.events import DeadLettered
-from polybus.testing import NatsEngine
 from tests.support import eventually
-from tests.unit.cluster.test_durable import all_done, node, pending, state
+from tests.unit.cluster.test_durable import all_done, node, state
 
 pytestmark = pytest.mark.anyio
 
 WORK = Store("work", "work.>")
 AT_ONCE = Retry(attempts=3, backoff=0)
-_names = itertools.count()
-
-
-@pytest.fixture
-async def engine() -> AsyncIterator[NatsEngine]:
-    async with NatsEngine() as running:
-        yield running
-
-
-@pytest.fixture
-def name() -> str:
-    """A cluster of its own for each test, since a server keeps what is stored."""
-    return f"shelf{next(_names)}"
 
 
 async def test_what_is_stored_is_read_and_what_is_acknowledged_does_not_come_again(engine: Any, name: str) -> None:
@@ -197,25 +181,6 @@ async def _consumers(bus: Bus, stream: str, count: int) -> bool:
     return bool((await state(bus, stream))["consumer_count"] == count)
 
 
-async def test_large_publications_wait_in_the_store(engine: Any, name: str) -> None:
-    large = "x" * 600_000
-    async with node(engine, WORK, name=name) as shop:
-        for number in range(24):
-            await shop.publish("work.do", [number, large])
-        async with (
-            shop.subscribe("work.>", start="all") as replay,
-            shop.subscribe("work.>", durable="audit", queue=24) as work,
-        ):
-            await eventually(lambda: replay.full and work.full)
-            assert len(replay) < 24 and len(work) < 24
-            for number in range(24):
-                assert (await replay.receive(10)).body[0] == number
-                message = await work.receive(10)
-                assert message.body[0] == number
-                message.ack()
-            await all_done(shop, f"{name}-work", "audit")
-
-
 async def test_what_waits_for_room_in_one_reader_is_not_given_to_another(engine: Any, name: str) -> None:
     large = "x" * 600_000
     async with node(engine, WORK, name=name) as shop, node(engine, name=name) as other:
@@ -316,13 +281,3 @@ async def test_a_message_of_another_kind_cannot_be_settled() -> None:
 def test_what_it_cannot_be_is_said_at_once(options: dict[str, Any], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         Bus(cluster=Cluster("nats+tcp://127.0.0.1:1")).subscribe("work.do", **options)
-
-
-async def test_pending_counts_what_is_read_and_not_settled(engine: Any, name: str) -> None:
-    async with node(engine, WORK, name=name) as shop:
-        for number in range(3):
-            await shop.publish("work.do", number)
-        async with shop.subscribe("work.do", durable="audit") as work:
-            message = await work.receive(10)
-            assert await pending(shop, f"{name}-work", "audit") == (1, 2)
-            message.ack()

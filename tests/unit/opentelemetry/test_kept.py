@@ -112,8 +112,3 @@ def test_a_provider_that_is_none_is_an_error_at_once(options: dict[str, Any], sa
     with pytest.raises(TypeError, match=says):
         instrument(bus, **options)
     instrument(bus)
-
-
-def test_no_bus_is_an_error_at_once() -> None:
-    with pytest.raises(TypeError, match=r"bus=None: Bus, for example instrument\(bus\)"):
-        instrument(None)  # type: ignore[arg-type]

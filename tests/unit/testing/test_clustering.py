@@ -4,7 +4,6 @@ import anyio
 import pytest
 
 from polybus import Bus, Cluster, Identity, LocalProtocolError, connect
-from polybus.events import LinkDown
 from polybus.testing import NatsEngine, cluster
 from polybus.testing.clustering import met
 from tests.loops import virtual_time  # noqa: F401
@@ -79,16 +78,3 @@ async def test_nodes_that_do_not_meet_are_an_error_and_no_wait_for_ever() -> Non
         with pytest.raises(TimeoutError, match="has not heard of 1 of 1 others in 30 s"):
             await met(one, stranger)
         assert anyio.current_time() - began >= 30
-
-
-@bounded
-async def test_the_other_options_of_a_cluster_hold() -> None:
-    gateway, other = Bus(cluster=Cluster(gap="disconnect")), Bus(cluster="auto")
-    async with NatsEngine() as engine, cluster(gateway, other, url=engine.url), gateway.serve("ubre+memory://with-options"):
-        async with connect("ubre+memory://with-options") as client:
-            events = client.events()
-            await engine.cut()
-            async for event in events:
-                if isinstance(event, LinkDown):
-                    assert event.code == 1012
-                    break
