@@ -13,7 +13,6 @@ import anyio
 import pytest
 
 from polybus import Bus, connect
-from polybus.cli import main
 from tests.support import BOUND
 
 
@@ -81,22 +80,3 @@ def test_serve_connects_to_a_broker(tmp_path: Path) -> None:
                 assert process.stderr.read().endswith("INFO polybus: SIGTERM, draining\n")
             finally:
                 process.kill()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--clients", "csb+tcp://0.0.0.0:0", *ADDRESSES[2:]), "--insecure"),
-        (("--clients", "ubre+tcp://127.0.0.1:0", *ADDRESSES[2:]), "a broker speaks csb"),
-        (ADDRESSES[:2], "--servers"),
-        ((*ADDRESSES, "--key", "x"), "--cert"),
-        ((*ADDRESSES, "--metrics", "9100"), "http://127.0.0.1:9100"),
-    ],
-)
-def test_wrong_usage_is_one_line(arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(["broker", *arguments])
-    assert caught.value.code == 2
-    text = capsys.readouterr().err
-    assert said in text
-    assert len(text.splitlines()) == 1

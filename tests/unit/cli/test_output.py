@@ -12,34 +12,6 @@ from polybus.errors import ConnectFailed
 from tests.support import free_port
 from tests.unit.cli.support import COMMAND, one_line, serving
 
-URL = "ubre+tcp://127.0.0.1:9"
-
-
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("demo --only=", "--only"),
-        (f"doctor {URL} --body 1", "--subject"),
-        (f"request {URL} a --timeout inf", "--timeout"),
-        (f"doctor {URL} --body {{", "BODY is not JSON"),
-        (f"request {URL} a greeting", """text needs its own quotes: '"like this"'"""),
-        (f"request {URL} a @body.json", "a file comes from stdin: - < body.json"),
-        (f"bench {URL} --seconds inf", "--seconds"),
-        ("broker --clients csb+tcp://127.0.0.1:0 --servers csb+tcp://127.0.0.1:0 --drain inf", "--drain"),
-        (f"subscribe {URL} a --timeout inf", "--timeout"),
-        ("request ubre+ws://[::1/bus a", "'ubre+ws://[::1/bus'"),
-        ("request ubre+ws://ann:secret@127.0.0.1:9/bus a", "--header 'authorization: Bearer TOKEN'"),
-        ("doctor ubre+tcp://ann:secret@127.0.0.1:9 --json", "no user or password"),
-        ("request ubre+tcp://ann:secret@127.0.0.1 a", "ann:***@127.0.0.1"),
-        (f"request {URL} a {'[' * 100_000}", "nested too deeply"),
-    ],
-)
-def test_wrong_usage_names_what_is_wrong_and_no_password(line: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    status, text = one_line(capsys, *line.split())
-    assert status == 2
-    assert says in text
-    assert "secret" not in text
-
 
 def test_nobody_behind_http_is_told_as_everywhere_else(capsys: pytest.CaptureFixture[str]) -> None:
     port = free_port()

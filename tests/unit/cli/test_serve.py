@@ -24,20 +24,6 @@ def test_the_package_is_a_program_and_says_without_arguments_what_it_can() -> No
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (["--log-level", "loud"], "one of debug, info, warning, error, critical"),
-        (["--backend", "twisted"], "one of asyncio, trio"),
-        (["--uvloop", "--backend", "trio"], "leave out --backend trio"),
-        (["--reload", "--workers", "2"], "one will do"),
-    ],
-)
-def test_options_that_cannot_be_are_status_2(options: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    status, text = one_line(capsys, "serve", "app:bus", URL, *options)
-    assert status == 2 and says in text
-
-
-@pytest.mark.parametrize(
     ("files", "says"),
     [
         (

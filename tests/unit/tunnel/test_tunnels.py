@@ -711,7 +711,7 @@ async def test_a_draining_outer_bus_lets_inner_requests_finish_also_of_buses_tha
 OUTSIDES = (*PROTOCOLS, Ubre(format="binary"), UProtocol(format="protobuf"))
 
 
-@pytest.mark.parametrize(("inside", "outside"), zip(itertools.cycle(PROTOCOLS), OUTSIDES, strict=False), ids=str)
+@pytest.mark.parametrize(("inside", "outside"), [*zip(itertools.cycle(PROTOCOLS), OUTSIDES, strict=False)], ids=str)
 @bounded
 async def test_a_level_costs_a_small_request_at_most_160_bytes(inside: str, outside: Any) -> None:
     front = Bus()
