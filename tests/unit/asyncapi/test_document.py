@@ -20,11 +20,6 @@ from .shop import Users, UsersInMemory, make_bus
 ALWAYS = ["DEADLINE_EXCEEDED", "INTERNAL", "RESOURCE_EXHAUSTED", "UNAVAILABLE"]
 
 
-@pytest.fixture(scope="module")
-def shop() -> dict[str, Any]:
-    return document(make_bus(), title="Shop", version="2.1.0")
-
-
 def resolved(made: dict[str, Any], reference: dict[str, str]) -> Any:
     found: Any = made
     for part in reference["$ref"].removeprefix("#/").split("/"):

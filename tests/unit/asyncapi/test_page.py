@@ -12,7 +12,7 @@ from polybus import Bus
 from polybus.asyncapi import document, page, to_text
 from polybus.asyncapi.page import policy
 
-from .shop import Users, make_bus
+from .shop import Users
 
 VOID = {"meta", "input", "br"}
 EVIL = "</script><img src=x onerror=alert(1)>\"'&{title}POLICY"
@@ -47,11 +47,6 @@ class Reader(HTMLParser):
     @property
     def text(self) -> str:
         return " ".join(" ".join(self.words).split())
-
-
-@pytest.fixture(scope="module")
-def shop() -> dict[str, Any]:
-    return document(make_bus(), title="Shop", version="2.1.0", description="What `user.get` is.\n\n* one\n* two")
 
 
 @pytest.mark.parametrize("live", [None, "../bus"])

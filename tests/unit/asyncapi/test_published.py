@@ -17,11 +17,6 @@ SERVERS = {
 }
 
 
-@pytest.fixture(scope="module")
-def shop() -> dict[str, Any]:
-    return document(make_bus(), title="Shop", version="2.1.0")
-
-
 def asked(made: dict[str, Any], operation: str) -> Any:
     (reference,) = made["operations"][operation]["messages"]
     return made["components"]["messages"][reference["$ref"].rpartition("/")[2]]["payload"]

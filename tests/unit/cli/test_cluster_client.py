@@ -4,13 +4,12 @@ import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trustme
 
 from polybus.cli.app import run
-from tests.support import BOUND, free_port
+from tests.support import free_port
 from tests.unit.cli.support import COMMAND, one_line
 from tests.unit.cluster.in_a_thread import TOKEN, RunningCluster, running_cluster
 
@@ -23,14 +22,9 @@ def cluster() -> Iterator[RunningCluster]:
         yield running
 
 
-def heard(cluster: RunningCluster, count: int) -> list[tuple[str, str, Any]]:
-    """So much of what the clients have heard, in any order."""
-    return sorted(cluster.heard.get(timeout=BOUND) for _ in range(count))
-
-
 def test_a_publication_reaches_the_clients_of_all_workers(cluster: RunningCluster, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["publish", cluster.url, "news.today", '{"title": "Night build"}']) == 0
-    assert heard(cluster, 2) == [(key, "news.today", {"title": "Night build"}) for key in ("ann", "bob")]
+    assert cluster.next_heard(2) == [(key, "news.today", {"title": "Night build"}) for key in ("ann", "bob")]
     assert capsys.readouterr() == ("", "")
 
 
@@ -51,7 +45,7 @@ def test_a_user_is_asked_and_told_at_whatever_worker(cluster: RunningCluster, ca
         assert run(["request", cluster.url, "payment.confirm", '{"sum": 12}', "--user", key]) == 0
         assert json.loads(capsys.readouterr().out) == {"by": key, "ok": True}
     assert run(["publish", cluster.url, "build.done", "true", "--user", "bob"]) == 0
-    assert heard(cluster, 1) == [("bob", "build.done", True)]
+    assert cluster.next_heard(1) == [("bob", "build.done", True)]
 
 
 @pytest.mark.parametrize("command", ["request", "publish"])

@@ -12,6 +12,7 @@ from attrs import field, frozen
 
 from polybus import Bus, Context, Identity
 from polybus.testing import NatsEngine, cluster, pair
+from tests.support import BOUND
 
 TOKEN = "s3cret"
 
@@ -24,6 +25,10 @@ class RunningCluster:
     """Of the cluster ``shop``, with the token."""
     heard: Queue[tuple[str, str, Any]] = field(factory=Queue)
     """Who has heard what, and on which subject."""
+
+    def next_heard(self, count: int) -> list[tuple[str, str, Any]]:
+        """So much of what the clients have heard, in any order."""
+        return sorted(self.heard.get(timeout=BOUND) for _ in range(count))
 
 
 def _worker(name: str) -> Bus:

@@ -9,7 +9,7 @@ import anyio.lowlevel
 import pytest
 from attrs import evolve
 
-from polybus import Bus, Context, Limits, LocalProtocolError, Retry, Store, connect
+from polybus import Bus, Context, Limits, LocalProtocolError, Store, connect
 from polybus._bus.bus import parts_of
 from polybus.body import JSON
 from polybus.cluster.backbone import Backbone
@@ -17,6 +17,7 @@ from polybus.cluster.durable.administration import Administration
 from polybus.cluster.durable.jetstream import JetStream
 from polybus.cluster.durable.letters import DeadLetter
 from polybus.message import Kind, Message
+from tests.unit.cluster.handlers import failing, noting
 
 from .test_durable import SOON, WORK, all_done, jetstream, node, state
 
@@ -27,15 +28,19 @@ async def letters(administration: Administration, durable: str = "") -> list[Any
     return [letter async for letter in administration.letters(durable)]
 
 
+async def until_letters(administration: Administration, count: int = 1) -> list[Any]:
+    """Wait for so many dead letters, and return all that there are."""
+    with anyio.fail_after(20):
+        while len(found := await letters(administration)) < count:
+            await anyio.lowlevel.checkpoint()
+    return found
+
+
 async def some_die(bus: Bus, administration: Administration, count: int) -> list[Any]:
     """Publish what two durable handlers fail at, and wait until all are dead letters."""
     for number in range(count):
         await bus.publish("work.hard", number, headers={"x-shop": "7"}, id=f"id{number}")
-    found: list[Any] = []
-    with anyio.fail_after(20):
-        while len(found) < 2 * count:
-            found = await letters(administration)
-    return found
+    return await until_letters(administration, 2 * count)
 
 
 async def test_names_are_found_however_many_an_engine_gives_at_once(engine: Any, name: str) -> None:
@@ -58,7 +63,6 @@ async def test_names_are_found_however_many_an_engine_gives_at_once(engine: Any,
 async def test_dead_letters_are_listed_tried_again_and_dropped(engine: Any, name: str) -> None:
     bus = node(engine, WORK, name=name)
     handled: list[tuple[str, int]] = []
-    heard: list[int] = []
     repaired = False
 
     @bus.on("work.hard", durable="billing", retry=SOON)
@@ -73,9 +77,7 @@ async def test_dead_letters_are_listed_tried_again_and_dropped(engine: Any, name
             raise OSError("no post")
         handled.append(("mail", number))
 
-    @bus.on("work.hard")
-    async def live(number: int) -> None:
-        heard.append(number)
+    heard = noting(bus, "work.hard")
 
     async with bus:
         administration = Administration.of(bus)
@@ -168,18 +170,13 @@ async def test_the_store_of_another_cluster_that_is_called_alike_is_not_shown_an
 
 async def test_what_is_no_dead_letter_is_listed_and_dropped_like_one(engine: Any, name: str) -> None:
     bus = node(engine, WORK, name=name)
-
-    @bus.on("work.hard", durable="billing", retry=Retry(attempts=1))
-    async def bill(number: int) -> None:
-        raise ValueError("no bank")
+    failing(bus, "work.hard")
 
     async with bus, connect(engine.url) as foreign:
         await foreign.publish(f"{name}.dead.billing.%iabc", 1)  # a number that is none
         await bus.publish("work.hard", 7)
         administration = Administration.of(bus)
-        with anyio.fail_after(20):
-            while len(found := await letters(administration)) < 2:
-                await anyio.lowlevel.checkpoint()
+        found = await until_letters(administration, 2)
         faults = [letter for letter in found if letter.fault]
         assert len(faults) == 1
         with pytest.raises(LocalProtocolError, match="cannot be read"):
@@ -192,9 +189,7 @@ async def test_what_is_no_dead_letter_is_listed_and_dropped_like_one(engine: Any
 async def test_a_publication_that_bears_the_words_of_a_letter_leads_to_nothing_of_others(engine: Any, name: str) -> None:
     bus, body = node(engine, WORK, name=name), b'"mine"'
 
-    @bus.on("work.hard", durable="billing", retry=Retry(attempts=1))
-    async def bill(text: str) -> None:
-        raise ValueError("no bank")
+    failing(bus, "work.hard")
 
     async with bus, connect(engine.url) as foreign:
         await foreign.publish(f"{name}.dead.billing", "of somebody else")
@@ -202,9 +197,7 @@ async def test_a_publication_that_bears_the_words_of_a_letter_leads_to_nothing_o
         sham = {"Polybus-Whole": "1", "polybus-left-out": "body", "Polybus-Attempts": "many", "x-shop": "7"}
         server.link.publish(Message(Kind.PUBLISH, f"{name}.p.work.hard", None, body, JSON, sham), server, math.inf)
         administration = Administration.of(bus)
-        with anyio.fail_after(20):
-            while not (found := await letters(administration)):
-                await anyio.lowlevel.checkpoint()
+        found = await until_letters(administration)
         (letter,) = found
         assert (letter.whole, letter.left_out, letter.attempts, letter.body) == (0, "", 1, body)
         assert letter.headers == {"x-shop": "7"}
@@ -214,18 +207,14 @@ async def test_a_publication_that_bears_the_words_of_a_letter_leads_to_nothing_o
 
 async def test_letters_that_come_while_they_are_listed_are_for_the_next_time(engine: Any, name: str) -> None:
     bus = node(engine, WORK, name=name)
-
-    @bus.on("work.hard", durable="billing", retry=Retry(attempts=1))
-    async def bill(number: int) -> None:
-        raise ValueError("still no bank")
+    failing(bus, "work.hard")
 
     async with bus:
         administration = Administration.of(bus)
         for number in range(2):
             await bus.publish("work.hard", number)
+        await until_letters(administration, 2)
         with anyio.fail_after(20):
-            while len(await letters(administration)) < 2:
-                await anyio.lowlevel.checkpoint()
             tried = []
             async with aclosing(administration.letters()) as found:
                 async for letter in found:
@@ -238,17 +227,12 @@ async def test_letters_that_come_while_they_are_listed_are_for_the_next_time(eng
 
 async def test_a_letter_is_not_stored_again_for_a_handler_that_is_gone(engine: Any, name: str) -> None:
     bus = node(engine, WORK, name=name)
-
-    @bus.on("work.hard", durable="billing", retry=Retry(attempts=1))
-    async def bill(number: int) -> None:
-        raise ValueError("no bank")
+    failing(bus, "work.hard")
 
     async with bus:
         administration = Administration.of(bus)
         await bus.publish("work.hard", 1)
-        with anyio.fail_after(20):
-            while not (found := await letters(administration)):
-                await anyio.lowlevel.checkpoint()
+        found = await until_letters(administration)
         [letter] = found
         for durable, subject in (("gone", "work.hard"), ("billing", "work.easy")):
             with pytest.raises(LocalProtocolError, match=f"no durable handler '{durable}' .* that is given '{subject}'"):
@@ -285,9 +269,7 @@ async def test_what_a_worker_cannot_read_dies_with_its_body_and_is_kept_whole(en
         administration = Administration.of(bus)
         async with small:
             await bus.publish("work.hard", 1, headers={"x": long, "y": "8"}, id="order-1")
-            with anyio.fail_after(20):
-                while not (found := await letters(administration)):
-                    await anyio.lowlevel.checkpoint()
+            found = await until_letters(administration)
             await all_done(bus, f"{name}-work", "billing")
         [letter] = found
         assert (letter.body, letter.headers, letter.left_out, letter.id) == (b"1", {"y": "8"}, "headers", "order-1")

@@ -30,6 +30,7 @@ from polybus.cluster.durable.jetstream import JetStream, JetStreamError
 from polybus.events import DeadLettered
 from polybus.testing import NatsEngine
 from tests.support import BOUND, eventually
+from tests.unit.cluster.handlers import noting
 
 pytestmark = pytest.mark.anyio
 
@@ -405,11 +406,8 @@ async def test_a_consumer_that_was_removed_is_made_again_and_that_is_said(
     engine: Any, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     shop, worker = node(engine, WORK, name=name), node(engine, name=name)
-    handled: list[int] = []
 
-    @worker.on("work.x", durable="billing", start="new")
-    def bill(body: int) -> None:
-        handled.append(body)
+    handled = noting(worker, "work.x", durable="billing", start="new")
 
     async with shop, worker:
         await shop.publish("work.x", 1)
@@ -560,11 +558,8 @@ async def test_a_new_durable_handler_begins_where_it_is_told_to(
     engine: Any, name: str, start: Any, expected: list[int]
 ) -> None:
     bus, worker = node(engine, WORK, name=name), node(engine, name=name)
-    handled: list[int] = []
 
-    @worker.on("work.*", durable="billing", start=start)
-    async def bill(number: int) -> None:
-        handled.append(number)
+    handled = noting(worker, "work.*", durable="billing", start=start)
 
     async with bus:
         for number in (1, 2):
@@ -608,11 +603,7 @@ async def test_a_worker_that_drains_takes_no_attempt_of_what_it_does_not_handle(
 
 async def test_a_durable_handler_goes_on_when_the_engine_is_back(engine: NatsEngine, name: str) -> None:
     bus = node(engine, WORK, name=name)
-    handled: list[int] = []
-
-    @bus.on("work.*", durable="billing")
-    async def bill(number: int) -> None:
-        handled.append(number)
+    handled = noting(bus, "work.*", durable="billing")
 
     async with bus:
         await bus.publish("work.begun", 1)

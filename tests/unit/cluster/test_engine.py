@@ -126,6 +126,13 @@ async def lives(binary: str, until: str, caplog: pytest.LogCaptureFixture) -> En
     return engine
 
 
+def cause_of(error: BaseException) -> BaseException:
+    """The only error within groups."""
+    while isinstance(error, BaseExceptionGroup):
+        [error] = error.exceptions
+    return error
+
+
 @pytest.mark.anyio
 async def test_it_keeps_stores_where_the_environment_says(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
@@ -162,9 +169,7 @@ async def test_a_folder_that_cannot_be_used_is_one_clear_error(
             stack.enter_context(held(str(folder)))
         with pytest.raises(BaseExceptionGroup) as failed:
             await lives(program(tmp_path, SERVES), "never", caplog)
-    error: BaseException = failed.value
-    while isinstance(error, BaseExceptionGroup):
-        [error] = error.exceptions
+    error = cause_of(failed.value)
     assert isinstance(error, LocalProtocolError)
     assert str(error).startswith(f"POLYBUS_STORE={folder}: {why}")
 
@@ -199,39 +204,30 @@ async def test_one_that_does_not_start_is_an_error_with_what_it_said(
     binary = program(tmp_path, "sys.exit('[1] [FTL] no such thing')")
     with pytest.raises(ExceptionGroup) as caught:
         await lives(binary, "never", caplog)
-    inner: BaseException = caught.value
-    while isinstance(inner, BaseExceptionGroup):
-        inner = inner.exceptions[0]
-    assert isinstance(inner, OSError)
-    assert "does not start: no such thing" in str(inner)
+    error = cause_of(caught.value)
+    assert isinstance(error, OSError)
+    assert "does not start: no such thing" in str(error)
     assert os.listdir(tmp_path) == ["nats-server"]
 
 
 GUARDED = "import os, sys; print(os.getpid(), flush=True); sys.stdin.close(); import time; time.sleep(600)"
 
 
-def test_where_the_kernel_ends_nothing_with_its_parent_the_end_of_a_pipe_does() -> None:
+@pytest.mark.parametrize("ends_with", [signal.SIGKILL, signal.SIGTERM])
+def test_where_the_kernel_ends_nothing_with_its_parent_the_end_of_a_pipe_does_and_a_signal_is_passed_on(
+    ends_with: signal.Signals,
+) -> None:
     command = [sys.executable, "-I", "-S", guard.__file__, str(os.getpid()), "pipe", sys.executable, "-c", GUARDED]
     reading, writing = os.pipe()
     with subprocess.Popen(command, stdin=reading, stdout=subprocess.PIPE) as process:
         os.close(reading)
         assert process.stdout is not None
-        pid = int(process.stdout.readline())
-        assert pid != process.pid
+        assert int(process.stdout.readline()) != process.pid
+        if ends_with is signal.SIGTERM:
+            process.terminate()
+            assert process.wait(BOUND) == 128 + signal.SIGTERM
         os.close(writing)
-        assert process.wait(BOUND) == 128 + signal.SIGKILL
-
-
-def test_a_signal_is_passed_on_by_the_guard() -> None:
-    command = [sys.executable, "-I", "-S", guard.__file__, str(os.getpid()), "pipe", sys.executable, "-c", GUARDED]
-    reading, writing = os.pipe()
-    with subprocess.Popen(command, stdin=reading, stdout=subprocess.PIPE) as process:
-        os.close(reading)
-        assert process.stdout is not None
-        assert process.stdout.readline()
-        process.terminate()
-        assert process.wait(BOUND) == 128 + signal.SIGTERM
-        os.close(writing)
+        assert process.wait(BOUND) == 128 + ends_with
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux alone is told so")

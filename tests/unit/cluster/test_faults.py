@@ -17,6 +17,7 @@ from polybus.testing.clustering import met
 from polybus.testing.nats_engine import EngineClient
 from tests.loops import virtual_time  # noqa: F401
 from tests.support import eventually
+from tests.unit.cluster.handlers import noting
 
 pytestmark = pytest.mark.anyio
 
@@ -195,7 +196,6 @@ async def test_what_one_node_has_no_room_for_is_asked_elsewhere(engine: NatsEngi
 async def test_the_engine_goes_away_and_comes_back_and_nothing_that_waits_is_lost(engine: NatsEngine) -> None:
     asker, worker, hearer = (Bus(cluster=engine.url) for _ in range(3))
     begun = anyio.Event()
-    heard: list[int] = []
 
     @worker.handle("forever")
     async def forever() -> None:
@@ -206,9 +206,7 @@ async def test_the_engine_goes_away_and_comes_back_and_nothing_that_waits_is_los
     async def double(n: int) -> int:
         return 2 * n
 
-    @hearer.on("news")
-    async def news(n: int) -> None:
-        heard.append(n)
+    heard = noting(hearer, "news")
 
     async with cluster(asker, worker, hearer, url=engine.url):
         reply = asker.request("forever", timeout=60)
@@ -233,15 +231,13 @@ async def test_the_engine_goes_away_and_comes_back_and_nothing_that_waits_is_los
 @pytest.mark.parametrize("seed", range(3))
 async def test_an_engine_that_goes_away_again_and_again_loses_nothing_that_waits(engine: NatsEngine, seed: int) -> None:
     asker, worker, hearer = (Bus(cluster=engine.url) for _ in range(3))
-    rng, heard = random.Random(seed), list[int]()
+    rng = random.Random(seed)
 
     @worker.handle("double")
     async def double(n: int) -> int:
         return 2 * n
 
-    @hearer.on("news")
-    async def news(n: int) -> None:
-        heard.append(n)
+    heard = noting(hearer, "news")
 
     async with cluster(asker, worker, hearer, url=engine.url):
         waiting: dict[int, Reply[int]] = {}

@@ -31,6 +31,7 @@ from polybus.cluster.durable.foreign import letters_of
 from polybus.events import DeadLettered
 from polybus.testing import NatsEngine
 from tests.support import BOUND, bounded, eventually
+from tests.unit.cluster.handlers import failing, noting
 
 pytestmark = pytest.mark.anyio
 
@@ -122,10 +123,7 @@ async def test_what_no_attempt_can_deal_with_is_ended_and_told_and_stays_in_thei
 @bounded
 async def test_a_dead_letter_is_kept_where_a_stream_for_them_is_named(engine: Any, name: str) -> None:
     bus = Bus()
-
-    @bus.on(f"{name}.*", durable="billing", retry=Retry(attempts=1))
-    async def bill(number: int) -> None:
-        raise RuntimeError("the bank does not answer")
+    failing(bus, f"{name}.*")
 
     url = f"{engine.url}?dead_letters=dead.{name}"
     async with owner(engine, name) as theirs:
@@ -215,10 +213,7 @@ async def test_a_dead_letter_that_had_no_room_tells_why_it_is_one_when_it_has(
 ) -> None:
     monkeypatch.setattr(delivery, "_AGAIN", 0.01)
     bus = Bus()
-
-    @bus.on(f"{name}.*", durable="billing", retry=Retry(attempts=1))
-    async def bill(number: int) -> None:
-        raise RuntimeError("the bank does not answer")
+    failing(bus, f"{name}.*")
 
     members = {"name": f"DEAD{name}", "subjects": [f"dead.{name}.>"], "retention": "limits", "storage": "file"}
     async with owner(engine, name) as theirs:
@@ -246,12 +241,8 @@ async def _first(events: Any, count: int) -> AsyncIterator[DeadLettered]:
 
 @bounded
 async def test_of_a_link_that_is_left_alone_the_handlers_end_and_the_bus_goes_on(engine: Any, name: str) -> None:
-    handled: list[int] = []
     bus = Bus()
-
-    @bus.on(f"{name}.>", durable="billing")
-    async def bill(number: int) -> None:
-        handled.append(number)
+    handled = noting(bus, f"{name}.>", durable="billing")
 
     async with owner(engine, name) as theirs, connect(engine.url, bus=bus), bus.serve(f"ubre+memory://{name}"):
         await theirs.publish(f"{name}.placed", 0, id="0")
@@ -349,12 +340,8 @@ async def test_a_subscription_at_a_stream_ends_with_its_link(engine: Any, name: 
 
 @bounded
 async def test_a_publication_with_an_id_is_stored_once_when_it_returns(engine: Any, name: str) -> None:
-    heard: list[int] = []
     bus = Bus()
-
-    @bus.on(f"{name}.*")
-    async def hear(number: int) -> None:
-        heard.append(number)
+    heard = noting(bus, f"{name}.*")
 
     async with owner(engine, name) as theirs, connect(engine.url, bus=bus):
         for number in (1, 2):
@@ -408,10 +395,7 @@ async def test_an_id_without_a_stream_is_one_clear_error(engine: Any, name: str)
 @bounded
 async def test_a_pattern_that_no_stream_keeps_is_one_clear_error(engine: Any, name: str) -> None:
     bus = Bus()
-
-    @bus.on("elsewhere.>", durable="billing")
-    async def bill(number: int) -> None:
-        raise AssertionError
+    bus.on("elsewhere.>", durable="billing")(lambda number: None)
 
     async with owner(engine, name, subjects=[f"{name}.placed.*"]) as theirs:
         text = r"stored publications of 'elsewhere.>': no store keeps it. Its owner makes one with that subject"
@@ -466,12 +450,8 @@ async def test_two_links_are_told_apart_by_what_they_serve(engine: Any, name: st
 async def test_a_handler_is_read_for_by_the_link_that_serves_its_pattern(
     engine: Any, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    handled: list[int] = []
     bus = Bus()
-
-    @bus.on(f"{name}.>", durable="billing")
-    async def bill(number: int) -> None:
-        handled.append(number)
+    handled = noting(bus, f"{name}.>", durable="billing")
 
     async with owner(engine, name) as theirs:
         await theirs.publish(f"{name}.placed", 1, id="1")
@@ -511,10 +491,7 @@ async def test_one_durable_name_has_a_handler_at_each_of_two_links(engine: Any, 
 @bounded
 async def test_a_stream_for_a_part_of_the_dead_letters_is_refused(engine: Any, name: str) -> None:
     bus = Bus()
-
-    @bus.on(f"{name}.placed", durable="billing")
-    async def bill(number: int) -> None:
-        raise AssertionError
+    bus.on(f"{name}.placed", durable="billing")(lambda number: None)
 
     async with owner(engine, name, subjects=[f"{name}.placed", f"{name}.dead.audit.>"]):
         with pytest.raises(LocalProtocolError, match=rf"dead_letters='{name}.dead': no stream .* keeps all of '{name}.dead.>'"):
@@ -551,10 +528,7 @@ async def test_two_functions_of_one_durable_name_are_refused(engine: Any, name: 
 
 async def test_a_server_that_keeps_nothing_says_so() -> None:
     bus = Bus()
-
-    @bus.on("orders.>", durable="billing")
-    async def bill(number: int) -> None:
-        raise AssertionError
+    bus.on("orders.>", durable="billing")(lambda number: None)
 
     async with NatsEngine(keeps=False) as engine:
         with pytest.raises(

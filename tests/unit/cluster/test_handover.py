@@ -229,6 +229,20 @@ class Ending:
         return getattr(self._transport, name)
 
 
+def hold_words(client: Any) -> Callable[[], None]:
+    """Have the engine keep what it would tell a node, until the function that is returned is called."""
+    client.transport = Ending(client.transport)
+    kept: list[Any] = []
+    send, client.transport.send = client.transport.send, kept.append
+
+    def let_go() -> None:
+        client.transport.send = send
+        for one in kept:
+            send(one)
+
+    return let_go
+
+
 def slow_down(engine: NatsEngine, rng: random.Random, group: anyio.abc.TaskGroup) -> None:
     client: Any
     for client in engine.clients:
@@ -494,9 +508,7 @@ async def test_a_node_that_gives_no_mark_is_not_waited_for_longer_than_two_secon
         await world.publish(3, 3)
         await eventually(lambda: world.nodes[0].stats().received == received + 6)
         if how == "silent":
-            third.transport = Ending(third.transport)
-            kept: list[Any] = []
-            send, third.transport.send = third.transport.send, kept.append
+            let_go = hold_words(third)
         else:
             third.transport.abort(Closed(1006, "killed"))
         before = anyio.current_time()
@@ -506,9 +518,7 @@ async def test_a_node_that_gives_no_mark_is_not_waited_for_longer_than_two_secon
         for by in (1, 2):
             await world.publish(by, 3)
         if how == "silent":
-            third.transport.send = send
-            for one in kept:
-                send(one)
+            let_go()
         await world.publish(3, 3)
         await world.all_heard(client)
         await world.nothing_is_kept()
@@ -519,10 +529,7 @@ async def test_a_client_whose_connection_breaks_while_it_is_taken_over_leaves_no
         client = await world.client(0)
         absent = await leave(world, client, group)
         await world.publish(2, 3)
-        second: Any = [*engine.clients][1]
-        second.transport = Ending(second.transport)
-        kept: list[Any] = []
-        send, second.transport.send = second.transport.send, kept.append  # it is not answered
+        let_go = hold_words([*engine.clients][1])  # it is not answered
         handover = parts_of(world.nodes[1]).links.handover
         assert handover is not None
         client.roaming.urls = [world.urls[1]]
@@ -532,9 +539,7 @@ async def test_a_client_whose_connection_breaks_while_it_is_taken_over_leaves_no
         [peer] = [peer for peer in world.nodes[1].peers if not peer.link.upstream]
         peer.link.abort(Closed(1006, "cut"))
         await eventually(lambda: not handover.busy)
-        second.transport.send = send
-        for one in kept:
-            send(one)
+        let_go()
         client.roaming.may.set()
         await eventually(lambda: client.bus.stats().reconnects == 2)
         async with client.bus.subscribe("barrier"):

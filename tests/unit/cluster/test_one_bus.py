@@ -25,6 +25,7 @@ from polybus import (
 from polybus.errors import Code
 from polybus.testing import NatsEngine, cluster
 from tests.support import BOUND, eventually
+from tests.unit.cluster.handlers import noting
 
 pytestmark = [pytest.mark.anyio, pytest.mark.native]
 
@@ -233,11 +234,7 @@ async def test_a_user_is_asked_told_and_found_at_any_node(engine: NatsEngine) ->
         for i in range(n):
             yield i
 
-    told: list[int] = []
-
-    @page.on("build.done")
-    async def done(n: int) -> None:
-        told.append(n)
+    told = noting(page, "build.done")
 
     async with cluster(one, two, url=engine.url), two.serve("ubre+memory://one-bus-users"):
         ann = one.user("ann")

@@ -10,6 +10,7 @@ from polybus.prometheus import collector
 from polybus.stats import DurableStats
 from polybus.testing import NatsEngine
 from tests.loops import virtual_time  # noqa: F401
+from tests.unit.cluster.handlers import failing
 from tests.unit.opentelemetry.spans import Traces
 
 pytestmark = pytest.mark.anyio
@@ -72,10 +73,7 @@ async def test_a_bus_shows_backlog_attempts_and_dead_letters_of_each_durable_han
 async def test_opentelemetry_has_the_same_figures(engine: NatsEngine) -> None:
     traces = Traces()
     bus = traces.bus(cluster=Cluster(engine.url, stores=[WORK]))
-
-    @bus.on("work.>", durable="billing", retry=Retry(attempts=1))
-    async def bill(number: int) -> None:
-        raise ValueError(number)
+    failing(bus, "work.>")
 
     async with bus:
         await bus.publish("work.x", 1)
@@ -110,10 +108,7 @@ async def test_letters_of_too_many_subjects_are_not_counted_by_handler(
 ) -> None:
     monkeypatch.setattr("polybus.cluster.durable.dead_letters._SUBJECTS", 2)
     bus = Bus(cluster=Cluster(engine.url, stores=[WORK]))
-
-    @bus.on("work.>", durable="billing", retry=Retry(attempts=1))
-    async def bill(number: int) -> None:
-        raise ValueError(number)
+    failing(bus, "work.>")
 
     async with bus:
         for number in range(3):

@@ -17,6 +17,7 @@ from polybus.testing import NatsEngine
 from polybus.testing.nats_engine import EngineClient
 from tests.loops import virtual_time  # noqa: F401
 from tests.support import eventually
+from tests.unit.cluster.handlers import failing, noting
 
 pytestmark = pytest.mark.anyio
 
@@ -70,11 +71,8 @@ def shop(engine: NatsEngine) -> Bus:
 
 @pytest.mark.parametrize("said", [{"error": {"err_code": [1]}}, {"error": "no"}, [1], None, {"config": 7}])
 async def test_whatever_an_engine_answers_a_handler_goes_on(engine: Liar, said: Any, caplog: pytest.LogCaptureFixture) -> None:
-    bus, handled = shop(engine), list[int]()
-
-    @bus.on("work.x", durable="billing")
-    async def bill(number: int) -> None:
-        handled.append(number)
+    bus = shop(engine)
+    handled = noting(bus, "work.x", durable="billing")
 
     async with bus:
         engine.lie = lambda operation: operation.subject.startswith(f"{ASKED}CONSUMER.INFO.") and engine.answer(operation, said)
@@ -135,11 +133,8 @@ async def test_a_pull_that_is_forgotten_is_noticed_however_long_ack_wait_is(engi
 async def test_what_was_on_its_way_to_a_handler_that_may_not_acknowledge_is_left_for_others(
     engine: Liar, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bus, handled = shop(engine), list[int]()
-
-    @bus.on("work.x", durable="billing", ack_wait=5, concurrency=8)
-    async def bill(number: int) -> None:
-        handled.append(number)
+    bus = shop(engine)
+    handled = noting(bus, "work.x", durable="billing", ack_wait=5, concurrency=8)
 
     def forbid(operation: Operation) -> bool:
         if not operation.subject.startswith("$JS.ACK."):
@@ -242,11 +237,8 @@ async def test_a_letter_that_is_tried_again_has_the_id_that_its_handler_saw(engi
 
 
 async def test_a_store_that_is_made_again_is_read_from_its_beginning_by_those_who_were_there(engine: Liar) -> None:
-    bus, handled = shop(engine), list[int]()
-
-    @bus.on("work.x", durable="billing", start="new")
-    async def bill(number: int) -> None:
-        handled.append(number)
+    bus = shop(engine)
+    handled = noting(bus, "work.x", durable="billing", start="new")
 
     async with bus, bus.subscribe("work.>", start="new", returns=int) as replay:
         for number in range(3):
@@ -266,10 +258,7 @@ FULL = {"error": {"code": 503, "err_code": 10077, "description": "maximum bytes 
 
 async def test_of_letters_without_room_a_few_lines_a_minute_are_written(engine: Liar, caplog: pytest.LogCaptureFixture) -> None:
     bus = shop(engine)
-
-    @bus.on("work.*", durable="billing", retry=Retry(attempts=1), concurrency=4)
-    async def bill(number: int) -> None:
-        raise ValueError(number)
+    failing(bus, "work.*", concurrency=4)
 
     engine.lie = lambda operation: operation.subject.startswith("shop.dead.") and engine.answer(operation, FULL)
     async with bus:
@@ -280,16 +269,13 @@ async def test_of_letters_without_room_a_few_lines_a_minute_are_written(engine: 
         assert caplog.text.count("it cannot be stored, and comes again") == 3
         engine.lie = lambda operation: False
         with anyio.fail_after(60):
-            stored = re.compile(r"'work.x' .* failed: ValueError: \d$")
+            stored = re.compile(r"'work.x' .* failed: RuntimeError: \d$")
             await eventually(lambda: len([*filter(stored.match, caplog.messages)]) == 4)
 
 
 async def test_a_store_of_dead_letters_that_is_gone_is_made_again_for_the_next_one(engine: Liar) -> None:
     bus = shop(engine)
-
-    @bus.on("work.x", durable="billing", retry=Retry(attempts=1))
-    async def bill(number: int) -> None:
-        raise ValueError(number)
+    failing(bus, "work.x")
 
     async with bus:
         administration = Administration.of(bus)

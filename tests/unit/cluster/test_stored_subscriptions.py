@@ -10,6 +10,7 @@ import pytest
 from polybus import Bus, Cluster, LocalProtocolError, Message, Retry, Store
 from polybus.events import DeadLettered
 from tests.support import eventually
+from tests.unit.cluster.handlers import noting
 from tests.unit.cluster.test_durable import all_done, node, state
 
 pytestmark = pytest.mark.anyio
@@ -139,12 +140,9 @@ async def _dead(events: Any) -> DeadLettered:
 
 
 async def test_readers_of_one_name_share_and_a_handler_is_one_of_them(engine: Any, name: str) -> None:
-    handled: list[int] = []
     worker = node(engine, name=name)
 
-    @worker.on("work.>", durable="audit")
-    def work(body: int) -> None:
-        handled.append(body)
+    handled = noting(worker, "work.>", durable="audit")
 
     async with node(engine, WORK, name=name) as shop, shop.subscribe("work.>", durable="audit") as mine, worker:
         for number in range(20):

@@ -44,6 +44,10 @@ class Traces:
         assert len(found) == 1, [(span.name, span.kind.name) for span in self.spans]
         return found[0]
 
+    def facts(self, name: str, kind: str = "") -> dict[str, Any]:
+        """The attributes of the only span of a name and a kind."""
+        return dict(self.span(name, kind).attributes or {})
+
     def path(self) -> list[tuple[str, str]]:
         """The names and kinds from the root down, where each span has one child at most."""
         children = defaultdict(list)

@@ -22,18 +22,13 @@ def running() -> Iterator[RunningCluster]:
         yield running
 
 
-def heard(running: RunningCluster, count: int) -> list[tuple[str, str, Any]]:
-    """So much of what the clients have heard, in any order."""
-    return sorted(running.heard.get(timeout=BOUND) for _ in range(count))
-
-
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_script_reaches_the_clients_of_all_workers_and_any_worker(
     running: RunningCluster, backend: Literal["asyncio", "trio"]
 ) -> None:
     with sync.cluster(running.url, backend=backend) as bus:
         bus.publish("news.today", {"title": "Night build"})
-        assert heard(running, 2) == [(key, "news.today", {"title": "Night build"}) for key in ("ann", "bob")]
+        assert running.next_heard(2) == [(key, "news.today", {"title": "Night build"}) for key in ("ann", "bob")]
         assert bus.request("thumbnail.make", "cat", returns=str) == "cat.small"
         assert [bus.request(f"name.{name}") for name in ("one", "two")] == ["one", "two"]
         with pytest.raises(NoHandler, match="in the cluster"):
@@ -44,14 +39,14 @@ def test_what_is_published_last_has_left_when_the_script_ends(running: RunningCl
     with sync.cluster(running.url) as bus:
         for n in range(200):
             bus.publish("news.today", n)
-    assert [body for key, _, body in heard(running, 400) if key == "ann"] == list(range(200))
+    assert [body for key, _, body in running.next_heard(400) if key == "ann"] == list(range(200))
 
 
 def test_a_user_is_told_asked_and_found_at_whatever_worker(running: RunningCluster) -> None:
     with sync.cluster(Cluster(running.url)) as bus:
         bob = bus.user("bob")
         bob.publish("build.done", {"ok": True})
-        assert heard(running, 1) == [("bob", "build.done", {"ok": True})]
+        assert running.next_heard(1) == [("bob", "build.done", {"ok": True})]
         assert bob.request("payment.confirm", {"sum": 12}, returns=dict[str, Any]) == {"by": "bob", "ok": True}
         with bob.stream("pages") as pages:
             assert list(pages) == ["bob", "again"]
@@ -63,7 +58,7 @@ def test_a_user_is_told_asked_and_found_at_whatever_worker(running: RunningClust
         anybody: Any = peer
         assert bus.request("payment.confirm", {"sum": 1}, to=anybody)["by"] == "bob"
         peer.publish("build.done", 1)
-        assert heard(running, 1) == [("bob", "build.done", 1)]
+        assert running.next_heard(1) == [("bob", "build.done", 1)]
         present = bus.present("news.*")
         assert present.complete
         assert sorted(str(peer.identity_key) for peer in present) == ["ann", "bob"]

@@ -119,16 +119,6 @@ def test_more_pulls_than_may_wait_are_refused(keeper: Keeper) -> None:
     assert keeper.payloads("_I.one") == [b"first"]
 
 
-def test_a_message_larger_than_a_pull_takes_ends_it_and_goes_to_the_next(keeper: Keeper) -> None:
-    keeper.stream()
-    keeper.consumer()
-    keeper.store(b"x" * 100)
-    keeper.pull("_I.small", max_bytes=50)
-    assert keeper.statuses("_I.small") == ["NATS/1.0 409 Message Size Exceeds MaxBytes"]
-    keeper.pull("_I.large", max_bytes=500)
-    assert keeper.payloads("_I.large") == [b"x" * 100]
-
-
 def test_a_message_for_a_reader_that_is_gone_goes_to_the_next_one_at_once(keeper: Keeper) -> None:
     keeper.stream()
     keeper.consumer()
@@ -149,18 +139,6 @@ def test_a_message_that_is_given_and_removed_is_not_given_again(keeper: Keeper) 
     keeper.pull("_I.two")
     keeper.tick(2.0)
     assert keeper.payloads("_I.two") == []
-
-
-def test_no_more_are_given_than_may_be_unacknowledged(keeper: Keeper) -> None:
-    keeper.stream()
-    keeper.consumer(max_ack_pending=1)
-    keeper.store(b"first")
-    keeper.store(b"second")
-    keeper.pull("_I.one", batch=2)
-    assert keeper.payloads("_I.one") == [b"first"]
-    keeper.say(b"+ACK", reply="_I.ack")
-    assert [at for at, *_ in keeper.handed] == ["_I.one", "_I.ack"]
-    assert keeper.payloads("_I.one") == [b"second"]
 
 
 def test_a_reader_delays_a_message_asks_for_more_time_or_has_it_again(keeper: Keeper) -> None:
@@ -215,17 +193,6 @@ def test_a_pull_is_told_that_its_consumer_lives_and_that_its_time_is_over(keeper
     assert keeper.statuses("_I.one") == []
 
 
-@pytest.mark.parametrize("word", ["CONSUMER.DELETE.S.C", "STREAM.DELETE.S"])
-def test_a_pull_ends_with_its_consumer(word: str, keeper: Keeper) -> None:
-    keeper.stream()
-    keeper.consumer()
-    keeper.pull("_I.one")
-    assert keeper.ask(word) == {"success": True}
-    assert keeper.statuses("_I.one") == ["NATS/1.0 409 Consumer Deleted"]
-    keeper.pull("_I.two")
-    assert keeper.statuses("_I.two") == ["NATS/1.0 503"]
-
-
 @pytest.mark.parametrize(
     ("word", "asked", "number"),
     [
@@ -268,29 +235,9 @@ def test_names_of_streams_are_those_that_a_subject_goes_to(keeper: Keeper) -> No
     assert keeper.ask("CONSUMER.NAMES.S")["consumers"] == []
 
 
-def test_names_are_given_a_page_at_a_time(keeper: Keeper) -> None:
-    keeper.stream()
-    names = [f"C{number:04}" for number in range(1500)]
-    for name in names:
-        keeper.ask(f"CONSUMER.DURABLE.CREATE.S.{name}", config={"durable_name": name, "ack_policy": "explicit"})
-    first, second, third = (keeper.ask("CONSUMER.NAMES.S", offset=offset) for offset in (0, 1024, 1500))
-    assert [page["total"] for page in (first, second, third)] == [1500] * 3
-    assert first["consumers"] + second["consumers"] == names
-    assert (len(first["consumers"]), third["consumers"]) == (1024, [])
-
-
 def test_a_consumer_is_changed_by_who_does_not_insist_on_making_it(keeper: Keeper) -> None:
     keeper.stream()
     keeper.consumer(ack_wait=5)
     assert "error" not in keeper.consumer(ack_wait=5)
     assert "error" not in keeper.ask("CONSUMER.DURABLE.CREATE.S.C", config={"ack_wait": 9})
     assert keeper.ask("CONSUMER.INFO.S.C")["config"] == {"ack_wait": 9}
-
-
-def test_a_message_is_shown_with_its_headers_and_without_a_body_where_it_has_none(keeper: Keeper) -> None:
-    keeper.stream()
-    keeper.store(b"", id="one")
-    shown = keeper.ask("STREAM.MSG.GET.S", seq=1)["message"]
-    assert "hdrs" in shown
-    assert "data" not in shown
-    assert keeper.ask("STREAM.MSG.GET.S", next_by_subj="s.*", seq=1)["message"]["seq"] == 1
