@@ -9,14 +9,16 @@ from typing import Final
 from urllib.parse import unquote_plus
 
 WORDS: Final = tuple(
-    "token cookie passw passphrase passcode pwd secret authorization apikey accesskey privatekey sshkey credential sessionid "
-    "sessionkey signature jwt bearer csrf cardnumber motdepasse".split()
+    "token cookie pass_w pass_phrase pass_key pwd pswd kennwort mot_de_passe contrase wachtwoord secret authorization "
+    "credential session_id session_key api_key access_key private_key ssh_key encryption_key signing_key master_key account_key "
+    "shared_key auth_key license_key pass_code auth_code access_code security_code verification_code recovery_code backup_code "
+    "one_time_code seed_phrase connection_string signature jwt bearer csrf xsrf card_number credit_card debit_card".split()
 )
-"""A name that contains one of these, without regard to case, ``-``, ``_`` and spaces, is that of a secret."""
+"""A name that contains one of these, without regard to case, ``-``, ``_``, ``.`` and spaces, is that of a secret."""
 
-SHORT: Final = tuple("pin otp totp cvv cvc mfa sas iban pass".split())
+SHORT: Final = tuple("pin otp totp hotp mfa 2fa cvv cvc csc sas psk hmac pass pw senha creds card iban ssn".split())
 """Words of a secret's name that others contain: such a word has to end the name, or be followed by one of `ENDINGS`."""
-ENDINGS: Final = ("code", "number", "value")
+ENDINGS: Final = tuple("code number no num value key seed hash url uri string".split())
 
 OF_QUERIES: Final = tuple(
     "key sig auth code ticket sid session sess sessid phpsessid nkey creds psk hmac assertion client_assertion".split()
@@ -26,8 +28,14 @@ OF_QUERIES: Final = tuple(
 JWT: Final = r"eyJ[\w-]{8,}\.[\w-]*\.[\w.-]+"
 """A JSON Web Token: JSON in base64, a payload (none in the encrypted kind with a direct key), and at least one part more."""
 
+TAIL: Final = r"[-_ .0-9()\[\]#]{0,6}"
+"""What may stand behind such a word or ending, to the end of the name: of an index, for instance."""
+
+_NO_WORD: Final = re.compile(r"[\W_]+")
 _BOUNDARY: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-_is_short: Final = re.compile(rf"(?:^|[^a-z])(?:{'|'.join(SHORT)})[^a-z]?(?:{'|'.join(ENDINGS)})?[^a-z]*$").search
+_WITHOUT: Final = dict.fromkeys(map(ord, "-_ ."))
+_PLAIN: Final = tuple(word.replace("_", "") for word in WORDS)
+_is_short: Final = re.compile(rf"(?:^|[^a-z])(?:{'|'.join(SHORT)})[^a-z]?(?:(?:{'|'.join(ENDINGS)})s?)?{TAIL}$").search
 
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(\S*)")
 _PASSWORD: Final = re.compile(r"^([^\s/?#:@\[]*):(?:[^\s/?#]*|(?!\d*[/?#])\S*)@")
@@ -41,12 +49,16 @@ _NESTED: Final = 3
 """URLs in the query of one in the query of one, which are looked at."""
 
 
+def words_of(name: str) -> list[str]:
+    """The words of a name in lower case, which signs or capitals part: at least one, which may be empty."""
+    return _NO_WORD.sub("_", _BOUNDARY.sub("_", name)).strip("_").lower().split("_")
+
+
 @functools.lru_cache(1024)
 def is_secret(name: str) -> bool:
     """True for the name of a member whose value is a secret."""
-    lower = name.lower()
-    plain = lower.replace("-", "").replace("_", "").replace(" ", "")
-    return any(word in plain for word in WORDS) or bool(_is_short(_BOUNDARY.sub("_", name).lower()))
+    plain = name.lower().translate(_WITHOUT)
+    return any(word in plain for word in _PLAIN) or bool(_is_short(_BOUNDARY.sub("_", name).lower()))
 
 
 def is_secret_of_query(name: str) -> bool:

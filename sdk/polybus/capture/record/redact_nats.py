@@ -6,10 +6,10 @@ import re
 from typing import Final
 
 from ..._secrets import is_secret
-from .redact_bytes import SUSPECT, starred
+from .redact_bytes import starred
 
-SUSPECT_NATS: Final = rf"{SUSPECT}|^connect[ \t]"
-"""As `SUSPECT`; every CONNECT is looked at."""
+MORE_NATS: Final = r"|^connect[ \t]"
+"""What makes a frame worth a look, besides names: every CONNECT is looked at."""
 
 _CONNECT: Final = re.compile(rb"\s*connect\s", re.I)
 _MEMBER: Final = re.compile(rb'"(?:pass|auth_token|jwt|sig)"\s*:\s*"((?:[^"\\]|\\.)*)"', re.I)

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from ...protocols._protobuf.wire import read_varint
-from .redact_bytes import SUSPECT, starred
+from .redact_bytes import starred
 
-SUSPECT_UP: Final = rf"{SUSPECT}|(?-i:R)"
-"""As `SUSPECT`; each frame is looked at that has the tag of the token somewhere, which is the letter R."""
+MORE_UP: Final = "|(?-i:R)"
+"""What makes a frame worth a look, besides names: the tag of the token, which is the letter R."""
 
 _ATTRIBUTES: Final = 1
 _TOKEN: Final = 10

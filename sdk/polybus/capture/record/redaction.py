@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import binascii
 import logging
-import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
@@ -17,30 +15,27 @@ from ..decoding.headers_only import headers_only
 from ..rows import RowHeader
 from ..schema import FLAG_REDACTED, FLAG_TRUNCATED
 from ..store.compute import bytes_of, pc
-from .redact_bytes import SUSPECT, SUSPECT_EVENT, blank
-from .redact_nats import SUSPECT_NATS, blank_nats
-from .redact_up import SUSPECT_UP, blank_up
+from .redact_bytes import blank
+from .redact_nats import MORE_NATS, blank_nats
+from .redact_search import suspicious
+from .redact_up import MORE_UP, blank_up
 
 Redact: TypeAlias = Callable[[str, bytes], bytes]
 """``redact(protocol, frame)`` gives what is to be written in place of a frame."""
 Int32s: TypeAlias = npt.NDArray[np.int32]
 
 logger: logging.Logger = logging.getLogger("polybus.capture")
-_DATA_IN_FRAMES: Final = re.compile(rb'"data_base64":"([^"]*)"')
-_BETWEEN: Final = b"CgoK"
-"""Base64 of line feeds: nothing that is looked for goes over it."""
-_CLOSING: Final = tuple(b"}]")
-_EXPRESSIONS: Final = {"nats": SUSPECT_NATS, "up": SUSPECT_UP}
-_HIDING: Final = {3: "form", 4: "encoded"}
-"""The encodings of CSB for a form and for base64, by which `blank` is told of them."""
+_MORE: Final = {"nats": MORE_NATS, "up": MORE_UP}
+_HIDING: Final = (3, 4)
+"""The encodings of CSB for a form and for base64, which are looked at from where they begin."""
 
 
 def redact_default(protocol: str, frame: bytes) -> bytes:
     """The default redaction: blanks members named like secrets, cookies and tokens; see `redact_bytes`."""
     if protocol == "csb":
-        for start in (0, 4):
-            if len(frame) > start + 8 and frame[start] >> 4 in (1, 2) and frame[start] & 15 in _HIDING:
-                frame = blank(frame, **{_HIDING[frame[start] & 15]: start + 8})
+        for start in (8, 12):
+            if len(frame) > start and frame[start - 8] >> 4 in (1, 2) and frame[start - 8] & 15 in _HIDING:
+                frame = frame[:start] + blank(frame[start:])
     elif protocol == "nats":
         frame = blank_nats(frame)
     elif protocol == "up":
@@ -81,7 +76,7 @@ class Redaction:
             )
         if self._redact is not None:
             redact = self._redact
-            which = {*suspicious(ends, numbers, frames), *cut} if self._suspects else range(len(frames))
+            which = sorted({*_suspicious(ends, numbers, frames), *cut}) if self._suspects else range(len(frames))
             rows = ((row, ends[numbers[row]]) for row in which)
             frames = self._changed(rows, frames, flags, lambda end, one: redact(end.protocol, one))
         return frames, flags if flags.any() else None, int(np.count_nonzero(flags & FLAG_REDACTED))
@@ -128,27 +123,17 @@ def _with(frames: pa.Array, made: dict[int, bytes]) -> pa.Array:
     return pc.replace_with_mask(frames, pa.array(mask), pa.array([made[row] for row in rows], pa.binary()))
 
 
-def suspicious(ends: Sequence[RowHeader], numbers: Int32s, frames: pa.Array) -> Iterable[int]:
-    """The rows worth a look, found by an expression that runs over all bytes once, in Arrow."""
+def _suspicious(ends: Sequence[RowHeader], numbers: Int32s, frames: pa.Array) -> Iterable[int]:
+    """The rows worth a look."""
     of: dict[str, list[int]] = {}
     for number in np.flatnonzero(np.bincount(numbers)).tolist():
         of.setdefault(ends[number].protocol, []).append(number)
-    found: list[int] = []
+    found: set[int] = set()
     for protocol, some in of.items():
         rows = np.flatnonzero(np.isin(numbers, some))
         part = frames if len(of) == 1 else frames.take(pa.array(rows))
-        found += rows[list(_suspicious_of(protocol, part))].tolist()
-    return sorted(found)
-
-
-def _suspicious_of(protocol: str, frames: pa.Array) -> set[int]:
-    """The same for one protocol."""
-    if protocol != "uprotocol":
-        found = _matching(frames, _EXPRESSIONS.get(protocol, SUSPECT))
-        return found.union(_hiding_csb(frames)) if protocol == "csb" else found
-    found = _matching(frames, SUSPECT_EVENT)
-    if _hidden_in(frames):
-        found |= _matching(pa.array([_data_of(frame) for frame in frames.to_pylist()], pa.binary()), SUSPECT)
+        worth = suspicious(part, _MORE.get(protocol, ""))
+        found.update(rows[worth + (_hiding_csb(part) if protocol == "csb" else [])].tolist())
     return found
 
 
@@ -159,37 +144,5 @@ def _hiding_csb(frames: pa.Array) -> list[int]:
     hiding = np.zeros(len(frames), bool)
     for place in (0, 4):
         there = np.flatnonzero(ends[1:] - ends[:-1] > place)
-        hiding[there] |= np.isin(octets[ends[there] + place] & 15, list(_HIDING))
+        hiding[there] |= np.isin(octets[ends[there] + place] & 15, _HIDING)
     return np.flatnonzero(hiding).tolist()
-
-
-def _matching(array: pa.Array, expression: str) -> set[int]:
-    found = pc.match_substring_regex(array, expression)
-    return set(pc.indices_nonzero(found).to_pylist()) if found.true_count else set()
-
-
-def _hidden_in(frames: pa.Array) -> bool:
-    """True if anything is suspicious among the data of events, which is base64 as a rule. All of it is decoded in one go."""
-    ends, plain = bytes_of(frames)
-    data = _DATA_IN_FRAMES.findall(plain[ends[0] : ends[-1]])
-    if not data:
-        return False
-    last = np.frombuffer(plain, np.uint8)[ends[1:][ends[1:] > ends[:-1]] - 1]
-    if not np.isin(last, _CLOSING).all():  # what is no JSON may end in the middle of a text, and hide what is in the next one
-        data = _DATA_IN_FRAMES.findall(b"\n".join(filter(None, frames.to_pylist())))
-    text = _BETWEEN.join(data).replace(b"=", b"A")
-    try:
-        decoded = binascii.a2b_base64(text, strict_mode=True)
-    except ValueError:
-        return True
-    return any(len(one) % 4 for one in data) or bool(_matching(pa.array([decoded], pa.binary()), SUSPECT))
-
-
-def _data_of(frame: bytes | None) -> bytes | None:
-    """The data of an event, or of all events of a batch."""
-    if frame is None:
-        return None
-    try:
-        return b"\n".join(map(binascii.a2b_base64, _DATA_IN_FRAMES.findall(frame)))
-    except ValueError:
-        return frame  # to be looked at

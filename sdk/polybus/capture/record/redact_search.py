@@ -1,0 +1,132 @@
+"""Where in many bytes a secret may be: expressions that run over all of them once, in Arrow, and find too much."""
+
+from __future__ import annotations
+
+import binascii
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from ..._secrets import ENDINGS, OF_QUERIES, SHORT, TAIL, WORDS
+from ..store.compute import pc
+
+Parts: TypeAlias = Sequence[tuple[int, int]]
+"""Where the parts of a frame begin and end that are worth a look."""
+
+_CAPITALS: Final = "|".join(form for word in SHORT for form in (word.title(), word.upper()))
+_BORDER: Final = r"(?:\b|_|[0-9])"
+_SHORT: Final = (
+    rf"(?:{_BORDER}(?:{'|'.join(SHORT)})|(?-i:[a-z](?:{_CAPITALS})))[-_ ]?(?:(?:{'|'.join(ENDINGS)})s?)?{TAIL}"
+    r"[\"\\=:%\x12]"
+)
+"""With what ends a name: a quote, the sign before its value, or the tag of a value in protobuf."""
+NAMES: Final = rf"{'|'.join(WORDS).replace('_', '[-_ .]?')}|{_SHORT}"
+"""An expression for the names of secrets, without regard to case."""
+
+SUSPECT: Final = (
+    rf"(?i){NAMES}|[?&#;](?:{'|'.join(OF_QUERIES)})=|%[2-7][0-9a-f][\w.%+-]*=|"
+    r":\\*/\\*/[^\s\"/?#]+@|:\\*/\\*/[^\s\"/?#]*:[^\s\"]*@|"
+    r"(?-i:eyJ[\w-]{8,}\.)|\\u00"
+)
+"""An expression for RE2, linear and fast: where it finds nothing there is no secret, but in base64."""
+
+_HINTS: Final = tuple(
+    {hint.encode() for hint in (*(word.split("_")[0] for word in WORDS), *SHORT, *map("{}=".format, OF_QUERIES))}
+    | {b"://", b":\\/", b"eyj", rb"\u00"}
+)
+"""One of these is in all lower-case bytes that hold a secret, or this:"""
+_PERCENT: Final = re.compile(rb"%[2-7][0-9a-f][\w.%+-]*=")
+_HIDING: Final = "[A-Za-z0-9+/]{20}"
+BASE64: Final = re.compile(rb"[A-Za-z0-9+/]{20,}={0,2}")
+_REST_OF_BASE64: Final = re.compile(rb"[A-Za-z0-9+/]*={0,2}")
+_DECODED: Final = f"{SUSPECT.replace(_BORDER, '')}|{_HIDING}"
+"""A short name may stand at the begin of base64, which touches the end of other base64 here."""
+
+_PIECE: Final = 8 << 10
+_OVERLAP: Final = 1 << 10
+"""Bytes of the next piece of a frame that are looked at with each: a name, a login or the head of a token is no longer."""
+
+
+def suspicious(frames: pa.Array, more: str = "") -> list[int]:
+    """The rows worth a look; `more` is an expression for what else is."""
+    either = _matching(frames, rf"{SUSPECT}|(?-i:{_HIDING}){more}")
+    if not either:
+        return []
+    some = frames if len(either) == len(frames) else frames.take(pa.array(either))
+    found = _matching(some, SUSPECT + more)
+    hiding = sorted({*range(len(some))}.difference(found))
+    if hiding:
+        found += [hiding[row] for row in _matching(decoded([some[row].as_py() for row in hiding]), _DECODED)]
+    return [either[row] for row in sorted(found)]
+
+
+def places(frame: bytes) -> Parts:
+    """The parts of a frame worth a look: where they begin and end. Of a short one that is all of it."""
+    if len(frame) <= _PIECE:
+        return [(0, len(frame))] if _hides(frame) else []
+    pieces = list(_pieces(frame))
+    rows = suspicious(pa.array([frame[start:end] for start, end in pieces], pa.binary()))
+    found: list[tuple[int, int]] = []
+    for start, end in (pieces[row] for row in rows):
+        if found and start <= found[-1][1]:
+            start = found.pop()[0]
+        found.append((start, end))
+    return found
+
+
+def whole_base64(frame: bytes | bytearray, start: int) -> bytes:
+    """The base64 that begins there, however long it is."""
+    rest = _REST_OF_BASE64.match(frame, start)
+    assert rest is not None
+    return bytes(rest[0])
+
+
+def _hides(text: bytes) -> bool:
+    """True if a short text may hide a secret: no expression is made, which costs more than looking for some words."""
+    found = _may_hide(text)
+    if not found and BASE64.search(text) is not None:
+        plain = decoded([text])[0].as_py()
+        found = _may_hide(plain) or BASE64.search(plain) is not None
+    return found
+
+
+def _may_hide(text: bytes) -> bool:
+    lower = text.lower()
+    return any(hint in lower for hint in _HINTS) or _PERCENT.search(lower) is not None
+
+
+def decoded(texts: list[bytes]) -> pa.Array:
+    """What is base64 in each of some texts, decoded, piece after piece; strings that are too short to hide anything are in between."""
+    octets = np.frombuffer(b"\n".join([b"", *texts, b""]), np.uint8)
+    kept = (octets | 32) - np.uint8(97) < 26
+    kept |= octets - np.uint8(47) < 11
+    kept |= octets == 43
+    edges = np.flatnonzero(kept[1:] != kept[:-1])
+    last = edges[1::2]
+    left = (last - edges[::2]) & 3
+    for place in range(3):
+        kept[last[left > place] - place] = False
+    sizes = np.array([len(text) + 1 for text in texts])
+    counts = np.add.reduceat(kept, 1 + np.cumsum(sizes) - sizes, dtype=np.int32)
+    offsets = np.zeros(len(texts) + 1, np.int32)
+    np.cumsum(counts // 4 * 3, out=offsets[1:])
+    plain = binascii.a2b_base64(octets[kept])
+    return pa.Array.from_buffers(pa.binary(), len(texts), [None, pa.py_buffer(offsets), pa.py_buffer(plain)])
+
+
+def _pieces(frame: bytes) -> Iterator[tuple[int, int]]:
+    """None begins within base64, which could not be decoded from there."""
+    start = 0
+    while start < len(frame):
+        stop = min(start + _PIECE, len(frame))
+        stop += len(whole_base64(frame, stop))
+        yield start, min(stop + _OVERLAP, len(frame))
+        start = stop
+
+
+def _matching(array: pa.Array, expression: str) -> list[int]:
+    found = pc.match_substring_regex(array, expression)
+    return pc.indices_nonzero(found).to_pylist() if found.true_count else []
