@@ -10,9 +10,10 @@ from urllib.parse import unquote_plus
 
 WORDS: Final = tuple(
     "token cookie pass_w pass_phrase pass_key pwd pswd kennwort mot_de_passe contrase wachtwoord secret authorization "
-    "credential session_id session_key api_key access_key private_key ssh_key encryption_key signing_key master_key account_key "
-    "shared_key auth_key license_key pass_code auth_code access_code security_code verification_code recovery_code backup_code "
-    "one_time_code seed_phrase connection_string signature jwt bearer csrf xsrf card_number credit_card debit_card".split()
+    "credential session_id session_key api_key access_key private_key ssh_key encryption_key signing_key master_key "
+    "account_key shared_key auth_key license_key pass_code auth_code access_code security_code verification_code "
+    "recovery_code backup_code one_time_code seed_phrase connection_string signature jwt bearer csrf xsrf card_number "
+    "credit_card debit_card".split()
 )
 """A name that contains one of these, without regard to case, ``-``, ``_``, ``.`` and spaces, is that of a secret."""
 

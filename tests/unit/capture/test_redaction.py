@@ -6,6 +6,7 @@ import base64
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote_plus
 
@@ -15,9 +16,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from polybus._secrets import ENDINGS, OF_QUERIES, SHORT, WORDS
 from polybus.capture.decoding.decoder import decode
 from polybus.capture.decoding.headers_only import headers_only
 from polybus.capture.record.redact_bytes import blank
+from polybus.capture.record.redact_pairs import OF_NAMES, OF_VALUES
+from polybus.capture.record.redact_search import places, suspicious
 from polybus.capture.record.redaction import Redaction, redact_default
 from polybus.capture.rows import RowHeader
 from polybus.capture.schema import DIRECTION_OUT, FLAG_REDACTED, FLAG_TRUNCATED
@@ -355,12 +359,13 @@ def test_a_name_is_found_at_any_level_and_behind_backslashes_of_other_text(slash
 
 _JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJodW50ZXIyIn0.c2lnbmF0dXJlLWh1bnRlcjI"
 _NAMES = """
-    password Passwd passwordHash db_pass pass passphrase pass_word passcode pass-key pwd userPwd pswd pw Kennwort mot_de_passe
-    senha token accessToken refresh_token cookie Set-Cookie secret clientSecret authorization Proxy-Authorization credentials creds
-    session_id sessionKey apiKey api.key X-API-KEY access_key_id privateKey PRIVATE_KEY sshKey ssh_key encryptionKey signing_key
-    AccountKey SharedKey authCode access_code securityCode verification_code recoveryCodes backup_codes oneTimeCode connectionString
-    signature jwt idJwt bearer csrf csrfToken xsrf otp otp_code OTP totp totpSeed hotp pin PIN cardPin pin2 pinCode pin[0] mfa mfaCode
-    2fa 2faCode cvv cvv2 CVC csc sas sas_url psk wpaPsk hmac hmac_key card cardNumber card_number card_no creditCard iban IBAN ssn
+    password Passwd passwordHash db_pass pass passphrase pass_word passcode pass-key pwd userPwd pswd pw Kennwort
+    mot_de_passe senha token accessToken refresh_token cookie Set-Cookie secret clientSecret authorization
+    Proxy-Authorization credentials creds session_id sessionKey apiKey api.key X-API-KEY access_key_id privateKey
+    PRIVATE_KEY sshKey ssh_key encryptionKey signing_key AccountKey SharedKey authCode access_code securityCode
+    verification_code recoveryCodes backup_codes oneTimeCode connectionString signature jwt idJwt bearer csrf csrfToken xsrf
+    otp otp_code OTP totp totpSeed hotp pin PIN cardPin pin2 pinCode pin[0] mfa mfaCode 2fa 2faCode cvv cvv2 CVC csc sas
+    sas_url psk wpaPsk hmac hmac_key card cardNumber card_number card_no creditCard iban IBAN ssn
 """.split()
 _IN_TEXT = {
     "link": f"see https://shop.example/reset?user=joe&token={PLAIN}&lang=en for more",
@@ -394,12 +399,20 @@ _PAIRS = {
 }
 _SECRET: dict[str, Any] = {**dict.fromkeys(_NAMES, PLAIN), **_IN_TEXT, **_PAIRS}
 _ORDINARY: dict[str, Any] = {
-    "spinning": "x", "pinned": "x", "options": "x", "pins": "x", "hotpot": "x", "opinion": "x", "compass": "x", "bypass": "x",
-    "passed": "x", "passenger": "x", "author": "x", "authority": "x", "key": "x", "code": "x", "sign": "x", "status": "x",
-    "pin_count": "x", "keyboard": "x", "text": "pin otp jwt pass, no bearer: 10:30@noon", "url": "https://h:80/a:b?page=2&sort=code", "at": "https://h:80/@joe",
-    "version": "eyJ.1.2", "file": "a.eyJ.b", "max": {"name": "limit", "value": 5}, "names": ["password", "iban", "pin"],
-    "cards": "x", "discard": "x", "card_type": "x", "cardinal": "x", "processId": "x", "step": {"name": "How to reset a password", "value": 1},
-}  # fmt: skip
+    **dict.fromkeys(
+        "spinning pinned options pins hotpot opinion compass bypass passed passenger author authority key code sign status "
+        "pin_count keyboard cards discard card_type cardinal processId".split(),
+        "x",
+    ),
+    "text": "pin otp jwt pass, no bearer: 10:30@noon",
+    "url": "https://h:80/a:b?page=2&sort=code",
+    "at": "https://h:80/@joe",
+    "version": "eyJ.1.2",
+    "file": "a.eyJ.b",
+    "limit": {"name": "limit", "value": 5},
+    "names": ["password", "iban", "pin"],
+    "step": {"name": "How to reset a password", "value": 1},
+}
 
 
 def _recorded(protocol: str, frame: bytes) -> bytes:
@@ -425,16 +438,89 @@ def test_all_names_texts_and_pairs_are_blanked_and_what_is_beside_them_stays(pro
     assert found["pairs"][0] == ["a", "b"]
 
 
+def test_the_docs_name_all_that_is_blanked() -> None:
+    page = (Path(__file__).parents[3] / "docs/how-to/record.md").read_text(encoding="utf-8")
+    table = page[page.index("| A secret is |") :].split("\n\n")[0]
+    told = set(re.findall(r"`([^`]+)`", table))
+    assert {*WORDS, *SHORT, *ENDINGS, *OF_QUERIES, *OF_NAMES, *OF_VALUES} - told == set()
+
+
 @pytest.mark.parametrize(("protocol", "options"), WIRES)
 def test_ordinary_words_that_look_alike_stay(protocol: str, options: dict[str, str]) -> None:
     frame = _frame(protocol, options, _ORDINARY)
     assert redact_default(protocol, frame) == frame
 
 
+_HARMLESS: dict[str, Any] = {
+    "strings": ["y" * 50] * 400,
+    "text": "the quick brown fox " * 1000,
+    "rows": [{"id": n, "value": n / 7} for n in range(1000)],
+    "one": "y" * 20_000,
+    "ids": [f"{n:032x}" for n in range(600)],
+    "links": ["https://h.example:8080/a/b?page=2#x"] * 500,
+    "encoded": base64.b64encode(json.dumps([{"id": n, "speed": n / 7} for n in range(1000)]).encode()).decode(),
+}
+
+
+@pytest.mark.parametrize("body", _HARMLESS)
+def test_where_no_name_of_a_secret_is_nothing_is_looked_at_but_by_arrow(body: str) -> None:
+    frame = json.dumps({"publish": "a", "body": _HARMLESS[body]}).encode()
+    assert places(frame) == []
+    assert suspicious(pa.array([frame, b"{}"], pa.binary())) == []
+
+
+def test_of_a_long_frame_only_the_parts_around_secrets_are_looked_at() -> None:
+    head = b'{"headers":{"authorization":"hunter2"},"body":'
+    frame = head + json.dumps([_HARMLESS, ["user", "joe"]] * 5).encode() + b"}"
+    assert sum(end - start for start, end in places(frame)) < 20_000 < 500_000 < len(frame)
+    assert redact_default("ubre", frame) == frame.replace(b"hunter2", b"*******")
+
+
 @pytest.mark.parametrize(
-    "piece", ["eyJ", "eyJaaaaaaaa.", "?token", "://a:", "a=", "pin", "Pin_", "?", "&a=?", "bearer ", "https://"]
+    "secret",
+    [
+        b'"password":"hunter2"',
+        b'"a":"https://joe:hunter2@h/x"',
+        b'"a":"https://h/?token=hunter2"',
+        b'"a":["password","hunter2"]',
+        b'"a":{"value":"hunter2","of":"' + b"x" * 9000 + b'","name":"password"}',
+        b'"a":{"name":"password","of":"' + b"x" * 9000 + b'","value":"hunter2"}',
+        b'"a":"' + base64.b64encode(b'{"x":"' + b"x" * 20_000 + b'","password":"hunter2"}') + b'"',
+    ],
+    ids=["member", "login", "query", "pair", "before", "behind", "base64"],
+)
+def test_a_secret_on_the_border_of_two_parts_is_found(secret: bytes) -> None:
+    for before in range(8192 - 40, 8192 + 8, 3):
+        frame = b'{"x":"' + b"a " * (before // 2) + b"a" * (before % 2) + b'",' + secret + b',"y":"' + b"a " * 9000 + b'"}'
+        assert _hidden(redact_default("ubre", frame))
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "eyJ",
+        "eyJaaaaaaaa.",
+        "?token",
+        "://a:",
+        "://a:b/@",
+        "a=",
+        "pin=",
+        "%3D",
+        "pin",
+        "Pin_",
+        "?",
+        "&a=?",
+        "bearer ",
+        "https://",
+    ],
 )
 def test_what_looks_like_the_beginning_of_a_secret_again_and_again_is_looked_at_once(piece: str) -> None:
     # Where each beginning is followed to the end of the frame, a megabyte takes minutes.
-    frame = json.dumps({"token": "x", "text": piece * (1_000_000 // len(piece))}).encode()
+    frame = json.dumps({"token": "x", "text": piece * (500_000 // len(piece))}).encode()
+    assert len(redact_default("ubre", frame)) == len(frame)
+
+
+@pytest.mark.parametrize("piece", ['["token",', '{"name":"token","value":', '{"name":"token","a":["', '["token","x"],'])
+def test_pairs_within_pairs_are_walked_once(piece: str) -> None:
+    frame = (piece * (200_000 // len(piece))).encode()
     assert len(redact_default("ubre", frame)) == len(frame)

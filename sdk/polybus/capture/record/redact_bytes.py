@@ -37,7 +37,7 @@ _LOGIN: Final = re.compile(
     rb":\\{0,2}/\\{0,2}/(?:[^\s/?#:@\"\\\[]{0,255}:(?:([^\s/?#\"\\]{1,255})|(?!\d*(?:[/?#\"\\\s]|$))([^\s\"\\]{1,255}))"
     rb"|([^\s/?#:@\"\\\[]{1,255}))@"
 )
-"""The password of a URL, or its user where there is none: it may be a token. A password with ``/``, ``?`` or ``#`` in it is told
+"""The password of a URL, or its user alone, which may be a token. A password with ``/``, ``?`` or ``#`` in it is told
 from a port: that is a number."""
 _BY_SHAPE: Final = (((b"earer", b"EARER"), _BEARER), ((b"@",), _LOGIN), ((b"eyJ",), _JWT))
 """What is secret by its shape or by the word before it: what has to be in a frame, and an expression, whose group it is."""

@@ -1,4 +1,4 @@
-"""Finding values that stand beside the name of a secret in JSON: ``{"name": "password", "value": ...}``, ``["password", ...]``."""
+"""Finding values that stand beside the name of a secret in JSON: ``{"name": "pin", "value": ...}``, ``["password", ...]``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from .redact_search import Parts
 NAME: Final = r'(?:[^"\\]|\\u[0-9a-fA-F]{4}){1,256}'
 """What stands between the quotes of a name."""
 
-OF_NAMES: Final = frozenset("name key k field id label header parameter param property attribute variable setting option".split())
+OF_NAMES: Final = frozenset(
+    "name key k field id label header parameter param property attribute variable setting option".split()
+)
 OF_VALUES: Final = frozenset("value values val v content contents default current input".split())
 """Last words of the members of an object of which the first names the second."""
 
@@ -25,9 +27,7 @@ _FAR: Final = 64 << 10
 """Bytes, before and behind a place worth a look, within which the rest of an object is looked for."""
 
 
-def found_pairs(
-    data: bytearray, parts: Parts, close: Callable[[int, bytes], int]
-) -> list[tuple[int, bytes]]:
+def found_pairs(data: bytearray, parts: Parts, close: Callable[[int, bytes], int]) -> list[tuple[int, bytes]]:
     """Where values begin that are secrets by a name beside them, and what stands before each of their quotes.
 
     Args:
@@ -67,8 +67,11 @@ class _Open:
         if is_named(name):
             self._values.append(place)
 
-    def text(self, text: str) -> None:
-        self.secret |= self._naming and is_name(text)
+    def text(self, text: str) -> bool:
+        """True if this is the first that makes values here secret."""
+        first = not self.secret and self._naming and is_name(text)
+        self.secret |= first
+        return first
 
     def comma(self, place: int) -> None:
         self._naming = False
@@ -89,12 +92,14 @@ def _walk(data: bytearray, start: int, end: int, escape: bytes, close: Callable[
     start = max(0, start - _FAR)
     found: list[int] = []
     within: list[_Open] = []
+    waiting = 0  # of these, those with secrets
     while (here := (sign_or_text if within else opening).search(data, start, end + _FAR)) is not None:
         start = here.end()
         sign = data[here.start()]
         if sign in b"{[":
             within.append(_Open(sign))
         elif sign in b"}]":
+            waiting -= within[-1].secret
             found += within.pop().secrets()
         elif sign in b",":
             within[-1].comma(start)
@@ -104,10 +109,10 @@ def _walk(data: bytearray, start: int, end: int, escape: bytes, close: Callable[
             colon = _COLON.match(data, stop + len(quote))
             start = stop + len(quote) if colon is None else colon.end()
             if colon is None:
-                within[-1].text(name)
+                waiting += within[-1].text(name)
             else:
                 within[-1].member(name, start)
-        if start > end and not any(one.secret for one in within):
+        if start > end and not waiting:
             break
     return found + [place for one in within for place in one.secrets()]
 

@@ -1,4 +1,4 @@
-"""Finding secrets in protobuf, and blanking them in place: in the entries of maps, and in ``google.protobuf.Struct`` and its kin."""
+"""Finding secrets in the entries of protobuf maps, in ``google.protobuf.Struct`` and its kin, and blanking them in place."""
 
 from __future__ import annotations
 

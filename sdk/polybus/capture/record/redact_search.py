@@ -59,7 +59,8 @@ def suspicious(frames: pa.Array, more: str = "") -> list[int]:
     found = _matching(some, SUSPECT + more)
     hiding = sorted({*range(len(some))}.difference(found))
     if hiding:
-        found += [hiding[row] for row in _matching(decoded([some[row].as_py() for row in hiding]), _DECODED)]
+        texts = (some if len(hiding) == len(some) else some.take(pa.array(hiding))).to_pylist()
+        found += [hiding[row] for row in _matching(decoded(texts), _DECODED)]
     return [either[row] for row in sorted(found)]
 
 
@@ -99,7 +100,7 @@ def _may_hide(text: bytes) -> bool:
 
 
 def decoded(texts: list[bytes]) -> pa.Array:
-    """What is base64 in each of some texts, decoded, piece after piece; strings that are too short to hide anything are in between."""
+    """What is base64 in each of some texts, decoded, piece after piece. Also words, which decode to anything."""
     octets = np.frombuffer(b"\n".join([b"", *texts, b""]), np.uint8)
     kept = (octets | 32) - np.uint8(97) < 26
     kept |= octets - np.uint8(47) < 11
@@ -113,7 +114,7 @@ def decoded(texts: list[bytes]) -> pa.Array:
     counts = np.add.reduceat(kept, 1 + np.cumsum(sizes) - sizes, dtype=np.int32)
     offsets = np.zeros(len(texts) + 1, np.int32)
     np.cumsum(counts // 4 * 3, out=offsets[1:])
-    plain = binascii.a2b_base64(octets[kept])
+    plain = binascii.a2b_base64(octets[kept].data)
     return pa.Array.from_buffers(pa.binary(), len(texts), [None, pa.py_buffer(offsets), pa.py_buffer(plain)])
 
 

@@ -1,0 +1,57 @@
+"""What a recording has blanked is in no table, no metric and no page that is made of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from polybus import Bus, connect
+from polybus.analysis import DuckEngine, Pipeline, open_tables
+from polybus.capture import Capture
+from tests.support import bounded
+
+_SECRET = "hunter2"
+_BODY: dict[str, Any] = {
+    "user": "joe",
+    "db_pass": _SECRET,
+    "link": f"https://joe:{_SECRET}@h/?token={_SECRET}",
+    "fields": [{"name": "otp", "value": _SECRET}],
+    "pairs": [["card", _SECRET]],
+}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("protocol", ["ubre", "csb", "jrep", "uprotocol"])
+@bounded
+async def test_secrets_of_requests_answers_streams_and_publications_are_in_no_file(protocol: str, tmp_path: Path) -> None:
+    server, client = Bus(), Bus()
+
+    @server.handle("user.login")
+    async def login(body: dict[str, Any]) -> dict[str, Any]:
+        return body
+
+    if protocol == "ubre":
+
+        @server.handle("user.list")
+        async def users(body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+            yield body
+
+    async with server.record(str(tmp_path / "capture")), server.serve(f"{protocol}+memory://{tmp_path.name}") as listening:
+        async with connect(listening.url, bus=client):
+            assert await client.request("user.login", _BODY) == _BODY
+            if protocol == "ubre":
+                async with client.stream("user.list", _BODY) as items:
+                    assert [item async for item in items] == [_BODY]
+            await client.publish("user.seen", _BODY)
+    frames = [row["frame"] or b"" for batch in Capture(str(tmp_path / "capture")).batches() for row in batch.rows.to_pylist()]
+    assert any(b"user" in frame for frame in frames)
+    done = Pipeline(DuckEngine()).run(str(tmp_path / "capture"), str(tmp_path / "out"))
+    tables = open_tables(tmp_path / "out")
+    rows = [tables.sql(f"from {table}").fetchall() for table in ("events", "exchanges", "orphans", "quarantine")]
+    assert rows[0] and rows[1]
+    page = Path(done.report).read_text(encoding="utf-8")
+    assert [where for where in (*frames, rows, json.dumps(done.metrics), page) if _SECRET in str(where)] == []
