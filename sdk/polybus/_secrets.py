@@ -30,7 +30,7 @@ JWT: Final = r"eyJ[\w-]{8,}\.[\w-]*\.[\w.-]+"
 """A JSON Web Token: JSON in base64, a payload (none in the encrypted kind with a direct key), and at least one part more."""
 
 TAIL: Final = r"[-_ .0-9()\[\]#]{0,6}"
-"""What may stand behind such a word or ending, to the end of the name: of an index, for instance."""
+"""Characters that may stand behind such a word or ending, to the end of the name: of an index, for instance."""
 
 _NO_WORD: Final = re.compile(r"[\W_]+")
 _BOUNDARY: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")

@@ -40,7 +40,7 @@ _LOGIN: Final = re.compile(
 """The password of a URL, or its user alone, which may be a token. A password with ``/``, ``?`` or ``#`` in it is told
 from a port: that is a number."""
 _BY_SHAPE: Final = (((b"earer", b"EARER"), _BEARER), ((b"@",), _LOGIN), ((b"eyJ",), _JWT))
-"""What is secret by its shape or by the word before it: what has to be in a frame, and an expression, whose group it is."""
+"""Secrets by their shape, or by the word before them: bytes that have to be in the frame, and an expression, whose group is the secret."""
 _COLON: Final = re.compile(rb"[ \t\r\n]*:")
 _SCALAR: Final = re.compile(rb"[-+.0-9eEa-z]+")
 _MARKER: Final = re.compile(rb'(\\*)"\^(?:ObjectID\1"\s*:\s*\1"-?\d+|EncodedType\1"\s*:\s*\1"[\w.$;\[]{1,200})\1"')
@@ -183,7 +183,7 @@ class _Frame:
                     self.changed = True
 
     def all(self, expression: re.Pattern[bytes], parts: Parts) -> list[re.Match[bytes]]:
-        """What it finds there."""
+        """All that an expression finds in some parts."""
         return [found for start, end in parts for found in expression.finditer(self.data, start, end)]
 
 

@@ -9,7 +9,7 @@ from ..._secrets import is_secret
 from .redact_bytes import starred
 
 MORE_NATS: Final = r"|^connect[ \t]"
-"""What makes a frame worth a look, besides names: every CONNECT is looked at."""
+"""Besides names this makes a frame worth a look: every CONNECT."""
 
 _CONNECT: Final = re.compile(rb"\s*connect\s", re.I)
 _MEMBER: Final = re.compile(rb'"(?:pass|auth_token|jwt|sig)"\s*:\s*"((?:[^"\\]|\\.)*)"', re.I)

@@ -11,7 +11,7 @@ from ..._secrets import is_secret, words_of
 from .redact_search import Parts
 
 NAME: Final = r'(?:[^"\\]|\\u[0-9a-fA-F]{4}){1,256}'
-"""What stands between the quotes of a name."""
+"""An expression for the text between the quotes of a name."""
 
 OF_NAMES: Final = frozenset(
     "name key k field id label header parameter param property attribute variable setting option".split()
@@ -28,7 +28,7 @@ _FAR: Final = 64 << 10
 
 
 def found_pairs(data: bytearray, parts: Parts, close: Callable[[int, bytes], int]) -> list[tuple[int, bytes]]:
-    """Where values begin that are secrets by a name beside them, and what stands before each of their quotes.
+    """Find values that are secrets by a name beside them: where they begin, and what stands before each of their quotes.
 
     Args:
         data: A frame.
@@ -80,7 +80,7 @@ class _Open:
             self._values.append(place)
 
     def secrets(self) -> list[int]:
-        """Where the values begin. Of lists only pairs are meant."""
+        """The begins of the values that are secret. Of lists only pairs are meant."""
         return self._values if self.secret and not (self._list and self._commas > 1) else []
 
 

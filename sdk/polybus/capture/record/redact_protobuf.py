@@ -104,7 +104,7 @@ class _Protobuf:
                 self.message(begin, stop)
 
     def pairs(self, value: list[Field], depth: int) -> None:
-        """What stands beside the name of a secret, at any level of a Value."""
+        """Blank what stands beside the name of a secret, at any level of a Value."""
         for number, _, begin, end in value if depth else ():
             fields = _fields(self.data, begin, end) if number in (_STRUCT, _LIST) else []
             if number == _LIST:

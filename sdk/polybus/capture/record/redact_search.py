@@ -1,4 +1,4 @@
-"""Where in many bytes a secret may be: expressions that run over all of them once, in Arrow, and find too much."""
+"""A cheap search for the places of secrets: expressions that run over all bytes once, in Arrow, and find too much."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..._secrets import ENDINGS, OF_QUERIES, SHORT, TAIL, WORDS
 from ..store.compute import pc
 
 Parts: TypeAlias = Sequence[tuple[int, int]]
-"""Where the parts of a frame begin and end that are worth a look."""
+"""Begins and ends of the parts of a frame that are worth a look."""
 
 _CAPITALS: Final = "|".join(form for word in SHORT for form in (word.title(), word.upper()))
 _BORDER: Final = r"(?:\b|_|[0-9])"
@@ -22,7 +22,7 @@ _SHORT: Final = (
     rf"(?:{_BORDER}(?:{'|'.join(SHORT)})|(?-i:[a-z](?:{_CAPITALS})))[-_ ]?(?:(?:{'|'.join(ENDINGS)})s?)?{TAIL}"
     r"[\"\\=:%\x12]"
 )
-"""With what ends a name: a quote, the sign before its value, or the tag of a value in protobuf."""
+"""It ends with the end of a name: a quote, the sign before its value, or the tag of a value in protobuf."""
 NAMES: Final = rf"{'|'.join(WORDS).replace('_', '[-_ .]?')}|{_SHORT}"
 """An expression for the names of secrets, without regard to case."""
 
@@ -100,7 +100,7 @@ def _may_hide(text: bytes) -> bool:
 
 
 def decoded(texts: list[bytes]) -> pa.Array:
-    """What is base64 in each of some texts, decoded, piece after piece. Also words, which decode to anything."""
+    """Decode all base64 in each of some texts, piece after piece. Also words, which decode to anything."""
     octets = np.frombuffer(b"\n".join([b"", *texts, b""]), np.uint8)
     kept = (octets | 32) - np.uint8(97) < 26
     kept |= octets - np.uint8(47) < 11

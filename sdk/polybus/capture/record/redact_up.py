@@ -9,7 +9,7 @@ from ...protocols._protobuf.wire import read_varint
 from .redact_bytes import starred
 
 MORE_UP: Final = "|(?-i:R)"
-"""What makes a frame worth a look, besides names: the tag of the token, which is the letter R."""
+"""Besides names this makes a frame worth a look: the tag of the token, which is the letter R."""
 
 _ATTRIBUTES: Final = 1
 _TOKEN: Final = 10
