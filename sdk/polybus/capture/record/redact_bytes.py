@@ -40,7 +40,7 @@ _LOGIN: Final = re.compile(
 """The password of a URL, or its user alone, which may be a token. A password with ``/``, ``?`` or ``#`` in it is told
 from a port: that is a number."""
 _BY_SHAPE: Final = (((b"earer", b"EARER"), _BEARER), ((b"@",), _LOGIN), ((b"eyJ",), _JWT))
-"""Secrets by their shape, or by the word before them: bytes that have to be in the frame, and an expression, whose group is the secret."""
+"""Secrets by their shape, or by the word before them: bytes of which one is in the frame, and an expression with a group."""
 _COLON: Final = re.compile(rb"[ \t\r\n]*:")
 _SCALAR: Final = re.compile(rb"[-+.0-9eEa-z]+")
 _MARKER: Final = re.compile(rb'(\\*)"\^(?:ObjectID\1"\s*:\s*\1"-?\d+|EncodedType\1"\s*:\s*\1"[\w.$;\[]{1,200})\1"')
