@@ -94,6 +94,7 @@ class Pipeline:
         connection: str | None = None,
         before: AnyPath | None = None,
         report: bool = True,
+        settle: bool = False,
     ) -> Done:
         """Take what is new, and write metrics and report anew; where nothing is new, they stay as they are.
 
@@ -105,11 +106,13 @@ class Pipeline:
             connection: Only this connection's.
             before: The folder of results of an earlier capture: the report says what has changed since.
             report: False leaves metrics and report as they are, for runs that follow each other closely.
+            settle: Nothing more comes to the recordings that are there, also where killed recorders could not say so: nothing
+                stays provisional. An answer that is recorded later all the same is an orphan.
 
         Raises:
             CaptureError: It is no capture, or a segment is missing, or it is not the one any more that `out` holds the results
                 of; `out` holds something else; with `strict`, a part of the capture cannot be read. `before` holds no
-                results, or those of another version.
+                results, or those of another version. There is no such `connection`; with `settle`, a recorder still writes.
             ValueError: `end_ns` is not after `start_ns`.
             OSError: Files cannot be written.
         """
@@ -118,7 +121,7 @@ class Pipeline:
         earlier = read_earlier(before, out) if before is not None else None
         step = self.step(capture, out, window)
         with step.alone():
-            added = step.advance()
+            added = step.advance(settle=settle)
             if not report:
                 return _done(step.out, step.output, added)
             return _done(step.out, step.output, added, self._reported(step.output, earlier))
@@ -175,7 +178,8 @@ class Pipeline:
 
 
 def _done(out: str, output: Output, added: RunCounts, metrics: dict[str, Any] | None = None) -> Done:
-    report = f"{out.rstrip('/')}/{REPORT}" if metrics is not None else ""
+    folder, mark, options = out.partition("?") if "://" in out else (out, "", "")
+    report = f"{folder.rstrip('/')}/{REPORT}{mark}{options}" if metrics is not None else ""
     return Done(out, added, output.counts, metrics or {}, report, output.provisional)
 
 

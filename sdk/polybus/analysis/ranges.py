@@ -97,13 +97,14 @@ def together(conditions: Iterable[Any]) -> Any:
     return reduce(operator.and_, some) if some else None
 
 
-def reach(capture: Capture, start: ReadPosition, rows: int | None = None) -> ReadPosition:
+def reach(capture: Capture, start: ReadPosition, rows: int | None = None, *, over: bool = False) -> ReadPosition:
     """The end up to which a capture can be read now.
 
     A torn batch at the end of a segment that is still written is not there yet, and nothing beyond that segment is read:
     several recorders may share a folder. What is torn elsewhere is lost, and passed by.
 
-    At most so many rows lie in between, but one batch at least; None: as far as there is something.
+    At most so many rows lie in between, but one batch at least; None: as far as there is something. A segment of which nobody
+    knows whether it is written is passed where the recordings are `over`.
 
     Raises:
         CaptureError: A segment is missing; the capture ends before `start`.
@@ -129,23 +130,25 @@ def reach(capture: Capture, start: ReadPosition, rows: int | None = None) -> Rea
         if last is not None and not last.torn and last.offset >= place.offset:
             # No batch follows what is lost at its end: only who reads up to a place behind it, and behind its end, counts it.
             place = ReadPosition(segment.number, last.batch + 1, last.offset + last.size + segment.sealed)
-        if segment is not segments[-1] and _is_written(capture, segment):
+        written = is_written(capture, segment)
+        if segment is not segments[-1] and (written or (written is None and not over)):
             break
     return place
 
 
-def _is_written(capture: Capture, segment: Segment) -> bool:
-    """True if a recorder has a segment open. Where that cannot be known, one that is not sealed is taken for such."""
+def is_written(capture: Capture, segment: Segment) -> bool | None:
+    """True if a recorder has a segment open; None where that cannot be known."""
     if segment.sealed:
         return False
-    if "://" in capture.path:
-        return True
+    if not capture.local:
+        return None
     try:
         file = os.open(segment.path, os.O_RDWR)
     except OSError:
         return True  # sealed just now: the next time
     try:
-        return not lock(file)
+        locked = lock(file)
+        return None if locked is None else not locked
     finally:
         os.close(file)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import attrs
 import pyarrow as pa
@@ -34,12 +34,14 @@ from .engine import Engine
 from .ingest import SAMPLES, IngestResult
 from .manifest import STAGING, STATE, Manifest, Output, RunCounts, run_prefix
 from .partitions import BY_DATE
-from .ranges import ReadPosition, ReadWindow, plan, reach
+from .ranges import ReadPosition, ReadWindow, is_written, plan, reach
 from .storage import Storage, absolute
 from .timeouts import MatchTimeouts
 from .watermarks import Watermarks
 
 Progress = Callable[[str], None]
+_NAMED: Final = 5
+"""Connections that an error names."""
 
 
 class Written(NamedTuple):
@@ -86,25 +88,32 @@ class PipelineStep:
             self._keep_logs()
             yield
 
-    def advance(self, until: ReadPosition | None = None) -> RunCounts:
-        """Take what lies between the last run and a place, or the end of what is there; nothing where that was done before."""
+    def advance(self, until: ReadPosition | None = None, *, settle: bool = False) -> RunCounts:
+        """Take what lies between the last run and a place, or the end of what is there; nothing where that was done before.
+
+        Raises:
+            CaptureError: Nothing more is to come (`settle`), and a recorder still writes; there is no such connection.
+        """
         last = self.output.last
         start = self._begin(last)
-        end = reach(self._capture, start) if until is None else until
-        if end <= start:
+        end = reach(self._capture, start, over=settle) if until is None else until
+        torn = self._torn() if settle else IngestResult()
+        if end <= start and not (settle and self.output.provisional) and not (torn.lost and last is None):
             return RunCounts()
         run, token = last.run + 1 if last is not None else 1, uuid.uuid4().hex[:12]
         # Where no lock can be held, a run that comes too late must not write over the files of another one.
         prefix, staging = f"{run_prefix(run)}{token}-", f"{STAGING}/{token}"
         self._progress("decode")
-        taken = [self._gone(start), *self._decode(start, end, staging)]
+        taken = [self._gone(start), *self._decode(start, end, staging), torn]
         self._check(taken)
         moved = self._move_in(prefix, taken)
         before = Watermarks(last.ends, last.seen) if last is not None else Watermarks()
         clocks = before.later(Watermarks(done.ends, done.seen) for done in taken)
         counts = sum(taken, RunCounts())
+        if last is None and not counts.frames:
+            self._check_connection()
         events = self._engine.read(self.storage, "events", moved.get("events", []), EVENTS)
-        now = clocks.table(all_read=self._is_all(end), ended=_ended(taken))
+        now = clocks.table(all_read=self._is_all(end), ended=set(clocks.ends) if settle else _ended(taken))
         folded = self._fold(staging, events, last.state if last is not None else None, now)
         exchanges = self._exchanges(prefix, staging, folded, moved)
         orphans = self._orphans(prefix, staging, folded, events, moved)
@@ -169,6 +178,40 @@ class PipelineStep:
         losses = [{"segment": number, **attrs.asdict(Stretch(0, 0, 0))} for number in numbers[:SAMPLES]]
         return IngestResult(lost=len(numbers), losses=losses)
 
+    def _torn(self) -> IngestResult:
+        """The end of the newest segment, where a recorder was killed in the middle of a batch: of that no more comes.
+
+        Raises:
+            CaptureError: A recorder is not gone.
+        """
+        segments = self._capture.segments()
+        for segment in segments:
+            if is_written(self._capture, segment):
+                raise CaptureError(
+                    f"{segment.path} is still written, so its recording is not over: settle it when the recorder has ended"
+                )
+        reader = self._capture.reader(segments[-1])
+        for _ in reader.messages():
+            pass
+        torn = [stretch for stretch in reader.damage if stretch.torn]
+        return IngestResult(
+            lost=len(torn), losses=[{"segment": segments[-1].number, **attrs.asdict(stretch)} for stretch in torn]
+        )
+
+    def _check_connection(self) -> None:
+        """
+        Raises:
+            CaptureError: The one that is asked for is in no frame.
+        """
+        wanted, known = self._window.connection, dict[str, None]()
+        if wanted is None:
+            return
+        for batch in self._capture.batches(columns=["conn_id"]):
+            known |= dict.fromkeys(batch.rows.column("conn_id").to_pylist())
+        if wanted not in known:
+            some = ", ".join(name for name in list(known)[:_NAMED] if name)
+            raise CaptureError(f"{self._path} has no connection {wanted!r}; it has {len(known)}, such as {some or 'none'}")
+
     def _is_all(self, end: ReadPosition) -> bool:
         """True for a place that is the end of all that is there, also of segments that other recorders write."""
         last = self._capture.segments(complete=False)[-1]
@@ -196,6 +239,8 @@ class PipelineStep:
 
     def _decode(self, start: ReadPosition, end: ReadPosition, staging: str) -> list[IngestResult]:
         ranges = plan(self._capture, start, end)
+        if not ranges:
+            return []
         taken = self._engine.take(self._path, absolute(self.out), f"{staging}/taken", ranges, self._window)
         for done in taken:
             if done.frames != done.rowed + done.quarantined + done.empty:

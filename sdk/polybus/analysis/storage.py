@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from polybus.capture.store.filesystems import AnyPath, find_filesystem
+from polybus.capture.errors import CaptureError
+from polybus.capture.store.filesystems import AnyPath, find_filesystem, naming
 from polybus.capture.store.segments import lock
 
 from ..capture.store.compute import pc
@@ -26,7 +27,7 @@ class Storage:
     """A folder here, or at a URI (``hdfs://...``, ``s3://...``, ``s3a://...``).
 
     Raises:
-        CaptureError: The URI is not understood, or nothing there answers.
+        CaptureError: The URI is not understood, nothing there answers, or it is a file.
         OSError: Of its methods: that was not possible.
     """
 
@@ -35,6 +36,8 @@ class Storage:
         self.filesystem: Any
         self.filesystem, self._root = find_filesystem(given)
         self.local: bool = isinstance(self.filesystem, pafs.LocalFileSystem)
+        if self.filesystem.get_file_info(self._root).type == pafs.FileType.File:
+            raise CaptureError(f"{given} is a file, and results need a folder: choose another place")
         # Hadoop's name for what pyarrow knows as s3, whose options come after a question mark.
         plain = given.partition("?")[0].rstrip("/").replace("s3://", "s3a://", 1)
         self._for_spark = f"file://{self._root}" if self.local else plain
@@ -57,18 +60,15 @@ class Storage:
 
         Only of folders on this machine, and not on Windows.
         """
-        if not self.local or os.name == "nt":
+        with naming(self._root), ExitStack() as stack:
+            if self.local and os.name != "nt":
+                self.filesystem.create_dir(self._root, recursive=True)
+                folder = os.open(self._root, os.O_RDONLY)
+                stack.callback(os.close, folder)
+                if lock(folder) is False:
+                    waits()
+                    lock(folder, wait=True)
             yield
-            return
-        self.filesystem.create_dir(self._root, recursive=True)
-        folder = os.open(self._root, os.O_RDONLY)
-        try:
-            if lock(folder) is False:
-                waits()
-                lock(folder, wait=True)
-            yield
-        finally:
-            os.close(folder)
 
     def files(self, path: str) -> list[str]:
         """All files beneath a folder, relative to the root; none where there is no such folder."""

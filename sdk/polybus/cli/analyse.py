@@ -37,6 +37,7 @@ def analyse(
     connection: Annotated[str, option("ID", "Only this connection's.")] = "",
     before: Annotated[str, option("DIR", "Results of an earlier capture: say what has changed since.")] = "",
     strict: Annotated[bool, flag("--strict", "Fail where a part of the capture cannot be read.")] = False,
+    settle: Annotated[bool, flag("--settle", "Nothing more is recorded: leave nothing provisional.")] = False,
     delta: Annotated[bool, flag("--delta", "Keep a log of Delta Lake beside each table, for its readers.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -61,7 +62,7 @@ def analyse(
         else:
             running = stack.enter_context(analysis.DuckEngine(spill=_spill(out)))
         pipeline = analysis.Pipeline(running, timeout=timeout, strict=strict, delta=delta, progress=shown.stage)
-        done = pipeline.run(capture, out, **window, before=before or None)
+        done = pipeline.run(capture, out, **window, before=before or None, settle=settle)
     _say(done, chosen, as_json)
 
 

@@ -106,6 +106,11 @@ def test_with_the_end_of_a_recording_its_exchanges_are_settled(spark: SparkSessi
     other.end(1)
     other.seal()
     assert pipeline.run(capture, out, report=False).provisional == 0
+    # One that is killed says nothing: whoever knows that it is over does.
+    killed = SegmentWriter(capture, 2, {"capture_id": "e"})
+    killed.write(frames.batch(_ask(0, 1, 3) | {"capture_id": "e"}), 0)
+    killed.close()
+    assert [pipeline.run(capture, out, report=False, settle=settle).provisional for settle in (False, True)] == [1, 0]
 
 
 def test_a_recording_that_goes_on_after_it_was_taken_for_over_is_not_over() -> None:

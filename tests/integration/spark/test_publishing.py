@@ -81,6 +81,8 @@ def test_a_stream_is_published_with_the_number_of_its_batch_in_the_ids(spark: Sp
 def test_what_a_publication_needs_is_said() -> None:
     with pytest.raises(ValueError, match="where to"):
         BusDataSource({}).writer(_schema("subject string, body string"), overwrite=False)
+    with pytest.raises(ValueError, match=r"there is only mode\('append'\)"):
+        BusDataSource({"path": "ubre+tcp://h:1"}).writer(_schema("subject string, body string"), overwrite=True)
     for options, problem in (
         ({"runn": "monday"}, "there is no option 'runn' to publish with; there are path, url, idHeader, run, timeout"),
         ({"timeout": "soon"}, "timeout='soon': seconds, more than 0"),

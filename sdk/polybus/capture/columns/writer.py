@@ -20,7 +20,7 @@ from attrs import define, field
 from ..decoding.decoder import decoded
 from ..errors import CaptureError
 from ..store.compute import pc
-from ..store.filesystems import AnyPath
+from ..store.filesystems import AnyPath, naming
 from ..store.reader import Capture, Segment
 from ..store.segments import SegmentReader, lock
 from .places import TABLES, columns_path
@@ -90,7 +90,8 @@ def write_columns(path: AnyPath, progress: Callable[[int], None] | None = None) 
             done.open += 1
             continue
         try:
-            _decode(capture, segment, folder, done, progress if progress is not None else lambda frames: None)
+            with naming(folder):
+                _decode(capture, segment, folder, done, progress if progress is not None else lambda frames: None)
         except (CaptureError, FileNotFoundError):
             if Path(segment.path).exists():  # else retention was faster
                 raise

@@ -15,12 +15,13 @@ import pyarrow.parquet as pq
 from ..columns.reader import SegmentColumns
 from ..decoding.decoder import decoded, joined
 from ..schema import EVENTS, FRAMES, QUARANTINE
-from .filesystems import AnyPath
+from .filesystems import AnyPath, naming
 from .folders import new_folder
 from .reader import Capture, Loss
 
 Progress = Callable[[int], None]
 """Told how many rows have been done, now and then."""
+_SCHEMAS: Final = {"frames": FRAMES, "events": EVENTS, "quarantine": QUARANTINE}
 _ROWS_OF_FILE: Final = 4_000_000
 _ROWS_OF_GROUP: Final = 131_072
 _BYTES_OF_GROUP: Final = 64 << 20
@@ -92,15 +93,19 @@ def export(
         ValueError: An unknown format or table.
         OSError: They cannot be written.
     """
-    schemas = {"frames": FRAMES, "events": EVENTS, "quarantine": QUARANTINE}
-    if table not in schemas:
-        raise ValueError(f"table={table!r}: one of {', '.join(schemas)}")
+    if table not in _SCHEMAS:
+        raise ValueError(f"table={table!r}: one of {', '.join(_SCHEMAS)}")
     if format not in ("parquet", "jsonl"):
         raise ValueError(f"format={format!r}: parquet or jsonl")
     folder, progress = new_folder(out), progress or _quietly
+    with naming(folder):
+        return _written(capture, folder, format, table, progress)
+
+
+def _written(capture: Capture, folder: Path, format: str, table: str, progress: Progress) -> list[Path]:
     batches = (batch.rows for batch in capture.batches()) if table == "frames" else _decoded_rows(capture, table)
     if format == "parquet":
-        return _write_parquet(folder, table, schemas[table], batches, progress)
+        return _write_parquet(folder, table, _SCHEMAS[table], batches, progress)
     path, done = folder / f"{table}.jsonl", 0
     with path.open("w", encoding="utf-8") as file:
         for batch in batches:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -18,6 +20,17 @@ _HADOOP = (
 )
 
 
+@contextmanager
+def naming(path: AnyPath) -> Iterator[None]:
+    """Errors of the system that name no file say where it was: a library says "no space left", and not where."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, os.strerror(error.errno), os.fspath(path)) from error
+
+
 def find_filesystem(path: str) -> tuple[pafs.FileSystem, str]:
     """The file system of a path here, or of a URI that `pyarrow.fs` knows, and the path in it. Its ``s3://`` is Spark's ``s3a://``.
 
@@ -27,7 +40,7 @@ def find_filesystem(path: str) -> tuple[pafs.FileSystem, str]:
     if "://" not in path:
         return pafs.LocalFileSystem(), os.path.abspath(path)
     try:
-        found: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(path.replace("s3a://", "s3://", 1))
+        found: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(path.replace("s3a://", "s3://", 1).replace(" ", "%20"))
     except (pa.ArrowException, OSError) as error:
         text = str(error)
         if "libjvm" in text or "libhdfs" in text:

@@ -81,7 +81,8 @@ class Capture:
         """Losses that the last pass over the batches has found."""
         self.ended: list[str] = []
         """The recordings that say that they are over, as it has found them."""
-        self._local = isinstance(self.filesystem, pafs.LocalFileSystem)
+        self.local: bool = isinstance(self.filesystem, pafs.LocalFileSystem)
+        """True for a folder on this machine."""
         if not self.segments(complete=False):
             if self.filesystem.get_file_info(pafs.FileSelector(self._folder)):
                 what = "is no capture: a capture is a folder of files segment-<number>.arrows (.open while it is written)"
@@ -189,7 +190,7 @@ class Capture:
 
     def _bytes(self, path: str, sealed: bool) -> Any:
         try:
-            if self._local and sealed:
+            if self.local and sealed:
                 return pa.memory_map(path).read_buffer()
             # One that is still written may be cut (a batch that did not fit the disk): a map of it would be a trap.
             with self.filesystem.open_input_file(path) as file:

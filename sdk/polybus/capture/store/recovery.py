@@ -11,7 +11,7 @@ from attrs import define, field, frozen
 
 from ..rows import Gap
 from ..schema import FRAMES
-from .filesystems import AnyPath
+from .filesystems import AnyPath, naming
 from .folders import new_folder
 from .reader import Capture, Segment, missing_among
 from .segments import SegmentWriter, Stretch
@@ -50,9 +50,10 @@ def recover(path: AnyPath, out: AnyPath, progress: Callable[[int], None] | None 
     capture = Capture(path)
     recovery = _Recovery(capture, new_folder(out), progress if progress is not None else lambda rows: None)
     segments = capture.segments(complete=False)
-    for segment in segments:
-        recovery.take(segment)
-    recovery.end()
+    with naming(out):
+        for segment in segments:
+            recovery.take(segment)
+        recovery.end()
     numbers = [segment.number for segment in segments]
     return Recovered(
         recovery.frames,

@@ -57,6 +57,8 @@ class BusDataSource(ds.DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> ds.DataSourceArrowWriter:
         """Publishes."""
+        if overwrite:
+            raise ValueError("mode('overwrite'): what was published cannot be taken back, so there is only mode('append')")
         return BusWriter(dict(self.options), schema.names)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> ds.DataSourceStreamArrowWriter:
