@@ -20,7 +20,7 @@ from polybus import Bus, ConnectFailed, Context, Forbidden, Message, NotFound, c
 from polybus.capture import Capture, CaptureError, Selection, decode, info, make_recorder, replay
 from polybus.capture.replaying.recorded_messages import client_messages
 from polybus.capture.rows import RowHeader
-from polybus.capture.schema import DIRECTION_OUT, FLAG_GAP_BEFORE
+from polybus.capture.schema import DIRECTION_OUT, FLAG_GAP_BEFORE, FLAG_TRUNCATED
 from polybus.capture.store.segments import SegmentWriter
 from polybus.message import Kind
 from polybus.protocols import Csb, UProtocol
@@ -159,6 +159,15 @@ def _said(folder: Path, selection: Selection | None = None) -> list[tuple[float,
         )
         for said in found
     ]
+
+
+def test_what_was_cut_is_not_said(tmp_path: Path) -> None:
+    """Also where half of it can be read."""
+    _write(tmp_path, 0, _asks(0, 1, 0, 0), _asks(1, 2, 1, 1, flags=FLAG_TRUNCATED), _asks(2, 3, 2, 2))
+    skipped = Counter[str]()
+    said = list(client_messages(Capture(tmp_path), Selection(), skipped))
+    assert [one.message.body["n"] for one in said if one.message is not None] == [1, 3]
+    assert skipped == {"cut": 1}
 
 
 def test_a_replay_begins_where_it_is_to_begin(tmp_path: Path) -> None:

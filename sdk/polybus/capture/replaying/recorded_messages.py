@@ -20,7 +20,7 @@ from ...errors import RemoteProtocolError
 from ...message import Kind, Message
 from ...subjects import matches
 from ..decoding.frame_decoders import MARK, decoder_for
-from ..schema import DIRECTION_IN, DIRECTION_OUT, FLAG_GAP_BEFORE
+from ..schema import DIRECTION_IN, DIRECTION_OUT, FLAG_GAP_BEFORE, FLAG_TRUNCATED
 from ..store.reader import Capture, Segment, lost
 
 _REPLAYED: Final = frozenset({Kind.REQUEST, Kind.PUBLISH, Kind.NOTIFY, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE, Kind.CANCEL})
@@ -125,6 +125,9 @@ def _of_row(
         return
     if row["tunnel"]:  # it was meant for who is behind the tunnel, and not for the server that is there now
         skipped["tunnel"] += 1
+        return
+    if (row["flags"] or 0) & FLAG_TRUNCATED:  # half a body is not what the client said
+        skipped["cut"] += 1
         return
     for message in _messages(row["protocol"], options, frame, skipped):
         if not inside and message.kind not in (Kind.SUBSCRIBE, Kind.UNSUBSCRIBE):
