@@ -108,6 +108,7 @@ def test_a_frame_cut_anywhere_says_the_same_or_nothing(name: str) -> None:
         b"PUB a.b _INBOX.a.1 5000\r\nhell",
         b"HPUB a.b _INBOX.a.1 22 5000\r\nNATS/1.0\r\nX-A: bcd\r\n\r\nhel",
         b"MSG a.b 1 _INBOX.a.1 5000\r\nhell",
+        b'{"a":{"a":' + b'{"a":' * 800 + b'"' + b"y" * 100_000,
         b"[" * 5000,
         b'{"a":' * 5000,
         b'{"a":1,' * 5000,

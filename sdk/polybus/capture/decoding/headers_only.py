@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Raw
 
 from ...errors import Code
-from ...protocols._protobuf.wire import read_varint
+from ...protocols._protobuf.wire import MOST_FIELDS, read_varint
 from ...protocols.nats.cluster.subjects import node_word
 from ...protocols.nats.codec import INBOX
 from ...protocols.nats.stored import ACKS
@@ -79,8 +79,11 @@ def _objects(frame: bytes, cut: bool, body: re.Pattern[str]) -> list[dict[str, R
     return found
 
 
-def _before_the_cut(text: str, at: int) -> tuple[dict[str, Raw], str | None]:
-    """Members of the object at a place, and the name of the one whose value is not whole; None where the cut is elsewhere."""
+def _before_the_cut(text: str, at: int, *, within: bool = False) -> tuple[dict[str, Raw], str | None]:
+    """Members of the object at a place, and the name of the one whose value is not whole; None where the cut is elsewhere.
+
+    Of that value there is the beginning, but not of one `within` it: each level is read once more.
+    """
     members: dict[str, Raw] = {}
     while True:
         try:
@@ -91,9 +94,9 @@ def _before_the_cut(text: str, at: int) -> tuple[dict[str, Raw], str | None]:
         try:
             end = _value(text, start)[1]
         except (ValueError, RecursionError):
-            if text[start : start + 1] == "{":
-                members[name] = Raw(_encode(_before_the_cut(text, start)[0]))
-            elif text[start : start + 1] == '"':
+            if text[start : start + 1] == "{" and not within:
+                members[name] = Raw(_encode(_before_the_cut(text, start, within=True)[0]))
+            elif text[start : start + 1] == '"' and not within:
                 members[name] = Raw(_encode(text[start + 1 : start + 1 + min(_BEGINNING, (len(text) - start - 1) // 4 * 4)]))
             return members, name
         members[name] = Raw(text[start:end].encode())
@@ -117,8 +120,8 @@ def _parted(frame: bytes, cut: bool, bodies: range) -> tuple[bytes, bytes]:
             body = frame[at:after]
         else:
             kept.append(frame[start:after])
-        if after > len(frame) and not (cut and tag >> 3 in bodies):
-            raise ValueError("cut off")
+        if len(kept) > MOST_FIELDS or (after > len(frame) and not (cut and tag >> 3 in bodies)):
+            raise ValueError("cut off, or of too many fields")
         at = after
     return b"".join(kept), body
 

@@ -67,19 +67,16 @@ class Redaction:
         cut = np.flatnonzero(flags).tolist()  # a secret may go on behind the cut: what it looks like is not to be relied on
         if not self._bodies:
             rows = ((row, ends[numbers[row]]) for row in range(len(frames)))
-            longest = self._longest
-            frames = self._changed(
-                rows,
-                frames,
-                flags,
-                lambda end, one: headers_only(end.protocol, end.options, one, cut=len(one) == longest),
-            )
+            frames = self._changed(rows, frames, flags, self._without_body)
         if self._redact is not None:
             redact = self._redact
             which = sorted({*_suspicious(ends, numbers, frames), *cut}) if self._suspects else range(len(frames))
             rows = ((row, ends[numbers[row]]) for row in which)
             frames = self._changed(rows, frames, flags, lambda end, one: redact(end.protocol, one))
         return frames, flags if flags.any() else None, int(np.count_nonzero(flags & FLAG_REDACTED))
+
+    def _without_body(self, end: RowHeader, frame: bytes) -> bytes:
+        return headers_only(end.protocol, end.options, frame, cut=len(frame) == self._longest)
 
     def _changed(
         self, rows: Iterable[tuple[int, RowHeader]], frames: pa.Array, flags: Int32s, change: Callable[..., bytes]
