@@ -76,8 +76,8 @@ class CaptureWriter:
             if self._resume is not None:
                 self.counts.seq = max(self._resume, self._folder.next_seq(self._capture_id))
             self._warm_up()
-            self._room = TemporaryFile(dir=self.path, buffering=0)
             with suppress(OSError):  # a full disk has none
+                self._room = TemporaryFile(dir=self.path, buffering=0)
                 self._room.write(os.urandom(_ROOM))
         except OSError as error:
             raise CaptureError(f"cannot record to {self.path}: {error.strerror or error}") from error
