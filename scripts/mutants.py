@@ -1,7 +1,7 @@
 """Bugs put into the core on purpose, and how many of them the tests find: ``python -m scripts.mutants --count 200 --seed 1``.
 
-A mutant is one change within a function of the core: another comparison, another small number, a condition turned round, a
-statement left out. Which are tried follows from the seed and the sources. First the tests run once under coverage, which notes what each
+A mutant is one change within a function of the core: another comparison or small number, a condition turned round, a statement
+left out. Which are tried follows from the seed and the sources. First the tests run once under coverage, which notes what each
 of them executes; then each mutant has those run that execute its line, until one fails.
 
 Wings are left out: tests of theirs are of theirs.
