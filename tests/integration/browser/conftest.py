@@ -1,4 +1,9 @@
-"""One Chromium and one site for the tests of a module: 127.0.0.1 and localhost are two sites, of one server."""
+"""Pages, frames and Python in a real Chromium; one browser and one site (127.0.0.1 and localhost are two) for a module's tests.
+
+Needs Chromium (``make web``), the npm packages `ubre` and `pyodide` with the wheels of `tests/integration/pyodide` (``make
+peers``), and for `test_documentation` the site that ``make docs`` builds. Tests whose part is not there are skipped, in CI they
+fail. The folder can be run alone: ``make test-integration ARGS=tests/integration/browser``.
+"""
 
 from __future__ import annotations
 

@@ -116,15 +116,17 @@ async def attempt(tab: Tab, subject: str, body: str | None = None, **parameters:
     return str(await tab.run(f"{form}.querySelector('.answer').innerText"))
 
 
-async def test_a_request_is_answered(reader: Tab, chromium: Browser) -> None:
+async def test_a_request_is_answered_with_the_body_that_stands_there_or_another_and_what_is_no_json_is_not_sent(
+    reader: Tab, chromium: Browser, served: Served
+) -> None:
+    assert (await attempt(reader, "user.get", "{id")).startswith("This is no JSON")
+    assert served.bus.peers == []
+    await reader.visit(served.url)
+    assert '"name": "Ann"' in await attempt(reader, "user.get")
     said = await attempt(reader, "user.get", '{"id": 7}')
     assert said.startswith("answered in ")
     assert json.loads(said[said.index("{") :]) == {"id": 7, "name": "Ann", "asked_by": "guest"}
     assert chromium.problems == []
-
-
-async def test_the_body_that_stands_there_is_one_that_fits(reader: Tab) -> None:
-    assert '"name": "Ann"' in await attempt(reader, "user.get")
 
 
 async def test_a_refusal_is_shown_with_its_code_and_detail(reader: Tab) -> None:
@@ -135,11 +137,6 @@ async def test_a_refusal_is_shown_with_its_code_and_detail(reader: Tab) -> None:
     assert said.startswith("INVALID_ARGUMENT")
     assert "$.id" in said
     assert (await attempt(reader, "vault.open")).startswith("PERMISSION_DENIED")
-
-
-async def test_what_is_no_json_is_not_sent(reader: Tab, served: Served) -> None:
-    assert (await attempt(reader, "user.get", "{id")).startswith("This is no JSON")
-    assert served.bus.peers == []
 
 
 async def test_a_stream_gives_its_items_until_its_end(reader: Tab) -> None:

@@ -27,17 +27,10 @@ async def page(chromium: Browser) -> AsyncIterator[Tab]:
     assert chromium.problems == []
 
 
-async def test_a_door_is_moved_from_a_frame_through_the_page_and_a_bridge(page: Tab) -> None:
+async def test_a_door_is_moved_through_the_page_and_a_page_of_an_unexpected_origin_gets_no_port(page: Tab) -> None:
     await page.until("show.said.length >= 2")
     assert sorted(await page.run("show.said")) == [["moved", 40], ["told", 40]], "the publication comes once"
-
-
-async def test_page_and_frame_ask_each_other(page: Tab) -> None:
     assert await page.run("show.panel.ask('title')") == "a panel of the page"
-
-
-async def test_a_page_of_an_unexpected_origin_gets_no_port_and_no_frame_borrows_the_cookies(page: Tab) -> None:
-    await page.until("show.said.length >= 2")
     await page.run("show.stranger()")
     await page.until("show.said.length >= 3")
     rejected = await page.run("show.rejected")

@@ -11,7 +11,6 @@ import pytest
 from polybus.errors import Disconnected
 from tests.integration.browser.site import Site, play
 from tests.integration.web.browser import BOUND, Tab
-from tests.loops import FULL
 from tests.support import eventually
 
 pytestmark = pytest.mark.anyio
@@ -72,12 +71,11 @@ def child(server: Site, *, host: str | None = None, wait: int = 0, timeout: int 
     return facts + CHILD
 
 
-@pytest.fixture(params=["same-origin", "cross-site", "sandboxed"])
+@pytest.fixture(params=["cross-site", "sandboxed"])
 def place(request: pytest.FixtureRequest, server: Site) -> dict[str, Any]:
-    """Where the frame comes from, and the origin that the page expects."""
-    at = server.here if request.param == "same-origin" else server.elsewhere
+    """Where the frame comes from, and the origin that the page expects; frames of the same origin are in the table."""
     sandbox = request.param == "sandboxed"
-    return {"at": at, "origin": "null" if sandbox else at, "sandbox": sandbox}
+    return {"at": server.elsewhere, "origin": "null" if sandbox else server.elsewhere, "sandbox": sandbox}
 
 
 async def run(tab: Tab, script: str, **facts: Any) -> Any:
@@ -341,9 +339,8 @@ return { asked, answered: answered.length, lost: lost.length, ports: ports.lengt
 
 
 @pytest.mark.timeout(150)
-@pytest.mark.parametrize("site", ["same-origin", "cross-site"] if FULL else ["cross-site"])
-async def test_random_reloads_lose_nothing_after_the_handshake_and_double_nothing(tab: Tab, server: Site, site: str) -> None:
-    at = server.here if site == "same-origin" else server.elsewhere
+async def test_random_reloads_lose_nothing_after_the_handshake_and_double_nothing(tab: Tab, server: Site) -> None:
+    at = server.elsewhere
     program = child(server) + "say(/last\\d+x\\d+/.exec(location)?.[0]);"
     count = 50
     story = f"(async () => {{ {HOST} {SCHEDULES} }})().then((told) => (globalThis.told = told)); return 0"

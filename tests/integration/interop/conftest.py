@@ -1,10 +1,23 @@
-"""What the tests against real peers share."""
+"""Real peers of other people: npm `ubre`, NATS servers and clients, FastStream, up-python, Zenoh, the parser of AsyncAPI.
+
+What the wire is in bytes is proven by the unit tests of each protocol, and behaviour by its contract: here each real peer is
+met in both roles. Needs the packages of the extra ``dev``, which bring nats-py, FastStream, Zenoh and the newest NATS server;
+Node with the npm packages of `node/package.json` and the environments of `up_python` and `umessage`, which ``make peers``
+installs; and Debian's `nats-server`. Tests whose peer is not there are skipped, in CI they fail. The folder can be run alone:
+``make test-integration ARGS=tests/integration/interop``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import itertools
 
 import pytest
 
-from tests.integration.interop.node_peer import require_node
+from .nats_py_peer import NatsPy, nats_py
+from .nats_servers import NatsServer, nats_server
 
 _names = itertools.count()
 
@@ -15,9 +28,15 @@ def name() -> str:
     return f"shop{next(_names)}"
 
 
-@pytest.fixture(params=["ws7", "ws8"])
-def ws(request: pytest.FixtureRequest) -> str:
-    """The package under npm ubre: `ws` 7 with the wrappers of ubre, or `ws` 8 with the manual hook-up."""
-    require_node()
-    version: str = request.param
-    return version
+@pytest.fixture(scope="module")
+def server() -> Iterator[NatsServer]:
+    """The newest NATS server, for all tests of a module."""
+    with nats_server("wheel") as one:
+        yield one
+
+
+@pytest.fixture
+async def theirs(server: NatsServer, anyio_backend: Any) -> AsyncIterator[NatsPy]:
+    """A client of nats-py."""
+    async with nats_py(server.address) as client:
+        yield client

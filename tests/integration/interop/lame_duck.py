@@ -1,19 +1,12 @@
-"""A ledger of what two NATS servers carry while one of them goes into lame duck mode: by a seed, for tests and as a program.
-
-python -m tests.integration.interop.lame_duck [native|cluster] [first seed] [number of seeds]
-"""
+"""A ledger of what two NATS servers carry while one of them goes into lame duck mode, by a seed."""
 
 from __future__ import annotations
 
-import logging
 import random
 import signal
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
-from functools import partial
-from typing import Any
 
 import anyio
 from attrs import define, field
@@ -56,12 +49,6 @@ class Ledger:
     missed: int = 0
     twice: int = 0
     moved: int = 0
-
-    def __str__(self) -> str:
-        return (
-            f"{self.asked} requests, {self.failed.total()} failed {dict(self.failed) or ''}; {self.published} publications, "
-            f"{self.missed} missed, {self.twice} twice; {self.moved} links moved"
-        )
 
 
 class Program:
@@ -107,7 +94,7 @@ class Program:
             await anyio.sleep(self.rng.random() * self.pauses)
 
 
-async def keep(first: NatsServer, second: NatsServer, seed: int, *, clustered: bool = False) -> Ledger:
+async def keep(first: NatsServer, second: NatsServer, seed: int) -> Ledger:
     """Let programs talk while the first server goes into lame duck mode."""
     rng, ledger, sent = random.Random(seed), Ledger(), list[str]()
     subjects = ["work", "ask.a", "ask.b", "ask.c"]
@@ -117,11 +104,9 @@ async def keep(first: NatsServer, second: NatsServer, seed: int, *, clustered: b
         for name, server in homes:
             # The only worker is at the server that ends, or there are some at both.
             works = name == "a" or bool(seed % 2)
-            options: dict[str, Any] = {"cluster": f"{server.url}/lame"} if clustered else {}
-            program = Program(rng, name, Bus(**options), works=works)
+            program = Program(rng, name, Bus(), works=works)
             programs.append(program)
-            entered = program.bus if clustered else connect(server.url, bus=program.bus)
-            await stack.enter_async_context(entered)
+            await stack.enter_async_context(connect(server.url, bus=program.bus))
         await anyio.sleep(0.5)
         over = anyio.Event()
         async with anyio.create_task_group() as group:
@@ -140,15 +125,3 @@ async def keep(first: NatsServer, second: NatsServer, seed: int, *, clustered: b
         ledger.missed += sum(not heard[body] for body in sent)
         ledger.twice += sum(count - 1 for count in heard.values())
     return ledger
-
-
-def main(dialect: str = "native", begin: str = "1", number: str = "10") -> None:
-    logging.disable(logging.CRITICAL)
-    for seed in range(int(begin), int(begin) + int(number)):
-        with two_servers() as (first, second):
-            ledger = anyio.run(partial(keep, first, second, seed, clustered=dialect == "cluster"))
-        print(f"{dialect} {seed}: {ledger}", flush=True)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

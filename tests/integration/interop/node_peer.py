@@ -148,11 +148,13 @@ def node_client(ws: str, url: str) -> AbstractAsyncContextManager[NodePeer]:
         ws: Which package carries it: ``ws7`` or ``ws8``.
         url: Of our listener.
     """
+    require_node()
     return _running("client", ws, url.removeprefix("ubre+"))
 
 
 def node_server(ws: str, port: int = 0) -> AbstractAsyncContextManager[NodePeer]:
     """A server for our client, listening when the block is entered."""
+    require_node()
     return _running("server", ws, str(port))
 
 

@@ -115,13 +115,11 @@ async def raw_client(url: str) -> AsyncIterator[RawPeer]:
 
 
 class RawServer:
-    """A server for our client. Connections wait at the door while it is shut."""
+    """A server for our client."""
 
     def __init__(self, listening: socket.socket, peers: MemoryObjectReceiveStream[RawPeer]) -> None:
         self._listening = listening
         self._peers = peers
-        self._door = anyio.Event()
-        self._door.set()
         self._accepted: list[RawPeer] = []
         self.url = f"ubre+ws://127.0.0.1:{listening.getsockname()[1]}/"
 
@@ -129,14 +127,6 @@ class RawServer:
         """The next connection."""
         with anyio.fail_after(BOUND):
             return await self._peers.receive()
-
-    def shut(self) -> None:
-        """Let nobody in any more; they wait."""
-        self._door = anyio.Event()
-
-    def open(self) -> None:
-        """Let those in who wait."""
-        self._door.set()
 
     async def close(self) -> None:
         """End all connections."""
@@ -147,7 +137,6 @@ class RawServer:
         """Let clients in, one after the other."""
         while True:
             await anyio.wait_readable(self._listening)
-            await self._door.wait()
             accepted, _ = self._listening.accept()
             stream = await SocketStream.from_socket(accepted)
             protocol = ServerProtocol(subprotocols=[Subprotocol("ubre")], max_size=None)

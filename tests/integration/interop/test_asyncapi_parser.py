@@ -1,21 +1,16 @@
-"""The parser of AsyncAPI itself (npm) takes the documents of every example, of the demo, and of everything that there is."""
+"""The parser of AsyncAPI itself (npm) takes the documents of the demo, and of everything that there is."""
 
 from __future__ import annotations
 
 import json
-import runpy
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from subprocess import PIPE
 from typing import Any
 
-import anyio
 import pytest
 
-import polybus
-import polybus.fastapi
 from polybus import Bus
 from polybus.asyncapi import document, to_text
 from polybus.asyncapi.document import servers_of
@@ -27,12 +22,6 @@ from tests.unit.asyncapi.shop import Users, make_bus
 
 from .node_peer import require_node
 
-ROOT = Path(__file__).parents[3]
-EXAMPLES = sorted(
-    path for path in (ROOT / "examples").rglob("*.py") if "Bus(" in path.read_text() and "plugin" not in path.parts
-)
-MADE_BY: dict[str, tuple[str, tuple[str, ...]]] = {"lobby.py": ("Lobby", ("chess",)), "doors.py": ("Doors", ())}
-"""Examples whose bus is an object's: its class, and what that is given."""
 SERVERS = [
     "ubre+wss://example.org/bus",
     "csb+tls://example.org:9000",
@@ -85,42 +74,6 @@ def check(parsed: Parse) -> Check:
 def handled(bus: Bus) -> set[str]:
     """The subjects and patterns of a bus, as its handlers were registered."""
     return {str(one["title"]) for one in document(bus)["operations"].values()}
-
-
-@pytest.fixture
-def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Examples can be loaded, and their programs do not begin."""
-    for module, name in ((anyio, "run"), (polybus, "run"), (polybus.fastapi, "run")):
-        monkeypatch.setattr(module, name, lambda *_, **__: None)
-    yield
-
-
-def buses_of(path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Bus]:
-    monkeypatch.syspath_prepend(str(path.parent))
-    monkeypatch.setattr(sys, "argv", [str(path)])
-    known = set(sys.modules)
-    try:
-        found = runpy.run_path(str(path))
-    finally:
-        for name in set(sys.modules) - known:  # a contract.py beside it is that of this example alone
-            if Path(getattr(sys.modules[name], "__file__", None) or "/").is_relative_to(path.parent):
-                del sys.modules[name]
-    if path.name in MADE_BY:
-        name, given = MADE_BY[path.name]
-        return {path.name: found[name](*given).bus}
-    return {f"{path.name}:{name}": bus for name, bus in found.items() if isinstance(bus, Bus)}
-
-
-@pytest.mark.usefixtures("nothing_runs")
-def test_the_documents_of_every_example_are_taken(monkeypatch: pytest.MonkeyPatch, check: Check) -> None:
-    documents: dict[str, dict[str, Any]] = {}
-    for path in EXAMPLES:
-        buses = buses_of(path, monkeypatch)
-        assert buses, f"{path} has no bus that this test finds"
-        documents |= {f"{path.parent.name}/{name}": document(bus, title=name) for name, bus in buses.items()}
-    assert len(documents) >= len(EXAMPLES)
-    assert sum(bool(made["operations"]) for made in documents.values()) >= 10
-    check(documents)
 
 
 def test_the_documents_of_the_demo_are_taken_and_every_handler_is_in_them(check: Check) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,21 +10,15 @@ import anyio
 import pytest
 
 from polybus import (
-    BadRequest,
     Bus,
-    Channel,
-    Forbidden,
     NoHandler,
-    RemoteError,
     RequestError,
-    TooLarge,
-    Unauthorized,
     Unsupported,
     connect,
 )
-from polybus.errors import Code, DeadlineExceeded
+from polybus.errors import Code
 from polybus.protocols import Csb
-from tests.support import bounded, eventually, let_expire
+from tests.support import bounded, eventually
 from tests.unit.broker.raw import Closed, RawPeer, raw_peer
 
 pytestmark = pytest.mark.anyio
@@ -94,62 +87,6 @@ async def test_headers_that_it_could_not_read_are_refused_there_or_here() -> Non
             _ = bus.request(7, headers={"x": "y"})
 
 
-@pytest.mark.parametrize(
-    ("result", "error", "code"),
-    [
-        (0xC9, NoHandler, Code.UNIMPLEMENTED),
-        (0xCB, BadRequest, Code.INVALID_ARGUMENT),
-        (0xCC, BadRequest, Code.INVALID_ARGUMENT),
-        (0xCD, Unauthorized, Code.UNAUTHENTICATED),
-        (0xCE, Forbidden, Code.PERMISSION_DENIED),
-        (0xD0, RemoteError, Code.INTERNAL),
-        (0xD1, TooLarge, Code.RESOURCE_EXHAUSTED),
-        (0x2A, RemoteError, Code.UNKNOWN),
-    ],
-)
-@bounded
-async def test_its_results_are_our_errors(result: int, error: type[RequestError], code: Code) -> None:
-    async def fail(peer: RawPeer, frame: str) -> None:
-        await peer.send(f"20{result:02x}" + frame[4:16])
-
-    async with bare_server(fail) as (url, _), connect(url) as bus:
-        with pytest.raises(error) as caught:
-            await bus.request(7)
-        assert caught.value.code is code
-        if result == 0x2A:
-            assert caught.value.detail == {"result": 0x2A}
-
-
-@bounded
-async def test_its_timeout_is_a_deadline_that_passed_there() -> None:
-    async def late(peer: RawPeer, frame: str) -> None:
-        await peer.send("20ca" + frame[4:16])
-
-    async with bare_server(late) as (url, _), connect(url) as bus:
-        with pytest.raises(DeadlineExceeded) as caught:
-            await bus.request(7)
-        assert caught.value.where == "remote"
-
-
-@bounded
-async def test_a_late_answer_never_reaches_another_request() -> None:
-    asked: list[str] = []
-
-    async def hold(peer: RawPeer, frame: str) -> None:
-        if frame[8:16] == "ffff0000":
-            await not_found(peer, frame)
-        elif frame[8:16] == "00000007":
-            asked.append(frame)
-            if len(asked) == 2:
-                await peer.send("11" + "00" + asked[0][4:16] + b"late".hex(), "21" + "00" + asked[1][4:16] + b"good".hex())
-
-    async with bare_server(hold) as (url, _), connect(url) as bus:
-        error = await let_expire(lambda seconds: bus.request(7, timeout=seconds), lambda: bool(asked))
-        assert isinstance(error, DeadlineExceeded)
-        assert await bus.request(7) == "good"
-        assert asked[0][4:8] != asked[1][4:8]
-
-
 @bounded
 async def test_a_bare_client_of_a_bus_with_a_table() -> None:
     bus = Bus()
@@ -203,63 +140,6 @@ async def test_what_is_relayed_to_a_bare_client_has_a_form_that_it_reads() -> No
             heard = await anext(too)
             assert (heard.body, heard.headers) == ([3], {"seat": "8"})
         assert bus.stats().malformed == 0
-
-
-@bounded
-async def test_an_id_that_is_still_in_flight_is_counted_and_the_first_request_gets_its_own_answer() -> None:
-    bus, go = Bus(), anyio.Event()
-
-    @bus.handle(7)
-    async def wait(body: str) -> str:
-        await go.wait()
-        return body
-
-    async with bus.serve("csb+tcp://127.0.0.1:0") as listener, raw_peer(listener.url) as client:
-        await client.send("11 00 0001 00000007" + b"first".hex(), "11 00 0001 00000007" + b"second".hex())
-        await eventually(lambda: bus.stats().malformed == 1)
-        go.set()
-        assert await client.receive() == "2100000100000007" + b"first".hex()
-        await client.send("11 00 0001 00000007" + b"third".hex())  # by now it is free
-        assert await client.receive() == "2100000100000007" + b"third".hex()
-        assert bus.stats().malformed == 1
-
-
-@bounded
-async def test_a_channel_whose_id_is_taken_does_not_end_the_one_that_has_it() -> None:
-    bus = Bus()
-
-    @bus.handle("talk")
-    async def talk(channel: Channel[Any, Any]) -> None:
-        async for item in channel:
-            await channel.send(item)
-
-    opened = "12 00 0001 ffff0007 0004 0018 ffffffff" + b'talk{"mode":"channel","n":9}'.hex()
-    async with bus.serve("csb+tcp://127.0.0.1:0") as listener, raw_peer(listener.url) as client:
-        await client.send("12 00 0009 ffff0000" + b'{"v":1}'.hex())
-        assert (await client.receive())[:16] == "22000009ffff0000"
-        await client.send(opened, opened, "12 00 0001 ffff0009" + b"[1]".hex())
-        seen = [await client.receive() for _ in range(2)]
-        assert [frame[8:16] for frame in seen] == ["ffff000a", "ffff0009"]
-        assert seen[1][16:] == b"[1]".hex()
-        assert bus.stats().malformed == 1
-
-
-@bounded
-async def test_a_cancelled_request_is_answered_so_that_its_id_is_free() -> None:
-    bus = Bus()
-
-    @bus.handle(7)
-    async def wait() -> None:
-        await anyio.sleep_forever()
-
-    async with bus.serve("csb+tcp://127.0.0.1:0") as listener, raw_peer(listener.url) as client:
-        await client.send("10 00 0001 00000007", "10 00 0001 ffff0008 00000007")
-        answer = await client.receive()
-        assert answer[:16] == "22d0000100000007"
-        assert json.loads(bytes.fromhex(answer[16:]))["code"] == Code.CANCELLED
-        await client.send("10 00 0001 ffff0008 00000007", "12 00 0002 ffff0000" + b'{"v":1}'.hex())
-        assert (await client.receive())[:16] == "22000002ffff0000"  # a cancel of nothing is no offence, and has no answer
-        assert bus.stats().malformed == bus.stats().running == 0
 
 
 @bounded

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-import anyio
 import pytest
 from attrs import frozen
-from faststream.nats import NatsResponse
-from nats.errors import NoRespondersError
 
-from polybus import Bus, Context, DeadlineExceeded, NoHandler, NotFound, connect
+from polybus import Bus, Context, DeadlineExceeded, NoHandler, connect
 from tests.support import bounded, eventually
 
 from .faststream_peer import NatsBroker, NatsMessage, faststream
-from .nats_servers import VERSIONS, NatsServer, nats_server
+from .nats_servers import NatsServer
 
 pytestmark = pytest.mark.anyio
 
@@ -27,12 +23,6 @@ BODIES: list[Any] = [{"a": [1, None, 1.5]}, [], ["ü"], 7, -1.5, True, False]
 class User:
     id: int
     name: str
-
-
-@pytest.fixture(params=VERSIONS)
-def server(request: pytest.FixtureRequest) -> Iterator[NatsServer]:
-    with nats_server(request.param) as one:
-        yield one
 
 
 # -- ours asks ---------------------------------------------------------------------------------------------------------------
@@ -99,20 +89,6 @@ async def test_a_handler_of_theirs_that_fails_answers_nobody_so_our_deadline_end
         assert bus.stats().pending == 0
 
 
-@bounded
-async def test_a_service_error_that_they_answer_by_its_headers_is_our_error(server: NatsServer) -> None:
-    def declare(broker: NatsBroker) -> None:
-        @broker.subscriber("user.get")
-        async def get_user(body: Any) -> NatsResponse:
-            headers = {"Nats-Service-Error": "no such user", "Nats-Service-Error-Code": "404"}
-            return NatsResponse({"id": 7}, headers=headers)
-
-    async with faststream(server.address, declare), connect(server.url) as bus:
-        with pytest.raises(NotFound, match="no such user") as caught:
-            await bus.request("user.get", {"id": 7})
-        assert caught.value.detail == {"status": 404, "body": {"id": 7}}
-
-
 # -- theirs asks -------------------------------------------------------------------------------------------------------------
 
 
@@ -141,23 +117,6 @@ async def test_their_request_reaches_our_handler_with_its_headers(server: NatsSe
         assert headers[-1]["x-kind"] == "flash"
         assert headers[-1]["correlation_id"] == "c-1"
         assert headers[-1]["content-type"] == "application/json"
-
-
-@bounded
-async def test_our_errors_and_nobody_there_are_seen_by_them(server: NatsServer) -> None:
-    bus = Bus()
-
-    @bus.handle("fail")
-    async def fail() -> None:
-        raise NotFound("no such user", reason="no_user", detail={"id": 7})
-
-    async with connect(server.url, bus=bus), faststream(server.address) as theirs:
-        answer = await theirs.request(None, "fail")
-        assert answer.headers["Nats-Service-Error"] == "no such user"
-        assert answer.headers["Nats-Service-Error-Code"] == "5"
-        assert await theirs.run(answer.decode()) == {"id": 7}
-        with pytest.raises(NoRespondersError):
-            await theirs.request(None, "nobody")
 
 
 # -- publications ------------------------------------------------------------------------------------------------------------
@@ -194,36 +153,6 @@ async def test_publications_go_both_ways_with_their_headers(server: NatsServer) 
 
 
 # -- groups ------------------------------------------------------------------------------------------------------------------
-
-
-@bounded
-async def test_requests_are_shared_by_a_group_of_ours_and_theirs(server: NatsServer) -> None:
-    bus, ours, theirs = Bus(), list[int](), list[int]()
-
-    @bus.handle("work")
-    async def work(body: int) -> str:
-        ours.append(body)
-        return "ours"
-
-    def declare(broker: NatsBroker) -> None:
-        @broker.subscriber("work", queue="workers")
-        async def work(body: int) -> dict[str, str]:
-            theirs.append(body)
-            return {"who": "theirs"}
-
-    async with (
-        faststream(server.address, declare) as other,
-        connect(f"{server.url}?queue=workers", bus=bus),
-        connect(server.url) as client,
-    ):
-        replies = [client.request("work", number) for number in range(200)]
-        answers = [await reply for reply in replies]
-        assert answers.count("ours") == len(ours) > 0
-        assert answers.count({"who": "theirs"}) == len(theirs) > 0
-        assert sorted(ours + theirs) == list(range(200))
-        for number in range(200, 220):
-            await other.request(number, "work")
-        assert sorted(ours + theirs) == list(range(220))
 
 
 @bounded
@@ -267,61 +196,3 @@ async def test_a_publication_is_for_one_member_of_a_group_of_ours_and_theirs(ser
         await eventually(lambda: len(heard["first"] + heard["second"] + heard["theirs"]) >= 300)
         assert sorted(heard["first"] + heard["second"] + heard["theirs"]) == list(range(300))
         assert all(heard.values())
-
-
-@bounded
-async def test_a_member_of_theirs_that_leaves_a_group_leaves_the_rest_to_ours(server: NatsServer) -> None:
-    bus, ours, theirs = Bus(), list[int](), list[int]()
-
-    @bus.on("jobs", group="g")
-    async def of_ours(body: int) -> None:
-        ours.append(body)
-
-    def declare(broker: NatsBroker) -> None:
-        @broker.subscriber("jobs", queue="g")
-        async def of_theirs(body: int) -> None:
-            theirs.append(body)
-
-    async with connect(server.url, bus=bus), connect(server.url) as publisher:
-        async with faststream(server.address, declare):
-            for number in range(100):
-                await publisher.publish("jobs", number)
-            await eventually(lambda: len(ours) + len(theirs) == 100)
-        before = len(theirs)
-        for number in range(100, 150):
-            await publisher.publish("jobs", number)
-        await eventually(lambda: len(ours) + len(theirs) == 150)
-        assert len(theirs) == before
-        assert sorted(ours + theirs) == list(range(150))
-
-
-@bounded
-async def test_a_member_of_ours_that_drains_leaves_the_rest_to_theirs(server: NatsServer) -> None:
-    ours, theirs = list[int](), list[int]()
-
-    def declare(broker: NatsBroker) -> None:
-        @broker.subscriber("work", queue="q")
-        async def work(body: int) -> int:
-            theirs.append(body)
-            return body
-
-    async with faststream(server.address, declare), connect(server.url) as client:
-        bus = Bus()
-
-        @bus.handle("work")
-        async def work(body: int) -> int:
-            ours.append(body)
-            await anyio.lowlevel.checkpoint()
-            return body
-
-        async with anyio.create_task_group() as group:
-            async with connect(server.url, bus=bus):
-                replies = [client.request("work", number) for number in range(200)]
-                await eventually(lambda: len(ours) > 5)
-                group.start_soon(bus.drain)
-                replies += [client.request("work", number) for number in range(200, 400)]
-                assert [await reply for reply in replies] == list(range(400))
-        assert sorted(ours + theirs) == list(range(400))
-        before = len(ours)
-        assert [await client.request("work", number) for number in range(20)] == list(range(20))
-        assert len(ours) == before

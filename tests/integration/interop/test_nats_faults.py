@@ -11,7 +11,6 @@ import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -19,14 +18,13 @@ import pytest
 from attrs import define, field
 
 from polybus import Backoff, Bus, BusError, DeadlineExceeded, Disconnected, Limits, NoHandler, connect
-from tests.integration.processes.processes import Process, running
 from tests.support import eventually, free_port
 
 from .nats_servers import NatsServer, nats_server
 
 pytestmark = pytest.mark.anyio
 
-ROUNDS = int(os.environ.get("POLYBUS_KILL_ROUNDS", "2"))
+ROUNDS = int(os.environ.get("POLYBUS_KILL_ROUNDS", "1"))
 """Of each fault. POLYBUS_KILL_ROUNDS=20 is for those who have the time."""
 BACKOFF = Backoff(initial=0.01, maximum=0.1)
 LIMITS = Limits(ping_interval=1.0, ping_timeout=1.0, connect_timeout=1.0, handshake_timeout=1.0)
@@ -240,53 +238,3 @@ async def test_servers_that_are_killed_stopped_or_leave_cost_no_request_its_end_
                 for name in rng.sample(sorted(FAULTS), len(FAULTS)):
                     await FAULTS[name](rng.choice(servers), traffic)
                     await traffic.more()
-
-
-@pytest.mark.timeout(120 + 30 * ROUNDS)
-async def test_a_subscriber_that_is_stopped_is_cut_by_the_server_and_comes_back(servers_one: NatsServer) -> None:
-    with anyio.fail_after(100 + 30 * ROUNDS):
-        async with (
-            running("tests.integration.interop.stalled_subscriber", url=servers_one.url) as subscriber,
-            traffic_at([servers_one.url]) as traffic,
-        ):
-            for number in range(1, ROUNDS + 1):
-                await _stall(subscriber, traffic, number)
-                await traffic.more()
-
-
-@pytest.fixture
-def servers_one() -> Iterator[NatsServer]:
-    with nats_server("wheel", CONFIG) as one:
-        yield one
-
-
-async def _stall(subscriber: Process, traffic: Traffic, number: int) -> None:
-    bus, bulk = traffic.askers[0], "x" * 60_000
-    subscriber.signal(signal.SIGSTOP)
-    try:
-        for filler in range(10_000):
-            await bus.publish("bulk.fill", {"n": -1 - number * 10_000 - filler, "data": bulk})
-            if filler % 50 == 49:
-                with pytest.raises((DeadlineExceeded, NoHandler)) as caught:
-                    await bus.request("stalled.heard", 0, timeout=0.1)
-                if caught.type is NoHandler:  # the server has cut it
-                    break
-        else:
-            raise AssertionError("it was not cut")
-    finally:
-        subscriber.signal(signal.SIGCONT)
-
-    async def heard() -> dict[str, Any]:
-        while True:
-            try:
-                answer: dict[str, Any] = await bus.request("stalled.heard", number, timeout=PATIENCE)
-            except (NoHandler, DeadlineExceeded):
-                await anyio.lowlevel.checkpoint()
-            else:
-                return answer
-
-    assert (await heard())["pid"] == subscriber.pid
-    await bus.publish("bulk.now", {"n": number})
-    while (found := await heard())["times"] == 0:
-        await anyio.lowlevel.checkpoint()
-    assert (found["times"], found["duplicates"]) == (1, 0)

@@ -2,50 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
 import pytest
 
 from polybus import (
-    BadRequest,
     Bus,
     Code,
-    Conflict,
     Context,
-    DeadlineExceeded,
-    Forbidden,
     NoHandler,
     NotFound,
-    RemoteError,
     RequestError,
     TooLarge,
-    TooManyRequests,
-    Unauthorized,
-    Unavailable,
     Unsupported,
     connect,
 )
 from tests.support import bounded, eventually
 from tests.unit.opentelemetry.spans import Traces
 
-from .nats_py_peer import Msg, NatsPy, nats_py
-from .nats_servers import VERSIONS, NatsServer, nats_server
+from .nats_py_peer import Msg, NatsPy
+from .nats_servers import NatsServer, nats_server
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(params=VERSIONS)
-def server(request: pytest.FixtureRequest) -> Iterator[NatsServer]:
-    with nats_server(request.param) as one:
-        yield one
-
-
-@pytest.fixture
-async def theirs(server: NatsServer, anyio_backend: Any) -> AsyncIterator[NatsPy]:
-    async with nats_py(server.address) as client:
-        yield client
 
 
 # -- both ways ---------------------------------------------------------------------------------------------------------------
@@ -184,44 +164,6 @@ async def test_our_request_reaches_their_service(server: NatsServer, theirs: Nat
         assert 0 < int(seen[0].headers["Polybus-Ttl"]) <= 20_000
 
 
-@pytest.mark.parametrize(
-    ("number", "kind"),
-    [
-        ("400", BadRequest),
-        ("401", Unauthorized),
-        ("403", Forbidden),
-        ("404", NotFound),
-        ("408", DeadlineExceeded),
-        ("409", Conflict),
-        ("413", TooLarge),
-        ("429", TooManyRequests),
-        ("500", RemoteError),
-        ("503", Unavailable),
-        ("777", RemoteError),
-        ("many", RemoteError),
-        ("5", NotFound),
-        ("14", Unavailable),
-    ],
-)
-@bounded
-async def test_an_error_of_their_service_is_one_of_ours(
-    server: NatsServer, theirs: NatsPy, number: str, kind: type[Exception]
-) -> None:
-    async def fail(message: Msg) -> None:
-        headers = {"Nats-Service-Error": "not today", "Nats-Service-Error-Code": number}
-        await theirs.client.publish(message.reply, b"more", headers=headers)
-
-    await theirs.subscribe("fail", fail)
-    async with connect(server.url) as bus:
-        with pytest.raises(kind, match="not today") as caught:
-            await bus.request("fail")
-        error: Any = caught.value
-        foreign = not (number.isdigit() and int(number) < 17)
-        assert error.detail == (
-            {"status": int(number) if number.isdigit() else number, "body": b"more"} if foreign else b"more"
-        )
-
-
 @bounded
 async def test_a_subject_without_anybody_is_no_handler_at_once(server: NatsServer, theirs: NatsPy) -> None:
     async with connect(server.url) as bus:
@@ -229,19 +171,6 @@ async def test_a_subject_without_anybody_is_no_handler_at_once(server: NatsServe
             await bus.request("nobody", timeout=1000)
         with pytest.raises(RequestError):
             await bus.request("nobody.there", {"a": 1}, timeout=1000)
-
-
-@bounded
-async def test_more_than_one_answer_is_counted_and_harms_nobody(server: NatsServer, theirs: NatsPy) -> None:
-    async def twice(message: Msg) -> None:
-        await message.respond(b"1")
-        await message.respond(b"2")
-
-    await theirs.subscribe("twice", twice)
-    async with connect(server.url) as bus:
-        assert await bus.request("twice") == 1
-        await eventually(lambda: bus.stats().late == 1)
-        assert await bus.request("twice") == 1
 
 
 @bounded
@@ -301,22 +230,6 @@ async def test_publications_go_both_ways_with_their_headers(server: NatsServer, 
         assert text.body == b"no JSON"
         assert [one.subject for one in own] == ["news.ours", "news.plain"]
         assert len(news) == 0
-
-
-@bounded
-async def test_overlapping_patterns_give_a_publication_of_theirs_once_each(server: NatsServer, theirs: NatsPy) -> None:
-    async with (
-        connect(server.url) as bus,
-        bus.subscribe("news.*") as one,
-        bus.subscribe("news.>") as two,
-        bus.subscribe("news.today") as three,
-        bus.subscribe(">") as four,
-    ):
-        for number in range(50):
-            await theirs.publish("news.today", str(number).encode())
-        for subscription in (one, two, three, four):
-            assert [(await anext(subscription)).body for _ in range(50)] == list(range(50))
-            assert len(subscription) == 0
 
 
 @bounded

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
@@ -11,16 +11,10 @@ import pytest
 from polybus import Bus, Context, NoHandler, NotFound, connect
 from tests.support import bounded, eventually
 
-from .nats_servers import VERSIONS, NatsServer, nats_server
+from .nats_servers import NatsServer
 from .node_peer import BODIES, NodePeer, Rejected, node_nats
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(params=VERSIONS)
-def server(request: pytest.FixtureRequest) -> Iterator[NatsServer]:
-    with nats_server(request.param) as one:
-        yield one
 
 
 @pytest.fixture
@@ -100,28 +94,6 @@ async def test_our_error_is_one_of_the_service_convention_and_nobody_there_is_to
         assert bytes.fromhex(answer["hex"]) == b'{"id":7}'
     with pytest.raises(Rejected, match="no responders"):
         await node.tell("request", subject="fail")
-
-
-@bounded
-async def test_a_deadline_of_theirs_ends_their_request_and_ours_goes_on(server: NatsServer, node: NodePeer) -> None:
-    bus, asked, over = Bus(), anyio.Event(), anyio.Event()
-
-    @bus.handle("slow")
-    async def slow() -> str:
-        asked.set()
-        await over.wait()
-        return "too late"
-
-    @bus.handle("echo")
-    async def echo(body: Any) -> Any:
-        return body
-
-    async with connect(server.url, bus=bus):
-        with pytest.raises(Rejected, match="TimeoutError"):
-            await node.tell("request", subject="slow", timeout=50)
-        assert asked.is_set()
-        assert await node.tell("flood", subject="echo", count=500) == list(range(500))
-        over.set()  # or the end of the bus would wait for it
 
 
 @bounded

@@ -1,9 +1,8 @@
-"""Twenty-one things that npm ubre 0.0.23 was measured to do wrong, and that we do right. Each number has its test here."""
+"""Things that npm ubre 0.0.23 was measured to do wrong, and that we do right: those that the contract does not say."""
 
 from __future__ import annotations
 
 import gc
-import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -13,8 +12,8 @@ import pytest
 
 from polybus import Backoff, Bus, Code, Disconnected, EncodeError, Limits, NotFound, Peer, RequestError, connect
 from polybus._util.pattern_index import SubjectIndex
-from polybus.events import FrameRefused, LinkDown, PeerSlow
-from tests.integration.interop.node_peer import node_client, node_server, require_node
+from polybus.events import LinkDown
+from tests.integration.interop.node_peer import node_client, node_server
 from tests.integration.interop.raw_websocket import RawPeer, raw_client, raw_server
 from tests.support import BOUND
 
@@ -57,12 +56,8 @@ async def event_of(bus: Bus, events: Any, kind: type[Any]) -> Any:
     return event
 
 
-# -- 1 -------------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("ws", ["ws7", "ws8"])
-async def test_01_the_version_of_ws_under_the_other_end_makes_no_difference(ws: str) -> None:
-    require_node()
+async def test_the_version_of_ws_under_the_other_end_makes_no_difference(ws: str) -> None:
     async with plant().serve(URL) as listener, node_client(ws, listener.url) as node:
         assert await node.tell("request", subject="ping") == "pong"
     async with node_server(ws) as node, connect(node.url) as bus:
@@ -70,10 +65,7 @@ async def test_01_the_version_of_ws_under_the_other_end_makes_no_difference(ws: 
             assert await bus.request("echo", "pong") == "pong"
 
 
-# -- 2, 3: the connection ends while requests are in flight --------------------------------------------------------------
-
-
-async def test_02_a_request_in_flight_fails_when_the_connection_ends_and_is_not_sent_again() -> None:
+async def test_a_request_in_flight_fails_when_the_connection_ends_and_is_not_sent_again() -> None:
     async with raw_server() as server, connect(server.url, backoff=SOON) as bus:
         raw = await server.accept()
         reply = bus.request("pay", {"amount": 100})
@@ -93,40 +85,28 @@ async def test_02_a_request_in_flight_fails_when_the_connection_ends_and_is_not_
         await again.hang_up()
 
 
-async def test_03_all_of_ten_requests_fail_when_their_target_closes() -> None:
-    bus = plant()
-    async with met(bus, 1) as [(raw, peer)]:
-        replies = [peer.request("ask", n) for n in range(10)]
-        for _ in replies:
-            await raw.receive()
-        await raw.hang_up()
-        with anyio.fail_after(BOUND):
-            for reply in replies:
-                with pytest.raises(Disconnected):
-                    await reply
-        assert bus.stats().pending == 0
-
-
-# -- 4: forged answers ---------------------------------------------------------------------------------------------------
-
-
-async def test_04_an_answer_counts_only_from_the_peer_that_was_asked() -> None:
+async def test_an_answer_counts_only_from_the_peer_that_was_asked_and_with_the_id_that_it_was_given() -> None:
     bus = plant()
     async with met(bus, 2) as [(honest, asked), (forger, _)]:
         reply = asked.request("may.i")
         id = (await honest.receive())["id"]
-        for guess in (id, 1, "1", id[:-1] + "2"):
-            await forger.send({"success": guess, "body": "forged"}, {"fail": guess, "body": "forged"})
-        assert (await forger.ask("ping"))["body"] == "pong"
+        token, _, number = id.partition("-")
+        assert len(token) >= 10, "ids have a random part"
+        guesses: list[Any] = [1, 2, 0, True, 1.0, None, "", "1", f"{token}-0", f"{token}-{int(number) + 1}", f"{token}-x"]
+        guesses += [f"{token}-0{number}", f"{token}- {number}", f"{token}-{number}\n", id.swapcase(), [id], {"id": id}]
+        await forger.send(*({word: id, "body": "forged"} for word in ("success", "fail")))
+        await honest.send(*({"success": guess, "body": "guessed"} for guess in guesses))
+        for raw in (forger, honest):
+            assert (await raw.ask("ping"))["body"] == "pong"
         assert not reply.done()
+        stats = bus.stats()
+        assert stats.malformed + stats.late == 2 + len(guesses)
         await honest.send({"success": id, "body": "yes"})
         with anyio.fail_after(BOUND):
             assert await reply == "yes"
-        stats = bus.stats()
-        assert stats.malformed + stats.late == 8
 
 
-async def test_04_the_peer_that_was_asked_answers_once_and_cannot_answer_what_it_was_not_asked() -> None:
+async def test_the_peer_that_was_asked_answers_once_and_cannot_answer_what_it_was_not_asked() -> None:
     bus = plant()
     async with met(bus, 1) as [(raw, peer)]:
         first = peer.request("one")
@@ -144,62 +124,7 @@ async def test_04_the_peer_that_was_asked_answers_once_and_cannot_answer_what_it
         assert await first == 1
 
 
-async def test_04_ids_cannot_be_guessed_from_those_of_another_connection() -> None:
-    bus = plant()
-    async with met(bus, 2) as [(left, first), (right, second)]:
-        replies = [first.request("ask"), second.request("ask")]
-        ids = [(await raw.receive())["id"] for raw in (left, right)]
-        assert ids[0].partition("-")[0] != ids[1].partition("-")[0]
-        for reply in replies:
-            reply.cancel()
-
-
-# -- 5: malformed messages -----------------------------------------------------------------------------------------------
-
-FOUL: list[Any] = ['{"a":', "5", "null", '"s"', "true", "[]", "{}", "", "{", b"\x7b\x00", '{"request":"ping"', "[" * 100_000]
-
-
-async def test_05_a_malformed_message_harms_neither_its_connection_nor_anybody_else() -> None:
-    bus = plant()
-    async with met(bus, 2) as [(raw, _), (bystander, _)]:
-        events = bus.events()
-        for count, foul in enumerate(FOUL, start=1):
-            await raw.send(foul)
-            assert (await raw.ask("ping"))["body"] == "pong"
-            assert (await bystander.ask("ping"))["body"] == "pong"
-            assert bus.stats().malformed == count
-            assert await event_of(bus, events, FrameRefused)
-
-
-# -- 6: one of two subscribers leaves ------------------------------------------------------------------------------------
-
-
-async def test_06_when_one_of_two_subscribers_leaves_the_other_goes_on() -> None:
-    server = plant()
-    async with server.serve(URL) as listener, connect(listener.url) as bus, bus.subscribe("news") as stays:
-        async with bus.subscribe("news") as leaves:
-            await server.publish("news", 1)
-            with anyio.fail_after(BOUND):
-                assert [(await anext(stays)).body, (await anext(leaves)).body] == [1, 1]
-        with anyio.fail_after(BOUND):
-            assert await bus.request("ping") == "pong"  # the server has read whatever leaving has sent
-            await server.publish("news", 2)
-            assert (await anext(stays)).body == 2
-
-
-async def test_06_the_same_holds_for_subscribers_on_the_bus_that_publishes() -> None:
-    async with Bus() as bus, bus.subscribe("news") as stays:
-        async with bus.subscribe("news"):
-            pass
-        await bus.publish("news", 1)
-        with anyio.fail_after(BOUND):
-            assert (await anext(stays)).body == 1
-
-
-# -- 7: one id, two requests ---------------------------------------------------------------------------------------------
-
-
-async def test_07_a_request_with_an_id_that_is_in_flight_is_refused_and_the_first_one_gets_its_own_answer() -> None:
+async def test_a_request_with_an_id_that_is_in_flight_is_refused_and_the_first_one_gets_its_own_answer() -> None:
     bus = plant()
     gates = {"first": anyio.Event(), "second": anyio.Event()}
     ran: list[str] = []
@@ -223,54 +148,7 @@ async def test_07_a_request_with_an_id_that_is_in_flight_is_refused_and_the_firs
         assert await raw.ask("slow", "second", id="x") == {"success": "x", "body": "second"}
 
 
-async def test_07_our_own_ids_are_never_used_twice() -> None:
-    async with raw_server() as server, connect(server.url) as bus:
-        raw = await server.accept()
-        replies = [bus.request("ask", n) for n in range(200)]
-        asked = [await raw.receive() for _ in replies]
-        assert len({frame["id"] for frame in asked}) == 200
-        await raw.send(*({"success": frame["id"], "body": frame["body"]} for frame in reversed(asked)))
-        with anyio.fail_after(BOUND):
-            assert [await reply for reply in replies] == list(range(200))
-        await raw.hang_up()
-
-
-# -- 8: two handlers -----------------------------------------------------------------------------------------------------
-
-
-async def test_08_a_second_handler_for_a_subject_is_an_error_that_names_the_function() -> None:
-    bus = plant()
-
-    async def pong() -> str:
-        return "another"
-
-    with pytest.raises(TypeError, match="pong"):
-        bus.handle("ping")(pong)
-    async with met(bus, 1) as [(raw, _)]:
-        assert (await raw.ask("ping"))["body"] == "pong"
-
-
-# -- 9, 10: what is said while the connection is down --------------------------------------------------------------------
-
-
-async def test_09_all_of_ten_publications_in_an_outage_are_sent_afterwards_in_order() -> None:
-    async with raw_server() as server, connect(server.url, backoff=SOON) as bus:
-        raw = await server.accept()
-        events = bus.events()
-        server.shut()
-        await raw.hang_up()
-        await event_of(bus, events, LinkDown)
-        for n in range(10):
-            await bus.publish("news", n)
-        assert bus.stats().queued == 10
-        server.open()
-        again = await server.accept()
-        assert [await again.receive() for _ in range(10)] == [{"publish": "news", "body": n} for n in range(10)]
-        assert bus.stats().queued == 0
-        await again.hang_up()
-
-
-async def test_10_an_answer_to_a_connection_that_is_gone_is_not_made_and_nothing_strange_is_sent_to_the_next() -> None:
+async def test_an_answer_to_a_connection_that_is_gone_is_not_made_and_nothing_strange_is_sent_to_the_next() -> None:
     bus = plant()
     started, stopped = anyio.Event(), anyio.Event()
 
@@ -298,30 +176,7 @@ async def test_10_an_answer_to_a_connection_that_is_gone_is_not_made_and_nothing
         await again.hang_up()
 
 
-async def test_10_who_asked_learns_that_the_answer_is_lost() -> None:
-    bus, server = plant(), plant()
-    started = anyio.Event()
-
-    @bus.handle("slow")
-    async def slow() -> None:
-        started.set()
-        await anyio.sleep_forever()
-
-    async with server.serve(URL) as listener, connect(listener.url, bus=bus, backoff=SOON):
-        (peer,) = listener.peers
-        reply = peer.request("slow")
-        with anyio.fail_after(BOUND):
-            await started.wait()
-            await peer.aclose()
-            with pytest.raises(Disconnected) as caught:
-                await reply
-        assert caught.value.sent
-
-
-# -- 11, 12, 13: what a peer leaves behind, and what it costs ------------------------------------------------------------
-
-
-async def test_11_nothing_is_left_of_a_peer_that_subscribed_to_two_thousand_subjects_and_went() -> None:
+async def test_nothing_is_left_of_a_peer_that_subscribed_to_two_thousand_subjects_and_went() -> None:
     bus = plant(limits=Limits(subscriptions=2000))
     async with bus.serve(URL) as listener:
         events = bus.events()
@@ -346,7 +201,7 @@ async def test_11_nothing_is_left_of_a_peer_that_subscribed_to_two_thousand_subj
                 await anyio.lowlevel.checkpoint()  # the transport's last callbacks
 
 
-async def test_12_a_flood_of_subscriptions_ends_at_the_limit_and_delays_nobody() -> None:
+async def test_a_flood_of_subscriptions_ends_at_the_limit_and_delays_nobody() -> None:
     bus = plant()
     async with met(bus, 2) as [(raw, _), (bystander, _)]:
         await raw.send(*({"subscribe": f"topic.{n}"} for n in range(16_000)))
@@ -358,7 +213,7 @@ async def test_12_a_flood_of_subscriptions_ends_at_the_limit_and_delays_nobody()
         assert await raw.receive() == {"publish": "topic.0", "body": "still"}
 
 
-def test_12_the_cost_of_a_subscription_does_not_grow_with_those_before_it() -> None:
+def test_the_cost_of_a_subscription_does_not_grow_with_those_before_it() -> None:
     compared = 0
 
     class Text(str):
@@ -378,46 +233,6 @@ def test_12_the_cost_of_a_subscription_does_not_grow_with_those_before_it() -> N
     assert index.size == 0
     # To look through those before would be 128 million comparisons; a hash table needs one where something is found.
     assert compared < 200_000
-
-
-async def test_13_answered_requests_leave_nothing_behind_on_a_living_connection() -> None:
-    server = plant()
-    async with server.serve(URL) as listener, connect(listener.url) as bus:
-        (there,), (here,) = bus.peers, listener.peers
-        with anyio.fail_after(BOUND):
-            for _ in range(50):
-                replies = [bus.request("ping") for _ in range(100)]
-                assert [await reply for reply in replies] == ["pong"] * 100
-                assert not there.pending
-                assert not here.calls
-                assert not here.waiting
-        stats = server.stats()
-        assert (stats.running, stats.waiting, stats.queued) == (0, 0, 0)
-
-
-# -- 14, 15: handlers that raise -----------------------------------------------------------------------------------------
-
-
-async def test_14_neither_message_nor_attributes_nor_stack_of_an_exception_reach_the_peer(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    bus = plant()
-
-    class SecretError(Exception):
-        def __init__(self) -> None:
-            super().__init__("the password is swordfish")
-            self.password = "swordfish"
-
-    @bus.handle("fail")
-    async def fail() -> None:
-        raise SecretError
-
-    async with met(bus, 1) as [(raw, _)]:
-        with caplog.at_level(logging.ERROR, "polybus"):
-            answer = await raw.ask("fail")
-    error_id = answer["body"].removeprefix("internal error ")
-    assert answer == {"fail": "q", "body": f"internal error {error_id}", "code": Code.INTERNAL}
-    assert "swordfish" in caplog.text and error_id in caplog.text  # what is kept from the peer is in our log
 
 
 class UnspeakableError(Exception):
@@ -443,7 +258,7 @@ class UnspeakableError(Exception):
     ],
     ids=lambda error: type(error).__name__,
 )
-async def test_15_whatever_a_handler_raises_is_answered(raised: Exception, debug: bool) -> None:
+async def test_whatever_a_handler_raises_is_answered(raised: Exception, debug: bool) -> None:
     bus = plant(debug=debug)
 
     @bus.handle("fail")
@@ -461,7 +276,7 @@ async def test_15_whatever_a_handler_raises_is_answered(raised: Exception, debug
     [object(), {1: object()}, float("nan"), "\ud800", b"bytes", 2**80],
     ids=["object", "dict", "nan", "surrogate", "bytes", "int"],
 )
-async def test_15_whatever_a_handler_returns_is_answered(returned: Any) -> None:
+async def test_whatever_a_handler_returns_is_answered(returned: Any) -> None:
     bus = plant()
 
     @bus.handle("strange")
@@ -475,21 +290,7 @@ async def test_15_whatever_a_handler_returns_is_answered(returned: Any) -> None:
         assert bus.stats().running == 0
 
 
-async def test_15_a_handler_that_returns_nothing_is_answered_too() -> None:
-    bus = plant()
-
-    @bus.handle("nothing")
-    async def nothing() -> None:
-        return None
-
-    async with met(bus, 1) as [(raw, _)]:
-        assert await raw.ask("nothing") == {"success": "q"}
-
-
-# -- 16, 17, 18, 19: one peer or one function must not matter to the others ----------------------------------------------
-
-
-async def test_16_nothing_more_is_heard_of_a_peer_that_was_sent_away() -> None:
+async def test_nothing_more_is_heard_of_a_peer_that_was_sent_away() -> None:
     bus = plant()
     async with met(bus, 2) as [(raw, peer), (other, _)], bus.subscribe("news") as news:
         await raw.send({"subscribe": "news"}, {"publish": "news", "body": "before"})
@@ -508,7 +309,7 @@ async def test_16_nothing_more_is_heard_of_a_peer_that_was_sent_away() -> None:
         assert [p.id for p in bus.peers] != [peer.id]
 
 
-async def test_17_a_peer_that_a_publication_cannot_be_written_to_does_not_keep_it_from_the_others() -> None:
+async def test_a_peer_that_a_publication_cannot_be_written_to_does_not_keep_it_from_the_others() -> None:
     bus = plant()
     async with (
         bus.serve(URL) as listener,
@@ -534,7 +335,7 @@ async def test_17_a_peer_that_a_publication_cannot_be_written_to_does_not_keep_i
             assert (await anext(unheard)).body == b"bytes"
 
 
-async def test_17_a_hook_that_fails_for_one_peer_does_not_keep_a_publication_from_the_others() -> None:
+async def test_a_hook_that_fails_for_one_peer_does_not_keep_a_publication_from_the_others() -> None:
     unwanted: list[str] = []
 
     def authorize(peer: Peer, verb: str, subject: Any) -> bool:
@@ -556,20 +357,7 @@ async def test_17_a_hook_that_fails_for_one_peer_does_not_keep_a_publication_fro
         assert not any("publish" in text for text in trio[1][0].texts)
 
 
-async def test_17_a_peer_that_hung_up_a_moment_ago_does_not_keep_a_publication_from_the_others() -> None:
-    bus = plant()
-    async with met(bus, 3) as trio:
-        for raw, _ in trio:
-            await raw.send({"subscribe": "news"})
-            assert (await raw.ask("ping"))["body"] == "pong"
-        await trio[1][0].hang_up()
-        for n in range(3):
-            await bus.publish("news", n)
-        for raw, _ in (trio[0], trio[2]):
-            assert [(await raw.receive())["body"] for _ in range(3)] == [0, 1, 2]
-
-
-async def test_18_a_function_that_raises_and_one_that_leaves_take_nothing_from_the_next() -> None:
+async def test_a_function_that_raises_and_one_that_leaves_take_nothing_from_the_next() -> None:
     bus = plant()
     heard: list[str] = []
     done = anyio.Event()
@@ -595,52 +383,3 @@ async def test_18_a_function_that_raises_and_one_that_leaves_take_nothing_from_t
             await done.wait()
         assert heard == ["a", "b"]
         assert bus.stats().failed == 2
-
-
-async def test_19_closing_one_peer_leaves_the_others_and_the_bus_as_they_are() -> None:
-    bus = plant()
-    async with met(bus, 2) as [(raw, peer), (other, _)]:
-        await other.send({"subscribe": "news"})
-        assert (await other.ask("ping"))["body"] == "pong"
-        await peer.aclose("that is all")
-        with pytest.raises(anyio.EndOfStream):
-            await raw.receive()
-        await bus.publish("news", 1)
-        assert await other.receive() == {"publish": "news", "body": 1}
-        assert (await other.ask("ping"))["body"] == "pong"
-        assert bus.ready
-
-
-# -- 20, 21: publishing --------------------------------------------------------------------------------------------------
-
-
-async def test_20_what_waits_for_a_peer_that_does_not_read_is_bounded_and_the_others_get_all() -> None:
-    body = "x" * 64 * 1024
-    bus = plant(limits=Limits(outbox_bytes=1024 * 1024))
-    async with met(bus, 2) as [(stalled, slow), (reader, _)]:
-        events = bus.events()
-        for raw in (stalled, reader):
-            await raw.send({"subscribe": "news"})
-            assert (await raw.ask("ping"))["body"] == "pong"
-        most = 0
-        for n in range(1000):
-            await bus.publish("news", [n, body])
-            assert (await reader.receive())["body"] == [n, body]
-            reader.texts.clear()
-            most = max(most, bus.stats().queued)
-        assert 0 < most * len(body) <= bus.limits.outbox_bytes
-        stats = bus.stats()
-        assert stats.dropped > 500
-        event = await event_of(bus, events, PeerSlow)
-        assert (event.peer, event.policy) == (slow, "drop_oldest")
-        await stalled.hang_up()
-
-
-async def test_21_a_client_publishes_although_the_server_has_subscribed_to_nothing() -> None:
-    async with raw_server() as server, connect(server.url) as bus:
-        raw = await server.accept()
-        await bus.publish("alarm.pump", {"level": 3})
-        bus.publish_nowait("alarm.door")
-        assert await raw.receive() == {"publish": "alarm.pump", "body": {"level": 3}}
-        assert await raw.receive() == {"publish": "alarm.door"}
-        await raw.hang_up()

@@ -27,7 +27,7 @@ from tests.support import BOUND, bounded
 FOLDER = Path(__file__).parent / "umessage"
 PYTHON = FOLDER / ".venv" / "bin" / "python"
 KINDS = {"publish": 1, "request": 2, "response": 3, "notification": 4}
-COUNT = 1000
+COUNT = 200
 
 
 def _there() -> None:

@@ -21,7 +21,6 @@ from polybus.protocols import UProtocol
 from polybus.protocols._protobuf.any_body import ANY
 from polybus.protocols.uprotocol import id_time_ms
 from tests.support import BOUND
-from tests.unit.opentelemetry.spans import Traces
 
 FOLDER = Path(__file__).parent / "up_python"
 PYTHON = FOLDER / ".venv" / "bin" / "python"
@@ -194,22 +193,6 @@ async def test_a_bus_asks_a_service_of_up_python_over_tcp(theirs: UpPython, form
         with pytest.raises(Unavailable):
             await bus.request("SetCold", asked)
     assert tokens == 4
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize("format", FORMATS)
-async def test_the_context_of_a_trace_is_an_attribute_of_the_event_that_up_python_takes(theirs: UpPython, format: Any) -> None:
-    traces, frames = Traces(), list[bytes]()
-
-    def answers(frame: bytes) -> str:
-        frames.append(frame)
-        return "capitals"
-
-    async with joined(theirs, format, answers, traces.bus()) as bus:
-        assert await bus.request("SetHeat", StringValue(value="warm")) == "WARM"
-    asked = traces.span("SetHeat", "CLIENT")
-    assert f"00-{asked.context.trace_id:032x}-{asked.context.span_id:016x}-".encode() in frames[0]
-    assert b"traceparent" in frames[0] and b"polybusheaders" not in frames[0]
 
 
 @pytest.mark.anyio

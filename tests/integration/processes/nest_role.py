@@ -1,21 +1,18 @@
-"""A server with buses in it, or a gateway, as a process. Its only argument is a JSON object:
+"""A server with a bus in it, as a process. Its only argument is a JSON object:
 
-* ``role``: ``server`` (with ``url`` and ``inside``, the protocol of the tunnels ``plant.{id}``; the tunnel ``deeper`` leads to
-  the server itself) or ``gateway`` (with ``left`` and ``right``, URLs of servers: publications on ``ring.>`` cross both ways)
+* ``url``: where it serves
+* ``inside``: the protocol of its tunnels ``plant.{id}``
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from contextlib import AsyncExitStack
 from typing import Any
 
 import anyio
 
-from polybus import Backoff, Bus, Limits, Route, bridge, connect
-
-BACKOFF = Backoff(initial=0.02, maximum=0.2)
+from polybus import Bus, Limits
 
 
 def state(bus: Bus) -> dict[str, int]:
@@ -44,9 +41,7 @@ def echoing() -> Bus:
 
 async def server(options: dict[str, Any]) -> None:
     outer, inner = echoing(), echoing()
-    outer.relay("ring.>")
     outer.handle_tunnels("plant.{id}", inner, protocol=options["inside"])
-    outer.handle_tunnels("deeper", outer, protocol=options["inside"])
     held, heard = anyio.Event(), [-1]
 
     @outer.handle("state")
@@ -67,37 +62,13 @@ async def server(options: dict[str, Any]) -> None:
         await held.wait()
         heard[0] = body["n"]
 
-    @inner.handle("held")
-    async def wait() -> str:
-        await held.wait()
-        return "let go"
-
-    @outer.on("drain")
-    async def drain() -> None:
-        await outer.drain()  # of which this is a part: it returns at once
-        while inner.ready:  # noqa: ASYNC110  # nothing tells of it
-            await anyio.sleep(0.001)
-        held.set()
-
     async with outer.serve(options["url"]) as listener:
         print(json.dumps({"urls": [listener.url]}), flush=True)
         await outer.wait_closed()
 
 
-async def gateway(options: dict[str, Any]) -> None:
-    async with AsyncExitStack() as stack:
-        left, right = [
-            await stack.enter_async_context(connect(options[side], backoff=BACKOFF, wait=20)) for side in ("left", "right")
-        ]
-        routes = [Route("ring.>", "ring.{rest}", {"publish"}), Route("ring.>", "ring.{rest}", {"publish"}, reverse=True)]
-        await stack.enter_async_context(bridge(left, right, routes=routes))
-        print(json.dumps({"urls": []}), flush=True)
-        await left.wait_closed()
-
-
 def main() -> None:
-    options = json.loads(sys.argv[1])
-    anyio.run({"server": server, "gateway": gateway}[options["role"]], options)
+    anyio.run(server, json.loads(sys.argv[1]))
 
 
 if __name__ == "__main__":

@@ -19,15 +19,34 @@ from typing import IO, Any
 import anyio
 import anyio.to_thread
 import psutil
+import pytest
 
 from polybus import Bus
 from tests.support import BOUND, eventually
 
-__all__ = ["BOUND", "MIB", "Process", "control", "eventually", "loop_of", "marked", "port_of", "running"]
+__all__ = [
+    "BOUND",
+    "MIB",
+    "Process",
+    "asyncio_and_trio",
+    "control",
+    "eventually",
+    "loop_of",
+    "marked",
+    "port_of",
+    "running",
+]
 
 MIB = 1024 * 1024
 
 _ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module", name="anyio_backend", params=[("asyncio", {}), ("trio", {})], ids=["asyncio", "trio"])
+def asyncio_and_trio(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    """A module's `anyio_backend`: its tests and programs run on both. Without uvloop: these tests take their time."""
+    backend: tuple[str, dict[str, Any]] = request.param
+    return backend
 
 
 class Process:

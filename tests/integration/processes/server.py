@@ -1,8 +1,7 @@
 """A server with everything that the tests ask for. Its only argument is a JSON object of options:
 
 * ``urls``, ``backend``, ``uvloop``, ``when_full``, ``limits`` (fields of `Limits`)
-* ``authorize``: ``"sync"`` or ``"async"``, see `Rules`
-* ``authenticate``: ``"unauthorized"`` (those with the header ``authorization: Bearer good`` get in) or ``"forbidden"`` (nobody)
+* ``authenticate``: nobody gets in but those with the header ``authorization: Bearer good``
 * ``files``: the limit of open files
 * ``run``: arguments of `polybus.run`, which then does the serving
 """
@@ -25,35 +24,9 @@ import anyio.lowlevel
 import attrs
 
 import polybus
-from polybus import Bus, BusError, Context, Forbidden, Identity, Limits, NotFound, RequestError
+from polybus import Bus, Context, Identity, Limits
 from polybus.events import FrameRefused
 from tests.integration.processes.serving_lines import print_urls
-
-
-@attrs.frozen
-class GetUser:
-    """The body of a typed request."""
-
-    id: int
-
-
-class Rules:
-    """``authorize``: nobody hears of ``secret.*``, requests ``vault``, publishes ``closed.*`` or subscribes ``private.*``."""
-
-    _FORBIDDEN = {"deliver": "secret.", "request": "vault", "publish": "closed.", "subscribe": "private."}
-
-    def __init__(self, counted: Counter[str]) -> None:
-        self._counted = counted
-
-    def sync(self, peer: Any, verb: str, subject: str | int) -> bool:
-        self._counted[f"asked.{verb}"] += 1
-        if subject == "trap":
-            raise ValueError("a mistake in the hook")
-        return not str(subject).startswith(self._FORBIDDEN.get(verb, "\0"))
-
-    async def later(self, peer: Any, verb: str, subject: str | int) -> bool:
-        await anyio.lowlevel.checkpoint()
-        return self.sync(peer, verb, subject)
 
 
 class Server:
@@ -61,25 +34,16 @@ class Server:
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.counted: Counter[str] = Counter()
-        self.known: dict[str, Any] = {}
-        rules = Rules(self.counted)
-        authorize = {None: None, "sync": rules.sync, "async": rules.later}[options.get("authorize")]
-        authenticate = None
-        if options.get("authenticate"):
-            authenticate = {"unauthorized": self._unauthorized, "forbidden": self._forbidden}[options["authenticate"]]
-        self.bus = Bus(limits=Limits(**options.get("limits", {})), authorize=authorize, authenticate=authenticate)
-        handled = "echo document sleep m slow block fail fail.not_found vault user.get control i.am ask ask.back publish"
+        authenticate = self._by_token if options.get("authenticate") else None
+        self.bus = Bus(limits=Limits(**options.get("limits", {})), authenticate=authenticate)
+        handled = "echo document sleep m slow block control ask.back publish"
         for name in handled.split():
             self.bus.handle(name)(getattr(self, name.replace(".", "_")))
         self.bus.on("heard.>")(self.heard)
 
-    def _unauthorized(self, handshake: Any) -> Any:
+    def _by_token(self, handshake: Any) -> Any:
         logging.info("a knock at the door")
         return Identity("someone") if handshake.headers.get("authorization") == "Bearer good" else None
-
-    def _forbidden(self, handshake: Any) -> Any:
-        logging.info("a knock at the door")
-        raise Forbidden("not from here")
 
     # -- handlers
 
@@ -91,15 +55,6 @@ class Server:
         if body.get("slowly"):
             await anyio.sleep(0.01)
         return "x" * int(body["size"])
-
-    async def fail(self) -> None:
-        raise ValueError("a secret")
-
-    async def fail_not_found(self) -> None:
-        raise NotFound("no such thing", detail={"looked": "everywhere"})
-
-    async def user_get(self, query: GetUser) -> dict[str, Any]:
-        return {"id": query.id, "name": "Ann"}
 
     async def sleep(self, body: Any) -> str:
         self.counted["started"] += 1
@@ -116,9 +71,6 @@ class Server:
 
     async def slow(self) -> str:
         return await self.sleep(600)
-
-    async def vault(self) -> str:
-        return "gold"
 
     async def heard(self, message: polybus.Message) -> None:
         self.counted[str(message.subject)] += 1
@@ -139,27 +91,10 @@ class Server:
             tasks = len(asyncio.all_tasks())
         return {"stats": attrs.asdict(self.bus.stats()), "counted": dict(self.counted), "tasks": tasks}
 
-    async def i_am(self, body: str, ctx: Context) -> None:
-        """A peer makes itself known."""
-        self.known[body] = ctx.peer
-
-    async def ask(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Ask a peer that made itself known."""
-        try:
-            answer = await self.known[body["who"]].request(body["subject"], body.get("body"), timeout=body.get("timeout", 10))
-            return {"answer": answer}
-        except BusError as error:
-            return {"error": type(error).__name__, "text": str(error)}
-
     async def ask_back(self, body: dict[str, Any], ctx: Context) -> Any:
-        """Ask the asker, and let its error through."""
+        """Ask the asker."""
         assert ctx.peer is not None
-        try:
-            return await ctx.peer.request(body["subject"])
-        except RequestError as error:
-            if body.get("relay"):
-                raise error.relay() from None
-            raise
+        return await ctx.peer.request(body["subject"])
 
     async def publish(self, body: dict[str, Any]) -> None:
         """A series of publications, numbered from `first`."""

@@ -28,13 +28,6 @@ BACKOFF = Backoff(initial=0.02, maximum=0.2)
 WORKERS = 8
 
 
-@pytest.fixture(scope="module", params=[("asyncio", {})], ids=["asyncio"])
-def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
-    """One is enough: what is tried here are the processes."""
-    backend: tuple[str, dict[str, Any]] = request.param
-    return backend
-
-
 @define
 class Traffic:
     """Clients in this process that ask all the time and look at every answer."""
@@ -167,34 +160,3 @@ async def _nothing_waits(made: Installation, probe: Bus) -> bool:
     assert state["pending"] == state["malformed"] == state["waiting"] == 0
     assert state["peers"] == state["parties"]
     return True
-
-
-@pytest.mark.full
-@pytest.mark.timeout(120)
-async def test_a_thousand_clients_through_one_broker_to_two_servers() -> None:
-    async with installed() as made, AsyncExitStack() as stack:
-        await made.kill("client")
-        await eventually(lambda: _settled(made, 0, sockets=4))
-        clients: list[Bus] = []
-
-        async def arrive() -> None:
-            clients.append(await stack.enter_async_context(connect(made.url, wait=20)))
-
-        for _ in range(20):
-            async with anyio.create_task_group() as group:
-                for _ in range(50):
-                    group.start_soon(arrive)
-        await eventually(lambda: _settled(made, 1000, sockets=4))
-        numbers = await made.numbers()
-        assert (numbers['server_clients{server="east"}'], numbers['server_clients{server="west"}']) == (500, 500)
-        names: Counter[str] = Counter()
-        bodies = [b"client %d" % number for number in range(1000)]
-        replies = [(client.request(7, body), body, client.request("who")) for client, body in zip(clients, bodies, strict=True)]
-        for reply, body, who in replies:
-            assert await reply == body
-            names[await who] += 1
-        assert names == {"east": 500, "west": 500}
-        assert made.running["broker"].memory() < 100 * MIB
-        for client in clients[:500]:
-            await client.aclose()
-        await eventually(lambda: _settled(made, 500, sockets=4))

@@ -21,8 +21,7 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-import polybus
-from polybus import Bus, LocalProtocolError, connect
+from polybus import LocalProtocolError, connect
 from polybus.cluster.engine import find_server
 from tests.support import free_port
 from tests.unit.prometheus.dashboard import dashboard, expressions
@@ -30,12 +29,7 @@ from tests.unit.prometheus.dashboard import dashboard, expressions
 from .processes import BOUND, Process, eventually, loop_of, running
 
 RECEIVED = "polybus_messages_received_total"
-
-
-@pytest.fixture(scope="module", params=[("asyncio", {"use_uvloop": False}), ("trio", {})], ids=["asyncio", "trio"])
-def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
-    backend: tuple[str, dict[str, Any]] = request.param
-    return backend
+pytestmark = pytest.mark.anyio
 
 
 def missing(text: str) -> None:
@@ -64,7 +58,6 @@ def values(families: dict[str, Metric], sample: str, label: str) -> dict[str | N
     return {one.labels.get(label): one.value for one in samples}
 
 
-@pytest.mark.anyio
 async def test_a_process_shows_its_metrics_beside_its_health(anyio_backend: Any) -> None:
     port = free_port()
     run = {"health": f"http://127.0.0.1:{port}", "metrics": True}
@@ -77,7 +70,6 @@ async def test_a_process_shows_its_metrics_beside_its_health(anyio_backend: Any)
         assert "process_cpu_seconds" in found  # of the program: the library's own
 
 
-@pytest.mark.anyio
 async def test_without_being_asked_for_they_are_not_there(anyio_backend: Any) -> None:
     port = free_port()
     async with running("runner", run={"health": f"http://127.0.0.1:{port}"}, **loop_of(anyio_backend)):
@@ -110,7 +102,6 @@ async def nodes(port: int, count: int) -> set[str | None]:
     return found
 
 
-@pytest.mark.anyio
 async def test_one_scrape_answers_for_all_workers(anyio_backend: Any) -> None:
     port = free_port()
     async with workers(port, anyio_backend) as process:
@@ -134,8 +125,6 @@ async def test_one_scrape_answers_for_all_workers(anyio_backend: Any) -> None:
         assert mine not in await nodes(port, 3)
 
 
-@pytest.mark.anyio
-@pytest.mark.parametrize("anyio_backend", [("asyncio", {"use_uvloop": False})])
 async def test_a_real_prometheus_reads_all_of_it(anyio_backend: Any, tmp_path: Path) -> None:
     program = shutil.which("prometheus")
     if program is None:
@@ -183,11 +172,6 @@ async def test_a_real_prometheus_reads_all_of_it(anyio_backend: Any, tmp_path: P
                     await eventually(partial(result, query), BOUND)
             finally:
                 prometheus.terminate()
-
-
-def test_metrics_stand_beside_health() -> None:
-    with pytest.raises(ValueError, match="health='http://127.0.0.1:8081' too"):
-        polybus.run(Bus(), "ubre+tcp://127.0.0.1:0", metrics=True)
 
 
 def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,12 +27,6 @@ HEARERS = 12
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(scope="module")
-def anyio_backend() -> tuple[str, dict[str, Any]]:
-    """The processes choose their own event loop; the test itself needs one."""
-    return "asyncio", {"use_uvloop": False}
-
-
 @define(eq=False)
 class Load:
     """Clients that ask and have published all the time, and what others have heard."""
@@ -112,10 +106,9 @@ async def replaced(found: Crew, load: Load) -> None:
         await eventually(lambda: load.good > good + 50)  # noqa: B023
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-async def test_workers_are_replaced_under_load_and_no_request_fails_and_nothing_comes_twice(backend: str) -> None:
+async def test_workers_are_replaced_under_load_and_no_request_fails_and_nothing_comes_twice() -> None:
     load = Load()
-    async with crew(ANY_PORT, workers=3, backend=backend) as found, AsyncExitStack() as stack:
+    async with crew(ANY_PORT, workers=3) as found, AsyncExitStack() as stack:
         url, before = found.process.url, {*found.workers.values()}
         askers = [await stack.enter_async_context(connect(url, backoff=SOON)) for _ in range(ASKERS)]
         publishers = [await stack.enter_async_context(connect(url, backoff=SOON)) for _ in range(PUBLISHERS)]

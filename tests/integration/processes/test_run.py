@@ -23,20 +23,13 @@ from polybus._bus import runner
 from polybus._bus.bus import parts_of
 from tests.support import free_port
 
-from .processes import BOUND, eventually, loop_of, running
+from .processes import BOUND, asyncio_and_trio, eventually, loop_of, running  # noqa: F401
 from .test_restart import probe
 
 SOON = Backoff(initial=0.02, maximum=0.2)
+pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(scope="module", params=[("asyncio", {}), ("trio", {})], ids=["asyncio", "trio"])
-def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
-    """Without uvloop: these tests take their time."""
-    backend: tuple[str, dict[str, Any]] = request.param
-    return backend
-
-
-@pytest.mark.anyio
 async def test_while_a_bus_starts_the_process_lives_but_is_not_ready_and_a_signal_ends_it(anyio_backend: Any) -> None:
     port = free_port()
     run = {"health": f"http://127.0.0.1:{port}", "drain": 600, "delay": 600}
@@ -47,7 +40,6 @@ async def test_while_a_bus_starts_the_process_lives_but_is_not_ready_and_a_signa
         assert "Traceback" not in server.log()
 
 
-@pytest.mark.anyio
 async def test_a_second_signal_ends_the_delay_too(anyio_backend: Any) -> None:
     port = free_port()
     run = {"health": f"http://127.0.0.1:{port}", "delay": 600}
@@ -65,7 +57,6 @@ async def test_a_second_signal_ends_the_delay_too(anyio_backend: Any) -> None:
         assert "Traceback" not in server.log()
 
 
-@pytest.mark.anyio
 async def test_a_second_signal_ends_the_process_though_its_lifespan_does_not(anyio_backend: Any) -> None:
     async with running("runner", lifespan="stuck", **loop_of(anyio_backend)) as server:
         server.signal(signal.SIGTERM)
@@ -74,7 +65,6 @@ async def test_a_second_signal_ends_the_process_though_its_lifespan_does_not(any
         assert await server.ended() == 128 + signal.SIGTERM
 
 
-@pytest.mark.anyio
 async def test_a_second_signal_ends_the_process_though_a_thread_does_not(anyio_backend: Any) -> None:
     run = {"drain": 600}
     async with running("runner", run=run, **loop_of(anyio_backend)) as server, connect(server.url, backoff=SOON) as bus:
@@ -89,7 +79,6 @@ async def test_a_second_signal_ends_the_process_though_a_thread_does_not(anyio_b
             await reply
 
 
-@pytest.mark.anyio
 async def test_the_threads_that_keep_the_process_after_the_drain_are_named_and_a_signal_ends_it(anyio_backend: Any) -> None:
     on_asyncio = anyio_backend[0] == "asyncio"
     async with running("runner", run={"drain": 0.1}, **loop_of(anyio_backend)) as server:
@@ -208,8 +197,7 @@ def test_what_the_lifespan_raises_keeps_its_traceback_where_it_is_an_error_of_th
         polybus.run(Bus(lifespan=lifespan), "ubre+tcp://127.0.0.1:0")
 
 
-@pytest.mark.parametrize("taken_by", ["serve", "health"])
-@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize(("taken_by", "workers"), [("serve", 1), ("health", 3)])
 def test_a_program_whose_address_is_in_use_ends_with_one_line_and_status_1(tmp_path: Path, taken_by: str, workers: int) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -233,34 +221,13 @@ def test_a_program_whose_address_is_in_use_ends_with_one_line_and_status_1(tmp_p
     assert "port 0 is a free one" in done.stderr
 
 
-@pytest.mark.parametrize("taken_by", ["serve", "health"])
-def test_an_address_in_use_is_one_line_and_status_1(tmp_path: Path, taken_by: str) -> None:
-    (tmp_path / "app.py").write_text("from polybus import Bus\nbus = Bus()\n")
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        url = f"ubre+tcp://127.0.0.1:{port}" if taken_by == "serve" else "ubre+tcp://127.0.0.1:0"
-        health = ["--health", f"http://127.0.0.1:{port}"] if taken_by == "health" else []
-        done = subprocess.run(
-            [sys.executable, "-m", "polybus.cli", "serve", "app:bus", url, *health],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=BOUND,
-        )
-    assert done.returncode == 1
-    assert done.stderr.count("\n") == 1
-    assert str(port) in done.stderr
-    assert "in use" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("options", "kind", "says"),
     [
         ({"drain": float("inf")}, ValueError, "drain=inf"),
         ({"delay": -1}, ValueError, "delay=-1"),
         ({"drain": None}, TypeError, "drain=None"),
+        ({"metrics": True}, ValueError, "health='http://127.0.0.1:8081' too"),
         ({"health": "http://127.0.0.1:99999"}, ValueError, "of the form http"),
     ],
 )

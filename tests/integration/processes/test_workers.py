@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -20,6 +21,7 @@ import psutil
 import pytest
 
 import polybus
+import polybus.sync
 from polybus import Backoff, Bus, BusError, Disconnected, LocalProtocolError, Reply, Unavailable, connect
 from polybus._bus.worker import Inheritance
 from polybus.cluster.engine import find_server
@@ -36,10 +38,7 @@ DOWN = re.compile(r"the link to the engine of the cluster is down since .* s: ."
 ENGINE = re.compile(r"^engine, pid (\d+): (.+)$", re.M)
 
 
-@pytest.fixture(scope="module")
-def anyio_backend() -> tuple[str, dict[str, Any]]:
-    """The processes choose their own event loop; the test itself needs one."""
-    return "asyncio", {"use_uvloop": False}
+pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -125,10 +124,8 @@ async def pid_at(url: str) -> int:
         return int(await bus.request("pid", timeout=BOUND))
 
 
-@pytest.mark.anyio
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-async def test_four_workers_answer_at_the_same_ports(backend: str) -> None:
-    async with crew(ANY_PORT, "ubre+tcp://127.0.0.1:0", workers=4, backend=backend) as found:
+async def test_four_workers_answer_at_the_same_ports() -> None:
+    async with crew(ANY_PORT, "ubre+tcp://127.0.0.1:0", workers=4, backend="trio") as found:
         urls = [found.process.url, found.process.read_line().split()[1].decode()]
         assert not any(url.endswith(":0") for url in urls)
         everyone = set(found.workers.values())
@@ -150,7 +147,6 @@ async def test_four_workers_answer_at_the_same_ports(backend: str) -> None:
         assert "Traceback" not in found.process.log()
 
 
-@pytest.mark.anyio
 async def test_a_worker_that_is_killed_has_a_successor_and_the_others_notice_nothing() -> None:
     async with crew() as found, AsyncExitStack() as stack:
         buses = [await stack.enter_async_context(connect(found.process.url, backoff=NEVER)) for _ in range(20)]
@@ -168,13 +164,22 @@ async def test_a_worker_that_is_killed_has_a_successor_and_the_others_notice_not
         assert await pid_at(found.process.url) in found.workers.values()
 
 
-@pytest.mark.anyio
-async def test_an_engine_that_is_killed_comes_back_at_the_same_url() -> None:
+async def test_an_engine_has_a_token_that_nobody_sees_and_when_it_is_killed_comes_back_at_the_same_url() -> None:
     async with crew() as found:
         async with connect(found.process.url) as bus:
             url = str(await bus.request("cluster", timeout=BOUND))
         native, _, name = url.rpartition("/")
         assert name == "shop"
+        token, _, address = native.partition("//")[2].partition("@")
+        assert len(token) == 32
+        for process in await found.processes():
+            assert token not in " ".join(process.cmdline())
+        assert token not in found.process.log()
+        (configuration,) = [word for word in psutil.Process(found.engine).cmdline() if word.endswith(".conf")]
+        assert not Path(configuration).parent.exists()
+        with pytest.raises(BusError):
+            async with connect(f"nats+tcp://{address}"):
+                pass
         async with connect(native):
             pass
         killed = found.engine
@@ -188,31 +193,7 @@ async def test_an_engine_that_is_killed_comes_back_at_the_same_url() -> None:
         assert found.workers == before
 
 
-@pytest.mark.anyio
-async def test_the_token_of_the_engine_is_seen_by_nobody() -> None:
-    async with crew() as found:
-        async with connect(found.process.url) as bus:
-            url = str(await bus.request("cluster", timeout=BOUND))
-        token, _, _ = url.partition("//")[2].partition("@")
-        assert len(token) == 32
-        for process in await found.processes():
-            assert token not in " ".join(process.cmdline())
-        assert token not in found.process.log()
-        (configuration,) = [word for word in psutil.Process(found.engine).cmdline() if word.endswith(".conf")]
-        assert not Path(configuration).parent.exists()
-        async with httpx.AsyncClient() as http:
-            port = re.search(r"127\.0\.0\.1:(\d+)", url)
-            assert port is not None
-            with pytest.raises(httpx.HTTPError):
-                await http.get(f"http://127.0.0.1:{port[1]}/")
-        with pytest.raises(BusError):
-            async with connect(f"nats+tcp://127.0.0.1:{port[1]}"):
-                pass
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-@pytest.mark.parametrize("to", ["supervisor", "all"])
+@pytest.mark.parametrize(("backend", "to"), [("asyncio", "supervisor"), ("trio", "all")])
 async def test_at_sigterm_running_requests_are_answered_while_the_engine_is_there(backend: str, to: str) -> None:
     async with crew(backend=backend) as found, AsyncExitStack() as stack:
         buses = [await stack.enter_async_context(connect(found.process.url)) for _ in range(8)]
@@ -230,7 +211,6 @@ async def test_at_sigterm_running_requests_are_answered_while_the_engine_is_ther
         await all_gone(processes)
 
 
-@pytest.mark.anyio
 async def test_who_comes_while_a_worker_drains_comes_to_another() -> None:
     async with crew(ANY_PORT) as found, connect(found.process.url, backoff=NEVER) as client:
         draining = await client.request("pid", timeout=BOUND)
@@ -253,7 +233,6 @@ async def test_who_comes_while_a_worker_drains_comes_to_another() -> None:
         held.cancel()
 
 
-@pytest.mark.anyio
 async def test_a_second_signal_ends_all_at_once() -> None:
     async with crew(drain=600) as found, connect(found.process.url, backoff=NEVER) as bus:
         reply = bus.request("never", timeout=600)
@@ -268,7 +247,6 @@ async def test_a_second_signal_ends_all_at_once() -> None:
         await all_gone(processes)
 
 
-@pytest.mark.anyio
 async def test_a_worker_whose_event_loop_is_stuck_is_told_and_killed_at_the_second_signal() -> None:
     async with crew(drain=600) as found, connect(found.process.url, backoff=NEVER) as bus:
         await bus.request("pid", timeout=BOUND)
@@ -283,7 +261,6 @@ async def test_a_worker_whose_event_loop_is_stuck_is_told_and_killed_at_the_seco
         await all_gone(processes)
 
 
-@pytest.mark.anyio
 async def test_a_worker_that_does_not_end_within_its_time_is_killed() -> None:
     async with crew(drain=0.1) as found, connect(found.process.url, backoff=NEVER) as bus:
         await bus.request("pid", timeout=BOUND)
@@ -295,7 +272,6 @@ async def test_a_worker_that_does_not_end_within_its_time_is_killed() -> None:
         await all_gone(processes)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("stuck", [False, True], ids=["idle", "stuck"])
 async def test_nothing_outlives_a_process_that_is_killed(stuck: bool) -> None:
     async with crew(drain=0.1) as found, connect(found.process.url, backoff=NEVER) as bus:
@@ -308,20 +284,6 @@ async def test_nothing_outlives_a_process_that_is_killed(stuck: bool) -> None:
         await all_gone(processes)
 
 
-@pytest.mark.anyio
-async def test_a_worker_that_fails_before_it_serves_ends_everything_with_its_status() -> None:
-    run = {"workers": 2}
-    process = await anyio.to_thread.run_sync(Process, "crew", {"urls": [ANY_PORT], "fails": True, "run": run})
-    try:
-        assert await process.ended() == 1
-        assert "LookupError: no database" in process.log()
-        assert "before it served" in process.log()
-        assert psutil.Process().children() == [] or process.pid not in {one.pid for one in psutil.Process().children()}
-    finally:
-        await anyio.to_thread.run_sync(process.stop)
-
-
-@pytest.mark.anyio
 async def test_the_file_of_a_unix_socket_stays_while_workers_come_and_go(tmp_path: Path) -> None:
     path = tmp_path / "bus.sock"
     async with crew(f"ubre+unix://{path}") as found:
@@ -356,7 +318,6 @@ def app_file(folder: Path, *, cluster: bool) -> None:
     (folder / "app.py").write_text(f"from polybus import Bus\n{made}")
 
 
-@pytest.mark.anyio
 async def test_on_the_command_line_too_and_with_an_engine_that_runs_already(tmp_path: Path) -> None:
     app_file(tmp_path, cluster=True)
     port = free_port()
@@ -404,7 +365,7 @@ async def test_on_the_command_line_too_and_with_an_engine_that_runs_already(tmp_
     assert serving == [f"INFO polybus.cluster: worker {number}, pid …, serves" for number in (1, 2)]
 
 
-def test_a_worker_says_in_the_name_of_its_process_which_it_is(tmp_path: Path) -> None:
+def test_a_worker_that_fails_before_it_serves_ends_everything_and_its_log_says_which_it_is(tmp_path: Path) -> None:
     program = tmp_path / "app.py"
     program.write_text(
         "import logging, polybus\n"
@@ -420,6 +381,7 @@ def test_a_worker_says_in_the_name_of_its_process_which_it_is(tmp_path: Path) ->
     )
     done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=BOUND)
     assert done.returncode == 1
+    assert "LookupError: no database" in done.stderr and "before it served" in done.stderr
     begun = {line for line in done.stderr.splitlines() if "begins" in line}
     assert begun and begun <= {"[worker 1] begins", "[worker 2] begins"}
 
@@ -445,3 +407,86 @@ def test_an_address_that_cannot_be_shared_is_refused(monkeypatch: pytest.MonkeyP
 def test_a_number_of_workers_that_cannot_be_is_told(workers: Any, kind: type[Exception]) -> None:
     with pytest.raises(kind, match=f"workers={workers}"):
         polybus.run(Bus(), ANY_PORT, workers=workers)
+
+
+# -- four workers of one program as one bus -------------------------------------------------------------------------------
+
+
+async def is_true(answer: Any, expected: object) -> bool:
+    return bool(await answer == expected)
+
+
+async def test_a_user_is_asked_from_every_worker_and_those_who_ask_a_killed_one_are_told() -> None:
+    page = Bus()
+    begun = anyio.Event()
+
+    @page.handle("confirm")
+    async def confirm(n: int) -> int:
+        return n + 1
+
+    @page.handle("think")
+    async def think(n: int) -> None:
+        begun.set()
+        await anyio.sleep_forever()
+
+    async with crew(ANY_PORT, workers=4) as found, AsyncExitStack() as stack:
+        url = found.process.url
+        async with connect(url, bus=page, headers={"x-user": "ann"}, backoff=SOON):
+            (home,) = [await page.request("pid", to=peer) for peer in page.peers]
+            others: dict[int, Bus] = {}
+            with anyio.fail_after(BOUND):
+                while len(others) < 3:
+                    client = await stack.enter_async_context(connect(url, backoff=SOON))
+                    pid = await client.request("pid", timeout=BOUND)
+                    if pid != home:
+                        others.setdefault(pid, client)
+            answers: Counter[int] = Counter()
+            for client in others.values():
+                assert await client.request("online", "ann", timeout=BOUND)
+                answers[await client.request("ask.user", {"key": "ann", "subject": "confirm", "body": 1}, timeout=BOUND)] += 1
+            assert answers == {2: 3}
+            asker = next(iter(others.values()))
+            reply = asker.request("ask.user", {"key": "ann", "subject": "think", "body": 1}, timeout=BOUND)
+            with anyio.fail_after(BOUND):
+                await begun.wait()
+            os.kill(home, signal.SIGKILL)
+            with pytest.raises(Exception) as caught:
+                await reply
+            assert not isinstance(caught.value, TimeoutError | Disconnected)
+            # The page comes back to another worker, or to the successor of that one.
+            await eventually(lambda: is_true(asker.request("online", "ann", timeout=BOUND), True))
+            question = {"key": "ann", "subject": "confirm", "body": 2}
+            assert await asker.request("ask.user", question, timeout=BOUND) == 3
+
+
+# -- the programs of "Serve with several workers", as they stand there, until the signal ----------------------------------
+
+
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "workers.md"
+PROGRAM = re.compile(r"^```python[^\n]*\n# ([\w.]+)\n(.*?)^```$", re.M | re.S)
+
+
+def test_the_service_of_the_page_is_one_bus_in_four_workers(tmp_path: Path) -> None:
+    try:
+        find_server()
+    except LocalProtocolError as error:
+        if os.environ.get("POLYBUS_CI"):
+            pytest.fail(str(error), pytrace=False)
+        pytest.skip(str(error))
+    for name, text in PROGRAM.findall(PAGE.read_text()):
+        (tmp_path / name).write_text(text.replace(":8000", ":0").replace(":8081", f":{free_port()}"))
+    environment = {name: value for name, value in os.environ.items() if name != "POLYBUS_CLUSTER"}
+    command = [sys.executable, "main.py"]
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().removeprefix("serving ").strip()
+            with polybus.sync.connect(url) as one, polybus.sync.connect(url) as two:
+                with one.subscribe("news.*") as first, two.subscribe("news.*") as second:
+                    one.request("say", "hello")
+                    assert [first.receive(BOUND).body, second.receive(BOUND).body] == ["hello", "hello"]
+                assert two.request("user.get", {"id": 7}) == {"name": "Ann"}
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(BOUND) == 0
+        finally:
+            process.kill()

@@ -21,8 +21,17 @@ HERE = "up+zenoh://127.0.0.1:0"
 US, THEM = "//device1/1/1", "//device2/1/1"
 
 
-@pytest.mark.parametrize("role", ["serve", "connect"])
-@pytest.mark.parametrize("then", ["return", "cancel", "crash", "loop", "interrupt", "terminate"])
+@pytest.mark.parametrize(
+    ("role", "then"),
+    [
+        ("serve", "return"),
+        ("connect", "cancel"),
+        ("connect", "crash"),
+        ("serve", "loop"),
+        ("connect", "interrupt"),
+        ("serve", "terminate"),
+    ],
+)
 @bounded
 async def test_a_program_ends_while_samples_still_come(role: str, then: str, anyio_backend: Any) -> None:
     bus = Bus()

@@ -1,28 +1,34 @@
-"""Applications under uvicorn, gunicorn, hypercorn and nginx, in this process and in others: pip, nginx; Chromium for the pages.
+"""A bus behind a web server: FastAPI and Starlette under uvicorn and hypercorn, HTTP by a bus alone, examples in processes.
 
-uvicorn runs on uvloop, where it is installed; in `make test-all` also on asyncio's own loop.
+Needs the packages of the extra ``dev``. Some tests need more, and are skipped without it (in CI they fail): Chromium
+(`test_browser`, `test_chat_page`, `test_four_workers`) and nginx, which ``make web`` installs, npm `ubre` (`test_chat_page`),
+which ``make peers`` installs, and a NATS server (several workers, `test_outbox`). The folder can be run alone:
+``make test-integration ARGS=tests/integration/web``.
 """
 
-from importlib.util import find_spec
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from tests.loops import ASYNCIO, FULL, PARAMS, UVLOOP
-
+from .browser import Browser, browser
 from .support import OverAsgi
 
-USUAL = ASYNCIO if find_spec("uvloop") is None else UVLOOP
 
-
-@pytest.fixture(scope="module", params=[PARAMS[loop] for loop in ((ASYNCIO, UVLOOP) if FULL else (USUAL,))])
-def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
-    """Runs a test that is marked `anyio` on the loop that uvicorn takes."""
-    backend: tuple[str, dict[str, Any]] = request.param
-    return backend
+@pytest.fixture(scope="module")
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    """uvicorn runs on asyncio; `support.both_loops` has uvloop too, where connections are taken over from it."""
+    return "asyncio", {"use_uvloop": False}
 
 
 @pytest.fixture(params=[pytest.param("auto", id="adopted"), pytest.param(OverAsgi, id="asgi")])
 def way(request: pytest.FixtureRequest) -> Any:
     """``ws=`` of uvicorn: its own, whose connections are taken over, and one whose connections stay with it."""
     return request.param
+
+
+@pytest.fixture(scope="module")
+async def chromium(anyio_backend: Any) -> AsyncIterator[Browser]:
+    """One browser for the tests of a module."""
+    async with browser() as started:
+        yield started

@@ -1,7 +1,8 @@
 """Many browser tabs in one process. Its only argument is a JSON object: ``url`` of the server, ``users``: a tab for each name.
 
-Every tab subscribes to ``news``. Over a bus of its own it answers ``seen``: for each body, how many tabs have got it and of
-whom, and ``tabs``: how many are connected.
+Each tab hears ``news`` and answers ``who``. Over a bus of its own the program answers ``seen``: for each body, how many tabs
+have got it and of whom; ``orders``: how many tabs have heard what of each publisher, where a body is ``[publisher, number]``;
+and ``tabs``: how many are connected.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 import anyio
 
-from polybus import Bus, connect
+from polybus import Bus, Subscription, connect
 
 AT_ONCE = 50
 """Connections that are opened at the same time."""
@@ -28,44 +29,63 @@ class Crowd:
         self._url = url
         self._users = users
         self.buses: list[Bus] = []
-        self.got: dict[str, dict[str, Counter[int]]] = {}
-        """For each body and user, which tabs have got it, and how often."""
+        self.heard: list[list[Any]] = [[] for _ in users]
+        """What each tab has got, in its order."""
 
-    def seen(self) -> dict[str, Any]:
+    def seen(self) -> dict[str, dict[str, Any]]:
+        found: dict[str, Counter[int]] = {}
+        for tab, heard in enumerate(self.heard):
+            for body in heard:
+                found.setdefault(body, Counter())[tab] += 1
         return {
             body: {
-                "tabs": sum(len(tabs) for tabs in users.values()),
-                "twice": sum(count > 1 for tabs in users.values() for count in tabs.values()),
-                "users": sorted(users)[:3],
+                "tabs": len(tabs),
+                "twice": sum(times > 1 for times in tabs.values()),
+                "users": sorted({self._users[tab] for tab in tabs})[:3],
             }
-            for body, users in self.got.items()
+            for body, tabs in found.items()
         }
 
-    def tab(self, name: str) -> Bus:
-        bus, number = Bus(), len(self.buses)
+    def orders(self) -> dict[str, int]:
+        """Of each publisher the numbers, or how many where they are all from 0 on, in order."""
+        found: Counter[str] = Counter()
+        for heard in self.heard:
+            numbers: dict[int, list[int]] = {}
+            for publisher, number in heard:
+                numbers.setdefault(publisher, []).append(number)
+            told = {who: len(said) if said == [*range(len(said))] else said for who, said in sorted(numbers.items())}
+            found[json.dumps(told)] += 1
+        return found
+
+    async def live(self, tab: int, *, task_status: Any) -> None:
+        name, bus = self._users[tab], Bus()
         self.buses.append(bus)
+        bus.handle("who")(lambda: name)
+        async with connect(self._url, bus=bus, headers={"Cookie": f"user={name}"}, wait=60):
+            async with bus.subscribe("news", queue=100_000) as news:
+                task_status.started()
+                await self._listen(tab, news)
 
-        @bus.on("news", queue=100_000)
-        async def hear(body: str) -> None:
-            self.got.setdefault(body, {}).setdefault(name, Counter())[number] += 1
-
-        return bus
+    async def _listen(self, tab: int, news: Subscription[Any]) -> None:
+        async for message in news:
+            self.heard[tab].append(message.body)  # it is looked at meanwhile
 
     async def main(self) -> None:
         control = Bus()
         control.handle("seen")(self.seen)
+        control.handle("orders")(self.orders)
         control.handle("tabs")(lambda: sum(len(bus.peers) for bus in self.buses))
         async with control.serve("ubre+tcp://127.0.0.1:0") as listener, AsyncExitStack() as stack:
+            group = await stack.enter_async_context(anyio.create_task_group())
             limit = anyio.Semaphore(AT_ONCE)
 
-            async def join(name: str) -> None:
+            async def join(tab: int) -> None:
                 async with limit:
-                    headers = {"Cookie": f"user={name}"}
-                    await stack.enter_async_context(connect(self._url, bus=self.tab(name), headers=headers, wait=60))
+                    await group.start(self.live, tab)
 
-            async with anyio.create_task_group() as group:
-                for name in self._users:
-                    group.start_soon(join, name)
+            async with anyio.create_task_group() as joining:
+                for tab in range(len(self._users)):
+                    joining.start_soon(join, tab)
             print(json.dumps({"urls": [listener.url]}), flush=True)
             await control.wait_closed()
 

@@ -14,12 +14,42 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import pytest
 import uvicorn
+from fastapi import FastAPI
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from polybus import Bus
+from polybus.fastapi import attach
+from tests.loops import ASYNCIO, PARAMS, UVLOOP
 from tests.support import BOUND
 
-__all__ = ["BOUND", "OverAsgi", "Program", "Uvicorn", "running"]
+__all__ = ["BOUND", "OverAsgi", "Program", "Uvicorn", "both_loops", "echoing", "running", "served"]
+
+
+def echoing(**options: Any) -> Bus:
+    """A bus whose handler `echo` gives back what it is asked."""
+    bus = Bus(**options)
+
+    @bus.handle("echo")
+    async def echo(body: Any) -> Any:
+        return body
+
+    return bus
+
+
+def served(**options: Any) -> tuple[FastAPI, Bus]:
+    """An application, and a bus that is attached to it and echoes."""
+    app, bus = FastAPI(), echoing(**options)
+    attach(app, bus)
+    return app, bus
+
+
+@pytest.fixture(scope="module", name="anyio_backend", params=[PARAMS[ASYNCIO], PARAMS[UVLOOP]])
+def both_loops(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    """A module's `anyio_backend`: the event loops that uvicorn runs on."""
+    backend: tuple[str, dict[str, Any]] = request.param
+    return backend
 
 
 class OverAsgi(WebSocketsSansIOProtocol):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import gc
-import ssl
 from collections.abc import Callable, Generator, MutableMapping
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +13,6 @@ import anyio
 import anyio.abc
 import httpx
 import pytest
-import trustme
 import websockets
 from fastapi import APIRouter, FastAPI
 from starlette.applications import Starlette
@@ -33,7 +31,7 @@ from polybus.fastapi import attach
 from polybus.plugins import Handshake
 from polybus.transports._ws import adoption
 from polybus.transports._ws.adoption import AdoptedWire
-from tests.integration.web.support import OverAsgi, running
+from tests.integration.web.support import OverAsgi, both_loops, echoing, running, served  # noqa: F401
 from tests.support import bounded, eventually
 
 pytestmark = pytest.mark.anyio
@@ -47,22 +45,8 @@ FRAME: Final = bytes((0x81, 0x80 | len(QUESTION))) + b"\0\0\0\0" + QUESTION  # m
 ANSWER: Final = b'\x81\x16{"success":7,"body":1}'
 
 
-async def anybody(handshake: Handshake) -> str:
-    return "somebody"
-
-
-def served(**options: Any) -> tuple[FastAPI, Bus]:
-    app = FastAPI()
-    return app, attached(app, **options)
-
-
-def attached(app: Any, **options: Any) -> Bus:
-    bus = Bus(**options)
-
-    @bus.handle("echo")
-    async def echo(body: Any) -> Any:
-        return body
-
+def attached(app: Any) -> Bus:
+    bus = echoing()
     attach(app, bus)
     return bus
 
@@ -94,39 +78,6 @@ async def test_a_connection_of_this_uvicorn_is_adopted_and_nothing_of_uvicorn_is
 
 
 @bounded
-async def test_over_tls_it_is_adopted_too(tmp_path: Path) -> None:
-    authority, pem = trustme.CA(), tmp_path / "server.pem"
-    authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(pem)
-    tls = ssl.create_default_context()
-    authority.configure_trust(tls)
-    app, _ = served()
-    async with running(app, ssl_certfile=pem, ssl_keyfile=pem) as server:
-        async with connect(f"ubre+wss://localhost:{server.port}/bus", tls=tls) as client:
-            assert await client.request("echo", "x" * 300_000) == "x" * 300_000
-            assert kinds(server) == {AdoptedWire}
-        await eventually(lambda: not server.server_state.connections)
-
-
-@bounded
-async def test_the_bus_asks_the_client_over_an_adopted_connection_and_the_client_is_told_of_by_the_name_that_a_proxy_gave() -> (
-    None
-):
-    app, bus = served(authenticate=anybody)
-    client = Bus()
-
-    @client.handle("sum")
-    async def total(numbers: list[int]) -> int:
-        return sum(numbers)
-
-    async with running(app, forwarded_allow_ips="*") as server:
-        async with connect(at(server), bus=client, headers={"X-Forwarded-For": "203.0.113.7"}):
-            await eventually(lambda: bus.peers)
-            assert await bus.peers[0].request("sum", [1, 2, 3]) == 6
-            assert bus.peers[0].address.startswith("203.0.113.7")
-            assert kinds(server) == {AdoptedWire}
-
-
-@bounded
 async def test_compression_is_declined_where_a_connection_is_adopted_and_left_where_it_is_not(way: Any) -> None:
     app, _ = served()
     async with running(app, ws=way) as server:
@@ -138,10 +89,13 @@ async def test_compression_is_declined_where_a_connection_is_adopted_and_left_wh
             assert await socket.recv() == '{"success":7,"body":1}'
 
 
+@pytest.mark.parametrize(("ours", "theirs"), [(100_000, 5_000), (5_000, 100_000)])
 @bounded
-async def test_the_smaller_limit_of_a_message_counts_that_of_the_bus_or_that_of_uvicorn(way: Any) -> None:
-    app, _ = served(limits=Limits(message=100_000))
-    async with running(app, ws=way, ws_max_size=5_000) as server:
+async def test_the_smaller_limit_of_a_message_counts_that_of_the_bus_or_that_of_uvicorn(
+    way: Any, ours: int, theirs: int
+) -> None:
+    app, _ = served(limits=Limits(message=ours))
+    async with running(app, ws=way, ws_max_size=theirs) as server:
         async with websockets.connect(f"ws://127.0.0.1:{server.port}/bus", proxy=None) as socket:
             await socket.send('"' + "x" * 4_998 + '"')
             await socket.send(QUESTION.decode())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
@@ -15,7 +14,7 @@ from fastapi.responses import HTMLResponse
 from polybus import Bus, Context, Identity
 from polybus.fastapi import attach
 from polybus.plugins import Handshake
-from tests.integration.web.browser import BOUND, Browser, Tab, browser
+from tests.integration.web.browser import BOUND, Browser, Tab
 from tests.integration.web.support import Uvicorn, running
 
 pytestmark = pytest.mark.anyio
@@ -30,18 +29,6 @@ new Promise((resolve) => {
   socket.onclose = ({ code, reason }) => { log.push(['close', code, reason]); resolve(log) }
 })
 """
-
-
-@pytest.fixture(scope="module")
-def anyio_backend() -> tuple[str, dict[str, Any]]:
-    """The browser has its own event loop."""
-    return "asyncio", {"use_uvloop": False}
-
-
-@pytest.fixture(scope="module")
-async def chromium(anyio_backend: Any) -> AsyncIterator[Browser]:
-    async with browser() as started:
-        yield started
 
 
 def authenticate(handshake: Handshake) -> Identity | None:

@@ -30,12 +30,6 @@ LINES = "[...document.querySelectorAll('#lines li')].map(line => line.textConten
 
 
 @pytest.fixture(scope="module")
-def anyio_backend() -> tuple[str, dict[str, Any]]:
-    """The browser and the server have their own event loops."""
-    return "asyncio", {"use_uvloop": False}
-
-
-@pytest.fixture(scope="module")
 async def chromium(anyio_backend: Any) -> AsyncIterator[Browser]:
     if not (UBRE / "src").is_dir():
         missing("the npm package ubre is not installed: make peers")
@@ -82,17 +76,6 @@ async def test_two_people_talk_and_a_third_reads_what_was_said_before(chromium: 
         await cyd.until(f"{LINES}.length === 2")
         assert (await cyd.run(LINES))[1] == "Ben: Hello, Ann"
     assert chromium.problems == []
-
-
-async def test_a_refusal_of_the_server_is_shown_on_the_page(chromium: Browser, port: int) -> None:
-    site = f"http://127.0.0.1:{port}"
-    async with chat(port):
-        ann = await entered(chromium, site, "Ann")
-        await ann.run("document.querySelector('#say input').maxLength = 10000")
-        await ann.fill("#say input", "x" * 501)
-        await ann.until("document.querySelector('#state').innerText.startsWith('not said')")
-        assert "does not fit" in await ann.run("document.querySelector('#state').innerText")
-        assert await ann.run(LINES) == []
 
 
 async def test_a_page_comes_back_after_the_server_was_restarted(chromium: Browser, port: int) -> None:

@@ -16,32 +16,20 @@ import anyio.lowlevel
 import pytest
 import trustme
 import websockets
-from fastapi import FastAPI
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from polybus import Bus, Limits, connect
+from polybus import Limits, connect
 from polybus.events import LinkDown
-from polybus.fastapi import attach
 from polybus.plugins import Handshake
+from polybus.transports._ws.adoption import AdoptedWire
 from polybus.transports._ws.asgi import AsgiTransport, socket_of
-from tests.integration.web.support import running
+from tests.integration.web.support import both_loops, running, served  # noqa: F401
 from tests.support import bounded, eventually
 from tests.unit.transports.support import Receiver
 from tests.unit.transports.support import running as transport_host
 
 pytestmark = pytest.mark.anyio
-
-
-def served(**options: Any) -> tuple[FastAPI, Bus]:
-    app, bus = FastAPI(), Bus(**options)
-
-    @bus.handle("echo")
-    async def echo(body: Any) -> Any:
-        return body
-
-    attach(app, bus)
-    return app, bus
 
 
 def plain(port: int, **options: Any) -> Any:
@@ -62,26 +50,6 @@ async def test_a_binary_frame_where_text_is_spoken_ends_the_connection_with_1003
     async with running(app, ws=way) as server, plain(server.port) as socket:
         await socket.send(b"{}")
         assert await code_of(socket) == (1003, "a binary frame, but only text frames are read here")
-
-
-@bounded
-async def test_a_frame_above_the_limit_ends_the_connection_with_1009(way: Any) -> None:
-    app, _ = served(limits=Limits(message=1000))
-    async with running(app, ws=way) as server, plain(server.port) as socket:
-        await socket.send("x" * 1001)
-        adopted = "frame with 1001 bytes exceeds limit of 1000 bytes"
-        told = adopted if way == "auto" else "a frame of 1001 bytes, the limit is 1000 (Limits.message)"
-        assert await code_of(socket) == (1009, told)
-
-
-@bounded
-async def test_a_malformed_message_is_counted_and_the_connection_goes_on(way: Any) -> None:
-    app, bus = served()
-    async with running(app, ws=way) as server, plain(server.port) as socket:
-        await socket.send("no JSON")
-        await socket.send('{"request": "echo", "id": 7, "body": "\u2028 \U0001f600"}')
-        assert await socket.recv() == '{"success":7,"body":"\u2028 \U0001f600"}'
-        assert bus.stats().malformed == 1
 
 
 def test_text_that_no_websocket_carries_is_malformed_like_any_other() -> None:
@@ -240,18 +208,6 @@ async def test_a_close_that_the_peer_does_not_read_is_cut_after_the_close_timeou
 
 
 @bounded
-async def test_a_server_that_stops_ends_the_links_with_1012_where_nobody_drains(way: Any) -> None:
-    app, bus = served()
-    async with running(app, ws=way, lifespan="off") as server:
-        async with plain(server.port) as socket:
-            await eventually(lambda: bus.peers)
-            for connection in list(server.server_state.connections):
-                connection.shutdown()
-            assert (await code_of(socket))[0] == 1012
-        await eventually(lambda: not bus.peers)
-
-
-@bounded
 async def test_a_client_that_goes_while_it_is_being_authenticated_leaves_nothing(
     way: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -299,6 +255,8 @@ async def test_with_a_certificate_of_the_server_it_is_wss(way: Any, tmp_path: Pa
         async with connect(url, tls=tls, headers={"Origin": f"https://localhost:{server.port}"}) as client:
             assert await client.request("echo", "x" * 100_000) == "x" * 100_000
             assert bus.peers[0].transport == "wss"
+            adopted = {type(connection) for connection in server.server_state.connections} == {AdoptedWire}
+            assert adopted is (way == "auto")
     assert (seen[0].transport, seen[0].url) == ("wss", f"wss://127.0.0.1:{server.port}/bus")
 
 
@@ -310,12 +268,3 @@ async def test_small_messages_are_not_held_back_by_the_system(way: Any) -> None:
         [connection] = server.server_state.connections
         raw = connection.transport.get_extra_info("socket")
         assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
-
-
-@pytest.mark.filterwarnings("ignore:The `websockets` implementation", "ignore:websockets.", "ignore:remove second")
-@pytest.mark.parametrize("implementation", ["auto", "websockets", "websockets-sansio", "wsproto"])
-@bounded
-async def test_under_each_implementation_of_uvicorn_it_works(implementation: Any) -> None:
-    app, _ = served()
-    async with running(app, ws=implementation) as server, connect(f"ubre+ws://127.0.0.1:{server.port}/bus") as client:
-        assert await client.request("echo", {"a": 1}) == {"a": 1}

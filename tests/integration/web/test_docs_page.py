@@ -9,7 +9,7 @@ import anyio
 import anyio.from_thread
 import httpx
 import pytest
-from fastapi import APIRouter, FastAPI
+from fastapi import FastAPI
 from starlette.applications import Starlette
 from starlette.routing import Mount, Route
 from starlette.testclient import TestClient
@@ -47,13 +47,6 @@ def test_the_page_and_the_document_are_served() -> None:
     assert "/bus/docs" not in client.get("/openapi.json").text
 
 
-def test_nothing_is_served_without_being_asked_for() -> None:
-    app = FastAPI()
-    attach(app, shop())
-    client = TestClient(app)
-    assert client.get("/bus/docs").status_code == 404
-
-
 def test_requests_can_be_sent_only_where_the_application_says_so() -> None:
     app = FastAPI()
     attach(app, shop(), path="/bus", docs="/bus/docs")
@@ -82,14 +75,6 @@ def test_the_page_finds_its_bus_whatever_stands_before_both(path: str, docs: str
     assert f'data-live="{live}"' in client.get(f"/mounted{docs}").text
 
 
-def test_a_router_has_its_prefix_before_both() -> None:
-    app, router = FastAPI(), APIRouter(prefix="/api")
-    attach(router, shop(), docs="/docs", try_it=True)
-    app.include_router(router)
-    client = TestClient(app)
-    assert 'data-live="./bus"' in client.get("/api/docs").text
-
-
 def test_handlers_that_come_later_are_in_it() -> None:
     app, bus = FastAPI(), shop()
     attach(app, bus, docs="/bus/docs")
@@ -97,18 +82,14 @@ def test_handlers_that_come_later_are_in_it() -> None:
     assert list(client.get("/bus/docs.json").json()["operations"]) == ["user.get"]
     bus.handle("user.put")(lambda body: None)
     bus.on("news.*")(lambda body: None)
-    assert list(client.get("/bus/docs.json").json()["operations"]) == ["news.1", "user.get", "user.put"]
+    bus.publishes(Subject("order.placed", int), description="For each paid order.")
+    assert list(client.get("/bus/docs.json").json()["operations"]) == [
+        "news.1",
+        "order.placed",
+        "user.get",
+        "user.put",
+    ]
     assert "user.put" in client.get("/bus/docs").text
-
-
-def test_what_is_said_later_of_a_publication_is_in_it() -> None:
-    app, bus = FastAPI(), Bus()
-    attach(app, bus, docs="/bus/docs")
-    bus.publishes(Subject("order.placed", int))
-    with TestClient(app) as client:
-        assert "For each paid order." not in client.get("/bus/docs.json").text
-        bus.publishes(Subject("order.placed", int), description="For each paid order.")
-        assert "For each paid order." in client.get("/bus/docs.json").text
 
 
 @pytest.mark.anyio
@@ -152,6 +133,8 @@ def test_another_protocol_has_a_page_with_its_bindings() -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
+        ({"docs": 7}, "docs=7"),
+        ({"docs": "/d", "try_it": 1}, "try_it=1"),
         ({"docs": "docs"}, "docs='docs': a path of its own, as '/bus/docs' is"),
         ({"docs": "/docs/{name}"}, "a path of its own"),
         ({"docs": "/docs?x=1"}, "a path of its own"),
@@ -169,13 +152,6 @@ def test_another_protocol_has_a_page_with_its_bindings() -> None:
 def test_what_cannot_be_is_an_error_and_nothing_is_attached(options: dict[str, Any], says: str) -> None:
     app = Starlette(routes=[Route("/page", lambda request: None)])
     before = list(app.router.routes)
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises((TypeError, ValueError), match=says):
         attach(app, shop(), **options)
     assert app.router.routes == before
-
-
-def test_a_path_and_a_choice_are_of_their_types() -> None:
-    with pytest.raises(TypeError, match="docs=7"):
-        attach(Starlette(), shop(), docs=7)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="try_it=1"):
-        attach(Starlette(), shop(), docs="/docs", try_it=1)  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from polybus import Bus, Context, Limits, connect
+from polybus import Bus, Context, Limits
 from polybus.bindings.jrep_http import connection as _errai_connection
 from polybus.bindings.jrep_http import server as _errai_server
 from polybus.bindings.jrep_http.server import ErraiEndpoint
@@ -22,7 +22,7 @@ from polybus.fastapi import attach
 from polybus.protocols.jrep import RemoteInterface
 from tests.support import BOUND, eventually
 
-from .support import running
+from .support import echoing, running
 
 pytestmark = pytest.mark.anyio
 JSON = {"content-type": "application/json; charset=utf-8"}
@@ -70,11 +70,7 @@ class Client:
 
 def make_bus(**options: Any) -> Bus:
     # Who does not poll is waited for when the bus leaves.
-    bus = Bus(**{"limits": Limits(close_timeout=0.05), **options})
-
-    @bus.handle("echo")
-    async def echo(body: Any) -> Any:
-        return body
+    bus = echoing(**{"limits": Limits(close_timeout=0.05), **options})
 
     @CALCULATOR.handle(bus)
     async def add(left: int, right: int) -> int:
@@ -147,24 +143,6 @@ async def test_one_client_is_asked_for_its_publications_over_long_polls() -> Non
             ("RemoteSubscribe", "alarm"),
             ("RemoteUnsubscribe", "alarm"),
         ]
-
-
-async def test_a_thousand_messages_go_both_ways_in_order() -> None:
-    bus, heard = make_bus(), list[Any]()
-
-    @bus.on("up")
-    async def on_up(body: Any, ctx: Context) -> None:
-        heard.append(body)
-        await ctx.bus.publish("down", body)
-
-    async with serving(bus) as client:
-        await client.associate("ClientBus,ClientBusErrors,down")
-        for start in range(0, 1000, 50):
-            await client.post(*({"ToSubject": "up", "Value": f"{number}"} for number in range(start, start + 50)))
-        while len(client.heard) < 1000:
-            await client.post(wait="1")
-        expected = [f"{number}" for number in range(1000)]
-        assert heard == [message["Value"] for message in client.heard] == expected
 
 
 async def test_a_poll_ends_empty_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,16 +227,6 @@ async def test_a_stream_whose_place_another_request_takes_ends_and_does_not_take
                 await bus.publish("news", "2")
 
 
-async def test_a_client_that_says_only_in_the_query_that_it_leaves_is_gone() -> None:
-    bus = make_bus()
-    async with serving(bus) as client:
-        await client.associate()
-        events = bus.events()
-        await client.post(phase="disconnect")
-        await _down(events)
-        assert bus.peers == []
-
-
 async def test_a_session_is_nobody_else_s() -> None:
     bus = make_bus()
     async with serving(bus) as client, another(client, client.id) as thief, another(client, "other") as other:
@@ -275,20 +243,15 @@ async def test_a_session_is_nobody_else_s() -> None:
         assert (await client.next())["Value"] == "for those who are in"
 
 
-async def test_an_unknown_session_has_expired_and_can_begin_again() -> None:
-    async with serving(make_bus()) as client:
-        await client.post({"ToSubject": "echo", "Value": "v", "ReplyTo": "r:1:RespondTo:RPC"})
-        assert client.heard.pop() == {"ToSubject": "ClientBus", "CommandType": "SessionExpired"}
-        assert (await client.associate())["CommandType"] == "FinishAssociation"
-
-
 async def test_a_client_that_leaves_or_falls_silent_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     bus = make_bus()
-    async with serving(bus) as client, another(client, "silent") as silent:
-        await client.associate()
-        await silent.associate()
+    async with serving(bus) as client, another(client, "silent") as silent, another(client, "7-7") as other:
+        for one in (client, silent, other):
+            await one.associate()
         events = bus.events()
         await client.post({"ToSubject": "ServerBus", "CommandType": "Disconnect", "Reason": "bye"}, phase="disconnect")
+        await _down(events)
+        await other.post(phase="disconnect")  # it says so only in the query
         await _down(events)
         assert len(bus.peers) == 1
         monkeypatch.setattr(_errai_connection, "_SILENCE", 0.0)
@@ -329,18 +292,6 @@ async def test_a_request_that_may_not_be_is_refused(change: dict[str, Any], stat
         asked = {"params": {"clientId": "1"}, "headers": JSON, "content": b"[]", **change}
         answer = await client.http.post("/in.1.erraiBus", **asked)
         assert (answer.status_code, text in answer.text) == (status, True)
-
-
-async def test_a_body_that_does_not_come_is_not_waited_for() -> None:
-    bus = make_bus(limits=Limits(close_timeout=0.05, frame_timeout=0.1))
-    async with serving(bus) as client:
-        head = b"POST /in.1.erraiBus?clientId=1 HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-        async with await anyio.connect_tcp("127.0.0.1", client.http.base_url.port or 0) as stream:
-            await stream.send(head + b"Content-Length: 100\r\n\r\n[")
-            answer = b""
-            while b"frame_timeout" not in answer:
-                answer += await stream.receive()
-        assert answer.startswith(b"HTTP/1.1 408 ")
 
 
 @asynccontextmanager
@@ -431,14 +382,6 @@ async def test_who_is_not_let_in_is_told_so() -> None:
     assert (seen[-1].transport, seen[-1].protocol, seen[-1].query["clientId"]) == ("http", "jrep", client.id)
 
 
-async def test_our_own_buses_come_over_a_websocket_at_the_same_place() -> None:
-    bus = make_bus()
-    async with serving(bus) as client:
-        url = str(client.http.base_url).replace("http://", "jrep+ws://")
-        async with connect(url) as ours:
-            assert await ours.request("echo", [1, 2]) == [1, 2]
-
-
 async def test_a_client_of_errai_2_has_its_id_in_a_header_and_polls_with_get() -> None:
     """The document's dialect over HTTP (notes, sections 2.1 and 2.2)."""
     bus = make_bus()
@@ -473,7 +416,7 @@ async def test_nothing_is_left_of_sessions_that_are_over() -> None:
     with anyio.fail_after(BOUND):
         async with bus.serve(endpoint, protocol="jrep"), running(app) as server:
             url = f"http://127.0.0.1:{server.port}"
-            for number in range(30):
+            for number in range(10):
                 async with httpx.AsyncClient(base_url=url, timeout=BOUND) as http:
                     windows = [Client(http, f"{number}-{window}") for window in range(3)]
                     for window in windows:
@@ -505,18 +448,6 @@ def asks(count: int, more: str = "") -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize("query", [{}, {"wait": "1"}], ids=["beside a poll", "in a poll"])
-async def test_three_thousand_requests_in_one_post_are_answered(query: dict[str, str]) -> None:
-    bus = make_bus()
-    async with serving(bus) as client:
-        await client.associate()
-        await client.poll_nothing()
-        await client.post(*asks(3000), **query)
-        answers = [await client.next() for _ in range(3000)]
-        assert [answer["Value"] for answer in answers] == [str(n) for n in range(3000)]
-        assert (bus.stats().malformed, bus.stats().refused) == (0, 0)
-
-
 async def test_more_requests_than_may_wait_cost_the_excess_and_not_the_session() -> None:
     bus = make_bus(limits=Limits(running=8, waiting=100, close_timeout=0.05))
     gate = anyio.Event()
@@ -529,10 +460,10 @@ async def test_more_requests_than_may_wait_cost_the_excess_and_not_the_session()
     async with serving(bus) as client:
         await client.associate()
         await client.poll_nothing()
-        await client.post(*({**one, "ToSubject": "slow"} for one in asks(20_000)))
+        await client.post(*({**one, "ToSubject": "slow"} for one in asks(2_000)))
         answers = list[dict[str, Any]]()
-        while len(answers) < 20_000:
-            if len(answers) == 20_000 - 108:
+        while len(answers) < 2_000:
+            if len(answers) == 2_000 - 108:
                 gate.set()
             answers.append(await client.next())
         assert sum("Value" in answer for answer in answers) == 108
@@ -557,11 +488,11 @@ async def test_others_are_answered_while_a_long_payload_is_read() -> None:
         await other.associate()
         await other.poll_nothing()
         async with anyio.create_task_group() as group:
-            group.start_soon(partial(client.post, *({"ToSubject": "news", "Value": n} for n in range(30_000))))
+            group.start_soon(partial(client.post, *({"ToSubject": "news", "Value": n} for n in range(10_000))))
             await eventually(lambda: bool(order))
             await other.post({"ToSubject": "quick", "ReplyTo": "q:1:RespondTo:RPC"})
-        await eventually(lambda: order.count("news") == 30_000)
-        assert order.index("quick") < 30_000
+        await eventually(lambda: order.count("news") == 10_000)
+        assert order.index("quick") < 10_000
 
 
 async def test_one_bad_message_of_five_thousand_costs_only_itself() -> None:

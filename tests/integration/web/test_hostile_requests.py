@@ -12,12 +12,12 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from polybus import Bus, connect
+from polybus import connect
 from polybus.fastapi import attach
 from tests.loops import ASYNCIO, PARAMS, TRIO
 from tests.support import BOUND
 
-from .support import running
+from .support import echoing, running
 
 pytestmark = pytest.mark.anyio
 
@@ -87,20 +87,10 @@ REQUESTS = {
 }
 
 
-def make_bus() -> Bus:
-    bus = Bus()
-
-    @bus.handle("echo")
-    async def echo(body: Any) -> Any:
-        return body
-
-    return bus
-
-
 @asynccontextmanager
 async def alone(protocol: str) -> AsyncIterator[tuple[int, str]]:
     """Port and URL of a bus alone, behind uvicorn or hypercorn."""
-    async with make_bus().serve(f"{protocol}+http://127.0.0.1:0{PATH}") as listener:
+    async with echoing().serve(f"{protocol}+http://127.0.0.1:0{PATH}") as listener:
         yield httpx.URL(listener.url.partition("+")[2]).port or 80, listener.url
 
 
@@ -108,7 +98,7 @@ async def alone(protocol: str) -> AsyncIterator[tuple[int, str]]:
 async def attached(protocol: str) -> AsyncIterator[tuple[int, str]]:
     """Port and URL of an application behind uvicorn."""
     app = FastAPI()
-    attach(app, make_bus(), path=PATH, protocol=protocol)
+    attach(app, echoing(), path=PATH, protocol=protocol)
     async with running(app) as server:
         yield server.port, f"{protocol}+ws://127.0.0.1:{server.port}{PATH}"
 

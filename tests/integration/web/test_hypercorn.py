@@ -13,10 +13,11 @@ import pytest
 from fastapi import FastAPI
 from hypercorn.config import Config
 
-from polybus import Bus, Limits, connect
+from polybus import Limits, connect
 from polybus.fastapi import attach
-from tests.conftest import anyio_backend as anyio_backend
+from tests.integration.web.support import echoing
 from tests.integration.web.test_strangers import UPGRADE
+from tests.loops import every_loop  # noqa: F401
 from tests.support import bounded, eventually, free_port
 
 pytestmark = pytest.mark.anyio
@@ -42,12 +43,7 @@ async def running(app: Any, backend: str) -> AsyncIterator[int]:
 
 @bounded
 async def test_requests_publications_and_ends_of_a_mounted_application(anyio_backend: tuple[str, Any]) -> None:
-    outer, inner, bus = FastAPI(), FastAPI(), Bus(limits=Limits(close_timeout=0.2))
-
-    @bus.handle("echo")
-    async def echo(body: Any) -> Any:
-        return body
-
+    outer, inner, bus = FastAPI(), FastAPI(), echoing(limits=Limits(close_timeout=0.2))
     attach(inner, bus)
     outer.mount("/sub", inner)
     async with running(outer, anyio_backend[0]) as port:

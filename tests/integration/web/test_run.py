@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import logging
 import signal
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio
 import httpx
 import pytest
+import websockets
 from fastapi import FastAPI
 
 import polybus.sync
-from polybus import Bus, Limits
+from polybus import Bus, BusError, ConnectFailed, Disconnected, Limits, Unavailable, connect
 from polybus.fastapi import attach, run
 from polybus.fastapi._server import DrainingServer
+from tests.integration.processes.processes import Process, running
+from tests.support import bounded, eventually
+
+pytestmark = pytest.mark.anyio
 
 PROGRAM = """
 from fastapi import FastAPI
@@ -91,13 +103,9 @@ def test_a_drain_without_end_is_refused() -> None:
         run(FastAPI(), drain=float("inf"))
 
 
-def test_options_of_uvicorn_are_its_own_and_win() -> None:
-    app = FastAPI()
-    attach(app, Bus())
-    server = DrainingServer(1.0, {"app": app, "ws_ping_interval": 7.0, "ws_max_size": 5})
-    assert (server.config.ws_ping_interval, server.config.ws_max_size) == (7.0, 5)
+def test_an_option_that_uvicorn_does_not_have_is_an_error() -> None:
     with pytest.raises(TypeError, match="no_such_option"):
-        run(app, no_such_option=1)
+        run(FastAPI(), no_such_option=1)
 
 
 def test_without_uvicorn_it_says_what_to_install() -> None:
@@ -112,3 +120,193 @@ except ImportError as error:
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert "pip install 'polybus[fastapi]'" in done.stdout
+
+
+# -- the server behind `polybus.fastapi.run`, in this process -------------------------------------------------------------
+
+
+@asynccontextmanager
+async def serving(app: Any, drain: float = 5.0, **options: Any) -> AsyncIterator[tuple[DrainingServer, asyncio.Task[None]]]:
+    """A server that listens, and the task that ends with it; signals are as before afterwards."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    server = DrainingServer(drain, {"app": app, "host": "127.0.0.1", "port": 0, "log_level": "warning", **options})
+    task = asyncio.ensure_future(server.serve())
+    try:
+        await eventually(lambda: server.started)
+        yield server, task
+    finally:
+        server.should_exit = True
+        await task
+    assert {number: signal.getsignal(number) for number in before} == before
+
+
+def url_of(server: DrainingServer) -> str:
+    return f"ubre+ws://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/bus"
+
+
+def application() -> tuple[FastAPI, Bus, anyio.Event, anyio.Event]:
+    """An application with a bus, whose handler `slow` says when it has begun, and waits to be let go."""
+    app, begun, go = FastAPI(), anyio.Event(), anyio.Event()
+    bus = Bus(limits=Limits(message=3_000_000, ping_interval=5, ping_timeout=4))
+    attach(app, bus)
+
+    @bus.handle("slow")
+    async def slow() -> str:
+        begun.set()
+        await go.wait()
+        return "finished"
+
+    return app, bus, begun, go
+
+
+@bounded
+async def test_it_says_where_it_serves_and_takes_the_limits_of_the_buses(capsys: pytest.CaptureFixture[str]) -> None:
+    app, *_ = application()
+    async with serving(app, ws_ping_timeout=9.0) as (server, _):
+        assert (server.config.ws_max_size, server.config.ws_ping_interval) == (3_000_000, 5)
+        assert server.config.ws_ping_timeout == 9.0  # uvicorn's own option wins
+        assert capsys.readouterr().out.startswith("serving http://127.0.0.1:")
+
+
+@bounded
+async def test_uvicorns_log_shows_no_token_of_a_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    logs = [logging.getLogger(name) for name in ("uvicorn.access", "uvicorn.error")]
+    for log in logs:
+        monkeypatch.setattr(log, "callHandlers", lambda record: lines.append(record.getMessage()))
+
+    app, *_ = application()
+    async with serving(app, log_config=None, log_level="info") as (server, _):
+        async with connect(url_of(server) + "?token=s3cr3t&room=7"):
+            pass
+        async with httpx.AsyncClient() as client:
+            await client.get(url_of(server).replace("ubre+ws", "http") + "?a=1&access_token=s3cr3t")
+    assert any("/bus?token=***&room=7" in line for line in lines)
+    assert any("/bus?a=1&access_token=***" in line for line in lines)
+    assert not any("s3cr3t" in line for line in lines)
+    assert not any(log.filters for log in logs)
+
+
+@bounded
+async def test_an_application_without_a_bus_is_served_with_the_usual_limits() -> None:
+    async with serving(FastAPI()) as (server, _):
+        assert server.config.ws_max_size == 1024 * 1024
+
+
+@bounded
+async def test_the_first_signal_lets_handlers_finish_and_nobody_in() -> None:
+    app, bus, begun, go = application()
+    async with serving(app, drain=60.0) as (server, task), connect(url_of(server)) as client:
+        reply = client.request("slow")
+        await begun.wait()
+        server.handle_exit(signal.SIGTERM, None)
+        await eventually(lambda: not bus.ready)
+        with pytest.raises(Unavailable):
+            await client.request("slow")
+        assert not task.done()
+        go.set()
+        assert await reply == "finished"
+        await task
+
+
+@bounded
+async def test_the_second_signal_ends_it_at_once_whatever_runs() -> None:
+    app, bus, begun, _ = application()
+    async with serving(app, drain=1000.0) as (server, task), connect(url_of(server)) as client:
+        reply = client.request("slow", timeout=1000)
+        await begun.wait()
+        server.handle_exit(signal.SIGINT, None)
+        await eventually(lambda: not bus.ready)
+        server.handle_exit(signal.SIGINT, None)
+        await task
+        with pytest.raises(Disconnected):
+            await reply
+
+
+# -- SIGTERM --------------------------------------------------------------------------------------------------------------
+
+
+HEADERS = {"Cookie": "user=ann"}
+
+
+async def stopped_with_a_hundred_running(server: Process) -> Counter[str]:
+    """What becomes of a hundred requests, of four clients, whose handlers run when SIGTERM comes."""
+    outcomes: Counter[str] = Counter()
+
+    async def ask(client: Any, number: int) -> None:
+        try:
+            answer = await client.request("until.drain", number, timeout=20)
+            outcomes["answered" if answer == number else "wrong"] += 1
+        except Disconnected as error:
+            outcomes["lost" if error.sent else "unsent"] += 1
+        except BusError as error:
+            outcomes[type(error).__name__] += 1
+
+    stats = f"{server.url.removeprefix('ubre+ws').removesuffix('/bus')}/stats"
+    async with AsyncExitStack() as stack, httpx.AsyncClient() as http:
+        clients = [await stack.enter_async_context(connect(server.url, headers=HEADERS, wait=30)) for _ in range(4)]
+        async with anyio.create_task_group() as group:
+            for number in range(100):
+                group.start_soon(ask, clients[number % 4], number)
+
+            async def all_run() -> bool:
+                return bool((await http.get(f"http{stats}")).json()["running"] == 100)
+
+            await eventually(all_run)
+            server.signal(signal.SIGTERM)
+    return outcomes
+
+
+@pytest.mark.parametrize(("ws", "mounted"), [("auto", False), ("wsproto", True)], ids=["adopted", "asgi, mounted"])
+async def test_a_hundred_running_handlers_answer_before_the_server_goes(ws: str, mounted: bool) -> None:
+    async with running("tests.integration.web.server", **{"with": "polybus", "mounted": mounted, "run": {"ws": ws}}) as server:
+        assert await stopped_with_a_hundred_running(server) == {"answered": 100}
+        assert await server.ended() == 0
+        assert server.log() == ""
+
+
+async def test_under_plain_uvicorn_all_of_them_are_lost_and_the_askers_are_told() -> None:
+    async with running("tests.integration.web.server", **{"with": "uvicorn"}) as server:
+        assert await stopped_with_a_hundred_running(server) == {"lost": 100}
+        assert await server.ended() == -signal.SIGTERM
+
+
+async def test_clients_are_told_to_go_elsewhere_and_new_ones_find_nobody() -> None:
+    async with running("tests.integration.web.server", **{"with": "polybus"}) as server:
+        url = server.url.removeprefix("ubre+")
+        async with connect(server.url, headers=HEADERS, wait=30) as client:
+            async with websockets.connect(url, additional_headers=HEADERS, proxy=None) as socket:
+                reply = client.request("until.drain", 1)
+                while not await client.request("whoami"):
+                    pass
+                server.signal(signal.SIGTERM)
+                assert await reply == 1
+                with pytest.raises(websockets.ConnectionClosed) as caught:
+                    await socket.recv()
+                assert caught.value.rcvd is not None
+                assert (caught.value.rcvd.code, caught.value.rcvd.reason) == (1001, "the bus is leaving")
+        assert await server.ended() == 0
+        with pytest.raises(ConnectFailed):
+            async with connect(server.url, headers=HEADERS):
+                pass
+
+
+async def test_handlers_that_do_not_end_and_peers_that_do_not_read_hold_nobody_up_for_longer_than_the_drain() -> None:
+    options = {"with": "polybus", "run": {"drain": 0.3}, "limits": {"close_timeout": 0.2}}
+    async with running("tests.integration.web.server", **options) as server, AsyncExitStack() as stack:
+        client = await stack.enter_async_context(connect(server.url, headers=HEADERS, wait=30))
+        http = await stack.enter_async_context(httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}"))
+        for _ in range(3):
+            socket = await websockets.connect(
+                server.url.removeprefix("ubre+"), additional_headers=HEADERS, proxy=None, compression=None
+            )
+            stack.callback(socket.transport.abort)
+            await socket.send(json.dumps({"subscribe": "wide"}))
+            socket.transport.pause_reading()
+        assert (await http.post("/wide/300", json="x" * 20_000)).status_code == 200
+        reply = client.request("never", timeout=20)
+        assert await client.request("whoami") == "ann"
+        server.signal(signal.SIGTERM)
+        with pytest.raises(Disconnected):
+            await reply
+        assert await server.ended() == 0

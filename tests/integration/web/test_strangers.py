@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import datetime
 import logging
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
+from contextvars import ContextVar
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import httpx
 import pytest
+import websockets
 from fastapi import FastAPI
 from starlette.testclient import TestClient
+from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
 
-from polybus import Bus, Forbidden, Limits, Unauthorized, connect
+from polybus import Bus, Context, Forbidden, Identity, Limits, Unauthorized, connect
 from polybus.bindings.http.uvicorn import PatientWebSockets
 from polybus.fastapi import attach
 from polybus.plugins import Handshake
@@ -95,16 +100,6 @@ async def test_an_upgrade_that_is_too_large_is_answered_under_run(headers: dict[
                 while True:
                     answer += await stream.receive()
         assert answer.startswith(b"HTTP/1.1 %d " % status)
-
-
-@bounded
-async def test_an_identity_is_asked_for_before_the_upgrade() -> None:
-    app = FastAPI()
-    attach(app, Bus(authenticate=lambda handshake: None))
-    async with running(app) as server:
-        answer = await knock(server.port)
-        assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
-        assert answer.text == "not authenticated\n"
 
 
 @bounded
@@ -302,14 +297,6 @@ def test_a_server_that_cannot_answer_an_upgrade_in_words_answers_403() -> None:
 
 
 @bounded
-async def test_a_plain_request_for_the_path_finds_nothing() -> None:
-    app = FastAPI()
-    attach(app, Bus())
-    async with running(app) as server, httpx.AsyncClient() as client:
-        assert (await client.get(f"http://127.0.0.1:{server.port}/bus")).status_code == 404
-
-
-@bounded
 async def test_a_path_that_the_application_does_not_have_is_forbidden() -> None:
     app = FastAPI()
     attach(app, Bus())
@@ -338,3 +325,125 @@ async def test_whoever_is_turned_away_is_no_error_in_the_log_of_the_server(caplo
     assert "rejected" in caplog.text
     warned = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert warned and {record.name for record in warned} == {"polybus.security"}
+
+
+# -- who a peer is --------------------------------------------------------------------------------------------------------
+
+
+USERS = {"t-ann": "ann", "t-ben": "ben"}
+
+
+def authenticate(handshake: Handshake) -> Identity | None:
+    """A session cookie, or a token in the header that a sub-protocol is shown as too."""
+    token = handshake.cookies.get("session") or handshake.headers.get("authorization", "").removeprefix("Bearer ")
+    user = USERS.get(token)
+    return None if user is None else Identity({"name": user}, key=user)
+
+
+def with_users(**options: Any) -> tuple[FastAPI, Bus]:
+    app, bus = FastAPI(), Bus(**{"authenticate": authenticate, **options})
+
+    @bus.handle("whoami")
+    async def whoami(ctx: Context) -> str:
+        name: str = ctx.identity["name"]
+        return name
+
+    attach(app, bus)
+    return app, bus
+
+
+@bounded
+async def test_a_publication_to_the_tabs_of_one_user_reaches_these_alone() -> None:
+    app, bus = with_users()
+    async with running(app) as server, AsyncExitStack() as stack:
+        news = []
+        for token in ("t-ann", "t-ann", "t-ann", "t-ben"):
+            url = f"ubre+ws://127.0.0.1:{server.port}/bus"
+            client = await stack.enter_async_context(connect(url, headers={"Cookie": f"session={token}"}))
+            news.append(await stack.enter_async_context(client.subscribe("news")))
+        await eventually(lambda: len(bus.peers_of("ann")) == 3)
+        await bus.publish("news", "for ann", to=bus.peers_of("ann"))
+        await bus.publish("news", "for all")
+        assert [(await anext(one)).body for one in news] == ["for ann", "for ann", "for ann", "for all"]
+        assert bus.peers_of("eve") == []
+
+
+@bounded
+async def test_a_tab_that_is_on_its_way_out_is_no_longer_one_of_her_tabs() -> None:
+    app, bus = with_users(limits=Limits(close_timeout=0.2))
+    async with running(app) as server:
+        headers = {"Cookie": "session=t-ann"}
+        url = f"ws://127.0.0.1:{server.port}/bus"
+        async with websockets.connect(url, additional_headers=headers, proxy=None) as silent:
+            await eventually(lambda: bus.peers_of("ann"))
+            silent.transport.pause_reading()  # it does not answer to the goodbye
+            async with anyio.create_task_group() as group:
+                group.start_soon(bus.peers_of("ann")[0].aclose)
+                while bus.stats().links:
+                    await bus.publish("news", "for ann", to=bus.peers_of("ann"))
+                    await anyio.lowlevel.checkpoint()
+            silent.transport.abort()
+
+
+class Middleware:
+    """As Starlette's own for sessions and users: it knows who somebody is before we do."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        visitor.set("whoever came first")
+        await self._app({**scope, "session": {"user": "ann"}}, receive, send)
+
+
+visitor: ContextVar[str] = ContextVar("visitor", default="nobody")
+
+
+@bounded
+async def test_what_middleware_knows_is_in_the_scope_and_what_is_in_the_path_too() -> None:
+    def by_session(handshake: Handshake) -> Identity:
+        assert handshake.scope is not None
+        assert "session" not in repr(handshake)
+        return Identity({"name": f"{handshake.scope['session']['user']} in {handshake.scope['path_params']['room']}"})
+
+    app, bus = FastAPI(), Bus(authenticate=by_session)
+    app.add_middleware(Middleware)
+
+    @bus.handle("whoami")
+    async def whoami(ctx: Context) -> Any:
+        return ctx.identity["name"]
+
+    attach(app, bus, "/rooms/{room}/bus")
+    async with running(app) as server, connect(f"ubre+ws://127.0.0.1:{server.port}/rooms/blue/bus") as client:
+        assert await client.request("whoami") == "ann in blue"
+
+
+@bounded
+async def test_the_first_visitor_leaves_no_context_behind_in_a_bus_that_it_starts() -> None:
+    outer, inner, bus = FastAPI(), FastAPI(), Bus()
+    outer.add_middleware(Middleware)
+
+    @bus.handle("visitor")
+    async def who() -> str:
+        return visitor.get()
+
+    attach(inner, bus)
+    outer.mount("/sub", inner)
+    async with running(outer) as server, connect(f"ubre+ws://127.0.0.1:{server.port}/sub/bus") as client:
+        assert await client.request("visitor") == "nobody"
+
+
+@bounded
+async def test_an_identity_that_expires_ends_its_link_with_4401() -> None:
+    def soon(handshake: Handshake) -> Identity:
+        until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=0.1)
+        return Identity({"name": "ann"}, key="ann", expires_at=until)
+
+    app, bus = with_users(authenticate=soon)
+    async with running(app) as server:
+        async with websockets.connect(f"ws://127.0.0.1:{server.port}/bus", proxy=None) as socket:
+            with pytest.raises(websockets.ConnectionClosed) as caught:
+                await socket.recv()
+            assert caught.value.rcvd is not None
+            assert (caught.value.rcvd.code, "authenticate again" in caught.value.rcvd.reason) == (4401, True)
+        await eventually(lambda: not bus.peers)

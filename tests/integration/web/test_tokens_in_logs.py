@@ -13,7 +13,7 @@ from polybus import Bus, Unauthorized, connect
 from polybus.bindings.http.uvicorn import PatientWebSockets
 from polybus.fastapi import attach
 from polybus.plugins import Handshake
-from tests.integration.web.support import running
+from tests.integration.web.support import echoing, running
 from tests.support import bounded
 
 pytestmark = pytest.mark.anyio
@@ -25,13 +25,7 @@ def known(handshake: Handshake) -> str | None:
 
 
 def make_bus() -> Bus:
-    bus = Bus(authenticate=known)
-
-    @bus.handle("echo")
-    async def echo(body: object) -> object:
-        return body
-
-    return bus
+    return echoing(authenticate=known)
 
 
 @asynccontextmanager

@@ -1,0 +1,230 @@
+"""A bus that serves HTTP by itself, by uvicorn on asyncio and hypercorn on trio: who is let in, what is answered, TLS."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+import anyio.abc
+import httpx
+import pytest
+import trustme
+
+from polybus import Bus, Limits, LocalProtocolError, Unsupported, connect
+from polybus.bindings.http.hypercorn import HypercornServer
+from polybus.bindings.http.listener import Application
+from polybus.bindings.http.server import turn_away
+from polybus.plugins import WebRoute
+from polybus.transports._ws.asgi import Receive, Scope, Send
+from polybus.transports._ws.policy import HandshakeRejected
+from tests.loops import ASYNCIO, PARAMS, TRIO
+from tests.support import bounded
+
+from .test_errai import Client, make_bus
+
+pytestmark = pytest.mark.anyio
+HERE = "jrep+http://127.0.0.1:0"
+
+
+@pytest.fixture(scope="module", params=[PARAMS[ASYNCIO], PARAMS[TRIO]])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    """uvicorn's, and hypercorn's."""
+    backend: tuple[str, dict[str, Any]] = request.param
+    return backend
+
+
+on_uvicorn = pytest.mark.parametrize("anyio_backend", [PARAMS[ASYNCIO]], scope="module")
+on_hypercorn = pytest.mark.parametrize("anyio_backend", [PARAMS[TRIO]], scope="module")
+
+
+def base(listener: Any) -> str:
+    return str(listener.url).removeprefix("jrep+")
+
+
+@pytest.mark.parametrize("channel", ["poll", "events", "websocket"])
+@bounded
+async def test_requests_and_publications_go_both_ways(channel: str) -> None:
+    bus = make_bus()
+    async with bus.serve(HERE) as listener:
+        async with connect(f"{listener.url}?channel={channel}") as client, client.subscribe("news", queue=200) as news:
+            assert await client.request("echo", [1, {"a": None}]) == [1, {"a": None}]
+            for number in range(100):
+                await bus.publish("news", number)
+            assert [(await anext(news)).body for _ in range(100)] == list(range(100))
+            assert await client.request("com.acme.Calculator:RPC.add:java.lang.Integer:java.lang.Integer:", [2, 3]) == 5
+
+
+@pytest.mark.parametrize("path", ["", "/", "/bus"])
+@pytest.mark.parametrize("protocol", ["jrep", "uprotocol"])
+@bounded
+async def test_the_url_of_a_listener_can_be_dialled_whatever_its_path(protocol: str, path: str) -> None:
+    async with make_bus().serve(f"{protocol}+http://127.0.0.1:0{path}") as listener, connect(listener.url) as client:
+        assert await client.request("echo", 1) == 1
+
+
+@bounded
+async def test_an_errai_client_and_buses_of_ours_use_one_port() -> None:
+    async with make_bus().serve(f"{HERE}/app") as listener:
+        async with (
+            connect(listener.url) as ours,
+            connect(listener.url.replace("+http", "+ws")) as bare,
+            httpx.AsyncClient(base_url=base(listener)) as http,
+        ):
+            assert await ours.request("echo", [1]) == [1]
+            assert await bare.request("echo", [2]) == [2]
+            errai = Client(http)
+            finish = await errai.associate()
+            assert finish["WebSocketURL"].endswith("/app/websocket.bus")
+            await errai.post({"ToSubject": "echo", "Value": "v", "ReplyTo": "r:1:RespondTo:RPC"})
+            assert (await errai.next())["Value"] == "v"
+            assert len(listener.peers) == 3
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "text"),
+    [
+        ("GET", "/elsewhere", 404, "only below /app"),
+        ("POST", "/app/x/in.1.erraiBus", 404, "nothing is served"),
+        ("POST", "/app/.erraiBus", 404, "nothing is served"),
+        ("PUT", "/app/in.1.erraiBus", 405, "GET, POST"),
+        ("POST", "/app/in.1.erraiBus", 415, "application/json"),
+        ("GET", "/app", 404, "nothing is served"),
+    ],
+)
+@bounded
+async def test_what_is_not_served_is_said_so(method: str, path: str, status: int, text: str) -> None:
+    async with make_bus().serve(f"{HERE}/app") as listener:
+        async with httpx.AsyncClient(base_url=base(listener).removesuffix("/app")) as http:
+            answer = await http.request(method, path, params={"clientId": "1"})
+            assert (answer.status_code, text in answer.text) == (status, True)
+            assert "uvicorn" not in answer.headers.get("server", "")
+
+
+@bounded
+async def test_https_needs_a_certificate_and_serves_with_it() -> None:
+    authority = trustme.CA()
+    server, client = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context()
+    authority.issue_cert("127.0.0.1").configure_cert(server)
+    authority.configure_trust(client)
+    with pytest.raises(LocalProtocolError, match="https:// needs tls="):
+        async with Bus().serve("jrep+https://127.0.0.1:0"):
+            pass
+    with pytest.raises(LocalProtocolError, match="use https"):
+        async with Bus().serve(HERE, tls=server):
+            pass
+    async with make_bus().serve("jrep+https://127.0.0.1:0", tls=server) as listener:
+        for channel in ("poll", "events", "websocket"):
+            async with connect(f"{listener.url}?channel={channel}", tls=client) as bus:
+                assert await bus.request("echo", channel) == channel
+
+
+@bounded
+async def test_an_address_is_released_with_its_bus_and_can_be_taken_again() -> None:
+    url = HERE
+    for _ in range(2):
+        async with make_bus().serve(url) as listener, connect(listener.url) as client:
+            url = listener.url
+            assert await client.request("echo", 1) == 1
+            with pytest.raises(OSError, match="already in use"):
+                async with make_bus().serve(url):
+                    pass
+
+
+async def test_without_the_server_s_package_it_says_what_to_install(
+    anyio_backend_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package, binding = ("uvicorn", "uvicorn") if anyio_backend_name == "asyncio" else ("hypercorn.config", "hypercorn")
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, f"polybus.bindings.http.{binding}", raising=False)
+    with pytest.raises(Unsupported, match="pip install"):
+        async with Bus().serve(HERE):
+            pass
+
+
+async def test_an_open_address_needs_authenticate() -> None:
+    with pytest.raises(LocalProtocolError, match="lets everybody in"):
+        Bus().serve("jrep+http://0.0.0.0:0")
+
+
+# -- uvicorn -------------------------------------------------------------------------------------------------------------
+
+
+@on_uvicorn
+@bounded
+async def test_who_says_nothing_is_cut_off() -> None:
+    bus = make_bus(limits=Limits(handshake_timeout=0.1, close_timeout=0.05))
+    async with bus.serve(HERE) as listener:
+        async with await anyio.connect_tcp("127.0.0.1", int(listener.url.rpartition(":")[2])) as stream:
+            with pytest.raises(anyio.EndOfStream):
+                await stream.receive()
+
+
+@on_uvicorn
+@bounded
+async def test_who_sends_what_is_no_http_cannot_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async with make_bus().serve(HERE) as listener:
+        for _ in range(30):
+            async with await anyio.connect_tcp("127.0.0.1", int(listener.url.rpartition(":")[2])) as stream:
+                await stream.send(b"\x00\xff garbage\r\n\r\n")
+                with suppress(anyio.BrokenResourceError, anyio.EndOfStream):
+                    while True:
+                        await stream.receive()
+    assert len(caplog.records) <= 10
+
+
+# -- hypercorn -----------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def answering(app: Any) -> AsyncIterator[anyio.abc.SocketStream]:
+    """A connection to an application that takes what is posted."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        async with anyio.create_task_group() as group:
+            options: Any = SimpleNamespace(host=SimpleNamespace(limits=Limits(), spawn=group.start_soon), tls=None)
+            server = HypercornServer(Application("/", [WebRoute("", app, ("POST",))]), options)
+            await server.start([listening.dup()])
+            async with await anyio.connect_tcp("127.0.0.1", listening.getsockname()[1]) as stream:
+                yield stream
+            server.close()
+
+
+@on_hypercorn
+@bounded
+async def test_a_connection_ends_with_an_answer_that_left_its_body_unread() -> None:
+    sent, answer = anyio.Event(), b""
+
+    async def too_large(scope: Scope, receive: Receive, send: Send) -> None:
+        await sent.wait()
+        await anyio.wait_all_tasks_blocked()  # hypercorn has read as much as it ever will
+        await turn_away(send, HandshakeRejected(413, "too large"))
+
+    async with answering(too_large) as stream:
+        await stream.send(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 900000\r\n\r\n" + b" " * 800_000)
+        sent.set()
+        with suppress(anyio.BrokenResourceError, anyio.EndOfStream):
+            while True:
+                answer += await stream.receive()
+    assert answer.startswith(b"HTTP/1.1 413 ")
+
+
+@on_hypercorn
+@bounded
+async def test_no_more_than_eight_kibibytes_are_parsed_between_two_turns_of_the_others() -> None:
+    parts: list[int] = []
+
+    async def measure(scope: Scope, receive: Receive, send: Send) -> None:
+        while (message := await receive())["more_body"]:
+            parts.append(len(message["body"]))
+        await turn_away(send, HandshakeRejected(400, "read"))
+
+    async with answering(measure) as stream:
+        await stream.send(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 900000\r\n\r\n" + b" " * 900_000)
+        assert (await stream.receive()).startswith(b"HTTP/1.1 400 ")
+    assert sum(parts) == 900_000
+    assert max(parts) <= 8 * 1024
