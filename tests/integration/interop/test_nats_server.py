@@ -98,6 +98,34 @@ def allowing(key: Key) -> str:
 
 
 @bounded
+async def test_keys_are_read_for_each_connection_so_they_can_be_replaced(tmp_path: Path) -> None:
+    before, after, path = Key.of("U", 7), Key.of("U", 8), tmp_path / "user.nk"
+    path.write_text(before.seed)
+    with nats_server("wheel", allowing(before)) as server:
+        async with connect(server.url, protocol=Nats(nkey=str(path)), backoff=BACKOFF) as bus:
+            events = bus.events()
+            server.kill()
+            await event(events, LinkDown)
+            path.unlink()
+            retrying = await event(events, LinkRetrying)
+            while "No such file" not in retrying.reason:
+                retrying = await event(events, LinkRetrying)
+            assert str(tmp_path) not in retrying.reason
+            server.config = allowing(after)
+            server.start()
+            path.write_text(before.seed)
+            while "Authorization Violation" not in retrying.reason:  # the server is there, and the new key is not yet
+                retrying = await event(events, LinkRetrying)
+            path.write_text("half writ")
+            while "is a seed" not in retrying.reason:
+                retrying = await event(events, LinkRetrying)
+            path.write_text(after.seed)
+            await event(events, LinkUp)
+            with pytest.raises(NoHandler):
+                await bus.request("echo")
+
+
+@bounded
 async def test_credentials_that_expire_are_replaced_by_those_in_the_file(tmp_path: Path) -> None:
     operator, path = Operator(), tmp_path / "ann.creds"
     path.write_text(operator.creds_until(int(time.time()) + 2))

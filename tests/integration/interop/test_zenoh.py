@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import socket
 import ssl
 import time
 from functools import partial
@@ -191,6 +192,19 @@ async def test_nobody_at_the_address_is_a_failed_connect() -> None:
     with pytest.raises(ConnectFailed, match=r"Unable to connect"):
         async with connect(f"up+zenoh://127.0.0.1:{free_port()}"):
             pass
+
+
+@bounded
+async def test_who_does_not_answer_is_given_up_in_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        with pytest.raises(ConnectFailed):
+            async with connect(f"up+zenoh://127.0.0.1:{port}", limits=Limits(connect_timeout=0.2)):
+                pass
+        with anyio.move_on_after(0.1) as scope:  # whoever asks may give up before
+            async with connect(f"up+zenoh://127.0.0.1:{port}", limits=Limits(connect_timeout=2)):
+                pass
+        assert scope.cancelled_caught
 
 
 @bounded
