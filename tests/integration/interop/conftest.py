@@ -9,10 +9,9 @@ installs; and Debian's `nats-server`. Tests whose peer is not there are skipped,
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
-
-import itertools
 
 import pytest
 
