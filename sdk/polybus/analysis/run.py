@@ -190,13 +190,9 @@ class PipelineStep:
                 raise CaptureError(
                     f"{segment.path} is still written, so its recording is not over: settle it when the recorder has ended"
                 )
-        reader = self._capture.reader(segments[-1])
-        for _ in reader.messages():
-            pass
-        torn = [stretch for stretch in reader.damage if stretch.torn]
-        return IngestResult(
-            lost=len(torn), losses=[{"segment": segments[-1].number, **attrs.asdict(stretch)} for stretch in torn]
-        )
+        torn = [stretch for stretch in self._capture.reader(segments[-1]).all_damage() if stretch.torn]
+        losses = [{"segment": segments[-1].number, **attrs.asdict(stretch)} for stretch in torn]
+        return IngestResult(lost=len(losses), losses=losses)
 
     def _check_connection(self) -> None:
         """

@@ -157,13 +157,10 @@ def seal_left_open(path: Path) -> int | None:
         if not lock(file):
             return None
         data = path.read_bytes()
-        reader = SegmentReader(pa.py_buffer(data), path.name)
         try:
-            for _ in reader.messages():
-                pass
+            torn = [stretch for stretch in SegmentReader(pa.py_buffer(data), path.name).all_damage() if stretch.torn]
         except CaptureError:
             return None  # of another version: not ours to touch
-        torn = [stretch for stretch in reader.damage if stretch.torn]
         size = torn[0].offset if torn else len(data)
         if torn or not data.endswith(END_OF_STREAM):  # an older polybus wrote it when it sealed
             os.ftruncate(file, size)

@@ -170,15 +170,6 @@ class Capture:
         """
         return self.reader(segment).messages()
 
-    def end(self) -> Position:
-        """The position after the last whole batch that is there now.
-
-        Raises:
-            CaptureError: A segment is missing, or of an unknown version.
-        """
-        last = self.segments()[-1]
-        return Position(last.number, max((message.batch for message in self.messages(last)), default=-1) + 1)
-
     def reader(self, segment: Segment, offset: int = 0, batch: int = 0) -> SegmentReader:
         """A reader of one segment, from its beginning or from where another one ended.
 
