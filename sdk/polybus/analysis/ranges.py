@@ -130,8 +130,7 @@ def reach(capture: Capture, start: ReadPosition, rows: int | None = None, *, ove
         if last is not None and not last.torn and last.offset >= place.offset:
             # No batch follows what is lost at its end: only who reads up to a place behind it, and behind its end, counts it.
             place = ReadPosition(segment.number, last.batch + 1, last.offset + last.size + segment.sealed)
-        written = is_written(capture, segment)
-        if segment is not segments[-1] and (written or (written is None and not over)):
+        if segment is not segments[-1] and is_written(capture, segment) not in (False, None if over else False):
             break
     return place
 
