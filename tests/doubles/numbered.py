@@ -6,6 +6,7 @@ number of the client come first. Texts as subjects and the extensions travel on 
 
 from __future__ import annotations
 
+import json
 import random
 import struct
 from collections.abc import Mapping, Sequence
@@ -15,12 +16,19 @@ from typing import Any, ClassVar, Final, Literal, Self
 from attrs import frozen
 
 from polybus.body import JSON, OCTETS, BodyFormat
-from polybus.errors import Disconnected, LocalProtocolError, QueueFull, RemoteProtocolError, Unsupported
+from polybus.errors import (
+    Code,
+    Disconnected,
+    EncodeError,
+    LocalProtocolError,
+    QueueFull,
+    RemoteProtocolError,
+    TooLarge,
+    Unsupported,
+)
 from polybus.limits import Limits
 from polybus.message import Kind, Message
-from polybus.plugins import Capabilities, PeerClosed, PeerOpened, Role
-
-from .common import ShapeAdapter, ShapeSession, dump, facts_of, failed, load
+from polybus.plugins import Capabilities, PeerClosed, PeerOpened, Ready, Refused, Role, SessionEvent
 
 REQUEST, RESPONSE, CONNECTED, CLOSED, CLOSE = 1, 2, 0xD, 0xE, 0xF
 BINARY, TEXT_JSON = 0, 2
@@ -58,6 +66,44 @@ class Theirs:
     action: int
 
 
+def _load(frame: bytes) -> Any:
+    """The value of a JSON text.
+
+    Raises:
+        RemoteProtocolError: It is none.
+    """
+    try:
+        return json.loads(frame)
+    except (ValueError, RecursionError) as error:
+        raise RemoteProtocolError(f"not JSON: {error}") from error
+
+
+def _dump(value: Any) -> bytes:
+    """A JSON text.
+
+    Raises:
+        EncodeError: The value has none.
+    """
+    try:
+        return json.dumps(value, separators=(",", ":")).encode()
+    except (TypeError, ValueError) as error:
+        raise EncodeError(str(error)) from error
+
+
+def _facts_of(message: Message) -> dict[str, Any]:
+    """What an error or an end says, as members of a JSON object."""
+    return {"code": int(message.code or Code.UNKNOWN), **{k: message.attributes.get(k) for k in ("text", "reason", "detail")}}
+
+
+def _failed(kind: Kind, id: Any, facts: Any) -> Message:
+    """The other direction: an error or an end from the members of an object."""
+    facts = facts if isinstance(facts, dict) else {}
+    number = facts.get("code")
+    code = Code(number) if type(number) is int and 0 < number <= 16 else Code.UNKNOWN
+    attributes = {"text": str(facts.get("text") or ""), "reason": facts.get("reason"), "detail": facts.get("detail")}
+    return Message(kind, "", id, code=code, attributes=attributes)
+
+
 @frozen(eq=False)
 class NumberedCodec:
     limits: Limits
@@ -87,7 +133,7 @@ class NumberedCodec:
         if kind == RESPONSE:
             if result == 0:
                 return Message(Kind.RESPONSE, action, (client, id), data or None, body_format)
-            return failed(Kind.ERROR, (client, id), load(data))
+            return _failed(Kind.ERROR, (client, id), _load(data))
         if kind != REQUEST:
             raise RemoteProtocolError(f"kind {kind} is not known", reason="unknown_verb")
         theirs = Theirs(client, id, action)
@@ -103,13 +149,13 @@ class NumberedCodec:
 
     def _of_channel(self, kind: Kind, client: int, theirs: Theirs, body_format: BodyFormat, data: bytes) -> Message:
         of_sender, reference, size = struct.unpack_from(">?HI", data)
-        facts, raw = load(data[7 : 7 + size]), data[7 + size :] or None
+        facts, raw = _load(data[7 : 7 + size]), data[7 + size :] or None
         facts = facts if isinstance(facts, dict) else {}
         id = Theirs(client, reference, CHANNEL[Kind.OPEN]) if of_sender else (client, reference)
         if kind is Kind.CANCEL:
             id = Theirs(client, reference, facts.get("action", -1))
         if kind is Kind.END and facts:
-            return failed(kind, id, facts)
+            return _failed(kind, id, facts)
         return Message(kind, str(facts.pop("subject", "")), id, raw, body_format, attributes=facts)
 
     def encode(self, messages: Sequence[Message]) -> bytes:
@@ -120,12 +166,12 @@ class NumberedCodec:
             raise Unsupported("numbered carries no headers")
         if kind in (Kind.RESPONSE, Kind.ERROR):
             first, action, result = RESPONSE, id.action, int(message.code or 0)
-            data = dump(facts_of(message)) if kind is Kind.ERROR else data
+            data = _dump(_facts_of(message)) if kind is Kind.ERROR else data
         elif kind in CHANNEL:
-            facts = facts_of(message) if message.code else {**message.attributes, "subject": message.subject}
+            facts = _facts_of(message) if message.code else {**message.attributes, "subject": message.subject}
             if kind is Kind.CANCEL:
                 facts = {"action": message.subject if isinstance(message.subject, int) else NAMED[Kind.REQUEST]}
-            text = dump(facts) if kind is not Kind.END or message.code else b"{}"
+            text = _dump(facts) if kind is not Kind.END or message.code else b"{}"
             data = struct.pack(">?HI", isinstance(id, Own), id.id, len(text)) + text + data
             action = CHANNEL[kind]
         elif kind is Kind.CONTROL:
@@ -143,18 +189,30 @@ class NumberedCodec:
         return (struct.pack(">I", id.client) if self.wrapped else b"") + head + data
 
 
-class NumberedSession(ShapeSession):
+class NumberedSession:
     def __init__(self, codec: NumberedCodec, ids: int, rng: random.Random | None) -> None:
-        super().__init__(codec.limits, rng)
         self.codec = codec
         self.capabilities = Capabilities(
             patterns=False, numbers=True, headers=False, deadlines=False, many_peers=codec.wrapped, announce="client"
         )
+        self._events: list[Message | SessionEvent] = []
+        self._frames: list[bytes] = []
         self._ids = ids
         self._serial = 0
         self._own: dict[int, dict[int, Own]] = {} if codec.wrapped else {0: {}}
         self._free_at: dict[Own, float] = {}
         """Ids in use that nobody waits for, and when they are free at the latest."""
+
+    def start(self, now: float) -> None:
+        self._events.append(Ready())
+
+    def events(self) -> list[Message | SessionEvent]:
+        events, self._events = self._events, []
+        return events
+
+    def frames_to_send(self) -> list[bytes]:
+        frames, self._frames = self._frames, []
+        return frames
 
     def receive(self, frame: bytes, now: float) -> None:
         try:
@@ -162,7 +220,7 @@ class NumberedSession(ShapeSession):
                 assert isinstance(message, Message)
                 self._received(message, message.peer if isinstance(message.peer, int) else 0)
         except RemoteProtocolError as error:
-            self.refuse(error)
+            self._events.append(Refused(error, None))
 
     def _received(self, message: Message, client: int) -> None:
         kind = message.kind
@@ -182,7 +240,7 @@ class NumberedSession(ShapeSession):
                     del self._free_at[key]  # late, or an answer that nobody asked for
             message.id = key
         elif kind in NAMED and kind is not Kind.REQUEST:
-            self.queue(self.codec.encode([Message(Kind.RESPONSE, "", message.id)]))
+            self._queue(self.codec.encode([Message(Kind.RESPONSE, "", message.id)]))
         self._events.append(message)
 
     def _client(self, client: int, connected: bool) -> None:
@@ -201,15 +259,15 @@ class NumberedSession(ShapeSession):
         copy = Message(kind, message.subject, message.id, message.raw, message.format, message.headers, code=message.code)
         copy.extras, copy.decoded, copy.checked = message.extras, message.decoded, message.checked
         if kind in (Kind.RESPONSE, Kind.ERROR, Kind.ITEM, Kind.CREDIT, Kind.END):
-            self.queue(self.codec.encode([copy]))
+            self._queue(self.codec.encode([copy]))
             return None
         if kind is Kind.CANCEL:
             own = self._own.get(client, {})
             if own.get(message.id.id) == message.id:  # else its answer has come, and the id may be another's by now
-                self.queue(self.codec.encode([copy]))
+                self._queue(self.codec.encode([copy]))
             return None
         key = copy.id = self._allocate(client, now)
-        self.queue(self.codec.encode([copy]))
+        self._queue(self.codec.encode([copy]))
         self._own[client][key.id] = key
         if kind in (Kind.REQUEST, Kind.OPEN):
             return key
@@ -227,6 +285,11 @@ class NumberedSession(ShapeSession):
             if (id := self._serial % self._ids) not in used:
                 return Own(client, id, self._serial)
 
+    def _queue(self, frame: bytes) -> None:
+        if len(frame) > self.codec.limits.message:
+            raise TooLarge(f"a frame of {len(frame)} bytes is larger than {self.codec.limits.message} (Limits.message)")
+        self._frames.append(frame)
+
     def forget(self, key: Any, now: float) -> None:
         if isinstance(key, Own) and self._own.get(key.client, {}).get(key.id) == key:
             self._free_at[key] = now + QUARANTINE
@@ -241,16 +304,23 @@ class NumberedSession(ShapeSession):
 
     def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> None:
         if self._own.pop(peer_key, None) is not None:
-            self.queue(self.codec.encode([Message(Kind.CONTROL, CLOSE, Theirs(peer_key, 0, 0))]))
+            self._queue(self.codec.encode([Message(Kind.CONTROL, CLOSE, Theirs(peer_key, 0, 0))]))
+
+    def connection_lost(self, reason: str) -> None:
+        self._frames.clear()
 
 
 @frozen(kw_only=True)
-class Numbered(ShapeAdapter):
+class Numbered:
     """`side` is ``direct`` or ``server``, behind a broker; `ids` how many there are."""
 
     name: ClassVar[str] = "numbered"
     side: str = "direct"
     ids: int = 65_536
+
+    @property
+    def url_options(self) -> Mapping[str, str]:
+        return {}
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Self:

@@ -9,7 +9,7 @@ from polybus import Backoff, Bus
 from polybus.plugins import Closed, DialOptions, Transport
 from tests.support import BOUND
 
-from .by_subject import BySubject
+from .numbered import Numbered
 from .wires import End
 
 pytestmark = pytest.mark.anyio
@@ -43,7 +43,7 @@ async def test_a_connection_that_comes_after_its_link_was_left_is_closed() -> No
     place = SlowPlace()
     with anyio.fail_after(BOUND):
         async with Bus() as bus:
-            async with bus.connect(place, protocol=BySubject(), backoff=Backoff(initial=0.001)):
+            async with bus.connect(place, protocol=Numbered(), backoff=Backoff(initial=0.001)):
                 place.ends[0].lost(Closed(1006, "cut"))
                 await place.dialled.wait()
             place.go_on.set()

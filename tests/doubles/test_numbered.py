@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -22,7 +21,6 @@ from polybus import (
     Kind,
     Message,
     Peer,
-    QueueFull,
     Reply,
     Unauthorized,
     connect,
@@ -30,10 +28,9 @@ from polybus import (
 from polybus.body import JSON
 from polybus.events import BusEvent, LinkDown, LinkUp, PeerSlow
 from polybus.limits import Limits
-from polybus.plugins import Refused
 from tests.support import BOUND, bounded, eventually
 
-from .numbered import QUARANTINE, SILENT, Numbered, NumberedCodec, Own, Theirs
+from .numbered import Numbered, NumberedCodec, Theirs
 from .wires import Broker
 
 pytestmark = pytest.mark.anyio
@@ -152,68 +149,6 @@ async def test_a_client_that_is_sent_away_is_told_to_the_broker() -> None:
         while not broker.sent_away:
             await anyio.lowlevel.checkpoint()
         assert broker.sent_away == [client.number]
-
-
-async def test_the_ids_of_one_client_run_out_alone_and_come_back() -> None:
-    server = Bus()
-    async with behind_a_broker(server, ids=3) as broker:
-        one, two = RawClient(broker), RawClient(broker)
-        first, second = server.peers
-        replies = [first.request(7, number) for number in range(3)]
-        with pytest.raises(QueueFull, match="all 3 message ids are taken"):
-            await first.request(7)
-        other = second.request(7)
-        one.answer(await one.next(), "free")
-        assert await replies[0] == "free"
-        again = first.request(7)
-        for client, waiting in ((one, replies[1]), (one, replies[2]), (one, again), (two, other)):
-            client.answer(await client.next(), 1)
-            assert await waiting == 1
-
-
-def test_a_forgotten_id_rests_until_its_answer_or_its_time_has_come() -> None:
-    session = Numbered(ids=2).session("client", rng=random.Random(1))
-    first = session.send(Message(Kind.REQUEST, 7), 0.0)
-    assert isinstance(first, Own)
-    session.forget(first, 1.0)
-    second = session.send(Message(Kind.REQUEST, 7), 2.0)
-    assert isinstance(second, Own)
-    with pytest.raises(QueueFull):
-        session.send(Message(Kind.REQUEST, 7), 3.0)
-    session.receive(CODEC.encode([Message(Kind.RESPONSE, "", Theirs(0, first.id, 7))]), 4.0)
-    third = session.send(Message(Kind.REQUEST, 7), 5.0)
-    assert isinstance(third, Own)
-    assert third.id == first.id
-    assert third != first
-    session.frames_to_send()
-    session.send(Message(Kind.CANCEL, 7, first), 6.0)
-    assert session.frames_to_send() == []  # it would stop the third
-    session.forget(second, 7.0)
-    assert session.next_tick() == 7.0 + QUARANTINE
-    session.tick(7.0 + QUARANTINE)
-    assert session.next_tick() is None
-    fourth = session.send(Message(Kind.REQUEST, 7), 70.0)
-    assert isinstance(fourth, Own)
-    assert fourth.id == second.id
-
-
-def test_a_publication_is_a_request_whose_answer_nobody_reads() -> None:
-    asker, answerer = Numbered().session("client"), Numbered().session("server")
-    assert asker.send(Message(Kind.PUBLISH, "news", None, b"1"), 0.0) is None
-    assert asker.next_tick() == SILENT
-    (frame,) = asker.frames_to_send()
-    answerer.receive(frame, 0.0)
-    (event,) = answerer.events()
-    assert isinstance(event, Message)
-    assert (event.kind, event.subject, event.raw) == (Kind.PUBLISH, "news", b"1")
-    (answer,) = answerer.frames_to_send()
-    asker.receive(answer, 0.0)
-    assert asker.next_tick() is None
-    asker.events()
-    asker.receive(answer, 0.0)
-    (refused,) = asker.events()
-    assert isinstance(refused, Refused)
-    assert refused.error.reason == "unknown_id"
 
 
 async def test_clients_behind_a_broker_are_strangers_and_are_let_in_one_by_one() -> None:

@@ -1,13 +1,11 @@
-"""Connections for these tests, in memory: ends that hand each frame to a function, a broker, and HTTP-like exchanges."""
+"""Connections for these tests, in memory: ends that hand each frame to a function, and a broker."""
 
 from __future__ import annotations
 
 import struct
-from collections import deque
 from collections.abc import Callable
-from typing import Any
 
-from polybus.plugins import Admission, Closed, DialOptions, Handshake, Host, ListenOptions, Receiver, Transport
+from polybus.plugins import Closed, DialOptions, Host, Receiver, Transport
 
 
 class End:
@@ -158,84 +156,3 @@ class Broker:
     def _control(self, number: int, kind: int) -> None:
         if self.server is not None:
             self.server.deliver(struct.pack(">IBBHI", number, kind, 0, 0, 0))
-
-
-class Exchanged(bytes):
-    """A frame that belongs to an exchange: transport and session of such a wire agree on this, the link passes it on."""
-
-    exchange: int
-
-    @classmethod
-    def of(cls, frame: bytes, exchange: int) -> Exchanged:
-        made = cls(frame)
-        made.exchange = exchange
-        return made
-
-
-class ServerEnd(End):
-    """The server's end: a frame leaves as the answer of its exchange, or, where the client polls, on a poll."""
-
-    def __init__(self, *args: Any, polls: bool) -> None:
-        super().__init__(*args)
-        self.initiates = polls
-        """For the link: without polls this end may only answer."""
-
-
-class Exchanges:
-    """A place where a server answers exchanges: each client frame opens one. Without `polls` nothing else ever goes back."""
-
-    url = "exchanges://"
-    reconnects = False
-
-    def __init__(self, *, polls: bool) -> None:
-        self.polls = polls
-        self.options: ListenOptions | None = None
-        self.stray: list[bytes] = []
-        """Frames of the server that no exchange could take."""
-        self.exchanges = 0
-        self.open: set[int] = set()
-        """Exchanges that have no answer yet."""
-
-    async def listen(self, options: ListenOptions) -> Exchanges:
-        self.options = options
-        return self
-
-    async def aclose(self) -> None:
-        self.options = None
-
-    async def connect(self, options: DialOptions) -> Transport:
-        assert self.options is not None
-        gate = self.options.gate
-        open_exchanges = self.open
-        waiting: deque[bytes] = deque()
-
-        def request(frame: bytes) -> None:
-            self.exchanges += 1
-            open_exchanges.add(self.exchanges)
-            server.deliver(Exchanged.of(frame, self.exchanges))
-            poll()
-
-        def answer(frame: bytes) -> None:
-            exchange = getattr(frame, "exchange", None)
-            if exchange in open_exchanges:
-                open_exchanges.discard(exchange)
-                client.deliver(bytes(frame))
-            elif self.polls:
-                waiting.append(frame)
-                poll()
-            else:
-                self.stray.append(frame)
-
-        def poll() -> None:
-            while self.polls and waiting:
-                client.deliver(bytes(waiting.popleft()))
-
-        client = End(options.host, request, lambda why: server.lost(why))
-        server = ServerEnd(self.options.host, answer, lambda why: client.lost(why), polls=self.polls)
-        handshake = Handshake(protocol=self.options.protocol, transport="exchanges")
-        assert gate.knock("double") is None
-        decided: list[Any] = []
-        gate.admit(handshake, decided.append)
-        assert isinstance(decided[0], Admission)
-        gate.opened(server, decided[0])
-        return client

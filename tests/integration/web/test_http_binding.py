@@ -1,4 +1,4 @@
-"""A protocol over HTTP that polybus does not know: `exchange` of the shapes, each frame a request of its own."""
+"""A protocol over HTTP that polybus does not know: `numbered`, each frame a request of its own, answered by its id."""
 
 from __future__ import annotations
 
@@ -27,9 +27,8 @@ from polybus.plugins import (
     WebEndpoint,
     WebRoute,
 )
-from tests.doubles.by_subject import BySubject
-from tests.doubles.exchange import Exchange
-from tests.doubles.wires import End, Exchanged, ServerEnd
+from tests.doubles.numbered import Numbered
+from tests.doubles.wires import End
 from tests.support import BOUND
 
 from .support import running
@@ -37,15 +36,19 @@ from .support import running
 pytestmark = pytest.mark.anyio
 
 
-class ExchangeEndpoint:
+ID = slice(2, 4)
+"""Of a frame; an answer has that of its request."""
+
+
+class NumberedEndpoint:
     """The server: one connection for all, made by the first request."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.options: ListenOptions | None = None
         self.url = path
-        self.end: ServerEnd | None = None
-        self.answers: dict[int, bytes] = {}
+        self.end: End | None = None
+        self.answers: dict[bytes, bytes] = {}
         self.answered = anyio.Condition()
 
     def routes(self) -> Sequence[WebRoute]:
@@ -58,8 +61,8 @@ class ExchangeEndpoint:
     async def aclose(self) -> None:
         self.options = None
 
-    def _open(self, options: ListenOptions, request: Request) -> ServerEnd:
-        end = ServerEnd(options.host, self._answer, lambda why: None, polls=False)
+    def _open(self, options: ListenOptions, request: Request) -> End:
+        end = End(options.host, self._answer, lambda why: None)
         address = "127.0.0.1"
         assert options.gate.knock(address) is None
 
@@ -71,10 +74,9 @@ class ExchangeEndpoint:
         return end
 
     def _answer(self, frame: bytes) -> None:
-        exchange = getattr(frame, "exchange", None)
-        if exchange is not None and self.options is not None:
-            self.answers[exchange] = bytes(frame)
-            self.options.host.spawn(self._tell)
+        assert self.options is not None
+        self.answers[frame[ID]] = frame
+        self.options.host.spawn(self._tell)
 
     async def _tell(self) -> None:
         async with self.answered:
@@ -86,16 +88,15 @@ class ExchangeEndpoint:
         body = await request.body()
         if self.end is None:
             self.end = self._open(self.options, request)
-        number = int(request.headers["x-exchange"])
-        self.end.deliver(Exchanged.of(body, number))
+        self.end.deliver(body)
         async with self.answered:
-            while number not in self.answers:
+            while body[ID] not in self.answers:
                 await self.answered.wait()
-        await Response(self.answers.pop(number))(scope, receive, send)
+        await Response(self.answers.pop(body[ID]))(scope, receive, send)
 
 
 @frozen
-class ExchangeHttp:
+class NumberedHttp:
     """The binding."""
 
     option_names: ClassVar[tuple[str, ...]] = ("verb",)
@@ -105,18 +106,16 @@ class ExchangeHttp:
     def from_options(cls, options: Mapping[str, str]) -> Self:
         verb = options.get("verb", "PUT")
         if verb not in ("PUT", "POST"):
-            raise ValueError(f"exchange: verb={verb!r} is not known; it is PUT or POST")
+            raise ValueError(f"numbered: verb={verb!r} is not known; it is PUT or POST")
         return cls(verb)
 
     async def connect(self, url: str, options: DialOptions) -> Transport:
-        numbers = iter(range(1, 1000))
-
         def carry(frame: bytes) -> None:
             options.host.spawn(post, frame)
 
         async def post(frame: bytes) -> None:
             async with httpx.AsyncClient(trust_env=False) as http:
-                answer = await http.request(self.verb, url, content=frame, headers={"x-exchange": str(next(numbers))})
+                answer = await http.request(self.verb, url, content=frame)
             if answer.status_code == 200:
                 end.deliver(answer.content)
             else:
@@ -126,11 +125,11 @@ class ExchangeHttp:
         return end
 
     def web_endpoint(self, path: str) -> WebEndpoint:
-        return ExchangeEndpoint(path)
+        return NumberedEndpoint(path)
 
 
-class ExchangeOverHttp(Exchange):
-    http_binding = ExchangeHttp
+class NumberedOverHttp(Numbered):
+    http_binding = NumberedHttp
 
 
 async def by_room(handshake: Handshake) -> Identity:
@@ -148,10 +147,10 @@ def make_bus() -> Bus:
 
 
 async def test_a_protocol_from_outside_is_served_and_called_over_http() -> None:
-    protocol = ExchangeOverHttp()
+    protocol = NumberedOverHttp()
     with anyio.fail_after(BOUND):
-        async with make_bus().serve("exchange+http://127.0.0.1:0/app", protocol=protocol) as listener:
-            assert listener.url.startswith("exchange+http://127.0.0.1:")
+        async with make_bus().serve("numbered+http://127.0.0.1:0/app", protocol=protocol) as listener:
+            assert listener.url.startswith("numbered+http://127.0.0.1:")
             async with connect(f"{listener.url}?verb=PUT&room=7", protocol=protocol) as bus:
                 assert await bus.request("query") == {"room": "7"}  # options of the binding are not for the server
             async with connect(f"{listener.url}?verb=POST", protocol=protocol) as bus:
@@ -160,23 +159,23 @@ async def test_a_protocol_from_outside_is_served_and_called_over_http() -> None:
 
 
 async def test_it_is_served_in_an_application_too() -> None:
-    app, protocol = FastAPI(), ExchangeOverHttp()
+    app, protocol = FastAPI(), NumberedOverHttp()
     attach(app, make_bus(), "/bus", protocol=protocol)
     with anyio.fail_after(BOUND):
         async with running(app) as uvicorn:
-            async with connect(f"exchange+http://127.0.0.1:{uvicorn.port}/bus?room=7", protocol=protocol) as bus:
+            async with connect(f"numbered+http://127.0.0.1:{uvicorn.port}/bus?room=7", protocol=protocol) as bus:
                 assert await bus.request("query") == {"room": "7"}
 
 
 async def test_a_wrong_option_of_a_binding_is_refused_before_anything_is_connected() -> None:
     with pytest.raises(ValueError, match="verb='GET' is not known"):
-        connect("exchange+http://127.0.0.1:1?verb=GET", protocol=ExchangeOverHttp())
+        connect("numbered+http://127.0.0.1:1?verb=GET", protocol=NumberedOverHttp())
 
 
 async def test_a_protocol_without_a_binding_has_no_form_over_http() -> None:
     with pytest.raises(Unsupported, match="no form over HTTP"):
-        async with connect("by-subject+http://127.0.0.1:1", protocol=BySubject()):
+        async with connect("numbered+http://127.0.0.1:1", protocol=Numbered()):
             pass
     with pytest.raises(Unsupported, match="no form over HTTP"):
-        async with Bus().serve("by-subject+http://127.0.0.1:0", protocol=BySubject()):
+        async with Bus().serve("numbered+http://127.0.0.1:0", protocol=Numbered()):
             pass
