@@ -18,6 +18,7 @@ from polybus.errors import BadRequest, BusError, Code, RemoteProtocolError
 from polybus.limits import Limits
 from polybus.message import Kind, Message
 from polybus.protocols import Csb, Jrep, Nats, Ubre, Up, UProtocol
+from tests.unit.protocols.uprotocol import support as events
 from tests.vectors import bad_inputs
 from tests.vectors import up_vectors as vectors
 
@@ -115,17 +116,9 @@ def _bad_inputs(*tables: Mapping[str, bad_inputs.Bad]) -> list[bytes]:
     return found + [bad.sent for table in (bad_inputs.LENGTHS, bad_inputs.HANDSHAKES) for bad in table.values()]
 
 
-def _vectors(name: str, *members: str) -> list[bytes]:
-    given: list[dict[str, Any]] = json.loads((VECTORS / f"{name}_vectors.json").read_bytes())["vectors"]
-    found: list[bytes] = []
-    for case in given:
-        for member in members:
-            value = case.get(member)
-            if isinstance(value, dict):
-                value = json.dumps(value)
-            if isinstance(value, str):
-                found.append(value.encode("utf-8", "surrogatepass"))
-    return found
+def _jrep() -> list[bytes]:
+    recorded: dict[str, str] = json.loads((VECTORS / "jrep_vectors.json").read_bytes())
+    return _bad_inputs(bad_inputs.JREP) + [text.encode() for text in recorded.values()]
 
 
 def _csb() -> list[bytes]:
@@ -201,7 +194,9 @@ def _up() -> list[bytes]:
 
 
 def _uprotocol() -> list[bytes]:
-    seeds = _bad_inputs(bad_inputs.UPROTOCOL) + _vectors("uprotocol", "input")
+    seeds = _bad_inputs(bad_inputs.UPROTOCOL) + [
+        json.dumps(event).encode() for table in (events.GOOD, events.LENIENT, events.BAD) for event in table.values()
+    ]
     codec, binary = UProtocol(mode="lenient").codec(), UProtocol(format="protobuf", mode="lenient").codec()
     for seed in list(seeds):
         try:
@@ -216,7 +211,7 @@ TARGETS: Mapping[str, Target | ClusterTarget] = {
     "csb": Target((Csb(), Csb(side="broker-server")), _csb, (_CONNECTED,)),
     "jrep": Target(
         (Jrep(), Jrep(dialect="legacy"), Jrep(values="plain")),
-        lambda: _bad_inputs(bad_inputs.JREP) + _vectors("jrep", "payload"),
+        _jrep,
     ),
     "nats": Target((Nats(), Nats(tls_first=True)), _nats, _LET_IN),
     "nats-cluster": ClusterTarget(_LET_IN),

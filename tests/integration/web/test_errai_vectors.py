@@ -27,8 +27,7 @@ pytestmark = pytest.mark.anyio
 
 
 def recorded(id: str) -> bytes:
-    payload: str = VECTORS[id]["payload"]
-    return payload.encode()
+    return VECTORS[id].encode()
 
 
 # -- its client at our server --------------------------------------------------------------------------------------------

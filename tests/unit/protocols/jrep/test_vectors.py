@@ -15,10 +15,7 @@ from polybus.errors import RemoteProtocolError
 from polybus.protocols import Jrep
 from polybus.protocols.jrep import JavaEnum, JavaObject, JavaTypes
 
-VECTORS = {
-    vector["id"]: vector
-    for vector in json.loads((Path(__file__).parents[3] / "vectors" / "jrep_vectors.json").read_text())["vectors"]
-}
+VECTORS: dict[str, str] = json.loads((Path(__file__).parents[3] / "vectors" / "jrep_vectors.json").read_text())
 UTC = datetime.UTC
 
 # What each value is in Python.
@@ -73,13 +70,13 @@ OTHERS = {"J28", "J29", "J40", "J45", "J49"}
 
 
 def messages(id: str, **options: Any) -> list[Message]:
-    found = Jrep(**options).codec().decode(VECTORS[id]["payload"].encode())
+    found = Jrep(**options).codec().decode(VECTORS[id].encode())
     assert all(isinstance(message, Message) for message in found), found
     return [message for message in found if isinstance(message, Message)]
 
 
 def test_every_vector_is_looked_at() -> None:
-    assert set(VECTORS) == {*VALUES, *MESSAGES, *OTHERS}
+    assert set(VECTORS) - {"about"} == {*VALUES, *MESSAGES, *OTHERS}
 
 
 @pytest.mark.parametrize("values", ["errai", "plain"])
@@ -135,7 +132,7 @@ def test_an_object_that_points_to_itself_is_one_object() -> None:
 @pytest.mark.parametrize("id", ["J28", "J29", "J40", "J18"])
 def test_what_nobody_registered_is_written_again_as_it_came(id: str) -> None:
     part = "Throwable" if id in ("J29", "J40") else "Value"
-    sent = json.loads(VECTORS[id]["payload"])[part]
+    sent = json.loads(VECTORS[id])[part]
     (message,) = messages(id)
     value = message.body if part == "Value" else message.attributes[part]
     written = Jrep().codec().formats[0].encode(value)
@@ -152,7 +149,7 @@ def test_a_throwable_is_data(id: str) -> None:
 
 @pytest.mark.parametrize("id", ["J28", "J40", "J18"])
 def test_a_strict_reader_refuses_what_nobody_registered(id: str) -> None:
-    (found,) = Jrep(types="strict").codec().decode(b"[%b]" % VECTORS[id]["payload"].encode())
+    (found,) = Jrep(types="strict").codec().decode(b"[%b]" % VECTORS[id].encode())
     assert isinstance(found, RemoteProtocolError)
     assert "not known" in found.text
 
@@ -183,7 +180,7 @@ def test_registered_types_become_objects_of_ours_and_go_back_as_they_came() -> N
         letter: str
 
     codec = Jrep(java=types).codec()
-    (message,) = codec.decode(VECTORS["J28"]["payload"].encode())
+    (message,) = codec.decode(VECTORS["J28"].encode())
     assert isinstance(message, Message)
     node = message.body
     assert isinstance(node, Node)
@@ -191,7 +188,7 @@ def test_registered_types_become_objects_of_ours_and_go_back_as_they_came() -> N
     assert isinstance(node.kids[1], Node)
     assert (node.name, node.count, node.letter, node.d) == ("root", 3, "q", 1.5)
     written = json.loads(codec.formats[0].encode(node))
-    sent = json.loads(VECTORS["J28"]["payload"])["Value"]
+    sent = json.loads(VECTORS["J28"])["Value"]
     assert set(written) == set(sent)
     for name in ("name", "count", "next", "any", "colour", "d", "flag", "ch"):
         assert written[name] == sent[name], name
@@ -267,5 +264,5 @@ def test_a_call_is_written_as_errai_writes_it() -> None:
     codec = Jrep().codec()
     call = Message(Kind.REQUEST, "wiretest.Svc:RPC.add:java.lang.Integer:java.lang.Integer:", "2", body=[2, 3])
     (written,) = json.loads(codec.encode([call]))
-    (recorded,) = json.loads(VECTORS["J51"]["payload"])
+    (recorded,) = json.loads(VECTORS["J51"])
     assert written == recorded

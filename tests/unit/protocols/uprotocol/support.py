@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 from polybus import Message, RemoteProtocolError
 from polybus.protocols import UProtocol
 
-VECTORS: list[dict[str, Any]] = json.loads(
-    (Path(__file__).parents[3] / "vectors" / "uprotocol_vectors.json").read_text(encoding="utf-8")
-)["vectors"]
 HI = "Ci90eXBlLmdvb2dsZWFwaXMuY29tL2dvb2dsZS5wcm90b2J1Zi5TdHJpbmdWYWx1ZRIECgJoaQ=="
 """``StringValue("hi")`` in an ``Any``."""
 REQUEST: dict[str, Any] = {
@@ -46,6 +42,53 @@ PUBLISH: dict[str, Any] = {
     "ttl": 10000,
     "data_base64": HI,
 }
+
+NOTIFICATION: dict[str, Any] = {**PUBLISH, "type": "notif.v1", "sink": "up://hu.veh7/hmi.app/1"}
+
+
+def without(event: dict[str, Any], name: str) -> dict[str, Any]:
+    """An event that lacks an attribute."""
+    return {key: value for key, value in event.items() if key != name}
+
+
+GOOD: dict[str, dict[str, Any]] = {
+    "a notification as every SDK of the time sent it": {**NOTIFICATION, "type": "pub.v1"},
+    "a notification as the document types it": NOTIFICATION,
+    "a notification, core-api 1.5.7": {**NOTIFICATION, "type": "not.v1"},
+    "a notification, the current specification": {**NOTIFICATION, "type": "up-not.v1", "pformat": 1},
+    "a response": RESPONSE,
+    "a failed delivery": {
+        **RESPONSE,
+        "commstatus": 4,
+        "data_base64": "Ch90eXBlLmdvb2dsZWFwaXMuY29tL2dvb2dsZS5wcm90b2J1Zi5FbXB0eQ==",
+    },
+    "the priority as up-python spells it": {**REQUEST, "priority": "UPRIORITY_CS4"},
+    "binary with a dataschema": {**PUBLISH, "datacontenttype": "application/octet-stream", "dataschema": "/acme/frame/v1"},
+    "the media type of the SDKs": {**PUBLISH, "datacontenttype": "application/x-protobuf"},
+    "a ttl of 2^31": {**PUBLISH, "ttl": 2**31},
+    "a ttl in text, as headers have it": {**PUBLISH, "ttl": "10000"},
+}
+"""Events that a reader takes, in lenient mode at least."""
+LENIENT: dict[str, dict[str, Any]] = {
+    "permission_level, no name of CloudEvents": {**without(REQUEST, "plevel"), "permission_level": 2},
+    "an id of version 4": {**PUBLISH, "id": "5b9fe861-8c1c-4899-9b07-ad1cde652e10"},
+    "protobuf in data": {**without(PUBLISH, "data_base64"), "data": "aGVsbG8="},
+    "a source without authority": {**PUBLISH, "source": "/climate.seat/1/heater.rear_left#Heater"},
+}
+"""Events that only a lenient reader takes."""
+BAD: dict[str, dict[str, Any]] = {
+    "a notification without a sink": without(NOTIFICATION, "sink"),
+    "a request below CS4": {**REQUEST, "priority": "CS1"},
+    "a request without a priority, which is CS0": without(REQUEST, "priority"),
+    "an unknown priority": {**REQUEST, "priority": "CS9"},
+    "a request from no place for answers": {**REQUEST, "source": "up://hu.veh7/hmi.app/1"},
+    "a response without reqid": without(RESPONSE, "reqid"),
+    "commstatus on a request": {**REQUEST, "commstatus": 4},
+    "specversion 0.3": {**PUBLISH, "specversion": "0.3"},
+    "binary without a dataschema": {**PUBLISH, "datacontenttype": "application/octet-stream"},
+    "data and data_base64": {**PUBLISH, "data": "x"},
+}
+"""Events that no reader takes."""
 
 
 def decode(event: Any, **options: Any) -> Message:
