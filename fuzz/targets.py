@@ -212,6 +212,7 @@ TARGETS: Mapping[str, Target | ClusterTarget] = {
     "jrep": Target(
         (Jrep(), Jrep(dialect="legacy"), Jrep(values="plain")),
         _jrep,
+        (b'[{"ToSubject":"ServerBus","CommandType":"Associate","RemoteServices":"ClientBus,ClientBusErrors"}]',),
     ),
     "nats": Target((Nats(), Nats(tls_first=True)), _nats, _LET_IN),
     "nats-cluster": ClusterTarget(_LET_IN),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,6 +31,49 @@ def test_the_seeds_do_no_harm_and_some_of_them_are_good(name: str) -> None:
     assert good > 5
 
 
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.sampled_from(
+        [10**400, 2**53 + 1, -1, "", "a\n", "\x7f", "ServerBus", "a:1:RespondTo:RPC", "CS4", "stream", "^EncodedType"]
+    )
+    | st.floats(allow_nan=False)
+    | st.text(st.characters(), max_size=10),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=10), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def objects_of(value: Any) -> list[dict[str, Any]]:
+    """Every object in a value of JSON."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [value] * isinstance(value, dict) + [found for one in inner for found in objects_of(one)]
+
+
+def odd(seeds: list[bytes]) -> st.SearchStrategy[bytes]:
+    """A seed of JSON with other values, of whatever type, in some of its members or in those that other seeds have."""
+    texts = []
+    for seed in seeds:
+        try:
+            if objects_of(json.loads(seed)):
+                texts.append(seed)
+        except ValueError:
+            continue
+    names = sorted({name for text in texts for one in objects_of(json.loads(text)) for name in one})
+
+    def made(text: bytes, changes: list[tuple[int, str | int, Any]]) -> bytes:
+        document = json.loads(text)
+        objects = objects_of(document)
+        for place, name, value in changes:
+            one = objects[place % len(objects)]
+            one[name if isinstance(name, str) or not one else list(one)[name % len(one)]] = value
+        return json.dumps(document).encode()
+
+    change = st.tuples(st.integers(0, 20), st.integers(0, 20) | st.sampled_from(names), VALUES)
+    return st.builds(made, st.sampled_from(texts), st.lists(change, min_size=1, max_size=4))
+
+
 def damaged(seeds: list[bytes]) -> st.SearchStrategy[bytes]:
     """A seed with some bytes changed, taken out or put in, also those of another."""
     which = st.integers(0, len(seeds) - 1)
@@ -42,6 +88,18 @@ def damaged(seeds: list[bytes]) -> st.SearchStrategy[bytes]:
         return bytes(data)
 
     return st.builds(made, which, st.lists(wound, max_size=3))
+
+
+@pytest.mark.parametrize("name", ["ubre", "jrep", "uprotocol"])
+def test_members_of_any_type_do_no_harm(name: str) -> None:
+    target = TARGETS[name]
+
+    @settings(max_examples=200)
+    @given(odd(target.seeds()))
+    def tried(data: bytes) -> None:
+        target(data)
+
+    tried()
 
 
 @pytest.mark.parametrize("name", TARGETS)

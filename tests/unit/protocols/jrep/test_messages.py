@@ -150,18 +150,6 @@ ANYTHING = (
 )
 
 
-@pytest.mark.parametrize("adapter", [Jrep(), Jrep(values="plain"), Jrep(types="strict")], ids=["errai", "plain", "strict"])
-@given(frame=ANYTHING)
-def test_any_bytes_give_messages_or_a_remote_protocol_error(adapter: Jrep, frame: bytes) -> None:
-    try:
-        found = adapter.codec().decode(frame)
-    except RemoteProtocolError as error:
-        assert error.reason
-        return
-    for message in found:
-        assert isinstance(message, Message) or message.reason
-
-
 @given(frame=ANYTHING)
 def test_what_could_be_read_can_be_written_again_and_is_the_same(frame: bytes) -> None:
     codec = Jrep().codec()

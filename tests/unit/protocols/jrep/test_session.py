@@ -5,15 +5,11 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from polybus import Code, Kind, Limits, Message
 from polybus.errors import ReservedSubject, TooLarge
-from polybus.plugins import CloseWanted, Refused, Role
+from polybus.plugins import Refused, Role
 from polybus.protocols import Jrep
-from polybus.protocols.jrep.handshake import VERBS
-from polybus.protocols.jrep.names import PROTOCOL_PARTS
 from polybus.protocols.jrep.session import JrepSession
 
 
@@ -217,78 +213,6 @@ def test_a_lost_connection_forgets_what_was_not_sent() -> None:
     client.send(Message(Kind.PUBLISH, "a"), 0.0)
     client.connection_lost("cut")
     assert client.frames_to_send() == []
-
-
-WORDS = st.sampled_from([*VERBS, "ServerBus", "ClientBus", "ClientBusErrors", "ServerEchoService", "a", "a,b", "1", "local:x"])
-PARTS = st.sampled_from(
-    "ToSubject CommandType Subject SubjectsList RemoteServices CapabilitiesFlags ReplyTo ErrorTo Value Reason Polybus "
-    "PolybusVerb PolybusId PolybusInterval PriorityProcessing".split()
-)
-OBJECT = st.dictionaries(PARTS, WORDS | st.integers() | st.none() | st.lists(WORDS, max_size=3), max_size=6)
-FRAMES = st.lists(
-    st.lists(OBJECT, max_size=4).map(lambda value: json.dumps(value).encode()) | st.binary(max_size=30), max_size=6
-)
-
-
-@pytest.mark.parametrize("dialect", ["auto", "v3", "legacy"])
-@pytest.mark.parametrize("role", ["client", "server"])
-@given(frames=FRAMES)
-def test_whatever_a_peer_says_a_session_never_raises(role: Role, dialect: Any, frames: list[bytes]) -> None:
-    session = Jrep(dialect=dialect).session(role)
-    session.start(0.0)
-    for number, frame in enumerate(frames):
-        session.receive(frame, float(number))
-        due = session.next_tick()
-        if due is not None and due <= number:
-            session.tick(float(number))
-        for event in session.events():
-            assert not isinstance(event, CloseWanted) or event.code in (1000, 1001, 1002, 1006, 1009)
-        for payload in session.frames_to_send():
-            json.loads(payload)
-    assert len(session.federation.wanted) <= Limits().subscriptions
-
-
-EVERY_PART = sorted(PROTOCOL_PARTS) + (
-    "CommandType PriorityProcessing ErrorMessage AdditionalDetails Throwable Subject SubjectsList RemoteServices "
-    "CapabilitiesFlags ConnectionSessionKey Reason".split()
-)
-NAMES = WORDS | st.sampled_from(["x:1:RespondTo:RPC", "x:1:Errors:RPC", "x:RPC", "notify", "open", "cancel", "item", "+-5"])
-MARKS = st.sampled_from(
-    ["^EncodedType", "^ObjectID", "^Value", "^NumVal", "^EnumStringValue", "java.lang.Long", "[B", "1", "a"]
-)
-SCALARS = st.none() | st.booleans() | st.integers() | st.just(10**400) | st.floats(allow_nan=False) | NAMES | MARKS
-ANY_JSON = st.recursive(
-    SCALARS | st.text(st.characters()),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(MARKS | st.text(st.characters(), max_size=3), inner, max_size=3)
-    ),
-    max_leaves=6,
-)
-FORMS: list[dict[str, Any]] = [
-    {"ToSubject": "a"},
-    {"ToSubject": "a", "ReplyTo": "r", "ErrorTo": "e"},
-    {"ToSubject": "a:1:RespondTo:RPC"},
-    {"ToSubject": "a:1:Errors:RPC"},
-    {"ToSubject": "x:RPC", "CommandType": "m", "MethodParms": [1]},
-    *({"ToSubject": "a", "PolybusVerb": verb, "PolybusId": "i"} for verb in "notify cancel item credit end".split()),
-    {"ToSubject": "a", "PolybusVerb": "open", "PolybusId": "i", "PolybusMode": "stream", "PolybusN": 1},
-    *({"ToSubject": bus, "CommandType": verb} for bus in ("ServerBus", "ClientBus") for verb in VERBS),
-]
-
-
-@pytest.mark.parametrize("part", EVERY_PART)
-@pytest.mark.parametrize("role", ["client", "server"])
-@settings(max_examples=40)
-@given(data=st.data())
-def test_any_json_value_in_any_known_part_is_survived(role: Role, part: str, data: st.DataObject) -> None:
-    client, server = pair()
-    one = client if role == "client" else server
-    found = [*data.draw(st.lists(st.sampled_from(FORMS), max_size=2)), {"ToSubject": "last"}]
-    found.insert(0, {**data.draw(st.sampled_from(FORMS)), part: data.draw(ANY_JSON)})
-    one.receive(json.dumps(found).encode(), 0.0)
-    one.events()
-    for payload in one.frames_to_send():
-        json.loads(payload)
 
 
 def test_a_peer_cannot_make_the_tables_grow_without_bound() -> None:

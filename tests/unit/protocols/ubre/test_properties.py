@@ -1,16 +1,13 @@
 """What holds for all messages and for all bytes."""
 
-import json
-import random
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polybus.errors import Code, RemoteProtocolError
+from polybus.errors import Code
 from polybus.message import Kind, Message
-from polybus.plugins import Codec, Refused
+from polybus.plugins import Codec
 from polybus.protocols import Ubre
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -108,53 +105,3 @@ def test_any_reads_what_the_others_write(message: Message) -> None:
         [again] = reader.decode(Ubre.from_options({"format": format}).codec().encode([message]))
         assert isinstance(again, Message)
         assert parts(again) == parts(message)
-
-
-ADAPTERS = [Ubre(), Ubre(format="binary"), Ubre(format="binary", body="raw"), Ubre(format="any")]
-VERBS = ["request", "success", "fail", "publish", "subscribe", "unsubscribe", "cancel", "open", "item", "credit", "end"]
-MEMBERS = ["id", "body", "ttl", "headers", "code", "text", "reason", "detail", "subject", "mode", "n", "hops", "data"]
-ODD = VALUES | st.sampled_from([2**53 + 1, -1, 0, "", "a\n", "stream", "\x7f"])
-ALMOST_JSON = st.builds(
-    lambda verbs, rest: json.dumps({**verbs, **rest}).encode(),
-    st.dictionaries(st.sampled_from(VERBS), ODD, max_size=2),
-    st.dictionaries(st.sampled_from(MEMBERS) | TEXT, ODD, max_size=6),
-)
-ALMOST_BINARY = st.builds(
-    lambda letter, name, body, error: (
-        bytes([letter]) + len(name).to_bytes(2, "big") + max(0, len(body) + error).to_bytes(4, "big") + name + body
-    ),
-    st.sampled_from(b"RsfcPSUCOoIiKE{X"),
-    st.lists(st.binary(max_size=8) | ALMOST_JSON, max_size=4).map(b"\0".join),
-    st.binary(max_size=20) | ALMOST_JSON,
-    st.sampled_from([0, 0, 0, 0, 1, -1]),
-)
-ANYTHING = st.binary(max_size=60) | ALMOST_JSON | ALMOST_BINARY
-
-
-@pytest.mark.parametrize("adapter", ADAPTERS, ids=str)
-@given(frame=ANYTHING)
-def test_any_bytes_give_messages_or_a_remote_protocol_error(adapter: Ubre, frame: bytes) -> None:
-    try:
-        [message] = adapter.codec().decode(frame)
-    except RemoteProtocolError as error:
-        assert error.reason
-        assert error.frame == frame[:200]
-    else:
-        assert isinstance(message, Message)
-        assert not message.has_body or message.body == message.format.decode(message.raw or b"")
-        assert isinstance(adapter.codec().encode([message]), bytes)
-
-
-@pytest.mark.parametrize("adapter", ADAPTERS, ids=str)
-@given(frames=st.lists(ANYTHING, max_size=5))
-def test_a_session_never_raises_and_its_answers_can_be_read(adapter: Ubre, frames: list[bytes]) -> None:
-    session = adapter.session("server", rng=random.Random(0))
-    session.send(Message(Kind.REQUEST, "m"), 0.0)
-    session.frames_to_send()
-    for frame in frames:
-        session.receive(frame, 0.0)
-    assert all(isinstance(event, (Message, Refused)) or type(event).__name__ == "CloseWanted" for event in session.events())
-    for answer in session.frames_to_send():
-        [message] = session.codec.decode(answer)
-        assert isinstance(message, Message)
-        assert message.kind is Kind.ERROR

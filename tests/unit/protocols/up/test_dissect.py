@@ -1,8 +1,6 @@
 """A message field by field: the worked examples, and any bytes."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from polybus.protocols import Up
 from tests.vectors import up_vectors as vectors
@@ -73,9 +71,3 @@ def test_what_is_wrong_is_said(data: str, field: tuple[str, str, str] | None) ->
     name, value, note = found[-1]
     assert (name, value) == field[:2]
     assert note.startswith(field[2])
-
-
-@given(st.binary(max_size=100))
-def test_any_bytes_can_be_taken_apart(frame: bytes) -> None:
-    for one in Up().dissect(frame):
-        assert 0 <= one.offset <= one.offset + one.length <= len(frame)

@@ -4,8 +4,6 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given as given_examples
-from hypothesis import strategies as st
 
 from polybus import Code, EncodeError, Limits, LocalProtocolError, Message, TooLarge, Unsupported
 from polybus.body import JSON, OCTETS, TEXT
@@ -468,13 +466,6 @@ def test_a_frame_over_the_limit_ends_the_connection_and_a_token_is_not_shown() -
     assert b"secret" not in event.error.frame
     (event,) = receive(session(), b"\x0a\x7f")
     assert event.error.frame == b"\x0a\x7f"
-
-
-@given_examples(st.binary(max_size=200) | st.binary(max_size=60).map(lambda data: write_message(data, b"{}")))
-def test_any_bytes_are_an_event(frame: bytes) -> None:
-    ours = session()
-    for event in receive(ours, frame):
-        assert isinstance(event, (Message, Refused, Undelivered, CloseWanted))
 
 
 # -- times ---------------------------------------------------------------------------------------------------------------

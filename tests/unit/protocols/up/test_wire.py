@@ -119,15 +119,6 @@ def test_a_message_comes_back_from_its_bytes(given: Attributes, payload: bytes |
     assert (attributes, found) == (write_attributes(given), payload)
 
 
-@given(st.binary(max_size=200))
-def test_any_bytes_are_attributes_or_a_value_error(data: bytes) -> None:
-    for read in (read_attributes, read_uuri, read_uuid, split_message):
-        try:
-            read(data)
-        except ValueError:
-            continue
-
-
 @given(ANY_ATTRIBUTES, st.integers(0, 300))
 def test_attributes_that_are_cut_off_are_a_value_error_or_shorter(given: Attributes, cut: int) -> None:
     data = write_attributes(given)

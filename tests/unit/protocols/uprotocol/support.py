@@ -60,7 +60,6 @@ GOOD: dict[str, dict[str, Any]] = {
     "a failed delivery": {
         **RESPONSE,
         "commstatus": 4,
-        "data_base64": "Ch90eXBlLmdvb2dsZWFwaXMuY29tL2dvb2dsZS5wcm90b2J1Zi5FbXB0eQ==",
     },
     "the priority as up-python spells it": {**REQUEST, "priority": "UPRIORITY_CS4"},
     "binary with a dataschema": {**PUBLISH, "datacontenttype": "application/octet-stream", "dataschema": "/acme/frame/v1"},
