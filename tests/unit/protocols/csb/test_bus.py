@@ -23,22 +23,6 @@ def anyio_backend(request: pytest.FixtureRequest) -> object:
     return request.param
 
 
-@pytest.mark.timeout(300)
-async def test_80_000_requests_over_one_connection_get_each_its_own_answer() -> None:
-    bus = Bus(limits=Limits(waiting=20_000))
-
-    @bus.handle(7)
-    async def echo(body: bytes) -> bytes:
-        return body
-
-    async with pair(bus, protocol=Csb(), client=Bus(limits=Limits(outbox=30_000, outbox_bytes=1 << 26))) as client:
-        for turn in range(4):
-            replies = [client.request(7, b"%d" % (turn * 20_000 + number), timeout=600) for number in range(20_000)]
-            for number, reply in enumerate(replies):
-                assert await reply == b"%d" % (turn * 20_000 + number)
-        assert client.stats().late == client.stats().malformed == bus.stats().malformed == 0
-
-
 async def test_the_ids_of_cancelled_requests_are_free_after_a_round_trip() -> None:
     bus = Bus(limits=Limits(running=1000, total_running=1000))
 

@@ -69,10 +69,10 @@ def test_an_incoming_request_is_answered_under_its_id_and_action() -> None:
     assert sent(session) == ["2200abcd00010001" + b"[1]".hex(), "22d0abcd00010001" + b'{"code":13}'.hex()]
 
 
-def test_200_000_requests_one_after_the_other_each_get_their_answer() -> None:
+def test_70_000_requests_one_after_the_other_each_get_their_answer() -> None:
     asker, answerer = started(), started()
     keys = set()
-    for number in range(200_000):
+    for number in range(70_000):
         key = asker.send(Message(Kind.REQUEST, 7, None, b"%d" % number), 0.0)
         keys.add(key)
         for frame in asker.frames_to_send():
@@ -85,7 +85,7 @@ def test_200_000_requests_one_after_the_other_each_get_their_answer() -> None:
         [reply] = events_of(asker)
         assert isinstance(reply, Message)
         assert (reply.id, reply.raw) == (key, b"%d" % number)
-    assert len(keys) == 200_000  # although the ids on the wire came round three times
+    assert len(keys) == 70_000  # although the ids on the wire came round
     assert not asker._one.pending
 
 
@@ -94,7 +94,7 @@ def test_20_000_requests_at_once_round_and_round_are_never_mixed_up() -> None:
     waiting: dict[int, tuple[int, int]] = {}
     taken: set[int] = set()
     asked = 0
-    for turn in range(12):
+    for turn in range(8):
         while len(waiting) < 20_000:
             asked += 1
             key = asker.send(Message(Kind.REQUEST, 7, None, b"%d" % asked), 0.0)

@@ -7,48 +7,8 @@ import sys
 import pytest
 
 import polybus.protocols
-from polybus.limits import Limits
 from polybus.message import Kind, Message
-from polybus.plugins import Codec, ProtocolAdapter, Session
 from polybus.protocols import Ubre
-
-
-def test_the_adapter_is_what_plugins_ask_for() -> None:
-    adapter: ProtocolAdapter = Ubre()
-    codec: Codec = adapter.codec()
-    session: Session = adapter.session("client")
-    assert adapter.name == "ubre"
-    assert session.codec is codec
-
-
-def test_options_come_from_a_url_and_go_back_into_it() -> None:
-    options = {"format": "binary", "dialect": "spec", "body": "raw", "body_length": "-1"}
-    adapter = Ubre.from_options(options)
-    assert adapter == Ubre(format="binary", dialect="spec", body="raw", body_length=-1)
-    assert adapter.url_options == options
-    assert Ubre.from_options({}).url_options == {}
-    assert Ubre.from_options({"format": "json"}).url_options == {}
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"colour": "red"}, "unknown option colour; known are format, dialect, body, body_length"),
-        ({"format": "xml"}, "format='xml' is not known; it is one of json, binary, any"),
-        ({"format": "binary", "body_length": "0"}, "body_length='0' is not known; it is one of -1"),
-        ({"body": "raw"}, "body=raw is for binary frames"),
-        ({"format": "any", "body_length": "-1"}, "set format=binary"),
-    ],
-)
-def test_what_is_not_known_or_means_nothing_is_named(options: dict[str, str], text: str) -> None:
-    with pytest.raises(ValueError, match=text):
-        Ubre.from_options(options)
-
-
-def test_equal_adapters_and_limits_share_a_codec() -> None:
-    assert Ubre().codec() is Ubre(format="json").codec(Limits())
-    assert Ubre().codec() is not Ubre(format="any").codec()
-    assert Ubre().codec() is not Ubre().codec(Limits(message=5))
 
 
 @pytest.mark.parametrize(
