@@ -260,12 +260,6 @@ async def test_an_unterminated_map_key_and_a_quote_in_a_key_are_survived() -> No
         assert (await peer.hear())["Value"] == "é"
 
 
-async def test_a_deep_payload_is_refused_and_the_connection_goes_on() -> None:
-    async with served(make_bus()) as (peer,):
-        await peer.say(text='[{"ToSubject":"echo","Value":' + "[" * 2000 + "]" * 2000 + "}]")
-        assert await peer.nothing_more() == []
-
-
 # -- isolation -----------------------------------------------------------------------------------------------------------
 
 

@@ -143,18 +143,18 @@ def test_answers_that_are_errors(block: bytes, payload: bytes, code: Code, reaso
     assert isinstance(message.attributes["text"], str)
 
 
-@pytest.mark.parametrize("code", [code for code in Code if code is not Code.OK])
 @pytest.mark.parametrize("text", ["", "plain", "two\nlines\r\n\x00", "ü" * 600, "  blanks  "])
 @pytest.mark.parametrize(
     ("reason", "detail"), [(None, None), ("x", {"a": [1, None]}), ("odd\r\n", "text"), ('"', 7), (" x\t", None)]
 )
-def test_between_two_polybus_nothing_of_an_error_is_lost(code: Code, text: str, reason: str | None, detail: Any) -> None:
+def test_between_two_polybus_nothing_of_an_error_is_lost(text: str, reason: str | None, detail: Any) -> None:
     facts = {"text": text, "reason": reason, "detail": detail}
-    frame = CODEC.encode([Message(Kind.ERROR, "", "_INBOX.a.1", code=code, attributes=facts)])
-    again = read(frame)
-    assert (again.kind, again.code, again.attributes) == (Kind.ERROR, code, facts)
-    head = frame[: frame.find(b"\r\n\r\n")].split(b"\r\n")[1:]
-    assert f"Nats-Service-Error-Code: {int(code)}".encode() in head
+    for code in set(Code) - {Code.OK}:
+        frame = CODEC.encode([Message(Kind.ERROR, "", "_INBOX.a.1", code=code, attributes=facts)])
+        again = read(frame)
+        assert (again.kind, again.code, again.attributes) == (Kind.ERROR, code, facts)
+        head = frame[: frame.find(b"\r\n\r\n")].split(b"\r\n")[1:]
+        assert f"Nats-Service-Error-Code: {int(code)}".encode() in head
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------------

@@ -10,9 +10,6 @@ import pytest
 from polybus import (
     Backoff,
     Bus,
-    ConnectFailed,
-    Disconnected,
-    Forbidden,
     Limits,
     NoHandler,
     Route,
@@ -119,27 +116,6 @@ async def test_a_handler_and_a_subscription_of_one_subject_do_not_meet() -> None
 
 
 @bounded
-async def test_in_flight_requests_fail_at_once_when_the_network_is_gone() -> None:
-    bus, started, go = Bus(), anyio.Event(), anyio.Event()
-
-    @bus.handle("slow")
-    async def slow() -> None:
-        started.set()
-        await go.wait()
-
-    async with NatsEngine() as engine, connect(engine.url, bus=bus), connect(engine.url, backoff=BACKOFF) as asker:
-        replies = [asker.request("slow", timeout=1000) for _ in range(50)]
-        await started.wait()
-        list(engine.clients)[1].transport.abort(Closed(1006, "cut"))
-        for reply in replies:
-            with pytest.raises(Disconnected) as caught:
-                await reply
-            assert caught.value.sent
-        assert asker.stats().pending == 0
-        go.set()
-
-
-@bounded
 async def test_subscriptions_and_handlers_are_there_again_before_other_traffic() -> None:
     bus = answering("here")
     async with NatsEngine() as engine, connect(engine.url) as other, connect(engine.url, bus=bus, backoff=BACKOFF):
@@ -242,28 +218,6 @@ async def test_a_member_that_drains_handles_what_was_on_its_way_to_it() -> None:
 
 
 @bounded
-async def test_authorize_is_asked_about_what_comes_from_the_network() -> None:
-    asked: list[Any] = []
-
-    def decide(peer: Any, verb: str, subject: Any) -> bool:
-        asked.append((verb, subject))
-        return bool(subject == "open")
-
-    bus = Bus(authorize=decide)
-    for subject in ("open", "closed"):
-
-        @bus.handle(subject)
-        async def answer() -> int:
-            return 7
-
-    async with NatsEngine() as engine, connect(engine.url, bus=bus), connect(engine.url) as asker:
-        assert await asker.request("open") == 7
-        with pytest.raises(Forbidden):
-            await asker.request("closed")
-        assert ("request", "closed") in asked
-
-
-@bounded
 async def test_streams_channels_and_tunnels_are_unsupported() -> None:
     async with NatsEngine() as engine, connect(engine.url) as bus:
         with pytest.raises(Unsupported):
@@ -307,25 +261,6 @@ async def test_a_token_is_checked_and_never_tried_again() -> None:
                 raise AssertionError("in")
         async with connect(engine.url.replace("://", "://s3cret@")) as bus:
             assert bus.peers
-
-
-@bounded
-async def test_a_connect_waits_for_a_network_that_comes_later() -> None:
-    engine = NatsEngine("memory://later")
-    with pytest.raises(ConnectFailed):
-        async with connect("nats+memory://later"):
-            raise AssertionError("in")
-    async with anyio.create_task_group() as group:
-        joined = anyio.Event()
-
-        async def join() -> None:
-            async with connect("nats+memory://later", wait=30, backoff=BACKOFF):
-                joined.set()
-
-        group.start_soon(join)
-        async with engine:
-            await joined.wait()
-            await eventually(lambda: not engine.clients)
 
 
 @bounded
