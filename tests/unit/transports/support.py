@@ -28,6 +28,7 @@ from polybus.plugins import (
     Transport,
     TransportAdapter,
 )
+from polybus.testing.contract.transport import FrameReceiver
 from tests.support import BOUND
 
 if TYPE_CHECKING:  # Pyodide has none
@@ -122,61 +123,26 @@ async def running(backend: Any, limits: Limits | None = None) -> AsyncIterator[H
     await anyio.lowlevel.checkpoint()
 
 
-class Receiver:
-    """Writes down what a transport says."""
+class Receiver(FrameReceiver):
+    """Writes down what a transport says, and echoes it if it shall; what it waits for has to come in time."""
 
     def __init__(self, transport: Transport, *, echo: bool = False) -> None:
-        self.transport = transport
-        self.frames: list[bytes] = []
-        self.why: Closed | None = None
-        self.paused = False
-        self.pauses = 0
+        super().__init__(transport)
         self.echo = echo
-        self._changed = anyio.Event()
 
     def frames_received(self, frames: Sequence[bytes]) -> None:
-        assert self.why is None
         assert frames
-        self.frames += frames
+        super().frames_received(frames)
         if self.echo:
             for frame in frames:
                 self.transport.send(frame)
-        self._wake()
 
-    def closed(self, why: Closed) -> None:
-        assert self.why is None, "closed is called once"
-        self.why = why
-        self._wake()
-
-    def pause_writing(self) -> None:
-        assert not self.paused
-        self.paused = True
-        self.pauses += 1
-        self._wake()
-
-    def resume_writing(self) -> None:
-        assert self.paused
-        self.paused = False
-        self._wake()
-
-    def _wake(self) -> None:
-        self._changed.set()
-        self._changed = anyio.Event()
-
-    async def until(self, condition: Callable[[], bool]) -> None:
+    async def until(self, condition: Callable[[], Any]) -> None:
         with anyio.fail_after(BOUND):
-            while not condition():
-                await self._changed.wait()
-
-    async def received(self, count: int) -> list[bytes]:
-        await self.until(lambda: len(self.frames) >= count or self.why is not None)
-        assert len(self.frames) >= count, self.why
-        return self.frames
+            await super().until(condition)
 
     async def end(self) -> Closed:
-        await self.until(lambda: self.why is not None)
-        assert self.why is not None
-        return self.why
+        return await self.ended()
 
 
 class Gate:
@@ -327,6 +293,23 @@ async def raw_peer(server: Server) -> AsyncIterator[Raw]:
         yield Raw(stream)
     finally:
         await anyio.aclose_forcefully(stream)
+
+
+UPGRADE = (
+    b"GET /bus HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
+
+
+@asynccontextmanager
+async def opened(server: Server) -> AsyncIterator[tuple[Raw, Receiver]]:
+    """A bare peer that a listener has let in, on ws after the upgrade, and the newest end over there."""
+    count = len(server.gate.receivers)
+    async with raw_peer(server) as raw:
+        if server.url.startswith("ws"):
+            await raw.send(UPGRADE)
+            await raw.until(b"\r\n\r\n")
+        yield raw, await server.gate.peer(count)
 
 
 @asynccontextmanager

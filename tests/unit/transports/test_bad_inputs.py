@@ -14,14 +14,9 @@ from polybus.plugins import Closed
 from tests.support import BOUND
 from tests.vectors.bad_inputs import HANDSHAKES, LENGTHS, WEBSOCKET
 
-from .support import Host, Receiver, Server, dial, raw_peer, running, serving
+from .support import Host, Receiver, Server, dial, opened, raw_peer, running, serving
 
 pytestmark = pytest.mark.anyio
-
-UPGRADE = (
-    b"GET /bus HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-    b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
-)
 
 
 @asynccontextmanager
@@ -36,16 +31,11 @@ async def undisturbed(host: Host, url: str) -> AsyncIterator[Server]:
         assert await good.received(2) == [b"before", b"after"]
 
 
-async def bad_peer(server: Server) -> Receiver:
-    return await server.gate.peer(1)
-
-
 @pytest.mark.parametrize("name", LENGTHS)
 async def test_bad_lengths(anyio_backend: Any, name: str) -> None:
     bad = LENGTHS[name]
     async with running(anyio_backend) as host, undisturbed(host, "tcp://127.0.0.1:0") as server:
-        async with raw_peer(server) as raw:
-            there = await bad_peer(server)
+        async with opened(server) as (raw, there):
             if bad.code is None:
                 await raw.send(bad.sent + b"\0\0\0\1!")
                 assert await there.received(1) == [b"!"]
@@ -64,8 +54,7 @@ async def test_bad_lengths(anyio_backend: Any, name: str) -> None:
 
 async def test_a_slow_but_steady_frame_is_taken(anyio_backend: Any) -> None:
     async with running(anyio_backend) as host, undisturbed(host, "tcp://127.0.0.1:0") as server:
-        async with raw_peer(server) as raw:
-            there = await bad_peer(server)
+        async with opened(server) as (raw, there):
             for number, byte in enumerate(b"\0\0\0\x40" + b"x" * 64):
                 await raw.send(bytes([byte]))
                 await anyio.wait_all_tasks_blocked()
@@ -89,27 +78,12 @@ async def until_partial(there: Receiver) -> None:
             await anyio.wait_all_tasks_blocked()
 
 
-async def test_a_frame_that_drips_is_cut(anyio_backend: Any) -> None:
-    async with running(anyio_backend) as host, undisturbed(host, "tcp://127.0.0.1:0") as server:
-        async with raw_peer(server) as raw:
-            there = await bad_peer(server)
-            now = host.time()
-            for byte in b"\0\0\0\x40xx":
-                await raw.send(bytes([byte]))
-                await until_partial(there)
-                there.transport.tick(now)
-                now += 5
-            assert (await raw.rest())[:4] == b"\xff\x43\x4c\x4f"
-            await raw.stream.aclose()
-            assert "less than 5120 bytes came within 10 s" in (await there.end()).reason
-
-
-async def test_a_flood_of_empty_frames_ends_the_connection(anyio_backend: Any) -> None:
-    async with running(anyio_backend) as host, undisturbed(host, "tcp://127.0.0.1:0") as server:
+@pytest.mark.parametrize(("url", "empty"), [("tcp://127.0.0.1:0", "00000000"), ("ws://127.0.0.1:0/bus", "898000000000")])
+async def test_a_flood_of_empty_frames_or_pings_ends_the_connection(anyio_backend: Any, url: str, empty: str) -> None:
+    async with running(anyio_backend) as host, undisturbed(host, url) as server:
         host.hold()
-        async with raw_peer(server) as raw:
-            there = await bad_peer(server)
-            await raw.send(b"\0\0\0\0" * 1001)
+        async with opened(server) as (raw, there):
+            await raw.send(bytes.fromhex(empty) * 1001)
             assert b"more than 1000 empty frames" in await raw.rest()
             await raw.stream.aclose()
             assert (await there.end()).code == 1008
@@ -117,8 +91,7 @@ async def test_a_flood_of_empty_frames_ends_the_connection(anyio_backend: Any) -
 
 async def test_as_many_empty_frames_in_more_time_are_none(anyio_backend: Any) -> None:
     async with running(anyio_backend, Limits(empty_frames=10)) as host, undisturbed(host, "tcp://127.0.0.1:0") as server:
-        async with raw_peer(server) as raw:
-            there = await bad_peer(server)
+        async with opened(server) as (raw, there):
             for second in range(1, 4):
                 await raw.send(b"\0\0\0\0" * 8 + b"\0\0\0\1x")
                 await there.received(second)
@@ -130,10 +103,7 @@ async def test_as_many_empty_frames_in_more_time_are_none(anyio_backend: Any) ->
 async def test_bad_websocket_frames(anyio_backend: Any, name: str) -> None:
     bad = WEBSOCKET[name]
     async with running(anyio_backend) as host, undisturbed(host, "ws://127.0.0.1:0/bus") as server:
-        async with raw_peer(server) as raw:
-            await raw.send(UPGRADE)
-            await raw.until(b"\r\n\r\n")
-            there = await bad_peer(server)
+        async with opened(server) as (raw, there):
             await raw.send(bad.sent)
             if bad.then == "silence":
                 await until_partial(there)
@@ -145,19 +115,6 @@ async def test_bad_websocket_frames(anyio_backend: Any, name: str) -> None:
             assert answer[:2] == b"\x88\0" if bad.code == 1000 else int.from_bytes(answer[2:4]) == bad.code
             assert (await there.end()).code == bad.code
             assert there.frames == []
-
-
-async def test_a_flood_of_pings_ends_the_connection(anyio_backend: Any) -> None:
-    async with running(anyio_backend) as host, undisturbed(host, "ws://127.0.0.1:0/bus") as server:
-        host.hold()
-        async with raw_peer(server) as raw:
-            await raw.send(UPGRADE)
-            await raw.until(b"\r\n\r\n")
-            there = await bad_peer(server)
-            await raw.send(bytes.fromhex("898000000000") * 1001)
-            assert b"more than 1000 empty frames" in await raw.rest()
-            await raw.stream.aclose()
-            assert (await there.end()).code == 1008
 
 
 @pytest.mark.parametrize("name", HANDSHAKES)
@@ -175,7 +132,6 @@ async def test_bad_handshakes(anyio_backend: Any, name: str) -> None:
 
 async def test_a_peer_that_says_nothing_is_gone_like_any_other(anyio_backend: Any) -> None:
     async with running(anyio_backend) as host, undisturbed(host, "tcp://127.0.0.1:0") as server:
-        async with raw_peer(server) as raw:
-            there = await bad_peer(server)
+        async with opened(server) as (raw, there):
             await raw.stream.aclose()
             assert await there.end() == Closed(1006, "the peer closed the connection without a reason")

@@ -58,16 +58,6 @@ def attached(host: Host, stream: ByteStream) -> Receiver:
     return receiver
 
 
-async def test_a_pump_reads_and_writes(anyio_backend: Any) -> None:
-    async with running(anyio_backend) as host, pumped(host) as (here, raw):
-        here.transport.send(b"one")
-        here.transport.send(b"two")
-        assert await raw.exactly(14) == b"\0\0\0\3one\0\0\0\3two"
-        await raw.send(b"\0\0\0\5three\0\0\0\4four")
-        assert await here.received(2) == [b"three", b"four"]
-        assert here.transport.address == "somewhere"
-
-
 async def test_a_pump_pauses_resumes_and_counts_what_was_taken(anyio_backend: Any) -> None:
     async with running(anyio_backend) as host, pumped(host) as (here, raw):
         # Until it has been asked for the first time, anyio's stream on asyncio reads without end.

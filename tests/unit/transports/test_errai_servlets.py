@@ -145,21 +145,10 @@ async def test_while_a_stream_has_not_begun_what_comes_is_fetched_by_posts() -> 
         assert bus.stats().reconnects == 0
 
 
-async def test_a_stream_that_never_begins_is_not_tried_again_though_a_timer_is_a_little_early(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(_errai_client, "POLL", 0.105)
+@pytest.mark.parametrize("patience", [0.1, 0.105], ids=["", "though a timer is a little early"])
+async def test_a_stream_that_never_begins_is_not_tried_again(patience: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_errai_client, "POLL", patience)
     monkeypatch.setattr(requests, "POLL", 0.1)
-    await _a_stream_is_not_tried_again(monkeypatch)
-
-
-async def test_a_stream_that_never_begins_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (_errai_client, requests):
-        monkeypatch.setattr(module, "POLL", 0.1)
-    await _a_stream_is_not_tried_again(monkeypatch)
-
-
-async def _a_stream_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     servlet = DefaultBlockingServlet()
     servlet.held = ("GET",)
     async with client(servlet) as bus:

@@ -12,7 +12,6 @@ from polybus.errors import (
     BusError,
     ConnectFailed,
     Forbidden,
-    TooLarge,
     TooManyRequests,
     Unauthorized,
     Unavailable,
@@ -53,34 +52,6 @@ async def both(host: Host, server: Server, **options: Any) -> tuple[Receiver, Re
     return here, await server.gate.peer(len(server.gate.receivers) - 1 if server.gate.receivers else 0)
 
 
-async def test_frames_of_every_size_arrive_in_order_both_ways(anyio_backend: Any, url: str) -> None:
-    frames = [bytes([65 + size % 26]) * size for size in (1, 125, 126, 4000, 65535, 65536, 200_000, 1_048_576, 3)]
-    async with running(anyio_backend) as host, serving(host, url, echo=True) as server:
-        here, there = await both(host, server)
-        for frame in frames:
-            here.transport.send(frame)
-        assert await here.received(len(frames)) == frames
-        assert there.frames == frames
-
-
-async def test_many_small_frames_arrive_in_order(anyio_backend: Any, url: str) -> None:
-    frames = [b"%d" % number for number in range(5000)]
-    async with running(anyio_backend) as host, serving(host, url, echo=True) as server:
-        here, _ = await both(host, server)
-        for frame in frames:
-            here.transport.send(frame)
-        assert await here.received(len(frames)) == frames
-
-
-async def test_both_ends_say_what_they_are(anyio_backend: Any, url: str) -> None:
-    async with running(anyio_backend) as host, serving(host, url) as server:
-        here, there = await both(host, server)
-        for end in (here.transport, there.transport):
-            assert end.name == url.partition(":")[0]
-            assert end.address
-            assert (end.max_frame, end.hops, end.write_backlog()) == (1_048_576, 0, 0)
-
-
 async def test_a_closing_side_tells_the_other_why(anyio_backend: Any, url: str) -> None:
     async with running(anyio_backend) as host, serving(host, url) as server:
         here, there = await both(host, server)
@@ -107,21 +78,9 @@ async def test_being_sent_away_is_an_error_for_those_who_wait(
         assert await there.end() == Closed(code, "expired")
 
 
-async def test_an_abort_ends_both_sides(anyio_backend: Any, url: str) -> None:
+async def test_nothing_is_called_from_inside_abort(anyio_backend: Any, url: str) -> None:
     async with running(anyio_backend) as host, serving(host, url) as server:
         here, there = await both(host, server)
-        here.transport.abort(Closed(1006, "enough"))
-        assert await here.end() == Closed(1006, "enough")
-        assert (await there.end()).code == 1006
-
-
-async def test_nothing_is_called_from_inside_send_close_and_abort(anyio_backend: Any, url: str) -> None:
-    async with running(anyio_backend) as host, serving(host, url) as server:
-        here, there = await both(host, server)
-        here.transport.send(b"x")
-        assert there.frames == []
-        here.transport.close()
-        assert here.why is None
         there.transport.abort(Closed(1006, "mine"))
         assert there.why is None
         await here.end()
@@ -142,15 +101,6 @@ async def test_what_came_before_start_is_delivered_after_it(anyio_backend: Any, 
         await here.end()
 
 
-async def test_a_frame_over_the_limit_is_refused_here(anyio_backend: Any, url: str) -> None:
-    async with running(anyio_backend, Limits(message=100)) as host, serving(host, url, echo=True) as server:
-        here, _ = await both(host, server)
-        with pytest.raises(TooLarge, match="101 bytes, the limit is 100"):
-            here.transport.send(b"x" * 101)
-        here.transport.send(b"x" * 100)
-        assert await here.received(1) == [b"x" * 100]
-
-
 async def test_a_frame_over_the_limit_of_the_other_side_ends_the_connection(anyio_backend: Any, url: str) -> None:
     async with (
         running(anyio_backend, Limits(message=100)) as small,
@@ -161,22 +111,6 @@ async def test_a_frame_over_the_limit_of_the_other_side_ends_the_connection(anyi
         here.transport.send(b"x" * 101)
         assert (await there.end()).code == 1009
         assert (await here.end()).code == 1009
-
-
-@pytest.mark.parametrize("refusal", [Unauthorized("who are you?"), Forbidden("not you")])
-async def test_a_refusal_has_the_same_class_everywhere(anyio_backend: Any, url: str, refusal: BusError) -> None:
-    async with running(anyio_backend) as host, serving(host, url) as server:
-        server.gate.refusal = refusal
-        error: BaseException | None
-        try:
-            # On tcp and unix there is no handshake of our own: the refusal is the first thing that comes.
-            error = (await (await dial(host, server.url)).end()).error
-        except BusError as raised:
-            error = raised
-        assert type(error) is type(refusal)
-        assert refusal.args[0] in str(error)
-        assert error is not refusal
-        await server.gate.until(lambda: server.gate.gone == 1)
 
 
 @pytest.mark.parametrize("at_the_door", [True, False])
@@ -234,31 +168,16 @@ async def test_who_does_not_decide_in_time_decides_no_more(anyio_backend: Any, u
         assert gate.receivers == []
 
 
-async def test_a_url_that_nobody_serves_is_connect_failed(anyio_backend: Any, url: str) -> None:
-    async with running(anyio_backend) as host:
-        async with serving(host, url) as server:
-            address = server.url
-        with pytest.raises(ConnectFailed) as caught:
-            await dial(host, address)
-        assert caught.value.url == address
-        assert caught.value.reason
-
-
 async def test_an_address_is_taken_once_and_free_again_after_aclose(anyio_backend: Any, url: str) -> None:
-    async with running(anyio_backend) as host:
-        async with serving(host, url, echo=True) as server:
-            with pytest.raises(OSError, match="cannot listen on"):
-                async with serving(host, server.url):
-                    pass
-            here, _ = await both(host, server)
-            await server.aclose()
-            await server.aclose()
-            # Connections stay.
-            here.transport.send(b"still here")
-            assert await here.received(1) == [b"still here"]
-            async with serving(host, server.url) as again:
-                assert again.url == server.url
-                await dial(host, again.url)
+    async with running(anyio_backend) as host, serving(host, url) as server:
+        with pytest.raises(OSError, match="cannot listen on"):
+            async with serving(host, server.url):
+                pass
+        await server.aclose()
+        await server.aclose()
+        async with serving(host, server.url) as again:
+            assert again.url == server.url
+            await dial(host, again.url)
 
 
 async def test_a_slow_peer_pauses_the_sender_and_a_reading_one_resumes_it(anyio_backend: Any, url: str) -> None:
@@ -322,9 +241,9 @@ async def test_slow_progress_is_progress(anyio_backend: Any, socket_url: str) ->
         assert here.why is None
 
 
-async def test_a_thousand_connections_come_and_go_and_leave_nothing(anyio_backend: Any, url: str) -> None:
+async def test_many_connections_come_and_go_and_leave_nothing(anyio_backend: Any, url: str) -> None:
     async with running(anyio_backend) as host, serving(host, url, echo=True) as server:
-        for number in range(1000 if url.startswith("tcp") else 100):
+        for number in range(100):
             here, there = await both(host, server)
             here.transport.send(b"x")
             await here.received(1)

@@ -59,12 +59,6 @@ def test_an_impossible_length_is_refused_after_four_bytes(data: str, reason: str
     assert framer.feed(framed(b"more")) == []
 
 
-def test_what_stands_before_an_impossible_length_is_delivered() -> None:
-    framer = LengthFramer(LIMIT)
-    assert framer.feed(framed(b"good") + b"\xff\xff\xff\xff") == [b"good"]
-    assert framer.broken is not None
-
-
 @pytest.mark.parametrize(
     ("code", "reason", "error"),
     [(1000, "", None), (1001, "going away", None), (4401, "who?", Unauthorized), (4403, "not yours", Forbidden)],

@@ -24,8 +24,7 @@ from polybus.transports._stream.sockets import Signs
 from polybus.transports._stream.transport import TransportState
 from tests.support import BOUND, eventually
 
-from .support import Raw, Receiver, client_tls, dial, fill, raw_peer, running, serving
-from .test_bad_inputs import UPGRADE
+from .support import Raw, Receiver, client_tls, dial, fill, opened, running, serving
 
 if TYPE_CHECKING:
     import trustme
@@ -249,11 +248,7 @@ def head(url: str, size: int) -> bytes:
 
 @pytest.mark.parametrize("url", [TCP, WS])
 async def test_a_large_frame_over_a_slow_line_arrives(anyio_backend: Any, url: str) -> None:
-    async with running(anyio_backend) as host, serving(host, url) as server, raw_peer(server) as raw:
-        if url == WS:
-            await raw.send(UPGRADE)
-            await raw.until(b"\r\n\r\n")
-        there = await server.gate.peer()
+    async with running(anyio_backend) as host, serving(host, url) as server, opened(server) as (raw, there):
         slow = Slow(raw, there, host.time())
         await slow.second(head(url, 400_000))
         for _ in range(20):
@@ -266,11 +261,7 @@ async def test_a_large_frame_over_a_slow_line_arrives(anyio_backend: Any, url: s
 @pytest.mark.parametrize("url", [TCP, WS])
 @pytest.mark.parametrize(("rate", "before"), [(0, 0), (1, 0), (SLOWEST - 1, 0), (0, 300_000)])
 async def test_a_drip_is_cut_however_much_came_before_it(anyio_backend: Any, url: str, rate: int, before: int) -> None:
-    async with running(anyio_backend) as host, serving(host, url) as server, raw_peer(server) as raw:
-        if url == WS:
-            await raw.send(UPGRADE)
-            await raw.until(b"\r\n\r\n")
-        there = await server.gate.peer()
+    async with running(anyio_backend) as host, serving(host, url) as server, opened(server) as (raw, there):
         slow = Slow(raw, there, host.time())
         await slow.second(head(url, 400_000) + bytes(before))
         await eventually(lambda: there.transport._framer.arrived >= before)  # type: ignore[attr-defined]
@@ -287,10 +278,7 @@ async def test_a_drip_is_cut_however_much_came_before_it(anyio_backend: Any, url
 
 
 async def test_pings_between_fragments_are_no_progress(anyio_backend: Any) -> None:
-    async with running(anyio_backend) as host, serving(host, WS) as server, raw_peer(server) as raw:
-        await raw.send(UPGRADE)
-        await raw.until(b"\r\n\r\n")
-        there = await server.gate.peer()
+    async with running(anyio_backend) as host, serving(host, WS) as server, opened(server) as (raw, there):
         await raw.send(struct.pack("!BB4x", 0x02, 0x80 | 8) + b"fragment")
         await eventually(lambda: there.transport._framer.arrived == 10)  # type: ignore[attr-defined]
         now = host.time()
@@ -307,10 +295,8 @@ async def test_pings_between_fragments_are_no_progress(anyio_backend: Any) -> No
 
 async def test_whoever_waits_for_the_rest_of_a_frame_says_that_it_is_there(anyio_backend: Any) -> None:
     """Behind a large frame on a slow line our own ping would be answered too late."""
-    async with running(anyio_backend) as host, serving(host, WS) as server, raw_peer(server) as raw:
-        await raw.send(UPGRADE)
-        await raw.until(b"\r\n\r\n")
-        slow = Slow(raw, await server.gate.peer(), host.time())
+    async with running(anyio_backend) as host, serving(host, WS) as server, opened(server) as (raw, there):
+        slow = Slow(raw, there, host.time())
         await slow.second(head(WS, 1_000_000))
         for _ in range(3):
             await slow.second(bytes(10_000))
@@ -335,11 +321,11 @@ async def read_until_it_is_noticed(raw: Raw, here: Receiver) -> None:
 @pytest.mark.parametrize("url", [TCP, WS])
 async def test_slow_progress_in_writing_is_progress(anyio_backend: Any, url: str) -> None:
     """The kernel takes more only when a third of its 4 MiB is free: at 20 kB/s that is a minute."""
-    async with running(anyio_backend, Limits(message=2_000_000)) as host, serving(host, url) as server, raw_peer(server) as raw:
-        if url == WS:
-            await raw.send(UPGRADE)
-            await raw.until(b"\r\n\r\n")
-        here = await server.gate.peer()
+    async with (
+        running(anyio_backend, Limits(message=2_000_000)) as host,
+        serving(host, url) as server,
+        opened(server) as (raw, here),
+    ):
         await fill(here)
         here.transport.send(bytes(2_000_000))
         now = host.time()

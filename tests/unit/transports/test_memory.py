@@ -142,15 +142,3 @@ async def test_two_hundred_and_fifty_six_small_frames_are_enough_to_pause(anyio_
         assert here.pauses == 1
         await there.received(257)
         await here.until(lambda: not here.paused)
-
-
-async def test_an_abort_loses_what_has_not_arrived(anyio_backend: Any) -> None:
-    async with running(anyio_backend) as host, serving(host, "memory://orders") as server:
-        here = await dial(host, server.url)
-        there = await server.gate.peer()
-        from polybus.plugins import Closed
-
-        here.transport.send(b"lost")
-        here.transport.abort(Closed(1006, "cut"))
-        assert (await there.end()).code == 1006
-        assert there.frames == []

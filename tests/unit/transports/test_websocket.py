@@ -18,7 +18,7 @@ from polybus.errors import BusError, ConnectFailed, Forbidden, LocalProtocolErro
 from polybus.limits import Limits
 from polybus.plugins import Closed
 
-from .support import Raw, dial, fill, raw_peer, raw_server, running, serving
+from .support import Raw, dial, fill, opened, raw_peer, raw_server, running, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -59,7 +59,6 @@ async def test_the_handshake_shows_what_the_request_said(anyio_backend: Any) -> 
     ("data", "status", "text"),
     [
         (request(Origin="http://evil.example"), 403, "Origin 'http://evil.example'"),
-        (request(Origin="null"), 403, "'null'"),
         (request(Host="evil.example"), 421, "Host 'evil.example'"),
         (request(Host=None), 400, "Host header is missing"),
         (request("/other"), 404, "only at /bus"),
@@ -72,7 +71,6 @@ async def test_the_handshake_shows_what_the_request_said(anyio_backend: Any) -> 
         (request(Sec_WebSocket_Version=None), 400, "Sec-WebSocket-Version: 13\r\n"),
         (request(Sec_WebSocket_Key="short"), 400, "Sec-WebSocket-Key"),
         (request("/" + "x" * 9000), 414, ""),
-        (request(A="x" * 9000), 431, ""),
         (request(**{f"A{number}": "x" * 400 for number in range(100)}), 431, "too long"),
         (b"x" * 30_000, 414, ""),
         (request(method="POST", Content_Length="2") + b"{}", 400, "a GET without a body"),
@@ -95,34 +93,23 @@ async def test_a_request_is_turned_away_with_a_text_that_says_why(
 
 
 @pytest.mark.parametrize(
-    ("offered", "chosen", "authorization"),
+    ("fields", "chosen", "authorization"),
     [
-        (None, None, None),
-        ("test.v1", "test.v1", None),
-        ("other, test.v1", "test.v1", None),
-        ("test.v1, polybus.token.abc", "test.v1", "Bearer abc"),
-        ("polybus.token.abc", "polybus.token.abc", "Bearer abc"),
+        ({}, None, None),
+        ({"Sec_WebSocket_Protocol": "test.v1, polybus.token.abc"}, "test.v1", "Bearer abc"),
+        ({"Sec_WebSocket_Protocol": "polybus.token.abc", "Authorization": "Bearer real"}, "polybus.token.abc", "Bearer real"),
     ],
 )
-async def test_a_token_may_come_as_a_sub_protocol(
-    anyio_backend: Any, offered: str | None, chosen: str | None, authorization: str | None
+async def test_a_token_may_come_as_a_sub_protocol_and_counts_less_than_the_header(
+    anyio_backend: Any, fields: dict[str, str], chosen: str | None, authorization: str | None
 ) -> None:
-    async with running(anyio_backend) as host, serving(host, URL) as server:
-        async with raw_peer(server) as raw:
-            await raw.send(request(Sec_WebSocket_Protocol=offered))
-            answer = (await raw.until(b"\r\n\r\n")).decode()
-            assert answer.startswith("HTTP/1.1 101 ")
-            assert ("Sec-WebSocket-Protocol: " in answer) is (chosen is not None)
-            assert chosen is None or f"Sec-WebSocket-Protocol: {chosen}\r\n" in answer
-            await server.gate.peer()
-            assert server.gate.handshakes[0].headers.get("authorization") == authorization
-
-
-async def test_an_authorization_header_counts_more_than_a_token(anyio_backend: Any) -> None:
     async with running(anyio_backend) as host, serving(host, URL) as server, raw_peer(server) as raw:
-        await raw.send(request(Sec_WebSocket_Protocol="polybus.token.abc", Authorization="Bearer real"))
+        await raw.send(request(**fields))
+        answer = (await raw.until(b"\r\n\r\n")).decode()
+        assert answer.startswith("HTTP/1.1 101 ")
+        assert re.findall(r"Sec-WebSocket-Protocol: (.*)\r\n", answer) == ([] if chosen is None else [chosen])
         await server.gate.peer()
-        assert server.gate.handshakes[0].headers["authorization"] == "Bearer real"
+        assert server.gate.handshakes[0].headers.get("authorization") == authorization
 
 
 async def test_a_request_in_slices_of_one_byte_with_frames_behind_it(anyio_backend: Any) -> None:
@@ -139,20 +126,14 @@ async def test_a_request_in_slices_of_one_byte_with_frames_behind_it(anyio_backe
 
 @pytest.mark.parametrize(("writes", "first"), [("text", 0x81), ("binary", 0x82)])
 async def test_frames_are_written_in_the_kind_of_the_protocol(anyio_backend: Any, writes: str, first: int) -> None:
-    async with running(anyio_backend) as host, serving(host, URL, writes=writes) as server, raw_peer(server) as raw:
-        await raw.send(request())
-        await raw.until(b"\r\n\r\n")
-        there = await server.gate.peer()
+    async with running(anyio_backend) as host, serving(host, URL, writes=writes) as server, opened(server) as (raw, there):
         there.transport.send(b"hi")
         there.transport.send(b"x" * 200)
         assert await raw.exactly(208) == bytes([first, 2]) + b"hi" + bytes([first, 126, 0, 200]) + b"x" * 200
 
 
 async def test_a_silent_peer_is_asked_and_then_cut(anyio_backend: Any) -> None:
-    async with running(anyio_backend) as host, serving(host, URL) as server, raw_peer(server) as raw:
-        await raw.send(request())
-        await raw.until(b"\r\n\r\n")
-        there = await server.gate.peer()
+    async with running(anyio_backend) as host, serving(host, URL) as server, opened(server) as (raw, there):
         await anyio.wait_all_tasks_blocked()
         now = host.time()
         there.transport.tick(now)
@@ -166,10 +147,7 @@ async def test_a_silent_peer_is_asked_and_then_cut(anyio_backend: Any) -> None:
 
 
 async def test_any_sign_of_life_answers_a_ping(anyio_backend: Any) -> None:
-    async with running(anyio_backend) as host, serving(host, URL) as server, raw_peer(server) as raw:
-        await raw.send(request())
-        await raw.until(b"\r\n\r\n")
-        there = await server.gate.peer()
+    async with running(anyio_backend) as host, serving(host, URL) as server, opened(server) as (raw, there):
         await anyio.wait_all_tasks_blocked()
         now = host.time()
         there.transport.tick(now)
@@ -184,27 +162,9 @@ async def test_any_sign_of_life_answers_a_ping(anyio_backend: Any) -> None:
         assert await raw.exactly(2) == b"\x89\0"
 
 
-async def test_two_of_ours_keep_each_other_alive(anyio_backend: Any) -> None:
-    async with running(anyio_backend) as host, serving(host, URL) as server:
-        here = await dial(host, server.url)
-        there = await server.gate.peer()
-        await anyio.wait_all_tasks_blocked()
-        now = host.time()
-        for second in range(0, 100, 5):
-            here.transport.tick(now + second)
-            here.transport.send(b"answered before?")
-            there.transport.send(b"answered before?")
-            await there.received(second // 5 + 1)
-            await here.received(second // 5 + 1)
-        assert here.why is None
-
-
 async def test_a_peer_that_reads_nothing_is_cut_although_the_ping_cannot_leave(anyio_backend: Any) -> None:
     async with running(anyio_backend, Limits(write_timeout=1000)) as host, serving(host, URL) as server:
-        async with raw_peer(server) as raw:
-            await raw.send(request())
-            await raw.until(b"\r\n\r\n")
-            there = await server.gate.peer()
+        async with opened(server) as (raw, there):
             await fill(there)
             now = host.time()
             for seconds in (0, 15, 23):
@@ -214,10 +174,7 @@ async def test_a_peer_that_reads_nothing_is_cut_although_the_ping_cannot_leave(a
 
 async def test_pongs_are_not_piled_up_for_a_peer_that_reads_nothing(anyio_backend: Any) -> None:
     async with running(anyio_backend, Limits(empty_frames=10**9)) as host, serving(host, URL) as server:
-        async with raw_peer(server) as raw:
-            await raw.send(request())
-            await raw.until(b"\r\n\r\n")
-            there = await server.gate.peer()
+        async with opened(server) as (raw, there):
             await fill(there)
             backlog = there.transport.write_backlog()
             await raw.send(bytes.fromhex("898000000000") * 10_000 + bytes.fromhex("828100000000") + b"!")
@@ -227,10 +184,7 @@ async def test_pongs_are_not_piled_up_for_a_peer_that_reads_nothing(anyio_backen
 
 async def test_a_peer_that_does_not_answer_our_goodbye_is_cut(anyio_backend: Any) -> None:
     async with running(anyio_backend, Limits(close_timeout=0.05)) as host, serving(host, URL) as server:
-        async with raw_peer(server) as raw:
-            await raw.send(request())
-            await raw.until(b"\r\n\r\n")
-            there = await server.gate.peer()
+        async with opened(server) as (raw, there):
             there.transport.send(b"x")
             there.transport.close(1001, "bye")
             assert await there.end() == Closed(1001, "bye")

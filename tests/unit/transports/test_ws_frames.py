@@ -94,9 +94,16 @@ def test_a_broken_rule_ends_the_connection_with_its_code(data: str, code: int) -
     assert sent(framer) == b""
 
 
-def test_a_client_refuses_masked_frames() -> None:
-    framer = client()
-    assert framer.feed(masked(Opcode.BINARY, b"x")) == []
+@pytest.mark.parametrize(
+    ("framer", "data"),
+    [
+        (client(), masked(Opcode.BINARY, b"x")),
+        (server(reads=["binary"]), masked(Opcode.CONT, b"x", fin=False)),
+    ],
+    ids=["a masked frame to a client", "a continuation of nothing to one who reads one kind"],
+)
+def test_what_comes_out_of_turn_breaks_the_rules(framer: WebSocketFramer, data: bytes) -> None:
+    assert framer.feed(data) == []
     assert framer.broken is not None
     assert framer.broken.code == 1002
 
@@ -109,13 +116,6 @@ def test_the_wrong_kind_of_frame_is_refused(reads: Literal["text", "binary"], op
     assert framer.broken is not None
     assert framer.broken.code == 1003
     assert f"only {reads} frames are read here" in framer.broken.reason
-
-
-def test_a_continuation_is_no_data_frame_for_those_who_read_one_kind() -> None:
-    framer = server(reads=["binary"])
-    assert framer.feed(masked(Opcode.CONT, b"x", fin=False)) == []
-    assert framer.broken is not None
-    assert framer.broken.code == 1002
 
 
 def test_text_is_delivered_as_its_utf8_bytes() -> None:

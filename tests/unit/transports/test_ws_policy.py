@@ -52,12 +52,6 @@ def test_a_loopback_server_answers_to_its_own_names_only(host: str | None, optio
     assert status_of(door(**options).check_host, host)[0] == status
 
 
-def test_a_refused_host_is_named_with_the_option_that_lets_it_in() -> None:
-    _, text = status_of(door().check_host, "evil.example")
-    assert "'evil.example'" in text
-    assert "hosts=" in text
-
-
 @pytest.mark.parametrize(
     ("origin", "host", "options", "status"),
     [
@@ -92,12 +86,6 @@ def test_a_browser_is_let_in_from_the_same_place_or_from_the_list(
     origin: str | None, host: str, options: dict[str, Any], status: int
 ) -> None:
     assert status_of(door(**options).check_origin, origin, host)[0] == status
-
-
-def test_a_refused_origin_is_named_with_the_option_that_lets_it_in() -> None:
-    _, text = status_of(door().check_origin, "http://evil.example", "localhost:8000")
-    assert "'http://evil.example'" in text
-    assert "origins=" in text
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
 import anyio
-from attrs import frozen
+from attrs import define, field, frozen
 
 from polybus._util.event_loop import running_loop
 from polybus.testing.browser import Frame, Window
@@ -66,198 +66,182 @@ def name(function: Callable[[], Any]) -> str:
     return "nothing"
 
 
-def logged(port: InMemoryPort) -> list[Any]:
-    log: list[Any] = []
-    port.on_message(log.append)
-    return log
+@define
+class Ports:
+    """Both ends of a channel, and what has been heard."""
+
+    port1: InMemoryPort
+    port2: InMemoryPort
+    log: list[Any] = field(factory=list)
 
 
 CHANNEL = "const { port1, port2 } = new MessageChannel(); const log = []; const take = ({ data }) => log.push(data);"
+LISTENS = CHANNEL + " port2.onmessage = take;"
+
+
+def on_ports(expected: Any, script: str) -> Callable[[Callable[[Ports], Awaitable[Any]]], None]:
+    """A row played on ports, of which the second listens where that of the script does; without a result it gives the log."""
+
+    def add(play: Callable[[Ports], Awaitable[Any]]) -> None:
+        async def alone(origin: str) -> Any:
+            channel = MessageChannel()
+            ports = Ports(channel.port1, channel.port2)
+            if script.startswith(LISTENS):
+                ports.port2.on_message(ports.log.append)
+            result = await play(ports)
+            await settle()
+            return ports.log if result is None else result
+
+        ROWS.append(Row(getattr(play, "__name__", ""), expected, script, alone))
+
+    return add
 
 
 # -- ports ---------------------------------------------------------------------------------------------------------------
 
 
-@row(
-    ["sync", "m"],
-    CHANNEL
-    + "port2.onmessage = take; port1.postMessage('m'); await Promise.resolve(); log.push('sync'); await settle(); return log",
+@on_ports(
+    ["sync", "m"], LISTENS + "port1.postMessage('m'); await Promise.resolve(); log.push('sync'); await settle(); return log"
 )
-async def delivery_is_never_in_post(origin: str) -> Any:
-    channel = MessageChannel()
-    log = logged(channel.port2)
-    channel.port1.post("m")
-    log.append("sync")
-    await settle()
-    return log
+async def delivery_is_never_in_post(ports: Ports) -> None:
+    ports.port1.post("m")
+    ports.log.append("sync")
 
 
-@row(
+@on_ports(
     ["a", "after a", "b", "after b"],
     CHANNEL
     + """port2.onmessage = ({ data }) => { log.push(data); queueMicrotask(() => log.push('after ' + data)) };
     port1.postMessage('a'); port1.postMessage('b'); await settle(); return log""",
 )
-async def one_message_a_turn(origin: str) -> Any:
-    channel = MessageChannel()
-    log: list[Any] = []
-
+async def one_message_a_turn(ports: Ports) -> None:
     def take(data: Any) -> None:
-        log.append(data)
-        running_loop().call_soon(lambda: log.append(f"after {data}"))
+        ports.log.append(data)
+        running_loop().call_soon(lambda: ports.log.append(f"after {data}"))
 
-    channel.port2.on_message(take)
-    channel.port1.post("a")
-    channel.port1.post("b")
-    await settle()
-    return log
+    ports.port2.on_message(take)
+    ports.port1.post("a")
+    ports.port1.post("b")
 
 
-@row(
+@on_ports(
     [[], [1, 2, 3]],
     CHANNEL
     + """port1.postMessage(1); port1.postMessage(2); await settle(); port1.postMessage(3); const before = [...log];
     port2.onmessage = take; await settle(); return [before, log]""",
 )
-async def what_came_before_the_start_is_kept_in_order(origin: str) -> Any:
-    channel = MessageChannel()
-    for number in (1, 2):
-        channel.port1.post(number)
+async def what_came_before_the_start_is_kept_in_order(ports: Ports) -> Any:
+    ports.port1.post(1)
+    ports.port1.post(2)
     await settle()
-    channel.port1.post(3)
-    before: list[Any] = []
-    log = logged(channel.port2)
-    await settle()
-    return [before, log]
+    ports.port1.post(3)
+    before = list(ports.log)
+    ports.port2.on_message(ports.log.append)
+    return [before, ports.log]
 
 
-@row(
+@on_ports(
     [[], [1]],
     CHANNEL
     + """port2.addEventListener('message', take); port1.postMessage(1); await settle(); const before = [...log];
     port2.start(); await settle(); return [before, log]""",
 )
-async def a_listener_alone_starts_nothing(origin: str) -> Any:
-    channel = MessageChannel()
-    log: list[Any] = []
-    channel.port2.add_listener(lambda event: log.append(event.data))
-    channel.port1.post(1)
+async def a_listener_alone_starts_nothing(ports: Ports) -> Any:
+    ports.port2.add_listener(lambda event: ports.log.append(event.data))
+    ports.port1.post(1)
     await settle()
-    before = list(log)
-    channel.port2.start()
-    await settle()
-    return [before, log]
+    before = list(ports.log)
+    ports.port2.start()
+    return [before, ports.log]
 
 
-@row(
-    list(range(100)),
-    CHANNEL + "port2.onmessage = take; for (let i = 0; i < 100; i++) port1.postMessage(i); await settle(); return log",
-)
-async def order_is_kept(origin: str) -> Any:
-    channel = MessageChannel()
-    log = logged(channel.port2)
+@on_ports(list(range(100)), LISTENS + "for (let i = 0; i < 100; i++) port1.postMessage(i); await settle(); return log")
+async def order_is_kept(ports: Ports) -> None:
     for number in range(100):
-        channel.port1.post(number)
-    await settle()
-    return log
+        ports.port1.post(number)
 
 
-@row(
+@on_ports(
     ["", None, 1],
     CHANNEL
     + """port2.onmessage = ({ origin, source, ports }) => log.push(origin, source, ports.length);
     port1.postMessage('m', [new MessageChannel().port1]); await settle(); return log""",
 )
-async def the_event_of_a_port_names_nobody(origin: str) -> Any:
-    channel = MessageChannel()
-    log: list[Any] = []
-    channel.port2.add_listener(lambda event: log.extend([event.origin, event.source, len(event.ports)]))
-    channel.port2.start()
-    channel.port1.post("m", [MessageChannel().port1])
-    await settle()
-    return log
+async def the_event_of_a_port_names_nobody(ports: Ports) -> None:
+    ports.port2.add_listener(lambda event: ports.log.extend([event.origin, event.source, len(event.ports)]))
+    ports.port2.start()
+    ports.port1.post("m", [MessageChannel().port1])
 
 
-@row(
+@on_ports(
     [["DataCloneError"] * 4, ["later"]],
-    CHANNEL
-    + """port2.onmessage = take;
-    const wrong = [() => 1, { deep: [Symbol('s')] }, Promise.resolve(), new MessageChannel().port1];
+    LISTENS
+    + """const wrong = [() => 1, { deep: [Symbol('s')] }, Promise.resolve(), new MessageChannel().port1];
     const names = wrong.map((data) => name(() => port1.postMessage(data))); port1.postMessage('later'); await settle();
     return [names, log]""",
 )
-async def what_cannot_be_cloned_is_refused_at_once_and_harms_nothing(origin: str) -> Any:
-    channel = MessageChannel()
-    log = logged(channel.port2)
+async def what_cannot_be_cloned_is_refused_at_once_and_harms_nothing(ports: Ports) -> Any:
     wrong: list[Any] = [lambda: 1, {"deep": [object()]}, settle, MessageChannel().port1]
-    names = [name(lambda: channel.port1.post(data)) for data in wrong]  # noqa: B023  # called at once
-    channel.port1.post("later")
-    await settle()
-    return [names, log]
+    names = [name(lambda: ports.port1.post(data)) for data in wrong]  # noqa: B023  # called at once
+    ports.port1.post("later")
+    return [names, ports.log]
 
 
-@row(
+@on_ports(
     [None, True, "text \U0001f600", 1.5, True, True, [1, [2]], ["x"], True, 3],
-    CHANNEL
-    + """port2.onmessage = take;
-    port1.postMessage({ none: null, yes: true, text: 'text \\u{1f600}', number: 1.5, nan: NaN, zero: -0,
+    LISTENS
+    + """port1.postMessage({ none: null, yes: true, text: 'text \\u{1f600}', number: 1.5, nan: NaN, zero: -0,
       list: [1, [2]], set: new Set(['x']), date: new Date(0), bytes: new Uint8Array([1, 2, 3]) }); await settle();
     const got = log[0];
     return [got.none, got.yes, got.text, got.number, Number.isNaN(got.nan), Object.is(got.zero, -0), got.list,
       [...got.set], got.date instanceof Date && got.date.getTime() === 0, got.bytes.length]""",
 )
-async def values_are_kept(origin: str) -> Any:
-    channel = MessageChannel()
-    log = logged(channel.port2)
+async def values_are_kept(ports: Ports) -> Any:
     epoch = datetime.datetime.fromtimestamp(0, datetime.UTC)
     sent = {
         "none": None, "yes": True, "text": "text \U0001f600", "number": 1.5, "nan": math.nan, "zero": -0.0,
         "list": [1, (2,)], "set": {"x"}, "date": epoch, "bytes": b"\1\2\3",
     }  # fmt: skip
-    channel.port1.post(sent)
+    ports.port1.post(sent)
     await settle()
-    got = log[0]
+    got = ports.log[0]
     return [
         got["none"], got["yes"], got["text"], got["number"], math.isnan(got["nan"]), math.copysign(1, got["zero"]) == -1,
         got["list"], list(got["set"]), got["date"] == epoch, len(got["bytes"]),
     ]  # fmt: skip
 
 
-@row(
+@on_ports(
     [True, True, False],
-    CHANNEL
-    + """port2.onmessage = take; const shared = [1]; const data = { one: shared, other: shared }; data.itself = data;
+    LISTENS
+    + """const shared = [1]; const data = { one: shared, other: shared }; data.itself = data;
     port1.postMessage(data); shared.push(2); await settle(); const got = log[0];
     return [got.itself === got, got.one === got.other, got.one.length === 2]""",
 )
-async def cycles_and_shared_references_are_kept_in_a_copy(origin: str) -> Any:
-    channel = MessageChannel()
-    log = logged(channel.port2)
+async def cycles_and_shared_references_are_kept_in_a_copy(ports: Ports) -> Any:
     shared = [1]
     data: dict[str, Any] = {"one": shared, "other": shared}
     data["itself"] = data
-    channel.port1.post(data)
+    ports.port1.post(data)
     shared.append(2)
     await settle()
-    got = log[0]
+    got = ports.log[0]
     return [got["itself"] is got, got["one"] is got["other"], len(got["one"]) == 2]
 
 
-@row(
+@on_ports(
     [3, 0, [1, 2]],
-    CHANNEL
-    + """port2.onmessage = take; const buffer = new ArrayBuffer(3);
+    LISTENS
+    + """const buffer = new ArrayBuffer(3);
     port1.postMessage({ deep: [new Set([buffer])], list: [1, 2] }, [buffer]); await settle();
     return [[...log[0].deep[0]][0].byteLength, buffer.byteLength, log[0].list]""",
 )
-async def what_is_transferred_arrives_in_its_place_however_deep(origin: str) -> Any:
-    channel = MessageChannel()
-    log = logged(channel.port2)
+async def what_is_transferred_arrives_in_its_place_however_deep(ports: Ports) -> Any:
     buffer = ArrayBuffer(b"abc")
-    channel.port1.post({"deep": [{buffer}], "list": [1, 2]}, [buffer])
+    ports.port1.post({"deep": [{buffer}], "list": [1, 2]}, [buffer])
     await settle()
-    (inner,) = log[0]["deep"][0]
-    return [len(inner), len(buffer), log[0]["list"]]
+    (inner,) = ports.log[0]["deep"][0]
+    return [len(inner), len(buffer), ports.log[0]["list"]]
 
 
 @row(
@@ -274,7 +258,8 @@ async def what_is_transferred_arrives_in_its_place_however_deep(origin: str) -> 
 )
 async def what_cannot_be_read_is_a_message_error_and_what_follows_arrives(origin: str) -> Any:
     channel = MessageChannel()
-    log = logged(channel.port2)
+    log: list[Any] = []
+    channel.port2.on_message(log.append)
     channel.port2.on_message_error(lambda: log.append("messageerror"))
     buffer = ArrayBuffer(bytes(8))
     channel.port1.post({"deep": [Unreadable()]}, [buffer])
@@ -283,101 +268,80 @@ async def what_cannot_be_read_is_a_message_error_and_what_follows_arrives(origin
     return [log, len(buffer)]
 
 
-@row(
+@on_ports(
     [1],
     CHANNEL
     + """port2.addEventListener('message', take); port2.addEventListener('message', take); port2.start();
     port1.postMessage(1); await settle(); return log""",
 )
-async def a_listener_is_added_once(origin: str) -> Any:
-    channel = MessageChannel()
-    log: list[Any] = []
-
+async def a_listener_is_added_once(ports: Ports) -> None:
     def take(event: Any) -> None:
-        log.append(event.data)
+        ports.log.append(event.data)
 
-    channel.port2.add_listener(take)
-    channel.port2.add_listener(take)
-    channel.port2.start()
-    channel.port1.post(1)
+    ports.port2.add_listener(take)
+    ports.port2.add_listener(take)
+    ports.port2.start()
+    ports.port1.post(1)
+
+
+@on_ports("1152921504606846977", LISTENS + "port1.postMessage(2n ** 60n + 1n); await settle(); return String(log[0])")
+async def large_integers_are_exact(ports: Ports) -> Any:
+    ports.port1.post(2**60 + 1)
     await settle()
-    return log
+    return str(ports.log[0])
 
 
-@row(
-    "1152921504606846977",
-    CHANNEL + "port2.onmessage = take; port1.postMessage(2n ** 60n + 1n); await settle(); return String(log[0])",
-)
-async def large_integers_are_exact(origin: str) -> Any:
-    channel = MessageChannel()
-    log = logged(channel.port2)
-    channel.port1.post(2**60 + 1)
-    await settle()
-    return str(log[0])
-
-
-@row(
+@on_ports(
     ["TypeError", "no", True],
-    CHANNEL
-    + """port2.onmessage = take; const error = new TypeError('no'); error.code = 7; port1.postMessage(error); await settle();
+    LISTENS
+    + """const error = new TypeError('no'); error.code = 7; port1.postMessage(error); await settle();
     return [log[0].name, log[0].message, log[0].code === undefined]""",
 )
-async def of_an_error_its_kind_and_text_are_kept(origin: str) -> Any:
-    channel = MessageChannel()
-    log = logged(channel.port2)
+async def of_an_error_its_kind_and_text_are_kept(ports: Ports) -> Any:
     error: Any = TypeError("no")
     error.code = 7
-    channel.port1.post(error)
+    ports.port1.post(error)
     await settle()
-    got = log[0]
+    got = ports.log[0]
     assert isinstance(got, ClonedError)
     return [got.name, got.message, not hasattr(got, "code")]
 
 
-@row(
+@on_ports(
     [0, 8, "DataCloneError", "DataCloneError"],
-    CHANNEL
-    + """port2.onmessage = take; const buffer = new ArrayBuffer(8); port1.postMessage(buffer, [buffer]); await settle();
+    LISTENS
+    + """const buffer = new ArrayBuffer(8); port1.postMessage(buffer, [buffer]); await settle();
     return [buffer.byteLength, log[0].byteLength, name(() => port1.postMessage('m', [buffer])),
     name(() => port1.postMessage(buffer))]""",
 )
-async def a_buffer_that_was_transferred_is_empty(origin: str) -> Any:
-    channel = MessageChannel()
-    log = logged(channel.port2)
+async def a_buffer_that_was_transferred_is_empty(ports: Ports) -> Any:
     buffer = ArrayBuffer(bytes(8))
-    channel.port1.post(buffer, [buffer])
+    ports.port1.post(buffer, [buffer])
     await settle()
-    return [
-        len(buffer),
-        len(log[0]),
-        name(lambda: channel.port1.post("m", [buffer])),
-        name(lambda: channel.port1.post(buffer)),
-    ]
+    names = [name(lambda: ports.port1.post("m", [buffer])), name(lambda: ports.port1.post(buffer))]
+    return [len(buffer), len(ports.log[0]), *names]
 
 
-@row(
+@on_ports(
     ["DataCloneError", "DataCloneError", "DataCloneError", 8, ["later"]],
-    CHANNEL
-    + """port2.onmessage = take; const other = new MessageChannel().port1; const buffer = new ArrayBuffer(8);
+    LISTENS
+    + """const other = new MessageChannel().port1; const buffer = new ArrayBuffer(8);
     const names = [name(() => port1.postMessage('m', [port1])), name(() => port1.postMessage('m', [other, other])),
       name(() => port1.postMessage(() => 1, [buffer]))];
     port1.postMessage('later', [other]); await settle(); return [...names, buffer.byteLength, log]""",
 )
-async def nothing_is_given_up_when_the_transfer_fails(origin: str) -> Any:
-    channel = MessageChannel()
-    log = logged(channel.port2)
+async def nothing_is_given_up_when_the_transfer_fails(ports: Ports) -> Any:
     other, buffer = MessageChannel().port1, ArrayBuffer(bytes(8))
     names = [
-        name(lambda: channel.port1.post("m", [channel.port1])),
-        name(lambda: channel.port1.post("m", [other, other])),
-        name(lambda: channel.port1.post(settle, [buffer])),
+        name(lambda: ports.port1.post("m", [ports.port1])),
+        name(lambda: ports.port1.post("m", [other, other])),
+        name(lambda: ports.port1.post(settle, [buffer])),
     ]
-    channel.port1.post("later", [other])
-    await settle()
-    return [*names, len(buffer), log]
+    ports.port1.post("later", [other])
+    return [*names, len(buffer), ports.log]
 
 
-@row(
+@on_ports(
     [["early", "late"], "DataCloneError", [["answer"]]],
     CHANNEL
     + """const carried = new MessageChannel(); const heard = [], answers = [];
@@ -387,66 +351,50 @@ async def nothing_is_given_up_when_the_transfer_fails(origin: str) -> Any:
     port1.postMessage('here', [carried.port2]); carried.port1.postMessage('late'); await settle();
     return [heard, name(() => port1.postMessage('again', [carried.port2])), answers]""",
 )
-async def a_port_that_is_transferred_takes_along_what_waits_in_it(origin: str) -> Any:
-    channel, carried = MessageChannel(), MessageChannel()
-    heard: list[Any] = []
-    answers: list[Any] = []
+async def a_port_that_is_transferred_takes_along_what_waits_in_it(ports: Ports) -> Any:
+    carried, answers = MessageChannel(), list[Any]()
     carried.port1.on_message(lambda data: answers.append([data]))
     carried.port1.post("early")
 
     def take(event: Any) -> None:
         (port,) = event.ports
-        port.on_message(heard.append)
+        port.on_message(ports.log.append)
         port.post("answer")
 
-    channel.port2.add_listener(take)
-    channel.port2.start()
-    channel.port1.post("here", [carried.port2])
+    ports.port2.add_listener(take)
+    ports.port2.start()
+    ports.port1.post("here", [carried.port2])
     carried.port1.post("late")
     await settle()
-    return [heard, name(lambda: channel.port1.post("again", [carried.port2])), answers]
+    return [ports.log, name(lambda: ports.port1.post("again", [carried.port2])), answers]
 
 
-@row(["m"], CHANNEL + "port2.onmessage = take; port1.postMessage('m'); port1.close(); await settle(); return log")
-async def what_was_posted_before_close_arrives(origin: str) -> Any:
-    channel = MessageChannel()
-    log = logged(channel.port2)
-    channel.port1.post("m")
-    channel.port1.close()
-    await settle()
-    return log
+@on_ports(["m"], LISTENS + "port1.postMessage('m'); port1.close(); await settle(); return log")
+async def what_was_posted_before_close_arrives(ports: Ports) -> None:
+    ports.port1.post("m")
+    ports.port1.close()
 
 
-@row(
+@on_ports(
     ["nothing", "nothing", []],
-    CHANNEL
-    + """port2.onmessage = take; port1.close(); const one = name(() => port1.postMessage('m')); port1.onmessage = take;
+    LISTENS
+    + """port1.close(); const one = name(() => port1.postMessage('m')); port1.onmessage = take;
     const other = name(() => port2.postMessage('m')); await settle(); return [one, other, log]""",
 )
-async def posting_after_close_is_no_error_and_goes_nowhere(origin: str) -> Any:
-    channel = MessageChannel()
-    log = logged(channel.port2)
-    channel.port1.close()
-    one = name(lambda: channel.port1.post("m"))
-    channel.port1.on_message(log.append)
-    other = name(lambda: channel.port2.post("m"))
-    await settle()
-    return [one, other, log]
+async def posting_after_close_is_no_error_and_goes_nowhere(ports: Ports) -> Any:
+    ports.port1.close()
+    one = name(lambda: ports.port1.post("m"))
+    ports.port1.on_message(ports.log.append)
+    return [one, name(lambda: ports.port2.post("m")), ports.log]
 
 
-@row(
+@on_ports(
     [],
-    CHANNEL
-    + """port2.onclose = take; port2.addEventListener('close', take); port2.onmessage = take; port1.close(); await settle();
-    return log""",
+    LISTENS + "port2.onclose = take; port2.addEventListener('close', take); port1.close(); await settle(); return log",
 )
-async def a_close_is_not_noticed_at_the_other_end(origin: str) -> Any:
-    channel = MessageChannel()
-    log = logged(channel.port2)
-    channel.port2.on_close(log.append)
-    channel.port1.close()
-    await settle()
-    return log
+async def a_close_is_not_noticed_at_the_other_end(ports: Ports) -> None:
+    ports.port2.on_close(ports.log.append)
+    ports.port1.close()
 
 
 # -- windows and frames --------------------------------------------------------------------------------------------------

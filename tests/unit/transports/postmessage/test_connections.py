@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
-from polybus import Bus, ConnectFailed, Context, Disconnected, Forbidden, Identity, Limits, Unauthorized, connect
+from polybus import Bus, ConnectFailed, Context, Disconnected, Identity, Limits, Unauthorized, connect
 from polybus.errors import LocalProtocolError, TooLarge
 from polybus.plugins import Closed, Handshake
 from polybus.transports.postmessage import InMemoryPort, MessageChannel, PortInfo, PortTransport
@@ -117,42 +117,6 @@ def ubre(data: str) -> str | None:
     return json.dumps({"success": asked["id"], "body": 2 * asked["body"]}) if "request" in asked else None
 
 
-async def test_both_ways_requests_and_publications() -> None:
-    here, there = ports()
-    server, client = service(), Bus()
-
-    @client.handle("name")
-    async def name() -> str:
-        return "the client"
-
-    async with server.serve(PortTransport(there), protocol="ubre") as listener:
-        async with connect(PortTransport(here), protocol="ubre", bus=client) as bus, bus.subscribe("news.*") as news:
-            assert await bus.request("double", 21) == 42
-            (peer,) = listener.peers
-            assert await peer.request("name") == "the client"
-            await server.publish("news.today", "rain")
-            assert (await anext(news)).body == "rain"
-        await eventually(lambda: not listener.peers)
-
-
-@pytest.mark.parametrize("protocol", ["csb", "jrep", "uprotocol"])
-async def test_other_protocols(protocol: str) -> None:
-    here, there = ports()
-    bus = Bus()
-    names: dict[str, str | int] = {"csb": 7, "jrep": "double", "uprotocol": "//VCU.VIN/body.access/1/rpc.Double"}
-    subject = names[protocol]
-
-    @bus.handle(subject)
-    async def double(number: int) -> int:
-        return 2 * number
-
-    async with (
-        bus.serve(PortTransport(there), protocol=protocol),
-        connect(PortTransport(here), protocol=protocol) as client,
-    ):
-        assert await client.request(subject, 21, returns=int) == 42
-
-
 async def test_two_that_connect_are_joined() -> None:
     here, there = ports()
     one, other = service(), service()
@@ -185,30 +149,6 @@ async def test_the_headers_of_connect_reach_authenticate_over_the_port() -> None
         with pytest.raises(Unauthorized):
             async with connect(PortTransport(here), protocol="ubre"):
                 raise AssertionError("let in")
-
-
-async def test_a_forbidden_link_is_not_tried_again() -> None:
-    tries: list[InMemoryPort] = []
-
-    def authenticate(handshake: Handshake) -> Identity:
-        raise Forbidden("not on weekends")
-
-    server = service(authenticate=authenticate)
-    async with server:
-
-        async def port() -> InMemoryPort:
-            here, there = ports()
-            tries.append(here)
-            await serving.enter_async_context(server.serve(PortTransport(there), protocol="ubre"))
-            return here
-
-        from contextlib import AsyncExitStack
-
-        async with AsyncExitStack() as serving:
-            with pytest.raises(Forbidden):
-                async with connect(PortTransport(port), protocol="ubre", wait=5):
-                    raise AssertionError("let in")
-    assert len(tries) == 1
 
 
 async def test_two_that_speak_different_protocols_say_so() -> None:
@@ -253,27 +193,6 @@ async def test_a_port_is_used_once() -> None:
         with pytest.raises(LocalProtocolError, match="used before"):
             async with connect(transport, protocol="ubre"):
                 raise AssertionError("connected")
-
-
-async def test_pending_requests_fail_at_once_when_the_other_end_says_goodbye() -> None:
-    here, there = ports()
-    started = anyio.Event()
-    server = service()
-
-    @server.handle("slow")
-    async def slow() -> None:
-        started.set()
-        await anyio.sleep_forever()
-
-    async with server.serve(PortTransport(there), protocol="ubre") as listener:
-        async with connect(PortTransport(here), protocol="ubre") as bus:
-            reply = bus.request("slow")
-            await started.wait()
-            await listener.peers[0].aclose("going")
-            with pytest.raises(Disconnected) as caught:
-                await reply
-            assert caught.value.sent
-            assert "going" in caught.value.reason
 
 
 async def test_an_end_that_has_gone_without_a_word_is_found_by_silence() -> None:

@@ -23,52 +23,22 @@ from polybus.transports.postmessage._stream_port import _Lengths, _Lines
 from tests.support import BOUND, eventually
 from tests.unit.transports.postmessage import pipe_child
 
-# A child that prints, too, and runs on the backend that it is told.
-CHILD = """
-import sys, anyio, os
-from polybus import Bus
-from polybus.transports.postmessage import PortTransport, StdioPort
-
-bus = Bus()
-
-@bus.handle("double")
-async def double(number: int) -> int:
-    print("a line that would be taken for a message")
-    return 2 * number
-
-@bus.handle("echo")
-async def echo(body: str) -> str:
-    return body
-
-@bus.handle("die")
-async def die() -> None:
-    os._exit(7)
-
-async def main():
-    port = StdioPort(framing=sys.argv[2])
-    async with bus.serve(PortTransport(port), protocol="ubre") as listener:
-        while not listener.peers:
-            await anyio.sleep(0.005)
-        while listener.peers:
-            await anyio.sleep(0.005)
-    print("the end", flush=True)
-
-anyio.run(main, backend=sys.argv[1])
-"""
-
+SERVING = "-m", "tests.unit.transports.postmessage.pipe_child"
 # Without polybus: JSON, line by line.
-BARE = """
+BARE = (
+    "-c",
+    """
 import json, sys
-from tests.loops import every_loop  # noqa: F401
 for line in sys.stdin:
     asked = json.loads(line)
     print(json.dumps({"success": asked["id"], "body": 2 * asked["body"]}), flush=True)
-"""
+""",
+)
 
 
 @asynccontextmanager
-async def child(program: str, *arguments: str) -> AsyncIterator[Process]:
-    process = await anyio.open_process([sys.executable, "-c", program, *arguments], stderr=None)
+async def child(*arguments: str) -> AsyncIterator[Process]:
+    process = await anyio.open_process([sys.executable, *arguments], stderr=None)
     try:
         yield process
     finally:
@@ -84,7 +54,7 @@ async def child(program: str, *arguments: str) -> AsyncIterator[Process]:
 @pytest.mark.parametrize("framing", ["length", "lines"])
 async def test_a_bus_in_a_child_process_over_its_standard_streams(framing: Any, anyio_backend_name: str) -> None:
     with anyio.fail_after(BOUND):
-        async with child(CHILD, anyio_backend_name, framing) as process:
+        async with child(*SERVING, anyio_backend_name, framing) as process:
             port = StdioPort(process, framing=framing)
             async with connect(PortTransport(port), protocol="ubre", limits=Limits(handshake_timeout=BOUND)) as bus:
                 replies = [bus.request("double", number) for number in range(50)]
@@ -98,7 +68,7 @@ async def test_a_bus_in_a_child_process_over_its_standard_streams(framing: Any, 
 @pytest.mark.native
 async def test_a_child_that_dies_fails_what_is_pending(anyio_backend_name: str) -> None:
     with anyio.fail_after(BOUND):
-        async with child(CHILD, anyio_backend_name, "length") as process:
+        async with child(*SERVING, anyio_backend_name, "length") as process:
             port = StdioPort(process)
             async with connect(PortTransport(port), protocol="ubre", limits=Limits(handshake_timeout=BOUND)) as bus:
                 with pytest.raises(Disconnected) as caught:
@@ -110,7 +80,7 @@ async def test_a_child_that_dies_fails_what_is_pending(anyio_backend_name: str) 
 @pytest.mark.native
 async def test_a_bare_child_that_speaks_line_by_line() -> None:
     with anyio.fail_after(BOUND):
-        async with child(BARE) as process:
+        async with child(*BARE) as process:
             port = StdioPort(process, framing="lines")
             async with connect(PortTransport(port, bare=True), protocol="ubre") as bus:
                 assert await bus.request("double", 21) == 42
@@ -121,7 +91,7 @@ async def test_a_bare_child_that_speaks_line_by_line() -> None:
 @pytest.mark.native
 async def test_a_child_that_does_not_start_is_connect_failed() -> None:
     with anyio.fail_after(BOUND):
-        async with child("raise SystemExit(3)") as process:
+        async with child("-c", "raise SystemExit(3)") as process:
             with pytest.raises(ConnectFailed, match="closed its side"):
                 async with connect(PortTransport(StdioPort(process)), protocol="ubre", limits=Limits(handshake_timeout=BOUND)):
                     raise AssertionError("connected")
@@ -224,7 +194,7 @@ def test_what_is_neither_process_nor_stream_is_refused() -> None:
         StdioPort(_stream(), framing="words")  # type: ignore[arg-type]
 
 
-@given(st.lists(st.one_of(st.text(), st.binary())), st.lists(st.integers(0, 400)))
+@given(st.lists(st.one_of(st.text(), st.binary()), max_size=8), st.lists(st.integers(0, 400), max_size=20))
 def test_lengths_give_back_what_was_framed_however_it_is_cut(messages: list[Any], cuts: list[int]) -> None:
     framing = _Lengths(1000)
     data = b"".join(framing.frame(message) for message in messages)
