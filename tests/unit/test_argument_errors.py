@@ -35,6 +35,7 @@ from polybus.events import HandlerFailed
 from polybus.fastapi import attach
 from polybus.testing import pair
 from tests.support import bounded, eventually
+from tests.unit.answering import Gated
 
 pytestmark = pytest.mark.anyio
 
@@ -384,18 +385,13 @@ async def test_notify_to_a_handler_of_the_same_bus_is_no_request() -> None:
 
 @bounded
 async def test_requests_to_the_same_bus_count_as_running() -> None:
-    bus, inside, go_on = Bus(), anyio.Event(), anyio.Event()
-
-    @bus.handle("x")
-    async def wait() -> None:
-        inside.set()
-        await go_on.wait()
-
+    bus = Bus()
+    gated = Gated(bus)
     async with bus:
-        reply = bus.request("x")
-        await inside.wait()
+        reply = bus.request("wait")
+        await eventually(lambda: gated.inside)
         assert (bus.stats().pending, bus.stats().running) == (1, 1)
-        go_on.set()
+        gated.go.set()
         await reply
         assert (bus.stats().pending, bus.stats().running) == (0, 0)
 

@@ -91,14 +91,6 @@ async def test_a_first_connect_to_where_nobody_is(url: str, says: str) -> None:
             pass
 
 
-@pytest.mark.native
-@bounded
-async def test_a_first_connect_that_has_waited_is_not_told_to_wait() -> None:
-    with pytest.raises(ConnectionError, match="in this event loop$"):
-        async with connect("ubre+memory://nobody", wait=0.1):
-            pass
-
-
 def only_ann(handshake: Handshake) -> Identity | None:
     return Identity("ann") if handshake.headers.get("authorization") == "Bearer ann" else None
 

@@ -1,5 +1,7 @@
 """Every queue has a size: what happens at each limit."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
@@ -9,7 +11,6 @@ from polybus import (
     Backoff,
     Bus,
     BusError,
-    ConnectFailed,
     Disconnected,
     Forbidden,
     Limits,
@@ -24,24 +25,9 @@ from polybus.events import LinkDown, PeerSlow
 from polybus.message import Kind, Message
 from polybus.testing import Faults, pair
 from tests.support import bounded, eventually
+from tests.unit.answering import Gated, answering
 
 pytestmark = pytest.mark.anyio
-
-
-class Gated:
-    """A handler that waits for a signal, and knows how many are inside."""
-
-    def __init__(self, bus: Bus) -> None:
-        self.inside = self.most = 0
-        self.go = anyio.Event()
-        bus.handle("wait")(self.wait)
-
-    async def wait(self, body: int) -> int:
-        self.inside += 1
-        self.most = max(self.most, self.inside)
-        await self.go.wait()
-        self.inside -= 1
-        return body
 
 
 @bounded
@@ -107,19 +93,6 @@ async def test_one_peer_that_asks_too_much_does_not_take_the_places_of_others() 
 
 
 @bounded
-async def test_requests_without_an_answer_are_bounded_here_too() -> None:
-    bus = Bus()
-    gated = Gated(bus)
-    async with pair(bus, client=Bus(limits=Limits(pending=5))) as client:
-        replies = [client.request("wait", number) for number in range(8)]
-        for reply in replies[5:]:
-            with pytest.raises(QueueFull):
-                await reply
-        gated.go.set()
-        assert [await reply for reply in replies[:5]] == [0, 1, 2, 3, 4]
-
-
-@bounded
 async def test_a_peer_may_subscribe_to_so_many_patterns_and_no_more() -> None:
     bus = Bus(limits=Limits(subscriptions=3))
     async with pair(bus) as client:
@@ -152,6 +125,20 @@ async def test_what_a_peer_subscribes_to_is_charged_and_bounded_in_bytes() -> No
             assert bus._services.running.buffered == 0
 
 
+@pytest.mark.parametrize("local", [False, True], ids=["over a link", "to itself"])
+@bounded
+async def test_requests_without_an_answer_are_bounded_here_too(local: bool) -> None:
+    bus, client = Bus(limits=Limits(pending=5)), Bus(limits=Limits(pending=5))
+    gated = Gated(bus)
+    async with pair(bus, client=client):
+        replies = [(bus if local else client).request("wait", number) for number in range(8)]
+        for reply in replies[5:]:
+            with pytest.raises(QueueFull):
+                await reply
+        gated.go.set()
+        assert [await reply for reply in replies[:5]] == [0, 1, 2, 3, 4]
+
+
 @bounded
 async def test_a_message_above_the_limit_is_refused_on_the_side_that_sends_it() -> None:
     bus = Bus(limits=Limits(message=5000))
@@ -161,10 +148,9 @@ async def test_a_message_above_the_limit_is_refused_on_the_side_that_sends_it() 
         return "x" * body
 
     async with pair(bus, client=Bus(limits=Limits(message=3000))) as client:
-        with pytest.raises(TooLarge, match="3000"):
-            await client.request("grow", "x" * 3000)
-        with pytest.raises(TooLarge):
-            await client.publish("news", "x" * 3000)
+        for ask in (client.request, client.publish):
+            with pytest.raises(TooLarge, match="3000"):
+                await ask("grow", "x" * 3000)
         with pytest.raises(TooLarge):
             await client.request("grow", 6000)
         assert await client.request("grow", 2000) == "x" * 2000
@@ -172,12 +158,7 @@ async def test_a_message_above_the_limit_is_refused_on_the_side_that_sends_it() 
 
 @bounded
 async def test_a_message_above_the_limit_of_the_other_side_ends_the_link_with_a_reason() -> None:
-    bus = Bus(limits=Limits(message=1000))
-
-    @bus.handle("echo")
-    async def echo(body: Any) -> Any:
-        return body
-
+    bus = answering(limits=Limits(message=1000))
     async with pair(bus) as client:
         events = client.events()
         with pytest.raises(Disconnected, match="1000"):
@@ -187,29 +168,20 @@ async def test_a_message_above_the_limit_of_the_other_side_ends_the_link_with_a_
         assert event.code == 1009
 
 
-@bounded
-async def test_only_so_many_peers_are_let_in() -> None:
-    bus = Bus(limits=Limits(peers=2))
-    async with bus.serve("ubre+memory://door") as listener, connect(listener.url), connect(listener.url):
-        with pytest.raises(ConnectFailed, match=r"Limits\.peers"):
-            async with connect(listener.url):
-                pass
-        assert len(bus.peers) == 2
-
-
-@bounded
-async def test_in_an_outage_the_outbox_takes_so_many_messages_and_no_more() -> None:
-    bus = Bus()
-
-    @bus.handle("echo")
-    async def echo(body: Any) -> Any:
-        return body
-
-    client = Bus(limits=Limits(outbox=3))
+@asynccontextmanager
+async def outage(**limits: int) -> AsyncIterator[Bus]:
+    """A client whose link is down, and stays so for a minute."""
+    bus, client = Bus(), Bus(limits=Limits(**limits))
     patient = Backoff(initial=60, jitter=False)
     async with bus.serve("ubre+memory://outage") as listener, connect(listener.url, bus=client, backoff=patient):
         await bus.peers[0].aclose()
         await eventually(lambda: not client.peers[0].connected)
+        yield client
+
+
+@bounded
+async def test_in_an_outage_the_outbox_takes_so_many_messages_and_no_more() -> None:
+    async with outage(outbox=3) as client:
         replies = [client.request("echo", number) for number in range(3)]
         with pytest.raises(QueueFull):
             await client.request("echo", 3)
@@ -226,11 +198,7 @@ async def test_in_an_outage_the_outbox_takes_so_many_messages_and_no_more() -> N
 
 @bounded
 async def test_what_expires_in_an_outage_was_never_sent() -> None:
-    bus = Bus()
-    patient = Backoff(initial=60, jitter=False)
-    async with bus.serve("ubre+memory://outage") as listener, connect(listener.url, backoff=patient) as client:
-        await bus.peers[0].aclose()
-        await eventually(lambda: not client.peers[0].connected)
+    async with outage() as client:
         with pytest.raises(Disconnected) as caught:
             await client.request("x", timeout=0.02)
         assert not caught.value.sent
@@ -239,15 +207,7 @@ async def test_what_expires_in_an_outage_was_never_sent() -> None:
 
 @bounded
 async def test_what_expires_in_an_outage_makes_room_for_who_waits() -> None:
-    bus = Bus()
-    patient = Backoff(initial=60, jitter=False)
-    client = Bus(limits=Limits(outbox=2))
-    async with (
-        bus.serve("ubre+memory://outage") as listener,
-        connect(listener.url, bus=client, backoff=patient),
-    ):
-        await bus.peers[0].aclose()
-        await eventually(lambda: not client.peers[0].connected)
+    async with outage(outbox=2) as client:
         await client.publish("news", 1, timeout=0.05)
         await client.publish("news", 2, timeout=60)
         await client.publish("news", 3, timeout=60)  # waits for the first to expire
@@ -257,15 +217,7 @@ async def test_what_expires_in_an_outage_makes_room_for_who_waits() -> None:
 
 @bounded
 async def test_a_request_that_gives_up_in_an_outage_makes_room_for_who_waits() -> None:
-    bus = Bus()
-    patient = Backoff(initial=60, jitter=False)
-    client = Bus(limits=Limits(outbox=2))
-    async with (
-        bus.serve("ubre+memory://outage") as listener,
-        connect(listener.url, bus=client, backoff=patient),
-    ):
-        await bus.peers[0].aclose()
-        await eventually(lambda: not client.peers[0].connected)
+    async with outage(outbox=2) as client:
         brief, long = client.request("x", timeout=0.05), client.request("x", timeout=60)
         await client.publish("news", 1)
         assert brief.done() and not long.done()
@@ -329,22 +281,13 @@ def buffered(bus: Bus) -> int:
 @bounded
 async def test_results_that_wait_for_a_peer_that_does_not_read_are_charged() -> None:
     bus = Bus(limits=Limits(outbox_bytes=20_000))
-
-    inside, go = 0, anyio.Event()
-
-    @bus.handle("page")
-    async def page(body: int) -> str:
-        nonlocal inside
-        inside += 1
-        await go.wait()
-        return f"{body:08000}"
-
+    page = Gated(bus, "page", lambda number: f"{number:08000}")
     async with pair(bus) as client:
         link = bus.peers[0].link
         replies = [client.request("page", number) for number in range(20)]
-        await eventually(lambda: inside == 20)
+        await eventually(lambda: page.inside == 20)
         link.pause_writing()
-        go.set()
+        page.go.set()
         await eventually(lambda: buffered(bus) >= 20 * 8000)
         assert bus.stats().queued < 10
         assert not any(reply.done() for reply in replies)
@@ -356,23 +299,14 @@ async def test_results_that_wait_for_a_peer_that_does_not_read_are_charged() -> 
 @bounded
 async def test_a_peer_whose_results_do_not_fit_into_the_total_loses_its_link_and_others_do_not() -> None:
     bus = Bus(limits=Limits(outbox_bytes=20_000, total_bytes=60_000))
-
-    inside, go = 0, anyio.Event()
-
-    @bus.handle("page")
-    async def page() -> str:
-        nonlocal inside
-        inside += 1
-        await go.wait()
-        return "x" * 8000
-
+    page = Gated(bus, "page", lambda _: "x" * 8000)
     async with pair(bus) as slow, pair(bus) as quick:
         events = bus.events()
         stalled = bus.peers[0].link
         replies = [slow.request("page") for _ in range(20)]
-        await eventually(lambda: inside == 20)
+        await eventually(lambda: page.inside == 20)
         stalled.pause_writing()
-        go.set()
+        page.go.set()
         for reply in replies:
             with pytest.raises(Disconnected):
                 await reply
@@ -384,25 +318,17 @@ async def test_a_peer_whose_results_do_not_fit_into_the_total_loses_its_link_and
 @bounded
 async def test_large_bodies_of_requests_that_run_are_charged_and_more_than_the_total_is_turned_away() -> None:
     bus = Bus(limits=Limits(total_bytes=800_000, close_timeout=0.1))
-    inside, go = 0, anyio.Event()
-
-    @bus.handle("store")
-    async def store(body: str) -> int:
-        nonlocal inside
-        inside += 1
-        await go.wait()
-        return len(body)
-
+    store = Gated(bus, "store", len)
     async with pair(bus) as client:
         first, second, third = [client.request("store", "x" * 100_000) for _ in range(3)]
         with pytest.raises(TooManyRequests, match=r"Limits\.total_bytes"):
             await third
-        assert inside == 2
+        assert store.inside == 2
         assert 200_000 <= buffered(bus) <= 250_000
         small = client.request("store", "y")
         first.cancel()
         await eventually(lambda: buffered(bus) < 150_000)
-        go.set()
+        store.go.set()
         assert (await second, await small) == (100_000, 1)
         assert buffered(bus) == 0
 
@@ -410,18 +336,12 @@ async def test_large_bodies_of_requests_that_run_are_charged_and_more_than_the_t
 @bounded
 async def test_a_large_body_is_charged_while_its_request_waits_and_while_it_runs() -> None:
     bus = Bus(limits=Limits(running=1))
-    go = anyio.Event()
-
-    @bus.handle("store")
-    async def store(body: str) -> int:
-        await go.wait()
-        return len(body)
-
+    store = Gated(bus, "store", len)
     async with pair(bus) as client:
         replies = [client.request("store", "x" * 100_000) for _ in range(3)]
         await eventually(lambda: bus.stats().waiting == 2)
         assert 300_000 <= buffered(bus) <= 302_000
-        go.set()
+        store.go.set()
         assert [await reply for reply in replies] == [100_000] * 3
         assert buffered(bus) == 0
 

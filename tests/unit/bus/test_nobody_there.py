@@ -27,12 +27,6 @@ def test_the_port_is_told_where_the_url_leaves_it_out(url: str, where: str) -> N
     assert advice_for(ConnectFailed(url, NOBODY)) == f"{where}; is the server running? connect(..., wait=30) goes on trying"
 
 
-def test_the_engine_of_a_cluster_is_named_and_how_to_wait_for_it() -> None:
-    error = ConnectFailed("nats+tcp://127.0.0.1:4222", NOBODY)
-    advice = "; is the NATS server of the cluster running? Cluster(..., wait=30) waits for it as long"
-    assert advice_for(error, of_cluster=True) == advice
-
-
 @pytest.mark.anyio
 @pytest.mark.parametrize("wait", [0, 0.05])
 async def test_a_bus_whose_engine_is_not_there_says_so(wait: float) -> None:

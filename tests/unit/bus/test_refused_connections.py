@@ -14,6 +14,7 @@ from polybus import Backoff, Bus, ConnectFailed, DeadlineExceeded, Forbidden, Ha
 from polybus._bus import dialer
 from polybus.events import LinkUp
 from tests.support import bounded
+from tests.unit.answering import answering
 
 pytestmark = pytest.mark.anyio
 
@@ -102,25 +103,6 @@ async def test_a_bare_server_need_not_say_anything() -> None:
         group.cancel_scope.cancel()
 
 
-@pytest.mark.parametrize("asynchronous", [False, True])
-@bounded
-async def test_a_hook_that_wants_to_end_the_program_refuses(asynchronous: bool) -> None:
-    def leave(*_: Any) -> Any:
-        raise SystemExit(3)
-
-    async def leave_later(*_: Any) -> Any:
-        raise SystemExit(3)
-
-    hook = leave_later if asynchronous else leave
-    async with Bus(authenticate=hook).serve("ubre+ws://127.0.0.1:0/") as listener:
-        with pytest.raises(Unauthorized):
-            async with connect(listener.url):
-                pass
-    async with Bus(authorize=hook).serve("ubre+ws://127.0.0.1:0/") as listener, connect(listener.url) as client:
-        with pytest.raises(Forbidden):
-            await client.request("x")
-
-
 @pytest.mark.parametrize("verb", ["publish", "subscribe", "deliver", "request", "stream"])
 @bounded
 async def test_a_hook_that_awaits_what_somebody_cancels_refuses_and_the_bus_lives(verb: str) -> None:
@@ -136,12 +118,7 @@ async def test_a_hook_that_awaits_what_somebody_cancels_refuses_and_the_bus_live
             raise Mine
         return True
 
-    bus = Bus(authorize=authorize)
-
-    @bus.handle("echo")
-    async def echo(body: int) -> int:
-        return body
-
+    bus = answering(authorize=authorize)
     async with bus.serve("ubre+tcp://127.0.0.1:0") as listener, connect(listener.url) as client:
         if verb == "subscribe":
             with pytest.raises(Forbidden):

@@ -1,20 +1,18 @@
 """Handlers run in real tasks: what a task can do works inside, and what one does never touches another."""
 
 import asyncio
-import contextvars
 from typing import Any
 
 import anyio
 import pytest
 
-from polybus import Bus, Code, Context, DeadlineExceeded, Limits, RemoteError, RequestCancelled
+from polybus import Bus, Code, DeadlineExceeded, Limits, RemoteError
 from polybus.testing import pair
 from tests.loops import every_loop  # noqa: F401
 from tests.support import bounded, eventually, let_expire
+from tests.unit.answering import Gated
 
 pytestmark = pytest.mark.anyio
-
-variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="clean")
 
 
 # -- inside a handler ----------------------------------------------------------------------------------------------------
@@ -79,48 +77,6 @@ async def test_timeouts_and_task_groups_of_asyncio_work_inside(anyio_backend_nam
 
 
 @bounded
-async def test_two_handlers_that_wait_are_two_tasks() -> None:
-    bus = Bus()
-    tasks: list[int] = []
-    go = anyio.Event()
-
-    @bus.handle("task")
-    async def task() -> None:
-        before = anyio.get_current_task().id
-        await anyio.lowlevel.checkpoint()
-        assert anyio.get_current_task().id == before
-        tasks.append(before)
-        await go.wait()
-
-    async with pair(bus) as client:
-        replies = [client.request("task") for _ in range(20)]
-        await eventually(lambda: len(tasks) == 20)
-        assert len(set(tasks)) == 20
-        go.set()
-        for reply in replies:
-            await reply
-
-
-@bounded
-async def test_handlers_that_wait_really_run_at_the_same_time() -> None:
-    bus, inside = Bus(), 0
-    everybody = anyio.Event()
-
-    @bus.handle("meet")
-    async def meet(body: int) -> int:
-        nonlocal inside
-        inside += 1
-        if inside == 50:
-            everybody.set()
-        await everybody.wait()
-        return body
-
-    async with pair(bus) as client:
-        replies = [client.request("meet", number) for number in range(50)]
-        assert [await reply for reply in replies] == list(range(50))
-
-
-@bounded
 async def test_handlers_that_do_not_wait_run_in_the_order_of_arrival() -> None:
     bus, order = Bus(), []
 
@@ -171,32 +127,6 @@ async def test_stopping_one_handler_leaves_all_others_alone() -> None:
         assert sorted(stopped) == list(range(0, 40, 2))
         # The workers that were stopped are gone, and the pool goes on.
         assert [await client.request("wait", number) for number in range(100, 110)] == list(range(100, 110))
-
-
-@bounded
-async def test_a_stopped_handler_may_clean_up_and_its_answer_is_not_sent() -> None:
-    bus = Bus()
-    started, cleaned = anyio.Event(), anyio.Event()
-
-    @bus.handle("careful")
-    async def careful() -> str:
-        started.set()
-        try:
-            await anyio.sleep_forever()
-        finally:
-            with anyio.CancelScope(shield=True):
-                await anyio.lowlevel.checkpoint()
-                cleaned.set()
-        return "never"
-
-    async with pair(bus) as client:
-        reply = client.request("careful")
-        await started.wait()
-        reply.cancel()
-        await cleaned.wait()
-        with pytest.raises(RequestCancelled):
-            await reply
-        assert client.stats().late == 0
 
 
 @bounded
@@ -272,47 +202,19 @@ async def test_a_handler_that_ignores_its_cancellation_keeps_its_place_though_th
 
 
 @bounded
-async def test_scopes_that_a_handler_leaves_open_by_mistake_do_not_reach_others() -> None:
-    bus = Bus()
-
-    @bus.handle("tokens")
-    async def tokens(body: str, ctx: Context) -> Any:
-        seen = variable.get()
-        variable.set(body)
-        if body == "waits":
-            await anyio.lowlevel.checkpoint()
-        return seen
-
-    async with pair(bus) as client:
-        for body in ("waits", "does not wait") * 20:
-            assert await client.request("tokens", body) == "clean"
-
-
-@bounded
 async def test_a_burst_beyond_the_pool_leaves_few_idle_workers(anyio_backend_name: str) -> None:
     bus = Bus()
-    go = anyio.Event()
-    inside = 0
-
-    @bus.handle("wait")
-    async def wait() -> None:
-        nonlocal inside
-        inside += 1
-        await go.wait()
-
+    gated = Gated(bus)
     async with bus:
-        replies = [bus.request("wait") for _ in range(500)]
-        await eventually(lambda: inside == 500)
-        go.set()
+        replies = [bus.request("wait", number) for number in range(500)]
+        await eventually(lambda: gated.inside == 500)
+        gated.go.set()
         for reply in replies:
             await reply
         runtime = bus._services.running
         await eventually(lambda: len(runtime.workers._idle) <= 64)
-        inside = 0
-        replies = [bus.request("wait") for _ in range(500)]
-        for reply in replies:
-            await reply
-        assert inside == 500
+        replies = [bus.request("wait", number) for number in range(500)]
+        assert [await reply for reply in replies] == list(range(500))
 
 
 class Waiting:

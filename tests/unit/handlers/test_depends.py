@@ -85,20 +85,6 @@ def with_diary() -> tuple[Bus, Diary, Any, Any]:
 USUAL = ["session opened", "file opened", "handled", "file closed", "session closed"]
 
 
-async def test_a_coroutine_function_has_its_values_which_are_closed_before_the_answer_leaves() -> None:
-    bus, diary, session, file = with_diary()
-
-    async def get(key: str, one: Annotated[str, session], two: Annotated[str, file]) -> str:
-        diary.write("handled")
-        return f"{key} of {one} and {two}"
-
-    get.__annotations__ = {"key": str, "one": Annotated[str, session], "two": Annotated[str, file], "return": str}
-    bus.handle("get")(get)
-    async with pair(bus) as client:
-        assert await client.request("get", "x") == "x of session and file"
-        assert diary.lines == USUAL
-
-
 def registered(bus: Bus, subject: str, function: Any, session: Any, file: Any, **options: Any) -> None:
     """Register a function whose parameters `one` and `two` ask for these: annotations of a test's own objects."""
     function.__annotations__ |= {"one": Annotated[str, session], "two": Annotated[str, file]}
@@ -106,76 +92,74 @@ def registered(bus: Bus, subject: str, function: Any, session: Any, file: Any, *
     verb(subject, **options)(function)
 
 
-@pytest.mark.parametrize("inline", [False, True])
-async def test_so_has_a_plain_function_in_a_thread_and_in_place(inline: bool) -> None:
+async def by_request(client: Bus) -> Any:
+    return [await client.request("asked", "x")]
+
+
+async def by_stream(client: Bus) -> Any:
+    async with client.stream("asked", "x") as stream:
+        return [item async for item in stream]
+
+
+async def by_channel(client: Bus) -> Any:
+    async with client.channel("asked") as channel:
+        await channel.send("x")
+        await channel.send_eof()
+        return [item async for item in channel]
+
+
+async def by_publication(client: Bus) -> Any:
+    await client.publish("asked", "x")
+
+
+async def by_notification(client: Bus) -> Any:
+    await client.notify("asked", "x")
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "ask"),
+    [
+        ("coroutine", {}, by_request),
+        ("function", {}, by_request),
+        ("function", {"inline": True}, by_request),
+        ("items", {}, by_stream),
+        ("talk", {}, by_channel),
+        ("coroutine", {"publication": True}, by_publication),
+        ("coroutine", {}, by_notification),
+    ],
+)
+async def test_handlers_of_each_kind_have_their_values_which_are_closed_before_the_answer_leaves(
+    kind: str, options: dict[str, Any], ask: Callable[[Bus], Awaitable[Any]]
+) -> None:
     bus, diary, session, file = with_diary()
     seen: list[threading.Thread] = []
 
-    def get(key: str, one, two) -> str:  # type: ignore[no-untyped-def]
+    def function(key: str, one, two) -> str:  # type: ignore[no-untyped-def]
         seen.append(threading.current_thread())
         diary.write("handled")
         return f"{key} of {one} and {two}"
 
-    get.__annotations__ |= {"key": str}
-    registered(bus, "get", get, session, file, inline=inline)
+    async def coroutine(key: str, one, two) -> str:  # type: ignore[no-untyped-def]
+        return function(key, one, two)
+
+    async def items(key: str, one, two) -> AsyncIterator[str]:  # type: ignore[no-untyped-def]
+        yield function(key, one, two)
+
+    async def talk(channel: Channel[str, str], one, two) -> None:  # type: ignore[no-untyped-def]
+        await channel.send(function(await anext(channel), one, two))
+
+    handler = {each.__name__: each for each in (function, coroutine, items, talk)}[kind]
+    registered(bus, "asked", handler, session, file, **options)
     async with pair(bus) as client:
-        assert await client.request("get", "x") == "x of session and file"
-        assert diary.lines == USUAL
-    assert (seen == [threading.current_thread()]) is inline
-
-
-async def test_so_has_a_stream_to_its_end() -> None:
-    bus, diary, session, file = with_diary()
-
-    async def items(count: int, one, two) -> AsyncIterator[str]:  # type: ignore[no-untyped-def]
-        for number in range(count):
-            yield f"{one} {number}"
-        diary.write("handled")
-
-    items.__annotations__ |= {"count": int}
-    registered(bus, "items", items, session, file)
-    async with pair(bus) as client:
-        async with client.stream("items", 2) as stream:
-            assert [item async for item in stream] == ["session 0", "session 1"]
-        assert diary.lines == USUAL
-
-
-async def test_so_has_a_channel() -> None:
-    bus, diary, session, file = with_diary()
-
-    async def talk(channel, one, two) -> None:  # type: ignore[no-untyped-def]
-        async for item in channel:
-            await channel.send(f"{one} {item}")
-        diary.write("handled")
-
-    talk.__annotations__ |= {"channel": Channel[int, str]}
-    registered(bus, "talk", talk, session, file)
-    async with pair(bus) as client, client.channel("talk") as channel:
-        await channel.send(1)
-        assert await anext(channel) == "session 1"
-        await channel.send_eof()
-        assert [item async for item in channel] == []
-        assert diary.lines == USUAL
-
-
-async def test_so_have_a_publication_and_a_notification() -> None:
-    bus, diary, session, file = with_diary()
-
-    async def handled(body: Any, one, two) -> None:  # type: ignore[no-untyped-def]
-        diary.write("handled")
-
-    registered(bus, "news.*", handled, session, file, publication=True)
-    registered(bus, "tell", handled, session, file)
-    async with pair(bus) as client:
-        await client.publish("news.today", 1)
-        await eventually(lambda: diary.lines == USUAL)
-        diary.lines.clear()
-        await client.notify("tell", 1)
-        await eventually(lambda: diary.lines == USUAL)
-    async with bus:
-        diary.lines.clear()
-        assert await bus.request("tell", 1) is None  # of the bus itself
-        assert diary.lines == USUAL
+        answers = await ask(client)
+        if answers is None:  # to what is published and told
+            await eventually(lambda: diary.lines == USUAL)
+        assert (answers, diary.lines) in ((None, USUAL), (["x of session and file"], USUAL))
+        if kind == "coroutine" and not options:
+            diary.lines.clear()
+            assert await bus.request("asked", "x") == "x of session and file"  # of the bus itself
+            assert diary.lines == USUAL
+    assert (seen[0] is threading.current_thread()) is (kind != "function" or "inline" in options)
 
 
 @pytest.mark.parametrize("thread", [False, True])

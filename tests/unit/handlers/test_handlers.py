@@ -1,9 +1,7 @@
 """Registering and calling handlers: injection, mistakes at registration, routers, middleware, threads, local requests."""
 
 import dataclasses
-import functools
 import logging
-import threading
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -93,44 +91,6 @@ async def test_a_default_stands_for_a_missing_body_and_null_is_a_body() -> None:
 
 
 @bounded
-async def test_names_in_a_pattern_are_handed_over_by_name_and_converted() -> None:
-    bus, heard = Bus(), []
-
-    @bus.on("room.{room}.seat.{seat}")
-    async def on_seat(seat: int, room: str, body: Any) -> None:
-        heard.append((room, seat, body))
-
-    async with pair(bus) as client:
-        await client.publish("room.a.seat.7", "x")
-        await client.publish("room.b.seat.eight", "not a number")
-        await eventually(lambda: bus.stats().dropped == 1)
-    assert heard == [("a", 7, "x")]
-
-
-@bounded
-async def test_any_callable_may_be_a_handler_and_is_left_as_it_was() -> None:
-    bus = Bus()
-
-    class Service:
-        async def method(self, body: int) -> int:
-            return body + 1
-
-        async def __call__(self, body: int) -> int:
-            return body + 2
-
-    async def add(amount: int, body: int) -> int:
-        return body + amount
-
-    service = Service()
-    assert bus.handle("method")(service.method) == service.method
-    bus.handle("object")(service)
-    bus.handle("partial")(functools.partial(add, 3))
-    assert await service.method(1) == 2  # callable without a bus
-    async with pair(bus) as client:
-        assert [await client.request(subject, 1) for subject in ("method", "object", "partial")] == [2, 3, 4]
-
-
-@bounded
 async def test_a_typed_subject_stands_wherever_a_subject_does() -> None:
     bus = Bus()
 
@@ -148,26 +108,6 @@ async def test_a_typed_subject_stands_wherever_a_subject_does() -> None:
 # -- mistakes at registration --------------------------------------------------------------------------------------------
 
 
-async def two_bodies(first: int, second: int) -> None:
-    """Which is the body?"""
-
-
-async def many(*values: int) -> None:
-    """Of what?"""
-
-
-async def named(**values: int) -> None:
-    """Of what?"""
-
-
-async def positional(body: int, /) -> None:
-    """Not by name."""
-
-
-async def unresolved(body: "Nowhere") -> None:  # type: ignore[name-defined]  # noqa: F821  # on purpose
-    """Of a type that is not there."""
-
-
 async def lines(body: int) -> AsyncIterator[int]:
     """A stream."""
     yield body
@@ -175,13 +115,6 @@ async def lines(body: int) -> AsyncIterator[int]:
 
 async def talk(ch: Channel[int, int]) -> None:
     """A channel."""
-
-
-@pytest.mark.parametrize("function", [two_bodies, many, named, positional, unresolved], ids=lambda function: function.__name__)
-def test_a_signature_that_cannot_be_filled_is_a_type_error_that_names_the_function(function: Any) -> None:
-    for register in (Bus().handle("x"), Bus().on("x"), Router().handle("x")):
-        with pytest.raises(TypeError, match=function.__name__):
-            register(function)
 
 
 @pytest.mark.parametrize("function", [lines, talk], ids=lambda function: function.__name__)
@@ -339,47 +272,6 @@ async def test_middleware_may_answer_itself_and_may_hand_on_another_message() ->
 
 
 # -- plain functions -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.native
-@bounded
-async def test_a_plain_function_runs_in_a_thread_and_inline_on_the_event_loop() -> None:
-    bus, main = Bus(), threading.get_ident()
-
-    @bus.handle("thread")
-    def in_thread(body: int) -> Any:
-        return [body, threading.get_ident() == main]
-
-    @bus.handle("inline", inline=True)
-    def in_place(body: int) -> Any:
-        return [body, threading.get_ident() == main]
-
-    async with pair(bus) as client:
-        assert await client.request("thread", 1) == [1, False]
-        assert await client.request("inline", 2) == [2, True]
-
-
-@pytest.mark.native
-@bounded
-async def test_in_a_thread_the_bus_of_the_context_is_the_blocking_twin() -> None:
-    bus, heard = Bus(), []
-
-    @bus.handle("outer")
-    def outer(body: int, ctx: Context) -> Any:
-        ctx.bus.publish("news", body)
-        return ctx.bus.request("inner", body)
-
-    @bus.handle("inner")
-    async def inner(body: int) -> int:
-        return body * 2
-
-    @bus.on("news")
-    def on_news(body: int) -> None:
-        heard.append(body)
-
-    async with pair(bus) as client:
-        assert await client.request("outer", 21) == 42
-        await eventually(lambda: heard == [21])
 
 
 @bounded
@@ -561,23 +453,6 @@ async def test_a_local_notification_runs_the_handler() -> None:
         await eventually(lambda: told)
         with pytest.raises(NoHandler):
             await bus.notify("nobody")
-
-
-@bounded
-async def test_a_nested_local_request_inherits_the_deadline_of_the_handler() -> None:
-    bus = Bus()
-
-    @bus.handle("inner")
-    async def inner(ctx: Context) -> Any:
-        assert ctx.deadline is not None
-        return ctx.deadline - anyio.current_time()
-
-    @bus.handle("outer")
-    async def outer(ctx: Context) -> Any:
-        return await ctx.bus.request("inner", timeout=1000)
-
-    async with pair(bus) as client:
-        assert 0 < await client.request("outer", timeout=20) <= 20
 
 
 @bounded

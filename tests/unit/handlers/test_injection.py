@@ -51,22 +51,6 @@ async def test_a_handler_is_given_the_bus_and_the_peer_by_annotation() -> None:
 
 
 @pytest.mark.native
-async def test_a_def_handler_is_given_the_blocking_twins() -> None:
-    bus = Bus()
-
-    @bus.handle("double")
-    async def double(n: int) -> int:
-        return 2 * n
-
-    @bus.handle("ask")
-    def ask(n: int, on: polybus.sync.BlockingBus, peer: polybus.sync.BlockingPeer) -> list[object]:
-        return [on.request("double", n), peer.id]
-
-    async with pair(bus) as client:
-        assert await client.request("ask", 4) == [8, bus.peers[0].id]
-
-
-@pytest.mark.native
 def test_each_kind_of_handler_takes_its_own_kind_of_bus() -> None:
     def in_a_thread(n: int, bus: Bus) -> None: ...
 

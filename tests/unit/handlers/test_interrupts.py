@@ -9,10 +9,11 @@ from typing import Any
 import anyio
 import pytest
 
-from polybus import Bus, ConnectFailed, Context, RemoteError, connect
+from polybus import Bus, ConnectFailed, connect
 from polybus.testing import pair
 from tests.loops import every_loop  # noqa: F401
-from tests.support import BOUND, bounded
+from tests.support import BOUND
+from tests.unit.answering import answering
 
 pytestmark = pytest.mark.native
 LOOPS = [("asyncio", {}), ("asyncio", {"use_uvloop": True}), ("trio", {})]
@@ -38,11 +39,7 @@ def handler(request: pytest.FixtureRequest) -> None:
 
 
 def stopping() -> Bus:
-    bus = Bus()
-
-    @bus.handle("echo")
-    async def echo(body: Any) -> Any:
-        return body
+    bus = answering()
 
     @bus.handle("stop")
     async def stop() -> None:
@@ -184,44 +181,3 @@ def test_ctrl_c_in_authorize_is_passed_on_and_costs_the_link_only() -> None:
         loop.run_until_complete(paired.__aexit__(None, None, None))
     finally:
         loop.close()
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize("suspended", [False, True])
-@bounded
-async def test_a_handler_that_raises_generator_exit_gets_an_answer_for_its_asker(suspended: bool) -> None:
-    bus = Bus()
-    heard: list[Any] = []
-
-    @bus.handle("odd")
-    async def odd() -> None:
-        if suspended:
-            await anyio.lowlevel.checkpoint()
-        raise GeneratorExit
-
-    @bus.handle("numbers")
-    async def numbers(ctx: Context) -> Any:
-        yield 1
-        raise GeneratorExit
-
-    @bus.on("news")
-    async def news(body: int) -> None:
-        heard.append(body)
-        raise GeneratorExit
-
-    @bus.handle("echo")
-    async def echo(body: int) -> int:
-        return body
-
-    async with pair(bus) as client:
-        with pytest.raises(RemoteError):
-            await client.request("odd")
-        with pytest.raises(RemoteError):
-            async with client.stream("numbers") as items:
-                async for _ in items:
-                    pass
-        await client.publish("news", 1)
-        await client.publish("news", 2)
-        assert await client.request("echo", 1) == 1
-    assert heard == [1, 2]
-    assert bus.stats().failed == 4

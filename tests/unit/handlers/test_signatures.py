@@ -235,7 +235,7 @@ def gives_a_coroutine(body: int) -> Any:
 async def test_whatever_can_be_called_with_a_body_may_be_a_handler(function: Any, gives: int) -> None:
     for inline in (False, True):
         bus = Bus()
-        bus.handle("x", inline=inline)(function)
+        assert bus.handle("x", inline=inline)(function) == function
         async with pair(bus) as client:
             assert await client.request("x", 1) == gives
 
@@ -348,6 +348,18 @@ async def body_or_context(body: dict[str, int] | Context) -> None: ...
 async def impossible(body: list[int] | set[int]) -> None: ...
 
 
+async def two_bodies(first: int, second: int) -> None: ...
+
+
+async def many(*values: int) -> None: ...
+
+
+async def named(**values: int) -> None: ...
+
+
+async def positional(body: int, /) -> None: ...
+
+
 class Unbound:
     """Its functions have no object yet."""
 
@@ -368,6 +380,10 @@ class Unbound:
         (one_of_two, r"one_of_two.*'what'"),
         (body_or_context, r"body_or_context.*'body'"),
         (impossible, r"impossible.*'body'"),
+        (two_bodies, "two_bodies"),
+        (many, "many"),
+        (named, "named"),
+        (positional, "positional"),
         (Unbound.method, r"Unbound.method.*bound"),
         (Unbound.lonely, r"Unbound.lonely.*bound"),
         (Service.__dict__["of_class"], r"of_class.*classmethod"),

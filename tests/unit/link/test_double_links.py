@@ -16,7 +16,7 @@ from polybus import Backoff, Broker, Bus, Identity, Kind, Limits, Message, Peer,
 from polybus._core.bus_identity import BusIdentities
 from polybus.plugins import Closed
 from polybus.testing import pair
-from tests.support import bounded, eventually
+from tests.support import BOUND, bounded, eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -127,28 +127,8 @@ async def test_over_sockets_too(urls: tuple[str, str]) -> None:
 
 
 @bounded
-async def test_a_handler_that_was_there_before_any_link_hears_each_publication_once() -> None:
-    a, b, heard = Bus(), Bus(), []
-
-    @b.on("news.x")
-    async def hear(body: int) -> None:
-        heard.append(body)
-
-    async with a.serve(TCP) as to_a, b.serve(TCP) as to_b:
-        async with a.connect(to_b.url), b.connect(to_a.url):
-            for number in range(100):
-                await a.publish("news.x", number)
-            await eventually(lambda: 99 in heard)
-        async with b.connect(to_a.url), a.connect(to_b.url):
-            for number in range(100, 200):
-                await a.publish("news.x", number)
-            await eventually(lambda: 199 in heard)
-    assert heard == list(range(200))
-
-
-@bounded
 async def test_two_that_dial_each_other_at_the_same_time_lose_nothing_and_hear_nothing_twice() -> None:
-    for _ in range(20):
+    for _ in range(6):
         async with AsyncExitStack() as stack:
             a, b = barrier(Bus()), barrier(Bus())
             hearing = [Hearing(a), Hearing(b)]
@@ -252,28 +232,6 @@ async def test_nothing_is_lost_or_comes_twice_while_one_of_two_links_breaks_and_
         await all_is_there(a, b)
         for heard in (at_b.handled, at_b.read):
             assert sorted(body for body, _ in heard) == list(range(sent))
-
-
-@bounded
-async def test_a_bus_that_comes_back_as_another_process_would_hears_each_publication_once() -> None:
-    a = barrier(Bus())
-    async with a.serve(place("ubre")) as to_a:
-        for _ in range(3):
-            at_b = Hearing(barrier(Bus()))
-            b = at_b.bus
-            async with (
-                b.serve(place("csb")) as to_b,
-                a.connect(to_b.url),
-                b.connect(to_a.url),
-                anyio.create_task_group() as group,
-            ):
-                await group.start(at_b.read_all)
-                for number in range(10):
-                    await a.publish("news.x", number)
-                await eventually(partial(at_b.has, 9))
-                await all_is_there(b)
-                at_b.check(*range(10))
-                group.cancel_scope.cancel()
 
 
 # -- who is somebody else ------------------------------------------------------------------------------------------------
@@ -466,8 +424,9 @@ async def test_a_subscriber_that_comes_while_an_upstream_has_not_answered_misses
 @pytest.mark.parametrize("waiting_bytes", [16 * 1024 * 1024, 20_000], ids=["all fit", "few fit"])
 @bounded
 async def test_hellos_that_wait_for_an_upstream_to_answer_are_charged_in_one_task_and_answered_in_the_end(
-    waiting_bytes: int,
+    waiting_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("polybus._peer.negotiation.HELLO_TIMEOUT", 4 * BOUND)  # however slow this machine is
     upstream = object()
     async with Bus(limits=Limits(waiting_bytes=waiting_bytes)) as a, a.serve(TCP) as to_a:
         identities = a._services.running.bus_identities

@@ -14,6 +14,7 @@ from polybus.plugins import Closed, DialOptions, Receiver, Transport
 from polybus.transports import Memory
 from tests.loops import every_loop  # noqa: F401
 from tests.support import BOUND, bounded, eventually
+from tests.unit.answering import answering
 
 pytestmark = pytest.mark.anyio
 SOON = Backoff(initial=0.001, maximum=0.001)
@@ -63,20 +64,6 @@ class _Silent:
 
     def resume_writing(self) -> None:
         self._receiver.resume_writing()
-
-
-def answering() -> Bus:
-    bus = Bus()
-
-    @bus.handle("echo")
-    async def echo(body: Any) -> Any:
-        return body
-
-    @bus.handle("endless")
-    async def endless() -> None:
-        await anyio.sleep_forever()
-
-    return bus
 
 
 @bounded

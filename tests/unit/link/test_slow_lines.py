@@ -18,6 +18,7 @@ from polybus.events import LinkDown
 from polybus.plugins import Closed
 from tests.loops import every_loop  # noqa: F401
 from tests.support import BOUND, bounded, eventually
+from tests.unit.answering import answering
 
 pytestmark = pytest.mark.anyio
 
@@ -68,12 +69,7 @@ class Sliced(anyio.abc.ByteReceiveStream):
 async def test_large_messages_pass_a_slow_line_in_both_directions(transport: str) -> None:
     """Each takes twice as long as any of the deadlines is."""
     limits = Limits(frame_timeout=2.0, write_timeout=2.0, ping_interval=2.0, ping_timeout=2.0)
-    bus = Bus(limits=limits)
-
-    @bus.handle("echo")
-    async def echo(body: str) -> str:
-        return body
-
+    bus = answering(limits=limits)
     async with bus.serve(f"ubre+{transport}://127.0.0.1:0") as server:
         head, _, port = server.url.partition("/bus")[0].rpartition(":")
         async with slow_line(int(port)) as line, connect(f"{head}:{line}", limits=limits) as client:

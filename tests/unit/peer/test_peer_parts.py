@@ -1,12 +1,11 @@
 """The parts of a peer: each is made when it is first needed."""
 
-from typing import Any
-
 import pytest
 
 from polybus import Bus
 from polybus.testing import pair
 from tests.support import bounded
+from tests.unit.answering import answering
 
 pytestmark = pytest.mark.anyio
 
@@ -20,12 +19,7 @@ def parts(bus: Bus) -> set[str]:
 
 @bounded
 async def test_a_peer_has_the_parts_that_it_has_needed_and_no_others() -> None:
-    bus = Bus()
-
-    @bus.handle("echo")
-    async def echo(body: Any) -> Any:
-        return body
-
+    bus = answering()
     async with pair(bus) as client:
         assert parts(bus) == parts(client) == set()
         await client.request("echo", 1)

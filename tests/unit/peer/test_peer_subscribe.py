@@ -16,12 +16,9 @@ from polybus import (
     Bus,
     Context,
     Disconnected,
-    LocalProtocolError,
     Message,
     Peer,
-    ReservedSubject,
     Route,
-    Subject,
     Subscription,
     Unauthorized,
     Unsupported,
@@ -171,33 +168,7 @@ async def test_a_number_that_the_wire_of_that_peer_cannot_carry_is_unsupported()
         assert not client._pubsub.to_peers.indices
 
 
-@bounded
-async def test_what_is_wrong_with_a_subscription_is_said_by_the_call() -> None:
-    async with pair(Bus()) as client:
-        (peer,) = client.peers
-        for pattern, error in (("a.>.b", LocalProtocolError), ("", LocalProtocolError), ("_polybus.x", ReservedSubject)):
-            with pytest.raises(error):
-                peer.subscribe(pattern)
-        with pytest.raises(ValueError, match="queue=0"):
-            peer.subscribe("x", queue=0)
-        with pytest.raises(ValueError, match="when_full"):
-            peer.subscribe("x", when_full="sometimes")  # type: ignore[call-overload]  # on purpose
-
-
 # -- what comes ----------------------------------------------------------------------------------------------------------
-
-
-@bounded
-async def test_bodies_are_converted_and_what_does_not_fit_is_skipped() -> None:
-    bus, topic = Bus(), Subject[News, Any]("news", News)
-    async with pair(bus) as client:
-        (peer,) = client.peers
-        async with peer.subscribe("news", returns=News) as typed, peer.subscribe(topic) as by_subject:
-            for body in ({"title": 7}, {"title": "a"}, News("b")):
-                await bus.publish("news", body)
-            for subscription in (typed, by_subject):
-                assert await bodies(subscription, 2) == [News("a"), News("b")]
-                assert subscription.skipped == 1
 
 
 @bounded
@@ -275,18 +246,6 @@ async def test_what_crosses_a_bridge_comes_from_the_bus_at_its_near_end() -> Non
             await pump.publish("plant.alarm", 3)
             message = await anext(alarms)
             assert (message.subject, message.body, message.peer) == ("site.alarm", 3, clerk.peers[0])
-
-
-@bounded
-async def test_a_server_that_is_asked_asks_its_authorize_about_each_subject() -> None:
-    def decide(peer: Peer, verb: str, subject: Any) -> bool:
-        return verb != "deliver" or subject != "news.secret"
-
-    bus = Bus(authorize=decide)
-    async with pair(bus) as client, client.peers[0].subscribe("news.*") as news:
-        await bus.publish("news.secret", 1)
-        await bus.publish("news.open", 2)
-        assert await bodies(news, 1) == [2]
 
 
 # -- ups and downs -------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from tests.support import BOUND
 
 pytestmark = pytest.mark.anyio
 
-COUNT = 40_000
+COUNT = 10_000
 
 
 @pytest.mark.parametrize("url", ["ubre+tcp://127.0.0.1:0", "ubre+ws://127.0.0.1:0/bus", "ubre+memory://burst"])

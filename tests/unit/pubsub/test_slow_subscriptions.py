@@ -11,7 +11,7 @@ import pytest
 from polybus import Bus, Limits, SlowConsumer, bridge, connect
 from polybus._bridge import Route
 from polybus._peer.subscription import Subscription
-from polybus.events import BusEvent, HandlerFailed, LinkDown, LinkRetrying, SubscriptionSlow
+from polybus.events import SubscriptionSlow
 from polybus.testing import pair
 from tests.support import bounded, eventually
 
@@ -87,16 +87,16 @@ async def test_a_slow_handler_costs_its_own_oldest_and_not_its_link_nor_a_reques
         events = client.events()
         reply = client.request("report")
         await asked.wait()
-        for number in range(7000):
+        for number in range(3000):
             await server.publish("tick.x", [number, "x" * 1000])
-        await eventually(lambda: client.stats().dropped >= 5999)  # all have come: `received` counts other messages too
+        await eventually(lambda: client.stats().dropped >= 1999)  # all have come: `received` counts other messages too
         assert client.stats().unread == 1000
         go.set()
         assert await reply == "done"
         await eventually(lambda: len(heard) == 1001)
-        assert heard == [0, *range(6000, 7000)]
+        assert heard == [0, *range(2000, 3000)]
         stats = client.stats()
-        assert (stats.dropped, stats.failed, stats.reconnects, stats.unread) == (5999, 0, 0, 0)
+        assert (stats.dropped, stats.failed, stats.reconnects, stats.unread) == (1999, 0, 0, 0)
         assert len(told(events)) >= 1
 
 
@@ -373,24 +373,6 @@ async def test_the_log_names_the_bound_in_bytes_of_a_queue_that_is_full_with_few
         clock.pass_by(1.1)
     (line,) = [record.getMessage() for record in caplog.records if "too slowly" in record.getMessage()]
     assert "queue=100000" in line and "Limits.queue_bytes=2000" in line
-
-
-@bounded
-async def test_no_handler_is_blamed_for_what_its_queue_did_not_take(caplog: pytest.LogCaptureFixture) -> None:
-    server, go = waiting(Bus(limits=Limits(queue_bytes=2_000))), anyio.Event()
-
-    @server.on("x", queue=1, when_full="block")
-    async def on_x(body: int) -> None:
-        await go.wait()
-
-    async with pair(server) as client:
-        events = server.events()
-        await publish_all(client, 100)
-        go.set()
-        seen: list[BusEvent] = [events._queue.popleft() for _ in range(len(events._queue))]  # type: ignore[attr-defined]
-    assert not [event for event in seen if isinstance(event, (HandlerFailed, LinkDown, LinkRetrying))]
-    assert "failed" not in caplog.text
-    assert server.stats().failed == 0
 
 
 @bounded

@@ -19,7 +19,6 @@ from polybus import (
     EncodeError,
     Limits,
     LocalProtocolError,
-    QueueFull,
     RequestError,
     TooManyRequests,
     Unavailable,
@@ -30,6 +29,7 @@ from polybus.plugins import Closed
 from polybus.testing import Faults, pair
 from tests.loops import virtual_time  # noqa: F401
 from tests.support import BOUND, bounded, eventually, let_expire
+from tests.unit.answering import answering
 
 pytestmark = pytest.mark.anyio
 
@@ -117,27 +117,6 @@ async def test_a_stream_without_a_deadline_has_none() -> None:
 
 
 # -- credits -------------------------------------------------------------------------------------------------------------
-
-
-@bounded
-async def test_many_streams_at_once_each_keep_their_own_credit() -> None:
-    bus = Bus()
-
-    @bus.handle("upto")
-    async def upto(body: int) -> AsyncIterator[int]:
-        for number in range(body):
-            yield number
-
-    async with pair(bus) as client, anyio.create_task_group() as group:
-        totals: list[int] = []
-
-        async def read(count: int) -> None:
-            async with client.stream("upto", count) as items:
-                totals.append(sum([item async for item in items]))
-
-        for count in range(0, 500, 25):
-            group.start_soon(read, count)
-    assert sorted(totals) == [sum(range(count)) for count in range(0, 500, 25)]
 
 
 @bounded
@@ -354,18 +333,6 @@ async def _fill(ch: Channel[Any, Any]) -> None:
     with pytest.raises(RequestError, match="enough"):
         while True:
             await ch.send(1)
-
-
-@bounded
-async def test_leaving_the_block_by_an_error_stops_the_other_side() -> None:
-    bus = Bus()
-    counting = Counting(bus)
-    async with pair(bus) as client:
-        with pytest.raises(KeyError):
-            async with client.stream("count") as items:
-                await anext(items)
-                raise KeyError
-        await counting.cleaned.wait()
 
 
 @bounded
@@ -684,12 +651,7 @@ async def test_a_channel_ends_with_its_link_also_when_the_link_comes_back() -> N
 
 @bounded
 async def test_an_item_for_a_channel_that_is_not_there_harms_nobody() -> None:
-    bus = Bus()
-
-    @bus.handle("echo")
-    async def echo(body: Any) -> Any:
-        return body
-
+    bus = answering()
     async with pair(bus) as client:
         from polybus import Message
 
@@ -725,21 +687,22 @@ class Large:
         await anyio.sleep_forever()
 
 
+@pytest.mark.parametrize("local", [False, True], ids=["over a link", "to itself"])
 @bounded
-async def test_unread_items_are_held_back_by_their_bytes_and_charged() -> None:
+async def test_unread_items_are_held_back_by_their_bytes_and_charged(local: bool) -> None:
     bus, client = Bus(), Bus()
-    large = Large(bus, 64 * KIB)
+    large, asker = Large(bus, 64 * KIB), bus if local else client
     async with pair(bus, client=client):
-        async with client.stream("large", 200) as items:
+        async with asker.stream("large", 200) as items:
             await anext(items)
             await anyio.wait_all_tasks_blocked()
             assert 4 <= large.made <= UNREAD // large.size
-            assert 100 * KIB < client._services.running.buffered <= UNREAD
+            assert 100 * KIB < asker._services.running.buffered <= UNREAD
             count = 1
             async for _ in items:
                 count += 1
             assert count == 200
-        assert client._services.running.buffered == 0
+        assert asker._services.running.buffered == 0
 
 
 @bounded
@@ -832,46 +795,6 @@ async def test_the_unread_items_of_all_channels_stay_within_total_bytes() -> Non
             await stream.__aexit__(None, None, None)
         assert ended > 0
         assert client._services.running.buffered == 0
-
-
-@bounded
-async def test_streams_of_a_bus_to_itself_are_held_back_and_charged_too() -> None:
-    bus = Bus(limits=Limits(channels=2))
-    large = Large(bus, 64 * KIB)
-    async with bus:
-        async with bus.stream("large", 200) as items:
-            await anext(items)
-            await anyio.wait_all_tasks_blocked()
-            assert 4 <= large.made <= UNREAD // large.size
-            assert 100 * KIB < bus._services.running.buffered <= UNREAD
-        assert bus._services.running.buffered == 0
-        with pytest.raises(TooManyRequests, match=r"Limits\.channels"):
-            async with (
-                bus.stream("large", 9),
-                bus.stream("large", 9),
-                bus.stream("large", 9),
-                bus.stream("large", 9),
-                bus.stream("large", 9),
-            ):
-                pass
-
-
-@bounded
-async def test_requests_of_a_bus_to_itself_are_counted_like_those_to_a_peer() -> None:
-    bus = Bus(limits=Limits(pending=3))
-    go = anyio.Event()
-
-    @bus.handle("wait")
-    async def wait(body: int) -> int:
-        await go.wait()
-        return body
-
-    async with bus:
-        replies = [bus.request("wait", number) for number in range(4)]
-        with pytest.raises(QueueFull, match=r"Limits\.pending"):
-            await replies[3]
-        go.set()
-        assert [await reply for reply in replies[:3]] == [0, 1, 2]
 
 
 @bounded

@@ -37,15 +37,12 @@ async def test_what_is_to_be_entered_says_so(make: Callable[[], Any], example: s
     assert not hasattr(make(), "_polybus_nothing")
 
 
-async def test_a_subscription_that_is_entered_without_async_says_how() -> None:
+async def test_a_subscription_that_is_awaited_or_entered_without_async_says_how_it_is_entered() -> None:
     subscription: Any = Bus().subscribe("news")
-    with pytest.raises(TypeError, match=r"enter it: `async with bus\.subscribe\(pattern\) as messages:`"), subscription:
+    says = r"enter it: `async with bus\.subscribe\(pattern\) as messages:`"
+    with pytest.raises(TypeError, match=says), subscription:
         pass
-
-
-async def test_a_subscription_that_is_awaited_says_how_it_is_entered() -> None:
-    subscription: Any = Bus().subscribe("news")
-    with pytest.raises(TypeError, match=r"enter it: `async with bus\.subscribe\(pattern\) as messages:`"):
+    with pytest.raises(TypeError, match=says):
         await subscription
 
 

@@ -14,6 +14,7 @@ from polybus._peer import inbound_calls
 from polybus._rpc.reply import Reply
 from polybus.testing import pair
 from tests.support import bounded, eventually
+from tests.unit.answering import Gated
 
 pytestmark = pytest.mark.anyio
 
@@ -173,16 +174,7 @@ async def test_the_first_requests_to_a_handler_that_waits_for_all_of_them_begin_
 @bounded
 async def test_all_64_places_are_for_a_handler_that_waits_and_has_not_answered_yet_and_for_others_after_it() -> None:
     bus = Bus(limits=Limits(running=66))
-    inside, full, go = 0, anyio.Event(), anyio.Event()
-
-    @bus.handle("wait")
-    async def wait(body: int) -> str:
-        nonlocal inside
-        inside += 1
-        if inside == 64:
-            full.set()
-        await go.wait()
-        return "x" * body
+    gated = Gated(bus, answer=lambda size: "x" * size)
 
     @bus.handle("other")
     async def other(body: int) -> str:
@@ -190,46 +182,24 @@ async def test_all_64_places_are_for_a_handler_that_waits_and_has_not_answered_y
 
     async with pair(bus) as client:
         replies = [client.request("wait", 20_000) for _ in range(64)]
-        await full.wait()
+        await eventually(lambda: gated.inside == 64)
         assert len(await client.request("other", ANSWER)) == ANSWER
         assert len(await client.request("other", ANSWER)) == ANSWER
-        go.set()
+        gated.go.set()
         await all_of(replies, 20_000)
 
 
 @bounded
 async def test_who_asks_too_much_of_a_handler_that_has_not_answered_yet_is_told_that_answers_are_the_reason() -> None:
     bus = Bus(limits=Limits(waiting=1))
-    go = anyio.Event()
-
-    @bus.handle("wait")
-    async def wait() -> None:
-        await go.wait()
-
+    gated = Gated(bus)
     async with pair(bus) as client:
         replies = [client.request("wait") for _ in range(10)]
         with pytest.raises(TooManyRequests, match=r"behind 8 that run, whose answers .* \(Limits.outbox_bytes\)"):
             await replies.pop()
-        go.set()
+        gated.go.set()
         for reply in replies:
             await reply
-
-
-@bounded
-async def test_all_64_places_are_for_a_handler_that_polls_and_has_not_answered_yet() -> None:
-    bus = Bus()
-    inside = 0
-
-    @bus.handle("poll")
-    async def poll() -> str:
-        nonlocal inside
-        inside += 1
-        while inside < 64:  # noqa: ASYNC110  # handlers that poll are what is tested
-            await anyio.sleep(0.001)
-        return "x" * 20_000
-
-    async with pair(bus) as client:
-        await all_of([client.request("poll") for _ in range(64)], 20_000)
 
 
 @bounded
@@ -324,7 +294,7 @@ async def test_a_peer_that_reads_slowly_gets_all_it_has_asked_for_in_the_order_i
     async with pair(bus) as client:
         await client.request("number", -1)
         transport: Any = client.peers[0].link.transport
-        replies = [client.request("number", number) for number in range(200)]
+        replies = [client.request("number", number) for number in range(80)]
         while not replies[-1].done():
             transport.pause_reading()
             await at_rest(bus)
@@ -332,25 +302,17 @@ async def test_a_peer_that_reads_slowly_gets_all_it_has_asked_for_in_the_order_i
             transport.resume_reading()
             await anyio.lowlevel.checkpoint()
         await all_of(replies, 100_000)
-        assert begun == list(range(-1, 200))
+        assert begun == list(range(-1, 80))
 
 
 @asynccontextmanager
 async def four_unread(bus: Bus, client: Bus) -> AsyncIterator[list[Reply[Any]]]:
     """As long as the block lasts, a client does not read four large answers, which were made at the same time."""
-    inside, go = 0, anyio.Event()
-
-    @bus.handle("together")
-    async def together() -> str:
-        nonlocal inside
-        inside += 1
-        await go.wait()
-        return "x" * 70_000
-
+    together = Gated(bus, "together", lambda _: "x" * 70_000)
     async with not_reading(client):
         replies = [client.request("together") for _ in range(4)]
-        await eventually(lambda: inside == 4)
-        go.set()
+        await eventually(lambda: together.inside == 4)
+        together.go.set()
         await eventually(lambda: bus._services.running.buffered >= 3 * 70_000)
         await at_rest(bus)
         yield replies
