@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from .moments import nanoseconds
     from .pipeline import Done, Pipeline, check
     from .report.asking import journeys
+    from .report.names import Names
     from .timeouts import MatchTimeouts
 
 __all__ = ["Done", "DuckEngine", "Engine", "MatchTimeouts", "Pipeline", "RunCounts", "check", "nanoseconds"]
-__all__ += ["journeys", "open_tables"]
+__all__ += ["Names", "journeys", "open_tables"]
 
 __getattr__: Callable[[str], Any] = lazy_names(
     __name__,
@@ -31,6 +32,7 @@ __getattr__: Callable[[str], Any] = lazy_names(
         ".moments": ("nanoseconds",),
         ".pipeline": ("Done", "Pipeline", "check"),
         ".report.asking": ("journeys",),
+        ".report.names": ("Names",),
         ".timeouts": ("MatchTimeouts",),
     },
     ("duckdb", "pyarrow", "matplotlib", "numpy"),

@@ -17,6 +17,7 @@ from .ranges import ReadWindow
 from .report.comparison import compare, is_of
 from .report.earlier import Earlier, read_earlier
 from .report.metrics import measure, shaped, write_tables
+from .report.names import Names
 from .report.verdict import verdict
 from .run import PipelineStep, Progress
 from .storage import Storage, absolute
@@ -63,6 +64,7 @@ class Pipeline:
         strict: Fail where a part of the capture cannot be read, instead of counting it.
         delta: Keep a log of Delta Lake beside each table; where one was begun before, it is kept in any case.
         progress: Told the name of each stage when it begins.
+        names: What subjects are called in metrics and report, beside what wires call them.
 
     Raises:
         ValueError: The timeout is not above zero, or the horizon is shorter.
@@ -77,11 +79,13 @@ class Pipeline:
         strict: bool = False,
         delta: bool = False,
         progress: Progress | None = None,
+        names: Names | None = None,
     ) -> None:
         self._engine = engine
         self._timeouts = MatchTimeouts(timeout) if horizon is None else MatchTimeouts(timeout, horizon)
         self._strict = strict
         self._delta = delta
+        self._names = names or Names()
         self._progress: Progress = progress if progress is not None else lambda stage: None
 
     def run(
@@ -151,14 +155,14 @@ class Pipeline:
 
     def _reported(self, output: Output, earlier: Earlier | None) -> dict[str, Any]:
         """The metrics that are there, if they are of all runs and compared with the same; else new ones."""
-        metrics = _metrics_of(output)
+        metrics = _metrics_of(output, self._names)
         if metrics is None:
             return self._measured(output, earlier)
         return metrics if is_of(metrics, earlier) else self._told(output, metrics, earlier)
 
     def _measured(self, output: Output, earlier: Earlier | None) -> dict[str, Any]:
         self._progress("metrics")
-        return self._told(output, measure(self._engine, output), earlier)
+        return self._told(output, measure(self._engine, output, self._names), earlier)
 
     def _told(self, output: Output, metrics: dict[str, Any], earlier: Earlier | None) -> dict[str, Any]:
         """Comparison, verdict and report of metrics."""
@@ -183,15 +187,17 @@ def _done(out: str, output: Output, added: RunCounts, metrics: dict[str, Any] | 
     return Done(out, added, output.counts, metrics or {}, report, output.provisional)
 
 
-def _metrics_of(output: Output) -> dict[str, Any] | None:
-    """The metrics that are there, if they are of all runs."""
+def _metrics_of(output: Output, names: Names) -> dict[str, Any] | None:
+    """The metrics that are there, if they are of all runs and have these names."""
     if not {METRICS, REPORT} <= set(output.storage.names()):
         return None
     try:
         metrics: dict[str, Any] = json.loads(output.storage.read(METRICS))
     except ValueError:
         return None
-    fresh = metrics.get("runs") == len(output.manifests) and metrics.get("version") == _VERSION
+    fresh = (
+        metrics.get("runs") == len(output.manifests) and metrics.get("version") == _VERSION and metrics["names"] == str(names)
+    )
     return metrics if fresh else None
 
 

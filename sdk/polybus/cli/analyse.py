@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from attrs import asdict
@@ -13,8 +14,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from .. import analysis, spark
+from ..protocols.up import names_in
 from .engines import Chosen, EngineName, capture_size, choose
 from .options import Json, argument, duration, flag, option
+from .routes import read_routes
 from .values import json_line
 
 if TYPE_CHECKING:
@@ -36,6 +39,8 @@ def analyse(
     end: Annotated[str, option("TIME", "Only up to here.")] = "",
     connection: Annotated[str, option("ID", "Only this connection's.")] = "",
     before: Annotated[str, option("DIR", "Results of an earlier capture: say what has changed since.")] = "",
+    names: Annotated[Path | None, option("FILE", "What subjects are called: TOML, name = number or address.")] = None,
+    routes: Annotated[Path | None, option("FILE", "Routes of a bridge: what it calls a subject is the subject.")] = None,
     strict: Annotated[bool, flag("--strict", "Fail where a part of the capture cannot be read.")] = False,
     settle: Annotated[bool, flag("--settle", "Nothing more is recorded: leave nothing provisional.")] = False,
     delta: Annotated[bool, flag("--delta", "Keep a log of Delta Lake beside each table, for its readers.")] = False,
@@ -51,6 +56,8 @@ def analyse(
         "end_ns": analysis.nanoseconds(end, "--end") if end else None,
         "connection": connection or None,
     }
+    table = names_in(names.read_text(encoding="utf-8"), file=str(names)) if names is not None else {}
+    called = analysis.Names(table, tuple(read_routes(routes)) if routes is not None else ())
     # Before the ten seconds that Spark takes to start.
     analysis.check(capture, out, **window, before=before or None)
     size = capture_size(capture)
@@ -61,7 +68,7 @@ def analyse(
             running: Any = stack.enter_context(_on_spark(master or "local[*]", size, shown))
         else:
             running = stack.enter_context(analysis.DuckEngine(spill=_spill(out)))
-        pipeline = analysis.Pipeline(running, timeout=timeout, strict=strict, delta=delta, progress=shown.stage)
+        pipeline = analysis.Pipeline(running, timeout=timeout, strict=strict, delta=delta, progress=shown.stage, names=called)
         done = pipeline.run(capture, out, **window, before=before or None, settle=settle)
     _say(done, chosen, as_json)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from polybus.analysis.pipeline import Pipeline as AnyPipeline
 from polybus.analysis.ranges import ReadPosition, ReadWindow
+from polybus.analysis.report.names import Names
 from polybus.analysis.run import Progress
 from polybus.capture.store.filesystems import AnyPath
 
@@ -28,6 +29,7 @@ class Pipeline(AnyPipeline):
         strict: Fail where a part of the capture cannot be read, instead of counting it.
         delta: Keep a log of Delta Lake beside each table; where one was begun before, it is kept in any case.
         progress: Told the name of each stage when it begins.
+        names: What subjects are called in metrics and report, beside what wires call them.
 
     Raises:
         ValueError: The timeout is not above zero, or the horizon is shorter.
@@ -42,8 +44,10 @@ class Pipeline(AnyPipeline):
         strict: bool = False,
         delta: bool = False,
         progress: Progress | None = None,
+        names: Names | None = None,
     ) -> None:
-        super().__init__(SparkEngine(spark), timeout=timeout, horizon=horizon, strict=strict, delta=delta, progress=progress)
+        given: dict[str, Any] = {"strict": strict, "delta": delta, "progress": progress, "names": names}
+        super().__init__(SparkEngine(spark), timeout=timeout, horizon=horizon, **given)
         self._spark = spark
 
     def stream(

@@ -64,7 +64,15 @@ def test_each_number_of_a_table_leads_to_rows_that_are_there(html: tuple[str, Pa
 
 
 def test_no_letter_of_a_peer_reaches_the_shell_or_the_page(tmp_path: Path) -> None:
-    row: dict[str, Any] = {"protocol": None, "subject": HOSTILE, "outcome": "ok", "code": 0, "alike": 1, "views": 1}
+    row: dict[str, Any] = {
+        "protocol": None,
+        "subject": HOSTILE,
+        "outcome": "ok",
+        "code": 0,
+        "alike": 1,
+        "views": 1,
+        "address": HOSTILE,
+    }
     groups = RowGroups([{**row, "code_name": HOSTILE, "latency_ns": 1, "request_time_ns": 0, "peer": HOSTILE}])
     [group] = groups.groups
     query = group.query()

@@ -80,7 +80,7 @@ def test_nothing_recorded_is_said(rows: list[dict[str, Any]]) -> None:
     totals = {"exchanges": 0, "orphans": 0, "outcomes": {}}
     counts = dict.fromkeys(("frames", "quarantined", "gaps", "lost", "orphans"), 0)
     metrics = {"totals": totals, "counts": counts, "latency_over_time": rows, "window_ns": 1}
-    metrics |= dict.fromkeys(("latency", "errors", "places", "clocks"), [])
+    metrics |= dict.fromkeys(("latency", "errors", "places", "clocks", "unheard"), [])
     assert _said(metrics) == {"fine": ["No request was recorded."]}
 
 

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import duckdb
 import pytest
 
-from polybus.analysis import DuckEngine, Pipeline
+from polybus import Route
+from polybus.analysis import DuckEngine, Names, Pipeline, journeys
 from polybus.analysis.manifest import Output
 from polybus.analysis.report.metrics import measure
+from polybus.analysis.report.row_groups import RowGroups
 from polybus.analysis.report.verdict import verdict
 from polybus.capture.store.segments import SegmentWriter
 from tests.unit.capture import rows as frames
@@ -45,7 +48,7 @@ class Folder:
             if took is not None:
                 self.say(place, at + took - depth, 1 if asks else 0, answer, conn)
 
-    def metrics(self, folder: Path) -> dict[str, Any]:
+    def metrics(self, folder: Path, names: Names | None = None) -> dict[str, Any]:
         capture = folder / "capture"
         capture.mkdir()
         for number, (name, rows) in enumerate(self._rows.items()):
@@ -56,7 +59,7 @@ class Folder:
             writer.seal()
         with DuckEngine(threads=1) as engine:
             Pipeline(engine).run(capture, folder / "out", report=False)
-            metrics = measure(engine, Output.of(folder / "out"))
+            metrics = measure(engine, Output.of(folder / "out"), names)
         return metrics | {"verdict": [attrs.asdict(one) for one in verdict(metrics)]}
 
 
@@ -164,3 +167,59 @@ def test_in_every_sentence_the_parts_are_the_whole(tmp_path: Path, seed: int) ->
         if parts:
             assert sum(parts) == int(re.match(r"\d+", text)[0]), text  # type: ignore[index]  # it begins with its number
     assert any(one["about"] in ("failed", "missing") for one in metrics["verdict"])
+
+
+def _named() -> Names:
+    routes = ("tank.*", "far.tank.{1}"), ("news.>", "hub.{rest}"), ("{a}.of.{b}", "of.{b}.{a}"), ("x.*", "gone")
+    table = {"job.run": "//srv/1/1/5", "tank.get": 0x00010001, "door.opened": [0x7, 0x80CD]}
+    return Names(table, tuple(Route(*route) for route in routes))
+
+
+@pytest.mark.parametrize(
+    ("subject", "name"),
+    [
+        ("//srv/1/1/5", "job.run"),
+        ("0x00010001", "tank.get"),
+        ("//any/A/1/80CD", "door.opened"),
+        ("/polybus/1/rpc.job.never", "job.never"),
+        ("/polybus/1/a.b%2Ec#Message", "a.b.c"),
+        ("//other/polybus/1/rpc.job", "//other/polybus/1/rpc.job"),
+        ("far.tank.level", "tank.level"),
+        ("/polybus/1/rpc.far.tank%2Elevel", "tank.level"),
+        ("hub.a.b", "news.a.b"),
+        ("of.two.one", "one.of.two"),
+        ("gone", "gone"),
+        ("tank.get", "tank.get"),
+    ],
+)
+def test_a_subject_has_one_name_on_all_wires(subject: str, name: str) -> None:
+    assert _named().of(subject) == name
+
+
+def test_numbers_of_one_subject_are_those_of_its_name_and_lead_to_its_rows(tmp_path: Path) -> None:
+    day = Folder(client=0, server=0)
+    for number, subject in enumerate(("tank.level", "far.tank.level", "/polybus/1/rpc.tank.level")):
+        day.asked(f"{number}", subject, number * 100, 10, {"client": "a", "server": "a"}, fail=True)
+    metrics = day.metrics(tmp_path, _named())
+    assert [(row["subject"], row["n"]) for row in metrics["latency"]] == [("tank.level", 3)]
+    assert metrics["verdict"][0]["text"] == "3 of 3 requests (100 %) failed: tank.level with NOT_FOUND (3)."
+    [group] = RowGroups(metrics["rows"]).groups
+    query = group.query().replace("'exchanges", f"'{tmp_path}/out/exchanges")
+    assert len(duckdb.execute(query).fetchall()) == 3
+    assert [row["correlation_id"] for row in journeys(tmp_path / "out", subject="tank.*")] == ["0", "2"]
+
+
+def test_publications_that_no_client_has_subscribed_to_are_counted_and_said(tmp_path: Path) -> None:
+    day = Folder(server=0, broker=0, client=0)
+    for number in range(4):
+        for place in ("broker", "server"):
+            day.say(place, number, 1, '{"publish":"telemetry.heat"}', "publisher")
+        day.say("client", number, 0, '{"publish":"only.sent"}')
+        day.say("server", number, 1, '{"publish":"news.sport"}', "publisher")
+        day.say("server", number, 1, '{"publish":"passed.on"}', "publisher")
+        day.say("server", number, 0, '{"publish":"passed.on"}', "other")
+    day.say("server", 9, 1, '{"subscribe":"news.*"}', "subscriber")
+    metrics = day.metrics(tmp_path)
+    assert [(row["subject"], row["n"]) for row in metrics["unheard"]] == [("telemetry.heat", 4)]
+    [said] = [one["text"] for one in metrics["verdict"] if one["about"] == "unheard"]
+    assert said.startswith("4 publications came in that no client has subscribed to: telemetry.heat (4).")

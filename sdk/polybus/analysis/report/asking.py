@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from polybus.capture.store.filesystems import AnyPath
-from polybus.subjects import check_pattern, matches
+from polybus.subjects import check_pattern
 
 from ..duck import DuckEngine
-from ..manifest import Output
+from ..manifest import TABLES, Output
 from ..tables import SCHEMAS
 from .journeys import Journeys
+from .names import Names, by_name, is_for
 from .views import told_apart
 
 
@@ -42,22 +43,22 @@ def journeys(
     """
     if subject is not None:
         check_pattern(subject, foreign=True)
-    output = Output.of(out)
+    output, names, wanted = Output.of(out), Names(), ["true"]
     with DuckEngine() as engine:
-        names = ("events", "exchanges", "orphans")
-        events, exchanges, orphans = (engine.read(output.storage, name, output.files(name), SCHEMAS[name]) for name in names)
-        wanted = ["true"]
+        read = {name: engine.read(output.storage, name, output.files(name), SCHEMAS[name]) for name in TABLES}
         if id is not None:
             wanted.append(f"correlation_id = {_text(id)}")
         if subject is not None:
-            named = engine.sql("select distinct subject from {exchanges} where subject is not null", exchanges=exchanges)
-            some = engine.rows(named)["subject"].to_pylist()
-            found = [_text(one) for one in some if one == subject or matches(subject, one)]
-            wanted.append(f"subject in ({', '.join(['null', *found])})")
+            some = engine.rows(
+                engine.sql("select distinct subject from {found} where subject is not null", found=read["exchanges"])
+            )
+            found = [one for one in some["subject"].to_pylist() if is_for(subject, one) or is_for(subject, names.of(one))]
+            wanted.append(f"address in ({', '.join(['null', *map(_text, found)])})")
         wanted += [f"request_time_ns >= {start_ns}"] * (start_ns is not None)
         wanted += [f"request_time_ns < {end_ns}"] * (end_ns is not None)
-        with told_apart(engine, exchanges, orphans) as seen:
-            return Journeys(engine, events, seen.views).asked(" and ".join(wanted), most)
+        read |= by_name(engine, read, names)
+        with told_apart(engine, read["exchanges"], read["orphans"]) as seen:
+            return Journeys(engine, read["events"], seen.views).asked(" and ".join(wanted), most)
 
 
 def _text(text: str) -> str:

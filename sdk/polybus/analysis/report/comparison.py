@@ -83,7 +83,7 @@ def _publications(now: Measured, before: Measured) -> Iterator[dict[str, Any]]:
         yield said | {"n": n, "n_before": n_before}
 
 
-_NONE: Final = SubjectRow(None, None, 0, 0, None, None, 0, 0, 0, 0)
+_NONE: Final = SubjectRow(None, None, 0, 0, None, None, 0, 0, 0, 0, 0)
 
 
 def _by_subject(rows: Iterable[SubjectRow]) -> dict[tuple[str | None, str | None], SubjectRow]:
@@ -145,6 +145,8 @@ def _is_more(bad: int, n: int, bad_before: int, n_before: int) -> bool:
 
 def _pace(one: SubjectRow, other: SubjectRow) -> list[str]:
     """The change of latencies."""
+    if one.as_asked != other.as_asked:
+        return []
     enough = min(one.answered, other.answered)
     pairs = [(one.p50_ns, other.p50_ns)] * (enough >= ENOUGH) + [(one.p95_ns, other.p95_ns)] * (enough >= FEW)
     if any(_is_slower(ns, ns_before) for ns, ns_before in pairs):

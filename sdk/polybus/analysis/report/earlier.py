@@ -29,6 +29,12 @@ class SubjectRow(msgspec.Struct, frozen=True):
     late: int
     timeout: int
     unanswered: int
+    asked: int
+
+    @property
+    def as_asked(self) -> bool:
+        """True where most requests are counted as who asked saw them: their latencies are not those of who was asked."""
+        return self.asked * 2 > self.n
 
     @property
     def lost(self) -> int:

@@ -33,7 +33,7 @@ def _table(doc: str, *columns: pa.Field) -> tuple[str, pa.Schema]:
 _PROTOCOL, _DIRECTION, _PEER, _CONN_ID, _CAPTURE_ID = map(
     EVENTS.field, ("protocol", "direction", "peer", "conn_id", "capture_id")
 )
-_SUBJECT = _column("subject", _TEXT, "As in the events.")
+_SUBJECT = _column("subject", _TEXT, "Its name, which is one on all wires; without such a one as in the events.")
 _OUTCOME = _column("outcome", _TEXT, "As in the exchanges.")
 _CODE = _column("code", _SHORT, "google.rpc.Code of the answer.")
 _CODE_NAME = _column("code_name", _TEXT, "Its name.")
@@ -164,11 +164,17 @@ METRICS: Final = {
         "Publications by subject; the 1000 most frequent.",
         *(_PROTOCOL, _SUBJECT, _DIRECTION, _column("n", _WHOLE, "Publications."), _BYTES),
     ),
+    "unheard": _table(
+        "Publications that came in, that no recorded client has subscribed to and that went on to nobody, by subject: nobody "
+        "has heard them, unless the program that recorded them has. At most 1000.",
+        *(_PROTOCOL, _SUBJECT, _column("n", _WHOLE, "Publications.")),
+    ),
     "rows": _table(
         "At most 400 exchanges to look at: of each protocol, subject, outcome and code the slowest five, those that did not go "
         "well first.",
         *_LISTED,
         _CAPTURE_ID,
+        _column("address", _TEXT, "The subject as it stands in the other tables."),
         _column("alike", _WHOLE, "Exchanges with this protocol, subject, outcome and code."),
     ),
     "clocks": _table(

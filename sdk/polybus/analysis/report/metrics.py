@@ -13,10 +13,11 @@ import pyarrow.parquet as pq
 from polybus.capture.schema import OUTCOMES
 
 from ..engine import Engine
-from ..manifest import Output, RunCounts
+from ..manifest import TABLES, Output, RunCounts
 from ..tables import SCHEMAS
 from .journeys import Journeys
 from .metric_tables import METRICS
+from .names import Names, by_name, is_for
 from .queries import BUCKETS_A_DECADE, QUERIES
 from .views import told_apart
 
@@ -50,22 +51,25 @@ SHOWN_BYTES: Final = 48
 Rows = list[dict[str, Any]]
 
 
-def measure(engine: Engine, output: Output) -> dict[str, Any]:
+def measure(engine: Engine, output: Output, names: Names | None = None) -> dict[str, Any]:
     """The metrics of all that is there; the tables among them also go to ``metrics/`` as Parquet."""
-    names = ("events", "exchanges", "orphans", "quarantine")
-    tables = {name: engine.read(output.storage, name, output.files(name), SCHEMAS[name]) for name in names}
+    tables = {name: engine.read(output.storage, name, output.files(name), SCHEMAS[name]) for name in TABLES}
+    names = names or Names()
+    tables |= by_name(engine, tables, names)
     with told_apart(engine, tables["exchanges"], tables["orphans"]) as seen:
         tables |= {"exchanges": seen.exchanges, "orphans": seen.orphans}
         found, times = _asked(engine, tables)
         [orphans] = engine.rows(engine.sql("select count(*) as n from {orphans}", orphans=seen.orphans)).to_pylist()
         for row in found["clocks"]:
             row["ahead_ns"] = seen.clocks.get(row["capture_id"], 0)
+        found["unheard"] = _not_subscribed(engine, tables["events"], found["unheard"], names)
         write_tables(output, found)
         journeys = Journeys(engine, tables["events"], seen.views).found()
     last = output.last
     return {
         "capture": last.capture if last is not None else "",
         "runs": len(output.manifests),
+        "names": str(names),
         "settings": last.settings if last is not None else {},
         **times,
         "counts": attrs.asdict(output.counts),
@@ -97,6 +101,15 @@ def _asked(engine: Engine, tables: dict[str, Any]) -> tuple[dict[str, Rows], dic
         answers = {name: pool.submit(ask, name, width=width) for name in QUERIES if name != "kinds"}
         found = {"kinds": kinds} | {name: answer.result() for name, answer in answers.items()}
     return found, {"begin_ns": begin, "end_ns": end, "window_ns": width}
+
+
+def _not_subscribed(engine: Engine, events: Any, rows: Rows, names: Names) -> Rows:
+    """Those of subjects that no subscription is for."""
+    if not rows:
+        return []
+    made = engine.sql("select distinct subject from {events} where kind = 'subscribe' and subject is not null", events=events)
+    patterns = list(map(names.of, engine.rows(made)["subject"].to_pylist()))
+    return [row for row in rows if not any(is_for(pattern, row["subject"] or "") for pattern in patterns)]
 
 
 def shaped(name: str, rows: Rows) -> Rows:

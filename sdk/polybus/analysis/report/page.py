@@ -145,6 +145,8 @@ def _throughput(metrics: Metrics) -> str:
         return NOTHING
     width, peers = metrics["window_ns"], table(metrics["peers"], "peer protocol direction n nbytes")
     topics = f"<h3>Publications</h3>{table(metrics['topics'], 'subject protocol direction n nbytes')}"
+    if metrics["unheard"]:
+        topics += f"<h3>Publications that no client has subscribed to</h3>{table(metrics['unheard'], 'subject protocol n')}"
     return f"{plots.throughput(rows, width)}<p>Windows of {duration(width)}.</p>{topics}<h3>Peers</h3>{peers}"
 
 

@@ -164,8 +164,17 @@ QUERIES: Final = MappingProxyType(
                 max(case when kind = 'close' then coalesce(code_name, 'closed') end) as closed""",
         ),
         "topics": _most("events", "protocol, subject, direction", _BYTES, where=f"kind = 'publish' and {USERS}"),
+        # Publications that came in where none went on; in several recordings they are the same.
+        "unheard": f"""
+            select protocol, subject, max(n) as n from (
+                select protocol, subject, capture_id, count_if(direction = 1) as n, count_if(direction = 0) as passed
+                from {{events}} where kind = 'publish' and {USERS} group by protocol, subject, capture_id
+            ) as counted
+            where n > 0 group by protocol, subject having sum(passed) = 0
+            order by n desc, protocol nulls first, subject nulls first limit {MANY}
+        """,
         "rows": f"""
-            select {_LISTED}, capture_id, alike from (
+            select {_LISTED}, capture_id, address, alike from (
                 select *,
                     row_number() over (partition by {_ALIKE} order by latency_ns desc nulls first, {TIES}) as nth,
                     count(*) over (partition by {_ALIKE}) as alike

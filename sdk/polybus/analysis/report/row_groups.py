@@ -36,7 +36,9 @@ class Group:
 
     def query(self) -> str:
         """A query of DuckDB, for all of them, from within the folder of the report."""
-        where = " and ".join(_condition(name, self.first[name]) for name in _OF_GROUP)
+        subjects = " or ".join(sorted({_condition("subject", row["address"]) for row in self.rows}))
+        others = " and ".join(_condition(name, self.first[name]) for name in _OF_GROUP if name != "subject")
+        where = f"({subjects}) and {others}"
         if len(ways := {row["direction"] for row in self.rows if row["views"] > 1}) == 1:  # not what others have seen of them
             where += f" and direction = {ways.pop()}"
         return f"{_FROM} where {where} order by latency_ns desc"

@@ -42,7 +42,14 @@ def verdict(metrics: dict[str, Any]) -> list[Finding]:
     """The findings, the gravest first; one that all is fine where there is none."""
     found = [*_failed(metrics), *_buried(metrics), *_missing(metrics), *_slow(metrics), *changed(metrics)]
     # Sorting leaves those of a kind as they are.
-    findings = [*sorted(found, key=_gravity), *_broke(metrics), *_unseen(metrics), *_places(metrics), *_clocks(metrics)]
+    findings = [
+        *sorted(found, key=_gravity),
+        *_broke(metrics),
+        *_unheard(metrics),
+        *_unseen(metrics),
+        *_places(metrics),
+        *_clocks(metrics),
+    ]
     if any(finding.about in _GRAVE for finding in findings):
         return findings
     asked = metrics["totals"]["exchanges"]
@@ -131,6 +138,14 @@ def _unseen(metrics: dict[str, Any]) -> Iterator[Finding]:
         yield Finding("unseen", text, "Gaps")
     if open_at_end := metrics["totals"]["outcomes"].get("open-at-end", 0):
         yield Finding("unseen", f"{open_at_end:,} requests were still waiting when the recording ended.", "Dead letters")
+
+
+def _unheard(metrics: dict[str, Any]) -> Iterator[Finding]:
+    if lost := sum(row["n"] for row in metrics["unheard"]):
+        told = [(_subject(row), row["n"]) for row in metrics["unheard"]]
+        text = f"{lost:,} publications came in that no client has subscribed to: {_most(told, lost)}."
+        more = " Nobody has heard them, unless the program that was recorded takes them itself."
+        yield Finding("unheard", text + more, "Throughput")
 
 
 def _subject(row: dict[str, Any]) -> str:

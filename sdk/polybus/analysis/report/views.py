@@ -33,7 +33,7 @@ USERS: Final = "coalesce(substring(subject, 1, 9) != '_polybus.' and position('/
 _ID: Final = "protocol, correlation_id, subject"
 _WHO: Final = "direction, case when direction = 1 then capture_id end"
 """Each request that went out is another exchange, whoever recorded it; of what came in each recording has a view."""
-_LISTED: Final = ", ".join(EXCHANGES.names)
+_LISTED: Final = ", ".join((*EXCHANGES.names, "address"))
 
 _PLACES: Final = "select distinct capture_id, direction from {exchanges}"
 _APART: Final = f"""

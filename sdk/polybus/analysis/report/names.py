@@ -1,0 +1,142 @@
+"""Names of subjects: a subject has one name, whatever the wires between its ends call it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+import pyarrow as pa
+
+from polybus.protocols.up.uuris import UUriError, parse_uuri
+from polybus.protocols.uprotocol.adapter import DEFAULT_ENTITY
+from polybus.protocols.uprotocol.names import MESSAGE, decode_name
+from polybus.subjects import matches
+
+from ..engine import Engine
+from ..tables import SCHEMAS
+
+if TYPE_CHECKING:
+    from polybus import Route
+
+_OF_BUSES: Final = re.compile(rf"{DEFAULT_ENTITY}/(?:rpc\.(?P<method>[^/#]+)|(?P<topic>[^/#]+)#{MESSAGE})")
+"""An address of uProtocol that a bus makes of a plain subject."""
+_PLACE: Final = re.compile(r"\{(\w+)\}")
+
+
+@attrs.frozen
+class Names:
+    """Tables of names, and routes of bridges.
+
+    Args:
+        table: Names with their numbers or addresses, as of ``Up(names=...)``; numbers of CSB's actions too.
+        routes: What a bridge calls a subject on its other side is what it is called on this one.
+    """
+
+    table: Mapping[str, Any] = attrs.field(factory=dict)
+    routes: tuple[Route, ...] = ()
+    _spelled: dict[str, str] = attrs.field(init=False, factory=dict)
+    _back: list[Callable[[str], str | None]] = attrs.field(init=False, factory=list)
+
+    def __attrs_post_init__(self) -> None:
+        for name, given in self.table.items():
+            for one in given if isinstance(given, (list, tuple)) else (given,):
+                self._spelled.update(dict.fromkeys(_spellings(one), name))
+        self._back.extend(filter(None, map(_inverse, self.routes)))
+
+    def __str__(self) -> str:
+        """By this one tells them apart."""
+        return f"{sorted(self._spelled.items())} {[(route.source, route.target) for route in self.routes]}" if self else ""
+
+    def __bool__(self) -> bool:
+        return bool(self._spelled or self._back)
+
+    def of(self, subject: str) -> str:
+        """The name of a subject; itself, where it is one."""
+        name = self._spelled.get(subject) or self._by_resource(subject) or _plain(subject)
+        return next((found for back in self._back if (found := back(name))), name)
+
+    def renamed(self, subjects: Iterable[str]) -> dict[str, str]:
+        """Those of subjects whose name is another one."""
+        return {subject: name for subject in subjects if (name := self.of(subject)) != subject}
+
+    def _by_resource(self, subject: str) -> str | None:
+        if not self._spelled or "/" not in subject:
+            return None
+        try:
+            uri = parse_uuri(subject)
+        except UUriError:
+            return None
+        return self._spelled.get(str(uri)) or self._spelled.get(f"{uri.resource:X}")
+
+
+def by_name(engine: Engine, tables: Mapping[str, Any], names: Names) -> dict[str, Any]:
+    """The tables of messages and exchanges with names in place of their subjects, which are in the column ``address``."""
+    some = "subject is not null" if names else "position('/' in subject) > 0"
+    text = f"""
+        select subject from {{exchanges}} where {some} union
+        select subject from {{events}} where kind in ('publish', 'response') and {some}
+    """
+    used = {name: tables[name] for name in ("exchanges", "events")}
+    found = names.renamed(engine.rows(engine.sql(text, **used))["subject"].to_pylist())
+    given = pa.table({"address": pa.array(found, pa.string()), "name": pa.array(found.values(), pa.string())})
+    # Most captures have names alone: of these no message is looked at twice.
+    return {name: _named(engine, name, tables[name], given) for name in ("exchanges", "orphans", "events")[: 3 if found else 1]}
+
+
+def _named(engine: Engine, table: str, rows: Any, names: pa.Table) -> Any:
+    listed = ", ".join(f"found.{name}" for name in SCHEMAS[table].names if name != "subject")
+    text = f"""
+        select /*+ broadcast(names) */ {listed}, coalesce(names.name, found.subject) as subject, found.subject as address
+        from {{found}} as found left join {{names}} as names on found.subject = names.address
+    """
+    return engine.sql(text, found=rows, names=engine.hand(names))
+
+
+def is_for(pattern: str, subject: str) -> bool:
+    """Tell whether a pattern is for a subject, in its own letters too."""
+    return pattern == subject or matches(pattern, subject)
+
+
+def _plain(subject: str) -> str:
+    found = _OF_BUSES.fullmatch(subject)
+    return (found and decode_name(found["method"] or found["topic"])) or subject
+
+
+def _spellings(given: Any) -> Iterator[str]:
+    """A number or an address as it stands in tables."""
+    if isinstance(given, int):
+        yield from (f"{given:X}", f"0x{given:08X}")
+    else:
+        yield str(given)
+        try:
+            yield str(parse_uuri(str(given)))
+        except UUriError:
+            return
+
+
+def _inverse(route: Route) -> Callable[[str], str | None] | None:
+    """A function that gives the source of what a route has made, None for anything else; None where nobody can."""
+    source, target = (f"0x{one:08X}" if isinstance(one, int) else one for one in (route.source, route.target))
+    stars, parts = 0, list[str]()
+    for token in re.split(r"([./])", source):
+        stars += token == "*"
+        place = str(stars) if token == "*" else "rest" if token == ">" else (found := _PLACE.fullmatch(token)) and found[1]
+        parts.append(f"{{{place}}}" if place else token)
+    template, wanted = "".join(parts), set(_PLACE.findall(target))
+    if not set(_PLACE.findall(template)) <= wanted:
+        return None
+    pieces = _PLACE.split(target)
+    made = [re.escape(piece) if number % 2 == 0 else _group(piece) for number, piece in enumerate(pieces)]
+    form = re.compile("".join(made))
+
+    def back(name: str) -> str | None:
+        fits = form.fullmatch(name)
+        return fits and _PLACE.sub(lambda place: fits[f"p{place[1]}"], template)
+
+    return back
+
+
+def _group(name: str) -> str:
+    return f"(?P<p{name}>{'.+' if name == 'rest' else '[^./]+'})"
