@@ -146,7 +146,7 @@ MS = 1_000_000
 def _change(now: dict[str, Any], before: dict[str, Any], seconds: tuple[int, int] = (60, 60)) -> str | None:
     """The change of a subject with a hundred answers of 2 ms, but for what is given."""
     usual = {"protocol": "ubre", "subject": "a", "n": 100, "answered": 100, "p50_ns": 2 * MS, "p95_ns": 4 * MS}
-    usual |= dict.fromkeys(("error", "late", "timeout", "unanswered"), 0)
+    usual |= dict.fromkeys(("error", "late", "timeout", "unanswered", "asked"), 0)
     whole = []
     for length, own in zip(seconds, (now, before), strict=True):
         times = {"capture": "c", "begin_ns": 0, "end_ns": length * 1000 * MS}
@@ -165,6 +165,8 @@ def _change(now: dict[str, Any], before: dict[str, Any], seconds: tuple[int, int
         ({"timeout": 5, "unanswered": 5}, {}, (60, 60), "lost more"),
         ({"late": 1}, {"late": 12}, (60, 60), "late less"),
         ({"p50_ns": 3 * MS}, {}, (60, 60), "slower"),
+        ({"p50_ns": 3 * MS, "asked": 100}, {"asked": 90}, (60, 60), "slower"),
+        ({"p50_ns": 3 * MS, "asked": 100}, {}, (60, 60), None),
         ({"p50_ns": 2_900_000}, {}, (60, 60), None),
         ({"p50_ns": 900_000, "p95_ns": MS}, {"p50_ns": 1000, "p95_ns": 2000}, (60, 60), None),
         ({"p50_ns": 3 * MS, "answered": 19}, {}, (60, 60), None),
@@ -196,7 +198,7 @@ def _measured(draw: st.DrawFn) -> dict[str, Any]:
         ends = {name: draw(_NUMBER) for name in ("ok", "error", "late", "timeout", "unanswered")}
         took = draw(st.none() | _NUMBER)
         answered = 0 if took is None else ends["ok"] + ends["error"] + ends["late"]
-        row = {"protocol": "ubre", "subject": subject, "n": sum(ends.values()), "answered": answered, **ends}
+        row = {"protocol": "ubre", "subject": subject, "n": sum(ends.values()), "answered": answered, "asked": 0, **ends}
         latency.append({**row, "p50_ns": took, "p95_ns": took if took is None else took * 2})
     topics = [{"protocol": None, "subject": name, "direction": 0, "n": draw(_NUMBER)} for name in draw(st.sets(st.text()))]
     begin, length = draw(st.integers(0, 2**62)), draw(_NUMBER)

@@ -24,8 +24,8 @@ def changes(metrics: dict[str, Any], leads: html_tables.Link) -> str:
 
 
 _RULES: Final = (
-    "Each exchange counts once, as who asked saw it where that was recorded; latencies are compared where that is so, or is not "
-    "so, in both. "
+    "Each exchange counts once, as its asker saw it where that was recorded; latencies are compared where that is so, or is "
+    "not so, in both. "
     f"Slower or faster: p50 (from {comparison.ENOUGH} answers on both sides) or p95 (from {FEW}) by {comparison.TIMES} times "
     f"and {duration(comparison.LEAST_NS)}. Failed, lost or late more or less: the share by {comparison.TIMES} times and "
     f"{comparison.ERRORS:g} standard errors. Gone: none, where {comparison.EXPECTED:g} or more were to be expected; fewer: by "
