@@ -104,7 +104,7 @@ def _asked(engine: Engine, tables: dict[str, Any]) -> tuple[dict[str, Rows], dic
 
 
 def _not_subscribed(engine: Engine, events: Any, rows: Rows, names: Names) -> Rows:
-    """Those of subjects that no subscription is for."""
+    """Find the rows of subjects that no subscription is for."""
     if not rows:
         return []
     made = engine.sql("select distinct subject from {events} where kind = 'subscribe' and subject is not null", events=events)

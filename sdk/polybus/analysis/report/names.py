@@ -58,7 +58,7 @@ class Names:
         return next((found for back in self._back if (found := back(name))), name)
 
     def renamed(self, subjects: Iterable[str]) -> dict[str, str]:
-        """Those of subjects whose name is another one."""
+        """Find the subjects whose name is another one."""
         return {subject: name for subject in subjects if (name := self.of(subject)) != subject}
 
     def _by_resource(self, subject: str) -> str | None:
