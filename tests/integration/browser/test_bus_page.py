@@ -19,7 +19,7 @@ from polybus.plugins import Handshake
 from tests.integration.web.browser import Browser, Tab
 from tests.integration.web.support import running
 from tests.support import eventually
-from tests.unit.asyncapi.shop import Users, make_bus
+from tests.unit.asyncapi.shop import make_bus
 
 pytestmark = pytest.mark.anyio
 
@@ -259,15 +259,3 @@ async def test_nothing_is_wider_than_the_window_also_where_words_are_long(file: 
         await file.resize(width, 844)
         assert await file.run("document.documentElement.scrollWidth - innerWidth") <= 0, width
         await file.until(f"document.querySelector('nav details').open === {'true' if width >= 960 else 'false'}")
-
-
-async def test_a_page_of_a_contract_has_its_words(chromium: Browser, tmp_path: Path) -> None:
-    path = tmp_path / "users.html"
-    path.write_text(page(document(Users, title="Users", prefix="user")), encoding="utf-8")
-    tab = await chromium.tab(path.as_uri())
-    try:
-        text = await tab.run("document.body.innerText")
-        for words in ("The users of the shop.", "user.watch", "Find one user.", "There is no such user."):
-            assert words in text
-    finally:
-        await tab.aclose()

@@ -132,20 +132,6 @@ async def test_a_stream_of_ours_is_a_bad_request_for_them(server: NatsServer, th
                 raise AssertionError("opened")
 
 
-@bounded
-async def test_what_they_publish_to_a_handler_is_a_notification(server: NatsServer, theirs: NatsPy) -> None:
-    bus, told = Bus(), list[Any]()
-
-    @bus.handle("tell")
-    async def tell(body: Any) -> str:
-        told.append(body)
-        return "nobody reads this"
-
-    async with connect(server.url, bus=bus):
-        await theirs.publish("tell", b"1")
-        await eventually(lambda: told == [1])
-
-
 # -- ours asks ---------------------------------------------------------------------------------------------------------------
 
 
@@ -230,12 +216,3 @@ async def test_publications_go_both_ways_with_their_headers(server: NatsServer, 
         assert text.body == b"no JSON"
         assert [one.subject for one in own] == ["news.ours", "news.plain"]
         assert len(news) == 0
-
-
-@bounded
-async def test_a_subscription_is_entered_when_the_server_knows_it(server: NatsServer, theirs: NatsPy) -> None:
-    async with connect(server.url) as bus:
-        for number in range(50):
-            async with bus.subscribe(f"news.{number}") as news:
-                await theirs.publish(f"news.{number}", b"1")
-                assert (await anext(news)).body == 1

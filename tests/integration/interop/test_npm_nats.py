@@ -8,11 +8,11 @@ from typing import Any
 import anyio
 import pytest
 
-from polybus import Bus, Context, NoHandler, NotFound, connect
+from polybus import Bus, Context, NoHandler, connect
 from tests.support import bounded, eventually
 
 from .nats_servers import NatsServer
-from .node_peer import BODIES, NodePeer, Rejected, node_nats
+from .node_peer import BODIES, NodePeer, node_nats
 
 pytestmark = pytest.mark.anyio
 
@@ -40,20 +40,6 @@ async def test_our_request_reaches_their_subscriber_with_its_headers(server: Nat
         assert 0 < int(seen["headers"]["Polybus-Ttl"][0]) <= 30_000
 
 
-@bounded
-async def test_their_service_error_is_ours_and_nobody_there_is_no_handler(server: NatsServer, node: NodePeer) -> None:
-    await node.tell("subscribe", subject="fail", answer="error")
-    async with connect(server.url) as bus:
-        with pytest.raises(NotFound, match="not today") as caught:
-            await bus.request("fail")
-        assert caught.value.detail == {"status": 404, "body": b"more"}
-        with pytest.raises(NoHandler):
-            await bus.request("nobody", timeout=1000)
-        await node.tell("unsubscribe", key="fail")
-        with pytest.raises(NoHandler):
-            await bus.request("fail", timeout=1000)
-
-
 # -- theirs asks -------------------------------------------------------------------------------------------------------------
 
 
@@ -75,43 +61,6 @@ async def test_their_request_reaches_our_handler_with_its_headers(server: NatsSe
         assert answer["hex"] == "00ff"
         await node.tell("request", subject="echo", headers={"X-Kind": "flash", "x-two": ["a", "b"]})
         assert (headers[-1]["X-Kind"], headers[-1]["x-two"]) == ("flash", "a, b")
-
-
-@bounded
-async def test_our_error_is_one_of_the_service_convention_and_nobody_there_is_told(server: NatsServer, node: NodePeer) -> None:
-    bus = Bus()
-
-    @bus.handle("fail")
-    async def fail() -> None:
-        raise NotFound("no such user", reason="no_user", detail={"id": 7})
-
-    with pytest.raises(Rejected, match="no responders"):
-        await node.tell("request", subject="fail")
-    async with connect(server.url, bus=bus):
-        answer = await node.tell("request", subject="fail")
-        assert answer["headers"]["Nats-Service-Error"] == ["no such user"]
-        assert answer["headers"]["Nats-Service-Error-Code"] == ["5"]
-        assert bytes.fromhex(answer["hex"]) == b'{"id":7}'
-    with pytest.raises(Rejected, match="no responders"):
-        await node.tell("request", subject="fail")
-
-
-@bounded
-async def test_all_handlers_that_are_in_different_groups_answer_a_request_for_many(server: NatsServer, node: NodePeer) -> None:
-    async def serve(name: str) -> Bus:
-        bus = Bus()
-
-        @bus.handle("who")
-        async def who() -> str:
-            return name
-
-        return bus
-
-    async with (
-        connect(f"{server.url}?queue=one", bus=await serve("one")),
-        connect(f"{server.url}?queue=two", bus=await serve("two")),
-    ):
-        assert sorted(await node.tell("many", subject="who", body=1)) == ["one", "two"]
 
 
 # -- publications and groups ---------------------------------------------------------------------------------------------------

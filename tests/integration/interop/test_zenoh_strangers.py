@@ -12,12 +12,12 @@ import psutil
 import pytest
 from attrs import evolve
 
-from polybus import Bus, Limits, Message, RemoteProtocolError, TooLarge, connect
+from polybus import Bus, Limits, Message, RemoteProtocolError, connect
 from polybus.capture import Capture, decode
 from polybus.events import FrameRefused
 from polybus.plugins import Fabric, Sample
 from polybus.protocols import Up
-from polybus.protocols.up.samples import MAX_ATTACHMENT, MAX_ATTRIBUTES
+from polybus.protocols.up.samples import MAX_ATTACHMENT
 from polybus.protocols.up.uuris import parse_uuri
 from tests.support import bounded, eventually, next_event
 
@@ -186,18 +186,6 @@ async def test_a_type_that_does_not_fit_its_filter_and_wildcards_in_a_message_ar
             peer.put(fabric.sample(message_of()))
             assert (await anext(heard)).body == 1
             assert (phone.stats().malformed, phone.stats().received) == (1, 1)
-
-
-@bounded
-async def test_attributes_for_which_a_sample_has_no_room_are_an_error_of_the_sender() -> None:
-    tokens = ["t" * (MAX_ATTRIBUTES - 200), "t" * MAX_ATTRIBUTES]
-    async with (
-        car_bus().serve(HERE, protocol=up(CAR)) as listener,
-        connect(listener.url, protocol=up(PHONE, token=lambda: tokens.pop())) as phone,
-    ):
-        with pytest.raises(TooLarge, match=f"there is room for {MAX_ATTRIBUTES}; token= and the header traceparent count"):
-            await phone.request("UpdateDoor", 1, timeout=10)
-        assert await phone.request("UpdateDoor", 1, timeout=10) == 2
 
 
 # -- filters that come and go ----------------------------------------------------------------------------------------------

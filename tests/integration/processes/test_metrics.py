@@ -70,13 +70,6 @@ async def test_a_process_shows_its_metrics_beside_its_health(anyio_backend: Any)
         assert "process_cpu_seconds" in found  # of the program: the library's own
 
 
-async def test_without_being_asked_for_they_are_not_there(anyio_backend: Any) -> None:
-    port = free_port()
-    async with running("runner", run={"health": f"http://127.0.0.1:{port}"}, **loop_of(anyio_backend)):
-        answer = await anyio.to_thread.run_sync(lambda: httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=BOUND))
-        assert (answer.status_code, answer.text) == (404, "see /livez and /readyz\n")
-
-
 @asynccontextmanager
 async def workers(port: int, anyio_backend: Any) -> AsyncIterator[Process]:
     """A program with three, all of them ready."""

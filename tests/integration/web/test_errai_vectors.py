@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from polybus import Bus, Context, Message, RequestError, connect
+from polybus import Bus, RequestError, connect
 from polybus.protocols.jrep import RemoteInterface
 from tests.support import BOUND, eventually
 from tests.unit.protocols.jrep.test_vectors import VECTORS
@@ -181,18 +181,3 @@ async def test_an_error_of_its_server_reaches_who_asked_and_the_throwable_is_dat
         server.say("J29", ToSubject=sent["ErrorTo"])
         with pytest.raises(RequestError):
             await reply
-
-
-async def test_errors_that_nobody_asked_for_are_heard_by_whoever_listens() -> None:
-    async with scripted() as (server, bus):
-        heard: list[Message] = []
-
-        @bus.on("ClientBusErrors")
-        async def on_error(ctx: Context) -> None:
-            heard.append(ctx.message)
-
-        server.say("J29")
-        await eventually(lambda: heard)
-        assert heard[0].attributes["Throwable"]["message"] == "boom"
-        server.say("J57")  # to a client that has not tried a WebSocket
-        assert bus.stats().malformed == 0

@@ -28,7 +28,6 @@ function shown(message) {
 const answers = {
   echo: (message) => message.respond(message.data, { headers: message.headers }),
   who: (message) => message.respond(JSON.stringify('theirs')),
-  error: (message) => message.respond('more', { headers: made({ 'Nats-Service-Error': 'not today', 'Nats-Service-Error-Code': '404' }) }),
   hold: (message) => held.push(message),
   nothing: () => undefined,
 }
@@ -69,11 +68,6 @@ const commands = {
   flood: async ({ subject, count, from }) => {
     const asked = Array.from({ length: count }, (_, n) => nc.request(subject, JSON.stringify(n + (from || 0)), { timeout: 20000 }))
     return (await Promise.all(asked)).map((message) => message.json())
-  },
-  many: async ({ subject, body }) => {
-    const found = []
-    for await (const message of await nc.requestMany(subject, JSON.stringify(body), { strategy: 'count', maxMessages: 2, maxWait: 20000 })) found.push(message.json())
-    return found
   },
   publish: async ({ subject, body, hex, headers, count }) => {
     for (let n = 0; n < (count || 1); n++) nc.publish(subject, bytes(count ? n : body, hex), { headers: made(headers) })
