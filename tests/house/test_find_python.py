@@ -60,18 +60,22 @@ def found(names: str) -> tuple[int, str, str]:
     return result.returncode, Path(result.stdout.strip()).name, result.stderr
 
 
+OLD = ("3.9.2", True)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="a script for a shell")
-class TestFindPython:
-    def test_an_optimised_build_comes_before_the_first_that_is_usable(self, tmp_path: Path) -> None:
-        names = interpreters(
-            tmp_path, old=("3.9.2", True), plain=("3.11.7", False), fast=("3.11.2", True), last=("3.14.0", True)
-        )
-        assert found(names) == (0, "fast", "")
-
-    def test_without_an_optimised_build_it_is_the_first_that_is_usable(self, tmp_path: Path) -> None:
-        names = interpreters(tmp_path, old=("3.9.2", True), first=("3.12.1", False), second=("3.13.0", False))
-        assert found(names) == (0, "first", "")
-
-    def test_without_any_it_says_what_was_found_and_how_to_name_one(self, tmp_path: Path) -> None:
-        status, name, said = found(interpreters(tmp_path, old=("3.9.2", True)))
-        assert (status, name) == (1, "") and "old is 3.9.2;" in said and "make PYTHON=" in said
+@pytest.mark.parametrize(
+    ("builds", "status", "name", "says"),
+    [
+        ({"old": OLD, "plain": ("3.11.7", False), "fast": ("3.11.2", True), "last": ("3.14.0", True)}, 0, "fast", []),
+        ({"old": OLD, "first": ("3.12.1", False), "second": ("3.13.0", False)}, 0, "first", []),
+        ({"old": OLD}, 1, "", ["old is 3.9.2;", "make PYTHON="]),
+    ],
+    ids=["an optimised build", "the first that is usable", "none"],
+)
+def test_the_script_finds_an_optimised_build_else_the_first_that_is_usable_else_says_how_to_name_one(
+    builds: dict[str, tuple[str, bool]], status: int, name: str, says: list[str], tmp_path: Path
+) -> None:
+    ended, found_name, said = found(interpreters(tmp_path, **builds))
+    assert (ended, found_name, bool(said)) == (status, name, bool(says))
+    assert all(text in said for text in says)

@@ -341,9 +341,10 @@ def test_a_default_that_json_does_not_know_is_left_out() -> None:
     assert made["components"]["schemas"]["Wait"]["properties"] == {"most": {"type": "number"}}
 
 
-def test_an_empty_bus_has_an_empty_document() -> None:
+def test_an_empty_bus_has_an_empty_document_and_page() -> None:
     made = document(Bus())
     assert (made["channels"], made["operations"], made["components"]) == ({}, {}, {})
+    assert "There is nothing to be asked or told." in page(made)
 
 
 # -- mistakes -------------------------------------------------------------------------------------------------------------

@@ -66,9 +66,6 @@ def test_nothing_comes_from_elsewhere(shop: dict[str, Any]) -> None:
     assert re.findall(r"https?://", text) == []
     assert "connect-src" not in policy(text)
     assert policy(text).startswith("default-src 'none'; style-src 'sha256-")
-
-
-def test_the_policy_names_the_style_and_the_script_and_nothing_else(shop: dict[str, Any]) -> None:
     text = page(shop, live="../bus")
     (meta,) = (one for one in Reader(text).of("meta") if "http-equiv" in one)
     assert meta["content"] == policy(text)
@@ -126,10 +123,6 @@ def test_words_are_no_markup() -> None:
     assert reader.open == []
     assert len(reader.of("script")) == 2
     assert not [one for _, one in reader.elements if any(name.startswith("on") for name in one)]
-
-
-def test_an_empty_document_is_a_page() -> None:
-    assert "There is nothing to be asked or told." in Reader(page(document(Bus()))).text
 
 
 def test_a_subject_that_begins_with_error_is_no_error() -> None:

@@ -16,7 +16,7 @@ from pydantic.alias_generators import to_camel
 from polybus.asyncapi.schemas import Schemas, draft_07, example
 from polybus.body import JSON
 
-from .shop import Filter, Foreign, GetUser, Line, Order, Point, Receipt, State, User
+from .shop import Filter, Foreign, Line, Order, Point, Receipt, State, User
 
 
 def test_types_of_all_libraries_have_schemas() -> None:
@@ -137,10 +137,6 @@ def test_what_json_cannot_say_is_left_out_of_a_schema() -> None:
 def test_a_type_without_a_hash_has_its_schema() -> None:
     metres = Annotated[int, {"unit": "m"}]
     assert Schemas([metres]).of(metres) == {"type": "integer"}
-
-
-def test_a_type_of_another_library_is_named_and_no_error() -> None:
-    assert Schemas([Foreign, GetUser]).of(Foreign) == {"description": "Foreign, which JSON Schema cannot describe"}
 
 
 def test_docstrings_that_python_makes_up_are_no_descriptions() -> None:

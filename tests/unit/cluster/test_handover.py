@@ -574,7 +574,7 @@ async def test_what_another_program_publishes_comes_at_most_once(engine: NatsEng
         {"mark": "m", "for": "{own}", "node": "{other}", "clients": [{"token": 1}, "x", None]},
         {"mark": "m", "for": "{own}", "node": "{other}", "clients": [{"token": "x", "user": None, "name": "y"}] * 5000},
     ],
-    ids=str,
+    ids=["nothing", "text", "numbers", "nobody", "no names", "many"],
 )
 async def test_a_liar_among_the_nodes_gets_nothing_and_costs_no_client_anything(
     engine: NatsEngine, question: str, body: Any

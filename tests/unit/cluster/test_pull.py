@@ -27,19 +27,6 @@ def test_the_table_says_for_each_state_what_each_event_does() -> None:
         assert events[PullEvent.UP] is PullState.LOST
 
 
-def test_it_looks_for_its_consumer_first_and_asks_for_as_many_as_it_has_places() -> None:
-    pull = Pull(4)
-    assert not pull.looks(0.0)
-    assert pull.ask(0, 0.0) == 0
-    pull.up(1.0)
-    assert pull.looks(1.0)
-    assert pull.ask(0, 1.0) == 0
-    pull.found()
-    assert pull.ask(1, 1.0) == 3
-    assert pull.ask(1, 1.0) == 0
-    assert pull.due > 1.0
-
-
 def test_it_asks_again_when_half_of_its_places_are_free_or_nothing_is_asked_for() -> None:
     pull = asking(8)
     for _ in range(4):

@@ -49,13 +49,6 @@ async def test_both_ends_of_nats_are_clients_of_an_engine() -> None:
 
 
 @bounded
-async def test_pair_uses_the_client_that_it_is_given() -> None:
-    client = Bus()
-    async with pair(echoing(), client=client) as joined:
-        assert joined is client
-
-
-@bounded
 async def test_the_identity_is_what_handlers_see_and_authenticate_is_not_asked() -> None:
     def authenticate(handshake: Any) -> Any:
         raise AssertionError("not asked")
