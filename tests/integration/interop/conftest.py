@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from .nats_py_peer import NatsPy, nats_py
-from .nats_servers import NatsServer, nats_server
+from .nats_servers import VERSIONS, NatsServer, nats_server
 
 _names = itertools.count()
 
@@ -25,6 +25,13 @@ _names = itertools.count()
 def name() -> str:
     """Of a cluster, or of the subjects of a stream: one for each test, since a server keeps what is stored."""
     return f"shop{next(_names)}"
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+    """A NATS server that keeps streams, for all tests of a module."""
+    with nats_server(request.param, f'jetstream {{ store_dir: "{tmp_path_factory.mktemp("stores")}" }}') as server:
+        yield server
 
 
 @pytest.fixture(scope="module")

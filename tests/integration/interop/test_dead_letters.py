@@ -4,7 +4,6 @@ import itertools
 import json
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +26,6 @@ pytestmark = pytest.mark.anyio
 WORK = Store("work", "work.>")
 SOON = Retry(attempts=2, backoff=(0.01,))
 _names = itertools.count()
-
-
-@pytest.fixture(scope="module", params=VERSIONS)
-def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
-    folder: Path = tmp_path_factory.mktemp("stores")
-    with nats_server(request.param, f'jetstream {{ store_dir: "{folder}" }}') as server:
-        yield server
 
 
 class Shop:
@@ -144,6 +136,13 @@ async def test_no_attempt_comes_before_its_pause_is_over(engine: NatsServer) -> 
     assert (second - first >= 0.3, third - second >= 0.6) == (True, True)
 
 
+async def until_stored(administration: Administration, count: int) -> None:
+    """Wait until the store `work` keeps so many."""
+    with anyio.fail_after(20):
+        while (await administration.store("work")).publications != count:
+            await anyio.lowlevel.checkpoint()
+
+
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("work", [False, True])
 async def test_what_has_no_room_in_its_letter_is_kept_whole_beside_it_and_the_others_go_on(
@@ -174,9 +173,7 @@ async def test_what_has_no_room_in_its_letter_is_kept_whole_beside_it_and_the_ot
         assert handled.pop() == (1, "order-2", None)
         with pytest.raises(LocalProtocolError, match="has no dead letter 1"):
             await administration.letter(1)
-        with anyio.fail_after(20):
-            while (await administration.store("work")).publications != (0 if work else 2):
-                await anyio.lowlevel.checkpoint()
+        await until_stored(administration, 0 if work else 2)
         repaired = True
         await administration.retry(letter)
         with anyio.fail_after(20):
@@ -184,9 +181,7 @@ async def test_what_has_no_room_in_its_letter_is_kept_whole_beside_it_and_the_ot
                 await anyio.lowlevel.checkpoint()
         assert handled == [(size, "order-1", "7")]
         assert (await administration.store("dead")).publications == 0
-        with anyio.fail_after(20):  # a store of work is empty when it is dealt with
-            while (await administration.store("work")).publications != (0 if work else 3):
-                await anyio.lowlevel.checkpoint()
+        await until_stored(administration, 0 if work else 3)
 
 
 def rooms(engine: NatsServer, *, ordered: bool) -> tuple[str, Bus, Bus, Bus, list[tuple[int, Any]]]:
@@ -224,9 +219,7 @@ async def test_what_a_worker_has_no_room_for_stays_in_its_store_until_it_is_trie
         assert "it rests where it is stored until that is retried or dropped" in caplog.text
         async with large:
             await administration.retry(letter)
-            with anyio.fail_after(20):
-                while (await administration.store("work")).publications:
-                    await anyio.lowlevel.checkpoint()
+            await until_stored(administration, 0)
     assert handled == [(1, "order-2"), (100_000, "order-1")]
 
 
@@ -243,9 +236,7 @@ async def test_an_ordered_handler_goes_on_behind_what_its_worker_has_no_room_for
             await eventually(lambda: handled == [(1, "order-1"), (2, "order-3")], 20)
         first, second = [letter async for letter in administration.letters()]
         assert [(letter.left_out, letter.whole) for letter in (first, second)] == [("headers, body", 0)] * 2
-        with anyio.fail_after(20):  # the last word about the last one is on its way
-            while (await administration.store("work")).publications:
-                await anyio.lowlevel.checkpoint()
+        await until_stored(administration, 0)
         assert "rests where it is stored" not in caplog.text
         await administration.drop(second)
         async with large:

@@ -48,10 +48,3 @@ from tests.unit.cluster.test_stored_subscriptions import (
 )
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(scope="module", params=VERSIONS)
-def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
-    folder: Path = tmp_path_factory.mktemp("stores")
-    with nats_server(request.param, f'jetstream {{ store_dir: "{folder}" }}') as server:
-        yield server

@@ -17,13 +17,14 @@ from .nats_servers import VERSIONS, NatsServer, nats_server
 
 pytestmark = pytest.mark.anyio
 
-STREAM = "shop-orders"
-
 
 @pytest.fixture(params=VERSIONS)
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[NatsServer]:
     with nats_server(request.param, f'jetstream {{ store_dir: "{tmp_path}" }}') as one:
         yield one
+
+
+STREAM = "shop-orders"
 
 
 @bounded

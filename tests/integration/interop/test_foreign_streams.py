@@ -51,13 +51,6 @@ from .nats_servers import VERSIONS, NatsServer, nats_server
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(scope="module", params=VERSIONS)
-def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
-    folder: Path = tmp_path_factory.mktemp("streams")
-    with nats_server(request.param, f'jetstream {{ store_dir: "{folder}" }}') as server:
-        yield server
-
-
 @pytest.fixture(params=VERSIONS)
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[NatsServer]:
     with nats_server(request.param, f'jetstream {{ store_dir: "{tmp_path}" }}') as one:

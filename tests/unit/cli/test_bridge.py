@@ -5,13 +5,15 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
 import pytest
 
 from polybus import Bus, NoHandler, connect
-from tests.support import BOUND, eventually
+from tests.support import BOUND, bounded, eventually
 
 from .support import one_line
 
@@ -27,11 +29,31 @@ target = "news.alarm"
 kinds = ["publish"]
 reverse = true
 """
+ALL = '[[route]]\nsource = "{name}"\ntarget = "{name}"\n'
 CONVERT = "def shout(body, message):\n    return body.upper()\n"
 
 
-def test_it_joins_two_sides_until_it_is_told_to_leave(tmp_path: Path) -> None:
-    (tmp_path / "routes.toml").write_text(ROUTES)
+@asynccontextmanager
+async def bridging(folder: Path, left: str, right: str, routes: str) -> AsyncIterator[tuple[subprocess.Popen[str], str]]:
+    """`polybus bridge` in a process of its own, which serves the left side; and the URL that it serves."""
+    (folder / "routes.toml").write_text(routes)
+    command = [sys.executable, "-m", "polybus.cli", "bridge", left, right, "--serve", "left", "--routes", "routes.toml"]
+    process = subprocess.Popen(  # noqa: ASYNC220  # it does not wait
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        said = [(await anyio.to_thread.run_sync(process.stdout.readline)).split() for _ in range(2)]
+        assert said[1] == ["right", "is", "connected", "to", right]
+        yield process, said[0][2]
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.anyio
+@bounded
+async def test_it_joins_two_sides_until_it_is_told_to_leave(tmp_path: Path) -> None:
     (tmp_path / "convert.py").write_text(CONVERT)
     vehicle = Bus()
 
@@ -39,107 +61,63 @@ def test_it_joins_two_sides_until_it_is_told_to_leave(tmp_path: Path) -> None:
     async def door(body: str) -> str:
         return f"{body} is open"
 
-    async def use() -> None:
-        async with vehicle.serve("csb+tcp://127.0.0.1:0") as listener:
-            command = [sys.executable, "-m", "polybus.cli", "bridge", "ubre+ws://127.0.0.1:0/bus", listener.url]
-            process = subprocess.Popen(  # noqa: ASYNC220  # it does not wait
-                [*command, "--serve", "left", "--routes", "routes.toml"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
-            )
-            assert process.stdout is not None
-            try:
-                said = [(await anyio.to_thread.run_sync(process.stdout.readline)).split() for _ in range(2)]
-                assert said[1] == ["right", "is", "connected", "to", listener.url]
-                async with connect(said[0][2]) as console, console.subscribe("news.*") as news:
-                    assert await console.request("door.open", "left") == "LEFT is open"
-                    await vehicle.publish("alarm", "smoke")
-                    message = await anext(news)
-                    assert (message.subject, message.body) == ("news.alarm", "smoke")
-                process.send_signal(signal.SIGTERM)
-                assert await anyio.to_thread.run_sync(lambda: process.wait(BOUND)) == 0
-            finally:
-                process.kill()
-                process.wait()
-                process.stdout.close()
-
-    async def bounded() -> None:
-        with anyio.fail_after(BOUND):
-            await use()
-
-    anyio.run(bounded)
+    async with (
+        vehicle.serve("csb+tcp://127.0.0.1:0") as listener,
+        bridging(tmp_path, "ubre+ws://127.0.0.1:0/bus", listener.url, ROUTES) as (process, url),
+    ):
+        async with connect(url) as console, console.subscribe("news.*") as news:
+            assert await console.request("door.open", "left") == "LEFT is open"
+            await vehicle.publish("alarm", "smoke")
+            message = await anext(news)
+            assert (message.subject, message.body) == ("news.alarm", "smoke")
+        process.send_signal(signal.SIGTERM)
+        assert await anyio.to_thread.run_sync(lambda: process.wait(BOUND)) == 0
 
 
-def test_a_signal_lets_requests_be_answered(tmp_path: Path) -> None:
-    (tmp_path / "routes.toml").write_text('[[route]]\nsource = "{name}"\ntarget = "{name}"\n')
+@pytest.mark.anyio
+@bounded
+async def test_a_signal_lets_requests_be_answered(tmp_path: Path) -> None:
+    server, go = Bus(), anyio.Event()
 
-    async def use() -> None:
-        server, go = Bus(), anyio.Event()
+    @server.handle("slow")
+    async def slow() -> str:
+        await go.wait()
+        return "done"
 
-        @server.handle("slow")
-        async def slow() -> str:
-            await go.wait()
-            return "done"
+    @server.handle("there")
+    async def there() -> None: ...
 
-        @server.handle("there")
-        async def there() -> None: ...
-
-        with anyio.fail_after(60):
-            async with server.serve("csb+tcp://127.0.0.1:0") as listener:
-                command = [sys.executable, "-m", "polybus.cli", "bridge", "ubre+tcp://127.0.0.1:0", listener.url]
-                process = subprocess.Popen(  # noqa: ASYNC220  # it does not wait
-                    [*command, "--serve", "left", "--routes", "routes.toml"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
-                )
-                assert process.stdout is not None
-                try:
-                    url = (await anyio.to_thread.run_sync(process.stdout.readline)).split()[2]
-                    async with connect(url) as console:
-                        reply = console.request("slow")
-                        await eventually(lambda: server.stats().running == 1)
-                        process.send_signal(signal.SIGTERM)
-                        with pytest.raises(NoHandler):  # as soon as it has heard the signal
-                            while True:
-                                await console.request("there")
-                        go.set()
-                        assert await reply == "done"
-                    assert await anyio.to_thread.run_sync(process.wait) == 0
-                finally:
-                    process.kill()
-                    process.wait()
-                    process.stdout.close()
-
-    anyio.run(use)
+    async with (
+        server.serve("csb+tcp://127.0.0.1:0") as listener,
+        bridging(tmp_path, "ubre+tcp://127.0.0.1:0", listener.url, ALL) as (process, url),
+    ):
+        async with connect(url) as console:
+            reply = console.request("slow")
+            await eventually(lambda: server.stats().running == 1)
+            process.send_signal(signal.SIGTERM)
+            with pytest.raises(NoHandler):  # as soon as it has heard the signal
+                while True:
+                    await console.request("there")
+            go.set()
+            assert await reply == "done"
+        assert await anyio.to_thread.run_sync(process.wait) == 0
 
 
-def test_it_ends_when_a_side_will_have_it_no_more(tmp_path: Path) -> None:
-    (tmp_path / "routes.toml").write_text('[[route]]\nsource = "a"\ntarget = "b"\n')
+@pytest.mark.anyio
+@bounded
+async def test_it_ends_when_a_side_will_have_it_no_more(tmp_path: Path) -> None:
     welcome = True
     server = Bus(authenticate=lambda _: "bridge" if welcome else None)
-
-    async def use() -> None:
-        nonlocal welcome
-        with anyio.fail_after(BOUND):
-            async with server.serve("csb+ws://127.0.0.1:0/bus") as listener:
-                command = [sys.executable, "-m", "polybus.cli", "bridge", "ubre+tcp://127.0.0.1:0", listener.url]
-                process = subprocess.Popen(  # noqa: ASYNC220  # it does not wait
-                    [*command, "--serve", "left", "--routes", "routes.toml"],
-                    cwd=tmp_path,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                )
-                try:
-                    assert process.stdout is not None
-                    await anyio.to_thread.run_sync(process.stdout.readline)
-                    welcome = False
-                    await server.peers[0].aclose("who are you?")
-                    _, told = await anyio.to_thread.run_sync(lambda: process.communicate(timeout=60))
-                    *logged, last = told.splitlines()
-                    assert process.returncode == 1 and "identify yourself" in last
-                    assert "is lost: who are you?" in logged[0] and all("polybus.link" in line for line in logged)
-                finally:
-                    process.kill()
-                    process.communicate()
-
-    anyio.run(use)
+    async with (
+        server.serve("csb+ws://127.0.0.1:0/bus") as listener,
+        bridging(tmp_path, "ubre+tcp://127.0.0.1:0", listener.url, ALL) as (process, _),
+    ):
+        welcome = False
+        await server.peers[0].aclose("who are you?")
+        _, told = await anyio.to_thread.run_sync(lambda: process.communicate(timeout=60))
+        *logged, last = told.splitlines()
+        assert process.returncode == 1 and "identify yourself" in last
+        assert "is lost: who are you?" in logged[0] and all("polybus.link" in line for line in logged)
 
 
 @pytest.mark.parametrize(
