@@ -18,7 +18,6 @@ from polybus import (
     CallNext,
     Channel,
     Code,
-    ConnectFailed,
     Context,
     DeadlineExceeded,
     Forbidden,
@@ -28,7 +27,6 @@ from polybus import (
     NotFound,
     Peer,
     RemoteError,
-    RequestError,
     ReservedSubject,
     Route,
     Unavailable,
@@ -337,23 +335,6 @@ async def test_middleware_sees_what_crosses_under_the_source_of_its_route() -> N
             await channel.send(1)
             assert await channel.receive() == 1
     assert seen == {("request", "n.{what}"), ("open", "n.{what}")}
-
-
-@bounded
-async def test_a_tunnel_goes_through_a_bridge() -> None:
-    inner, server = house(), Bus()
-    server.handle_tunnels("plant.{id}", inner, protocol="jrep")
-    async with bridged(Route("site.*", "plant.{1}", {"tunnel"}), server=server) as ground:
-        async with connect(ground.asker.tunnel("site.7"), protocol="jrep") as within:
-            replies = [within.request("vehicle.door.open", n) for n in range(1000)]
-            assert [await reply for reply in replies] == [{"opened": n} for n in range(1000)]
-            with pytest.raises(RequestError):
-                await within.request("vehicle.door.locked")
-        await eventually(lambda: not inner.peers and not any(peer.channels for peer in ground.left.peers))
-        assert not any(peer.channels for peer in ground.right.peers)
-        with pytest.raises(ConnectFailed, match="nobody serves"):
-            async with connect(ground.asker.tunnel("other.7"), protocol="jrep"):
-                pass
 
 
 def hear(bus: Bus, seen: list[Any]) -> None:

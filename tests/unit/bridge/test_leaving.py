@@ -101,6 +101,10 @@ async def test_streams_channels_and_tunnels_cross_as_many_bridges_as_requests_an
                 assert await anext(doubled) == 2 * number
         async with connect(asker.tunnel("site.7"), protocol="jrep") as within:
             assert [await within.request("echo", number) for number in range(100)] == list(range(100))
+        with pytest.raises(ConnectFailed, match="nobody serves"):
+            async with connect(asker.tunnel("elsewhere"), protocol="jrep"):
+                pass
+        await eventually(lambda: not far.inner.peers and not any(peer.channels for peer in asker.peers))
         await asker.publish("news", "far")
         assert (await anext(news)).body == "far"
 

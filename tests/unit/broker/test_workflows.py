@@ -160,18 +160,3 @@ async def test_payloads_are_handed_on_unread() -> None:
             await server.send(number + frame)
             assert await client.receive() == frame.replace(" ", "")
         assert broker.stats().dropped == {}
-
-
-@bounded
-async def test_a_server_that_closes_the_client_of_another_is_closed_itself() -> None:
-    async with brokered(2) as (broker, (one, two)):
-        async with raw_peer(broker.client_urls[0]) as client, raw_peer(broker.client_urls[0]):
-            first, second = await one.receive(), await two.receive()
-            assert {first[:8], second[:8]} == {"00000001", "00000002"}
-            thief, owner = (two, one) if first[:8] == "00000001" else (one, two)
-            await thief.send("00000001 f0 00 0000 00000000")
-            closed = await thief.ended()
-            assert (closed.code, closed.reason) == (1008, "client 1 is not yours")
-            await client.send("10 00 0001 00000005")
-            assert await owner.receive() == "00000001" + "1000000100000005"
-            assert broker.stats().dropped == {"not_your_client": 1}

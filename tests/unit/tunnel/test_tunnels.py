@@ -242,33 +242,6 @@ async def test_the_far_end_counts_hops_itself() -> None:
                 pass
 
 
-@pytest.mark.parametrize("order", list(itertools.permutations(PROTOCOLS))[::5], ids="-".join)
-@bounded
-async def test_a_mixed_chain_of_four_levels_carries_requests_publications_and_streams(order: tuple[str, ...]) -> None:
-    innermost = echoing()
-
-    @innermost.handle("count")
-    async def count(body: int) -> AsyncIterator[int]:
-        for number in range(body):
-            yield number
-
-    buses = [Bus(), Bus(), Bus(), innermost]
-    for outside, within, protocol in zip(buses, buses[1:], order[1:], strict=False):
-        outside.handle_tunnels("deeper", within, protocol=protocol)
-    async with AsyncExitStack() as stack:
-        listener = await stack.enter_async_context(buses[0].serve(f"{order[0]}+tcp://127.0.0.1:0"))
-        level = await stack.enter_async_context(connect(listener.url))
-        for protocol in order[1:]:
-            level = await stack.enter_async_context(connect(level.tunnel("deeper"), protocol=protocol))
-        replies = [level.request("echo", {"n": n}) for n in range(300)]
-        assert [await reply for reply in replies] == [{"n": n} for n in range(300)]
-        async with level.stream("count", 100) as numbers:
-            assert [number async for number in numbers] == list(range(100))
-        async with level.subscribe("news.*") as news:
-            await innermost.publish("news.today", "deep")
-            assert (await anext(news)).body == "deep"
-
-
 @bounded
 async def test_a_tunnel_goes_through_a_broker() -> None:
     server = echoing()
@@ -327,37 +300,6 @@ async def test_a_document_too_deep_for_the_outer_wire_travels_as_bytes(outside: 
 
 
 @bounded
-async def test_a_flood_in_a_tunnel_holds_itself_back_and_the_outer_bus_goes_on() -> None:
-    inner = Bus()
-    held = anyio.Event()
-    seen: list[int] = []
-
-    @inner.on("flood", queue=1, when_full="block")
-    async def on_flood(body: dict[str, Any]) -> None:
-        await held.wait()
-        seen.append(body["n"])
-
-    async with tunnelled(inner) as (front, out, within), anyio.create_task_group() as group:
-
-        async def flood() -> None:
-            for number in range(600):
-                await within.publish("flood", {"n": number, "data": "x" * 5000})
-
-        group.start_soon(flood)
-        for number in range(50):
-            assert await out.request("echo", number) == number
-        channel = the_channel(out)
-        await eventually(lambda: within.stats().sent >= 600)
-        assert channel._ahead_bytes < 300_000
-        assert len(out.peers[0].link.outbox or ()) < 100
-        held.set()
-        await eventually(lambda: len(seen) == 600)
-        assert seen == list(range(600))
-        assert await out.request("echo", 1) == 1
-    assert front.stats().links == 0
-
-
-@bounded
 async def test_a_subscriber_in_a_tunnel_that_never_reads_ends_alone() -> None:
     inner = echoing()
     async with tunnelled(inner, client=Bus(limits=Limits(queue_bytes=100_000))) as (_, out, within):
@@ -382,6 +324,7 @@ async def test_who_reads_nothing_is_sent_no_more_than_it_granted_and_gets_all_wh
         replies = [within.request("echo", number) for number in range(1000)]
         await eventually(lambda: channel._credit == 0 and transport._channel._granted == 0)
         assert 0 < channel.queued < 1_000_000
+        assert len(out.peers[0].link.outbox or ()) < 100
         assert within.peers[0].link.paused
         assert await out.request("echo", "outer") == "outer"
         transport.resume_reading()
