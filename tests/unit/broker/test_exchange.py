@@ -232,6 +232,10 @@ def test_the_clients_of_a_slow_server_wait_and_those_of_others_do_not() -> None:
     assert exchange.registry.stats().held == 2
     exchange.registry.server_resumed(slow)
     assert not any(wire.held for wire, _ in wires)
+    exchange.registry.server_paused(slow)
+    exchange.from_client(wires[0][1], [REQUEST])
+    exchange.registry.client_left(wires[0][1], "")
+    assert exchange.registry.stats().held == 0
 
 
 def test_a_server_that_takes_nothing_for_long_is_given_up() -> None:
