@@ -1,7 +1,8 @@
 """`polybus store` and `polybus dead` at real NATS servers."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -12,9 +13,15 @@ from polybus.cli import app
 from polybus.events import DeadLettered
 from tests.support import free_port
 
-from .nats_servers import NatsServer, nats_server
+from .nats_servers import VERSIONS, NatsServer, nats_server
 
 Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(params=VERSIONS)
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[NatsServer]:
+    with nats_server(request.param, f'jetstream {{ store_dir: "{tmp_path}" }}') as one:
+        yield one
 
 
 @pytest.fixture
