@@ -212,7 +212,8 @@ Rows of `frames` without a frame say something about the recording, in their opt
 them and why (`dropped`: the recorder could not keep up; `disk`: it was full; `failed`: a mistake of the recorder; `killed`: it
 was, in the middle of a batch; `retention`: removed for size or age; `damaged`: left out by `recover`), and `{"link": ...}` that
 a connection has begun or ended. The former are no frames; the latter are counted as frames, and are events of the kinds `open`
-and `close`. A batch without rows says that the recording (`capture_id` in the metadata of its segment) is over.
+and `close`, as are the words by which a protocol says the same, of a connection or of a `client`
+behind one. A batch without rows says that the recording (`capture_id` in the metadata of its segment) is over.
 
 What a recording or `polybus capture decode` has decoded stands beside the segments: `events/segment-<number>.parquet` with the
 columns of `events` below, all of them, and `quarantine/segment-<number>.parquet`. They are plain Parquet. The key
@@ -223,7 +224,8 @@ numbers of `frames`, `empty` ones and `gaps` among them. Files whose names begin
 On every run: frames = frames with an event + rows of `quarantine` + empty payloads.
 """
 
-EXCHANGES = """A row for each request, with its answer.
+EXCHANGES = """A row for each request, with its answer; and for each stream or channel (`kind` is `stream`), with its items and
+its end. [What happened on my bus](../tutorial/what-happened.md#3-ask) says what each `outcome` means.
 
 What a NATS stream keeps makes three kinds of them, by the column `stored`. A **publication** is answered by the stream, with
 `OK` or `DUPLICATE` (it had the id already). A **delivery** is answered by who got it: `OK` (handled), `NAK` with the code
@@ -251,7 +253,8 @@ below are small, and written anew by each run that finds something new. `metrics
 `totals` of everything, `begin_ns` and `end_ns` (ns since 1970 UTC), `window_ns` (the length of the windows), `gaps` and
 `losses` (the first 100), `runs`, `settings` and the path of the `capture`. `verdict` is a list of sentences (`about`: fine,
 failed, missing, slow, new, better, same, broke or unseen; `text`; `section` of the report), `compared` names what `--before`
-was (null without it), and `journeys` are the exchanges that the report shows with their `hops` and `frames` (`at_ns`: ns
+was (null without it). `totals.outcomes` counts requests, `totals.streams` the streams. `journeys` are
+the exchanges that the report shows with their `hops` and `frames` (`at_ns`: ns
 since the first of them).
 
 Metrics are about exchanges and publications of users: those of subjects that begin with `_polybus.`, by which buses get to know

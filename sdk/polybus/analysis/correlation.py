@@ -4,7 +4,10 @@ An answer belongs to the newest request before it with the same key: connection,
 correlation id (into which the decoder has put CSB's action, since its ids have only 16 bits). Each row of the working table is
 a *turn*: one message, or what an earlier run left: all that is known so far of an exchange that was open, or an orphan whose id
 may come again. All have the same columns, and the turns of one exchange fold into one turn, so that a run over new segments
-goes on exactly where the last one stopped.
+goes on exactly where the last one stopped. A turn that neither asks nor answers (a cancel, an item of a stream) is a *note*: it
+goes with what was asked before it, and says nothing about which answer belongs to what.
+
+A stream is an exchange too: its opening asks, its end answers.
 
 Spark and DuckDB run this text alike; names in braces are the tables that `Engine.sql` is given.
 """
@@ -17,6 +20,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from polybus.capture.schema import EVENTS, EXCHANGES
+from polybus.errors import Code
 
 from ..capture.store.compute import DAY_NS
 from .engine import Engine
@@ -35,7 +39,10 @@ ORPHANS: Final = (LOST, REMEMBERED)
 CARRIED: Final = (OPEN, REMEMBERED)
 """Turns carried over to the next run: of each key at most the newest, and only within the horizon of the recording's end."""
 SILENT_NS: Final = 86_400_000_000_000
-"""A recording that says nothing for a day while others are written has ended."""
+"""A recording that says nothing for a day while others are written has ended. So has a stream that says nothing."""
+SLACK_NS: Final = 50_000_000
+"""What ends an exchange so shortly before its deadline, by the clock of the recorder, is taken for the deadline: that of the
+asker began to run a little earlier. Of short deadlines it is a quarter."""
 
 _TEXT, _WHOLE, _SHORT, _TRUTH = pa.string(), pa.int64(), pa.int32(), pa.bool_()
 _KEY: Final = (*((name, _TEXT) for name in ("capture_id", "conn_id", "client")), ("direction", pa.int8()))
@@ -46,16 +53,22 @@ _REQUEST: Final = (
 )
 _ANSWER: Final = (("response_seq", _WHOLE), ("response_mono_ns", _WHOLE), ("code", _SHORT), ("code_name", _TEXT))
 _COUNTS: Final = (("attempts", _SHORT), ("answers", _SHORT))
-_STORED: Final = (
+_EITHER: Final = (
+    ("kind", _TEXT),
     *((name, _TEXT) for name in ("stored", "store", "durable", "reason")),
     *(("store_seq", _WHOLE), ("attempt", _SHORT)),
 )
-"""Facts about a stored publication: those of the request count before those of its answer."""
+"""The kind of exchange, and facts about a stored publication: those of the request count before those of its answer."""
+_NOTES: Final = {"cancelled_ns": "min", "items": "sum", "first_item_ns": "min", "closed_ns": "min", "hole_ns": "min"}
+"""What else happened meanwhile: given up by who asked, items that came, the connection ended, frames are missing; and what is
+made of several."""
 _LAST: Final = (
     *(("last_seq", _WHOLE), ("last_sub", _SHORT), ("last_mono_ns", _WHOLE), ("last_linger_ns", _WHOLE)),
     *(("last_is_request", _TRUTH), ("last_digest", _TEXT), ("last_subject", _TEXT), ("last_allowance_ns", _WHOLE)),
 )
-TURNS: Final = pa.schema([*_KEY, *_KEY_END, *_REQUEST, *_ANSWER, *_COUNTS, *_STORED, *_LAST])
+TURNS: Final = pa.schema(
+    [*_KEY, *_KEY_END, *_REQUEST, *_ANSWER, *_COUNTS, *_EITHER, *((name, _WHOLE) for name in _NOTES), *_LAST]
+)
 """Columns of turns: what a run leaves to the next one."""
 FOLDED: Final = pa.schema(
     [
@@ -71,6 +84,7 @@ FOLDED: Final = pa.schema(
 """Columns of folded turns: `newest` means that no other turn of its key comes after it."""
 
 _IN_ORDER: Final = f"partition by {', '.join(name for name, _ in (*_KEY, *_KEY_END))} order by last_seq, last_sub"
+_EXCEEDED, _CANCELLED = int(Code.DEADLINE_EXCEEDED), int(Code.CANCELLED)
 _WAITED: Final = "coalesce(end_ns - request_mono_ns > allowance_ns, false)"
 
 
@@ -84,31 +98,46 @@ def turns_of(engine: Engine, events: Any, timeouts: MatchTimeouts) -> Any:
     asked = "seq time_ns own_ns allowance_ns asked_ns subject peer".split()
     names = "request_seq request_time_ns request_mono_ns allowance_ns asked_ns subject peer".split()
     answered = {"seq": "response_seq", "own_ns": "response_mono_ns", "code": "code", "code_name": "code_name"}
+    allowance = f"coalesce(asked_ns, case when said = 'stream' then {FARTHEST_NS} else {timeouts.timeout_ns} end)"
     # Not `least`, for which nothing is more than something.
     ttl = f"case when ttl_ms > {LONGEST_MS} then {LONGEST_MS} else ttl_ms end"
+    of_asker = "asks or said in ('cancel', 'left')"
+    gives_up = "said = 'cancel' or (said = 'left' and code != 0)"
     made = f"""
         select capture_id, conn_id, coalesce(client, '') as client,
-            cast(case when asks then direction else 1 - direction end as tinyint) as direction, protocol, correlation_id,
+            cast(case when {of_asker} then direction else 1 - direction end as tinyint) as direction, protocol, correlation_id,
             {", ".join(f"case when asks then {one} end as {name}" for one, name in zip(asked, names, strict=True))},
             case when asks then coalesce(nullif(client, ''), source) end as identity_key,
             cast(null as string) as quality,
-            {", ".join(f"case when not asks then {one} end as {name}" for one, name in answered.items())},
-            cast(asks as int) as attempts, cast(not asks as int) as answers,
-            {", ".join(name for name, _ in _STORED)},
+            {", ".join(f"case when answers then {one} end as {name}" for one, name in answered.items())},
+            cast(asks as int) as attempts, cast(answers as int) as answers,
+            case when said in ('stream', 'end') then 'stream' else 'request' end as kind,
+            {", ".join(name for name, _ in _EITHER if name != "kind")},
+            case when {gives_up} then own_ns end as cancelled_ns, cast(said = 'item' as bigint) as items,
+            case when said = 'item' then own_ns end as first_item_ns,
+            cast(null as bigint) as closed_ns, cast(null as bigint) as hole_ns,
             seq as last_seq, sub as last_sub, own_ns as last_mono_ns,
-            case when asks and allowance_ns > {timeouts.horizon_ns} then allowance_ns else {timeouts.horizon_ns} end
-                as last_linger_ns,
-            asks as last_is_request, digest as last_digest, subject as last_subject,
+            case when said = 'stream' and asked_ns is null then {max(SILENT_NS, timeouts.horizon_ns)}
+                when asks and allowance_ns > {timeouts.horizon_ns} then allowance_ns
+                when asks or answers then {timeouts.horizon_ns} end as last_linger_ns,
+            case when asks or answers then asks end as last_is_request,
+            case when asks or answers then coalesce(md5(data), '') end as last_digest,
+            case when asks or answers then coalesce(subject, '') end as last_subject,
             case when asks then allowance_ns end as last_allowance_ns
         from (
-            select *, coalesce(asked_ns, {timeouts.timeout_ns}) as allowance_ns
+            select *, {allowance} as allowance_ns
             from (
-                select *, kind = 'request' as asks, md5(data) as digest,
+                select *, said in ('request', 'stream') as asks, said in ('response', 'end') as answers,
                     coalesce(until_ns - own_ns, ({ttl}) * 1000000) as asked_ns
                 from (
-                    select *, {_of_a_clock("mono_ns")} as own_ns, {_of_a_clock("deadline_ns")} as until_ns
-                    from {{events}}
-                    where kind in ('request', 'response') and correlation_id is not null
+                    select /*+ broadcast(sides) */ *, case when sides.asker then 'left' else kind end as said,
+                        {_of_a_clock("mono_ns")} as own_ns, {_of_a_clock("deadline_ns")} as until_ns
+                    from (
+                        select * from {{events}}
+                        where kind in ('request', 'response', 'cancel', 'stream', 'item', 'end') and correlation_id is not null
+                    ) as events
+                    -- Either side ends a stream: it answers what the other one has opened, or leaves what is its own.
+                    join (select false as asker union all select true) as sides on not sides.asker or kind = 'end'
                 ) as told
             ) as asking
         ) as waiting
@@ -116,15 +145,29 @@ def turns_of(engine: Engine, events: Any, timeouts: MatchTimeouts) -> Any:
     return engine.sql(made, events=events)
 
 
-def fold(engine: Engine, turns: Iterable[Any], timeouts: MatchTimeouts, clocks: Any) -> Any:
-    """One turn for each exchange and each orphan, as in `FOLDED`.
+def closes_of(engine: Engine, events: Any) -> Any:
+    """The ends of connections among events, and of clients behind them: each with the number of the frame that says so, and of
+    the one that said so before."""
+    made = """
+        select capture_id, conn_id, client, seq, at_ns,
+            coalesce(lag(seq) over (partition by capture_id, conn_id, client order by seq), -1) as after_seq
+        from (
+            select capture_id, conn_id, coalesce(client, '') as client, seq, min(mono_ns) as at_ns
+            from {events} where kind = 'close' group by capture_id, conn_id, coalesce(client, ''), seq
+        ) as closes
+    """
+    return engine.sql(made, events=events)
+
+
+def fold(engine: Engine, turns: Iterable[Any], timeouts: MatchTimeouts, clocks: Any, closes: Any) -> Any:
+    """One turn for each exchange and each orphan, as in `FOLDED`, with the ends of their connections (`closes_of`).
 
     ``part`` is where it belongs: one of `FINAL`, `OPEN`, `LOST`, `REMEMBERED`. Its recording ends at ``end_ns`` of `clocks`
     on its monotonic clock, and says so itself (``ended``), or others have gone on for ``silent_ns``.
     """
     parts = dict(zip("abcdef", turns, strict=False))
     every = " union all ".join(f"select {', '.join(TURNS.names)} from {{{name}}}" for name in parts)
-    return engine.sql(_parted(_folded(_numbered(_compared(every))), timeouts), **parts, clocks=clocks)
+    return engine.sql(_parted(_folded(_numbered(_compared(every))), timeouts), **parts, clocks=clocks, closes=closes)
 
 
 def _compared(turns: str) -> str:
@@ -136,18 +179,20 @@ def _compared(turns: str) -> str:
         "subject": "subject",
         "allowance": "allowance_ns",
     }
+    lags = (f"lag(last_{one}) ignore nulls over earlier as before_{name}" for name, one in before.items())
     return f"""
         select *, is_request and not again as starts from (
             -- The same bytes once more while there is no answer and the first are still waited for: a further attempt.
             select *, is_request and not broken and before_asks and same as again from (
-                select *, request_seq is not null as is_request, coalesce(since > before_linger, true) as broken,
+                select *, request_seq is not null as is_request, last_is_request is null as is_note,
+                    last_is_request is not null and coalesce(since > before_linger, true) as broken,
                     coalesce(
                         before_digest is not distinct from last_digest and before_subject is not distinct from last_subject
                         and since <= before_allowance, false
                     ) as same
                 from (
                     select *, coalesce(request_mono_ns, response_mono_ns) - lag(last_mono_ns) over earlier as since,
-                        {", ".join(f"lag(last_{column}) over earlier as before_{name}" for name, column in before.items())}
+                        {", ".join(lags)}
                     from ({turns}) as turns
                     window earlier as ({_IN_ORDER})
                 ) as told
@@ -157,14 +202,17 @@ def _compared(turns: str) -> str:
 
 
 def _numbered(compared: str) -> str:
+    # What an exchange ends with is the last of its turns that is no note.
+    opens, reuses = (
+        f"lead(case when not is_note then starts {how} broken end) ignore nulls over alike" for how in ("or", "and not")
+    )
     return f"""
         select *, not is_request and (asked is null or asked < broken_at) as orphaned from (
             select *,
                 sum(cast(starts or broken as int)) over upto as number,
                 max(case when is_request then last_seq end) over upto as asked,
                 max(case when broken then last_seq end) over upto as broken_at,
-                lead(starts or broken) over alike as next_opens,
-                lead(starts and not broken) over alike as next_reuses
+                {opens} as next_opens, {reuses} as next_reuses
             from ({compared}) as compared
             window alike as ({_IN_ORDER}), upto as ({_IN_ORDER} rows between unbounded preceding and current row)
         ) as counted
@@ -182,25 +230,31 @@ def _folded(numbered: str) -> str:
 
     key, end = (", ".join(name for name, _ in part) for part in (_KEY, _KEY_END))
     known = [column for column in _REQUEST if column[0] != "quality"]
+    last = _LAST[:2] + _LAST[3:]  # without the moment, which is that of a note too
     return f"""
         select {key}, {end}, {of("starts", known)}, max(case when starts then found end) as quality,
             {of("first_answer", _ANSWER)},
             cast(sum(attempts) as int) as attempts, cast(sum(answers) as int) as answers,
-            {", ".join(map(first_known, _STORED))},
-            {of("ends", _LAST)},
+            {", ".join(map(first_known, _EITHER))},
+            {", ".join(f"cast({how}({name}) as bigint) as {name}" for name, how in _NOTES.items())},
+            {of("ends", last)}, max(last_mono_ns) as last_mono_ns,
             max(next_opens is null and ends) as newest, max(next_reuses and ends) as reused
         from (
-            select *, orphaned or coalesce(next_opens, true) as ends,
-                starts or orphaned or (before_asks and not broken and request_seq is null) as first_answer,
+            select *, not is_note and (orphaned or coalesce(next_opens, true)) as ends,
+                starts or orphaned or (not is_note and before_asks and not broken and request_seq is null) as first_answer,
                 coalesce(quality, case when broken then 'unique' when before_asks then 'ambiguous' else 'reused_id' end)
                     as found
             from ({numbered}) as numbered
+            where not (is_note and orphaned)
         ) as told
         group by {key}, {end}, number, case when orphaned then last_seq end, case when orphaned then last_sub end
     """
 
 
 def _parted(folded: str, timeouts: MatchTimeouts) -> str:
+    kept = [name for name in (*TURNS.names, "newest", "reused") if name not in ("closed_ns", "hole_ns")]
+    ended = """folded.capture_id = link.capture_id and folded.conn_id = link.conn_id
+                    and folded.request_seq > link.after_seq and folded.request_seq < link.seq"""
     # Clocks of the wall are put right now and then, so once more the horizon is waited. As long as its recording may go on, an
     # exchange is not known to be open at the end.
     return f"""
@@ -214,36 +268,69 @@ def _parted(folded: str, timeouts: MatchTimeouts) -> str:
                     and (request_seq is null or answers > 0 or {_WAITED} or silent_ns > last_linger_ns + {SILENT_NS})
                 ), false) as is_over
             from (
-                select /*+ broadcast(clocks) */ folded.*, clocks.end_ns, clocks.silent_ns, clocks.ended
-                from ({folded}) as folded left join {{clocks}} as clocks on folded.capture_id = clocks.capture_id
+                select /*+ broadcast(clocks, link, gone) */
+                    {", ".join(f"folded.{name}" for name in kept)},
+                    coalesce(folded.closed_ns, gone.at_ns, link.at_ns) as closed_ns,
+                    coalesce(folded.hole_ns, case when folded.request_seq is not null then clocks.hole_ns end) as hole_ns,
+                    clocks.end_ns, clocks.silent_ns, clocks.ended
+                from ({folded}) as folded
+                left join {{clocks}} as clocks on folded.capture_id = clocks.capture_id
+                    and coalesce(folded.request_seq, folded.last_seq) >= clocks.from_seq
+                    and coalesce(folded.request_seq, folded.last_seq) < clocks.until_seq
+                left join {{closes}} as link on {ended} and link.client = ''
+                left join {{closes}} as gone on {ended.replace("link.", "gone.")} and gone.client = folded.client
+                    and gone.client != ''
+                where folded.request_seq is not null or folded.kind = 'request'
             ) as dated
         ) as settled
     """
 
 
 _EXCHANGES: Final = f"""
-    select capture_id, conn_id, direction, protocol, subject, correlation_id, request_seq, response_seq, request_time_ns,
-        case when answers > 0 then latency end as latency_ns,
+    select capture_id, conn_id, direction, protocol, kind, subject, correlation_id, request_seq, response_seq, request_time_ns,
+        latency_ns,
         -- Of a delivery the engine knows how long it waits, and gives it out again.
-        case when answers > 0 and latency > allowance_ns and stored is distinct from 'delivery' then 'late'
-            when answers > 0 and coalesce(code, 0) = 0 then 'ok'
-            when answers > 0 then 'error'
-            when not waited then 'open-at-end'
+        case when taken and took > allowance_ns and stored is distinct from 'delivery' then 'late'
+            when taken and coalesce(code, 0) = 0 then 'ok'
+            when taken then 'error'
+            when given_up then 'cancelled'
+            when answers > 0 or cancelled_ns is not null then 'timeout'
+            when hole_ns <= request_mono_ns + allowance_ns and coalesce(hole_ns <= closed_ns, true) then 'unseen'
+            when closed_ns < due_ns then 'lost'
+            when not waited and closed_ns is null then 'open-at-end'
             when asked_ns is not null then 'timeout'
             else 'unanswered' end as outcome,
-        code, code_name, attempts, case when answers > 1 then answers - 1 else 0 end as duplicates,
+        case when taken then code end as code, case when taken then code_name end as code_name,
+        attempts, case when answers > 1 then answers - 1 else 0 end as duplicates,
         -- Its answer may have been taken for the next one's.
-        case when answers = 0 and given_up then 'ambiguous' else quality end as match_quality,
-        peer, identity_key, timestamp_micros(div(request_time_ns, 1000)) as request_time,
-        case when answers > 0 then latency / 1e6 end as latency_ms,
+        case when answers = 0 and id_is_another then 'ambiguous' else quality end as match_quality,
+        peer, identity_key, timestamp_micros(div(request_time_ns, 1000)) as request_time, latency_ns / 1e6 as latency_ms,
+        case when kind = 'stream' then items end as items, case when kind = 'stream' then took end as length_ns,
         stored, store, store_seq, durable, attempt, reason,
         date '1970-01-01' + cast(div(request_time_ns, {DAY_NS}) as int) as date{{part}}
     from (
-        -- No answer is waited for any more to an id that was given to the next request, however soon the recording ends.
-        select *, response_mono_ns - request_mono_ns as latency, coalesce(reused, false) as given_up,
-            {_WAITED} or coalesce(reused, false) as waited
-        from {{folded}}
-        where request_seq is not null
+        select *, case when kind = 'stream' and items > 0 then first_item_ns - request_mono_ns
+            when taken then took end as latency_ns
+        from (
+            -- Who has given it up gets no answer any more, and one that says no more than that nobody waits is none.
+            select *, answers > 0 and not (given_up and coalesce(cancelled_ns <= response_mono_ns, true)) and not (
+                coalesce(code, 0) in ({_EXCEEDED}, {_CANCELLED}) and (
+                    coalesce(response_mono_ns >= due_ns, false) or cancelled_ns is not null
+                    or (code = {_EXCEEDED} and asked_ns is null)
+                )
+            ) as taken
+            from (
+                select *, response_mono_ns - request_mono_ns as took, coalesce(cancelled_ns < due_ns, false) as given_up,
+                    -- None is waited for any more to an id that was given to the next request, however soon the recording ends.
+                    {_WAITED} or id_is_another as waited
+                from (
+                    select *, coalesce(reused, false) as id_is_another, request_mono_ns + allowance_ns - case
+                        when allowance_ns < {4 * SLACK_NS} then div(allowance_ns, 4) else {SLACK_NS} end as due_ns
+                    from {{folded}}
+                    where request_seq is not null
+                ) as due
+            ) as ended
+        ) as judged
     ) as found
 """
 

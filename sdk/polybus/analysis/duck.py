@@ -103,6 +103,8 @@ class DuckEngine:
     def sql(self, text: str, **tables: str) -> str:
         """The answer of a query as a table, which is worked out when it is read."""
         name = self._name()
+        # The one word that stands elsewhere in Spark.
+        text = text.replace(") ignore nulls over", " ignore nulls) over")
         self._connection.execute(f"create view {name} as {text.format(**tables)}")
         return name
 

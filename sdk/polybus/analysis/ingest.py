@@ -28,6 +28,8 @@ class IngestResult(RunCounts):
 
     ends: dict[str, int] = attrs.Factory(dict)
     seen: dict[str, int] = attrs.Factory(dict)
+    holes: dict[str, Any] = attrs.Factory(dict)
+    """`Holes`, as their fields."""
     gap_rows: list[dict[str, Any]] = attrs.Factory(list)
     losses: list[dict[str, Any]] = attrs.Factory(list)
     ended: list[str] = attrs.Factory(list)
@@ -64,9 +66,11 @@ def take(capture: str, storage: Storage, staging: str, piece: Range, window: Rea
         # A frame's first message is number 0.
         done.rowed += pc.sum(pc.equal(events.column("sub"), 0)).as_py() or 0
         watermarks.note(events)
+        reader.holes.note(events)
         tables.add("events", events, BY_DATE)
         tables.add("quarantine", quarantine, BY_DATE)
     tables.close()
+    done.holes = attrs.asdict(reader.holes)
     done.files = tables.files
     done.ended = [reader.ended] if reader.ended is not None else []
     done.lost = len(reader.damage)

@@ -24,7 +24,7 @@ STAGING: Final = "_staging"
 STATE: Final = "_state"
 TABLES: Final = ("events", "quarantine", "exchanges", "orphans")
 _OURS: Final = re.compile(r"run-(\d{6})-")
-_VERSION: Final = 2
+_VERSION: Final = 3
 
 
 def run_prefix(run: int) -> str:

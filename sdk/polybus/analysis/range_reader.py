@@ -16,19 +16,23 @@ from polybus.capture.schema import EVENTS, FRAMES, QUARANTINE
 from polybus.capture.store.reader import Capture, Segment
 from polybus.capture.store.segments import Stretch
 
+from .holes import NEEDED as HOLES_NEED
+from .holes import Holes
 from .ranges import Range, ReadPosition, ReadWindow, together
 
 
 class RangeReader:
-    """Reads a range of a capture.
+    """Reads a range of a capture, and finds `holes` in it.
 
     Raises:
         CaptureError: The segment is gone.
     """
 
-    def __init__(self, path: str, piece: Range) -> None:
+    def __init__(self, path: str, piece: Range, holes: Holes | None = None) -> None:
         self.damage: list[Stretch] = []
         """Losses that were found, after the last batch."""
+        self.holes: Holes = Holes() if holes is None else holes
+        """Where frames are missing, as far as `decoded` has read; or `table`, with the columns that tell it."""
         self.ended: str | None = None
         """After the last batch, the recording that says at the end of this range that it is over; None where none does."""
         self._capture = Capture(path)
@@ -57,12 +61,16 @@ class RangeReader:
         for part in self._parts():
             if isinstance(part, Range):
                 batches = self._batches(part, [name for name in FRAMES.names if name in needed])
+                if needed >= HOLES_NEED:
+                    batches = (_shown(rows, self.holes.rows) for rows in batches)
                 events = names if table == "events" else ("seq",)
-                for made in decoded((window.of(rows) for rows in batches), events):
+                for made in decoded(map(window.of, batches), events):
                     rows = made.events if table == "events" else made.quarantine
                     yield rows.select(names) if names is not None else rows
             else:
                 columns, groups = part
+                for group in groups:
+                    self.holes.group(group)
                 yield from columns.read(table, groups, names, together((condition, window.condition(table))))
 
     def decoded(
@@ -74,11 +82,13 @@ class RangeReader:
         """
         for part in [self._range] if window.columns else self._parts():
             if isinstance(part, Range):
-                yield from decoded(window.of(_shown(rows, seen)) for rows in self._batches(part, None))
+                batches = (_shown(rows, self.holes.rows) for rows in self._batches(part, None))
+                yield from decoded(window.of(_shown(rows, seen)) for rows in batches)
                 continue
             columns, groups = part
             for group in groups:
                 told(group)
+                self.holes.group(group)
                 self.ended = group.ended
                 tables = (
                     pa.Table.from_batches(columns.read(table, [group]), schema=schema).combine_chunks()
@@ -114,7 +124,7 @@ class RangeReader:
         self.damage += [stretch for stretch in within if not stretch.torn or not self._newest]
 
 
-def _shown(rows: pa.RecordBatch, seen: Callable[[pa.RecordBatch], None]) -> pa.RecordBatch:
+def _shown(rows: pa.RecordBatch, seen: Callable[[pa.RecordBatch], Any]) -> pa.RecordBatch:
     seen(rows)
     return rows
 

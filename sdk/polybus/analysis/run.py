@@ -25,12 +25,14 @@ from .correlation import (
     OPEN,
     ORPHANS,
     TURNS,
+    closes_of,
     exchanges_of,
     fold,
     orphans_of,
     turns_of,
 )
 from .engine import Engine
+from .holes import Holes, joined
 from .ingest import SAMPLES, IngestResult
 from .manifest import STAGING, STATE, Manifest, Output, RunCounts, run_prefix
 from .partitions import BY_DATE
@@ -113,7 +115,9 @@ class PipelineStep:
         if last is None and not counts.frames:
             self._check_connection()
         events = self._engine.read(self.storage, "events", moved.get("events", []), EVENTS)
-        now = clocks.table(all_read=self._is_all(end), ended=set(clocks.ends) if settle else _ended(taken))
+        holes = joined((Holes(**done.holes) for done in taken), (done.ends for done in taken), before.ends)
+        ended = set(clocks.ends) if settle else _ended(taken)
+        now = clocks.table(all_read=self._is_all(end), ended=ended, holes=holes)
         folded = self._fold(staging, events, last.state if last is not None else None, now)
         exchanges = self._exchanges(prefix, staging, folded, moved)
         orphans = self._orphans(prefix, staging, folded, events, moved)
@@ -278,7 +282,8 @@ class PipelineStep:
         if before is not None:
             turns.append(self._engine.read(self.storage, before, self.storage.files(before), TURNS))
         folder = f"{staging}/folded"
-        folded = fold(self._engine, turns, self._timeouts, self._engine.hand(clocks))
+        closes = closes_of(self._engine, events)
+        folded = fold(self._engine, turns, self._timeouts, self._engine.hand(clocks), closes)
         self._engine.write(folded, self.storage, folder, FOLDED, ["part"])
         return folder
 

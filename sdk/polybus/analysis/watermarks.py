@@ -6,14 +6,30 @@ carried from run to run for good, with an entry here; the wall clock of the othe
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Final, Self
 
 import attrs
 import pyarrow as pa
 
+from .ranges import LAST_NS
+
 FARTHEST_NS: Final = 2**61
 """In 73 years: what is farther from 0 no monotonic clock says. Wall clocks may be so far apart, and are no farther here."""
+
+
+CLOCKS: Final = pa.schema(
+    [
+        *(("capture_id", pa.string()), ("end_ns", pa.int64()), ("silent_ns", pa.int64()), ("ended", pa.bool_())),
+        *((name, pa.int64()) for name in ("from_seq", "until_seq", "hole_ns")),
+    ]
+)
+"""Of a recording its last moment, how long others have gone on since (``silent_ns``), and whether it says that it is over. A
+row is for the frames from one number up to another, behind which is the next hole: it began at ``hole_ns``; null for none."""
+
+Holes = Mapping[str, Sequence[tuple[int, int]]]
+"""By recording, the number of the first row behind each hole, and the moment before it; ascending."""
 
 
 @attrs.frozen
@@ -42,20 +58,20 @@ class Watermarks:
         """Of some recordings."""
         return Watermarks(*({name: at for name, at in clocks.items() if name in names} for clocks in (self.ends, self.seen)))
 
-    def table(self, *, all_read: bool, ended: Collection[str] = ()) -> pa.Table:
-        """``capture_id``, ``end_ns``, ``silent_ns``, ``ended``; ``silent_ns`` says how long others have gone on since.
+    def table(self, *, all_read: bool, ended: Collection[str] = (), holes: Holes | None = None) -> pa.Table:
+        """Rows of `CLOCKS`: one for each recording, and one more for each of its `holes`.
 
         Where not all that is on the disk has been read, a recording may have said something after what others have said later,
         and none counts as silent.
         """
         now = max(self.seen.values(), default=0) if all_read else 0
-        columns = {
-            "capture_id": pa.array(self.ends, pa.string()),
-            "end_ns": pa.array(self.ends.values(), pa.int64()),
-            "silent_ns": pa.array([min(max(now - self.seen.get(name, now), 0), FARTHEST_NS) for name in self.ends], pa.int64()),
-            "ended": pa.array([name in ended for name in self.ends], pa.bool_()),
-        }
-        return pa.table(columns)
+        rows = []
+        for name, end in self.ends.items():
+            silent = min(max(now - self.seen.get(name, now), 0), FARTHEST_NS)
+            edges = [(-LAST_NS, None), *(holes or {}).get(name, ()), (LAST_NS, None)]
+            for (begin, _), (behind, at) in pairwise(edges):
+                rows.append((name, end, silent, name in ended, begin, behind, at))
+        return pa.Table.from_pylist([dict(zip(CLOCKS.names, row, strict=True)) for row in rows], CLOCKS)
 
 
 def _latest(every: Iterable[Mapping[str, int]]) -> dict[str, int]:

@@ -71,7 +71,11 @@ FRAMES: Final = pa.schema(
 )
 """A row for each frame, as the recorder writes it."""
 
-KINDS: Final = ("request", "response", "publish", "subscribe", "unsubscribe", "notify", "open", "close", "control", "heartbeat")
+KINDS: Final = (
+    *("request", "response", "cancel", "stream", "item", "end", "publish", "notify", "subscribe", "unsubscribe"),
+    *("open", "close", "control", "heartbeat"),
+)
+"""``open`` and ``close`` are those of a connection, and of a client behind one; a stream or channel begins with ``stream``."""
 
 EVENTS: Final = pa.schema(
     [
@@ -137,7 +141,7 @@ QUARANTINE: Final = pa.schema(
 )
 """A row for each frame of which not even one message could be read."""
 
-OUTCOMES: Final = ("ok", "error", "timeout", "late", "unanswered", "open-at-end")
+OUTCOMES: Final = ("ok", "error", "late", "timeout", "cancelled", "lost", "unanswered", "unseen", "open-at-end")
 MATCH_QUALITIES: Final = ("unique", "reused_id", "ambiguous")
 
 EXCHANGES: Final = pa.schema(
@@ -146,14 +150,15 @@ EXCHANGES: Final = pa.schema(
         _CONN_ID,
         _column("direction", _INT8, "Of the request: 0 out, 1 in."),
         _PROTOCOL,
+        _column("kind", _STRING, "request; or stream, also of a channel."),
         _SUBJECT,
         _column("correlation_id", _STRING, "As on the wire."),
         _column("request_seq", _INT64, "Frame of the request; of its first attempt where there are several."),
-        _column("response_seq", _INT64, "Frame of its first answer; null without one."),
+        _column("response_seq", _INT64, "Frame of its first answer, or of a stream's end; null without one."),
         _column("request_time_ns", _INT64, "Wall clock, ns since 1970 UTC."),
-        _column("latency_ns", _INT64, "From request to answer on the monotonic clock; null without one."),
+        _column("latency_ns", _INT64, "To the answer, or a stream's first item, on the monotonic clock; null without one."),
         _column("outcome", _STRING, ", ".join(OUTCOMES)),
-        _column("code", _INT32, "Of the answer."),
+        _column("code", _INT32, "Of the answer; null where none was taken."),
         _column("code_name", _STRING, "Its name."),
         _column("attempts", _INT32, "How often it was sent with the same id while it was open."),
         _column("duplicates", _INT32, "Further answers to it."),
@@ -162,12 +167,14 @@ EXCHANGES: Final = pa.schema(
         _column("identity_key", _STRING, "Whose it was, where the wire says so: the client behind a broker, the source."),
         _column("request_time", _TIMESTAMP, "When it was recorded."),
         _column("latency_ms", pa.float64(), "The latency in milliseconds."),
+        _column("items", _INT64, "Of a stream, those that came back; null of a request."),
+        _column("length_ns", _INT64, "Of a stream, from its opening to its end; null of a request, and without an end."),
         *_STORED,
         _DATE,
     ],
     metadata={"polybus.exchanges": SCHEMA_VERSION},
 )
-"""A row for each request."""
+"""A row for each request, and for each stream."""
 
 ORPHANS: Final = EVENTS.with_metadata({"polybus.orphans": SCHEMA_VERSION})
 """Responses to which no request was recorded."""

@@ -52,6 +52,21 @@ class Story:
     def answers(self, at: float, id: str = "1", *, direction: int = 1, code: int = 0, **columns: Any) -> None:
         self.add("response", at, correlation_id=id, direction=direction, code=code, **columns)
 
+    def opens(self, at: float, id: str = "1", **columns: Any) -> None:
+        self.add("stream", at, correlation_id=id, subject="user.watch", **columns)
+
+    def item(self, at: float, id: str = "1", *, direction: int = 1) -> None:
+        self.add("item", at, correlation_id=id, direction=direction)
+
+    def stops(self, at: float, id: str = "1", *, direction: int = 1, **columns: Any) -> None:
+        self.add("end", at, correlation_id=id, direction=direction, **columns)
+
+    def cancels(self, at: float, id: str = "1", **columns: Any) -> None:
+        self.add("cancel", at, correlation_id=id, **columns)
+
+    def closes(self, at: float, **columns: Any) -> None:
+        self.add("close", at, code_name="1006", **columns)
+
     def ends(self, at: float) -> None:
         self.add("heartbeat", at)
 

@@ -18,13 +18,14 @@ from pyspark.sql import SparkSession
 
 from polybus.analysis import DuckEngine, Engine, open_tables
 from polybus.analysis import Pipeline as AnyPipeline
-from polybus.analysis.correlation import FOLDED, exchanges_of, fold, orphans_of, turns_of
+from polybus.analysis.correlation import FOLDED, closes_of, exchanges_of, fold, orphans_of, turns_of
 from polybus.analysis.manifest import Output
 from polybus.analysis.pipeline import Done
 from polybus.analysis.storage import Storage
 from polybus.analysis.timeouts import MatchTimeouts
+from polybus.analysis.watermarks import Watermarks
 from polybus.capture import write_columns
-from polybus.capture.schema import EVENTS, EXCHANGES, ORPHANS, QUARANTINE
+from polybus.capture.schema import EVENTS, EXCHANGES, ORPHANS, OUTCOMES, QUARANTINE
 from polybus.capture.store.segments import SegmentWriter
 from polybus.spark import load, scan
 from polybus.spark.engine import SparkEngine
@@ -65,12 +66,13 @@ def _recording(seed: int) -> Story:
             ),
             "data": chance.choice([b"?", b"?", b"!", b"", None]),
         }
-        kind = chance.choice(["request", "request", "request", "response", "response", "response", "publish"])
-        if kind == "request":
+        usual, other = ["request", "response"] * 4, ["publish", "cancel", "stream", "item", "item", "end", "close"]
+        kind = chance.choice([*usual, *other])
+        if kind in ("request", "stream"):
             wait = chance.choice([None, None, 0, 1, 30_000, 30_001, 100_001, 2**53])
             left = chance.choice([None, None, None, -1, 0, 30_000_000_000, 100_000_000_001])
             columns |= {"ttl_ms": wait, "deadline_ns": None if left is None else round(at * 1_000_000) + left}
-        elif kind == "response":
+        elif kind in ("response", "end"):
             code = chance.choice([0, 0, 5, 13])
             columns |= {"code": code, "code_name": str(code)}
         story.add(kind, at, **columns)
@@ -222,17 +224,19 @@ def test_both_correlations_give_the_same_exchanges_to_the_row(spark: SparkSessio
         row["request_time"] = None  # a time, and one that does not say that it is in UTC
     assert _ordered(by_spark[0]) == _ordered(by_duckdb[0])
     assert by_spark[1] == by_duckdb[1]
-    assert len({row["outcome"] for row in by_spark[0]}) == 6
+    assert {row["outcome"] for row in by_spark[0]} == set(OUTCOMES)
     assert len({row["match_quality"] for row in by_spark[0]}) == 3
 
 
 def _correlated(engine: Engine, events: pa.Table) -> tuple[list[dict[str, Any]], list[str]]:
     """The exchanges and the ids of the orphans."""
     ends = events.group_by("capture_id").aggregate([("mono_ns", "max")])
-    silent, ended = pa.array([0] * len(ends), pa.int64()), pa.array([True] * len(ends))
-    clocks = pa.table([ends["capture_id"], ends["mono_ns_max"], silent, ended], ["capture_id", "end_ns", "silent_ns", "ended"])
+    marks = Watermarks({row["capture_id"]: row["mono_ns_max"] for row in ends.to_pylist()})
+    holes = {name: [(8, 20 * 10**9)] for name in list(marks.ends)[::3]}
+    clocks = engine.hand(marks.table(all_read=True, ended=marks.ends, holes=holes))
     given = engine.hand(events)
-    folded = engine.rows(fold(engine, [turns_of(engine, given, TIMEOUTS)], TIMEOUTS, engine.hand(clocks))).cast(FOLDED)
+    turns = turns_of(engine, given, TIMEOUTS)
+    folded = engine.rows(fold(engine, [turns], TIMEOUTS, clocks, closes_of(engine, given))).cast(FOLDED)
     exchanges = engine.rows(exchanges_of(engine, engine.hand(folded))).to_pylist()
     lost = engine.hand(pa.Table.from_pylist([row for row in folded.to_pylist() if row["request_seq"] is None], schema=FOLDED))
     orphans = engine.rows(orphans_of(engine, given, lost)).to_pylist()

@@ -8,7 +8,18 @@ import pytest
 from pyspark.sql import SparkSession
 
 from polybus.analysis import DuckEngine, Engine, MatchTimeouts
-from polybus.analysis.correlation import CARRIED, FINAL, FOLDED, ORPHANS, TURNS, exchanges_of, fold, orphans_of, turns_of
+from polybus.analysis.correlation import (
+    CARRIED,
+    FINAL,
+    FOLDED,
+    ORPHANS,
+    TURNS,
+    closes_of,
+    exchanges_of,
+    fold,
+    orphans_of,
+    turns_of,
+)
 from polybus.analysis.watermarks import Watermarks
 from polybus.capture.schema import EXCHANGES, MATCH_QUALITIES, OUTCOMES
 from polybus.capture.schema import ORPHANS as ORPHAN_ROWS
@@ -140,6 +151,68 @@ def _stories() -> Iterator[Story]:
     story.answers(9)
     yield story
 
+    story = Story("too late to say no")  # what only says that nobody waits any more is no answer
+    for id, code in (("1", 4), ("2", 1), ("3", 4), ("4", 1), ("5", 0), ("6", 4)):
+        story.asks(0, id, ttl_ms=None if id == "6" else 1000)
+        story.answers({"3": 500, "4": 500}.get(id, 1001), id, code=code)
+    yield story
+
+    story = Story("given up")
+    for id, at in (("before", 10), ("at its deadline", 999.9), ("after", 1009)):
+        story.asks(0, id, ttl_ms=1000)
+        story.cancels(at, id)
+    for id, code in (("echoed", 1), ("crossed", 0)):
+        story.asks(10, id, ttl_ms=1000)
+        story.cancels(20, id)
+        story.answers(21, id, code=code)
+    story.asks(30, "answered first", ttl_ms=1000)
+    story.answers(40, "answered first")
+    story.cancels(41, "answered first")
+    story.cancels(50, "of nobody")
+    yield story
+
+    story = Story("cut off")
+    story.asks(0, "1", ttl_ms=1000)
+    story.asks(0, "2", ttl_ms=60_000)
+    story.asks(0, "3")
+    story.asks(0, "4")
+    story.asks(0, "5", conn_id="another")
+    story.answers(1, "4")
+    story.closes(20_000)
+    yield story
+
+    story = Story("a client has gone")  # and another one of the same name comes
+    story.asks(0, "1", client="a")
+    story.asks(0, "2", client="b")
+    story.closes(10, client="a")
+    story.asks(20, "3", client="a")
+    story.closes(30, client="a")
+    story.asks(40, "4", client="a")
+    story.ends(50)
+    yield story
+
+    story = Story("streams")
+    story.opens(0, "well")
+    story.item(5, "well")
+    story.item(6, "well")
+    story.item(6.5, "well", direction=0)  # of a channel: what the asker says does not count
+    story.stops(7, "well", direction=0)
+    story.stops(8, "well", code=0)
+    story.opens(10, "failed")
+    story.stops(12, "failed", code=13)
+    story.opens(20, "refused")
+    story.answers(21, "refused", code=3)
+    story.opens(30, "left")
+    story.item(31, "left")
+    story.cancels(32, "left")
+    story.opens(40, "patient")
+    story.item(4_000_000, "patient")
+    story.item(8_000_000, "patient")
+    story.opens(8_000_001, "cut off")
+    story.item(8_000_002, "cut off")
+    story.closes(8_000_003)
+    yield story
+
 
 Rows = dict[str, list[dict[str, Any]]]
 
@@ -164,14 +237,18 @@ def _clocks(events: pa.Table, *, silent_ns: int = 0, ended: bool = True, end_ns:
             "end_ns": ends["mono_ns_max"] if end_ns is None else pa.array([end_ns] * len(ends), pa.int64()),
             "silent_ns": pa.array([silent_ns] * len(ends), pa.int64()),
             "ended": pa.array([ended] * len(ends)),
+            "from_seq": pa.array([-1] * len(ends), pa.int64()),
+            "until_seq": pa.array([1000] * len(ends), pa.int64()),
+            "hole_ns": pa.nulls(len(ends), pa.int64()),
         }
     )
 
 
 def _folded(engine: Engine, events: pa.Table, clocks: pa.Table, before: pa.Table | None = None) -> pa.Table:
-    turns = [turns_of(engine, engine.hand(events), MatchTimeouts())]
+    given = engine.hand(events)
+    turns = [turns_of(engine, given, MatchTimeouts())]
     turns += [] if before is None else [engine.hand(before)]
-    return engine.rows(fold(engine, turns, MatchTimeouts(), engine.hand(clocks))).cast(FOLDED)
+    return engine.rows(fold(engine, turns, MatchTimeouts(), engine.hand(clocks), closes_of(engine, given))).cast(FOLDED)
 
 
 def _of(folded: pa.Table, parts: Collection[str]) -> pa.Table:
@@ -202,12 +279,16 @@ def column(pairs: tuple[Rows, Rows], story: str, name: str) -> list[Any]:
 
 def test_every_request_is_one_row_and_every_word_is_of_its_list(pairs: tuple[Rows, Rows]) -> None:
     rows = [row for story in pairs[0].values() for row in story]
-    assert {row["outcome"] for row in rows} == set(OUTCOMES)
+    assert {row["outcome"] for row in rows} == set(OUTCOMES) - {"unseen"}
     assert {row["match_quality"] for row in rows} == set(MATCH_QUALITIES)
     assert sum(row["attempts"] for row in rows) == sum(
-        event["kind"] == "request" for story in _stories() for event in story.events
+        event["kind"] in ("request", "stream") for story in _stories() for event in story.events
     )
-    answers = sum(event["kind"] == "response" for story in _stories() for event in story.events)
+    answers = sum(
+        event["kind"] == "response" or (event["kind"] == "end" and event["direction"] == 1)
+        for story in _stories()
+        for event in story.events
+    )
     orphans = sum(len(story) for story in pairs[1].values())
     assert sum(row["duplicates"] + (row["response_seq"] is not None) for row in rows) + orphans == answers
 
@@ -295,6 +376,69 @@ def test_ids_belong_to_their_connection(pairs: tuple[Rows, Rows]) -> None:
     assert column(pairs, "connections", "latency_ms") == [9.0, 1.0]
 
 
+def test_what_a_deadline_has_ended_is_a_timeout_whichever_message_came_first(pairs: tuple[Rows, Rows]) -> None:
+    assert column(pairs, "too late to say no", "outcome") == ["timeout", "timeout", "error", "error", "late", "timeout"]
+    assert column(pairs, "too late to say no", "code") == [None, None, 4, 1, 0, None]
+    assert [latency is None for latency in column(pairs, "too late to say no", "latency_ns")] == [
+        *(True, True, False, False, False, True)
+    ]
+
+
+def test_what_is_given_up_before_its_deadline_is_cancelled(pairs: tuple[Rows, Rows]) -> None:
+    rows = {row["correlation_id"]: (row["outcome"], row["latency_ms"], row["code"]) for row in pairs[0]["given up"]}
+    assert rows == {
+        "before": ("cancelled", None, None),
+        "at its deadline": ("timeout", None, None),
+        "after": ("timeout", None, None),
+        "echoed": ("cancelled", None, None),
+        "crossed": ("cancelled", None, None),
+        "answered first": ("ok", 10.0, 0),
+    }
+
+
+def test_a_connection_that_ends_settles_what_waits_on_it(pairs: tuple[Rows, Rows]) -> None:
+    assert column(pairs, "cut off", "outcome") == ["timeout", "lost", "lost", "ok", "open-at-end"]
+    assert column(pairs, "a client has gone", "outcome") == ["lost", "open-at-end", "lost", "open-at-end"]
+
+
+def test_a_stream_has_an_exchange_with_its_items_and_its_end(pairs: tuple[Rows, Rows]) -> None:
+    names = ("kind", "outcome", "code", "items", "latency_ms", "length_ns")
+    rows = {row["correlation_id"]: tuple(row[name] for name in names) for row in pairs[0]["streams"]}
+    assert rows == {
+        "well": ("stream", "ok", 0, 2, 5.0, 8 * MS),
+        "failed": ("stream", "error", 13, 0, 2.0, 2 * MS),
+        "refused": ("stream", "error", 3, 0, 1.0, 1 * MS),
+        "left": ("stream", "cancelled", None, 1, 1.0, None),
+        "patient": ("stream", "lost", None, 2, 3_999_960.0, None),
+        "cut off": ("stream", "lost", None, 1, 1.0, None),
+    }
+    assert column(pairs, "plain", "kind") == ["request"]
+    assert pairs[1]["streams"] == []
+
+
+def test_what_a_hole_may_have_swallowed_is_unseen(engine: Engine) -> None:
+    story = Story("holed")
+    story.asks(0, "answered in it")
+    story.asks(1, "over before it", ttl_ms=5)
+    story.asks(2, "answered later")
+    story.closes(90, conn_id="another")
+    story.asks(95, "gone before it", conn_id="gone")
+    story.closes(96, conn_id="gone")
+    story.asks(300, "asked later")
+    story.answers(400, "answered later")
+    story.ends(40_000)
+    events = table(story)
+    clocks = Watermarks({"holed": 40_000 * MS}).table(all_read=True, ended=["holed"], holes={"holed": [(6, 100 * MS)]})
+    rows = engine.rows(exchanges_of(engine, engine.hand(_folded(engine, events, clocks)))).to_pylist()
+    assert {row["correlation_id"]: row["outcome"] for row in rows} == {
+        "answered in it": "unseen",
+        "over before it": "timeout",
+        "answered later": "ok",
+        "gone before it": "lost",
+        "asked later": "unanswered",
+    }
+
+
 def _same(found: list[dict[str, Any]], pairs: tuple[Rows, Rows]) -> None:
     def by_request(row: dict[str, Any]) -> tuple[str, int]:
         return row["capture_id"], row["request_seq"]
@@ -308,7 +452,7 @@ def test_a_table_of_events_is_paired_at_once(spark: SparkSession) -> None:
     exchanges, orphans = done.exchanges.toArrow(), done.orphans.toArrow()
     assert [(field.name, str(field.type)) for field in exchanges.schema] == [(one.name, str(one.type)) for one in EXCHANGES]
     assert orphans.column_names == ORPHAN_ROWS.names
-    requests = sum(event["kind"] == "request" for story in _stories() for event in story.events)
+    requests = sum(event["kind"] in ("request", "stream") for story in _stories() for event in story.events)
     assert sum(row["attempts"] for row in exchanges.to_pylist()) == requests
     assert orphans.num_rows == 7
 

@@ -77,10 +77,10 @@ def test_names_of_peers_are_no_html(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rows", [[], [{"window_ns": 0, "p50_ns": None, "p95_ns": None, "n": 1}]])
 def test_nothing_recorded_is_said(rows: list[dict[str, Any]]) -> None:
-    totals = {"exchanges": 0, "orphans": 0, "outcomes": {}}
+    totals = {"exchanges": 0, "streams": 0, "orphans": 0, "outcomes": {}}
     counts = dict.fromkeys(("frames", "quarantined", "gaps", "lost", "orphans"), 0)
     metrics = {"totals": totals, "counts": counts, "latency_over_time": rows, "window_ns": 1}
-    metrics |= dict.fromkeys(("latency", "errors", "places", "clocks", "unheard"), [])
+    metrics |= dict.fromkeys(("latency", "streams", "errors", "places", "clocks", "unheard"), [])
     assert _said(metrics) == {"fine": ["No request was recorded."]}
 
 

@@ -292,7 +292,10 @@ def _sorted(
     place[order] = np.arange(len(order))
     end = int(times.max())
     table = _table(made, conns, capture_id, times, order, place, gaps)
-    exchanges = pa.concat_tables([_exchanges(part, place, end) for part in truth]).sort_by("request_seq")
+    said = np.ones(len(order), bool)
+    said[place[[number for number, _ in junk]]] = said[place[list(gaps)]] = False
+    holes = [int(times[order][:seq][said[:seq]].max(initial=-NS)) for seq in sorted(place[list(gaps)].tolist())]
+    exchanges = pa.concat_tables([_exchanges(part, place, end, holes) for part in truth]).sort_by("request_seq")
     return Traffic(
         table,
         exchanges,
@@ -335,7 +338,8 @@ def _table(made: _Frames, conns: list[_Conn], capture_id: str, times: Any, order
     return pa.Table.from_arrays([columns[name] for name in FRAMES.names], schema=FRAMES)
 
 
-def _exchanges(part: dict[str, Any], place: Any, end: int) -> pa.Table:
+def _exchanges(part: dict[str, Any], place: Any, end: int, holes: list[int]) -> pa.Table:
+    """The truth of some requests; the last message before each hole was at one of `holes`."""
     conn, fates = part["conn"], part["fates"]
     count = len(fates)
     waited = end - part["times"] > part["allowance"]
@@ -344,6 +348,8 @@ def _exchanges(part: dict[str, Any], place: Any, end: int) -> pa.Table:
     outcome[fates == LATE] = "late"
     lost = fates == LOST
     outcome[lost] = np.where(waited, np.where(part["said"], "timeout", "unanswered"), "open-at-end")[lost]
+    for hole in holes:
+        outcome[lost & (part["times"] <= hole) & (hole <= part["times"] + part["allowance"])] = "unseen"
     columns = {
         "protocol": pa.repeat(pa.scalar(conn.variant.protocol), count),
         "conn_id": pa.repeat(pa.scalar(conn.id), count),

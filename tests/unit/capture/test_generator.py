@@ -50,7 +50,7 @@ def test_every_case_is_there_in_every_protocol() -> None:
     outcomes = Counter(zip(made.exchanges["protocol"].to_pylist(), made.exchanges["outcome"].to_pylist(), strict=True))
     for protocol in ("ubre", "csb", "jrep", "uprotocol"):
         assert {outcome for name, outcome in outcomes if name == protocol} >= {"ok", "error", "late", "open-at-end"}
-    assert {outcome for _, outcome in outcomes} == {"ok", "error", "late", "open-at-end", "timeout", "unanswered"}
+    assert {outcome for _, outcome in outcomes} == {"ok", "error", "late", "open-at-end", "timeout", "unanswered", "unseen"}
     assert set(made.exchanges["attempts"].to_pylist()) == {1, 2}
     assert set(made.exchanges["duplicates"].to_pylist()) == {0, 1}
     assert set(made.exchanges["direction"].to_pylist()) == {0, 1}

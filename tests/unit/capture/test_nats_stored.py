@@ -106,9 +106,9 @@ NOT_STORED = '{"error":{"code":503,"err_code":10077,"description":"maximum bytes
             *("response", INBOX, "NOT_FOUND", None),
         ),
         (_pub(f"MSG {INBOX} 1", '{"stream":"s","seq":1,"mine":2}'), "response", INBOX, "OK", None),
-        (_pub(f"PUB shop.r.numbers {INBOX}", "1", {"Polybus-Kind": "open stream 8 0"}), "open", INBOX, None, None),
-        (_pub(f"MSG {INBOX} 1", "1", {"Polybus-Kind": "item"}), "control", INBOX, None, None),
-        (_pub(f"MSG {INBOX} 1", "", {"Polybus-Kind": "end"}), "close", INBOX, None, None),
+        (_pub(f"PUB shop.r.numbers {INBOX}", "1", {"Polybus-Kind": "open stream 8 0"}), "stream", INBOX, None, None),
+        (_pub(f"MSG {INBOX} 1", "1", {"Polybus-Kind": "item"}), "item", INBOX, None, None),
+        (_pub(f"MSG {INBOX} 1", "", {"Polybus-Kind": "end"}), "end", INBOX, None, None),
     ],
 )
 def test_frames_of_nodes_and_of_the_engine_are_what_they_mean(

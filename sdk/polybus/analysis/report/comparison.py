@@ -68,7 +68,7 @@ def _requests(now: Measured, before: Measured) -> Iterator[dict[str, Any]]:
             **{"kind": "request", "protocol": key[0], "subject": key[1]},
             "change": ", ".join([*whole.came(one.n, other.n), *_ends(one, other), *_pace(one, other)]) or None,
             **{"n": one.n, "n_before": other.n, "failed": one.error, "failed_before": other.error},
-            **{"lost": one.lost, "lost_before": other.lost, "late": one.late, "late_before": other.late},
+            **{"lost": one.missing, "lost_before": other.missing, "late": one.late, "late_before": other.late},
             **{"p50_ns": one.p50_ns, "p50_before_ns": other.p50_ns, "p95_ns": one.p95_ns, "p95_before_ns": other.p95_ns},
         }
 
@@ -125,7 +125,7 @@ class _Whole:
 def _ends(one: SubjectRow, other: SubjectRow) -> list[str]:
     """The changes of how exchanges ended."""
     found = []
-    kinds = (("failed", one.error, other.error), ("lost", one.lost, other.lost), ("late", one.late, other.late))
+    kinds = (("failed", one.error, other.error), ("lost", one.missing, other.missing), ("late", one.late, other.late))
     for name, bad, bad_before in kinds:
         if _is_more(bad, one.n, bad_before, other.n):
             found.append(f"{name} more")

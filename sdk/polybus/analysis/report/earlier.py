@@ -30,6 +30,7 @@ class SubjectRow(msgspec.Struct, frozen=True):
     timeout: int
     unanswered: int
     asked: int
+    lost: int = 0
 
     @property
     def as_asked(self) -> bool:
@@ -37,9 +38,9 @@ class SubjectRow(msgspec.Struct, frozen=True):
         return self.asked * 2 > self.n
 
     @property
-    def lost(self) -> int:
+    def missing(self) -> int:
         """Requests that were never answered."""
-        return self.timeout + self.unanswered
+        return self.timeout + self.unanswered + self.lost
 
 
 class TopicRow(msgspec.Struct, frozen=True):

@@ -20,7 +20,7 @@ _NUMBERS: Final = frozenset(
     (
         "n nbytes answered code seq size segment offset batch frames n_before failed failed_before lost lost_before late "
         "late_before request_seq kept duplicates refused unanswered sent_again publications redelivered most_attempts handled "
-        "again ended unsettled"
+        "again ended unsettled items ok error cancelled"
     ).split()
 )
 _HEADINGS: Final = {"n": "count", "nbytes": "bytes", "code_name": "name", "conn_id": "connection", "n_before": "before"}

@@ -57,7 +57,7 @@ CHOSEN: Final = f"""
                 select *, case when why = 'slowest' then -latency_ns else request_time_ns end as worth from (
                     select *, case when outcome = 'error' then 'failed' when latency_ns is null then 'unanswered'
                         else 'slowest' end as why
-                    from {{exchanges}} where view = 1 and outcome != 'open-at-end'
+                    from {{exchanges}} where view = 1 and outcome not in ('cancelled', 'unseen', 'open-at-end')
                 ) as named
             ) as ranked
         ) as numbered
@@ -85,7 +85,7 @@ _MESSAGES: Final = f"""
     select {_FRAMES}, md5(events.data) as digest
     from {{events}} as events semi join {{wanted}} as wanted
     on events.capture_id = wanted.capture_id and events.seq = wanted.seq
-    where events.kind in ('request', 'response')
+    where events.kind in ('request', 'response', 'stream', 'end')
 """
 
 _CARRYING: Final = f"""
@@ -97,7 +97,7 @@ _CARRYING: Final = f"""
         on events.direction = wanted.direction
             and events.time_ns between wanted.from_ns and wanted.to_ns
             and events.nbytes > wanted.nbytes
-        where events.kind = 'control'
+        where events.kind = 'item'
     ) as numbered
     where nth <= {_CARRIERS} order by place, nth
 """
@@ -157,7 +157,10 @@ class Journeys:
         found = self._engine.rows(self._engine.sql(_MESSAGES, events=self._events, wanted=given)).to_pylist()
         # An attempt more in one frame is none that anybody needs twice: the first of a frame counts.
         found.sort(key=lambda row: -row["sub"])
-        return {(row["capture_id"], row["seq"], row["correlation_id"], row["kind"]): row for row in found}
+        kinds = {"stream": "request", "end": "response"}
+        return {
+            (row["capture_id"], row["seq"], row["correlation_id"], kinds.get(row["kind"], row["kind"])): row for row in found
+        }
 
     def _carry(self, ways: Iterable[_Way]) -> None:
         """Find the frames that carried those in tunnels."""

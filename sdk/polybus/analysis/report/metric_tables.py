@@ -67,12 +67,23 @@ _NOW_AND_BEFORE: Final = tuple(
     for name, doc in (
         ("n", "Messages of this kind"),
         ("failed", "Requests that ended as error"),
-        ("lost", "Requests that ended as timeout or unanswered"),
+        ("lost", "Requests that ended as timeout, lost or unanswered"),
         ("late", "Requests that ended as late"),
     )
     for end, more in (("", "."), ("_before", ", in the capture before."))
 )
-_OF_OUTCOMES = {"ok": "Requests with this outcome.", "open-at-end": "The same, of open-at-end."}
+_OF_OUTCOMES = {"ok": "Those with this outcome.", "open-at-end": "The same, of open-at-end."}
+_BY_SUBJECT = (
+    _ns("max_ns", "The longest latency, ns."),
+    _column("mean_ns", pa.float64(), "The mean latency, ns."),
+    *(_column(name.replace("-", "_"), _WHOLE, _OF_OUTCOMES.get(name, "The same.")) for name in OUTCOMES),
+    _DUPLICATES,
+    _column("asked", _WHOLE, "Those that are counted as who asked has seen them; the others as who was asked."),
+    _column("seen", _WHOLE, "Those that were recorded at more than one place."),
+    _WAY,
+    *map(_percentile, (50, 90, 95)),
+    _percentile(99, "; null below 100 answers"),
+)
 
 METRICS: Final = {
     "kinds": _table(
@@ -103,20 +114,19 @@ METRICS: Final = {
         _WAY,
     ),
     "latency": _table(
-        "Exchanges by subject, the 1000 with the most requests.",
-        _PROTOCOL,
-        _SUBJECT,
-        _REQUESTS,
-        _column("answered", _WHOLE, "Of these with an answer; all latencies are of theirs."),
-        _ns("max_ns", "The longest latency, ns."),
-        _column("mean_ns", pa.float64(), "The mean latency, ns."),
-        *(_column(name.replace("-", "_"), _WHOLE, _OF_OUTCOMES.get(name, "The same.")) for name in OUTCOMES),
-        _DUPLICATES,
-        _column("asked", _WHOLE, "Requests that are counted as who asked has seen them; the others as who was asked."),
-        _column("seen", _WHOLE, "Requests that were recorded at more than one place."),
-        _WAY,
-        *map(_percentile, (50, 90, 95)),
-        _percentile(99, "; null below 100 answers"),
+        "Requests by subject, the 1000 with the most.",
+        *(_PROTOCOL, _SUBJECT, _REQUESTS, _column("answered", _WHOLE, "Of these with an answer; all latencies are of theirs.")),
+        *_BY_SUBJECT,
+    ),
+    "streams": _table(
+        "Streams and channels by subject, the 1000 with the most. The latency of one is that of its first item; where none "
+        "came, of its end.",
+        *(_PROTOCOL, _SUBJECT, _column("n", _WHOLE, "Streams."), _column("answered", _WHOLE, "Of these with a latency.")),
+        *(
+            *_BY_SUBJECT,
+            _column("items", _WHOLE, "Items that came back."),
+            _column("views", _WHOLE, "Places, of all together."),
+        ),
     ),
     "latency_over_time": _table(
         "Exchanges by when they were asked.",
@@ -156,7 +166,10 @@ METRICS: Final = {
         _ns("first_ns", "When its first message was recorded, ns since 1970 UTC."),
         _ns("last_ns", "When its last one was."),
         _ns("length_ns", "From the first to the last on the monotonic clock, ns."),
-        _ns("handshake_ns", "From its first message of the kind open to its last, ns; null where there is only one."),
+        _ns(
+            "handshake_ns",
+            "From its first message of the kind open to its last, ns, but for those of clients behind it; null for one.",
+        ),
         _column("heartbeats", _WHOLE, "Messages of the kind heartbeat."),
         _column("closed", _TEXT, "Why it was closed; null where that was not recorded."),
     ),

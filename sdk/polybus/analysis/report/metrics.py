@@ -18,7 +18,7 @@ from ..tables import SCHEMAS
 from .journeys import Journeys
 from .metric_tables import METRICS
 from .names import Names, by_name, is_for
-from .queries import BUCKETS_A_DECADE, QUERIES
+from .queries import BUCKETS_A_DECADE, OF_KIND, QUERIES
 from .views import told_apart
 
 FIRST: Final = 100
@@ -57,7 +57,9 @@ def measure(engine: Engine, output: Output, names: Names | None = None) -> dict[
     names = names or Names()
     tables |= by_name(engine, tables, names)
     with told_apart(engine, tables["exchanges"], tables["orphans"]) as seen:
-        tables |= {"exchanges": seen.exchanges, "orphans": seen.orphans}
+        tables["orphans"] = seen.orphans
+        for kind, name in (("request", "exchanges"), ("stream", "streams")):
+            tables[name] = engine.sql(OF_KIND.replace("{kind}", kind), exchanges=seen.exchanges)
         found, times = _asked(engine, tables)
         [orphans] = engine.rows(engine.sql("select count(*) as n from {orphans}", orphans=seen.orphans)).to_pylist()
         for row in found["clocks"]:
@@ -141,8 +143,9 @@ def _totals(found: dict[str, Rows], counts: RunCounts) -> dict[str, Any]:
         "by_kind": sums(kinds, "kind"),
         "by_protocol": sums(kinds, "protocol"),
         "exchanges": sum(ends.values()),
+        "streams": sum(row["n"] for row in found["streams"]),
         "views": views,
-        "internal": counts.exchanges - views,
+        "internal": counts.exchanges - views - sum(row["views"] for row in found["streams"]),
         "outcomes": {name: ends.get(name, 0) for name in OUTCOMES},
         "match_quality": sums(outcomes, "match_quality"),
         "duplicates": sum(row["duplicates"] for row in outcomes),

@@ -19,6 +19,8 @@ Rows = Sequence[dict[str, Any]]
 _TILE: Final = 10
 """Characters of a number that fit a tile; a longer one has the room of two."""
 
+_STREAM: Final = "subject n items ok error cancelled lost p50_ns p95_ns protocol"
+
 
 def render(metrics: Metrics) -> str:
     """The report as HTML, from the metrics."""
@@ -30,6 +32,7 @@ def render(metrics: Metrics) -> str:
         ("Totals", _totals(metrics, groups)),
         (journey_page.TITLE, journey_page.journeys(metrics["journeys"])),
         ("Latency", _latency(metrics, groups)),
+        *([("Streams", table(metrics["streams"], _STREAM))] if metrics["streams"] else []),
         ("Throughput", _throughput(metrics)),
         ("Errors", _errors(metrics, groups)),
         ("Slowest exchanges", _exchanges(metrics["slowest"])),

@@ -28,6 +28,8 @@ DIGITS: Final = 6
 """Significant digits by which latencies are told apart for percentiles, so that counting them takes little room."""
 BUCKETS_A_DECADE: Final = 5
 
+OF_KIND: Final = "select * from {exchanges} where kind = '{kind}'"
+
 
 def _most(table: str, keys: str, more: str = "", where: str = "true") -> str:
     """Number of rows by some keys, and more about them, of the keys that have the most rows."""
@@ -71,11 +73,33 @@ def _ranked(keys: Sequence[str], more: Sequence[str], columns: str) -> str:
     """
 
 
+_ITS_OWN: Final = "kind = '{}' and coalesce(client, '') = ''"
+"""Of a connection itself, and not of a client behind it."""
 _BY_OUTCOME: Final = {name.replace("-", "_"): name for name in OUTCOMES}
 _LISTED: Final = ", ".join(METRICS["slowest"][1].names)
 _ALIKE: Final = "protocol, subject, outcome, code"
 _BYTES: Final = ", sum(nbytes) as nbytes"
 _WINDOW: Final = "time_ns - time_ns % {width}"
+
+
+def _by_subject(*more: str) -> str:
+    """Latencies and outcomes by subject, and the sums of some columns more."""
+    sums = {
+        **{name: f"count_if(outcome = '{outcome}')" for name, outcome in _BY_OUTCOME.items()},
+        **{"duplicates": "sum(duplicates)", "asked": "count_if(direction = 0)", "seen": "count_if(views > 1)"},
+        **{name: f"sum({name})" for name in more},
+    }
+    parts = {"summed": "sum(cast(latency_ns as decimal(20, 0)))", "way": "sum(cast(way_ns as decimal(20, 0)))"}
+    found = sums | parts | {"ways": "count(way_ns)"}
+    return f"""
+        select protocol, subject, sum(n) as n, sum(answered) as answered, max(value) as max_ns,
+            cast(sum(summed) as double) / nullif(sum(answered), 0) as mean_ns,
+            {", ".join(f"sum({name}) as {name}" for name in sums)}, cast(sum(way) as double) / nullif(sum(ways), 0) as way_ns,
+            {", ".join(map(_percentile, (50, 90, 95)))}, {_percentile(99, FEW)}
+        from ({_ranked(("protocol", "subject"), [f"{text} as {name}" for name, text in found.items()], "")}) as ranked
+        group by protocol, subject order by n desc, protocol nulls first, subject nulls first limit {MANY}
+    """
+
 
 QUERIES: Final = MappingProxyType(
     {
@@ -92,29 +116,8 @@ QUERIES: Final = MappingProxyType(
                 / nullif(count(way_ns), 0) as way_ns
             from {exchanges} group by protocol, direction, views order by protocol nulls first, direction, views
         """,
-        "latency": f"""
-            select protocol, subject, sum(n) as n, sum(answered) as answered, max(value) as max_ns,
-                cast(sum(summed) as double) / nullif(sum(answered), 0) as mean_ns,
-                {", ".join(f"sum({name}) as {name}" for name in (*_BY_OUTCOME, "duplicates", "asked", "seen"))},
-                cast(sum(way) as double) / nullif(sum(ways), 0) as way_ns,
-                {", ".join(map(_percentile, (50, 90, 95)))}, {_percentile(99, FEW)}
-            from ({
-            _ranked(
-                ("protocol", "subject"),
-                (
-                    "sum(cast(latency_ns as decimal(20, 0))) as summed",
-                    *(f"count_if(outcome = '{outcome}') as {name}" for name, outcome in _BY_OUTCOME.items()),
-                    "sum(duplicates) as duplicates",
-                    "count_if(direction = 0) as asked",
-                    "count_if(views > 1) as seen",
-                    "sum(cast(way_ns as decimal(20, 0))) as way",
-                    "count(way_ns) as ways",
-                ),
-                "",
-            )
-        }) as ranked
-            group by protocol, subject order by n desc, protocol nulls first, subject nulls first limit {MANY}
-        """,
+        "latency": _by_subject(),
+        "streams": _by_subject("items", "views").replace("{exchanges}", "{streams}"),
         "latency_over_time": f"""
             select window_ns, sum(n) as n, sum(not_ok) as not_ok, {_percentile(50)}, {_percentile(95)}
             from ({
@@ -157,11 +160,12 @@ QUERIES: Final = MappingProxyType(
             "capture_id, conn_id, protocol",
             f""", max(transport) as transport, max(peer) as peer{_BYTES}, min(time_ns) as first_ns, max(time_ns) as last_ns,
                 {_apart("max(mono_ns)", "min(mono_ns)")} as length_ns,
-                case when count_if(kind = 'open') > 1 then {
-                _apart(*(f"{end}(case when kind = 'open' then mono_ns end)" for end in ("max", "min")))
+                case when count_if({_ITS_OWN.format("open")}) > 1 then {
+                _apart(*(f"{end}(case when {_ITS_OWN.format('open')} then mono_ns end)" for end in ("max", "min")))
             } end as handshake_ns,
                 count_if(kind = 'heartbeat') as heartbeats,
-                max(case when kind = 'close' then coalesce(code_name, 'closed') end) as closed""",
+                coalesce(max(case when {_ITS_OWN.format("close")} then code_name end),
+                    max(case when {_ITS_OWN.format("close")} then 'closed' end)) as closed""",
         ),
         "topics": _most("events", "protocol, subject, direction", _BYTES, where=f"kind = 'publish' and {USERS}"),
         # Publications that came in where none went on; in several recordings they are the same.

@@ -24,6 +24,10 @@ LEAST_NS: Final = 5_000_000
 """A latency below is slow for nobody."""
 
 
+_NOT_SEEN: Final = {
+    "cancelled": "were given up by who had asked",
+    "unseen": "had no answer before the recording has a hole, which may hold it",
+}
 _GRAVE: Final = frozenset(("failed", "missing", "slow"))
 _CLOSES: Final = {
     "1002": "a protocol error",
@@ -40,7 +44,7 @@ _ORDERLY: Final = frozenset(("1000", "1001", "1005"))
 
 def verdict(metrics: dict[str, Any]) -> list[Finding]:
     """The findings, the gravest first; one that all is fine where there is none."""
-    found = [*_failed(metrics), *_buried(metrics), *_missing(metrics), *_slow(metrics), *changed(metrics)]
+    found = [*_failed(metrics), *_streams(metrics), *_buried(metrics), *_missing(metrics), *_slow(metrics), *changed(metrics)]
     # Sorting leaves those of a kind as they are.
     findings = [
         *sorted(found, key=_gravity),
@@ -53,7 +57,10 @@ def verdict(metrics: dict[str, Any]) -> list[Finding]:
     if any(finding.about in _GRAVE for finding in findings):
         return findings
     asked = metrics["totals"]["exchanges"]
-    fine = f"Nothing failed and nothing went missing: {asked:,} requests." if asked else "No request was recorded."
+    streams = f", {metrics['totals']['streams']:,} streams" if metrics["totals"]["streams"] else ""
+    fine = f"Nothing failed and nothing went missing: {asked:,} requests{streams}."
+    if not asked and not streams:
+        fine = "No request was recorded."
     if metrics["counts"]["gaps"] or metrics["counts"]["lost"]:
         return [Finding("unseen", f"Of what could be read: {fine[0].lower()}{fine[1:]}", "Totals"), *findings]
     return [Finding("fine", fine, "Totals"), *findings]
@@ -73,6 +80,16 @@ def _buried(metrics: dict[str, Any]) -> Iterator[Finding]:
         yield Finding("failed", f"{letters:,} stored publications are dead letters: {_most(told, letters)}.", "Stores")
 
 
+_BAD_ENDS: Final = ("error", "timeout", "late", "lost", "unanswered")
+
+
+def _streams(metrics: dict[str, Any]) -> Iterator[Finding]:
+    told = [(_subject(row), sum(row[name] for name in _BAD_ENDS)) for row in metrics["streams"]]
+    if bad := sum(n for _, n in told):
+        text = f"{part_of(bad, metrics['totals']['streams'], 'streams')} did not end well: {_most(told, bad)}."
+        yield Finding("failed", text, "Streams")
+
+
 def _when(metrics: dict[str, Any], failed: int) -> str:
     """The window in which most of what did not go well has happened, where there is such a one."""
     rows = metrics["latency_over_time"]
@@ -86,6 +103,10 @@ def _when(metrics: dict[str, Any], failed: int) -> str:
 
 def _missing(metrics: dict[str, Any]) -> Iterator[Finding]:
     outcomes, asked = metrics["totals"]["outcomes"], metrics["totals"]["exchanges"]
+    if lost := outcomes.get("lost", 0):
+        told = [(_subject(row), row["lost"]) for row in metrics["latency"]]
+        text = f"{part_of(lost, asked)} were lost: their connection ended before the answer: {_most(told, lost)}."
+        yield Finding("missing", text, "Dead letters")
     if lost := outcomes.get("timeout", 0) + outcomes.get("unanswered", 0):
         told = [(_subject(row), row.get("timeout", 0) + row.get("unanswered", 0)) for row in metrics["latency"]]
         text = f"{part_of(lost, asked)} were never answered: {_most(told, lost)}."
@@ -136,6 +157,10 @@ def _unseen(metrics: dict[str, Any]) -> Iterator[Finding]:
     if counts["gaps"] or counts["lost"]:
         text = f"The recording has holes: {counts['gaps']:,} gaps, and {counts['lost']:,} stretches that are unreadable."
         yield Finding("unseen", text, "Gaps")
+    for name, what in _NOT_SEEN.items():
+        if n := metrics["totals"]["outcomes"].get(name, 0):
+            told = [(_subject(row), row[name]) for row in metrics["latency"]]
+            yield Finding("unseen", f"{part_of(n, metrics['totals']['exchanges'])} {what}: {_most(told, n)}.", "Dead letters")
     if open_at_end := metrics["totals"]["outcomes"].get("open-at-end", 0):
         yield Finding("unseen", f"{open_at_end:,} requests were still waiting when the recording ended.", "Dead letters")
 

@@ -15,7 +15,7 @@ from ..schema import FLAG_GAP_BEFORE
 from ..store.compute import pc
 from .versions import is_current
 
-FORMAT: Final = 4
+FORMAT: Final = 5
 KEY: Final = b"polybus.decoded"
 """In the metadata of the files."""
 _ENDS: Final = 4096
@@ -61,6 +61,8 @@ class BatchGroup:
     """The first of them."""
     ended: str | None = None
     """The recording that is over with the last batch."""
+    rows: Sequence[Any] = ()
+    """The recording of its rows, the number of the first, and that behind the last; empty where it has none."""
 
 
 @frozen
@@ -104,9 +106,22 @@ class ColumnStamp:
             quarantined += bool(group.quarantined)
 
 
+def rows_of(batches: Sequence[pa.RecordBatch]) -> Sequence[Any]:
+    """`BatchGroup.rows` of some batches."""
+    if not batches:
+        return ()
+    first, last = batches[0], batches[-1]
+    return first["capture_id"][0].as_py(), first["seq"][0].as_py(), (last["seq"][-1].as_py() or 0) + 1
+
+
+def gaps_in(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows that say that frames are missing."""
+    marked = pc.not_equal(pc.bit_wise_and(rows.column("flags"), FLAG_GAP_BEFORE), 0)
+    return rows.filter(pc.and_(marked, pc.is_null(rows.column("frame"))))
+
+
 def gap_rows(rows: pa.RecordBatch, most: int) -> tuple[int, list[dict[str, Any]]]:
     """The number of rows that say that frames are missing, and the first ones of them."""
-    marked = pc.not_equal(pc.bit_wise_and(rows.column("flags"), FLAG_GAP_BEFORE), 0)
-    gaps = rows.filter(pc.and_(marked, pc.is_null(rows.column("frame"))))
+    gaps = gaps_in(rows)
     noted = gaps.select(["capture_id", "seq", "ts_ns", "conn_id", "options"]).slice(0, max(0, most))
     return gaps.num_rows, noted.rename_columns({"options": "detail"}).to_pylist()

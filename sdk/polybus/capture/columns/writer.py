@@ -25,7 +25,7 @@ from ..store.reader import Capture, Segment
 from ..store.segments import SegmentReader, lock
 from .places import TABLES, columns_path
 from .reader import SegmentColumns
-from .stamp import KEY, BatchGroup, ColumnStamp, SegmentIdentity, gap_rows
+from .stamp import KEY, BatchGroup, ColumnStamp, SegmentIdentity, gap_rows, rows_of
 from .versions import decoder_version
 
 _ROWS_OF_GROUP: Final = 65_536
@@ -259,7 +259,7 @@ class _Files:
             if whole.num_rows:
                 self._writers[table].write_table(whole, row_group_size=whole.num_rows)
         counts = sizes["events"], sizes["quarantine"], frames, empty, refused, gaps
-        return BatchGroup(batches.first, batches.after, batches.offset, *counts, samples, batches.ended)
+        return BatchGroup(batches.first, batches.after, batches.offset, *counts, samples, batches.ended, rows_of(batches.rows))
 
     def finish(self, groups: Sequence[BatchGroup], identity: SegmentIdentity, segment: Path) -> int:
         """Give the files their names. Gives the number of their bytes."""

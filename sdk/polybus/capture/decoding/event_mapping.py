@@ -20,8 +20,8 @@ EventMapper: TypeAlias = Callable[[Message, Mapping[int, str]], list[Any]]
 _KINDS: Final[Mapping[str, str]] = {
     **{kind.value: kind.value for kind in Kind},
     Kind.ERROR.value: "response",
-    Kind.END.value: "close",
-    **dict.fromkeys((Kind.CANCEL.value, Kind.ITEM.value, Kind.CREDIT.value), "control"),
+    Kind.OPEN.value: "stream",
+    Kind.CREDIT.value: "control",
 }
 _NAMES: Final[Mapping[int, str]] = {int(code): code.name for code in Code}
 _WORDS: Final = {"connected": "open", "closed": "close", "close": "close"}

@@ -262,7 +262,7 @@ def _traffic(record: Path) -> dict[str, int]:
         "refused": kinds["refusal"],
         "unanswered": kinds["request"] - kinds["response"] - kinds["refusal"],
         "publications": kinds["publish"],
-        "of streams": kinds["control"],
+        "of streams": sum(kinds[kind] for kind in ("stream", "item", "end", "cancel", "control")),
         "frames": found.frames,
         "bytes": found.frame_bytes,
     }

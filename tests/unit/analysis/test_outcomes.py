@@ -1,0 +1,158 @@
+"""Outcomes in the tables against what the application has seen: every protocol, either end records, every kind of ending."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from polybus import Bus, DeadlineExceeded, Disconnected, NotFound, RequestCancelled, RequestError, connect
+from polybus.analysis import DuckEngine, Pipeline, open_tables
+from polybus.protocols import Up
+from polybus.testing.nats_engine import NatsEngine
+
+pytestmark = pytest.mark.anyio
+
+SUBJECTS = {"good": 1, "bad": 2, "never": 3}
+WIRES = ("ubre", "ubre?format=binary", "csb", "jrep", "uprotocol", "uprotocol?format=json", "up", "nats")
+SILENT = ("up", "nats")
+"""Wires without streams, and without a word by which a request is given up."""
+
+
+class Application:
+    """Asks in every way that ends otherwise, and keeps a ledger of what came of it."""
+
+    def __init__(self) -> None:
+        self.server, self.client = Bus(), Bus()
+        self.ledger: Counter[tuple[str, str]] = Counter()
+        """By subject and outcome."""
+        self.items: Counter[str] = Counter()
+        self._begun = anyio.Semaphore(0)
+        server = self.server
+
+        @server.handle("good")
+        async def good(number: int) -> int:
+            return number
+
+        @server.handle("bad")
+        async def bad() -> None:
+            raise NotFound("no")
+
+        @server.handle("never")
+        async def never() -> None:
+            self._begun.release()
+            await anyio.sleep_forever()
+
+        @server.handle("count")
+        async def count() -> AsyncIterator[int]:
+            for number in range(3):
+                yield number
+
+        @server.handle("broken")
+        async def broken() -> AsyncIterator[int]:
+            yield 1
+            raise NotFound("no more")
+
+        @server.handle("endless")
+        async def endless() -> AsyncIterator[int]:
+            yield 1
+            await anyio.sleep_forever()
+
+    async def ask(self, subject: str, body: Any = None, *, timeout: float = 30, give_up: bool = False) -> None:
+        reply = self.client.request(subject, body, timeout=timeout)
+        if give_up:
+            await self._begun.acquire()
+            reply.cancel()
+        await self._note(subject, reply.wait)
+
+    async def stream(self, subject: str, most: int = 99) -> None:
+        async def read() -> None:
+            async with self.client.stream(subject) as items:
+                async for _ in items:
+                    self.items[subject] += 1
+                    if not most:
+                        self._begun.release()
+                    elif self.items[subject] == most:
+                        raise RequestCancelled("enough")
+
+        await self._note(subject, read)
+
+    async def _note(self, subject: str, ending: Any) -> None:
+        outcome = "ok"
+        try:
+            await ending()
+        except RequestCancelled:
+            outcome = "cancelled"
+        except DeadlineExceeded:
+            outcome = "timeout"
+        except Disconnected:
+            outcome = "lost"
+        except RequestError:
+            outcome = "error"
+        self.ledger[subject, outcome] += 1
+
+    async def run(self, protocol: str, folder: Path) -> None:
+        async with self.server.record(folder / "server"), self.client.record(folder / "client"):
+            if protocol == "nats":
+                async with NatsEngine() as engine, connect(engine.url, bus=self.server):
+                    await self._use(engine.url, protocol, engine.cut)
+                return
+            name, _, query = protocol.partition("?")
+            given: dict[str, Any] = {}
+            if protocol == "up":
+                given = {"protocol": Up(entity="//house/1/1", names=SUBJECTS)}
+            async with self.server.serve(f"{name}+tcp://127.0.0.1:0" + (query and f"?{query}"), **given) as listener:
+                await self._use(listener.url, protocol)
+
+    async def _use(self, url: str, protocol: str, cut: Any = anyio.lowlevel.checkpoint) -> None:
+        peer = Up(entity="//phone/2/1", peer="//house/1/1", names=SUBJECTS) if protocol == "up" else None
+        given = {} if peer is None else {"protocol": peer}
+        async with anyio.create_task_group() as left:
+            async with connect(url, bus=self.client, **given):
+                await self.ask("good", 1)
+                await self.ask("bad")
+                for timeout in (0.05, 0.1):
+                    await self.ask("never", timeout=timeout)
+                    await self._begun.acquire()
+                await self.ask("never", give_up=True)
+                if protocol not in SILENT:
+                    await self.stream("count")
+                    await self.stream("broken")
+                    await self.stream("endless", most=1)
+                    left.start_soon(self.stream, "endless", 0)
+                    await self._begun.acquire()
+                left.start_soon(self.ask, "never")
+                await self._begun.acquire()
+                await cut()
+
+
+@pytest.mark.parametrize("protocol", WIRES)
+async def test_either_end_tells_of_every_exchange_what_the_application_has_seen(protocol: str, tmp_path: Path) -> None:
+    application = Application()
+    with anyio.fail_after(20):
+        await application.run(protocol, tmp_path)
+    seen, items = application.ledger, application.items
+    if protocol in SILENT:  # no frame tells it from one that waits until its connection ends
+        seen["never", "lost"] += seen.pop(("never", "cancelled"))
+    for end in ("client", "server"):
+        with DuckEngine(memory="1GB", threads=1) as engine:
+            Pipeline(engine).run(tmp_path / end, tmp_path / f"of {end}", report=False)
+        rows = open_tables(tmp_path / f"of {end}").sql("select kind, subject, outcome, items from exchanges").fetchall()
+        mine = [(kind, _word(subject), outcome, n) for kind, subject, outcome, n in rows if "_polybus" not in subject]
+        assert Counter((subject, outcome) for _, subject, outcome, _ in mine) == seen, end
+        assert {subject for kind, subject, _, _ in mine if kind == "stream"} == set(items), end
+        streams = Counter[str]()
+        for kind, subject, _, n in mine:
+            if kind == "stream":
+                streams[subject] += n
+        assert streams == items, end
+
+
+def _word(subject: str) -> str:
+    """The subject as the application calls it."""
+    word = subject.rpartition(".")[2].rpartition("/")[2]
+    return next((name for name, number in SUBJECTS.items() if f"{number:X}" == word), word)
