@@ -237,7 +237,7 @@ def _folded(numbered: str) -> str:
             cast(sum(attempts) as int) as attempts, cast(sum(answers) as int) as answers,
             {", ".join(map(first_known, _EITHER))},
             {", ".join(f"cast({how}({name}) as bigint) as {name}" for name, how in _NOTES.items())},
-            {of("ends", last)}, max(last_mono_ns) as last_mono_ns,
+            {of("ends", last)}, max(last_mono_ns) as last_mono_ns, max(last_seq) as seen_seq,
             max(next_opens is null and ends) as newest, max(next_reuses and ends) as reused
         from (
             select *, not is_note and (orphaned or coalesce(next_opens, true)) as ends,
@@ -271,12 +271,13 @@ def _parted(folded: str, timeouts: MatchTimeouts) -> str:
                 select /*+ broadcast(clocks, link, gone) */
                     {", ".join(f"folded.{name}" for name in kept)},
                     coalesce(folded.closed_ns, gone.at_ns, link.at_ns) as closed_ns,
-                    coalesce(folded.hole_ns, case when folded.request_seq is not null then clocks.hole_ns end) as hole_ns,
+                    coalesce(case when folded.hole_ns >= folded.last_mono_ns then folded.hole_ns end, clocks.hole_ns)
+                        as hole_ns,
                     clocks.end_ns, clocks.silent_ns, clocks.ended
                 from ({folded}) as folded
+                -- The next hole behind what was seen of it.
                 left join {{clocks}} as clocks on folded.capture_id = clocks.capture_id
-                    and coalesce(folded.request_seq, folded.last_seq) >= clocks.from_seq
-                    and coalesce(folded.request_seq, folded.last_seq) < clocks.until_seq
+                    and folded.seen_seq >= clocks.from_seq and folded.seen_seq < clocks.until_seq
                 left join {{closes}} as link on {ended} and link.client = ''
                 left join {{closes}} as gone on {ended.replace("link.", "gone.")} and gone.client = folded.client
                     and gone.client != ''

@@ -421,21 +421,27 @@ def test_what_a_hole_may_have_swallowed_is_unseen(engine: Engine) -> None:
     story.asks(0, "answered in it")
     story.asks(1, "over before it", ttl_ms=5)
     story.asks(2, "answered later")
+    story.opens(3, "went on")
+    story.opens(4, "silent since")
     story.closes(90, conn_id="another")
     story.asks(95, "gone before it", conn_id="gone")
     story.closes(96, conn_id="gone")
     story.asks(300, "asked later")
     story.answers(400, "answered later")
+    story.item(500, "went on")
+    story.closes(600)
     story.ends(40_000)
     events = table(story)
-    clocks = Watermarks({"holed": 40_000 * MS}).table(all_read=True, ended=["holed"], holes={"holed": [(6, 100 * MS)]})
+    clocks = Watermarks({"holed": 40_000 * MS}).table(all_read=True, ended=["holed"], holes={"holed": [(8, 100 * MS)]})
     rows = engine.rows(exchanges_of(engine, engine.hand(_folded(engine, events, clocks)))).to_pylist()
     assert {row["correlation_id"]: row["outcome"] for row in rows} == {
         "answered in it": "unseen",
         "over before it": "timeout",
         "answered later": "ok",
         "gone before it": "lost",
-        "asked later": "unanswered",
+        "asked later": "lost",
+        "went on": "lost",
+        "silent since": "unseen",
     }
 
 
