@@ -133,7 +133,10 @@ def _ubre(frame: bytes, options: Mapping[str, Any], cut: bool) -> bytes:
         for name in ("data", "text", "detail"):
             kept.pop(name, None)
         if body is not None and "request" in kept and "id" not in kept:  # the document's dialect: a subject inside
-            kept["body"] = Raw(_encode({"subject": msgspec.json.decode(bytes(body)).get("subject", "")}))
+            subject = msgspec.json.decode(bytes(body)).get("subject", "")
+            if cut and not (subject and options.get("dialect") == "spec"):
+                raise ValueError("its id, or its subject, may stand behind the cut")
+            kept["body"] = Raw(_encode({"subject": subject}))
         return _encode(kept)
     letter, name_length, _ = _UBRE.unpack_from(frame)
     text = frame[7 : 7 + name_length]
