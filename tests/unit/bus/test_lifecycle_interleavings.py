@@ -70,7 +70,7 @@ async def use(bus: Bus, rng: random.Random, name: str) -> None:
                 raise KeyError
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(25))
 @bounded
 async def test_a_bus_is_left_however_those_who_use_it_come_and_go(seed: int) -> None:
     rng = random.Random(seed)

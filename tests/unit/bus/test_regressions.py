@@ -22,6 +22,7 @@ from polybus import (
     NoHandler,
     NotFound,
     Peer,
+    QueueFull,
     RemoteError,
     RequestError,
     Unauthorized,
@@ -129,6 +130,18 @@ async def test_who_may_not_subscribe_any_more_may_still_leave() -> None:
                 allowed[0] = False
             while bus.peers[0].patterns:
                 await anyio.lowlevel.checkpoint()
+
+
+async def test_a_publisher_that_gave_up_leaves_its_place_to_the_next() -> None:
+    bus = Bus()
+    with anyio.fail_after(BOUND):
+        async with bus, bus.subscribe("news", queue=1, when_full="block") as news, anyio.create_task_group() as group:
+            await bus.publish("news", 1)
+            with pytest.raises(QueueFull):
+                await bus.publish("news", 2, timeout=0.01)
+            group.start_soon(bus.publish, "news", 3)
+            await anyio.wait_all_tasks_blocked()
+            assert [(await anext(news)).body, (await anext(news)).body] == [1, 3]
 
 
 async def test_an_open_may_not_use_the_id_of_a_running_request() -> None:
