@@ -155,7 +155,7 @@ class Pipeline:
 
     def _reported(self, output: Output, earlier: Earlier | None) -> dict[str, Any]:
         """The metrics that are there, if they are of all runs and compared with the same; else new ones."""
-        metrics = _metrics_of(output, self._names)
+        metrics = _metrics_of(output, str(self._names))
         if metrics is None:
             return self._measured(output, earlier)
         return metrics if is_of(metrics, earlier) else self._told(output, metrics, earlier)
@@ -187,7 +187,7 @@ def _done(out: str, output: Output, added: RunCounts, metrics: dict[str, Any] | 
     return Done(out, added, output.counts, metrics or {}, report, output.provisional)
 
 
-def _metrics_of(output: Output, names: Names) -> dict[str, Any] | None:
+def _metrics_of(output: Output, names: str = "") -> dict[str, Any] | None:
     """The metrics that are there, if they are of all runs and have these names."""
     if not {METRICS, REPORT} <= set(output.storage.names()):
         return None
@@ -195,9 +195,7 @@ def _metrics_of(output: Output, names: Names) -> dict[str, Any] | None:
         metrics: dict[str, Any] = json.loads(output.storage.read(METRICS))
     except ValueError:
         return None
-    fresh = (
-        metrics.get("runs") == len(output.manifests) and metrics.get("version") == _VERSION and metrics["names"] == str(names)
-    )
+    fresh = metrics.get("runs") == len(output.manifests) and metrics.get("version") == _VERSION and metrics["names"] == names
     return metrics if fresh else None
 
 

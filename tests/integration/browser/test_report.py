@@ -49,6 +49,8 @@ def metrics(size: int, word: str) -> dict[str, Any]:
             "duplicates": size,
             "repeats": size,
             "internal": size,
+            "views": 2 * size,
+            "orphans": size,
         },
         "kinds": [{"protocol": word, "kind": "request", "direction": 0, "n": size, "nbytes": size * 1000}],
         "latency": [{**wide, "n": size, "answered": size, **times}],
@@ -58,7 +60,14 @@ def metrics(size: int, word: str) -> dict[str, Any]:
         "peers": [{"peer": word, "protocol": "uprotocol", "direction": 1, "n": size, "nbytes": size * 1000}],
         "errors": [{**wide, "code": 4, "code_name": "DEADLINE_EXCEEDED", "n": size}],
         "topics": [{**wide, "direction": 0, "n": size, "nbytes": size}],
-        "rows": [{**exchange, "code": 4, "request_seq": size, "capture_id": word, "peer": word, "alike": size, "views": 1}],
+        "unheard": [{**wide, "n": size}],
+        "clocks": [{"capture_id": word, "n": size, "stepped_ns": SECOND, "ahead_ns": SECOND}],
+        "rows": [
+            {
+                **exchange, "address": wide["subject"], "direction": 0, "views": 2, "code": 4, "request_seq": size,
+                "capture_id": word, "peer": word, "alike": size,
+            }
+        ],
         "journeys": [
             {**exchange, "why": why, "code": 4, "hops": [hop] * 8, "may_be": [], "frames": [frame] * 9}
             for why in ("failed", "slowest")

@@ -131,7 +131,7 @@ def test_people_are_told_how_many_exchanges_may_still_change(
     chosen = Chosen(EngineName.DUCKDB, "as --engine says")
     total = RunCounts(frames=10, rowed=10, events=10, exchanges=5)
     verdict = [{"about": "missing", "text": "1 of 5 requests (20 %) were never answered.", "section": "Dead letters"}]
-    metrics = {"totals": {"outcomes": outcomes}, "verdict": verdict}
+    metrics = {"totals": {"exchanges": 5, "orphans": 0, "outcomes": outcomes}, "verdict": verdict}
     _say(Done("out", total, total, metrics, "out/report.html", provisional), chosen, as_json=False)
     assert capsys.readouterr().out.splitlines() == [
         "10 frames: 10 messages, 0 quarantined, 0 empty",

@@ -106,6 +106,16 @@ def test_ids_that_all_clients_use_are_as_many_exchanges_as_were_asked(tmp_path: 
     assert [(row["direction"], row["views"], row["n"]) for row in metrics["places"]] == [(0, 2, 40), (1, 1, 20)]
 
 
+def test_a_request_that_a_recording_has_heard_is_none_that_it_has_asked(tmp_path: Path) -> None:
+    day = Folder(client=0, gateway=0, server=0)
+    for number in range(4):
+        day.asked(str(number), "tank.get", number, 20, {"client": "a", "gateway": "in"})
+        day.say("gateway", number + 3, 0, f'{{"request":"tank.get","id":"{number}"}}', "out")
+        day.asked(str(number), "tank.get", number + 4, 5, {"server": "a"})
+    metrics = day.metrics(tmp_path)
+    assert (metrics["totals"]["exchanges"], metrics["totals"]["views"]) == (8, 16)
+
+
 def test_an_asker_that_did_not_see_the_end_leaves_it_to_those_who_did(tmp_path: Path) -> None:
     day = Folder(client=0, server=0)
     day.asked("1", "tank.get", 0, None, {"client": "a"})

@@ -1,7 +1,8 @@
 """Each exchange once: what the client, a broker and the server have recorded of one request are views of one exchange.
 
 Views have the same protocol, id and subject. Requests that went out are so many exchanges; of what came in each recording has a
-view: of the first, the second... of an id that is used again. One counts for all: the asker's, where it saw how it ended.
+view: of the first, the second... of an id that is used again. One counts for all: the asker's, where it saw how it ended. What
+one recording has asked and has heard are never the same.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _WHO: Final = "direction, case when direction = 1 then capture_id end"
 """Each request that went out is another exchange, whoever recorded it; of what came in each recording has a view."""
 _LISTED: Final = ", ".join((*EXCHANGES.names, "address"))
 
-_PLACES: Final = "select distinct capture_id, direction from {exchanges}"
+_RECORDINGS: Final = "select distinct capture_id from {exchanges}"
 _APART: Final = f"""
     select reference, capture_id, ahead_ns, n from (
         select *, row_number() over (partition by reference, capture_id order by ahead_ns) as place,
@@ -65,18 +66,23 @@ _VIEWS: Final = f"""
         cast(count(*) over alike as int) as views,
         case when count(latency_ns) over alike > 1 then latency_ns - min(latency_ns) over alike end as way_ns
     from (
-        select *, row_number() over (partition by {_ID}, spell, {_WHO} order by at_ns, {TIES}) as again from (
-            select *, sum(apart) over (partition by {_ID} order by at_ns, {TIES} rows unbounded preceding) as spell from (
-                select *, case when div(at_ns, 2) - lag(div(at_ns, 2)) over (partition by {_ID} order by at_ns, {TIES})
-                    > {SLACK_NS // 2} then 1 else 0 end as apart
-                from (
-                    select /*+ broadcast(clocks) */ found.*, case when request_time_ns between -{FAR_NS} and {FAR_NS}
-                        then request_time_ns - coalesce(ahead_ns, 0) else request_time_ns end as at_ns
-                    from {{exchanges}} as found left join {{clocks}} as clocks on found.capture_id = clocks.capture_id
-                ) as dated
-            ) as compared
-        ) as spelled
-    ) as numbered
+        select *, case when direction = 1 and capture_id = max(case when direction = 0 then capture_id end) over (
+            partition by {_ID}, spell, nth
+        ) then -nth else nth end as again
+        from (
+            select *, row_number() over (partition by {_ID}, spell, {_WHO} order by at_ns, {TIES}) as nth from (
+                select *, sum(apart) over (partition by {_ID} order by at_ns, {TIES} rows unbounded preceding) as spell from (
+                    select *, case when div(at_ns, 2) - lag(div(at_ns, 2)) over (partition by {_ID} order by at_ns, {TIES})
+                        > {SLACK_NS // 2} then 1 else 0 end as apart
+                    from (
+                        select /*+ broadcast(clocks) */ found.*, case when request_time_ns between -{FAR_NS} and {FAR_NS}
+                            then request_time_ns - coalesce(ahead_ns, 0) else request_time_ns end as at_ns
+                        from {{exchanges}} as found left join {{clocks}} as clocks on found.capture_id = clocks.capture_id
+                    ) as dated
+                ) as compared
+            ) as spelled
+        ) as numbered
+    ) as told
     window alike as (partition by {_ID}, spell, again)
 """
 _ALONE: Final = f"""
@@ -84,7 +90,7 @@ _ALONE: Final = f"""
         cast(null as bigint) as way_ns
     from {{exchanges}}
 """
-"""Of one place: each row is an exchange."""
+"""Of one recording: each row is an exchange, also one that it has heard and one that it has asked with the same id."""
 
 _ORPHANS: Final = f"""
     select protocol, subject, capture_id from (
@@ -129,9 +135,9 @@ class Seen:
 def told_apart(engine: Engine, exchanges: Any, orphans: Any) -> Iterator[Seen]:
     """Tell the exchanges of users apart."""
     of_users = engine.sql(f"select * from {{exchanges}} where {USERS}", exchanges=exchanges)
-    places = engine.rows(engine.sql(_PLACES, exchanges=of_users)).to_pylist()
-    clocks = _clocks(engine.rows(engine.sql(_APART, exchanges=of_users)).to_pylist()) if len(places) > 1 else {}
-    if len(places) > 1:
+    several, clocks = engine.rows(engine.sql(_RECORDINGS, exchanges=of_users)).num_rows > 1, dict[str, int]()
+    if several:
+        clocks = _clocks(engine.rows(engine.sql(_APART, exchanges=of_users)).to_pylist())
         given = pa.table({"capture_id": pa.array(clocks, pa.string()), "ahead_ns": pa.array(clocks.values(), pa.int64())})
         made = engine.sql(_VIEWS, exchanges=of_users, clocks=engine.hand(given))
     else:
