@@ -203,7 +203,7 @@ async def test_a_cancelled_request_stops_its_handler() -> None:
             stopped.set()
 
     async with joined(bus) as client:
-        reply = client.request("slow")
+        reply = client.request("slow", timeout=1000)  # longer than this test may take
         await running_.wait()
         reply.cancel()
         await stopped.wait()
