@@ -21,7 +21,6 @@ from polybus.errors import (
     Disconnected,
     EncodeError,
     LocalProtocolError,
-    QueueFull,
     RemoteProtocolError,
     TooLarge,
     Unsupported,
@@ -190,14 +189,13 @@ class NumberedCodec:
 
 
 class NumberedSession:
-    def __init__(self, codec: NumberedCodec, ids: int, rng: random.Random | None) -> None:
+    def __init__(self, codec: NumberedCodec) -> None:
         self.codec = codec
         self.capabilities = Capabilities(
             patterns=False, numbers=True, headers=False, deadlines=False, many_peers=codec.wrapped, announce="client"
         )
         self._events: list[Message | SessionEvent] = []
         self._frames: list[bytes] = []
-        self._ids = ids
         self._serial = 0
         self._own: dict[int, dict[int, Own]] = {} if codec.wrapped else {0: {}}
         self._free_at: dict[Own, float] = {}
@@ -266,7 +264,7 @@ class NumberedSession:
             if own.get(message.id.id) == message.id:  # else its answer has come, and the id may be another's by now
                 self._queue(self.codec.encode([copy]))
             return None
-        key = copy.id = self._allocate(client, now)
+        key = copy.id = self._allocate(client)
         self._queue(self.codec.encode([copy]))
         self._own[client][key.id] = key
         if kind in (Kind.REQUEST, Kind.OPEN):
@@ -274,15 +272,11 @@ class NumberedSession:
         self._free_at[key] = now + SILENT  # answered all the same; nobody waits
         return None
 
-    def _allocate(self, client: int, now: float) -> Own:
+    def _allocate(self, client: int) -> Own:
         used = self._own.get(client, {})
-        if len(used) >= self._ids:
-            self.tick(now)
-        if len(used) >= self._ids:
-            raise QueueFull(f"all {self._ids} message ids are taken")
         while True:
             self._serial += 1
-            if (id := self._serial % self._ids) not in used:
+            if (id := self._serial % 65_536) not in used:
                 return Own(client, id, self._serial)
 
     def _queue(self, frame: bytes) -> None:
@@ -312,11 +306,10 @@ class NumberedSession:
 
 @frozen(kw_only=True)
 class Numbered:
-    """`side` is ``direct`` or ``server``, behind a broker; `ids` how many there are."""
+    """`side` is ``direct`` or ``server``, behind a broker."""
 
     name: ClassVar[str] = "numbered"
     side: str = "direct"
-    ids: int = 65_536
 
     @property
     def url_options(self) -> Mapping[str, str]:
@@ -324,13 +317,13 @@ class Numbered:
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Self:
-        return cls(side=options.get("side", "direct"), ids=int(options.get("ids", "65536")))
+        return cls(side=options.get("side", "direct"))
 
     def codec(self, limits: Limits = Limits()) -> NumberedCodec:  # noqa: B008  # immutable
         return _codec(limits, self.side == "server")
 
     def session(self, role: Role, limits: Limits = Limits(), rng: random.Random | None = None) -> NumberedSession:  # noqa: B008
-        return NumberedSession(self.codec(limits), self.ids, rng)
+        return NumberedSession(self.codec(limits))
 
 
 _codec = lru_cache(NumberedCodec)

@@ -70,10 +70,10 @@ class RawClient:
 
 
 @asynccontextmanager
-async def behind_a_broker(server: Bus, **options: Any) -> AsyncIterator[Broker]:
+async def behind_a_broker(server: Bus) -> AsyncIterator[Broker]:
     """A server bus that has dialled a broker."""
     broker = Broker()
-    adapter = Numbered(side="server", **options)
+    adapter = Numbered(side="server")
     with anyio.fail_after(BOUND):
         async with connect(broker.for_server(), protocol=adapter, bus=server, backoff=Backoff(initial=0.001)):
             yield broker

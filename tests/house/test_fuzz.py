@@ -67,7 +67,8 @@ def odd(seeds: list[bytes]) -> st.SearchStrategy[bytes]:
         objects = objects_of(document)
         for place, name, value in changes:
             one = objects[place % len(objects)]
-            one[name if isinstance(name, str) or not one else list(one)[name % len(one)]] = value
+            own = list(one) or names
+            one[name if isinstance(name, str) else own[name % len(own)]] = value
         return json.dumps(document).encode()
 
     change = st.tuples(st.integers(0, 20), st.integers(0, 20) | st.sampled_from(names), VALUES)

@@ -56,6 +56,8 @@ def test_with_an_id_it_introduces_itself_and_learns_who_its_clients_are() -> Non
     facts = b'{"address":"10.0.0.1:5","params":{"path":"/game","n":1}}'
     session.receive(bytes.fromhex("00000007 d2000000 00000000") + facts, 0.0)
     assert session.events() == [PeerOpened(7, "10.0.0.1:5", {"path": "/game"})]
+    session.receive(bytes.fromhex("00000008 d2000000 00000000") + b'{"address":5,"params":[1]}', 0.0)
+    assert session.events() == [PeerOpened(8, "client 8", {})]
     session.close(4401, "no", 0.0, 7)
     assert sent(session) == ["00000007" + "f2000000" + "00000000" + b'{"code":4401,"reason":"no"}'.hex()]
 

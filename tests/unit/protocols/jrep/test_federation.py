@@ -365,12 +365,11 @@ async def test_hubs_in_a_ring_pass_a_message_once() -> None:
 # -- our own buses -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("address", ["memory://own", "tcp://127.0.0.1:0", "ws://127.0.0.1:0/bus"])
 @pytest.mark.parametrize("dialect", ["auto", "v3", "legacy"])
-async def test_two_of_ours_federate_over_every_transport(address: str, dialect: str) -> None:
+async def test_two_of_ours_federate_in_every_dialect(dialect: str) -> None:
     bus = make_bus()
     with anyio.fail_after(BOUND):
-        async with bus.serve(f"jrep+{address}?dialect={dialect}") as listener, connect(listener.url) as client:
+        async with bus.serve(f"jrep+memory://own?dialect={dialect}") as listener, connect(listener.url) as client:
             async with client.subscribe("news.*") as news:
                 await bus.publish("news.today", Parts(Value=[1, b"x"], Nick="Ann"))
                 message = await anext(news)
