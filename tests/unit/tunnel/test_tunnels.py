@@ -535,6 +535,23 @@ async def test_the_other_half_flows_on_when_one_has_ended() -> None:
 
 
 @bounded
+async def test_an_inner_link_that_is_cut_comes_back_in_a_tunnel_of_its_own() -> None:
+    async with tunnelled(echoing()) as (front, out, within):
+        within.peers[0].link.abort(Closed(1006, "cut"), comes_back=True)
+        assert await within.request("echo", 1) == await out.request("echo", 1) == 1
+        await eventually(lambda: len(front.peers[0].channels or ()) == len(out.peers[0].channels or ()) == 1)
+
+
+@bounded
+async def test_while_the_outer_link_is_down_no_tunnel_is_opened() -> None:
+    async with pair(echoing(), reconnect=True) as out:
+        out.peers[0].link.abort(Closed(1006, "cut"), comes_back=True)
+        with pytest.raises(ConnectFailed, match="the outer link to .* is down"):
+            async with connect(out.tunnel("plant.7"), protocol="csb"):
+                pass
+
+
+@bounded
 async def test_an_outer_link_that_breaks_ends_the_inner_one_with_the_cause_and_both_come_back() -> None:
     inner = echoing()
     async with tunnelled(inner) as (front, _, within), within.subscribe("news") as news:
