@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from .comparison import changed
 from .finding import Finding
+from .queries import MANY
 from .words import duration, moment, part_of, shortened
 
 Rows = Sequence[dict[str, Any]]
@@ -195,17 +196,16 @@ def _gravity(finding: Finding) -> int:
 
 def _broke(metrics: dict[str, Any]) -> Iterator[Finding]:
     """The connections that ended otherwise than by a goodbye."""
-    ends = Counter[str]()
-    for row in metrics.get("sessions", []):
+    ends, rows = Counter[str](), metrics.get("sessions", [])
+    for row in rows:
         code = row["closed"] or ""
         if code.isdecimal() and code not in _ORDERLY:
             ends[f"{row['protocol'] or 'no protocol'}: {_CLOSES.get(code, 'code')}, {code}"] += 1
     if broken := sum(ends.values()):
-        yield Finding(
-            "broke",
-            f"{part_of(broken, len(metrics['sessions']), 'connections')} broke off: {_most(list(ends.items()), broken)}.",
-            "Connections",
-        )
+        # The list has no room for more: of the others nobody here knows how they ended.
+        what = "connections" if len(rows) < MANY else "connections, those with the most messages,"
+        text = f"{part_of(broken, len(rows), what)} broke off: {_most(list(ends.items()), broken)}."
+        yield Finding("broke", text, "Connections")
 
 
 def _places(metrics: dict[str, Any]) -> Iterator[Finding]:
