@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polybus.errors import Code
+from polybus.errors import Code, RemoteProtocolError
 from polybus.message import Kind, Message
+from polybus.plugins import PeerClosed, PeerOpened, Ready, Refused
 from polybus.protocols import Csb
 from polybus.protocols.csb import wire
 
@@ -114,3 +116,42 @@ def test_items_credits_and_ends_come_back(
     assert comes_back(written(Kind.END, id)).id == id
     failed = comes_back(written(Kind.END, id, code=code, attributes=dict(facts)))
     assert (failed.id, failed.attributes) == (id, facts)
+
+
+def frames() -> st.SearchStrategy[bytes]:
+    """Bytes that get past the first checks more often than chance allows."""
+    heads = st.builds(
+        struct.Struct(">BBHI").pack,
+        st.integers(0, 255) | st.sampled_from([0x10, 0x11, 0x12, 0x13, 0x14, 0x20, 0x22]),
+        st.integers(0, 255) | st.just(0),
+        NUMBERS,
+        st.integers(0xFFFF0000, 0xFFFF000F) | st.integers(0, 2**32 - 1),
+    )
+    lengths = st.builds(struct.Struct(">H").pack, st.integers(0, 6) | st.just(0xFFFF))
+    return st.builds(lambda *parts: b"".join(parts), heads, lengths | st.just(b""), st.binary(max_size=40))
+
+
+@given(frames() | st.binary(max_size=40))
+def test_any_bytes_give_messages_or_a_refusal(frame: bytes) -> None:
+    for codec in (CODEC, WRAPPED):
+        try:
+            [message] = codec.decode(frame)
+        except RemoteProtocolError as error:
+            assert error.protocol == "csb"
+        else:
+            assert isinstance(message, Message)
+            _ = message.body
+
+
+@given(st.lists(frames(), max_size=8))
+def test_a_session_takes_any_bytes(given_frames: list[bytes]) -> None:
+    for adapter, head in ((Csb(), b""), (Csb(side="broker-server"), (7).to_bytes(4))):
+        session = adapter.session("server")
+        session.start(0.0)
+        if head:
+            session.receive(head + bytes.fromhex("d0000000 00000000"), 0.0)
+        for frame in given_frames:
+            session.receive(head + frame, 0.0)
+        assert all(isinstance(event, Message | Ready | Refused | PeerOpened | PeerClosed) for event in session.events())
+        for frame in session.frames_to_send():
+            adapter.codec().decode(frame)
