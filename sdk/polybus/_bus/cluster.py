@@ -87,9 +87,10 @@ class Cluster:
             anew.
         settle: Seconds at the most for which requests and publications wait after the engine has come back until the nodes
             that were there before are back too.
-        outage: Seconds without the engine after which this node is not ready: ``/readyz`` is 503, with the reason, and what a
-            client asks of the cluster (`Bus.forward`) is answered `Unavailable` at once. Before that it waits in the outbox, as
-            do all requests of this program itself, until the engine is back or their time is up.
+        outage: Seconds without the engine, or without a word from it (3 s at least), after which this node is not ready:
+            ``/readyz`` is 503, with the reason, and what a client asks of the cluster (`Bus.forward`) is answered `Unavailable`
+            at once. Before that it waits in the outbox, as do all requests of this program itself, until the engine is back or
+            their time is up.
         remember: Seconds for which this node remembers what others have handled. A request for a subject whose last handler
             went, or was killed, in that time is answered `Unavailable`, which ``Retry()`` repeats; later, and where this node
             has never known a handler, it is `NoHandler`. 0 remembers nothing.
@@ -285,7 +286,7 @@ class ClusterPort(Protocol):
         ...
 
     def outage(self) -> str:
-        """Say since when the engine is away, where that is longer than it may; else empty."""
+        """Say since when the engine is away or silent, where that is longer than it may; else empty."""
         ...
 
     def around(self, lifespan: Lifespan | None) -> Lifespan:

@@ -74,7 +74,7 @@ logger: logging.Logger = logging.getLogger("polybus.link")
 
 _ANSWERS: Final = (Kind.RESPONSE, Kind.ERROR)
 _SILENT: Final = 3.0
-"""Seconds after which an engine that answers each second counts as silent."""
+"""Seconds after which an engine counts as silent: its session asks it before for a sign of life."""
 _BROKEN: Final = frozenset({1002, 1003, 1007, 1008, 1009})
 """Codes of connections that end because an end has broken a rule of the transport."""
 
@@ -822,11 +822,15 @@ class Link:
         why = f": {self._lost_why}" if self._lost_why else ""
         return f"{which}since {self.runtime.time() - self._lost_at:.3g} s{why}"
 
-    def silence(self) -> str:
-        """Say that the engine of a cluster is silent, which is asked once a second while a request is under way; else empty."""
+    def silence(self, longest: float = 0.0) -> str:
+        """Say that the engine of a cluster is silent for longer than so many seconds, and than it may be; else empty."""
         heard: float | None = None if self.backbone is None else getattr(self.session, "heard", None)
         silent = 0.0 if heard is None else self.runtime.time() - heard
-        return f"nothing has come from the engine of the cluster for {silent:.3g} s: is it stopped?" if silent > _SILENT else ""
+        return (
+            f"nothing has come from the engine of the cluster for {silent:.3g} s: is it stopped?"
+            if silent > max(longest, _SILENT)
+            else ""
+        )
 
     def still_down(self, address: str) -> Disconnected:
         """Make the error of a request that has waited in vain for the connection to come back."""

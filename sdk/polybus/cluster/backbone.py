@@ -360,11 +360,13 @@ class Backbone:
         return self._parts.links.choose_cluster()
 
     def outage(self) -> str:
-        """Say since when the engine is away, where that is longer than it may; else empty."""
+        """Say since when the engine is away or silent, where that is longer than it may; else empty."""
         link, since = self.link, self._down_since
-        if link is None or since is None or link.runtime.time() - since < self.options.outage:
+        if link is None:
             return ""
-        return link.absence()
+        if since is None:
+            return link.silence(self.options.outage)
+        return link.absence() if link.runtime.time() - since >= self.options.outage else ""
 
     async def nodes(self) -> Survey[Node]:
         """Ask all nodes for what they are."""

@@ -10,6 +10,7 @@ import pytest
 from polybus import Bus, Cluster, ConnectFailed, DeadlineExceeded, Disconnected, Store, Unavailable, connect
 from polybus._bus.runner import _Run
 from polybus.fastapi import readiness_endpoint
+from polybus.protocols.nats.operations import Operation
 from polybus.testing import NatsEngine
 from tests.loops import virtual_time  # noqa: F401
 from tests.support import eventually
@@ -121,18 +122,32 @@ async def test_a_node_without_its_engine_is_not_ready_after_a_while_and_refuses_
     assert await page() == (503, "it does not take requests\n")
 
 
+class Frozen(NatsEngine):
+    """An engine that reads nothing while it is stopped, and holds its connections, as a process does after SIGSTOP."""
+
+    stopped = False
+
+    def read(self, frame: bytes) -> Operation:
+        return Operation("+OK") if self.stopped else super().read(frame)
+
+
+@pytest.mark.parametrize(("outage", "until"), [(5, 5), (1, 3)])
+async def test_a_node_whose_engine_is_frozen_is_not_ready_as_soon_as_after_an_outage(outage: float, until: float) -> None:
+    async with Frozen() as engine, Bus(cluster=Cluster(engine.url, outage=outage)) as bus:
+        await anyio.sleep(60)
+        assert bus.why_not_ready == "", "an idle engine is asked for a sign of life"
+        engine.stopped = True
+        await anyio.sleep(until - 3)
+        assert bus.why_not_ready == ""
+        await anyio.sleep(5)
+        assert re.match(r"nothing has come from the engine of the cluster for [0-9.]+ s: is it stopped\?", bus.why_not_ready)
+        engine.stopped = False
+        engine.inform()
+        await eventually(lambda: bus.why_not_ready == "")
+
+
 async def test_an_error_says_that_the_engine_is_silent_and_not_to_look_at_the_handler() -> None:
-    class Silent(NatsEngine):
-        stopped = False
-
-        def hand(self, at: str, operation: Any, block: bytes) -> bool:
-            return self.stopped or super().hand(at, operation, block)
-
-        def route(self, sender: Any, operation: Any, block: bytes) -> None:
-            if not self.stopped:
-                super().route(sender, operation, block)
-
-    async with Silent() as engine, Bus(cluster=engine.url) as bus:
+    async with Frozen() as engine, Bus(cluster=engine.url) as bus:
         worker = Bus(cluster=engine.url)
         worker.handle("a.b")(anyio.sleep_forever)
         async with worker:

@@ -7,6 +7,7 @@ towards foreign services, `cluster` among the nodes of a cluster.
 
 from __future__ import annotations
 
+import math
 import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -36,6 +37,8 @@ _HANDSHAKE: Final = 0
 """The key of the PING whose PONG lets us in."""
 _RETIRED: Final = -1
 """The key of the PING whose PONG says that nothing is given to this side any more."""
+_QUIET: Final = 2.0
+"""Seconds without a word after which the engine of a cluster is asked for a sign of life: nodes say soon that it is silent."""
 _NO_HEADERS: Final = "this NATS server carries no headers, which a cluster needs: take nats-server 2.2 or newer"
 _CLOSE_CODES: Final[Mapping[str, int]] = {
     "stale connection": 1006,
@@ -55,12 +58,13 @@ class NatsSession:
         "_connection",
         "_deliver",
         "_dialect",
-        "_limits",
         "_pings",
+        "_quiet",
         "_read",
         "_read_delivery",
         "_retired",
         "_serial",
+        "_silent",
         "codec",
         "send",
         "state",
@@ -69,7 +73,6 @@ class NatsSession:
     def __init__(self, codec: NatsCodec, limits: Limits, rng: random.Random, options: SessionOptions) -> None:
         self.codec: Final = codec
         self.state: NatsState = NatsState.WAITING
-        self._limits = limits
         self._connection = connection = NatsConnection(codec, limits, rng, options, _CLUSTER if options.cluster else _NATIVE)
         self._dialect: NatsDialect = ClusterDialect(connection) if options.cluster else NativeDialect(connection)
         self._deliver = self._dialect.delivered
@@ -82,8 +85,12 @@ class NatsSession:
         """The PINGs without a PONG: the keys of those that somebody waits for, and the sids given up before them."""
         self._retired: bool | None = None
         """False while this side takes back its subscriptions, True when it has: another connection has them."""
-        self._asked_at: float | None = None
-        """Since when a sign of life is waited for."""
+        self._asked_at: float = -math.inf
+        """Time at which a sign of life was last asked for."""
+        self._quiet: float = min(_QUIET, limits.ping_interval) if options.cluster else limits.ping_interval
+        """Seconds without a word after which the server is asked for a sign of life."""
+        self._silent: float = limits.ping_interval + limits.ping_timeout
+        """Seconds without a word after which it is given up."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -311,8 +318,8 @@ class NatsSession:
             return None
         if self._retired:
             return self._connection.heard
-        asked_at, limits = self._asked_at, self._limits
-        sign = self._connection.heard + limits.ping_interval if asked_at is None else asked_at + limits.ping_timeout
+        heard = self._connection.heard
+        sign = heard + (self._quiet if heard >= self._asked_at else self._silent)
         return min(sign, self._dialect.due)
 
     def tick(self, now: float) -> None:
@@ -322,14 +329,13 @@ class NatsSession:
         self._dialect.tick(now)
         if self._retired:
             self._leave_if_idle()
-        if self._asked_at is not None and self._connection.heard >= self._asked_at:
-            self._asked_at = None
-        if self._asked_at is None:
-            if now - self._connection.heard >= self._limits.ping_interval:
+        heard = self._connection.heard
+        if heard >= self._asked_at:
+            if now - heard >= self._quiet:
                 self._asked_at = now
                 self._ping(None)
-        elif now - self._asked_at >= self._limits.ping_timeout:
-            self._end(NatsEvent.SILENCE, CloseWanted(1006, f"no PONG within {self._limits.ping_timeout:g} s"))
+        elif now - heard >= self._silent:
+            self._end(NatsEvent.SILENCE, CloseWanted(1006, f"no PONG within {self._silent - self._quiet:g} s"))
 
     def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> None:
         """Say goodbye where the dialect has a word for it: to a server the end of the connection says enough."""

@@ -475,6 +475,7 @@ def test_a_silent_server_is_asked_and_then_given_up() -> None:
     assert session.frames_to_send() == [b"PING\r\n"]
     assert session.next_tick() == 24.0
     assert told(session, b"PONG\r\n", 20.0) == []
+    assert session.next_tick() == 35.0
     session.tick(24.0)
     session.tick(35.0)
     assert session.frames_to_send() == [b"PING\r\n"]

