@@ -849,7 +849,16 @@ class Link:
         if self.multiplexed is not None:
             self.multiplexed.send_away(peer, 1013, f"too slow: {text}")
             return
-        self.abort(Closed(1013, f"the peer is too slow: {text}"), comes_back=True)
+        slow = Closed(1013, f"the peer is too slow: {text}")
+        if self._ending is None:
+            self._tell_end(slow)
+        self.abort(slow, comes_back=True)
+
+    def _tell_end(self, why: Closed) -> None:
+        """Tell why an accepted connection ends; of one that is dialled again its dialer tells."""
+        if not self.opened:
+            template = "the connection of %s has ended: %.200s"
+            self.runtime.warnings.warn(logger, template, self.address, why.reason, extra=self._log_fields())
 
     def dropped(self, peer: Any) -> None:
         self.services.counters.dropped += 1
@@ -953,9 +962,8 @@ class Link:
     def closed(self, why: Closed) -> None:
         """End the connection: it is gone."""
         first = self._ending.why if self._ending is not None else why
-        if why.code in _BROKEN and first is why and not self.opened:  # of one that is dialled again its dialer tells
-            template = "the connection of %s has ended: %.200s"
-            self.runtime.warnings.warn(logger, template, self.address, why.reason, extra=self._log_fields())
+        if (why.stalled or why.code in _BROKEN) and first is why:
+            self._tell_end(why)
         if why.error is None and (first.error is not None or why.code == 1006):
             why = first
         self._ended(why)

@@ -20,6 +20,8 @@ class Closed:
     reason: str = ""
     error: BusError | None = None
     """Error for waiting callers where it is more than a `Disconnected`: `Unauthorized`, `Forbidden`, ..."""
+    stalled: bool = False
+    """True where this side has cut a connection whose peer took nothing: a server logs that."""
 
 
 class Receiver(Protocol):

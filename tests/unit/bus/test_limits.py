@@ -297,7 +297,9 @@ async def test_results_that_wait_for_a_peer_that_does_not_read_are_charged() -> 
 
 
 @bounded
-async def test_a_peer_whose_results_do_not_fit_into_the_total_loses_its_link_and_others_do_not() -> None:
+async def test_a_peer_whose_results_do_not_fit_into_the_total_loses_its_link_and_others_do_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     bus = Bus(limits=Limits(outbox_bytes=20_000, total_bytes=60_000))
     page = Gated(bus, "page", lambda _: "x" * 8000)
     async with pair(bus) as slow, pair(bus) as quick:
@@ -311,6 +313,8 @@ async def test_a_peer_whose_results_do_not_fit_into_the_total_loses_its_link_and
             with pytest.raises(Disconnected):
                 await reply
         assert isinstance(await anext(events), PeerSlow)
+        (line,) = [record.getMessage() for record in caplog.records if "has ended" in record.getMessage()]
+        assert "the peer is too slow: " in line
         await eventually(lambda: buffered(bus) == 0)
         assert len(await quick.request("page")) == 8000
 

@@ -1,13 +1,15 @@
 """What the sender of a body that does not fit is told: a short text, and of each fault its place."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import anyio
 import attrs
 import msgspec
+import pydantic
 import pytest
 
 from polybus import BadRequest, Bus, NotFound, RemoteError
+from polybus._util import typed_body
 from polybus.testing import pair
 
 pytestmark = pytest.mark.anyio
@@ -125,3 +127,35 @@ async def test_a_sender_cannot_have_its_own_words_back_many_times() -> None:
     assert error.text.endswith("; and 37 more")
     assert len(error.text) + len(str(error.detail)) < 40_000
     assert {fault["type"] for fault in error.detail} == {"missing"}
+
+
+def looked_up(value: object) -> object:
+    return {"a": 1}[value]  # type: ignore[index]
+
+
+@attrs.frozen
+class Converted:
+    name: Any = attrs.field(validator=lambda _, __, value: looked_up(value))
+
+
+class Model(pydantic.BaseModel):
+    name: Annotated[str, pydantic.AfterValidator(lambda value: looked_up(value))]
+
+
+@pytest.mark.parametrize("kind", [Converted, Model])
+async def test_a_check_that_fails_by_a_mistake_of_its_own_is_logged_once_with_its_traceback(
+    kind: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(typed_body, "_defects", set())
+    bus = Bus()
+
+    @bus.handle("a")
+    async def handler(body: kind) -> None: ...
+
+    async with pair(bus) as client:
+        for _ in range(3):
+            with pytest.raises(BadRequest, match="a check of it ended in KeyError"):
+                await client.request("a", {"name": "b"})
+    (record,) = [record for record in caplog.records if "a check of a body ended in KeyError" in record.getMessage()]
+    assert record.exc_info is not None
+    assert "looked_up" in str(record.exc_text or caplog.text)

@@ -302,3 +302,25 @@ async def test_a_server_that_waits_for_a_client_that_breaks_the_framing_is_told_
             assert peer.gone
             with anyio.fail_after(BOUND), pytest.raises(Disconnected):
                 await peer.request("anything more", timeout=600)
+
+
+@pytest.mark.parametrize(
+    ("why", "told"),
+    [
+        (Closed(1006, "write stalled: the peer took nothing for 10 s, 7 bytes wait", stalled=True), True),
+        (Closed(1002, "a frame stalled"), True),
+        (Closed(1006, "the peer closed the connection without a reason"), False),
+        (Closed(1000, "bye"), False),
+    ],
+    ids=lambda value: str(getattr(value, "code", value)),
+)
+@bounded
+async def test_a_server_tells_of_a_connection_that_ends_for_what_its_peer_did_or_left_undone(
+    why: Closed, told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    bus = Bus()
+    async with bus.serve("ubre+memory://stalled"), connect("ubre+memory://stalled"):
+        await eventually(lambda: bus.peers)
+        bus.peers[0].link.transport.abort(why)
+        await eventually(lambda: not bus.peers or bus.peers[0].link.state.name != "UP")
+    assert (why.reason in caplog.text) == told, caplog.text

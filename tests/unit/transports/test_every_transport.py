@@ -218,6 +218,7 @@ async def test_a_peer_that_takes_nothing_ends_the_connection(anyio_backend: Any,
         why = await here.end()
         assert why.code == 1006
         assert "write stalled" in why.reason
+        assert why.stalled, "a server logs that"
         there.transport.start(there)
         await there.end()
 

@@ -95,7 +95,7 @@ class ErraiEndpoint(HttpEndpoint):
         try:
             await self._answer(connection, request, query, send, headers)
         except WriteStalled as stalled:  # what it has taken along is lost to the session
-            connection.abort(Closed(1006, str(stalled)))
+            connection.abort(Closed(1006, str(stalled), stalled=True))
         finally:
             connection.answered(request)
         if query.get("phase") == "disconnect":

@@ -240,7 +240,9 @@ class StreamTransport(ABC, Generic[F]):
             self._stuck_at = progress
         elif now - self._stuck_since >= self._host.limits.write_timeout:
             seconds, backlog = self._host.limits.write_timeout, self._wire.backlog()
-            self.abort(Closed(1006, f"write stalled: the peer took nothing for {seconds:g} s, {backlog} bytes wait"))
+            self.abort(
+                Closed(1006, f"write stalled: the peer took nothing for {seconds:g} s, {backlog} bytes wait", stalled=True)
+            )
 
     # -- what the wire calls
 

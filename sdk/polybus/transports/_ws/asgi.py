@@ -161,7 +161,9 @@ class AsgiTransport:
             self._stuck_at = self._sent
         elif now - self._stuck_since >= (seconds := self._patience()):
             backlog = self.write_backlog()
-            self.abort(Closed(1006, f"write stalled: the peer took nothing for {seconds:g} s, {backlog} bytes wait"))
+            self.abort(
+                Closed(1006, f"write stalled: the peer took nothing for {seconds:g} s, {backlog} bytes wait", stalled=True)
+            )
         self._buffered = buffered
 
     def _patience(self) -> float:

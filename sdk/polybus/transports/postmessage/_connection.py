@@ -367,4 +367,5 @@ class PortConnection:
             self._stuck_at = self._acked
         elif now - self._stuck_since >= self._host.limits.write_timeout:
             seconds = self._host.limits.write_timeout
-            self.abort(Closed(1006, f"write stalled: the peer took nothing for {seconds:g} s, {self._size} bytes wait"))
+            why = f"write stalled: the peer took nothing for {seconds:g} s, {self._size} bytes wait"
+            self.abort(Closed(1006, why, stalled=True))
