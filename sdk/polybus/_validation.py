@@ -174,7 +174,7 @@ def name_of(function: object) -> str:
 
 def counted(count: int, thing: str) -> str:
     """So many things: one of them is no several."""
-    return f"{count} {thing}{'' if count == 1 else 's'}"
+    return f"{count:,} {thing}{'' if count == 1 else 'es' if thing.endswith('ch') else 's'}"
 
 
 def in_one_line(text: str) -> str:

@@ -19,7 +19,7 @@ from .._util.event_loop import running_loop
 from .._util.http_status import HttpStatus, Page
 from .._util.log_fields import log_fields
 from .._util.process_end import end_by_sigterm, exit_at_once
-from .._validation import check_count, seconds, shown
+from .._validation import check_count, counted, seconds, shown
 from ..errors import BusError, LocalProtocolError
 from ..plugins import ProtocolFeatures
 from ..plugins.registry import metrics_maker, resolve_url, supervise
@@ -112,7 +112,9 @@ def tell_of_threads_left(buses: Iterable[Bus]) -> bool:
     if left:
         names = ", ".join(sorted({name for name, _ in left}))
         what = "the process waits for them; a signal ends it at once" if waits else "they end with the process"
-        logger.warning("the bus is over, but %d threads of def handlers run still (%.400s): %s", len(left), names, what)
+        logger.warning(
+            "def handlers run after the end of the bus, in %s (%.400s): %s", counted(len(left), "thread"), names, what
+        )
         end_by_sigterm()  # the event loop has handled it until now
     return waits
 

@@ -16,6 +16,7 @@ from polybus.capture.schema import ORPHANS as ORPHAN_ROWS
 from polybus.capture.store.reader import Capture
 from polybus.capture.store.segments import Stretch
 
+from .._validation import counted
 from . import delta
 from .correlation import (
     CARRIED,
@@ -258,7 +259,7 @@ class PipelineStep:
         lost = [loss for done in taken for loss in done.losses]
         if self._strict and lost:
             raise CaptureError(
-                f"{self._path}: {sum(done.lost for done in taken)} stretches cannot be read, the first in segment "
+                f"{self._path}: {counted(sum(done.lost for done in taken), 'stretch')} cannot be read, the first in segment "
                 f"{lost[0]['segment']} at byte {lost[0]['offset']}: `polybus capture verify` names them all; without --strict "
                 "they are counted and passed by"
             )

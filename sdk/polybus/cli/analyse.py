@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from .. import analysis, spark
+from .._validation import counted
 from ..protocols.up import names_in
 from .engines import Chosen, EngineName, capture_size, choose
 from .options import Json, argument, duration, flag, option
@@ -137,13 +138,18 @@ def _say(done: Done, chosen: Chosen, as_json: bool) -> None:
     counts = done.total
     new = "" if done.added.frames == counts.frames else f" ({done.added.frames:,} of them new)"
     print(
-        f"{counts.frames:,} frames{new}: {counts.events:,} messages, {counts.quarantined:,} quarantined, {counts.empty:,} empty"
+        f"{counted(counts.frames, 'frame')}{new}: {counted(counts.events, 'message')}, {counts.quarantined:,} quarantined, "
+        f"{counts.empty:,} empty"
     )
-    print(f"{totals['exchanges']:,} exchanges: " + ", ".join(f"{n:,} {name}" for name, n in totals["outcomes"].items() if n))
+    print(
+        f"{counted(totals['exchanges'], 'exchange')}: "
+        + ", ".join(f"{n:,} {name}" for name, n in totals["outcomes"].items() if n)
+    )
     if done.provisional:
         print(f"{done.provisional:,} of them are provisional: what is recorded later may still change them")
     if totals["orphans"] or counts.gaps or counts.lost:
-        print(f"{totals['orphans']:,} orphans, {counts.gaps:,} gaps, {counts.lost:,} stretches unreadable")
+        what = counted(totals["orphans"], "orphan"), counted(counts.gaps, "gap"), counted(counts.lost, "unreadable stretch")
+        print(", ".join(what))
     for finding in done.metrics["verdict"]:
         print(f"{finding['about']}: {finding['text']}")
     print(f"engine: {chosen}")

@@ -45,9 +45,10 @@ def info(folder: Folder, as_json: Json = False) -> None:
     if found.first_ns is not None and found.last_ns is not None:
         print(f"from {_time(found.first_ns)} to {_time(found.last_ns)} ({(found.last_ns - found.first_ns) / 1e9:.3f} s)")
     for reason, count in sorted(found.gaps.items()):
-        print(f"gap: {count} frames missing ({reason})")
+        print(f"gap: {counted(count, 'frame')} missing ({reason})")
     if found.lost_stretches:
-        print(f"damaged: {found.lost_stretches} stretches, {found.lost_frames} frames; see polybus capture verify")
+        lost = f"{counted(found.lost_stretches, 'stretch')}, {counted(found.lost_frames, 'frame')}"
+        print(f"damaged: {lost}; see polybus capture verify")
     for source in found.sources:
         print(f"a replay of {source}")
 
@@ -85,9 +86,10 @@ def recover(folder: Folder, out: Out) -> None:
     """Make a whole capture of a damaged one, or of one whose recorder was killed, and say what is lost."""
     with _progress("recovering") as progress:
         found = capture.recover(folder, out, progress)
-    print(f"{found.frames} rows in {found.batches} batches are saved: {out}")
+    print(f"saved: {counted(found.frames, 'row')} in {counted(found.batches, 'batch')}: {out}")
     print(
-        f"lost: {found.lost_frames} rows that can be counted, in {found.lost_stretches} stretches of {found.lost_bytes} bytes; "
+        f"lost: {counted(found.lost_frames, 'row')} that can be counted, "
+        f"in {counted(found.lost_stretches, 'stretch')} of {found.lost_bytes} bytes; "
         f"missing: {counted(len(found.missing), 'segment')}"
     )
 
@@ -145,8 +147,9 @@ def _written(source: Any, paths: list[Any]) -> None:
     if source.losses:
         frames = sum(loss.stretch.frames or 0 for loss in source.losses)
         raise PeerError(
-            f"{source.path} is damaged: {len(source.losses)} stretches are not in these files, of {frames} frames as far as "
-            "that can be told; polybus capture verify names them"
+            f"{source.path} is damaged: {counted(len(source.losses), 'stretch')} cannot be read, "
+            f"of {counted(frames, 'frame')} as far as "
+            "that can be told, and nothing of that is in these files; polybus capture verify says where"
         )
 
 

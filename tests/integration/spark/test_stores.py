@@ -113,7 +113,7 @@ def test_attempts_redeliveries_and_dead_letters_are_those_that_the_program_has_c
     assert len(letters) == 2
     report = (tmp_path / "duckdb" / "report.html").read_text()
     assert 'id="stores"' in report
-    assert "2 stored publications are dead letters" in report
+    assert "2 dead letters in stores" in report
     [question] = re.findall(r"```sql\n(.*?)```", PAGE.read_text(), re.DOTALL)
     answer = open_tables(tmp_path / "duckdb").sql(question).fetchall()
     assert sum(n for durable, _, _, n in answer if durable == "billing") == deliveries["billing"]["n"]

@@ -74,7 +74,7 @@ def test_the_batch_in_which_a_recorder_was_killed_is_lost_when_it_is_settled(tmp
         for settle, lost in ((False, 0), (True, 1), (True, 1), (False, 1)):
             done = Pipeline(engine).run(tmp_path / "capture", tmp_path / "out", report=False, settle=settle)
             assert done.total.lost == lost
-        with pytest.raises(CaptureError, match="1 stretches cannot be read"):
+        with pytest.raises(CaptureError, match="1 stretch cannot be read"):
             Pipeline(engine, strict=True).run(tmp_path / "capture", tmp_path / "strict", settle=True)
 
 

@@ -64,7 +64,7 @@ def test_what_could_not_be_seen_is_said_beside_a_good_day(tmp_path: Path) -> Non
     said = _said(day.metrics(tmp_path))
     assert said["fine"] == ["Nothing failed and nothing went missing: 2 requests."]
     assert said["unseen"][0].startswith("1 of 4 frames (25 %) could not be read: ubre: bad_json (1).")
-    assert said["unseen"][1] == "1 requests were still waiting when the recording ended."
+    assert said["unseen"][1] == "1 request still waited when the recording ended."
 
 
 def test_names_of_peers_are_no_html(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_connections_that_ended_without_a_goodbye_are_told_beside_a_good_day(tmp
         end = f'{{"link":{{"state":"close","code":{code},"reason":""}}}}'
         day.say(None, 0, conn_id=f"c-{number}", options=end)
     said = _said(day.metrics(tmp_path))
-    assert said["fine"] == ["Nothing failed and nothing went missing: 1 requests."]
+    assert said["fine"] == ["Nothing failed and nothing went missing: 1 request."]
     assert said["broke"] == [
         "3 of 4 connections (75 %) broke off: ubre: without a word, 1006 (2), ubre: a message too large, 1009 (1)."
     ]

@@ -132,7 +132,7 @@ def test_an_answer_to_a_request_that_another_place_has_seen_is_no_orphan(tmp_pat
         day.say(place, 20, direction, '{"success":"2"}', "a")
     metrics = day.metrics(tmp_path)
     assert (metrics["totals"]["orphans"], metrics["counts"]["orphans"]) == (1, 3)
-    assert "1 answers came to requests that nobody saw" in metrics["verdict"][0]["text"]
+    assert "1 answer came to requests that nobody saw" in metrics["verdict"][0]["text"]
 
 
 def test_a_clock_that_is_set_in_the_middle_of_a_recording_is_said(tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ def test_a_capture_that_ends_with_rubbish_or_too_early_is_not_fine(sealed: bool,
             if behind:
                 (folder / first.name).write_bytes(good)
             (folder / segment_name(behind, sealed=sealed)).write_bytes(end)
-            with pytest.raises(CaptureError, match="1 stretches cannot be read"):
+            with pytest.raises(CaptureError, match="1 stretch cannot be read"):
                 Pipeline(engine, strict=True).run(folder, out, report=False)
             for _ in range(2):
                 assert Pipeline(engine).run(folder, out, report=False).total.lost == 1

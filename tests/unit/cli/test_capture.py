@@ -109,7 +109,7 @@ def test_damage_is_status_1_and_recover_says_what_is_lost(tmp_path: Path, capsys
     assert run(["capture", "export", str(folder), str(tmp_path / "lines"), "--format", "jsonl"]) == 1
     both = capsys.readouterr()
     assert Path(both.out.strip()).stat().st_size, "the rest is there"
-    assert "1 stretches are not in these files, of 100 frames" in both.err
+    assert "1 stretch cannot be read, of 100 frames" in both.err
     assert run(["capture", "compact", str(folder), str(tmp_path / "parquet")]) == 1
     assert "polybus capture verify" in capsys.readouterr().err
     assert run(["capture", "recover", str(folder), str(tmp_path / "whole")]) == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from .dashboard import dashboard, expressions, panels_of
 
 pytestmark = pytest.mark.native
 
+PAGE = Path(__file__).parents[3] / "docs/how-to/metrics.md"
 NAME = re.compile(r"\b(?:polybus|process)_\w+")
 
 
@@ -72,7 +74,9 @@ async def test_each_query_names_metrics_that_a_scrape_has() -> None:
         text = with_workers(node_text(bus, "here:1"), {"worker 1": "ready"}, 0)
     known = {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
     used = {name for query in expressions(dashboard()) for name in NAME.findall(query)}
-    assert used - known - {"polybus_nodes"} == set()
+    told = set(NAME.findall(PAGE.read_text(encoding="utf-8")))
+    assert used - known - told == set()
+    assert {name for name in told if name.startswith("polybus_")} - used - known == set(), "metrics of the page without a panel"
     assert {name for name in known if name.startswith("polybus_")} - used == {
         "polybus_handler_duration_seconds_count",
         "polybus_handler_duration_seconds_sum",

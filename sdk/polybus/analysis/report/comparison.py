@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from math import sqrt
 from typing import Any, Final
 
+from ..._validation import counted
 from .earlier import Earlier, Measured, SubjectRow, TopicRow, measured_of
 from .finding import Finding
 from .queries import FEW, MANY
@@ -173,7 +174,7 @@ def changed(metrics: dict[str, Any]) -> Iterator[Finding]:
         if len(found) > NAMED:
             yield Finding(about, f"{len(found) - NAMED:,} further subjects {others}.", TITLE)
     if not rows:
-        told = f"{before['exchanges']:,} requests from {moment(before['begin_ns'])} to {moment(before['end_ns'])}"
+        told = f"{counted(before['exchanges'], 'request')} from {moment(before['begin_ns'])} to {moment(before['end_ns'])}"
         yield Finding("same", f"Nothing has changed beyond chance since the capture before: {told}.", TITLE)
 
 
@@ -197,7 +198,7 @@ def _took(words: str, *, slower: bool) -> Any:
 
 def _what(row: dict[str, Any], n: int) -> str:
     word = "publication" if row["kind"] == "publish" else "request"
-    return f"{n:,} {word}" if n == 1 else f"{n:,} {word}s"
+    return counted(n, word)
 
 
 _TOLD: Final = (

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Any, Final
 
+from ..._validation import counted
 from .comparison import changed
 from .finding import Finding
 from .queries import MANY
@@ -58,8 +59,8 @@ def verdict(metrics: dict[str, Any]) -> list[Finding]:
     if any(finding.about in _GRAVE for finding in findings):
         return findings
     asked = metrics["totals"]["exchanges"]
-    streams = f", {metrics['totals']['streams']:,} streams" if metrics["totals"]["streams"] else ""
-    fine = f"Nothing failed and nothing went missing: {asked:,} requests{streams}."
+    streams = f", {counted(metrics['totals']['streams'], 'stream')}" if metrics["totals"]["streams"] else ""
+    fine = f"Nothing failed and nothing went missing: {counted(asked, 'request')}{streams}."
     if not asked and not streams:
         fine = "No request was recorded."
     if metrics["counts"]["gaps"] or metrics["counts"]["lost"]:
@@ -78,7 +79,7 @@ def _buried(metrics: dict[str, Any]) -> Iterator[Finding]:
     rows = metrics.get("store_letters", ())
     if letters := sum(row["n"] for row in rows):
         told = [(f"{row['durable']}: {row['reason']}", row["n"]) for row in rows]
-        yield Finding("failed", f"{letters:,} stored publications are dead letters: {_most(told, letters)}.", "Stores")
+        yield Finding("failed", f"{counted(letters, 'dead letter')} in stores: {_most(told, letters)}.", "Stores")
 
 
 _BAD_ENDS: Final = ("error", "timeout", "late", "lost", "unanswered")
@@ -87,7 +88,7 @@ _BAD_ENDS: Final = ("error", "timeout", "late", "lost", "unanswered")
 def _streams(metrics: dict[str, Any]) -> Iterator[Finding]:
     told = [(_subject(row), sum(row[name] for name in _BAD_ENDS)) for row in metrics["streams"]]
     if bad := sum(n for _, n in told):
-        text = f"{part_of(bad, metrics['totals']['streams'], 'streams')} did not end well: {_most(told, bad)}."
+        text = f"{part_of(bad, metrics['totals']['streams'], 'stream')} did not end well: {_most(told, bad)}."
         yield Finding("failed", text, "Streams")
 
 
@@ -99,7 +100,7 @@ def _when(metrics: dict[str, Any], failed: int) -> str:
     if len(rows) < ENOUGH or worst.get("not_ok", 0) * 4 < bad or failed < ENOUGH:
         return ""
     within = duration(metrics["window_ns"])
-    return f" {part_of(worst['not_ok'], bad, 'bad ends')} were asked in the {within} from {moment(worst['window_ns'])} on."
+    return f" {part_of(worst['not_ok'], bad, 'bad end')} were asked in the {within} from {moment(worst['window_ns'])} on."
 
 
 def _missing(metrics: dict[str, Any]) -> Iterator[Finding]:
@@ -114,14 +115,14 @@ def _missing(metrics: dict[str, Any]) -> Iterator[Finding]:
         yield Finding("missing", text, "Dead letters")
     if orphans := metrics["totals"]["orphans"]:
         told = [(_subject(row), row["n"]) for row in metrics["orphans"]]
-        text = f"{orphans:,} answers came to requests that nobody saw: {_most(told, orphans)}."
+        text = f"{counted(orphans, 'answer')} came to requests that nobody saw: {_most(told, orphans)}."
         yield Finding("missing", text, "Dead letters")
 
 
 def _slow(metrics: dict[str, Any]) -> Iterator[Finding]:
     if late := metrics["totals"]["outcomes"].get("late", 0):
         told = [(_subject(row), row.get("late", 0)) for row in metrics["latency"]]
-        yield Finding("slow", f"{late:,} answers came too late: {_most(told, late)}.", "Slowest exchanges")
+        yield Finding("slow", f"{counted(late, 'answer')} came too late: {_most(told, late)}.", "Slowest exchanges")
     rows = [row for row in metrics["latency"] if row["answered"] >= ENOUGH and row["p95_ns"]]
     usual = median(row["p95_ns"] for row in rows) if rows else 0
     for row in sorted(rows, key=lambda row: -row["p95_ns"])[:NAMED]:
@@ -153,17 +154,19 @@ def _unseen(metrics: dict[str, Any]) -> Iterator[Finding]:
     if bad := counts["quarantined"]:
         told = [(f"{row['protocol'] or 'no protocol'}: {row['reason']}", row["n"]) for row in metrics["quarantine"]]
         yield Finding(
-            "unseen", f"{part_of(bad, counts['frames'], 'frames')} could not be read: {_most(told, bad)}.", "Quarantine"
+            "unseen", f"{part_of(bad, counts['frames'], 'frame')} could not be read: {_most(told, bad)}.", "Quarantine"
         )
     if counts["gaps"] or counts["lost"]:
-        text = f"The recording has holes: {counts['gaps']:,} gaps, and {counts['lost']:,} stretches that are unreadable."
+        text = (
+            f"The recording has holes: {counted(counts['gaps'], 'gap')}, and {counted(counts['lost'], 'unreadable stretch')}."
+        )
         yield Finding("unseen", text, "Gaps")
     for name, what in _NOT_SEEN.items():
         if n := metrics["totals"]["outcomes"].get(name, 0):
             told = [(_subject(row), row[name]) for row in metrics["latency"]]
             yield Finding("unseen", f"{part_of(n, metrics['totals']['exchanges'])} {what}: {_most(told, n)}.", "Dead letters")
     if open_at_end := metrics["totals"]["outcomes"].get("open-at-end", 0):
-        yield Finding("unseen", f"{open_at_end:,} requests were still waiting when the recording ended.", "Dead letters")
+        yield Finding("unseen", f"{counted(open_at_end, 'request')} still waited when the recording ended.", "Dead letters")
 
 
 def _unheard(metrics: dict[str, Any]) -> Iterator[Finding]:
@@ -180,10 +183,10 @@ def _subject(row: dict[str, Any]) -> str:
 
 def _most(told: Sequence[tuple[str, int]], whole: int) -> str:
     """The most frequent of them, with their numbers, and how many others there are of a whole."""
-    counted = Counter[str]()
+    summed = Counter[str]()
     for name, n in told:  # protocols may have the same names
-        counted[name] += n
-    some = sorted((pair for pair in counted.items() if pair[1]), key=lambda pair: -pair[1])[:NAMED]
+        summed[name] += n
+    some = sorted((pair for pair in summed.items() if pair[1]), key=lambda pair: -pair[1])[:NAMED]
     named = [f"{shortened(name)} ({n:,})" for name, n in some]
     rest = whole - sum(n for _, n in some)  # also of those that no list had room for
     return ", ".join([*named, f"others ({rest:,})"] if rest else named)
@@ -203,8 +206,8 @@ def _broke(metrics: dict[str, Any]) -> Iterator[Finding]:
             ends[f"{row['protocol'] or 'no protocol'}: {_CLOSES.get(code, 'code')}, {code}"] += 1
     if broken := sum(ends.values()):
         # The list has no room for more: of the others nobody here knows how they ended.
-        what = "connections" if len(rows) < MANY else "connections, those with the most messages,"
-        text = f"{part_of(broken, len(rows), what)} broke off: {_most(list(ends.items()), broken)}."
+        whose = "" if len(rows) < MANY else ", those with the most messages,"
+        text = f"{part_of(broken, len(rows), 'connection')}{whose} broke off: {_most(list(ends.items()), broken)}."
         yield Finding("broke", text, "Connections")
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from ..._validation import counted
+
 LONGEST: Final = 60
 """Letters of a name in a sentence."""
 
@@ -46,6 +48,6 @@ def shortened(name: Any) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST // 2 - 1]}…{text[-LONGEST // 2 :]}"
 
 
-def part_of(part: int, whole: int, what: str = "requests") -> str:
+def part_of(part: int, whole: int, what: str = "request") -> str:
     """A part of a whole with both numbers: ``34 of 401 requests (8.5 %)``."""
-    return f"{part:,} of {whole:,} {what} ({share(part, whole)})"
+    return f"{part:,} of {counted(whole, what)} ({share(part, whole)})"
