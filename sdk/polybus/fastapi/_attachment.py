@@ -7,7 +7,7 @@ import contextvars
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import anyio
 from anyio.lowlevel import RunVar
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from .._bus.bus import Bus
     from ..plugins import AsgiApp
 
-_OF_ANYIO: Final = "AnyIO worker thread"
 _running: RunVar[dict[Attachment, None]] = RunVar("polybus attachments")
 
 
@@ -109,25 +108,29 @@ class Attachment:
         if running_loop().backend == "asyncio":
             # Not in the context of whoever happens to come first: what middleware has put there is nobody else's business.
             nobodys = contextvars.Context()
-            threading.Thread(target=_end_idle_threads, name="polybus idle threads", daemon=True).start()
-            self._owner = asyncio.get_running_loop().create_task(function(), name="polybus attached", context=nobodys)
+            loop = asyncio.get_running_loop()
+            patience = self.bus.limits.close_timeout
+            threading.Thread(target=_end_tasks, args=(loop, patience), name="polybus end of tasks", daemon=True).start()
+            self._owner = loop.create_task(function(), name="polybus attached", context=nobodys)
         else:
             import trio
 
             trio.lowlevel.spawn_system_task(function, name="polybus attached")
 
 
-def _end_idle_threads() -> None:
-    """End the idle threads of anyio with the main thread.
+def _end_tasks(loop: asyncio.AbstractEventLoop, patience: float) -> None:
+    """End the tasks that are left in an event loop, with the main thread, and with them the idle threads of anyio.
 
-    They end with the task that has begun them, or with that of `asyncio.run`. A server that runs its event loop by
-    ``run_forever`` and runs no lifespan ends neither, and the interpreter would wait for them for ever.
+    `asyncio.run` does so. A server that runs its event loop by ``run_forever`` and runs no lifespan does not: the threads would
+    wait for these tasks, and the interpreter for the threads, for ever.
     """
     threading.main_thread().join()
-    for thread in threading.enumerate():
-        loop = getattr(thread, "loop", None)
-        if thread.name == _OF_ANYIO and isinstance(loop, asyncio.AbstractEventLoop) and not loop.is_running():
-            thread.stop()  # type: ignore[attr-defined]  # anyio's class is private
+    if loop.is_running() or loop.is_closed():
+        return
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    loop.run_until_complete(asyncio.wait(tasks, timeout=patience) if tasks else asyncio.sleep(0))
 
 
 class AttachedRoute:
