@@ -347,6 +347,10 @@ def _exchanges(part: dict[str, Any], place: Any, end: int, holes: list[int]) -> 
     outcome[fates == ERROR] = "error"
     outcome[fates == LATE] = "late"
     lost = fates == LOST
+    code, allowance = conn.variant.error_code, part["allowance"]
+    at_deadline = (part["latency"] >= allowance - np.minimum(50_000_000, allowance // 4)) | (~part["said"] & (code == 4))
+    excused = (fates == ERROR) & at_deadline & (code in (1, 4))  # says only that the deadline has passed
+    outcome[excused] = "timeout"
     outcome[lost] = np.where(waited, np.where(part["said"], "timeout", "unanswered"), "open-at-end")[lost]
     for hole in holes:
         outcome[lost & (part["times"] <= hole) & (hole <= part["times"] + part["allowance"])] = "unseen"
@@ -359,9 +363,9 @@ def _exchanges(part: dict[str, Any], place: Any, end: int, holes: list[int]) -> 
         "correlation_id": pa.array(part["keys"]),
         "request_seq": pa.array(place[part["request"]]),
         "response_seq": pa.array(place[part["response"]], mask=lost),
-        "latency_ns": pa.array(part["latency"], mask=lost),
+        "latency_ns": pa.array(part["latency"], mask=lost | excused),
         "outcome": pa.array(outcome.tolist()),
-        "code": pa.array(np.where(fates == ERROR, conn.variant.error_code, 0).astype(np.int32), mask=lost),
+        "code": pa.array(np.where(fates == ERROR, conn.variant.error_code, 0).astype(np.int32), mask=lost | excused),
         "attempts": pa.array(np.where(fates == AGAIN, 2, 1).astype(np.int32)),
         "duplicates": pa.array((fates == TWICE).astype(np.int32)),
         "decidable": pa.array(_decidable(part)),

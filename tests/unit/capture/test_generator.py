@@ -39,8 +39,9 @@ def test_the_decoder_finds_what_the_generator_has_made(alike: bool) -> None:
         if truth["response_seq"] is not None:
             response = by_seq[truth["response_seq"]]
             assert (response["kind"], response["correlation_id"]) == ("response", truth["correlation_id"])
-            assert response["mono_ns"] - request["mono_ns"] == truth["latency_ns"]
-            assert response["code"] == truth["code"]
+            if truth["outcome"] != "timeout":  # else it says only that the deadline has passed
+                assert response["mono_ns"] - request["mono_ns"] == truth["latency_ns"]
+                assert response["code"] == truth["code"]
             assert response["direction"] == 1 - request["direction"]
 
 
