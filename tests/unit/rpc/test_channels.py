@@ -1,7 +1,7 @@
 """Streams and channels beyond what every protocol promises: deadlines, credits, limits, leaving."""
 
 from collections.abc import AsyncIterator
-from contextlib import nullcontext
+from contextlib import AsyncExitStack, nullcontext
 from typing import Any
 
 import anyio
@@ -795,6 +795,20 @@ async def test_the_unread_items_of_all_channels_stay_within_total_bytes() -> Non
             await stream.__aexit__(None, None, None)
         assert ended > 0
         assert client._services.running.buffered == 0
+
+
+@bounded
+async def test_a_bus_may_open_so_many_channels_to_itself_and_no_more_and_leave_each_early() -> None:
+    bus = Bus(limits=Limits(channels=2))
+    Large(bus, 64 * KIB)
+    async with bus, AsyncExitStack() as stack:
+        async with bus.stream("large", 200) as items:
+            await anext(items)
+            await anyio.wait_all_tasks_blocked()
+        assert bus._services.running.buffered == 0, "what was on its way when it was left costs nothing"
+        with pytest.raises(TooManyRequests, match=r"Limits\.channels"):
+            for _ in range(5):
+                await stack.enter_async_context(bus.stream("large", 9))
 
 
 @bounded

@@ -148,7 +148,7 @@ async def test_the_timer_knows_of_every_open_request_whatever_happens_to_its_lin
     backoff = Backoff(initial=0.001, maximum=0.01)
     url = f"{protocol}+memory://deadlines-{seed}"
     async with world.server.serve(url), connect(url, bus=world.client, backoff=backoff):
-        for step in range(150):
+        for step in range(300):
             event = world.rng.choice(events)
             event()
             world.check(f"{step}: {event.__name__}")
