@@ -103,7 +103,7 @@ def damaged(seeds: list[bytes]) -> st.SearchStrategy[bytes]:
 def test_members_of_any_type_do_no_harm(name: str) -> None:
     target = TARGETS[name]
 
-    @settings(max_examples=200)
+    @settings(max_examples=60)
     @given(odd(target.seeds()))
     def tried(data: bytes) -> None:
         target(data)
