@@ -296,6 +296,8 @@ _EXCHANGES: Final = f"""
             when taken then 'error'
             when given_up then 'cancelled'
             when answers > 0 or cancelled_ns is not null then 'timeout'
+            -- Whose id was another's by then, had been given up before: a run may have settled it meanwhile.
+            when id_is_another then case when asked_ns is not null then 'timeout' else 'unanswered' end
             when hole_ns <= request_mono_ns + allowance_ns and coalesce(hole_ns <= closed_ns, true) then 'unseen'
             when closed_ns < due_ns then 'lost'
             when not waited and closed_ns is null then 'open-at-end'
