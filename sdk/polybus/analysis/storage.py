@@ -27,7 +27,7 @@ class Storage:
     """A folder here, or at a URI (``hdfs://...``, ``s3://...``, ``s3a://...``).
 
     Raises:
-        CaptureError: The URI is not understood, nothing there answers, or it is a file.
+        CaptureError: The URI is not understood, or nothing there answers.
         OSError: Of its methods: that was not possible.
     """
 
@@ -36,8 +36,6 @@ class Storage:
         self.filesystem: Any
         self.filesystem, self._root = find_filesystem(given)
         self.local: bool = isinstance(self.filesystem, pafs.LocalFileSystem)
-        if self.filesystem.get_file_info(self._root).type == pafs.FileType.File:
-            raise CaptureError(f"{given} is a file, and results need a folder: choose another place")
         # Hadoop's name for what pyarrow knows as s3, whose options come after a question mark.
         plain = given.partition("?")[0].rstrip("/").replace("s3://", "s3a://", 1)
         self._for_spark = f"file://{self._root}" if self.local else plain
@@ -86,7 +84,13 @@ class Storage:
             return {value for rows in file.iter_batches(columns=[column]) for value in pc.unique(rows.column(0)).to_pylist()}
 
     def names(self) -> list[str]:
-        """Names at the root."""
+        """Names at the root.
+
+        Raises:
+            CaptureError: It is a file.
+        """
+        if self.filesystem.get_file_info(self._root).type == pafs.FileType.File:
+            raise CaptureError(f"{self._root} is a file, and results need a folder: choose another place")
         found = self.filesystem.get_file_info(pafs.FileSelector(self._root, allow_not_found=True))
         return sorted(info.base_name for info in found)
 
