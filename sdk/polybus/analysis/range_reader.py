@@ -32,7 +32,7 @@ class RangeReader:
         self.damage: list[Stretch] = []
         """Losses that were found, after the last batch."""
         self.holes: Holes = Holes() if holes is None else holes
-        """Where frames are missing, as far as `decoded` has read; or `table`, with the columns that tell it."""
+        """The places where frames are missing, as far as `decoded` has read; or `table`, with the columns that tell it."""
         self.ended: str | None = None
         """After the last batch, the recording that says at the end of this range that it is over; None where none does."""
         self._capture = Capture(path)

@@ -68,7 +68,7 @@ class WriterProcess:
         return self.given + self.counts.done
 
     def why(self) -> str:
-        """What it is that takes so long."""
+        """The reason why it takes so long."""
         if self.pid is None:
             return "no process can be begun that writes them"
         state = "is waited for"

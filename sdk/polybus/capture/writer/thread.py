@@ -44,7 +44,7 @@ class WriterThread:
         return self.counts.done + self._blanked
 
     def why(self) -> str:
-        """What it is that takes so long."""
+        """The reason why it takes so long."""
         name = getattr(self._redact, "__qualname__", "...")
         return f"redact={name} is still blanking" if self._blanking else "the disk is slow"
 
