@@ -41,8 +41,8 @@ CARRIED: Final = (OPEN, REMEMBERED)
 SILENT_NS: Final = 86_400_000_000_000
 """A recording that says nothing for a day while others are written has ended. So has a stream that says nothing."""
 SLACK_NS: Final = 50_000_000
-"""What ends an exchange so shortly before its deadline, by the clock of the recorder, is taken for the deadline: that of the
-asker began to run a little earlier. Of short deadlines it is a quarter."""
+"""An end so shortly before the deadline, by the clock of the recorder, is taken for the deadline: that of the asker began to
+run a little earlier. Of short deadlines it is a quarter."""
 
 _TEXT, _WHOLE, _SHORT, _TRUTH = pa.string(), pa.int64(), pa.int32(), pa.bool_()
 _KEY: Final = (*((name, _TEXT) for name in ("capture_id", "conn_id", "client")), ("direction", pa.int8()))
@@ -60,8 +60,8 @@ _EITHER: Final = (
 )
 """The kind of exchange, and facts about a stored publication: those of the request count before those of its answer."""
 _NOTES: Final = {"cancelled_ns": "min", "items": "sum", "first_item_ns": "min", "closed_ns": "min", "hole_ns": "min"}
-"""What else happened meanwhile: given up by who asked, items that came, the connection ended, frames are missing; and what is
-made of several."""
+"""Other facts of the time in between (given up by the asker, items that came, the connection ended, frames are missing), and
+the function that makes one of several."""
 _LAST: Final = (
     *(("last_seq", _WHOLE), ("last_sub", _SHORT), ("last_mono_ns", _WHOLE), ("last_linger_ns", _WHOLE)),
     *(("last_is_request", _TRUTH), ("last_digest", _TEXT), ("last_subject", _TEXT), ("last_allowance_ns", _WHOLE)),

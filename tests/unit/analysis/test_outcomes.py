@@ -110,7 +110,7 @@ class Application:
 
     async def _use(self, url: str, protocol: str, cut: Any = anyio.lowlevel.checkpoint) -> None:
         peer = Up(entity="//phone/2/1", peer="//house/1/1", names=SUBJECTS) if protocol == "up" else None
-        given = {} if peer is None else {"protocol": peer}
+        given: dict[str, Any] = {} if peer is None else {"protocol": peer}
         async with anyio.create_task_group() as left:
             async with connect(url, bus=self.client, **given):
                 await self.ask("good", 1)

@@ -177,11 +177,11 @@ async def test_the_inner_bus_runs_from_the_first_tunnel_to_the_end_of_the_outer_
     inner = echoing()
     async with tunnelled(inner):
         assert inner.ready
-    assert not inner.ready
+    assert inner.why_not_ready
     async with inner:
         async with tunnelled(inner):
             pass
-        assert inner.ready
+        assert not inner.why_not_ready
 
 
 @bounded
