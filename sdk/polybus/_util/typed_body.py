@@ -123,29 +123,17 @@ def misfit(error: Exception) -> tuple[str, list[dict[str, str]]]:
     elif isinstance(error, (ValueError, TypeError, BadRequest)):
         faults, count = [_fault_of_text(error)], 1
     else:
-        _tell_defect(error)
+        logger.error(
+            "a check of a body ended in %s, where ValueError or TypeError says that a body does not fit; its sender is told so",
+            type(error).__name__,
+            exc_info=error,
+        )
         return f"a check of it ended in {type(error).__name__}", []
     said = [f"{fault['text']} (at {fault['path']})" if fault["path"] != "$" else fault["text"] for fault in faults[:_TOLD]]
     more = f"; and {count - _TOLD} more" if count > _TOLD else ""
     return "; ".join(said) + more, faults
 
 
-def _tell_defect(error: Exception) -> None:
-    """Log an error that no check of a body should end in: each once."""
-    innermost = error.__traceback__
-    while innermost is not None and innermost.tb_next is not None:
-        innermost = innermost.tb_next
-    place = (type(error), innermost and innermost.tb_frame.f_code, innermost and innermost.tb_lineno)
-    if place not in _defects and len(_defects) < _MOST:
-        _defects.add(place)
-        logger.error(
-            "a check of a body ended in %s, where ValueError or TypeError says that a body does not fit; its sender is told so",
-            type(error).__name__,
-            exc_info=error,
-        )
-
-
-_defects: set[Any] = set()
 _LEAVES: Final = (bytes, bytearray, datetime, date, time, timedelta, UUID, Decimal)
 """Values that some wires carry as they are, so that they stay as they are where the type says nothing of them."""
 _MOST: Final = 32
