@@ -56,6 +56,7 @@ def metrics(size: int, word: str) -> dict[str, Any]:
         "latency": [{**wide, "n": size, "answered": size, **times}],
         "latency_histogram": [{"from_ns": 1_000_000 * MS, "n": size}],
         "latency_over_time": [{"window_ns": BEGIN + n * SECOND, "p50_ns": size, "p95_ns": size * 1000} for n in range(3)],
+        "streams": [{**wide, "n": size, "items": size, **dict.fromkeys(("ok", "error", "cancelled", "lost"), size), **times}],
         "throughput": [{"window_ns": BEGIN + n * SECOND, "subject": wide["subject"], "n": size} for n in range(3)],
         "peers": [{"peer": word, "protocol": "uprotocol", "direction": 1, "n": size, "nbytes": size * 1000}],
         "errors": [{**wide, "code": 4, "code_name": "DEADLINE_EXCEEDED", "n": size}],

@@ -62,11 +62,11 @@ def test_a_place_that_is_none_is_said_in_a_line() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (b'{"version": 2, "run"', "is damaged"),
+        (b'{"version": 3, "run"', "is damaged"),
         (b"[]", "is damaged"),
-        (b'{"version": 2, "start": {}, "colour": 1}', "is damaged"),
+        (b'{"version": 3, "start": {}, "colour": 1}', "is damaged"),
         (b"\xff", "is damaged"),
-        (b'{"version": 0}', "have version 0, and this polybus makes version 2"),
+        (b'{"version": 0}', "have version 0, and this polybus makes version 3"),
     ],
 )
 def test_a_manifest_that_cannot_be_read_is_told(text: bytes, said: str) -> None:

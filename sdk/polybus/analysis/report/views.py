@@ -34,6 +34,8 @@ USERS: Final = "coalesce(substring(subject, 1, 9) != '_polybus.' and position('/
 _ID: Final = "protocol, correlation_id, subject"
 _WHO: Final = "direction, case when direction = 1 then capture_id end"
 """Each request that went out is another exchange, whoever recorded it; of what came in each recording has a view."""
+_DRAWN: Final = "translate(correlation_id, '0123456789', '') != ''"
+"""True of an id that is drawn. Numbers are counted: two clients have the same ones at any two times."""
 _LISTED: Final = ", ".join((*EXCHANGES.names, "address"))
 
 _RECORDINGS: Final = "select distinct capture_id from {exchanges}"
@@ -47,7 +49,7 @@ _APART: Final = f"""
             from (
                 select *, row_number() over (partition by {_ID}, {_WHO} order by middle, {TIES}) as nth from (
                     select *, request_time_ns + div(latency_ns, 2) as middle from {{exchanges}}
-                    where latency_ns < {FAR_NS} and request_time_ns between -{FAR_NS} and {FAR_NS}
+                    where latency_ns < {FAR_NS} and request_time_ns between -{FAR_NS} and {FAR_NS} and {_DRAWN}
                 ) as answered
             ) as numbered
             window alike as (partition by {_ID}, nth order by direction, {TIES})
@@ -56,7 +58,7 @@ _APART: Final = f"""
     ) as ordered
     where place * 2 between n and n + 1
 """
-"""By how much the clock of a recording is ahead of that of another one: the median over what both have seen."""
+"""By how much the clock of a recording is ahead of that of another one: the median over what both have seen of drawn ids."""
 
 _VIEWS: Final = f"""
     select {_LISTED}, at_ns, spell, again,
