@@ -135,6 +135,15 @@ def test_an_answer_to_a_request_that_another_place_has_seen_is_no_orphan(tmp_pat
     assert "1 answer came to requests that nobody saw" in metrics["verdict"][0]["text"]
 
 
+def test_the_same_counted_ids_at_another_time_say_nothing_about_clocks(tmp_path: Path) -> None:
+    day = Folder(client=0, server=0)
+    for number in range(4):
+        day.asked(str(number), "tank.get", number * 10, 5, {"client": "a"})
+        day.asked(str(number), "tank.get", 8_000 + number * 10, 5, {"server": "of another client"})
+    metrics = day.metrics(tmp_path)
+    assert (metrics["totals"]["exchanges"], {row["ahead_ns"] for row in metrics["clocks"]}) == (8, {0})
+
+
 def test_a_clock_that_is_set_in_the_middle_of_a_recording_is_said(tmp_path: Path) -> None:
     day = Folder(client=0)
     day.asked("1", "tank.get", 0, 10, {"client": "a"})
