@@ -18,7 +18,7 @@ from .._validation import counted
 from ..protocols.up import names_in
 from .engines import Chosen, EngineName, capture_size, choose
 from .options import Json, argument, duration, flag, option
-from .routes import read_routes
+from .routes import read_routes, text_of
 from .values import json_line
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def analyse(
         "end_ns": analysis.nanoseconds(end, "--end") if end else None,
         "connection": connection or None,
     }
-    table = names_in(names.read_text(encoding="utf-8"), file=str(names)) if names is not None else {}
+    table = names_in(text_of(names, "--names"), file=str(names)) if names is not None else {}
     called = analysis.Names(table, tuple(read_routes(routes)) if routes is not None else ())
     # Before the ten seconds that Spark takes to start.
     analysis.check(capture, out, **window, before=before or None)

@@ -6,6 +6,7 @@ import sys
 from typing import Annotated, Any
 
 from .. import analysis
+from ..capture.errors import CaptureError
 from .options import Json, argument, option
 from .problems import UsageError
 from .values import json_line
@@ -31,11 +32,13 @@ def journey(
         "end_ns": analysis.nanoseconds(end, "--end") if end else None,
     }
     found = analysis.journeys(out, id=id or None, subject=subject or None, most=most, **window)
+    if not found:
+        raise CaptureError(f"{out}: no request is like that; its table exchanges has all ids, subjects and times")
     if as_json or not sys.stdout.isatty():
         for row in found:
             print(json_line(row), flush=True)
     else:
-        print("\n\n".join("\n".join(_lines(row)) for row in found) or "no request is like that")
+        print("\n\n".join("\n".join(_lines(row)) for row in found))
 
 
 def _lines(row: dict[str, Any]) -> list[str]:

@@ -16,12 +16,17 @@ _KEYS = ("source", "target", "kinds", "reverse", "request", "reply", "headers")
 _HEAD = re.compile(r"^[ \t]*\[\[\s*route\s*\]\]", re.M)
 
 
+def text_of(path: Path, option: str) -> str:
+    """The text of a file; a UsageError names the option and the file."""
+    try:
+        return path.read_text(encoding="utf-8-sig")  # editors of Windows begin a file with a mark
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{option} {path}: {getattr(error, 'strerror', None) or error}") from None
+
+
 def read_routes(path: Path) -> list[Route]:
     """The routes of a file; a UsageError names file, line and key."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")  # editors of Windows begin a file with a mark
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--routes {path}: {getattr(error, 'strerror', None) or error}") from None
+    text = text_of(path, "--routes")
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -105,7 +105,7 @@ def _named(metrics: dict[str, Any]) -> None:
         said[one["about"]] = f"{said.get(one['about'], '')} {one['text']}"
     asked = metrics["totals"]["exchanges"]
     assert re.search(rf"\b14 of {asked} requests \(.* %\) failed: tank\.get with NOT_FOUND \(7\)", said["failed"])
-    assert re.search(rf"\b3 of {asked} requests \(.* %\) were given up by who had asked: tank\.lost \(2\), ", said["unseen"])
+    assert re.search(rf"\b3 of {asked} requests \(.* %\) were given up by who had asked: tank\.lost \(2\), ", said["cancelled"])
     assert "tank.slow is slow: 5 % of its 25 answers" in said["slow"]
     assert "ubre: without a word, 1006 (1)" in said["broke"]
     assert "ubre: a message too large, 1009 (1)" in said["broke"]

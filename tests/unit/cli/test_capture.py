@@ -143,6 +143,11 @@ def test_compact_and_export_print_their_files(tmp_path: Path, capsys: pytest.Cap
         (["replay", "nowhere", "ubre+tcp://127.0.0.1:1"], "is no capture: there is no such folder", 1),
         (["replay", "s3://bucket/captures", "ubre+tcp://127.0.0.1:1"], "--record DIR, a folder on this machine", 2),
         (["analyse", "nowhere", "--out", "x"], "is no capture: there is no such folder", 1),
+        (["analyse", "nowhere", "--out", "x", "--names", "none.toml"], "--names none.toml: No such file or directory", 2),
+        (["analyse", "nowhere", "--out", "x", "--routes", "none.toml"], "--routes none.toml: No such file or directory", 2),
+        (["journey", "nowhere"], "which request? --id ID", 2),
+        (["journey", "nowhere", "--id", "7"], "nowhere", 1),
+        (["journey", "nowhere", "--start", "soon"], "--start='soon': a time as", 2),
         (["record", "ubre+tcp://127.0.0.1:1", "x", "--max-bytes", "lots"], "500M or 10G", 2),
         (["record", "ubre+tcp://127.0.0.1:1", "x", "--listen", "ubre+tcp://0.0.0.0:0"], "--insecure", 2),
         (["record", "ubre+tcp://127.0.0.1:1", "x", "--listen", "csb+tcp://127.0.0.1:0"], "does not translate", 2),
@@ -193,3 +198,21 @@ def test_a_capture_is_decoded_once(tmp_path: Path, capsys: pytest.CaptureFixture
     said = capsys.readouterr()
     assert said.out.startswith(f"{first['segments'] - 1} segments decoded: ")
     assert "is damaged in segment" in said.err and "polybus capture verify" in said.err
+
+
+def test_a_journey_is_shown_by_id_subject_or_time_and_where_there_is_none_it_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "out")
+    assert run(["analyse", str(_made(tmp_path / "captures")), "--out", out]) == 0
+    capsys.readouterr()
+    assert run(["journey", out, "--start", "2000-01-01T00:00:00Z", "--most", "1"]) == 0
+    first = json.loads(capsys.readouterr().out)
+    for option, value in (("--id", first["correlation_id"]), ("--subject", first["subject"])):
+        assert run(["journey", out, option, value, "--most", "100"]) == 0
+        rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert first["hops"] in [row["hops"] for row in rows]
+    status, text = one_line(capsys, "journey", out, "--id", "of nobody")
+    assert (status, text) == (1, f"{out}: no request is like that; its table exchanges has all ids, subjects and times")
+    status, text = one_line(capsys, "journey", out, "--start", "2030-01-01T00:00:00Z", "--end", "2020-01-01T00:00:00Z")
+    assert "end has to be later" in text

@@ -9,6 +9,7 @@ from polybus.subjects import check_pattern
 
 from ..duck import DuckEngine
 from ..manifest import TABLES, Output
+from ..ranges import ReadWindow
 from ..tables import SCHEMAS
 from .journeys import Journeys
 from .names import Names, by_name, is_for
@@ -39,8 +40,9 @@ def journeys(
 
     Raises:
         CaptureError: `out` is no such folder.
-        ValueError: The subject is none.
+        ValueError: The subject is none; `end_ns` is not after `start_ns`.
     """
+    ReadWindow(start_ns, end_ns).check()
     if subject is not None:
         check_pattern(subject, foreign=True)
     output, names, wanted = Output.of(out), Names(), ["true"]

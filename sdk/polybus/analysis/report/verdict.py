@@ -164,7 +164,7 @@ def _unseen(metrics: dict[str, Any]) -> Iterator[Finding]:
     for name, what in _NOT_SEEN.items():
         if n := metrics["totals"]["outcomes"].get(name, 0):
             told = [(_subject(row), row[name]) for row in metrics["latency"]]
-            yield Finding("unseen", f"{part_of(n, metrics['totals']['exchanges'])} {what}: {_most(told, n)}.", "Dead letters")
+            yield Finding(name, f"{part_of(n, metrics['totals']['exchanges'])} {what}: {_most(told, n)}.", "Dead letters")
     if open_at_end := metrics["totals"]["outcomes"].get("open-at-end", 0):
         yield Finding("unseen", f"{counted(open_at_end, 'request')} still waited when the recording ended.", "Dead letters")
 
