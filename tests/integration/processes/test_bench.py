@@ -20,6 +20,7 @@ from bench.systems._helpers import has_nats
 from bench.systems._needs import package
 from bench.workloads import WORKLOADS
 from scripts.python_build import build
+from tests.integration.web.browser import missing
 from tests.support import BOUND
 
 from .processes import marked
@@ -49,7 +50,7 @@ pytestmark = pytest.mark.native
 )
 def test_a_benchmark_measures_and_leaves_no_process_behind(arguments: list[str], lines: list[str]) -> None:
     if not has_nats() and arguments[0] != "bench":
-        pytest.skip("nats-server is not installed")
+        missing("nats-server is not installed: scripts/debian-packages.sh nats")
     mark = secrets.token_hex(8)
     command = [sys.executable, "-m", *arguments]
     environment = {**os.environ, "POLYBUS_MARK": mark}

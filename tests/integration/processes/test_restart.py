@@ -13,7 +13,7 @@ import pytest
 from polybus import Backoff, Bus, BusError, Disconnected, Unauthorized, Unavailable, connect
 from tests.support import free_port
 
-from .processes import BOUND, Process, asyncio_and_trio, control, eventually, loop_of, running  # noqa: F401
+from .processes import BOUND, Process, asyncio_and_trio, control, eventually, loop_of, running  # noqa: F401  # pytest finds the fixture by its name here
 
 pytestmark = pytest.mark.anyio
 

@@ -23,7 +23,7 @@ from polybus._bus import runner
 from polybus._bus.bus import parts_of
 from tests.support import free_port
 
-from .processes import BOUND, asyncio_and_trio, eventually, loop_of, running  # noqa: F401
+from .processes import BOUND, asyncio_and_trio, eventually, loop_of, running  # noqa: F401  # pytest finds the fixture by its name here
 from .test_restart import probe
 
 SOON = Backoff(initial=0.02, maximum=0.2)

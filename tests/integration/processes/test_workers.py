@@ -26,6 +26,7 @@ from polybus import Backoff, Bus, BusError, Disconnected, LocalProtocolError, Re
 from polybus._bus.worker import Inheritance
 from polybus.cluster.engine import find_server
 from tests.integration.interop.nats_servers import nats_server
+from tests.integration.web.browser import missing
 from tests.support import free_port
 
 from .processes import BOUND, Process, eventually, running
@@ -46,9 +47,7 @@ def server_is_there() -> None:
     try:
         find_server()
     except LocalProtocolError as error:
-        if os.environ.get("POLYBUS_CI"):
-            pytest.fail(str(error), pytrace=False)
-        pytest.skip(str(error))
+        missing(str(error))
 
 
 class Crew:
@@ -467,12 +466,6 @@ PROGRAM = re.compile(r"^```python[^\n]*\n# ([\w.]+)\n(.*?)^```$", re.M | re.S)
 
 
 def test_the_service_of_the_page_is_one_bus_in_four_workers(tmp_path: Path) -> None:
-    try:
-        find_server()
-    except LocalProtocolError as error:
-        if os.environ.get("POLYBUS_CI"):
-            pytest.fail(str(error), pytrace=False)
-        pytest.skip(str(error))
     for name, text in PROGRAM.findall(PAGE.read_text()):
         (tmp_path / name).write_text(text.replace(":8000", ":0").replace(":8081", f":{free_port()}"))
     environment = {name: value for name, value in os.environ.items() if name != "POLYBUS_CLUSTER"}

@@ -31,7 +31,7 @@ from polybus.fastapi import attach
 from polybus.plugins import Handshake
 from polybus.transports._ws import adoption
 from polybus.transports._ws.adoption import AdoptedWire
-from tests.integration.web.support import OverAsgi, both_loops, echoing, running, served  # noqa: F401
+from tests.integration.web.support import OverAsgi, both_loops, echoing, running, served  # noqa: F401  # pytest finds the fixture by its name here
 from tests.support import bounded, eventually
 
 pytestmark = pytest.mark.anyio

@@ -24,7 +24,7 @@ from polybus.events import LinkDown
 from polybus.plugins import Handshake
 from polybus.transports._ws.adoption import AdoptedWire
 from polybus.transports._ws.asgi import AsgiTransport, socket_of
-from tests.integration.web.support import both_loops, running, served  # noqa: F401
+from tests.integration.web.support import both_loops, running, served  # noqa: F401  # pytest finds the fixture by its name here
 from tests.support import bounded, eventually
 from tests.unit.transports.support import Receiver
 from tests.unit.transports.support import running as transport_host

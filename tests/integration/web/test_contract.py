@@ -99,7 +99,7 @@ def attached(make: Any, *, path: str = "/bus", transport: str = "ws", **how: Any
     """By a bus that is attached to a FastAPI application, under uvicorn with these options."""
     suite = protocol_suite(make)
 
-    class UnderUvicorn(suite):  # type: ignore[misc, valid-type]
+    class UnderUvicorn(suite):  # type: ignore[misc, valid-type]  # made at run time
         @asynccontextmanager
         async def serving(self, bus: Bus, **options: Any) -> AsyncIterator[Any]:
             app = FastAPI()
@@ -115,7 +115,7 @@ def alone(make: Any, query: str = "") -> Any:
     """By a bus that serves HTTP itself, for clients that connect with this query."""
     suite = protocol_suite(make)
 
-    class Alone(suite):  # type: ignore[misc, valid-type]
+    class Alone(suite):  # type: ignore[misc, valid-type]  # made at run time
         turns = 80  # each is a request of HTTP
 
         @asynccontextmanager

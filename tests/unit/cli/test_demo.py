@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import anyio
+import psutil
 import pytest
 from rich.console import Console
 
@@ -108,7 +109,6 @@ def test_progress_says_how_much_is_done_and_how_long_the_rest_will_take() -> Non
 
 
 def test_no_process_is_left_when_the_demo_is_killed(tmp_path: Path) -> None:
-    psutil = pytest.importorskip("psutil")
     command = [*COMMAND, "demo", "--json", "--only", "unix,json"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=os.environ | {"TMPDIR": str(tmp_path)}) as demo:
         parent = psutil.Process(demo.pid)

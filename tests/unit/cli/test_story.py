@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import anyio
+import psutil
 import pytest
 from attrs import define, field
 from rich.console import Console
@@ -276,7 +277,6 @@ def on_a_terminal(tmp_path: Path, *arguments: str, **environment: str) -> Iterat
 def test_the_picture_follows_the_terminal_and_who_stops_the_story_gets_it_back_with_no_process_left(tmp_path: Path) -> None:
     import termios
 
-    psutil = pytest.importorskip("psutil")
     with on_a_terminal(tmp_path) as terminal:
         before = termios.tcgetattr(terminal.device)
         terminal.until("has a typed answer")
