@@ -390,6 +390,15 @@ def test_up(frames: list[bytes]) -> None:
     _same("up", [*frames, *frames])
 
 
+@pytest.mark.parametrize("trace", [b"a-b", b"", b"00-" + b"1" * 32 + b"-" + b"2" * 16 + b"-01"])
+def test_up_with_a_trace_that_is_one_or_is_none(trace: bytes) -> None:
+    frames = [
+        _umessage(_UP_IDS[0], _USUAL_HEADS[0], b"\x30\x05", b"", b"", tail, b"1", b"")
+        for tail in (b"\x60\x03", _field(0x5A, trace) + b"\x60\x03")
+    ]
+    _same("up", frames * 20)
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(_UMESSAGES, min_size=4, max_size=8), st.integers(0, 80), st.integers(0, 255))
 def test_up_that_is_cut_or_damaged(frames: list[bytes], place: int, value: int) -> None:

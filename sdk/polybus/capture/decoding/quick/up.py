@@ -12,6 +12,7 @@ from typing import Any, Final
 from attrs import evolve, frozen
 
 from ....errors import RemoteProtocolError
+from ....headers import is_traceparent
 from ....protocols._protobuf.wire import read_varint
 from ....protocols.up.attributes import FORMAT_NAMES, Attributes, MessageType, PayloadFormat, priority_name, uuid_text
 from ....protocols.up.bodies import check_payload, format_of
@@ -177,4 +178,5 @@ def _tail(block: bytes) -> tuple[int | None, str | None]:
         payload_format=given.payload_format,
     )
     is_format = given == alone and 0 <= given.payload_format < len(FORMAT_NAMES)
-    return given.payload_format if is_format else None, given.traceparent
+    trace = given.traceparent
+    return given.payload_format if is_format else None, trace if trace and is_traceparent(trace) else None
