@@ -78,7 +78,7 @@ BOUNDS = {
     "8,192 numbers": "_core.via._last _core.via._lately",
     "`queue` messages and Limits.queue_bytes, and what is held back; charged": "_peer.queue._queue",
     "a fixed size": "transports._ws.frames._keys",
-    "an event larger than twice Limits.message ends the connection": "bindings.http.sse._data",
+    "an event larger than twice Limits.message ends the connection": "bindings.http.sse._data bindings.http.sse._rest",
     "as _missing, of which it is a part": "_link.moving._early_copies",
     "as its node": "_util.pattern_index.here _util.pattern_index.rest",
     "as many again as may run; what comes beyond is given back": "cluster.durable.reader._waiting",

@@ -60,7 +60,25 @@ def test_the_server_says_when_to_come_back() -> None:
     assert reader.retry == 2.5
 
 
-@pytest.mark.parametrize("stream", [b"data: " + b"x" * 100, b"data: x\n" * 100], ids=["a line", "many lines"])
+@pytest.mark.parametrize(
+    "stream", [b"data: " + b"x" * 100, b"data: x\n" * 100, b"data\n" * 100], ids=["a line", "lines", "empty lines"]
+)
 def test_an_event_without_end_is_refused(stream: bytes) -> None:
     with pytest.raises(EventTooLarge, match="more than 90 bytes"):
         EventReader(90).feed(stream)
+
+
+def test_a_line_in_many_pieces_is_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server may send one byte at a time: what was there before is not looked at again with each."""
+    searched: list[bytes] = []
+
+    class Counting:
+        def split(self, data: bytes) -> list[bytes]:
+            searched.append(data)
+            return data.split(b"\n")
+
+    monkeypatch.setattr("polybus.bindings.http.sse._LINE_END", Counting())
+    stream = b"data: " + b"x" * 500 + b"\n\n"
+    reader = EventReader(1000)
+    assert [event for at in range(len(stream)) for event in reader.feed(stream[at : at + 1])] == [b"x" * 500]
+    assert sum(map(len, searched)) <= len(stream)

@@ -2,18 +2,65 @@
 
 from __future__ import annotations
 
+import gzip
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from polybus.bindings.http.client import HttpClient
+from polybus.bindings.http.client import ExchangeFailed, HttpClient
+from polybus.bindings.jrep_http.requests import ErraiRequests
 from polybus.limits import Limits
 from polybus.plugins import DialOptions
 from tests.unit.link.test_slow_lines import slow_line
 
-from .support import BOTH, Raw, raw_server, running
+from .support import BOTH, Host, Raw, raw_server, running
 
 pytestmark = pytest.mark.anyio
+
+TWICE = gzip.compress(gzip.compress(bytes(1 << 20)))
+COOKIES = b"".join(b"Set-Cookie: c%d=1\r\n" % number for number in range(257))
+TOO_MUCH = {
+    "packed": (b"Content-Encoding: gzip\r\n", gzip.compress(b"[]"), r"packs its answers \(Content-Encoding: gzip\)"),
+    "packed twice": (b"Content-Encoding: gzip\r\nContent-Encoding: gzip\r\n", TWICE, "Content-Encoding: gzip, gzip"),
+    "in a coding that nobody knows": (b"Content-Encoding: x\r\n", b"[]", "Content-Encoding: x"),
+    "with more cookies than anybody needs": (COOKIES, b"[]", "more than 256 cookies"),
+}
+
+
+def options_of(host: Host, **headers: str) -> DialOptions:
+    return DialOptions(host=host, reads=BOTH, writes="text", subprotocol="", headers=headers)
+
+
+async def asks(client: HttpClient, url: str, host: Host) -> None:
+    await client.ask("OPTIONS", url)
+
+
+async def listens(client: HttpClient, url: str, host: Host) -> None:
+    http = client._http
+    await ErraiRequests(client, http, url, None, options_of(host)).listen(lambda _: None, lambda: None)
+
+
+@pytest.mark.parametrize("does", [asks, listens])
+@pytest.mark.parametrize(("head", "body", "said"), TOO_MUCH.values(), ids=TOO_MUCH)
+async def test_an_answer_is_not_unpacked(
+    anyio_backend: Any, does: Callable[..., Awaitable[None]], head: bytes, body: bytes, said: str
+) -> None:
+    """A few hundred bytes may unpack to gigabytes, before the size of anything can be looked at."""
+    heads: list[bytes] = []
+
+    async def answer(raw: Raw) -> None:
+        heads.append(await raw.until(b"\r\n\r\n"))
+        start = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n" % len(body)
+        await raw.send(start + head + b"\r\n" + body)
+
+    async with running(anyio_backend) as host, raw_server(answer) as port:
+        url = f"http://127.0.0.1:{port}"
+        client = HttpClient(url, None, options_of(host, **{"Accept-Encoding": "gzip"}), {}, [])
+        with pytest.raises(ExchangeFailed, match=said):
+            await does(client, url, host)
+        await client.drop()
+    assert heads[0].lower().count(b"accept-encoding: identity\r\n") == heads[0].lower().count(b"accept-encoding") == 1
 
 
 async def test_a_large_body_passes_a_slow_line(anyio_backend: Any) -> None:
@@ -31,11 +78,10 @@ async def test_a_large_body_passes_a_slow_line(anyio_backend: Any) -> None:
         raw_server(answer) as port,
         slow_line(port) as line,
     ):
-        options = DialOptions(host=host, reads=BOTH, writes="text", subprotocol="")
-        client = HttpClient(f"http://127.0.0.1:{line}", None, options, {}, [])
+        client = HttpClient(f"http://127.0.0.1:{line}", None, options_of(host), {}, [])
         status, _, text = await client.ask("POST", f"http://127.0.0.1:{line}/", content=body, headers={"x-mine": "1"})
         assert (status, text) == (200, b"ok")
-        await client._http.aclose()
+        await client.drop()
     assert b"content-length: 320000\r\n" in heads[0].lower()
     assert b"x-mine: 1\r\n" in heads[0]
     assert b"transfer-encoding" not in heads[0].lower()

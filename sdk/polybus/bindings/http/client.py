@@ -24,6 +24,8 @@ _PIECE: Final = 8 * 1024
 """Bytes that have `Limits.write_timeout` to be taken."""
 _RATE: Final = 4 * 1024
 """Bytes a second at which what waits in the kernel is expected to leave, before the server can answer."""
+_COOKIES: Final = 256
+"""Cookies of one server that are kept; browsers keep no more than 180."""
 
 
 async def _in_pieces(content: bytes) -> AsyncIterator[bytes]:
@@ -74,6 +76,8 @@ class HttpClient:
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=3.0),
             trust_env=False,
         )
+        # An answer may unpack to any size, and httpx unpacks all that it has read before anybody can look at how much it is.
+        self._http.headers["accept-encoding"] = "identity"
         self._state = TransportState.OPEN
         self._receiver: Receiver | None = None
         self._queue: deque[bytes] = deque()
@@ -187,19 +191,28 @@ class HttpClient:
 
     async def read(self, response: httpx.Response) -> bytes:
         """The body of an answer. May raise `ExchangeFailed`: it is one without end, or comes too slowly."""
-        parts, size, seconds = list[bytes](), 0, self._host.limits.frame_timeout
+        body, seconds = bytearray(), self._host.limits.frame_timeout
         pace = Pace(anyio.current_time(), 0)
         with anyio.move_on_after(seconds) as scope:
-            async for chunk in response.aiter_bytes():
-                parts.append(chunk)
-                size += len(chunk)
-                if size > self.max_answer:
+            async for chunk in self.chunks(response):
+                body += chunk
+                if len(body) > self.max_answer:
                     text = f"an answer of more than {self.max_answer} bytes (Limits.message, payload)"
                     raise ExchangeFailed(Closed(1009, text))
-                scope.deadline = pace.deadline(anyio.current_time(), size, seconds)
-            return b"".join(parts)
-        text = f"{self.address} did not answer in time: its answer stalled after {size} bytes (Limits.frame_timeout)"
+                scope.deadline = pace.deadline(anyio.current_time(), len(body), seconds)
+            return bytes(body)
+        text = f"{self.address} did not answer in time: its answer stalled after {len(body)} bytes (Limits.frame_timeout)"
         raise ExchangeFailed(Closed(1006, text))
+
+    def chunks(self, response: httpx.Response) -> AsyncIterator[bytes]:
+        """The body of an answer as it comes. May raise `ExchangeFailed`: it is packed, or came with too many cookies."""
+        coding: str = response.headers.get("content-encoding", "identity")
+        if coding.strip().lower() not in ("", "identity"):
+            text = f"{self.address} packs its answers (Content-Encoding: {coding[:40]}), though Accept-Encoding is identity"
+            raise ExchangeFailed(Closed(1006, f"{text}: compress them neither there nor in a proxy on the way"))
+        if len(self._http.cookies) > _COOKIES:
+            raise ExchangeFailed(Closed(1006, f"{self.address} has set more than {_COOKIES} cookies"))
+        return response.aiter_raw()
 
     # -- the tasks
 

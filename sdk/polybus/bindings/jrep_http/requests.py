@@ -76,7 +76,7 @@ class ErraiRequests:
             async with self._http.stream("GET", self._url("in"), params=params, headers=headers, timeout=timeout) as response:
                 if response.status_code != 200 or _media_type(response.headers) != _EVENTS:
                     return await self._no_events(response, deliver)
-                async for chunk in response.aiter_bytes():
+                async for chunk in self._client.chunks(response):
                     began()
                     for event in reader.feed(chunk):
                         deliver(event)
