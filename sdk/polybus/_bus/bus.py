@@ -96,9 +96,10 @@ class Bus(Router):
             block (unless something else does: then it is logged). A failure in between, of its task group, closes the bus.
         debug: Send the text of unexpected exceptions to clients. Never in production.
         check_answers: Validate what a handler returns or sends by its annotation, and leave out what that type does not have:
-            ``-> User`` sends a ``User``, whatever larger object it is given. What does not fit is INTERNAL, and the log names
-            it. A publication to a `Subject` is validated by its type in the same way. With ``"validate"`` what fits is sent as
-            it is, with all that it has. None is False, and under `polybus.testing.pair` ``"validate"``.
+            ``-> User`` sends a ``User``, whatever larger object it is given; so does what a `Subject` or contract promises.
+            What does not fit is INTERNAL, and the log names it; what cannot be checked is a TypeError at registration. A
+            publication to a `Subject` is validated by its type in the same way. With ``"validate"`` what fits is sent as it is,
+            with all that it has. None is False, and under `polybus.testing.pair` ``"validate"``.
         cluster: Make this bus a node of a cluster, in which many processes are one bus, over an engine (NATS): its URL,
             ``auto`` for that in ``POLYBUS_CLUSTER`` (where there is none the bus is alone), or `Cluster`.
 
@@ -1060,6 +1061,9 @@ class Bus(Router):
 
     @check_answers.setter
     def check_answers(self, check_answers: bool | Literal["validate"] | None) -> None:
+        if check_answers is True:
+            for handler in self._lookup.handlers.values():
+                handler.check_that_answers_are_checked()
         self._services.check_answers = check_answers
 
     # -- watching --------------------------------------------------------------------------------------------------------

@@ -90,6 +90,7 @@ class Lifecycle:
     """Other buses that this one has entered, because tunnels to it lead there: they are left together with it."""
 
     def __attrs_post_init__(self) -> None:
+        self._lookup.handler_check = self._check_handler
         self._lookup.handler_added = self._handler_added
         self._lookup.subscriber_added = self._subscriber_added
 
@@ -430,6 +431,10 @@ class Lifecycle:
         return self._services.runtime in inside.get()
 
     # -- handlers that are registered while it runs ----------------------------------------------------------------------
+
+    def _check_handler(self, handler: Handler) -> None:
+        if self._services.check_answers:
+            handler.check_that_answers_are_checked()
 
     def _handler_added(self, handler: Handler) -> None:
         if self._services.runtime is not None:

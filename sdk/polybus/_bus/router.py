@@ -65,7 +65,7 @@ class Router:
 
         Raises:
             TypeError: The signature cannot be filled, or the subject has a handler already, or this is a router that a bus has
-                included already.
+                included already, or the bus checks answers (`check_answers`) and cannot check these.
             ValueError: `running` is below 1.
             LocalProtocolError: The subject is not valid.
             ReservedSubject: The subject is ours.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from .._util.broadcast import EventHub
 from .._util.sources import sources
-from .._util.typed_body import conforming, misfit
+from .._util.typed_body import conforming, misfit, uncheckable
 from .._validation import type_name
 from ..errors import Code, EncodeError, LocalProtocolError
 from ..events import BusEvent, DeadLettered
@@ -98,10 +98,12 @@ class Services:
         """The body of a publication, validated by the type of its subject where the bus wants that.
 
         Raises:
-            EncodeError: It does not fit.
+            EncodeError: It does not fit, or cannot be checked.
         """
         if not self.check_answers:
             return body
+        if self.check_answers is True and (problem := uncheckable(subject.takes)) is not None:
+            raise EncodeError(f"a publication of {subject.name!r} cannot be checked, {type_name(subject.takes)}: {problem}")
         try:
             return self.sent(body, partial(conforming, target=subject.takes))
         except Exception as error:

@@ -16,14 +16,14 @@ from .._core.injection import InjectedStream, Injection, Provider
 from .._core.places import Places
 from .._rpc.channel import Channel
 from .._util.pydantic_types import unwritable
-from .._util.typed_body import conforming, misfit, typed_body, unreadable
+from .._util.typed_body import conforming, misfit, typed_body, uncheckable, unreadable
 from .._validation import name_of, shown, type_name
 from ..errors import BadRequest
 from ..message import MISSING, Message
 from ..subjects import Subject, captures
 from .arguments import Misfit, capture_maker, check_default
 from .providers import asked_for, provider_of
-from .signature import ContextPart, Signature, Style, context_part, injected, items_of, read
+from .signature import IMPORT_IT, ContextPart, Signature, Style, context_part, injected, items_of, read
 from .subject_types import check_body, check_result, read_as
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ class Handler:
     """The type of the body, of a channel that of the items that come in; None where there is none."""
     returns: Any = field(default=Any, init=False)
     """The type of the answer, or of the items that are sent."""
+    checks: tuple[Any, ...] = field(default=(), init=False)
+    """The types that an answer, or an item, is checked by: that of the annotation, and that which was promised."""
     body_name: str | None = field(default=None, init=False)
     reads: Any = field(default=Any, init=False)
     """The type that the body is read as."""
@@ -101,11 +103,29 @@ class Handler:
         Raises:
             TypeError: It does not fit: the mistake is the handler's.
         """
-        try:
-            return conforming(value, self.returns)
-        except Exception as error:
-            says = f"its annotation says {type_name(self.returns)}: {misfit(error)[0]}"
-            raise TypeError(f"{self.name} gave {shown(value)}, and {says}") from error
+        made = value
+        for kind in self.checks:
+            try:
+                made = conforming(made, kind)
+            except Exception as error:
+                says = f"{'its annotation' if kind is self.checks[0] else 'its subject'} says {type_name(kind)}"
+                raise TypeError(f"{self.name} gave {shown(value)}, and {says}: {misfit(error)[0]}") from error
+        return made
+
+    @property
+    def unchecked(self) -> str | None:
+        """Why answers cannot be checked; None where they can, or where no type is said."""
+        if not self.checks and self.signature is not None and self.signature.lost is not None:
+            return f"the annotation {self.signature.lost!r} does not resolve, {IMPORT_IT}"
+        return next((f"{type_name(kind)}: {why}" for kind in self.checks if (why := uncheckable(kind)) is not None), None)
+
+    def check_that_answers_are_checked(self) -> None:
+        """
+        Raises:
+            TypeError: They cannot be.
+        """
+        if (why := self.unchecked) is not None:
+            raise TypeError(f"{self.name}: its answers cannot be checked: {why}; with `-> Any` they are sent unchecked")
 
     def _injected(
         self, injection: Injection, services: Services, message: Message, deadline: float | None, channel: Any
@@ -167,12 +187,16 @@ def plan(
         if handler.body_name is not None:
             hint = signature.hints.get(handler.body_name, Any)
             check_body(signature.name, handler.body_name, hint, typed.takes)
-        if not publication and signature.style != "channel":
-            check_result(signature.name, signature.hints.get("return", Any), typed.returns)
     if (problem := unwritable(items_of(signature.hints.get("return", Any)))) is not None:
         raise TypeError(f"{signature.name}: its answer cannot be written as its type says: {problem}")
     handler.signature = signature
-    handler.takes, handler.returns = _body_types(handler, signature, typed)
+    read_as_annotated, returns = _body_types(handler, signature)
+    promised = returns if typed is None or typed.returns is Any else typed.returns
+    if not publication:
+        check_result(signature.name, returns, promised)
+    handler.takes = takes if read_as_annotated is Any else read_as_annotated
+    handler.returns = promised
+    handler.checks = tuple(one for one in ([returns] if returns == promised else [returns, promised]) if one is not Any)
     if len(signature.parameters) == 1 and signature.parameters[0].name == handler.body_name:
         single = signature.parameters[0]
         if single.kind is not inspect.Parameter.KEYWORD_ONLY:
@@ -180,19 +204,14 @@ def plan(
     return handler
 
 
-def _body_types(handler: Handler, signature: Signature, typed: Subject[Any, Any] | None) -> tuple[Any, Any]:
-    """Find the types of what is taken and given, by the annotations or else by the subject."""
+def _body_types(handler: Handler, signature: Signature) -> tuple[Any, Any]:
+    """Find the types of what is taken and given, by the annotations."""
     hints = signature.hints
     if signature.style == "channel":
         of_channel = next(get_args(hint) for hint in map(injected, hints.values()) if (get_origin(hint) or hint) is Channel)
-        takes, returns = of_channel or (Any, Any)
-    else:
-        takes = None if handler.body_name is None else handler.reads
-        returns = items_of(hints.get("return", Any))
-    if typed is not None:
-        takes = typed.takes if takes is Any else takes
-        returns = typed.returns if returns is Any else returns
-    return takes, returns
+        return of_channel or (Any, Any)
+    takes = None if handler.body_name is None else handler.reads
+    return takes, items_of(hints.get("return", Any))
 
 
 def _maker(

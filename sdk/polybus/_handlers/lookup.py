@@ -31,6 +31,8 @@ class HandlerLookup:
     """Routes of bridges that begin here, `_bridge.route_side.RouteSide`: the first that fits takes a message."""
     entrances: list[Any] = field(factory=list)
     """Ends of tunnels, `_tunnel.endpoint.Entrance`."""
+    handler_check: Callable[[Handler], None] | None = None
+    """Refuses a handler that the bus has no use for, before any is added."""
     handler_added: Callable[[Handler], None] | None = None
     subscriber_added: Callable[[SubscriberSpec], None] | None = None
     copied: bool = False
@@ -40,10 +42,12 @@ class HandlerLookup:
         """Register handlers: all of them or none.
 
         Raises:
-            TypeError: A subject has a handler already, or this router is included already.
+            TypeError: A subject has a handler already, this router is included already, or the bus refuses a handler.
         """
         for handler in handlers:
             self._check_open(handler)
+            if self.handler_check is not None:
+                self.handler_check(handler)
             if (old := self.find(handler.subject)) is not None:
                 raise TypeError(
                     f"{handler.name}: {handler.subject!r} is already handled by {old.name}"

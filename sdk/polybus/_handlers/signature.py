@@ -7,7 +7,7 @@ import inspect
 import re
 import sys
 import typing
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
 from types import UnionType
 from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, Union, get_args, get_origin
 
@@ -24,6 +24,8 @@ Style: TypeAlias = Literal["async", "inline", "thread", "stream", "channel"]
 """Awaited, called in place, called in a thread, iterated, or given a channel."""
 
 T = TypeVar("T")
+
+IMPORT_IT: Final = "import it outside of `if TYPE_CHECKING:`, and define it at the top of its module"
 
 _MANY = (AsyncIterator, AsyncGenerator, AsyncIterable)
 _GIVEN = (Message, Channel)
@@ -74,6 +76,8 @@ class Signature:
     parameters: list[inspect.Parameter]
     hints: dict[str, Any]
     style: Style
+    lost: str | None = None
+    """The annotation of its result, or of the items of that, where only type checkers know it."""
     description: str = ""
     """The words of a contract about it, where it has none itself."""
 
@@ -101,10 +105,13 @@ def read(function: Any, *, inline: bool = False) -> Signature:
         raise TypeError(f"{name} is not callable: a handler is a function")
     parameters = _parameters(function, name)
     hints = hints_of(function, parameters, name)
+    lost = lost_result(function, hints)
+    if "return" in hints:
+        hints["return"] = _awaited(hints["return"])
     if parameters and _is_unbound(function, parameters[0], hints):
         method = name.rpartition(".")[2]
         raise TypeError(f"{name} is a method without its object: register the bound one, bus.handle(...)(service.{method})")
-    return Signature(name, function, parameters, hints, _style(function, name, parameters, hints, inline))
+    return Signature(name, function, parameters, hints, _style(function, name, parameters, hints, inline), lost)
 
 
 def read_provider(function: Callable[..., Any], name: str) -> tuple[list[inspect.Parameter], dict[str, Any], ProviderStyle]:
@@ -206,6 +213,26 @@ def hints_of(function: Callable[..., Any], parameters: Iterable[inspect.Paramete
     return hints
 
 
+def lost_result(function: Callable[..., Any], hints: dict[str, Any]) -> str | None:
+    """The annotation of a result, or of its items, that `hints_of` left out; None where it is there, or there is none."""
+    text = _annotation_texts(_annotated(function)).get("return")
+    hint = hints.get("return")
+    if text is None or (hint is not None and not (gives_many(hint) and not get_args(hint) and "[" in text)):
+        return None
+    return text
+
+
+def _awaited(hint: Any) -> Any:
+    """The type of what is awaited, where a plain function returns something for that; another as it is."""
+    kind, arguments = get_origin(hint) or hint, get_args(hint)
+    if kind in (Union, UnionType):
+        choices = tuple(map(_awaited, arguments))
+        return hint if choices == arguments else Union[choices]  # noqa: UP007  # of many
+    if isinstance(kind, type) and issubclass(kind, Awaitable):
+        return arguments[-1] if arguments else Any
+    return hint
+
+
 def without_name(hint: Any) -> Any:
     """Find what a type stands for that has a name of its own, as ``type Rows[T] = list[T]`` gives it.
 
@@ -251,8 +278,8 @@ def _unresolved(target: Any, name: str, error: NameError, parameter: str | None 
         parameter = next((of for of, text in texts.items() if re.search(rf"\b{re.escape(missing)}\b", text)), None)
     where = f" of parameter {parameter!r}" if parameter not in (None, "return") else ""
     return TypeError(
-        f"{name}: the annotation{where} does not resolve, {missing!r} is not known when it is registered: import it outside of "
-        "`if TYPE_CHECKING:`, and define it at the top of its module, before what uses it"
+        f"{name}: the annotation{where} does not resolve, {missing!r} is not known when it is registered: {IMPORT_IT}, "
+        "before what uses it"
     )
 
 

@@ -10,7 +10,7 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import lru_cache, partial
 from operator import is_ as _is_same
-from typing import Any, Final, get_args, get_origin
+from typing import Any, Final, Never, NoReturn, get_args, get_origin
 from uuid import UUID
 
 import attrs
@@ -94,6 +94,11 @@ def _make_conforming(target: Any) -> Callable[[Any], Any]:
 
 
 _cached_conforming: Final = lru_cache(1024)(_make_conforming)
+
+
+def uncheckable(target: Any) -> str | None:
+    """Explain why no value is made what its annotation says; None where `conforming` does more than look at its class."""
+    return None if target in (object, NoReturn, Never) else unreadable(target)
 
 
 def _of_class(value: Any, kind: Any) -> Any:

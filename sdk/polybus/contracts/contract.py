@@ -10,7 +10,7 @@ from typing import Any, Final, ForwardRef, Literal, NoReturn, TypeAlias, TypeVar
 
 from attrs import frozen
 
-from .._handlers.signature import gives_many, hints_of, injected
+from .._handlers.signature import IMPORT_IT, gives_many, hints_of, injected, lost_result
 from .._rpc.reply import Reply
 from .._util.type_variables import open_variables, own_annotations, substituted, variables_of
 from .._util.typed_body import has_hash, unreadable
@@ -24,7 +24,6 @@ Style: TypeAlias = Literal["request", "stream", "notification"]
 _MANY_BLOCKING: Final = (Iterator, Generator)
 _PROMISES: Final = (Awaitable, Coroutine, Reply)
 _FOR_IMPLEMENTATIONS: Final = ("__init__", "__init_subclass__", "__subclasshook__", "__annotate__", "__annotate_func__")
-_WHERE = "import it outside of `if TYPE_CHECKING:`, and define it at the top of its module"
 
 
 @frozen
@@ -284,11 +283,10 @@ class _Reader:
 
     def _result(self, hints: dict[str, Any]) -> tuple[Style, Any]:
         function, marks = self.function, Marks.of(self.function)
-        written = _signature(function).return_annotation
-        if written is inspect.Signature.empty:
+        if (lost := lost_result(function, hints)) is not None:
+            self._wrong(f"returns {lost}, which does not resolve: {IMPORT_IT}")
+        if "return" not in hints:
             self._wrong("says not what it returns: write `-> User`, or `-> None`")
-        if "return" not in hints or _lost_its_items(hints["return"], written):
-            self._wrong(f"returns {written}, which does not resolve: {_WHERE}")
         hint = substituted(hints["return"], self.types)
         origin = get_origin(hint) or hint
         short = self.name.rpartition(".")[2]
@@ -328,11 +326,6 @@ class _Reader:
 
     def _wrong(self, text: str) -> NoReturn:
         raise TypeError(f"{self.name} {text}")
-
-
-def _lost_its_items(hint: Any, written: Any) -> bool:
-    """Tell whether many items are returned of which only type checkers know the type."""
-    return gives_many(hint) and not get_args(hint) and (bool(get_args(written)) or "[" in str(written))
 
 
 def _shown(hint: Any) -> str:

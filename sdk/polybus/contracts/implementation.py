@@ -11,6 +11,7 @@ from .._handlers.handler import Handler, plan
 from .._handlers.signature import Signature, read
 from .._handlers.subject_types import check_body, check_result, read_as
 from .._validation import shown
+from ..subjects import Subject
 from .contract import Contract, Method, is_protocol, open_variable
 from .marks import Marks
 
@@ -71,8 +72,8 @@ def _handler(contract: Contract, method: Method, subject: str | int, implementat
             raise TypeError(f"{signature.name}: {named!r} has no default, as it has in {method.name}: write {wanted}")
         check_body(signature.name, named, hints.get(named, method.takes), method.takes, method.name)
         hints[named] = read_as(hints.get(named), method.takes)
-    check_result(signature.name, hints.setdefault("return", method.returns), method.returns, method.name)
-    return plan(subject, evolve(signature, hints=hints, description=method.text))
+    check_result(signature.name, hints.get("return", Any), method.returns, method.name)
+    return plan(subject, evolve(signature, hints=hints, description=method.text), Subject(subject, Any, method.returns))
 
 
 def _check_style(method: Method, signature: Signature, blocking: bool, wanted: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -9,7 +10,7 @@ from typing import Any
 
 from attrs import evolve
 
-from .._bus.bus import Bus
+from .._bus.bus import Bus, parts_of
 from .._bus.connect import connect
 from ..backoff import Backoff
 from ..errors import BusError, LocalProtocolError
@@ -19,6 +20,7 @@ from ..plugins.registry import find_protocol
 from ..transports.memory import Memory
 from .faults import Faults
 
+logger = logging.getLogger("polybus")
 _BACKOFF = Backoff(initial=0.001, maximum=0.02)
 """A test does not want to wait for a link that comes back."""
 
@@ -55,6 +57,9 @@ async def pair(
     unsaid = [one for one in (bus, client) if one.check_answers is None]
     for one in unsaid:
         one.check_answers = "validate"
+        for handler in parts_of(one).lookup.handlers.values():
+            if (why := handler.unchecked) is not None:
+                logger.warning("pair: the answers of %s are not validated: %s", handler.name, why)
     try:
         async with _joined(bus, protocol, client, identity, faults, reconnect) as joined:
             yield joined

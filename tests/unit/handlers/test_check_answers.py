@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Coroutine
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, Literal, NamedTuple, TypedDict
+from typing import Annotated, Any, Literal, NamedTuple, Protocol, TypedDict
 
 import attrs
 import msgspec
@@ -13,7 +14,7 @@ import pytest
 from pydantic import BaseModel, Field, Json, computed_field, field_serializer, field_validator, model_validator
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
-from polybus import Bus, CallNext, Channel, Context, EncodeError, Message, RemoteError, Subject
+from polybus import Bus, CallNext, Channel, Context, EncodeError, Message, RemoteError, Router, Subject
 from polybus.testing import pair
 
 pytestmark = pytest.mark.anyio
@@ -198,7 +199,7 @@ MISFITS: list[tuple[Any, Any]] = [
 ]
 
 
-def answering(value: Any, annotation: Any, **options: Any) -> Bus:
+def answering(value: Any, annotation: Any, promised: Any = Any, **options: Any) -> Bus:
     bus = Bus(**options)
 
     async def answer() -> Any:
@@ -218,7 +219,7 @@ def answering(value: Any, annotation: Any, **options: Any) -> Bus:
     talk.__annotations__["channel"] = Channel[int, annotation]
     handlers: dict[str, Any] = {"async": answer, "thread": in_a_thread, "stream": items, "channel": talk}
     for subject, handler in handlers.items():
-        bus.handle(subject)(handler)
+        bus.handle(Subject(subject, Any, promised))(handler)
     return bus
 
 
@@ -256,6 +257,155 @@ async def test_an_answer_that_does_not_fit_is_the_mistake_of_its_handler(
             assert "annotation" not in str(error)
         assert bus.stats().failed == 4
     assert caplog.text.count(", and its annotation says ") >= 4
+
+
+# What a handler returns, its annotation, what its Subject or contract promises, and what the client is sent.
+PROMISES: list[tuple[Any, Any, Any, Any]] = [
+    (LargerPlain("ann"), LargerPlain, Plain, NAME),
+    (LargerPlain("ann"), LargerPlain, Plain | None, NAME),
+    (LargerPlain("ann"), Plain, Plain | None, NAME),
+    (LargerPlain("ann"), Plain, object, NAME),
+    (LargerPlain("ann"), Any, Plain, NAME),
+    ([LargerPlain("ann")], list[Plain], list, [NAME]),
+    ([LargerAttrs("ann")], list[LargerAttrs], list[Attrs], [NAME]),
+    (LargerStruct("ann"), LargerStruct, Struct, {"userName": "ann"}),
+    (LargerModel(userName="ann"), LargerModel, Model, {"userName": "ann"}),
+    (LargerCat(), Cat, Cat | LargerCat, {"kind": "cat"}),
+    (7, int, float, 7.0),
+]
+
+
+@pytest.mark.parametrize(("value", "annotation", "promised", "sent"), PROMISES)
+async def test_a_promise_decides_what_is_sent_where_the_function_says_more(
+    value: Any, annotation: Any, promised: Any, sent: Any
+) -> None:
+    class Contract(Protocol):
+        async def request(self) -> promised: ...
+        def items(self) -> AsyncIterator[promised]: ...
+
+    class Implementation:
+        async def request(self) -> Any:
+            return value
+
+        async def items(self) -> AsyncIterator[Any]:
+            yield value
+
+    of: Any = AsyncIterator
+    Contract.request.__annotations__["return"], Contract.items.__annotations__["return"] = promised, of[promised]
+    Implementation.request.__annotations__["return"] = annotation
+    Implementation.items.__annotations__["return"] = of[annotation]
+    bus = answering(value, annotation, promised, check_answers=True)
+    bus.implement(Contract, Implementation(), "contract")
+    async with pair(bus) as client:
+        assert await answers(client) == [sent] * 4
+        assert await client.request("contract.request") == sent
+        async with client.stream("contract.items") as items:
+            assert [item async for item in items] == [sent]
+
+
+async def test_an_answer_that_its_promise_does_not_have_names_the_subject(caplog: pytest.LogCaptureFixture) -> None:
+    async with pair(answering(None, Plain | None, Plain | None, check_answers=True)) as client:
+        assert await answers(client) == [None] * 4
+    async with pair(answering(7, int, Annotated[int, Field(gt=9)], check_answers=True)) as client:
+        assert all(isinstance(one, RemoteError) for one in await answers(client))
+    assert "answer gave 7, and its subject says " in caplog.text
+
+
+def test_a_channel_that_sends_what_its_subject_does_not_promise_is_an_error() -> None:
+    async def talk(channel: Channel[int, str]) -> None: ...
+
+    wrong: Any = Subject("talk", int, Plain)
+    with pytest.raises(TypeError, match="talk returns str, and its Subject returns .*Plain"):
+        Bus().handle(wrong)(talk)
+
+
+async def returned() -> Any:
+    return LargerPlain("ann")
+
+
+@pytest.mark.parametrize(
+    "annotation", [Awaitable[Plain], Coroutine[Any, Any, Plain], asyncio.Task[Plain], Plain | Awaitable[Plain]]
+)
+@pytest.mark.parametrize("inline", [True, False])
+async def test_what_a_plain_function_gives_to_be_awaited_is_checked(annotation: Any, inline: bool) -> None:
+    bus = Bus(check_answers=True)
+
+    def later() -> Any:
+        return returned()
+
+    later.__annotations__["return"] = annotation
+    for name in ("later", Subject("typed", Any, Plain)):
+        bus.handle(name, inline=inline)(later)
+    async with pair(bus) as client:
+        assert await client.request("later") == await client.request("typed") == NAME
+
+
+async def test_a_stream_that_is_given_to_be_awaited_is_checked() -> None:
+    bus = Bus(check_answers=True)
+
+    async def items() -> AsyncIterator[Any]:
+        yield LargerPlain("ann")
+
+    async def opened() -> Any:
+        return items()
+
+    @bus.handle("stream")
+    def later() -> Awaitable[AsyncIterator[Plain]]:
+        return opened()
+
+    async with pair(bus) as client, client.stream("stream") as found:
+        assert [item async for item in found] == [NAME]
+
+
+UNCHECKABLE: list[Any] = ["Nowhere", "list[Nowhere]", "Awaitable[Nowhere]", Message[Plain], Attrs | Plain, "Message[Nowhere]"]
+
+
+@pytest.mark.parametrize("annotation", UNCHECKABLE)
+def test_answers_that_cannot_be_checked_are_an_error_where_they_shall_be(annotation: Any) -> None:
+    async def answer() -> Any: ...
+    async def items() -> AsyncIterator[Any]:
+        yield 7
+
+    answer.__annotations__["return"] = annotation
+    many: Any = AsyncIterator
+    items.__annotations__["return"] = f"AsyncIterator[{annotation}]" if isinstance(annotation, str) else many[annotation]
+    for function in (answer, items):
+        unchecked, router = Bus(), Router(prefix="a.")
+        for registered in (unchecked, router):
+            registered.handle("b")(function)
+        for check in (True, "validate"):
+            bus = Bus(check_answers=check)
+            with pytest.raises(TypeError, match=f"{function.__name__}: its answers cannot be checked: "):
+                bus.handle("b")(function)
+            with pytest.raises(TypeError, match=f"{function.__name__}: its answers cannot be checked: "):
+                bus.include(router)
+            bus.handle("b")(returned)
+        with pytest.raises(TypeError, match=f"{function.__name__}: its answers cannot be checked: "):
+            unchecked.check_answers = True
+        assert unchecked.check_answers is None
+
+
+async def test_a_promise_is_kept_where_the_annotation_does_not_resolve() -> None:
+    async def answer() -> Any:
+        return LargerPlain("ann")
+
+    answer.__annotations__["return"] = "Nowhere"
+    bus = Bus(check_answers=True)
+    bus.handle(Subject("typed", Any, Plain))(answer)
+    async with pair(bus) as client:
+        assert await client.request("typed") == NAME
+
+
+async def test_pair_tells_of_answers_that_it_cannot_validate(caplog: pytest.LogCaptureFixture) -> None:
+    async def answer() -> Any:
+        return 7
+
+    answer.__annotations__["return"] = "Nowhere"
+    bus = Bus()
+    bus.handle("a")(answer)
+    async with pair(bus) as client:
+        assert await client.request("a") == 7
+    assert caplog.text.count("answer are not validated: the annotation 'Nowhere' does not resolve") == 1
 
 
 async def test_the_bus_itself_is_sent_what_the_annotation_says() -> None:
@@ -308,6 +458,8 @@ async def test_a_publication_is_checked_by_the_type_of_its_subject() -> None:
             client.publish_nowait(news, wrong)
         with pytest.raises(EncodeError, match="'news' takes .*Plain"):
             await client.peers[0].publish(news, wrong)
+        with pytest.raises(EncodeError, match="'either' cannot be checked, .*: Type unions may not"):
+            await client.publish(Subject("either", Attrs | Plain), LargerPlain("ann"))
         client.check_answers = False
         await client.publish(news, wrong)
         assert (await heard.receive(5)).body == "text"
