@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 from polybus.analysis import DuckEngine, Pipeline
 from polybus.capture import Capture, CaptureError
 from polybus.capture.schema import FRAMES
-from polybus.capture.store import segments
+from polybus.capture.store import arrow_messages, segments
 from polybus.capture.store.batch_size import unpacked_size
 from polybus.capture.store.segments import SegmentWriter, encode_batch
 
@@ -92,3 +94,57 @@ def test_a_last_segment_that_is_destroyed_is_counted_as_lost(tmp_path: Path) -> 
         segment(capture, run(100, 50), number=2)
         done = Pipeline(engine).run(capture, tmp_path / "out", report=False)
         assert (done.total.frames, done.total.lost) == (100, 1)
+
+
+def _nested(levels: int) -> bytes:
+    """A message with a wrong checksum, in whose frame there is another one, and so on."""
+    inner, head = b"", len(FRAMES.serialize())
+    for _ in range(levels):
+        sink = pa.BufferOutputStream()
+        mark = {arrow_messages.MARK: "crc32=00000000 batch=1 seq=3 rows=1"}
+        pa.ipc.new_stream(sink, FRAMES).write_batch(batch(row(3, frame=inner)), custom_metadata=mark)
+        inner = sink.getvalue().slice(head).to_pybytes()
+    return inner
+
+
+_PREFIX = b"\xff\xff\xff\xff" + struct.pack("<i", 1 << 15)
+_LIKE_MESSAGES = {
+    "beginnings": _PREFIX * 20_000,
+    "beginnings before one mark": (_PREFIX * 4000 + b"crc32=00000000 batch=1 seq=3 rows=1") * 5,
+    "marks": b"crc32=00000000 batch=1 seq=3 rows=1" * 5000,
+    "marks without end": b"crc32=00000000 batch=" + b"1" * 200_000,
+    "ones": b"\xff" * 200_000,
+    "messages in messages": _nested(150),
+}
+
+
+@pytest.mark.parametrize("hostile", _LIKE_MESSAGES.values(), ids=_LIKE_MESSAGES)
+def test_a_search_for_the_next_batch_takes_a_time_that_grows_with_the_size_alone(
+    hostile: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hostile += bytes(1 << 16)
+    seen: list[int] = []
+    pattern, crc32, read_message = arrow_messages._MARKED, zlib.crc32, pa.ipc.read_message
+
+    class Counting:
+        def search(self, data: memoryview, begin: int = 0) -> Any:
+            found = pattern.search(data, begin)
+            seen.append((found.end() if found else len(data)) - begin)
+            return found
+
+    def checked(data: Any, start: int = 0) -> int:
+        seen.append(len(data))
+        return crc32(data, start)
+
+    def read(source: Any) -> Any:
+        seen.append(1000)  # what it reads of a header, about
+        return read_message(source)
+
+    good = segment(tmp_path, run(0, 3)).read_bytes()
+    monkeypatch.setattr(arrow_messages, "_MARKED", Counting())
+    monkeypatch.setattr(zlib, "crc32", checked)
+    monkeypatch.setattr(pa.ipc, "read_message", read)
+    found = list(arrow_messages.messages(pa.py_buffer(good[:-8] + hostile + good)))
+    assert [one.batch for one in found[:3] if one.good] == [-1, 0, 1]
+    assert sum(seen) < 20 * (len(hostile) + 2 * len(good))
+    print("RATIO", sum(seen) / len(hostile), found[-1].good)

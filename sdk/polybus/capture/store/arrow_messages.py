@@ -18,14 +18,21 @@ from attrs import frozen
 
 _PREFIX: Final = b"\xff\xff\xff\xff"
 _LENGTH: Final = struct.Struct("<i")
+_LENGTH_AND_ROOT: Final = struct.Struct("<iI")
+"""The length of the header, and where in it its table begins."""
 END_OF_STREAM: Final = _PREFIX + b"\0\0\0\0"
 MARK: Final = "polybus"
 """The key of the metadata that holds a message's checksum and numbers."""
 _BLANK: Final = b"--------"
-_MARKED: Final = re.compile(rb"crc32=([0-9a-f]{8}) batch=(-?\d+) seq=(-?\d+) rows=(\d+)")
+_MARKED: Final = re.compile(rb"crc32=([0-9a-f]{8}) batch=(-?\d{1,18}) seq=(-?\d{1,18}) rows=(\d{1,18})(?!\d)")
 _UNSEALED: Final = re.compile(rb"crc32=-------- batch=")
 _PIECE: Final = 5 * 1024
 _LONGEST_HEADER: Final = 1 << 20
+_BEGIN: Final = re.compile(rb"\xff\xff\xff\xff(?=..[\0-\x10]\0)", re.DOTALL)
+"""A prefix, before a length that is no more than that."""
+_IN_VAIN: Final = 8
+"""How often its own size may be looked at in a segment for messages that turn out to be none. Damage costs one time at most;
+bytes that look like thousands of messages, each of them as long as the file, come from an attacker."""
 
 
 def marked(batch: int, seq: int, rows: int) -> str:
@@ -72,54 +79,65 @@ class ArrowMessage:
 
 def messages(data: pa.Buffer, offset: int = 0) -> Iterator[ArrowMessage]:
     """The messages of a segment, from where an earlier one ended; what is damaged is one stretch, up to the next good one."""
-    view = memoryview(data).cast("B")
-    while offset < len(view) and not _is_end(view, offset):
-        message = _message(data, view, offset)
+    search = _Search(data, offset)
+    while offset < len(search.view) and not search.is_end(offset):
+        message = search.message(offset)
         if message is None:
-            following = _next_good(data, view, offset)
-            end = len(view) if following is None else following
-            message = ArrowMessage(offset, end - offset, torn=following is None and _is_beginning(view, offset))
+            following = search.next_good(offset)
+            end = len(search.view) if following is None else following
+            message = ArrowMessage(offset, end - offset, torn=following is None and _is_beginning(search.view, offset))
         yield message
         offset += message.size
 
 
-def _is_end(view: memoryview, offset: int) -> bool:
-    return offset + 8 == len(view) and view[offset:] == END_OF_STREAM
+class _Search:
+    """Finds messages in a segment, at offsets that only rise, in a time that grows with its size alone."""
 
+    def __init__(self, data: pa.Buffer, offset: int) -> None:
+        self.view = memoryview(data).cast("B")
+        self._data = data
+        self._mark = _MARKED.search(self.view, offset)
+        """The first one after the offset that was asked about last."""
+        self._in_vain = _IN_VAIN * len(self.view)
 
-def _message(data: pa.Buffer, view: memoryview, offset: int) -> ArrowMessage | None:
-    """The good message at an offset, or None."""
-    if offset + 8 > len(view) or bytes(view[offset : offset + 4]) != _PREFIX:
-        return None
-    length = _LENGTH.unpack_from(view, offset + 4)[0]
-    if not 0 < length <= _LONGEST_HEADER or offset + 8 + length > len(view):
-        return None
-    header = bytes(view[offset : offset + 8 + length])
-    found = _MARKED.search(header)
-    if found is None:
-        return None
-    reader = pa.BufferReader(data.slice(offset))
-    try:
-        pa.ipc.read_message(reader)
-    except (pa.ArrowInvalid, OSError, EOFError):
-        return None
-    size = reader.tell()
-    start = found.start(1)
-    checksum = zlib.crc32(b"%s%s%s" % (header[:start], _BLANK, header[start + 8 :]))
-    checksum = zlib.crc32(view[offset + len(header) : offset + size], checksum)
-    if checksum != int(found[1], 16):
-        return None
-    return ArrowMessage(offset, size, data.slice(offset, size), int(found[2]), int(found[3]), int(found[4]))
+    def is_end(self, offset: int) -> bool:
+        """True if nothing but the end of the stream stands there."""
+        return offset + 8 == len(self.view) and self.view[offset:] == END_OF_STREAM
 
+    def message(self, offset: int) -> ArrowMessage | None:
+        """The good message at an offset, or None."""
+        if offset + 12 > len(self.view) or bytes(self.view[offset : offset + 4]) != _PREFIX:
+            return None
+        length, root = _LENGTH_AND_ROOT.unpack_from(self.view, offset + 4)
+        body = offset + 8 + length
+        if not root < length <= _LONGEST_HEADER or body > len(self.view):
+            return None
+        if self._mark is not None and self._mark.start() < offset:
+            self._mark = _MARKED.search(self.view, offset)
+        mark = self._mark
+        if mark is None or mark.end() > body or self._in_vain < 0:
+            return None
+        self._in_vain -= length
+        reader = pa.BufferReader(self._data.slice(offset))
+        try:
+            pa.ipc.read_message(reader)
+        except (pa.ArrowInvalid, OSError, EOFError):
+            return None
+        size = reader.tell()
+        checksum = zlib.crc32(_BLANK, zlib.crc32(self.view[offset : mark.start(1)]))
+        if zlib.crc32(self.view[mark.end(1) : offset + size], checksum) != int(mark[1], 16):
+            self._in_vain -= size
+            return None
+        self._in_vain += length
+        return ArrowMessage(offset, size, self._data.slice(offset, size), int(mark[2]), int(mark[3]), int(mark[4]))
 
-def _next_good(data: pa.Buffer, view: memoryview, offset: int) -> int | None:
-    """The begin of the next good message after a damaged one."""
-    whole = bytes(view[offset:])
-    place = 0
-    while (place := whole.find(_PREFIX, place + 1)) >= 0:
-        if _is_end(view, offset + place) or _message(data, view, offset + place) is not None:
-            return offset + place
-    return None
+    def next_good(self, offset: int) -> int | None:
+        """The begin of the next good message after a damaged one."""
+        while (found := _BEGIN.search(self.view, offset + 1)) is not None:
+            offset = found.start()
+            if self.is_end(offset) or self.message(offset) is not None:
+                return offset
+        return None
 
 
 def _is_beginning(view: memoryview, offset: int) -> bool:

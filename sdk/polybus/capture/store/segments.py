@@ -307,4 +307,4 @@ class SegmentReader:
             )
         self.metadata = {name.decode(): value.decode() for name, value in metadata.items() if name != MARK.encode()}
         if schema.names != FRAMES.names:
-            self._schema = schema
+            self._schema = pa.schema([field.remove_metadata() for field in schema])  # it goes in front of each batch
