@@ -89,13 +89,17 @@ the rest: `2026-11-21T08:00:00Z`, `PT90S`, `1.10`.
 **A type says what it takes**, in its own library's words, and all of that is checked: `msgspec.Meta(gt=0)`, validators of
 attrs, and of pydantic and annotated-types `Field(gt=0)`, `PositiveInt`, `Len`, `AfterValidator` and the like, alone, in
 containers and in the fields of any class. msgspec reads bodies, as strictly as JSON is; what has something of pydantic's in
-it pydantic reads, in its usual mode, in which `"7"` will do for a number. What a type cannot do, such as an alias of
-pydantic's in a class that is no model, is a `TypeError` when the handler is registered or the call is made.
+it, and what msgspec does not know (a path, an IP address, a deque, a type alias that contains itself), pydantic reads, in its
+usual mode, in which `"7"` will do for a number. A model with `strict=True` takes no text for a date, a UUID or an enum, and
+text is what most wires have. What a type cannot do, such as an alias of pydantic's in a class that is no model, is a
+`TypeError` when the handler is registered or the call is made.
 
 **A model of pydantic** goes as FastAPI sends it, in its JSON form and by its aliases, unless its outermost model says
 `serialize_by_alias=False`. A class that reads another alias (`validation_alias`) than it writes cannot read what it has
 written. A `SecretStr` would arrive as stars, so it is an `EncodeError` until a `field_serializer` of its model, or the
 sender, gives its value.
+
+**A private field of attrs**, whose name begins with `_`, is not written, except on J.REP.
 
 **An object of a subclass** of `str`, `int`, `float`, `bytes`, `list` or `dict`, an enum's member, and a number or text of numpy
 are written as the value that they are; what their class makes of `str()` and `repr()` never gets into a message. The

@@ -6,6 +6,7 @@ import datetime
 import decimal
 import inspect
 import os
+import re
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -27,6 +28,8 @@ _EXACT: Mapping[type, Callable[[Any], Any]] = {
     decimal.Decimal: decimal.Decimal,
 }
 """Methods of the built-in classes themselves: what a subclass makes of ``str()`` or ``repr()`` never gets into a frame."""
+_OF_TEXT: Final = ("ipaddress", "fractions", "zoneinfo")
+"""Modules of classes whose values are text."""
 _NANOSECONDS: Final = ("nanosecond", "nanoseconds")
 _SCALARS: Final = (str, int, float)
 
@@ -65,8 +68,12 @@ def plain_form(value: Any) -> Any:
         return scalar
     if isinstance(value, Mapping):
         return dict(value)
-    if isinstance(value, (os.PathLike, deque)) or type(value).__module__ == "ipaddress":  # what types of pydantic's give
-        return list(value) if isinstance(value, deque) else str(value)
+    if isinstance(value, deque):
+        return list(value)
+    if isinstance(value, re.Pattern):
+        return value.pattern
+    if isinstance(value, (os.PathLike, complex)) or type(value).__module__ in _OF_TEXT:  # as pydantic writes and reads them
+        return str(value).strip("()")
     if is_of_pydantic(type(value)):
         own: type = type(value)
         return _dumper(own)(value, mode="json")

@@ -5,14 +5,17 @@ import enum
 import importlib.util
 import ipaddress
 import math
+import re
 import uuid
-from collections import OrderedDict
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path, PurePath
 from types import GenericAlias, MappingProxyType, ModuleType
-from typing import Any, Generic, NamedTuple, Required, TypedDict, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, Required, TypedDict, TypeVar
+from zoneinfo import ZoneInfo
 
 import attrs
 import msgspec
@@ -20,6 +23,7 @@ import numpy
 import pydantic
 import pytest
 from pydantic.alias_generators import to_camel
+from typing_extensions import TypeAliasType
 
 from polybus import Bus, Conflict, Context, EncodeError, NotFound, Subject
 from polybus.protocols import Up
@@ -177,7 +181,57 @@ class Generic_(Generic[T]):
     items: list[T]
 
 
+Expression = TypeAliasType("Expression", "int | dict[str, Expression] | list[Expression]")
+Bound = TypeVar("Bound", bound=pydantic.BaseModel | Path)
+READ_BY_PYDANTIC_ALONE: list[tuple[Any, Any]] = [
+    (Path, Path("/a")),
+    (ipaddress.IPv4Address, ipaddress.IPv4Address("10.0.0.1")),
+    (ipaddress.IPv6Network, ipaddress.IPv6Network("::/8")),
+    (deque[int], deque([1])),
+    (OrderedDict[str, int], OrderedDict(a=1)),
+    (Counter[str], Counter("aab")),
+    (defaultdict[str, list[int]], defaultdict(list, a=[1])),
+    (re.Pattern[str], re.compile("a+")),
+    (complex, 1 - 2j),
+    (Fraction, Fraction(1, 3)),
+    (ZoneInfo, ZoneInfo("Europe/Rome")),
+    (Expression, {"a": [1, {"b": 2}]}),
+    (Bound, Path("/a")),
+    (int | Path, Path("/a")),
+    (Literal[True, "a"], True),
+]
+"""What msgspec does not know."""
+TYPED += READ_BY_PYDANTIC_ALONE
+
+
+@dataclass
+class PathByDataclass:
+    path: Path
+    address: ipaddress.IPv4Address | None
+    paths: list[Path] = field(default_factory=list)
+
+
+@attrs.frozen
+class PathByAttrs:
+    what: Expression
+    path: Path = Path("/")
+    converted: Path = attrs.field(default=Path("/a"), converter=Path)
+
+
+class PathByStruct(msgspec.Struct, rename="camel"):
+    the_path: Path
+
+
+class PathByDict(TypedDict):
+    path: Path
+
+
 KINDS: list[tuple[Any, Any]] = [
+    (PathByDataclass, PathByDataclass(Path("/a"), ipaddress.IPv4Address("10.0.0.1"), [Path("b")])),
+    (PathByAttrs, PathByAttrs([1], Path("/b"), "/c")),
+    (PathByStruct, PathByStruct(Path("/a"))),
+    (PathByDict, PathByDict(path=Path("/a"))),
+    (HoldsByDict | PathByDict, PathByDict(path=Path("/a"))),
     (Address, ROME),
     (ByName, ByName.model_validate({"city_name": "Rome"})),
     (Addresses, Addresses([ROME])),

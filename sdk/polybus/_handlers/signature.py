@@ -249,6 +249,8 @@ def without_name(hint: Any) -> Any:
             raise TypeError(f"the type {named} stands for itself")
         seen.append(named)
         given = get_args(hint)
+        if isinstance(named.__value__, str):  # only pydantic finds what it stands for
+            return hint
         hint = named.__value__[given] if given else named.__value__
     return hint
 

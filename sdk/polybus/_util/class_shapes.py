@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Annotated, Any, Final, Literal, NotRequired, Required, get_args, get_origin, get_type_hints
@@ -116,7 +117,7 @@ def opened(value: Any) -> Any:
         return {one.name: opened(getattr(value, one.name)) for one in fields if hasattr(value, one.name)}
     if isinstance(value, Mapping):
         return {opened(name): opened(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple, deque)):
         return [opened(item) for item in value]
     return {opened(item) for item in value} if isinstance(value, (set, frozenset)) else scalar_form(value)
 

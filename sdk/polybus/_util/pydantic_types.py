@@ -1,4 +1,4 @@
-"""Types that pydantic reads: its own, and whatever has something of its, or of annotated-types', in it, in fields too.
+"""Types that pydantic reads: its own, what has something of its, or of annotated-types', in it, and what msgspec does not know.
 
 pydantic is loaded where a type needs it, and not before. Classes that it cannot read, or reads in another form than the wires
 have (msgspec writes them), stand in what it is given as a TypedDict of their fields, of which then an object is made.
@@ -21,6 +21,7 @@ _SERIALIZERS: Final = ("PlainSerializer", "WrapSerializer", "EncodedBytes", "Enc
 _ALIASES: Final = ("alias", "validation_alias", "serialization_alias")
 _OF_HTTP: Final = ("Query", "Header", "Cookie", "Form", "File")
 _OCTETS: Final = (bytes, bytearray, memoryview)
+_NO_VALUES: Final = (type, Callable)
 _LAZY: Final = (Iterable, Iterator, Generator)
 _META: Final = (
     "gt",
@@ -37,14 +38,25 @@ _META: Final = (
 )
 
 
-def is_read_by_pydantic(target: Any) -> bool:
-    """Tell whether pydantic reads a type.
+def has_own(target: Any) -> bool:
+    """Tell whether a type has something of pydantic's in it.
 
     Raises:
         NameError: An annotation in it names what is not known (yet).
         TypeError: It has a class in it of which no object can be made.
     """
     return any(is_own(one) for one in _walk(target, []))
+
+
+def ambiguous(target: Any) -> Any:
+    """Find a union in a type of which several classes are written in the same way, without models; else None."""
+    unions = (one for one in _walk(target, []) if get_origin(one) in (Union, UnionType))
+    return next((one for one in unions if sum(map(_is_untagged, get_args(one))) > 1), None)
+
+
+def _is_untagged(hint: Any) -> bool:
+    shape = None if hasattr(hint, "model_validate") else Shape.of(hint)
+    return shape is not None and shape.tag is None
 
 
 def adapter_of(target: Any, *, narrows: bool = False) -> Any:
@@ -140,6 +152,7 @@ class _Rewriting:
         self._narrows = narrows
         self._made: list[tuple[Any, Any]] = []
         self._within: list[Any] = []
+        self._recursive: list[Any] = []
 
     def of(self, hint: Any, beside: tuple[Any, ...] = ()) -> Any:
         """May raise `TypeError`: not everything in it can be read."""
@@ -157,6 +170,8 @@ class _Rewriting:
         if origin in (Union, UnionType):
             choices = tuple(get_args(one)[0] if get_origin(one) is Annotated else one for one in arguments)
             return Union[tuple(self.of(one, choices) for one in arguments if one is not msgspec.UnsetType)]  # noqa: UP007  # of many
+        if (origin or hint) in _NO_VALUES:
+            raise TypeError(f"no message brings what {hint} asks for")
         if not arguments or origin is Literal:
             return hint
         if origin in _LAZY:
@@ -173,10 +188,15 @@ class _Rewriting:
 
     def _of_named(self, hint: Any, named: Any) -> Any:
         if any(hint is one for one in self._within):
-            raise TypeError(f"the type {hint} contains itself, with constraints in it: make it a model or another class")
+            self._recursive.append(hint)
+            return hint
         self._within.append(hint)
         made = self.of(named)
         self._within.pop()
+        if made == named:
+            return hint
+        if any(hint is one for one in self._recursive):
+            raise TypeError(f"the type {hint} contains itself, with constraints in it: make it a model or another class")
         return made
 
     def _of_class(self, hint: Any, shape: Shape) -> Any:

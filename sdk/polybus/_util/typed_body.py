@@ -24,7 +24,7 @@ from ..body import JSON
 from ..errors import BadRequest
 from ..message import Message
 from .class_shapes import opened
-from .pydantic_types import adapter_of, is_read_by_pydantic
+from .pydantic_types import adapter_of, ambiguous, has_own
 
 logger: logging.Logger = logging.getLogger("polybus")
 
@@ -98,7 +98,12 @@ _cached_conforming: Final = lru_cache(1024)(_make_conforming)
 
 def uncheckable(target: Any) -> str | None:
     """Explain why no value is made what its annotation says; None where `conforming` does more than look at its class."""
-    return None if target in (object, NoReturn, Never) else unreadable(target)
+    if target in (object, NoReturn, Never):
+        return None
+    why = unreadable(target)
+    if why is None and is_read_by_pydantic(target) and (union := ambiguous(target)) is not None:
+        return f"which class of {union} an object becomes cannot be told: make them models, or Structs with tags"
+    return why
 
 
 def _of_class(value: Any, kind: Any) -> Any:
@@ -212,8 +217,7 @@ def _problem_of(target: Any) -> str | None:
     if is_read_by_pydantic(target):
         _reader(target)  # may raise `TypeError`
         return None
-    msgspec.json.Decoder(target)
-    made = next((kind for kind in _own_classes(msgspec.inspect.type_info(target), []) if not _is_made(kind)), None)
+    made = _unknown_class(target)
     if made is None:
         return None
     return (
@@ -225,8 +229,42 @@ def _problem_of(target: Any) -> str | None:
 _cached_fault: Final = lru_cache(1024)(_problem_of)
 
 
-def _own_classes(info: Any, seen: list[Any]) -> Iterator[type]:
-    """Find the classes of which msgspec knows nothing, in a type, in what it contains, and in fields that have to be there."""
+def is_read_by_pydantic(target: Any) -> bool:
+    """Tell whether pydantic reads a type: where something of its is in it, or what msgspec does not know, and pydantic does.
+
+    Raises:
+        NameError: An annotation in it names what is not known (yet).
+        TypeError: It has a class in it of which no object can be made.
+    """
+    if has_own(target):
+        return True
+    try:
+        if _unknown_class(target, left_out=False) is None:
+            return False
+    except NameError:
+        raise
+    except Exception:  # msgspec refuses it, in whatever way
+        pass
+    try:
+        return bool(adapter_of(target).pydantic_complete)
+    except Exception:  # whatever pydantic makes of it; that it is not installed
+        return False
+
+
+def _unknown_class(target: Any, *, left_out: bool = True) -> type | None:
+    """Find a class that msgspec does not make, in a type and in its fields; or not in those that may be left out.
+
+    Raises:
+        NameError: An annotation names what is not known (yet).
+        Exception: msgspec refuses the type.
+    """
+    msgspec.json.Decoder(target)
+    found = _own_classes(msgspec.inspect.type_info(target), [], left_out)
+    return next((kind for kind in found if not _is_made(kind)), None)
+
+
+def _own_classes(info: Any, seen: list[Any], left_out: bool) -> Iterator[type]:
+    """Find the classes of which msgspec knows nothing, in a type, in what it contains, and in fields."""
     if any(info is one for one in seen):
         return
     seen.append(info)
@@ -235,12 +273,12 @@ def _own_classes(info: Any, seen: list[Any]) -> Iterator[type]:
     for name in ("item_type", "item_types", "key_type", "value_type", "types"):
         inner = getattr(info, name, ())
         for one in inner if isinstance(inner, tuple) else (inner,):
-            yield from _own_classes(one, seen)
+            yield from _own_classes(one, seen, left_out)
     cls = getattr(info, "cls", None)
     converted = {one.name for one in attrs.fields(cls) if one.converter} if isinstance(cls, type) and attrs.has(cls) else ()
     for field in getattr(info, "fields", ()):
-        if field.required and field.name not in converted:
-            yield from _own_classes(field.type, seen)
+        if (field.required or not left_out) and field.name not in converted:
+            yield from _own_classes(field.type, seen, left_out)
 
 
 def _is_made(kind: type) -> bool:

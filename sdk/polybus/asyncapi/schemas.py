@@ -10,7 +10,8 @@ from typing import Any, Final, Literal
 import msgspec
 
 from .._plain_forms import writes_aliases
-from .._util.pydantic_types import adapter_of, is_read_by_pydantic
+from .._util.pydantic_types import adapter_of
+from .._util.typed_body import is_read_by_pydantic
 from .._validation import shown
 from .keys import Keys
 
