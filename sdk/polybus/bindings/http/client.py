@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -26,6 +29,17 @@ _RATE: Final = 4 * 1024
 """Bytes a second at which what waits in the kernel is expected to leave, before the server can answer."""
 _COOKIES: Final = 256
 """Cookies of one server that are kept; browsers keep no more than 180."""
+_OURS: Final = ContextVar("polybus_http_client", default=False)
+"""True while one of our requests is made."""
+
+
+def _is_not_ours(record: logging.LogRecord) -> bool:
+    return not _OURS.get()
+
+
+# They would write our tokens and cookies: httpx the URL of each request at INFO, httpcore the headers of each answer at DEBUG.
+for _name in ("httpx", "httpcore.http11"):
+    logging.getLogger(_name).addFilter(_is_not_ours)
 
 
 async def _in_pieces(content: bytes) -> AsyncIterator[bytes]:
@@ -174,12 +188,22 @@ class HttpClient:
             with anyio.CancelScope() as scope:
                 # httpx's own timeouts are for each read: a server that sends a byte now and then would never be too slow.
                 extensions = {"trace": partial(_heads_in_time, scope, seconds)}
-                async with self._http.stream(method, url, extensions=extensions, **what) as response:
+                async with self.stream(method, url, extensions=extensions, **what) as response:
                     scope.deadline = math.inf
                     return response.status_code, response.headers, await self.read(response)
         except httpx.HTTPError as error:
             raise lost(self.address, error) from error
         raise ExchangeFailed(Closed(1006, f"{self.address} did not answer in time: the head of its answer took {seconds:g} s"))
+
+    @asynccontextmanager
+    async def stream(self, method: str, url: str, **what: Any) -> AsyncIterator[httpx.Response]:
+        """One request, as `httpx.AsyncClient.stream` makes it, of which the libraries below write nothing into their logs."""
+        token = _OURS.set(True)
+        try:
+            async with self._http.stream(method, url, **what) as response:
+                yield response
+        finally:
+            _OURS.reset(token)
 
     def _patiently(self, content: bytes, what: dict[str, Any]) -> dict[str, Any]:
         """The same request over a line that may be slow: its timeouts are for each piece, not for the size."""

@@ -73,7 +73,7 @@ class ErraiRequests:
         timeout = httpx.Timeout(self._http.timeout.write, read=POLL)
         params, headers = self._params({"sse": "1"}), {"accept": _EVENTS}
         try:
-            async with self._http.stream("GET", self._url("in"), params=params, headers=headers, timeout=timeout) as response:
+            async with self._client.stream("GET", self._url("in"), params=params, headers=headers, timeout=timeout) as response:
                 if response.status_code != 200 or _media_type(response.headers) != _EVENTS:
                     return await self._no_events(response, deliver)
                 async for chunk in self._client.chunks(response):
