@@ -10,6 +10,7 @@ import pytest
 
 from polybus.bindings.http.client import ExchangeFailed, HttpClient
 from polybus.bindings.jrep_http.requests import ErraiRequests
+from polybus.bindings.jrep_http.upgrade import offer_in
 from polybus.limits import Limits
 from polybus.plugins import DialOptions
 from tests.unit.link.test_slow_lines import slow_line
@@ -85,3 +86,22 @@ async def test_a_large_body_passes_a_slow_line(anyio_backend: Any) -> None:
     assert b"content-length: 320000\r\n" in heads[0].lower()
     assert b"x-mine: 1\r\n" in heads[0]
     assert b"transfer-encoding" not in heads[0].lower()
+
+
+@pytest.mark.parametrize(
+    ("said", "pause"),
+    [
+        *[(b"250", 0.25), (b'"250"', 0.25), (b'{"^NumVal":"250"}', 0.25), (b"-1", 0.1), (b"1e300", 30.0), (b"NaN", 0.5)],
+        *[
+            (b'"NaN"', 0.5),
+            (b'{"^NumVal":"nan"}', 0.5),
+            (b'"inf"', 0.5),
+            (b"null", 0.5),
+            (b"[[]]", 0.5),
+            (b'"%s"' % (b"9" * 5000), 0.5),
+        ],
+    ],
+)
+def test_whatever_a_server_says_there_is_a_pause_between_two_polls(said: bytes, pause: float) -> None:
+    offer = offer_in(b'[{"ToSubject":"ClientBus","CommandType":"FinishAssociation","PollFrequency":%b}]' % said)
+    assert offer.frequency == pause

@@ -62,8 +62,8 @@ def _frequency(message: Mapping[str, Any]) -> float:
     if isinstance(given, dict):
         given = given.get("^NumVal")
     try:
-        return min(max(float(str(given)) / 1000, 0.1), 30.0)
-    except ValueError:
+        return min(max(int(float(str(given))), 100), 30_000) / 1000
+    except (ValueError, OverflowError):  # the latter of Infinity
         return 0.5
 
 
