@@ -7,7 +7,18 @@ import pathlib
 import subprocess
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Container,
+    Iterable,
+    Iterator,
+    Mapping,
+    Reversible,
+    Sequence,
+)
 from types import GenericAlias
 from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, NotRequired, Protocol, TypedDict, TypeVar
 
@@ -72,6 +83,11 @@ WORDS: dict[str, tuple[Any, Any, Any]] = {
     "keys": (dict[PositiveInt, bytes], {1: b"\xff"}, {"-1": ""}),
     "tuple": (tuple[PositiveInt, bytes], (1, b"\xff"), [-1, ""]),
     "Sequence": (Sequence[PositiveInt], [1], [-1]),
+    "Iterable": (Iterable[PositiveInt], [1], [-1]),
+    "Iterable of what is not pydantic's": (dict[str, Iterable[int] | None], {"a": [1]}, {"a": ["x"]}),
+    "Reversible": (Reversible[int], [1], ["x"]),
+    "Container": (Container[int], [1], ["x"]),
+    "Collection": (Collection[PositiveInt], [1], [-1]),
     "Mapping": (Mapping[str, PositiveInt], {"a": 1}, {"a": -1}),
     "frozenset": (frozenset[PositiveInt], frozenset({1}), [-1]),
     "NewType": (UserId, 1, -1),
@@ -436,6 +452,17 @@ class PydanticWithBytes:
     data: list[bytes]
 
 
+class WithMeta(BaseModel):
+    said: Annotated[int, msgspec.Meta(description="What is only described is not checked.")] = 1
+    sum: list[Annotated[int, msgspec.Meta(gt=0)]]
+    more: "list[WithMeta]" = []
+
+
+@pydantic.dataclasses.dataclass
+class HoldingMeta:
+    within: dict[str, WithMeta]
+
+
 REFUSED: dict[str, tuple[Any, str]] = {
     "a class that nobody makes, in a field": (WithForeign, "no decoder makes a Foreign"),
     "such a class beside a constraint": (dict[PositiveInt, Foreign], "Foreign"),
@@ -447,7 +474,9 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "a serializer": (Annotated[int, pydantic.PlainSerializer(str)], "put it into one"),
     "base64 twice": (pydantic.Base64Bytes, "put it into one"),
     "a type within Annotated": (Annotated[int, PositiveInt], "write it as one"),
-    "many that are checked later": (Iterable[PositiveInt], "write list"),
+    "many that are checked later": (Iterator[PositiveInt], "write list"),
+    "Meta in a model": (WithMeta | None, "WithMeta has msgspec.Meta at 'sum', .*write Field"),
+    "Meta in a model within others": (list[HoldingMeta], "WithMeta has msgspec.Meta"),
     "a name for what has none": (Annotated[int, Field(alias="amount")], "make it the field of one"),
     "such a name of FastAPI": (list[Annotated[int, Body(embed=True)]], "make it the field of one"),
     "a header": (Annotated[str, Header()], "Header.. is of HTTP, .*ctx.message.headers"),

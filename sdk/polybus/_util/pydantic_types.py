@@ -7,14 +7,24 @@ have (msgspec writes them), stand in what it is given as a TypedDict of their fi
 from __future__ import annotations
 
 import binascii
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import (
+    Callable,
+    Collection,
+    Container,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    Reversible,
+)
 from types import UnionType
 from typing import Annotated, Any, Final, Literal, NewType, Union, get_args, get_origin
 
 import msgspec
 
 from .._plain_forms import is_of_pydantic
-from .class_shapes import ClassField, Shape
+from .class_shapes import ClassField, Shape, opened
 
 _PACKAGES: Final = ("pydantic", "pydantic_core", "annotated_types", "pydantic_extra_types", "fastapi")
 _SERIALIZERS: Final = ("PlainSerializer", "WrapSerializer", "EncodedBytes", "EncodedStr")
@@ -22,30 +32,23 @@ _ALIASES: Final = ("alias", "validation_alias", "serialization_alias")
 _OF_HTTP: Final = ("Query", "Header", "Cookie", "Form", "File")
 _OCTETS: Final = (bytes, bytearray, memoryview)
 _NO_VALUES: Final = (type, Callable)
-_LAZY: Final = (Iterable, Iterator, Generator)
-_META: Final = (
-    "gt",
-    "ge",
-    "lt",
-    "le",
-    "multiple_of",
-    "pattern",
-    "min_length",
-    "max_length",
-    "title",
-    "description",
-    "examples",
-)
+_LAZY: Final = (Iterator, Generator)
+_UNSEEN: Final = (Iterable, Reversible, Container)
+"""Kinds of lists of which msgspec does not look at the items."""
+_LISTS: Final = (*_UNSEEN, Collection)
+"""Kinds of lists of which pydantic does not look at the items, or not before they are asked for."""
+_CHECKS: Final = ("gt", "ge", "lt", "le", "multiple_of", "pattern", "min_length", "max_length")
+_META: Final = (*_CHECKS, "title", "description", "examples")
 
 
 def has_own(target: Any) -> bool:
-    """Tell whether a type has something of pydantic's in it.
+    """Tell whether a type has something of pydantic's in it, or items that msgspec does not look at.
 
     Raises:
         NameError: An annotation in it names what is not known (yet).
         TypeError: It has a class in it of which no object can be made.
     """
-    return any(is_own(one) for one in _walk(target, []))
+    return any(is_own(one) or (get_origin(one) in _UNSEEN and get_args(one)) for one in _walk(target, []))
 
 
 def ambiguous(target: Any) -> Any:
@@ -55,6 +58,8 @@ def ambiguous(target: Any) -> Any:
 
 
 def _is_untagged(hint: Any) -> bool:
+    if (get_origin(hint) or hint) in (dict, Mapping, MutableMapping):
+        return True
     shape = None if hasattr(hint, "model_validate") else Shape.of(hint)
     return shape is not None and shape.tag is None
 
@@ -176,7 +181,7 @@ class _Rewriting:
             return hint
         if origin in _LAZY:
             raise TypeError(f"{hint} would be checked while it is iterated over, and too late: write list[...]")
-        return origin[tuple(one if one is ... else self.of(one) for one in arguments)]
+        return (list if origin in _LISTS else origin)[tuple(one if one is ... else self.of(one) for one in arguments)]
 
     def _of_own(self, hint: Any, beside: tuple[Any, ...]) -> Any:
         if not self._narrows or not isinstance(hint, type):
@@ -211,7 +216,8 @@ class _Rewriting:
         fields = make(name, {})
         fields.__doc__ = shape.kind.__doc__
         fields.__pydantic_config__ = {"extra": "forbid" if shape.is_closed else "ignore"}
-        made = Annotated[fields, WrapValidator(_maker(shape)), *([_ArraySchema(shape)] if shape.is_array else [])]
+        described = [_ArraySchema(shape)] if shape.is_array else []
+        made = Annotated[fields, WrapValidator(_maker(shape, self._narrows)), *described]
         self._made.append((hint, made))  # it may contain itself
         fields.__annotations__ = shape.written(lambda field: self._of_field(field, name))
         return made
@@ -248,12 +254,14 @@ def _narrowed(model: Any, beside: tuple[Any, ...]) -> Any:
     return Annotated[model, WrapValidator(narrow)]
 
 
-def _maker(shape: Shape) -> Callable[[Any, Callable[[Any], Any]], Any]:
+def _maker(shape: Shape, narrows: bool) -> Callable[[Any, Callable[[Any], Any]], Any]:
     names = shape.names()
 
     def make(value: Any, check: Callable[[Any], Any]) -> Any:
         if not hasattr(shape.kind, "__required_keys__") and isinstance(value, shape.kind):
-            return value  # of a wire that knows the class
+            if not narrows:
+                return value  # of a wire that knows the class
+            value = opened(value)
         if shape.is_array and isinstance(value, (list, tuple)):
             if len(value) > len(names):
                 raise ValueError(f"an array of {len(value)} items, where at most {len(names)} belong")
@@ -298,19 +306,33 @@ def unwritable(target: Any) -> str | None:
     return None
 
 
-def _checked(hint: Any, within: tuple[Any, ...] = ()) -> Any:
+def _checked(hint: Any, seen: list[Any] | None = None) -> Any:
     """A type of pydantic's own. May raise `TypeError`: msgspec, which knows dataclasses, writes it in another form."""
+    seen = [] if seen is None else seen
     kind: Any = get_origin(hint) or hint
-    shape = None if hasattr(kind, "model_validate") or kind in within else Shape.of(hint)
-    if shape is None:
+    if any(kind is one for one in seen):
         return hint
-    inner = [one for field in shape.fields for one in _walk(field.type, []) if is_own(one)]
-    for one in inner:
-        _ = _checked(one, (*within, kind))
-    for form, said in _forms_of(kind, shape):
-        if said:
+    seen.append(kind)
+    is_model = hasattr(kind, "model_validate")
+    shape = None if is_model else Shape.of(hint)
+    fields = _fields_of_model(kind) if is_model else {} if shape is None else {one.name: [one.type] for one in shape.fields}
+    for name, said in fields.items():
+        for one in [inner for part in said for inner in _walk(part, [])]:
+            if is_own(one):
+                _ = _checked(one, seen)
+            elif is_model and isinstance(one, msgspec.Meta) and any(getattr(one, word) is not None for word in _CHECKS):
+                raise TypeError(
+                    f"{kind.__name__} has msgspec.Meta at {name!r}, which pydantic does not check: write Field(...)"
+                )
+    for form, found in () if shape is None else _forms_of(kind, shape):
+        if found:
             raise TypeError(f"{kind.__name__} has {form}, which counts in models alone: make it a BaseModel")
     return hint
+
+
+def _fields_of_model(model: Any) -> dict[str, list[Any]]:
+    """The types of the fields of a model, each with what its ``Annotated`` says."""
+    return {name: [one.annotation, *one.metadata] for name, one in getattr(model, "model_fields", {}).items()}
 
 
 def _forms_of(kind: Any, shape: Shape) -> Iterator[tuple[str, Any]]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Coroutine
+from collections import Counter, UserList, deque
+from collections.abc import AsyncIterator, Awaitable, Collection, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -108,6 +108,11 @@ class OfPydantic:
     number: Annotated[int, Field(gt=0)] = 1
 
 
+@pydantic_dataclass
+class LargerOfPydantic(OfPydantic):
+    password: str = "secret"
+
+
 @dataclass
 class Holding:
     models: list[OneWay]
@@ -184,6 +189,10 @@ ANSWERS: list[tuple[Any, Any, Any]] = [
     ({"a": LargerPlain("ann")}, dict[str, Plain], {"a": NAME}),
     (LargerPlaced(Path("/a"), deque([LargerPlain("ann")])), Placed, {"path": "/a", "later": [NAME]}),
     (Counter("a"), Counter[str], {"a": 1}),
+    ([LargerPlain("ann")], Iterable[Plain], [NAME]),
+    ((LargerModel(userName="ann"),), Collection[Model] | None, [MODEL_WRITTEN]),
+    ({"a": LargerOfPydantic(MODEL)}.values(), list[OfPydantic], [{"model": MODEL_WRITTEN, "number": 1}]),
+    (UserList([LargerOfPydantic(MODEL)]), Iterable[OfPydantic], [{"model": MODEL_WRITTEN, "number": 1}]),
     (LargerAttrs("ann"), Attrs, NAME),
     (Row(), Attrs, NAME),
     (LargerStruct("ann"), Struct, {"userName": "ann"}),
@@ -373,7 +382,16 @@ async def test_a_stream_that_is_given_to_be_awaited_is_checked() -> None:
         assert [item async for item in found] == [NAME]
 
 
-UNCHECKABLE: list[Any] = ["Nowhere", "list[Nowhere]", "Awaitable[Nowhere]", Message[Plain], Attrs | Plain, "Message[Nowhere]"]
+UNCHECKABLE: list[Any] = [
+    "Nowhere",
+    "list[Nowhere]",
+    "Awaitable[Nowhere]",
+    Message[Plain],
+    Attrs | Plain,
+    "Message[Nowhere]",
+    Iterator[Plain],
+    dict[str, int] | Plain | Path,
+]
 
 
 @pytest.mark.parametrize("annotation", UNCHECKABLE)
