@@ -143,7 +143,7 @@ def check_pattern(pattern: str | int, limit: int = 1024, *, foreign: bool = Fals
     tokens = pattern.split("/" if "/" in pattern else ".")
     if len(tokens) > _TOKENS and is_pattern(pattern):
         raise LocalProtocolError(f"a pattern of {len(tokens)} tokens: the limit is {_TOKENS}")
-    if "/" in pattern and _is_uri(pattern) and any(token.count("*") > _STARS for token in tokens):
+    if "/" in pattern and is_uri(pattern) and any(token.count("*") > _STARS for token in tokens):
         raise LocalProtocolError(f"pattern {pattern!r}: a segment has at most {_STARS} '*'")
     if ">" in tokens[:-1]:
         raise LocalProtocolError(f"pattern {pattern!r}: '>' stands for the rest and can only be the last token")
@@ -237,7 +237,7 @@ def is_pattern(text: str | int) -> bool:
         return False
     if "/" in text:
         tokens = canonical(text).split("/")
-        if not _is_uri(text):
+        if not is_uri(text):
             return not {"*", ">"}.isdisjoint(tokens)
         return ">" in tokens or any("*" in token for token in tokens) or "" in _path(tokens) or _stands_for_many(tokens)
     if not ("*" in text or ">" in text or "{" in text) or has_empty_token(text):
@@ -245,7 +245,7 @@ def is_pattern(text: str | int) -> bool:
     return any(token in ("*", ">") or _NAMED.fullmatch(token) for token in text.split("."))
 
 
-def _is_uri(text: str) -> bool:
+def is_uri(text: str) -> bool:
     """True if a text with a slash is an address of uProtocol; other protocols may have slashes in their names."""
     return text.startswith("/") or text[:4].lower() == "up:/"
 
@@ -317,7 +317,7 @@ def _has_any_half(entity: str) -> bool:
 def segments(pattern: str) -> list[str]:
     """The tokens of a URI pattern: an empty one in its midst stands for any."""
     tokens = canonical(pattern).split("/")
-    if not _is_uri(pattern):
+    if not is_uri(pattern):
         return tokens
     start = 2 if tokens[:2] == ["", ""] else 1
     return [token if token or place < start else "*" for place, token in enumerate(tokens)]

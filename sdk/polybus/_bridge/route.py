@@ -9,8 +9,9 @@ from typing import Any, Final
 from attrs import field, frozen
 
 from .._validation import check_callable
+from ..errors import LocalProtocolError
 from ..headers import check_headers
-from ..subjects import canonical, check_pattern, check_subject
+from ..subjects import canonical, check_pattern, check_subject, is_uri
 
 KINDS: Final = ("request", "publish", "stream", "channel", "tunnel")
 _USES: Final = {
@@ -92,13 +93,23 @@ class Route:
         check_headers(dict.fromkeys(self.headers, ""), 1 << 16)
 
     def rewritten(self, subject: str | int) -> str | int:
-        """Give the name on the other side of a subject that `source` matches."""
+        """Give the name on the other side of a subject that `source` matches.
+
+        Raises:
+            LocalProtocolError: A part of the subject would make an address of it, or go on with one, unforeseen in `target`.
+        """
         if isinstance(self.target, int) or "{" not in self.target:
             return self.target
         have = _places(self.source)
         tokens = canonical(str(subject)).split(_separator(self.source))
         separator = _separator(self.target)
-        return _NAME.sub(lambda found: separator.join(tokens[have[found[1]]]), self.target)
+        made = _NAME.sub(lambda found: separator.join(tokens[have[found[1]]]), self.target)
+        if is_uri(made) and self.source != ">":
+            named = [token for name in _NAME.findall(self.target) for token in tokens[have[name]]]
+            if not is_uri(self.target) or any("/" in token for token in named):
+                text = f"the route {self.source!r} to {self.target!r} leads to no addresses like that; make one for them"
+                raise LocalProtocolError(f"{subject!r} would cross as {made!r}: {text}")
+        return made
 
 
 def _separator(pattern: str | int) -> str:

@@ -111,7 +111,7 @@ class RouteSide:
         """Give its name on the other side.
 
         Raises:
-            LocalProtocolError, ReservedSubject: That is no subject.
+            LocalProtocolError, ReservedSubject: That is no subject, or an address that the route does not lead to.
         """
         found = self._known.get(subject)
         if found is None:

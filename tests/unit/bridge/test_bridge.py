@@ -36,6 +36,7 @@ from polybus import (
 )
 from polybus._peer import extension_probe
 from polybus.events import DeadLettered
+from polybus.subjects import matches
 from polybus.testing import pair
 from tests.support import bounded, eventually
 from tests.unit.broker.raw import Closed as RawClosed
@@ -583,10 +584,32 @@ async def test_a_block_subscription_that_nobody_reads_holds_back_the_route_but_n
         (7, "door", 7, "door"),
         ("//v/door/1/*", "door.{1}", "//V/door/1/open", "door.open"),
         ("door.>", "//v/door/1/{rest}", "door.a.b", "//v/door/1/a/b"),
+        ("//v/door/>", "//w/door/{rest}", "//v/door/1/open", "//w/door/1/open"),
+        (">", "{rest}", "//v/door/1/open", "//v/door/1/open"),
+        ("door.>", "a.{rest}", "door.x/y", "a.x/y"),
     ],
 )
 def test_names_are_rewritten(source: Any, target: Any, subject: Any, expected: Any) -> None:
     assert Route(source, target).rewritten(subject) == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "subject"),
+    [
+        ("door.{what}", "{what}", "door.//vehicle7/10AB/3/C"),
+        ("door.>", "{rest}", "door.//vcu.vin/brakes/1/rpc.Release"),
+        ("door.*", "{1}", "door./10AB/3/C"),
+        ("*.*", "{2}/{1}", "x/y.up:"),
+        ("{a}.>", "{rest}", "/a.//v/b/1/c"),
+        ("{name}", "{name}", "//v/10AB/3/C"),
+        ("door.*", "//v/{1}", "door.brakes/1/rpc"),
+    ],
+)
+def test_what_a_wildcard_stands_for_makes_no_address(source: str, target: str, subject: str) -> None:
+    """Who is let through to a part of the names of the other side would reach all of its entities."""
+    assert matches(source, subject)
+    with pytest.raises(LocalProtocolError, match="leads to no addresses like that"):
+        Route(source, target).rewritten(subject)
 
 
 @bounded
