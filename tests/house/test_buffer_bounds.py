@@ -162,7 +162,7 @@ BOUNDS = {
     "one for each request over HTTP that is being answered; charged": "bindings.cloudevents_http.connection._leaving",
     "one frame and 1 MiB behind it: then all is handled at once": "_link.receiver._waiting",
     "one frame: its framer refuses more than Limits.message": "transports._stream.framer.parts",
-    "one look at a store: its consumers": "cluster.durable.administration.durables",
+    "one look at a store: its consumers": "cluster.durable.administration.again cluster.durable.administration.durables",
     "one message": "_core.outgoing.headers",
     "one of each node that is known": "cluster.arrivals._splices",
     "one of each node that is known, or joins within two seconds": "cluster.arrivals.replies",

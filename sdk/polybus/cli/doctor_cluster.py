@@ -139,7 +139,9 @@ class ClusterExamination(Examination):
         administration = Administration.of(self._node)
         try:
             letters = {name: count for name, count in (await administration.counts()).items() if count}
-            before = _backlogs(await administration.stores())
+            stores = await administration.stores()
+            before = _backlogs(stores)
+            again = {name: count for store in stores for name, count in store.again.items() if count}
             grown = dict[str, tuple[int, int]]()
             if any(before.values()):
                 await anyio.sleep(_WHILE)
@@ -152,6 +154,10 @@ class ClusterExamination(Examination):
         troubles += [
             f"the backlog of {name} grows: {count}, and {later} a moment later" for name, (count, later) in grown.items()
         ]
+        troubles += [
+            f"{counted(count, 'publication')} of {name} given out more than once, and not dealt with yet"
+            for name, count in again.items()
+        ]
         if not troubles:
             return (
                 "; ".join(told[:_SHOWN]) + (f"; and {len(told) - _SHOWN} more" if len(told) > _SHOWN else "")
@@ -159,6 +165,7 @@ class ClusterExamination(Examination):
             )
         remedies = ["polybus dead list shows the letters, polybus dead retry stores them again"] if letters else []
         remedies += ["start more workers, raise concurrency=, or look why a handler is slow"] if grown else []
+        remedies += ["the log of the workers says why what they were given comes again"] if again else []
         more = f"; and {len(troubles) - _SHOWN} more" if len(troubles) > _SHOWN else ""
         raise StepDoubtful("; ".join(troubles[:_SHOWN]) + more, "; ".join(remedies))
 

@@ -140,7 +140,8 @@ def show_store(
     print(f"{counted(store.publications, 'publication')}, {store.bytes} bytes, {bound}")
     print(f"kept for {f'{age / 1e9:g} s' if age else 'ever'}; replicas {store.config.get('num_replicas', 1)}")
     for durable, (waiting, given) in store.durables.items():
-        print(f"  {durable}: {waiting} not given out, {given} being handled or to come again")
+        again = f" ({store.again[durable]} of them given out more than once)" if store.again[durable] else ""
+        print(f"  {durable}: {waiting} not given out, {given} being handled or to come again{again}")
 
 
 def _members(store: StoreState) -> dict[str, Any]:
@@ -153,7 +154,10 @@ def _members(store: StoreState) -> dict[str, Any]:
         "max_bytes": most if (most := store.config.get("max_bytes", -1)) > 0 else None,
         "replicas": store.config.get("num_replicas", 1),
         "work": store.config.get("retention") == "workqueue",
-        "durables": {name: {"waiting": waiting, "given": given} for name, (waiting, given) in store.durables.items()},
+        "durables": {
+            name: {"waiting": waiting, "given": given, "redelivered": store.again[name]}
+            for name, (waiting, given) in store.durables.items()
+        },
     }
 
 

@@ -64,7 +64,7 @@ def test_stores_and_dead_letters_from_the_shell(server: NatsServer, run: Run) ->
     assert out.splitlines()[1].startswith("orders: orders.>, bills.*; 1 publication, ")
     assert out.splitlines()[1].endswith("; 1 durable handler")
     [shown] = [json.loads(line) for line in run("store", "show", url, "orders", "--json")[1].splitlines()]
-    assert (shown["max_age"], shown["durables"]) == (604800.0, {"billing": {"waiting": 0, "given": 0}})
+    assert (shown["max_age"], shown["durables"]) == (604800.0, {"billing": {"waiting": 0, "given": 0, "redelivered": 0}})
     assert (
         "kept for 604800 s; replicas 1\n  billing: 0 not given out, 0 being handled" in run("store", "show", url, "orders")[1]
     )

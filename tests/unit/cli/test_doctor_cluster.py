@@ -10,7 +10,7 @@ import anyio
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from polybus import Bus, Cluster, Retry, Store, connect
+from polybus import Bus, Cluster, Context, Retry, Store, connect
 from polybus.cli.app import run
 from polybus.events import DeadLettered
 from polybus.testing import NatsEngine
@@ -185,16 +185,23 @@ def test_options_that_a_cluster_cannot_use_are_status_2(cluster: RunningCluster,
 
 
 @contextmanager
-def shop(*, handled: bool, letters: bool) -> Iterator[str]:
-    """The URL of a cluster with a store, a durable handler that has come to its end or is late, and perhaps a dead letter."""
+def shop(*, handled: bool, letters: bool = False, fails: bool = False) -> Iterator[str]:
+    """The URL of a cluster with a store, a durable handler that is at its end, late or failing, and perhaps a dead letter."""
 
     @asynccontextmanager
     async def running() -> AsyncIterator[str]:
         async with NatsEngine("tcp://127.0.0.1:0") as server, anyio.create_task_group() as group:
             bus = Bus(cluster=Cluster(server.url + "/shop", stores=[Store("orders", "orders.>")]))
 
-            @bus.on("orders.>", durable="billing", retry=Retry(attempts=1))
-            async def bill(number: int) -> None:
+            twice = anyio.Event()
+
+            @bus.on("orders.>", durable="billing", retry=Retry(attempts=1 + fails, backoff=(0.0, 60.0)))
+            async def bill(number: int, ctx: Context) -> None:
+                if fails:
+                    if ctx.attempt == 2:
+                        twice.set()
+                        await anyio.sleep_forever()
+                    raise ValueError("no bank")
                 if number < 0:
                     raise ValueError("no bank")
                 if not handled:
@@ -210,6 +217,9 @@ def shop(*, handled: bool, letters: bool) -> Iterator[str]:
                     events = bus.events()
                     await bus.publish("orders.bad", -1)
                     await anext(event async for event in events if isinstance(event, DeadLettered))
+                if fails:
+                    await bus.publish("orders.x", 1)
+                    await twice.wait()
                 if not handled:
                     for _ in range(3):
                         await bus.publish("orders.x", 1)
@@ -226,9 +236,14 @@ def shop(*, handled: bool, letters: bool) -> Iterator[str]:
     [
         ({"handled": True, "letters": False}, "ok", r"billing, 0 waiting$"),
         ({"handled": True, "letters": True}, "doubtful", r"1 dead letter of billing$"),
+        (
+            {"handled": True, "fails": True},
+            "doubtful",
+            r"1 publication of billing given out more than once, and not dealt with yet$",
+        ),
         ({"handled": False, "letters": False}, "doubtful", r"the backlog of billing grows: \d+, and \d+ a moment later$"),
     ],
-    ids=["well", "dead letters", "a backlog that grows"],
+    ids=["well", "dead letters", "fails at each attempt", "a backlog that grows"],
 )
 def test_dead_letters_and_a_backlog_that_grows_are_for_somebody_to_look_at(
     capsys: pytest.CaptureFixture[str], options: dict[str, bool], outcome: str, said: str

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
@@ -271,6 +272,53 @@ async def test_of_letters_without_room_a_few_lines_a_minute_are_written(engine: 
         with anyio.fail_after(60):
             stored = re.compile(r"'work.x' .* failed: RuntimeError: \d$")
             await eventually(lambda: len([*filter(stored.match, caplog.messages)]) == 4)
+
+
+@pytest.mark.parametrize("reader", ["handler", "ordered handler", "subscription"])
+async def test_as_long_as_an_engine_has_no_room_for_letters_what_has_no_attempts_left_is_tried_again(
+    engine: Liar, reader: str
+) -> None:
+    store, retry = Store("work", "work.>", work=True), Retry(attempts=2, backoff=0.1)
+    broken, done = [True], set[int]()
+
+    @asynccontextmanager
+    async def worker() -> AsyncIterator[Bus]:
+        bus = Bus(cluster=Cluster(engine.url, name="shop", stores=[store]))
+
+        async def bill(number: int) -> None:
+            if broken[0]:
+                raise RuntimeError(number)
+            done.add(number)
+
+        async def read() -> None:
+            async with bus.subscribe("work.>", durable="billing", retry=retry, returns=int, queue=2) as publications:
+                async for publication in publications:
+                    if broken[0]:
+                        publication.retry()
+                    else:
+                        publication.ack()
+                        done.add(publication.body)
+
+        if reader != "subscription":
+            bus.on("work.>", durable="billing", retry=retry, ordered=reader != "handler")(bill)
+        async with bus, anyio.create_task_group() as tasks:
+            if reader == "subscription":
+                tasks.start_soon(read)
+            yield bus
+            tasks.cancel_scope.cancel()
+
+    engine.lie = lambda operation: operation.subject.startswith("shop.dead.") and engine.answer(operation, FULL)
+    async with worker() as bus:
+        for number in range(5):
+            await bus.publish("work.x", number)
+        await anyio.sleep(60)
+        assert len(engine.times("shop.dead.")) > 5
+        assert done == set()
+    broken[0] = False
+    async with worker():  # and another one than that which has seen why
+        with anyio.fail_after(300):
+            await eventually(lambda: done == {0, 1, 2, 3, 4})
+            await eventually(lambda: len(engine.times("$JS.ACK.", b"+ACK")) == 5)
 
 
 async def test_a_store_of_dead_letters_that_is_gone_is_made_again_for_the_next_one(engine: Liar) -> None:

@@ -32,6 +32,7 @@ class StoreState:
         publications: Publications that are there.
         bytes: Their size.
         durables: Durable handlers, with what each has not been given and what it has not dealt with.
+        again: Of what each has not dealt with, what has been given out more than once.
     """
 
     name: str
@@ -40,6 +41,7 @@ class StoreState:
     bytes: int
     config: dict[str, Any]
     durables: dict[str, tuple[int, int]] = field(factory=dict)
+    again: dict[str, int] = field(factory=dict)
 
 
 @define(eq=False)
@@ -125,7 +127,7 @@ class Administration(Letters):
             consumers = await self._jetstream.consumers(stream)
         except JetStreamError as error:
             raise self._unknown(name, error) from None
-        durables = {}
+        durables, again = dict[str, tuple[int, int]](), dict[str, int]()
         for consumer in consumers:
             try:
                 found = await self._jetstream.ask(f"CONSUMER.INFO.{stream}.{consumer}")
@@ -134,10 +136,11 @@ class Administration(Letters):
                     continue
                 raise self._unknown(name, error) from None
             durables[consumer] = int(found.get("num_pending", 0)), int(found.get("num_ack_pending", 0))
+            again[consumer] = int(found.get("num_redelivered", 0))
         config, state = info.get("config") or {}, info.get("state") or {}
         head = f"{self._cluster}.p."
         patterns = tuple(str(subject).removeprefix(head) for subject in config.get("subjects") or ())
-        return StoreState(name, patterns, int(state.get("messages", 0)), int(state.get("bytes", 0)), config, durables)
+        return StoreState(name, patterns, int(state.get("messages", 0)), int(state.get("bytes", 0)), config, durables, again)
 
     async def add(self, store: Store) -> None:
         """Make a store where there is none.

@@ -32,7 +32,8 @@ _REST: Final = 30 * 86_400.0
 
 An ordered handler would wait for it: there the engine makes a copy, if it can."""
 _AGAIN: Final = 5.0
-"""Seconds after which a publication comes again whose dead letter could not be stored."""
+"""Seconds after which a publication comes again whose dead letter could not be stored, at the least."""
+_UNKNOWN: Final = "no worker that had it came to an end with it, or had room for its letter"
 _REMEMBERED: Final = 1024
 """Of such publications, those of which is known why."""
 
@@ -53,12 +54,12 @@ class Fate:
     """The ends of publications whose dead letters could not be stored, by their numbers."""
 
     def hopeless(self, delivery: Delivery) -> tuple[int, str, str] | None:
-        """Find why a publication is not even tried: as `bury` is told; None where it is tried."""
+        """Find why a publication is not even tried: as `is_over` is told; None where it is tried."""
         to, attempts = delivery.to, self.spec.retry.attempts
         if to.fault:
             return to.attempt, f"it cannot be read: {to.fault}", ""
         if to.attempt > attempts:
-            return self._ends.get(to.number, (attempts, "no worker that had it came to an end with it", ""))
+            return self._ends.get(to.number, (attempts, _UNKNOWN, ""))
         return None
 
     def is_last(self, delivery: Delivery) -> bool:
@@ -69,8 +70,25 @@ class Fate:
         """Seconds until a publication comes again."""
         return self.spec.retry.pause(delivery.to.attempt)
 
+    async def is_over(self, delivery: Delivery, attempts: int, reason: str, error_id: str) -> bool:
+        """Keep a dead letter of what `hopeless` has found, and tell whether that is all that is done with it.
+
+        It is not where the engine has no room for letters: then nobody would ever have the publication, and the store would
+        stay as full as it is. Who takes it may be well again.
+        """
+        if delivery.to.fault:
+            await self.bury(delivery, attempts, reason, error_id)
+        else:
+            await self._keep(delivery, attempts, reason, error_id)
+        return delivery.ended
+
     async def bury(self, delivery: Delivery, attempts: int, reason: str, error_id: str = "") -> None:
         """Keep a dead letter, and have its publication come no more; where that cannot be, have it come again."""
+        await self._keep(delivery, attempts, reason, error_id)
+        delivery.end(again(max(_AGAIN, self.pause(delivery))))  # of no effect where it has ended
+
+    async def _keep(self, delivery: Delivery, attempts: int, reason: str, error_id: str) -> None:
+        """Keep a dead letter, if that can be, and have its publication come no more."""
         message, services, durable = delivery.message, self._services, self.spec.name
         to = delivery.to
         readable, created = not to.fault, delivery.created
@@ -88,7 +106,6 @@ class Fate:
             while len(self._ends) >= _REMEMBERED:
                 del self._ends[next(iter(self._ends))]
             self._ends[to.number] = attempts, reason, error_id
-            delivery.end(again(_AGAIN))
             return
         self._ends.pop(to.number, None)
         logger.error(text, message.subject, durable, attempts, f"{reason}{burial.note}", extra=fields)
@@ -107,6 +124,7 @@ class Delivery:
         created: When that was made.
         size: Bytes of its body.
         read: True once who iterates has it.
+        ended: True once the engine was told what has become of it.
     """
 
     _reader: StoreReader
@@ -120,15 +138,15 @@ class Delivery:
     read: bool = field(default=False, init=False)
     _decided: str = field(default="", init=False)
     """The decision by a verb of the message, for people."""
-    _ended: bool = field(default=False, init=False)
+    ended: bool = field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.size = len(self.message.raw or b"")
 
     def end(self, word: str) -> None:
         """Tell the engine what has become of it; the first word counts."""
-        if not self._ended:
-            self._ended = True
+        if not self.ended:
+            self.ended = True
             self._reader.ended(self, word)
 
     def done(self) -> None:

@@ -48,8 +48,7 @@ class HandlerTaker:
     async def handle(self, delivery: Delivery, scope: anyio.CancelScope | None) -> None:
         """Run the handler for a publication, and settle it."""
         hopeless = self.fate.hopeless(delivery)
-        if hopeless is not None:
-            await self.fate.bury(delivery, *hopeless)
+        if hopeless is not None and await self.fate.is_over(delivery, *hopeless):
             return
         executor, message, name = self.executor, delivery.message, self.handler.name
         try:

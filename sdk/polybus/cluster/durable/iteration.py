@@ -28,15 +28,23 @@ class SubscriptionTaker:
 
     def take(self, delivery: Delivery) -> None:
         """Queue a publication, but one that is not even tried."""
-        hopeless = None if self.fate is None else self.fate.hopeless(delivery)
-        if self.fate is not None and hopeless is not None:
-            self._services.running.spawn(self.fate.bury, delivery, *hopeless)
+        fate = self.fate
+        hopeless = None if fate is None else fate.hopeless(delivery)
+        if fate is not None and hopeless is not None:
+            self._services.running.spawn(self._take_last, fate, delivery, hopeless)
         elif delivery.to.fault:
             self._subscription.skip(delivery.message, "this version", delivery.to.fault)
             delivery.done()
         else:
-            delivery.message.attributes["delivery"] = delivery
-            self._subscription.offer(delivery.message)
+            self._offer(delivery)
+
+    async def _take_last(self, fate: Fate, delivery: Delivery, hopeless: tuple[int, str, str]) -> None:
+        if not await fate.is_over(delivery, *hopeless):
+            self._offer(delivery)
+
+    def _offer(self, delivery: Delivery) -> None:
+        delivery.message.attributes["delivery"] = delivery
+        self._subscription.offer(delivery.message)
 
     def stop(self) -> None:
         """End the iteration after what has come."""
