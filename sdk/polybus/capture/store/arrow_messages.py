@@ -31,8 +31,8 @@ _LONGEST_HEADER: Final = 1 << 20
 _BEGIN: Final = re.compile(rb"\xff\xff\xff\xff(?=..[\0-\x10]\0)", re.DOTALL)
 """A prefix, before a length that is no more than that."""
 _IN_VAIN: Final = 8
-"""How often its own size may be looked at in a segment for messages that turn out to be none. Damage costs one time at most;
-bytes that look like thousands of messages, each of them as long as the file, come from an attacker."""
+"""Sizes of a segment that are read at most for messages that turn out to be none. Damage costs one of them at most; bytes that
+look like thousands of messages, each of them as long as the file, come from an attacker."""
 
 
 def marked(batch: int, seq: int, rows: int) -> str:
