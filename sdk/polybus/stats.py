@@ -56,7 +56,8 @@ class Stats:
         unread: Publications that wait in the queues of subscriptions and `on` handlers.
         sent: Messages given to a connection.
         received: Messages that came in.
-        dropped: Publications dropped by a policy, or skipped because they did not fit; answers whose own ttl was over.
+        dropped: Publications dropped by a policy, or skipped because they did not fit, as notifications are; answers whose own
+            ttl was over.
         late: Answers that nobody waited for any more.
         malformed: Frames and messages that broke a rule of the wire.
         refused: Requests and subscriptions that were not allowed, not known, or too many.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import math
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -13,6 +14,8 @@ from attrs import define, frozen
 from .._core.context import current_call
 from .._core.executor import described
 from .._core.outcomes import answer_of, kind_of, only_of
+from .._handlers.arguments import Misfit
+from .._util.log_fields import log_fields
 from .._util.sources import sources
 from ..errors import Code, Forbidden, RequestError
 from ..events import HandlerFailed
@@ -26,7 +29,13 @@ if TYPE_CHECKING:
     from .ports import ResponseSink
 
 
+logger: logging.Logger = logging.getLogger("polybus")
+
 _PLAIN: Final = frozenset({"inline", "thread"})
+
+
+class Denied(Forbidden):
+    """What `authorize` does not allow: told apart from a `Forbidden` that a handler raises."""
 
 
 @define(eq=False, repr=False, weakref_slot=False)
@@ -172,7 +181,7 @@ class Call:
         if not await services.access.may(peer, verb, self.message.subject, self.message):
             services.counters.refused += 1
             services.access.denied(peer, verb, self.message.subject)
-            raise Forbidden(f"{verb} on {self.message.subject!r} is not allowed to this peer")
+            raise Denied(f"{verb} on {self.message.subject!r} is not allowed to this peer")
 
     def end(self) -> None:
         """Give up the place: the handler is over, or has not begun."""
@@ -258,6 +267,10 @@ def failure(error: BaseException, services: Services, message: Message) -> tuple
     if (answer := answer_of(error, message.kind)) is not None:
         return answer.code, answer.text, answer.reason, answer.detail
     error = only_of(error)
+    if message.kind is Kind.NOTIFY and isinstance(error, (Denied, Misfit)):  # its handler has not run, and nobody waits
+        if isinstance(error, Misfit):
+            _skipped(services, message, error)
+        return error.code, error.text, None, None
     error_id = sources.get().urandom(4).hex()
     event = HandlerFailed(peer=message.peer, subject=message.subject, error_id=error_id, error=error)
     services.executor.failed(event, message)
@@ -265,3 +278,11 @@ def failure(error: BaseException, services: Services, message: Message) -> tuple
     if services.debug:
         text = f"{text}: {described(error)}"
     return Code.INTERNAL, text, None, None
+
+
+def _skipped(services: Services, message: Message, why: Misfit) -> None:
+    """Count a notification that does not fit its handler, and log it: its sender must not fill the log."""
+    services.counters.dropped += 1
+    text = "a notification of %.200r from %s does not fit its handler and is skipped: %.300r"
+    sender, fields = message.peer or "this bus", log_fields(message.peer, message=message)
+    services.running.warnings.warn(logger, text, message.subject, sender, why.text, extra=fields)

@@ -456,6 +456,39 @@ async def test_a_local_notification_runs_the_handler() -> None:
 
 
 @bounded
+@pytest.mark.parametrize("style", ["plain", "async"])
+@pytest.mark.parametrize("wire", ["jrep", "uprotocol"])
+async def test_a_notification_that_is_refused_or_does_not_fit_is_no_failure_of_its_handler(
+    wire: str, style: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def plain(peer: Any, verb: str, subject: object) -> bool:
+        return subject != "closed"
+
+    async def later(peer: Any, verb: str, subject: object) -> bool:
+        return subject != "closed"
+
+    caplog.set_level(logging.INFO, "polybus")
+    bus, told = Bus(authorize=plain if style == "plain" else later), list[int]()
+
+    @bus.handle("open")
+    @bus.handle("closed")
+    async def tell(body: int) -> None:
+        told.append(body)
+
+    async with pair(bus, protocol=wire) as client:
+        for _ in range(50):
+            await client.notify("closed", 1)
+            await client.notify("open", "no number")
+        await client.notify("open", 7)
+        await eventually(lambda: told)
+        stats = bus.stats()
+    assert told == [7]
+    assert (stats.failed, stats.refused, stats.dropped) == (0, 50, 50)
+    assert len(caplog.records) < 30 and all(record.levelno < logging.ERROR for record in caplog.records)
+    assert "a notification of 'open'" in caplog.text
+
+
+@bounded
 async def test_what_a_handler_leaves_running_has_not_its_deadline() -> None:
     bus, other, answers, begun = Bus(), Bus(), list[int](), list[None]()
     go_on = anyio.Event()
