@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import anyio
 
-from ..errors import Code, DeadlineExceeded, Disconnected, QueueFull, RequestCancelled, RequestError
+from ..errors import BadRequest, Code, DeadlineExceeded, Disconnected, QueueFull, RequestCancelled, RequestError
 from ..message import Kind, Message
 
 
 def kind_of(message: Message) -> str:
     """Name the kind of a call: request, notify, publish, stream or channel."""
     return str(message.attributes.get("mode", "stream")) if message.kind is Kind.OPEN else message.kind.value
+
+
+class Misfit(BadRequest):
+    """An argument that does not fit: told apart from a `BadRequest` that the function raises."""
+
+    @classmethod
+    def of(cls, error: BadRequest) -> Misfit:
+        """The same error, as one of an argument."""
+        return cls(error.text, reason=error.reason, detail=error.detail)
 
 
 def answer_of(error: BaseException, kind: Kind) -> RequestError | None:

@@ -6,22 +6,13 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from .._core.outcomes import Misfit
 from .._util.pydantic_types import is_own
 from .._util.typed_body import convert_text, misfit, unreadable
-from ..errors import BadRequest
 
 if TYPE_CHECKING:
     from .._core.context import Context
     from ..message import Message
-
-
-class Misfit(BadRequest):
-    """An argument that does not fit: told apart from a `BadRequest` that the function raises."""
-
-    @classmethod
-    def of(cls, error: BadRequest) -> Misfit:
-        """The same error, as one of an argument."""
-        return cls(error.text, reason=error.reason, detail=error.detail)
 
 
 def check_default(parameter: inspect.Parameter, function: str) -> None:

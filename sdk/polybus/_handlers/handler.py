@@ -13,6 +13,7 @@ from attrs import define, field
 from .._core.answer_sizes import AnswerSizes
 from .._core.context import Context
 from .._core.injection import InjectedStream, Injection, Provider
+from .._core.outcomes import Misfit
 from .._core.places import Places
 from .._rpc.channel import Channel
 from .._util.pydantic_types import unwritable
@@ -21,7 +22,7 @@ from .._validation import name_of, shown, type_name
 from ..errors import BadRequest
 from ..message import MISSING, Message
 from ..subjects import Subject, captures
-from .arguments import Misfit, capture_maker, check_default
+from .arguments import capture_maker, check_default
 from .providers import asked_for, provider_of
 from .signature import IMPORT_IT, ContextPart, Signature, Style, context_part, injected, items_of, read
 from .subject_types import check_body, check_result, read_as

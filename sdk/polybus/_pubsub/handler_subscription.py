@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from .._core.memory import OVERHEAD
+from .._core.outcomes import Misfit
 from .._core.workers import context_changed
-from .._handlers.arguments import Misfit
 from .._peer.queue import SubscriptionQueue
 from ..errors import BadRequest
 

@@ -13,8 +13,7 @@ from attrs import define, frozen
 
 from .._core.context import current_call
 from .._core.executor import described
-from .._core.outcomes import answer_of, kind_of, only_of
-from .._handlers.arguments import Misfit
+from .._core.outcomes import Misfit, answer_of, kind_of, only_of
 from .._util.log_fields import log_fields
 from .._util.sources import sources
 from ..errors import Code, Forbidden, RequestError
@@ -35,7 +34,7 @@ _PLAIN: Final = frozenset({"inline", "thread"})
 
 
 class Denied(Forbidden):
-    """What `authorize` does not allow: told apart from a `Forbidden` that a handler raises."""
+    """A refusal of `authorize`, told apart from a `Forbidden` that a handler raises."""
 
 
 @define(eq=False, repr=False, weakref_slot=False)

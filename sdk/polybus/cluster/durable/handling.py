@@ -9,7 +9,7 @@ import anyio
 from attrs import define
 
 from ..._core.executor import described
-from ..._handlers.arguments import Misfit
+from ..._core.outcomes import Misfit
 from ..._secrets import without_secrets
 from ..._validation import in_one_line
 from .delivery import again
