@@ -346,7 +346,10 @@ def glob_of(token: str) -> re.Pattern[str]:
     """A segment with ``*`` in it, as `match_tokens` gives it."""
     if token.startswith(_NUMBER_MARK):
         return _numbers_like(token.removeprefix(_NUMBER_MARK))
-    return re.compile(".*".join(map(re.escape, token.split("*"))), re.DOTALL)
+    first, *others = map(re.escape, token.split("*"))
+    # Of what stands between two stars the first place is taken for good: else a text of many costs the square of its length.
+    between = "".join(f"(?>.*?{one})" for one in others[:-1])
+    return re.compile(f"{first}{between}.*{others[-1]}", re.DOTALL)
 
 
 def _numbers_like(entity: str) -> re.Pattern[str]:

@@ -80,7 +80,6 @@ BOUNDS = {
     "a fixed size": "transports._ws.frames._keys",
     "an event larger than twice Limits.message ends the connection": "bindings.http.sse._data bindings.http.sse._rest",
     "as _missing, of which it is a part": "_link.moving._early_copies",
-    "as its node": "_util.pattern_index.here _util.pattern_index.rest",
     "as many again as may run; what comes beyond is given back": "cluster.durable.reader._waiting",
     "Cluster.running and waiting, and Limits.channels": "protocols.nats.cluster.dialect._held",
     "concurrency= of the handler, queue= of the subscription": "cluster.durable.reader._running",
@@ -130,7 +129,9 @@ BOUNDS = {
     "Limits.running, waiting and channels of each peer": "_bridge.route_side.calls",
     "Limits.running; charged": "_peer.inbound_calls.large",
     "Limits.subscriptions and one user, of each client": "_pubsub.announcer._behind",
-    "Limits.subscriptions of each peer, 64 tokens; charged to the peer beyond eight": "_util.pattern_index.children",
+    "Limits.subscriptions of each peer, 64 tokens; charged to the peer beyond eight": """
+        _util.pattern_index.tails _util.pattern_index.whole
+    """,
     "Limits.subscriptions of each peer; charged to the peer": "_util.pattern_index._exact",
     "Limits.subscriptions; charged to the peer": "_peer.subscriptions.patterns",
     "Limits.total_running, and concurrency= of `on` handlers: each is a call that runs": "_core.line._addresses",

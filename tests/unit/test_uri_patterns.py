@@ -1,6 +1,8 @@
 """Patterns of URIs: segments, stars in segments, empty segments, and one address in several spellings."""
 
 import random
+import re
+import sys
 from collections.abc import AsyncIterator
 
 import anyio
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 from polybus import Bus, Channel, Forbidden, LocalProtocolError, Message, Peer, Route, bridge
 from polybus._util.pattern_index import SubjectIndex
 from polybus.protocols import Ubre, UProtocol
-from polybus.subjects import canonical, check_pattern, is_pattern, matches
+from polybus.subjects import canonical, check_pattern, glob_of, is_pattern, matches
 from polybus.testing import pair
 from tests.support import BOUND, eventually
 
@@ -49,7 +51,7 @@ def test_a_pattern_fits_the_address_of_a_door(pattern: str, fits: bool) -> None:
     assert matches(pattern, DOOR) is fits
     index.remove(pattern, "me")
     assert index.match(DOOR) == ()
-    assert (index.size, index._root.empty, index._uris.empty, index._uris.globs) == (0, True, True, 0)
+    assert (index.size, index._dotted.whole, index._uris.whole, index._uris.tails) == (0, {}, {}, {})
 
 
 @pytest.mark.parametrize("name", ["a/b*c", "http://x/y", "a//b", "/a/b/c"])
@@ -96,6 +98,44 @@ def test_the_index_and_a_single_match_agree(pattern: list[str], subject: list[st
     assert bool(index.match(address)) is matches(text, address)
 
 
+@pytest.mark.parametrize(
+    ("patterns", "subject"),
+    [
+        (
+            [".".join(["a" if number >> at & 1 else "*" for at in range(9)] + ["*"] * 55) for number in range(512)],
+            "a." * 63 + "b",
+        ),
+        (
+            [".".join(["*"] * 55 + ["a" if number >> at & 1 else "*" for at in range(8)] + [">"]) for number in range(256)],
+            "a." * 63 + "b",
+        ),
+        ([f"/a/b/1/x*{number}" for number in range(2000)], "/a/b/1/y"),
+    ],
+    ids=["wildcards first", "wildcards last", "wildcards within"],
+)
+def test_a_look_up_takes_a_step_for_each_pattern_however_deep(patterns: list[str], subject: str) -> None:
+    index: SubjectIndex[int] = SubjectIndex()
+    for pattern in patterns:
+        index.add(pattern, 1)
+    calls: list[str] = []
+    sys.setprofile(lambda frame, event, argument: calls.append(frame.f_code.co_name) if "call" in event else None)
+    try:
+        index.match(subject)
+    finally:
+        sys.setprofile(None)
+    assert len(calls) < 6 * len(patterns) + 100
+
+
+@given(st.from_regex(r"[xyz]{0,2}\*[xyz]{0,2}(\*[xyz]{0,2})?", fullmatch=True), st.text("xyz", max_size=8))
+def test_a_star_in_a_segment_stands_for_any_characters(token: str, text: str) -> None:
+    naive = re.compile(".*".join(map(re.escape, token.split("*"))))
+    assert bool(glob_of(token).fullmatch(text)) is bool(naive.fullmatch(text))
+
+
+def test_two_stars_in_a_segment_do_not_cost_the_square_of_its_length() -> None:
+    assert not glob_of("x*y*z").fullmatch("x" + "y" * 300_000)  # else it would take minutes
+
+
 def test_many_patterns_come_and_go_without_a_trace() -> None:
     steps = random.Random(3)
     index: SubjectIndex[int] = SubjectIndex()
@@ -111,7 +151,7 @@ def test_many_patterns_come_and_go_without_a_trace() -> None:
         assert set(index.match("//H/a/ab/b")) == found
     for pattern, item in there:
         index.remove(pattern, item)
-    assert index._uris.empty and not index._uris.globs
+    assert not index._uris.whole
 
 
 @pytest.mark.anyio

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
-from typing import Final, Generic, TypeVar
+from operator import itemgetter
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from attrs import define, field
 
@@ -15,8 +17,11 @@ _CACHE_SIZE: Final = 4096
 _SHALLOW: Final = 8
 """Tokens that patterns usually have at the most."""
 _PATTERN: Final = 300
-_NODE: Final = 500
-"""Bytes that a pattern, and a node of it, cost roughly."""
+"""Bytes that a pattern costs roughly."""
+_GLOB: Final = 1000
+"""The same of a segment with a ``*`` among other characters."""
+_DEEPER: Final = 500
+"""Bytes as which each token counts that is deeper: for the time that such patterns cost, each of a shape of its own."""
 
 
 def tokens_overlap(one: Sequence[str], other: Sequence[str]) -> bool:
@@ -29,29 +34,80 @@ def tokens_overlap(one: Sequence[str], other: Sequence[str]) -> bool:
     return len(one) == len(other)
 
 
-@define(eq=False, weakref_slot=False)
-class _Node(Generic[T]):
-    children: dict[str, _Node[T]] = field(factory=dict)
-    globs: int = 0
-    """The number of children that are segments with a ``*`` in them."""
-    here: dict[T, int] = field(factory=dict)
-    rest: dict[T, int] = field(factory=dict)
+_Globs: TypeAlias = tuple[tuple[int, re.Pattern[str]], ...]
+"""The segments of a URI pattern that have a ``*`` among other characters, and their places."""
 
-    @property
-    def empty(self) -> bool:
-        return not (self.children or self.here or self.rest)
+
+class _Shape(dict[Any, dict[_Globs, dict[T, int]]]):
+    """Patterns whose wildcards stand at the same places: by their other tokens, which `pick` takes out of a subject's."""
+
+    __slots__ = ("pick",)
+
+    def __init__(self, places: tuple[int, ...]) -> None:
+        self.pick: Callable[[list[str]], Any] = itemgetter(*places) if places else lambda tokens: ()
+
+
+@define(eq=False)
+class _Patterns(Generic[T]):
+    """Patterns by their shape. A subject is looked up once in each shape that has its length, however many patterns there are
+    and however deep: a trie would visit each node of those that peers make to be visited."""
+
+    _uris: bool
+    whole: dict[int, dict[tuple[int, ...], _Shape[T]]] = field(factory=dict)
+    """By their number of tokens."""
+    tails: dict[int, dict[tuple[int, ...], _Shape[T]]] = field(factory=dict)
+    """Those with ``>``, by the number of tokens before it."""
+
+    def count(self, tokens: list[str], item: T, step: int) -> int:
+        """Count an item once more, or once less, for a pattern. 1 if it is new there, -1 if it has gone, else 0."""
+        lengths, tokens = (self.tails, tokens[:-1]) if tokens[-1] == ">" else (self.whole, tokens)
+        globs = tuple((at, glob_of(token)) for at, token in enumerate(tokens) if self._uris and _is_glob(token))
+        wild = {at for at, _ in globs}
+        places = tuple(at for at, token in enumerate(tokens) if token != "*" and at not in wild)
+        shapes = lengths.setdefault(len(tokens), {})
+        shape = shapes.setdefault(places, _Shape(places))
+        alike = shape.setdefault(picked := shape.pick(tokens), {})
+        change = _count(alike.setdefault(globs, {}), item, step)
+        levels: tuple[tuple[dict[Any, Any], Any], ...] = (
+            (alike, globs),
+            (shape, picked),
+            (shapes, places),
+            (lengths, len(tokens)),
+        )
+        for level, key in levels:
+            if level[key]:
+                break
+            del level[key]
+        return change
+
+    def collect(self, tokens: list[str], into: dict[T, int]) -> None:
+        """Add the items whose pattern matches."""
+        for shape in self.whole.get(len(tokens), {}).values():
+            _collect(shape, tokens, into)
+        for length, shapes in self.tails.items():
+            if length < len(tokens):
+                for shape in shapes.values():
+                    _collect(shape, tokens, into)
+
+
+def _collect(shape: _Shape[T], tokens: list[str], into: dict[T, int]) -> None:
+    found = shape.get(shape.pick(tokens))
+    if found is not None:
+        for globs, holders in found.items():
+            if all(glob.fullmatch(tokens[at]) for at, glob in globs):
+                into.update(holders)
 
 
 @define(eq=False)
 class SubjectIndex(Generic[T]):
-    """Maps a subject to all items whose pattern matches, each once. A trie, with a bounded memory of recent answers.
+    """Maps a subject to all items whose pattern matches, each once, with a bounded memory of recent answers.
 
     Adding and removing cost the length of the pattern; a look-up of a subject seen since the last change is one dict access.
     """
 
     _exact: dict[str | int, dict[T, int]] = field(factory=dict)
-    _root: _Node[T] = field(factory=lambda: _Node())
-    _uris: _Node[T] = field(factory=lambda: _Node())
+    _dotted: _Patterns[T] = field(factory=lambda: _Patterns(uris=False))
+    _uris: _Patterns[T] = field(factory=lambda: _Patterns(uris=True))
     _cache: dict[str | int, tuple[T, ...]] = field(factory=dict)
     size: int = 0
     """The number of (pattern, item) pairs in it."""
@@ -78,10 +134,10 @@ class SubjectIndex(Generic[T]):
     def _cache_miss(self, subject: str | int) -> tuple[T, ...]:
         key = canonical(subject) if isinstance(subject, str) else subject
         items: dict[T, int] = dict(self._exact.get(key, ()))
-        if isinstance(subject, str) and not self._root.empty and not has_empty_token(subject):
-            _collect(self._root, subject.split("."), 0, items)
-        if isinstance(subject, str) and not self._uris.empty:
-            _collect(self._uris, str(key).split("/"), 0, items)
+        if isinstance(subject, str) and not has_empty_token(subject):
+            self._dotted.collect(subject.split("."), items)
+        if isinstance(subject, str):
+            self._uris.collect(str(key).split("/"), items)
         if len(self._cache) >= _CACHE_SIZE:
             self._cache.clear()
         found = self._cache[subject] = tuple(items)
@@ -98,20 +154,10 @@ class SubjectIndex(Generic[T]):
             if not holders:
                 del self._exact[key]
             return
-        uri = "/" in str(pattern)
-        tokens = match_tokens(str(pattern)) if uri else str(wire_pattern(pattern)).split(".")
-        path = [self._uris if uri else self._root]
-        tail = tokens[-1] == ">"
-        for token in tokens[:-1] if tail else tokens:
-            if token not in path[-1].children:
-                path[-1].globs += uri and _is_glob(token)
-            path.append(path[-1].children.setdefault(token, _Node()))
-        self._counted(pattern, _count(path[-1].rest if tail else path[-1].here, item, step))
-        for parent, token in zip(reversed(path[:-1]), reversed(tokens[: len(path) - 1]), strict=True):
-            if not parent.children[token].empty:
-                break
-            del parent.children[token]
-            parent.globs -= uri and _is_glob(token)
+        if "/" in str(pattern):
+            self._counted(pattern, self._uris.count(match_tokens(str(pattern)), item, step))
+        else:
+            self._counted(pattern, self._dotted.count(str(wire_pattern(pattern)).split("."), item, step))
 
     def _counted(self, pattern: str | int, change: int) -> None:
         self.size += change
@@ -133,28 +179,17 @@ def _count(holders: dict[T, int], item: T, step: int) -> int:
     return (after > 0) - (before > 0)
 
 
-def _collect(node: _Node[T], tokens: list[str], at: int, into: dict[T, int]) -> None:
-    if at < len(tokens):
-        into.update(node.rest)
-        for token in (tokens[at], "*"):
-            child = node.children.get(token)
-            if child is not None:
-                _collect(child, tokens, at + 1, into)
-        if node.globs:
-            for token, child in node.children.items():
-                if _is_glob(token) and glob_of(token).fullmatch(tokens[at]):
-                    _collect(child, tokens, at + 1, into)
-    else:
-        into.update(node.here)
-
-
 def pattern_cost(pattern: str | int) -> int:
     """Estimate the bytes that one more subscription to a pattern costs a bus.
 
-    Every wildcard pattern has a node for each token, but those of peers that want the same are shared; only what is deeper than
-    patterns usually are is charged as if it were not.
+    Patterns that are as deep as usual have few shapes, and peers share them. What is deeper may have so many that each look-up
+    takes long, and is charged as if it were larger.
     """
     if isinstance(pattern, int):
         return _PATTERN
-    tokens = pattern.count("/" if "/" in pattern else ".") + 1
-    return _PATTERN + len(pattern) + (_NODE * (tokens - _SHALLOW) if tokens > _SHALLOW and is_pattern(pattern) else 0)
+    tokens = pattern.split("/" if "/" in pattern else ".")
+    size = _PATTERN + len(pattern)
+    if is_pattern(pattern):
+        size += _DEEPER * max(0, len(tokens) - _SHALLOW)
+        size += _GLOB * sum(map(_is_glob, tokens)) if "/" in pattern else 0
+    return size
