@@ -56,7 +56,7 @@ class _Patterns(Generic[T]):
     whole: dict[int, dict[tuple[int, ...], _Shape[T]]] = field(factory=dict)
     """By their number of tokens."""
     tails: dict[int, dict[tuple[int, ...], _Shape[T]]] = field(factory=dict)
-    """Those with ``>``, by the number of tokens before it."""
+    """Patterns with ``>``, by the number of tokens before it."""
 
     def count(self, tokens: list[str], item: T, step: int) -> int:
         """Count an item once more, or once less, for a pattern. 1 if it is new there, -1 if it has gone, else 0."""
