@@ -106,7 +106,8 @@ are written as the value that they are; what their class makes of `str()` and `r
 same holds of subjects, headers and the words of errors.
 
 A handler of the bus that asks gets a copy too, through the same encoder, as the first column says: never the caller's
-own object.
+own object. Each `on` handler and each subscription has a message and a body of its own, too: what one of them changes, the
+others do not see.
 
 """
 

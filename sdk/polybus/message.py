@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import enum
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol
 
@@ -266,6 +267,35 @@ class Message(Generic[T_co]):
                 "settled by its function, which returns or raises"
             )
         return found
+
+    def __copy__(self) -> Message[T_co]:
+        return Message(
+            self.kind,
+            self.subject,
+            self.id,
+            self.raw,
+            self.format,
+            self.headers,
+            self.ttl,
+            self.code,
+            self.reply_to,
+            self.extras,
+            self.peer,
+            self.decoded,
+            self._shared,
+            self.expires,
+            self.answer_headers,
+            self.checked,
+        )
+
+    def for_another(self) -> Message[T_co]:
+        """The same for one more reader: what one of them changes, in the body too, the others do not see."""
+        made = copy.copy(self)
+        made._shared = None if self._shared is None else {**self._shared}
+        made.headers = None if self.headers is None else {**self.headers}
+        made.extras = None if self.extras is None else {**self.extras}
+        made.forget_value()
+        return made
 
     def with_headers(self, headers: dict[str, str] | None) -> Message:
         """The same with other headers, for another way."""

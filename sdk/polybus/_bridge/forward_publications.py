@@ -62,6 +62,8 @@ class PublicationForwarder:
         on.peer = message.peer
         self._subscription.offer(on)
 
+    offer_shared = offer
+
     def _spelled(self, message: Message) -> str | int:
         """Find the spelling of a subject that the route names."""
         own = self._side.here.pubsub.publisher.spellings(message.subject).values()

@@ -132,6 +132,10 @@ class SubscriptionQueue(ABC):
             self._bytes += OVERHEAD if (raw := message.raw) is None else OVERHEAD + len(raw)
             self._arrived()
 
+    def offer_shared(self, message: Message) -> None:
+        """Take a publication that others are given too: here it becomes the reader's own."""
+        self.offer(message.for_another())
+
     @abstractmethod
     def _arrived(self) -> None:
         """Wake a reader: a publication has been added."""

@@ -59,6 +59,10 @@ class SubscriptionGroup:
         if peer is None or not (peer.link.has_groups or (self._shared() and self._relayed(message))):
             self.give(message)
 
+    def offer_shared(self, message: Message) -> None:
+        """As `offer`, of a publication that others are given too."""
+        self.offer(message.for_another())
+
     def give(self, message: Message) -> None:
         """Give a publication to the next member."""
         member = self.members[0]

@@ -263,12 +263,15 @@ class Publisher:
         if self._recipients.unconfirmed and (bare := await self._find_bare(peers)):
             failed = bare_peer(bare[0])
             peers = tuple(peer for peer in peers if peer not in bare)
+        alone = len(targets.queues) == 1
         for queue in targets.queues:
             if queue.local:
                 if queue.full and not await queue.room(deadline):
                     full.append(f"the queue of {queue.pattern!r} ({queue.queue})")
-                else:
+                elif alone:
                     queue.offer(message)
+                else:
+                    queue.offer_shared(message)
         slow = False
         catching_up: list[Link] = []
         free = self._services.authorize is None
@@ -448,12 +451,15 @@ class Publisher:
             return
         full: list[str] = []
         failed: BusError | None = None
+        alone = len(targets.queues) == 1
         for queue in targets.queues:
             if queue.local:
                 if queue.full:
                     full.append(f"the queue of {queue.pattern!r} ({queue.queue})")
-                else:
+                elif alone:
                     queue.offer(message)
+                else:
+                    queue.offer_shared(message)
         for peer in targets.peers:
             try:
                 if peer in self._recipients.unconfirmed:

@@ -70,16 +70,23 @@ class PublicationReceiver:
                 self.queues.clear()
             if to_peers:
                 queues = (*queues, *self._asked_of(peer, message))
-        for queue in queues:  # after it is remembered: one that ends with this publication is to be forgotten
-            queue.offer(message)
+        if len(queues) == 1:  # after it is remembered: one that ends with this publication is to be forgotten
+            queues[0].offer(message)
+        else:
+            for queue in queues:
+                queue.offer_shared(message)
 
     def deliver_to_all(self, message: Message, peer: Peer) -> None:
         """Deliver a publication of another node of the cluster: to the subscriptions of this bus, and to its clients."""
         if message.headers is not None and VIA in message.headers and not self._is_news(message, peer):
             return
         local = self._local
-        for queue in self._matching(message) if local.addresses else local.match(message.subject):
-            queue.offer(message)
+        queues = self._matching(message) if local.addresses else local.match(message.subject)
+        if len(queues) == 1:
+            queues[0].offer(message)
+        else:
+            for queue in queues:
+                queue.offer_shared(message)
         if self._remote.size:
             self._publisher.publish_to_clients(message)
 
@@ -120,7 +127,7 @@ class PublicationReceiver:
         news = self._deduplicator.is_news(via, message.subject, group)
         if not news and group is None and self._to_peers.indices and not self._deduplicator.is_own(via):
             for subscription in self._asked_of(peer, message):  # it is their peer that has sent this copy
-                subscription.offer(message)
+                subscription.offer_shared(message)
         return news
 
 

@@ -104,6 +104,9 @@ class ParkedPublications:
         if source is not None and source not in self.cut:
             self.add(source, message)
 
+    offer_shared = offer
+    """Nothing is changed here, and copies would not be known to be one publication."""
+
     def add(self, source: str, message: Message) -> None:
         """Take a publication of a node; the oldest goes where there is no room."""
         if message.raw is None and message.has_body:

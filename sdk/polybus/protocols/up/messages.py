@@ -146,7 +146,7 @@ class UpMessage(Message):
         self.uuid = uuid
         self.reqid = reqid
         self.ttl = shape.ttl
-        self.headers = shape.headers
+        self.headers = None if shape.headers is None else {**shape.headers}  # the shape is that of many messages
         if kind is _REQUEST:
             self.id = ReturnAddress((uuid, shape))
         else:

@@ -48,6 +48,31 @@ class PublicationContract(Contract):
             await bus.publish(subject, 1, headers={"x-kind": "flash"})
             assert (await anext(news)).headers == {"x-kind": "flash"}
 
+    async def test_what_one_reader_changes_in_a_publication_the_others_do_not_see(self) -> None:
+        bus, subject, order = Bus(), self.subject("news.today"), {"items": [1]}
+        handled: list[Any] = []
+        all_handled = anyio.Event()
+
+        async def clear(body: Any, message: Message) -> None:
+            handled.append([*body["items"]])
+            body["items"].clear()
+            message.attributes["mine"] = True
+            if len(handled) == 4:
+                all_handled.set()
+
+        bus.on(subject)(clear)
+        bus.on(subject)(clear)
+        async with self.joined(bus) as client, bus.subscribe(subject) as one, bus.subscribe(subject, returns=dict) as two:
+            for publisher in (client, bus):
+                await publisher.publish(subject, order)
+                for news in (one, two):
+                    message = await anext(news)
+                    assert message.body == order
+                    assert "mine" not in message.attributes
+                    message.body["items"].append(2)
+            await all_handled.wait()
+        assert handled == [[1]] * 4
+
     @needs("subscribe", "wildcards")
     async def test_wildcards_match_over_a_link(self) -> None:
         bus = Bus()
