@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._core.outcomes import Misfit
 from .._util.pydantic_types import is_own
+from .._util.type_variables import open_variable
 from .._util.typed_body import convert_text, misfit, unreadable
 
 if TYPE_CHECKING:
@@ -30,12 +31,29 @@ def check_default(parameter: inspect.Parameter, function: str) -> None:
         )
 
 
+def closed_type(hint: Any, what: str, promised: Any = Any) -> Any:
+    """A type without open type variables: where it has any, what was promised in its place.
+
+    Raises:
+        TypeError: Nothing was: everything would fit, and nothing be converted.
+    """
+    if (variable := open_variable(hint)) is None:
+        return hint
+    if promised is Any:
+        raise TypeError(
+            f"{what} leaves open what {variable} stands for: register the method of an object whose class says it, as in "
+            "`class Users(Rows[User])`, name the type, or write Any; a decorator keeps the types by functools.wraps"
+        )
+    return promised
+
+
 def capture_maker(position: int, hint: Any, name: str, function: str) -> Callable[..., Any]:
     """Make the maker of an argument out of a token of the subject.
 
     Raises:
         TypeError: No text can be read as its type.
     """
+    hint = closed_type(hint, f"{function}: the type of {name!r}")
     if (problem := unreadable(hint)) is not None:
         raise TypeError(f"{function}: no token of a subject can be read as the type of {name!r}: {problem}")
 

@@ -8,7 +8,7 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, get_args, get_origin
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from .._core.answer_sizes import AnswerSizes
 from .._core.context import Context
@@ -17,12 +17,13 @@ from .._core.outcomes import Misfit
 from .._core.places import Places
 from .._rpc.channel import Channel
 from .._util.pydantic_types import unwritable
+from .._util.type_variables import closed
 from .._util.typed_body import conforming, misfit, typed_body, uncheckable, unreadable
 from .._validation import name_of, shown, type_name
 from ..errors import BadRequest
 from ..message import MISSING, Message
 from ..subjects import Subject, captures
-from .arguments import capture_maker, check_default
+from .arguments import capture_maker, check_default, closed_type
 from .providers import asked_for, provider_of
 from .signature import IMPORT_IT, ContextPart, Signature, Style, context_part, injected, items_of, read
 from .subject_types import check_body, check_result, read_as
@@ -161,6 +162,7 @@ def plan(
             a usable type, or the function takes what no handler can be given. The text names the function.
     """
     signature = function if isinstance(function, Signature) else read(function, inline=inline)
+    signature = evolve(signature, hints={of: closed(hint) for of, hint in signature.hints.items()})
     if publication and signature.style in ("stream", "channel"):
         raise TypeError(f"{signature.name}: a stream or channel answers requests (`handle`), publications have no answer")
     places = None if running is None else Places(running)
@@ -192,6 +194,8 @@ def plan(
         raise TypeError(f"{signature.name}: its answer cannot be written as its type says: {problem}")
     handler.signature = signature
     read_as_annotated, returns = _body_types(handler, signature)
+    if not publication:
+        returns = closed_type(returns, f"{signature.name}: what it returns", Any if typed is None else typed.returns)
     promised = returns if typed is None or typed.returns is Any else typed.returns
     if not publication:
         check_result(signature.name, returns, promised)
@@ -230,6 +234,7 @@ def _maker(
         return _part_maker(part, given, handler, parameter.name, function)
     if given is not None:
         arguments = get_args(given)
+        closed_type(given, f"{function}: the type of {parameter.name!r}")
         receives = read_as(arguments[0] if len(arguments) == 2 else None, takes)
         if (problem := unreadable(receives)) is not None:
             raise TypeError(f"{function}: no item can be read as what {parameter.name!r} brings: {problem}")
@@ -241,7 +246,7 @@ def _maker(
             f"{function}: both {handler.body_name!r} and {parameter.name!r} could be the body; "
             "annotate the others with Context or Message, or name them in the pattern"
         )
-    reads = read_as(hint, takes)
+    reads = read_as(closed_type(hint, f"{function}: the type of {parameter.name!r}", takes), takes)
     if (problem := unreadable(reads)) is not None:
         raise TypeError(f"{function}: no body can be read as the type of parameter {parameter.name!r}: {problem}")
     handler.body_name, handler.reads = parameter.name, reads

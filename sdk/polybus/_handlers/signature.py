@@ -17,6 +17,7 @@ from .._core.context import Context
 from .._core.injection import ProviderStyle
 from .._rpc.channel import Channel
 from .._util.pydantic_types import is_own
+from .._util.type_variables import substituted, variables_of_method
 from .._validation import name_of
 from ..message import Message
 
@@ -202,9 +203,10 @@ def hints_of(function: Callable[..., Any], parameters: Iterable[inspect.Paramete
     for parameter in parameters:
         if parameter.name not in hints and parameter.annotation is not parameter.empty:
             hints[parameter.name] = parameter.annotation
+    types = variables_of_method(_without_partial(function))
     for of, hint in hints.items():
         try:
-            hints[of] = without_name(hint)
+            hints[of] = substituted(without_name(hint), types)
         except NameError as error:
             if of != "return":
                 raise _unresolved(target, name, error, of) from error

@@ -6,13 +6,13 @@ import inspect
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
 from functools import lru_cache
-from typing import Any, Final, ForwardRef, Literal, NoReturn, TypeAlias, TypeVar, get_args, get_origin
+from typing import Any, Final, ForwardRef, Literal, NoReturn, TypeAlias, get_args, get_origin
 
 from attrs import frozen
 
 from .._handlers.signature import IMPORT_IT, gives_many, hints_of, injected, lost_result
 from .._rpc.reply import Reply
-from .._util.type_variables import open_variables, own_annotations, substituted, variables_of
+from .._util.type_variables import open_variable, own_annotations, substituted, variables_of
 from .._util.typed_body import has_hash, unreadable
 from .._validation import shown
 from ..errors import LocalProtocolError, ReservedSubject
@@ -201,11 +201,6 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
 
         return inspect.signature(function, annotation_format=annotationlib.Format.FORWARDREF)
     return inspect.signature(function)
-
-
-def open_variable(hint: Any) -> Any:
-    """The type variable that a hint leaves open, or None."""
-    return hint if isinstance(hint, TypeVar) else next(iter(open_variables(hint)), None)
 
 
 def _is_asynchronous(function: Callable[..., Any], name: str) -> bool:

@@ -10,9 +10,10 @@ from attrs import evolve
 from .._handlers.handler import Handler, plan
 from .._handlers.signature import Signature, read
 from .._handlers.subject_types import check_body, check_result, read_as
+from .._util.type_variables import open_variable
 from .._validation import shown
 from ..subjects import Subject
-from .contract import Contract, Method, is_protocol, open_variable
+from .contract import Contract, Method, is_protocol
 from .marks import Marks
 
 
@@ -51,12 +52,13 @@ def _handler(contract: Contract, method: Method, subject: str | int, implementat
     if Marks.of(function) not in (Marks(), Marks.of(method.function)):
         raise TypeError(f"{name} has a @method or @notify of its own, where that of {method.name} counts: move it there")
     try:
-        signature = read(function)
+        read_signature = read(function)
+        hints = {of: hint for of, hint in read_signature.hints.items() if open_variable(hint) is None}
+        signature = evolve(read_signature, hints=hints)  # what it leaves open is as the contract says
         named = plan(subject, signature).body_name
     except TypeError as error:
         raise TypeError(f"{error}; write {wanted}, for {method.name}") from error
     _check_style(method, signature, contract.blocking, wanted)
-    hints = {of: hint for of, hint in signature.hints.items() if open_variable(hint) is None}  # those are as the contract says
     parameter = method.parameter
     if parameter is None and named is not None:
         own = next(one for one in signature.parameters if one.name == named)

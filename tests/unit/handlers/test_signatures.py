@@ -11,7 +11,7 @@ import pydantic
 import pytest
 from attrs import frozen
 
-from polybus import BadRequest, Bus, Channel, Context, Kind, Message, Router
+from polybus import BadRequest, Bus, Channel, Context, Kind, Message, Router, Subject
 from polybus.testing import pair
 from tests.support import bounded
 
@@ -309,6 +309,129 @@ async def test_a_stream_handler_that_returns_something_else_is_told_in_the_log(c
             async with client.stream("x") as items:
                 await anext(items)
     assert "broken is to give an async iterator, and returned list" in caplog.text
+
+
+# -- what generic classes leave to those that inherit from them ---------------------------------------------------------
+
+
+R = TypeVar("R")
+M = TypeVar("M", bound=Model)
+Key = TypeVar("Key", int, bool)
+
+
+class Rows(Generic[T, R]):
+    """Handlers for rows of any kind: each gives the one that it was given, as it is."""
+
+    async def one(self, row: T) -> R:
+        return self.kept(row)  # type: ignore[no-any-return]
+
+    async def many(self, rows: list[T]) -> list[R]:
+        return list(map(self.kept, rows))
+
+    async def each(self, rows: dict[str, T]) -> AsyncIterator[R]:
+        for row in rows.values():
+            yield self.kept(row)
+
+    async def talk(self, ch: Channel[T, R]) -> None:
+        async for row in ch:
+            await ch.send(self.kept(row))
+
+    @plainly
+    async def decorated(self, ctx: Context, row: T | None) -> R:
+        return self.kept(row)  # type: ignore[no-any-return]
+
+    @classmethod
+    async def of_class(cls, row: T) -> R:
+        return cls.kept(row)  # type: ignore[no-any-return]
+
+    async def __call__(self, row: T) -> R:
+        return self.kept(row)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def kept(row: Any) -> Any:
+        assert isinstance(row, (Query, Model))
+        return LargerModel(id=row.id)
+
+
+class LargerModel(Model):
+    """An answer with more than was promised."""
+
+    secret: str = "secret"
+
+
+class Queries(Rows[Query, R]): ...
+
+
+class Models(Queries[Model]): ...
+
+
+GENERIC: list[tuple[Callable[[Any], Any], str]] = [
+    (lambda rows: rows.one, "request"),
+    (lambda rows: rows.many, "list"),
+    (lambda rows: rows.each, "stream"),
+    (lambda rows: rows.talk, "channel"),
+    (lambda rows: rows.decorated, "request"),
+    (lambda rows: plainly(rows.one), "request"),
+    (lambda rows: functools.partial(rows.one), "request"),
+    (lambda rows: rows, "request"),
+]
+
+
+@pytest.mark.parametrize(("method", "verb"), GENERIC)
+@pytest.mark.parametrize("make", [Models, lambda: Rows[Query, Model]()], ids=["inherits", "with arguments"])
+@bounded
+async def test_a_variable_stands_for_what_the_class_of_the_object_says(
+    make: Callable[[], Any], method: Callable[[Any], Any], verb: str
+) -> None:
+    bus = Bus(check_answers=True)
+    bus.handle("x")(method(make()))
+    row = {"id": 7}
+    async with pair(bus) as client:
+        if verb == "request":
+            assert await client.request("x", row) == row
+        elif verb == "list":
+            assert await client.request("x", [row]) == [row]
+        elif verb == "stream":
+            async with client.stream("x", {"a": row}) as items:
+                assert [item async for item in items] == [row]
+        else:
+            async with client.channel("x") as channel:
+                await channel.send(row)
+                assert await channel.receive() == row
+        if verb == "request":
+            with pytest.raises(BadRequest):
+                await client.request("x", {"id": "seven"})
+
+
+@pytest.mark.parametrize(("method", "verb"), GENERIC)
+def test_what_is_left_open_is_a_type_error(method: Callable[[Any], Any], verb: str) -> None:
+    for rows in (Rows(), Queries()):  # type: ignore[var-annotated]
+        with pytest.raises(TypeError, match=r"leaves open what ~[TR] stands for: .* as in `class Users\(Rows\[User\]\)`"):
+            Bus().handle("x")(method(rows))
+
+
+@bounded
+async def test_what_is_left_open_is_as_the_subject_says_or_as_the_variable_itself() -> None:
+    bus = Bus(check_answers=True)
+    bus.handle(Subject("by.subject", Query, Model))(Rows().one)
+    bus.handle("by.class")(Models.of_class)
+
+    @bus.handle("by.bound")
+    async def by_bound(rows: list[M]) -> M:
+        assert isinstance(rows[0], Model)
+        return LargerModel(id=rows[0].id)  # type: ignore[return-value]
+
+    @bus.handle("by.constraint")
+    async def by_constraint(number: Key) -> Key:
+        return number
+
+    async with pair(bus) as client:
+        assert await client.request("by.subject", {"id": 7}) == {"id": 7}
+        assert await client.request("by.class", {"id": 7}) == {"id": 7}
+        assert await client.request("by.bound", [{"id": 7}]) == {"id": 7}
+        assert await client.request("by.constraint", 7) == 7
+        with pytest.raises(BadRequest):
+            await client.request("by.constraint", "seven")
 
 
 # -- what is told at registration ----------------------------------------------------------------------------------------
