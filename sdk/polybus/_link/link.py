@@ -132,7 +132,7 @@ class Link:
     initiates: bool = field(default=True, init=False)
     """True where this side may begin requests and publications."""
     share: Share | None = field(default=None, init=False)
-    """Its part of `Limits.total_bytes`; None where this bus has dialled: then nothing is held back for others."""
+    """Its part of `Limits.total_bytes`; None where this bus has dialled one peer: then nothing is held back for others."""
     slow: int = field(default=0, init=False)
     """Publications dropped since the peer was last keeping up."""
     unwritten: MemoryBudget = field(init=False)
@@ -239,7 +239,7 @@ class Link:
             self.session = self._session_on_fabric(role, hear)
         self._due = math.inf  # what the last one wished for would hide what this one wishes
         self.transport = transport
-        if self.share is not None:
+        if not self.opened and self.share is not None:
             self.share.join(self.runtime.addresses, transport.address)
         for recorder in (*self.services.recorders, self.recorder):
             if recorder is not None:
@@ -333,6 +333,8 @@ class Link:
         assert self.session is not None
         capabilities = self.session.capabilities
         if capabilities.many_peers:
+            if self.share is None:
+                self._hold_back()
             self.multiplexed = self.multiplexed or MultiplexedPeers(self)
         elif self.peer is None:
             identity = Identity() if self.admission is None else self.admission.identity
@@ -1026,6 +1028,15 @@ class Link:
         if self.share is not None:
             self.share.leave(self.runtime.addresses)
         self.owner.link_closed(self, why)
+
+    def _hold_back(self) -> None:
+        """Share memory and places with other links, though this bus has dialled: clients of others ask over this one."""
+        assert self.transport is not None
+        self.share = share = Share()
+        share.join(self.runtime.addresses, f"broker {self.transport.address}")  # no address of those who have dialled
+        self.unwritten.release(self.unwritten.held)
+        self.unwritten = MemoryBudget(self.runtime, share=share)
+        self.bodies = MemoryBudget(self.runtime, share=share)
 
     def _charge_arrival(self, transport: Transport) -> None:
         """Charge the part of a frame that comes slowly, since it is kept for long, in `Limits.total_bytes`."""

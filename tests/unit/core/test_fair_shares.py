@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polybus import Bus, BusError, Limits, TooManyRequests
+from polybus import Broker, Bus, BusError, Limits, TooManyRequests, connect
 from polybus._core.memory import MemoryBudget, Share, network_of
 from polybus.testing import pair
 from tests.loops import every_loop  # noqa: F401
@@ -251,6 +251,35 @@ async def test_many_links_of_one_address_leave_a_quarter_of_the_places_to_other_
         assert await echo == "late"
         await eventually(lambda: bus.stats().running == bus.stats().waiting == 0)
         assert [address.running for address in bus._services.running.addresses.values()] == [0, 0]
+
+
+@pytest.mark.anyio
+@bounded
+async def test_who_floods_from_behind_a_broker_leaves_a_quarter_of_the_places_to_those_who_come_directly() -> None:
+    bus = Bus(limits=Limits(total_running=100, close_timeout=0.1))
+
+    @bus.handle(1)
+    async def never(body: Any) -> None:
+        await anyio.sleep_forever()
+
+    @bus.handle(2)
+    async def echo(body: Any) -> Any:
+        return body
+
+    async with (
+        Broker(clients="csb+tcp://127.0.0.1:0", servers="csb+tcp://127.0.0.1:0") as broker,
+        bus,
+        connect(broker.server_urls[0], bus=bus),
+        AsyncExitStack() as stack,
+    ):
+        for _ in range(40):
+            flooder = await stack.enter_async_context(connect(broker.client_urls[0]))
+            for _ in range(5):
+                flooder.request(1, b"")
+        await eventually(lambda: bus.stats().running + bus.stats().waiting == 200)
+        assert bus.stats().running == 75
+        async with pair(bus, protocol="csb") as good:
+            assert await good.request(2, b"good") == b"good"
 
 
 @pytest.mark.anyio
