@@ -143,5 +143,6 @@ def test_doctor_names_the_permission_that_a_node_lacks() -> None:
         done = run("doctor", url + "/store")
         assert done.returncode == 1
         assert 'Permissions Violation for Subscription to "store.' in done.stderr
+        assert "jetstream: no answer can come, for the NATS server says: Permissions Violation for Subscription" in done.stderr
         assert "allow this user of the NATS server to publish and to subscribe to store.>" in done.stderr
         assert "secret" not in done.stdout + done.stderr

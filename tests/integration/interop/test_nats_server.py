@@ -12,7 +12,7 @@ from urllib.parse import quote
 import pytest
 import trustme
 
-from polybus import Backoff, Bus, ConnectFailed, Forbidden, Limits, NoHandler, Unauthorized, connect
+from polybus import Backoff, Bus, Cluster, ConnectFailed, Forbidden, Limits, NoHandler, Unauthorized, connect
 from polybus.events import BusEvent, DeadLettered, LinkDown, LinkRetrying, LinkUp
 from polybus.protocols import Nats
 from tests.support import bounded
@@ -157,6 +157,7 @@ PERMISSIONS = """authorization { users: [
         publish: { deny: ["secret.>"] }, subscribe: { deny: ["secret.>"] } } }
     { user: mute, password: a, permissions: { publish: ">", subscribe: { deny: ["_INBOX.>"] } } }
     { user: own, password: a, permissions: { publish: ">", subscribe: { allow: ["_own.>"] } } }
+    { user: reader, password: a, permissions: { publish: { deny: ["shop.>"] } } }
 ] }"""
 
 
@@ -193,6 +194,16 @@ async def test_a_user_that_may_not_hear_answers_is_told_so() -> None:
         async with connect(at(server, "own:a@", "?inbox=_own")) as bus:
             with pytest.raises(NoHandler):
                 await bus.request("echo")
+
+
+@bounded
+@pytest.mark.parametrize(("user", "refused"), [("own", "Subscription"), ("reader", "Publish")])
+async def test_a_node_whose_user_may_not_use_the_subjects_of_the_cluster_is_not_entered(user: str, refused: str) -> None:
+    with nats_server("wheel", PERMISSIONS) as server:
+        remedy = rf"{refused} to \"shop\..*; allow this user to publish and to subscribe to shop\.>"
+        with pytest.raises(Forbidden, match=remedy):
+            async with Bus(cluster=Cluster(at(server, f"{user}:a@"), name="shop")):
+                raise AssertionError("entered")
 
 
 @bounded

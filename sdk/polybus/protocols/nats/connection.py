@@ -117,6 +117,8 @@ class NatsDialect(Protocol):
 
     inbox: str
     """The subjects to which answers come: subscribed to before anything else, as `subscriptions.INBOX_SID`."""
+    probes: tuple[bytes, ...]
+    """Frames that are sent beside that: what the server does not allow, it says before it lets this side in."""
 
     @property
     def signs(self) -> Sequence[str]:
@@ -154,6 +156,10 @@ class NatsDialect(Protocol):
 
     def malformed(self, error: RemoteProtocolError, subject: str, sid: str, frame: bytes) -> None:
         """Note which request a malformed answer belongs to, in the error, and answer a malformed question."""
+
+    def judged(self, error: ServerError) -> ServerError:
+        """Give an error with all that it means: the end, where nothing works without what is not allowed."""
+        ...
 
     def not_allowed(self, error: ServerError) -> None:
         """Take note that something is not allowed: a publication, or a subscription."""

@@ -59,6 +59,8 @@ class NativeDialect:
         "inbox",
     )
 
+    probes: tuple[bytes, ...] = ()
+
     def __init__(self, connection: NatsConnection) -> None:
         self._connection = connection
         self._message = connection.codec.message
@@ -210,6 +212,10 @@ class NativeDialect:
         self._connection.events.append(Refused(error))
         if error.answer_id is not None and subscription is not None and subscription.tag is _HANDLER:
             self._connection.answer_malformed(error, error.answer_id)
+
+    def judged(self, error: ServerError) -> ServerError:
+        """Give an error as it is: a foreign network may allow what it likes."""
+        return error
 
     def not_allowed(self, error: ServerError) -> None:
         """Tell whom it concerns: who has asked, or subscribed; else it is a lost message."""

@@ -147,7 +147,7 @@ class NatsSession:
             return
         event, act = _RECEIVERS.get(operation.verb, _FOREIGN)
         if event is NatsEvent.ERROR:
-            self._server_error(read_error(operation.text))
+            self._server_error(self._dialect.judged(read_error(operation.text)))
         elif self._move(event, operation.verb):
             act(self, operation)
 
@@ -200,7 +200,9 @@ class NatsSession:
         except LocalProtocolError as error:
             self._end(NatsEvent.FATAL, CloseWanted(4401, error.text, Forbidden(error.text)))
             return
-        self._connection.frames += [write_json("CONNECT", members), write_subscription(self._dialect.inbox, None, INBOX_SID)]
+        dialect = self._dialect
+        inbox = write_subscription(dialect.inbox, None, INBOX_SID)
+        self._connection.frames += [write_json("CONNECT", members), inbox, *dialect.probes]
         self._ping(_HANDSHAKE)
 
     def _leave_if_idle(self) -> None:

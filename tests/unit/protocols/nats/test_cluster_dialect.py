@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polybus.body import JSON
-from polybus.errors import Code, LocalProtocolError
+from polybus.errors import Code, Forbidden, LocalProtocolError
 from polybus.limits import Limits
 from polybus.message import Kind, Message
 from polybus.plugins import (
@@ -25,6 +25,7 @@ from polybus.plugins import (
     ToGroup,
     ToNode,
     ToUser,
+    Undelivered,
 )
 from polybus.protocols.nats import Nats
 from polybus.protocols.nats.cluster.known_handlers import TOLD, TOLD_CHARACTERS, KnownHandlers
@@ -46,8 +47,8 @@ def ready(limits: Limits | None = None, known: KnownHandlers | None = None) -> t
     frames = session.frames_to_send()
     node = frames[1].split()[1].decode().removeprefix("shop.n.").removesuffix(".>")
     assert Ready(bare=True, node=node) in session.events()
-    assert frames[3] == b"SUB shop.a 2\r\n"
-    assert frames[4].startswith(f"PUB shop.a shop.n.{node}.h ".encode())
+    assert frames[4] == b"SUB shop.a 2\r\n"
+    assert frames[5].startswith(f"PUB shop.a shop.n.{node}.h ".encode())
     return session, node
 
 
@@ -405,6 +406,35 @@ def test_a_cancel_waits_until_it_is_known_who_has_the_request() -> None:
     [cancel] = session.frames_to_send()
     assert cancel.startswith(f"HPUB shop.n.other1.c.{node}.{token} ".encode())
     assert b"Polybus-Kind: cancel\r\n" in cancel
+
+
+@pytest.mark.parametrize("entered", [False, True], ids=["at the beginning", "later"])
+@pytest.mark.parametrize(
+    ("refused", "ends"),
+    [
+        ('Subscription to "{inbox}"', True),
+        ('Subscription to "shop.a"', True),
+        ('Publish to "shop.a"', True),
+        ('Publish to "{probe}"', True),
+        ('Subscription to "shop.p.secret"', False),
+        ('Subscription to "shop.r.secret" using queue "h"', False),
+        ('Publish to "shop.r.secret"', False),
+    ],
+)
+def test_a_node_that_may_not_hear_or_answer_the_others_is_none(refused: str, ends: bool, entered: bool) -> None:
+    session = Nats(cluster="shop", member="b1").session("client", Limits(), random.Random(7))
+    session.start(0.0)
+    session.receive(INFO, 1.0)
+    _, subscription, probe, ping = session.frames_to_send()
+    assert ping == b"PING\r\n"
+    if entered:
+        assert any(isinstance(event, Ready) for event in told(session, b"PONG\r\n"))
+    names = {"inbox": subscription.split()[1].decode(), "probe": probe.split()[1].decode()}
+    [event] = told(session, f"-ERR 'Permissions Violation for {refused.format(**names)}'\r\n".encode())
+    assert isinstance(event, CloseWanted if ends else Undelivered)
+    if isinstance(event, CloseWanted):
+        assert (event.code, type(event.error)) == (4403, Forbidden)
+        assert "allow this user to publish and to subscribe to shop.>" in str(event.error)
 
 
 def test_nodes_say_hello_and_goodbye() -> None:

@@ -18,7 +18,7 @@ import msgspec
 from attrs import define, evolve
 
 from ...._util.memo import Memo
-from ....errors import Code, RemoteProtocolError
+from ....errors import Code, Forbidden, RemoteProtocolError
 from ....message import Kind, Message
 from ....plugins import (
     Due,
@@ -141,6 +141,7 @@ class ClusterDialect:
         "echo",
         "inbox",
         "node",
+        "probes",
     )
 
     def __init__(self, connection: NatsConnection) -> None:
@@ -150,6 +151,7 @@ class ClusterDialect:
         self._subjects = ClusterSubjects(connection.options.cluster, self.node, connection.codec.limits.subject)
         self._answers = self._subjects.answers
         self.inbox: str = f"{self._subjects.mine}>"
+        self.probes: tuple[bytes, ...] = (write_publication(self._subjects.nobody, None, b"", b""),)
         self._own: tuple[str, ...] = (self._subjects.mine,)
         """The beginnings of the subjects at which this node is answered; of other connections of this bus, too."""
         self.echo: bool = True  # or the only member of a group would not hear its own node
@@ -614,6 +616,15 @@ class ClusterDialect:
         self._connection.events.append(Refused(error))
         if subscription is not None and error.answer_id is not None and subscription.queue is not None:
             self._connection.answer_malformed(error, error.answer_id)
+
+    def judged(self, error: ServerError) -> ServerError:
+        """Give an error with all that it means: a node that can be told nothing, or cannot answer, would swallow requests."""
+        subjects, cluster = self._subjects, self._subjects.cluster
+        needed = self.inbox if error.subscribing else subjects.nobody
+        if error.refused not in (needed, f"{cluster}.a"):
+            return error
+        text = f"{error.text}; allow this user to publish and to subscribe to {cluster}.>, or correct the name of the cluster"
+        return evolve(error, text=text, ends=True, error=Forbidden(f"the NATS server says: {text}"))
 
     def not_allowed(self, error: ServerError) -> None:
         """Tell whom it concerns: who has asked, or subscribed; else it is a lost message."""

@@ -142,6 +142,8 @@ class ClusterSubjects:
     """The beginning of what is for this node alone."""
     answers: str = field(init=False)
     """The beginning of where answers come, before the token."""
+    nobody: str = field(init=False)
+    """A subject as nodes answer to, at which there is none."""
     echo: str = field(init=False)
     """A reply subject that publications of this node carry: by it the node knows its own."""
     written: Memo[str | int, str] = field(init=False)
@@ -163,6 +165,7 @@ class ClusterSubjects:
     def __attrs_post_init__(self) -> None:
         self.mine = f"{self.cluster}.n.{self.node}."
         self.answers = f"{self.mine}a."
+        self.nobody = f"{self.cluster}.n.-.y"
         self.echo = f"{self.mine}p"
         self._skipped = len(self.cluster) + 3
         self.written = Memo(lambda subject: self._checked(escape_subject(subject)))
