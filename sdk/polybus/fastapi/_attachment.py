@@ -8,6 +8,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import anyio
 from anyio.lowlevel import RunVar
@@ -109,8 +110,7 @@ class Attachment:
             # Not in the context of whoever happens to come first: what middleware has put there is nobody else's business.
             nobodys = contextvars.Context()
             loop = asyncio.get_running_loop()
-            patience = self.bus.limits.close_timeout
-            threading.Thread(target=_end_tasks, args=(loop, patience), name="polybus end of tasks", daemon=True).start()
+            _TaskEnder.of_process().loops[loop] = self.bus.limits.close_timeout
             self._owner = loop.create_task(function(), name="polybus attached", context=nobodys)
         else:
             import trio
@@ -118,13 +118,34 @@ class Attachment:
             trio.lowlevel.spawn_system_task(function, name="polybus attached")
 
 
-def _end_tasks(loop: asyncio.AbstractEventLoop, patience: float) -> None:
-    """End the tasks that are left in an event loop, with the main thread, and with them the idle threads of anyio.
+class _TaskEnder(threading.Thread):
+    """Ends the tasks that are left in event loops, with the main thread, and with them the idle threads of anyio.
 
     `asyncio.run` does so. A server that runs its event loop by ``run_forever`` and runs no lifespan does not: the threads would
     wait for these tasks, and the interpreter for the threads, for ever.
     """
-    threading.main_thread().join()
+
+    def __init__(self) -> None:
+        super().__init__(name="polybus end of tasks", daemon=True)
+        self.loops: WeakKeyDictionary[asyncio.AbstractEventLoop, float] = WeakKeyDictionary()
+        """Event loops, each with the seconds that its tasks may take."""
+
+    @classmethod
+    def of_process(cls) -> _TaskEnder:
+        """The one of this process: tests and servers may have an event loop for each request."""
+        found = next((one for one in threading.enumerate() if isinstance(one, cls)), None)
+        if found is None:
+            found = cls()
+            found.start()
+        return found
+
+    def run(self) -> None:
+        threading.main_thread().join()
+        for loop, patience in list(self.loops.items()):
+            _end_tasks(loop, patience)
+
+
+def _end_tasks(loop: asyncio.AbstractEventLoop, patience: float) -> None:
     if loop.is_running() or loop.is_closed():
         return
     tasks = asyncio.all_tasks(loop)

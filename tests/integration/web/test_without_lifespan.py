@@ -1,9 +1,16 @@
 """Servers that run no lifespan, and their event loop by ``run_forever``: the process ends when they do."""
 
+import gc
 import subprocess
 import sys
 import textwrap
+import threading
 
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from polybus import Bus
+from polybus.fastapi import BusDep, attach
 from tests.support import BOUND
 
 SERVER = """
@@ -64,3 +71,19 @@ loop.run_forever()
 def test_a_process_ends_with_its_server_though_a_def_handler_was_asked() -> None:
     ended = subprocess.run([sys.executable, "-c", textwrap.dedent(SERVER)], capture_output=True, text=True, timeout=BOUND)
     assert (ended.returncode, ended.stdout.count("AnyIO worker thread")) == (0, 2), ended.stderr
+
+
+def test_a_thread_is_kept_for_the_process_and_none_for_each_event_loop() -> None:
+    app, bus = FastAPI(), Bus()
+    attach(app, bus)
+
+    @app.get("/")
+    async def asked(bus: BusDep) -> bool:
+        return bus.ready
+
+    client = TestClient(app)  # an event loop for each request, and no lifespan
+    for _ in range(3):
+        assert client.get("/").json()
+    (ender,) = (one for one in threading.enumerate() if one.name == "polybus end of tasks")
+    gc.collect()
+    assert len(ender.loops) <= 1  # type: ignore[attr-defined]  # the bus remembers its last one
