@@ -170,11 +170,18 @@ class RequestError(BusError, metaclass=_ByCode):
         self.subject = None
         # Set on what came from a peer: such an error is passed on only by relay(), never by falling through a handler.
         self._received = False
+        # Set on what a handler of this very bus has answered.
+        self._own = False
 
     @property
     def received(self) -> bool:
         """True if a peer sent this error (as opposed to one created here)."""
         return self._received
+
+    @property
+    def foreign(self) -> bool:
+        """True if another program sent this error, or had a part in it; False of one that a handler of this bus has raised."""
+        return self._received and not self._own
 
     def relay(self) -> RequestError:
         """A copy that a handler may raise to pass a received error on to its own caller, deliberately."""

@@ -226,7 +226,7 @@ class LocalSink:
         facts = {"text": text, "reason": reason, "detail": detail}
         if self._reply is not None:
             message = Message(Kind.ERROR, call.message.subject, code=code, attributes=facts)
-            self._reply.reject(message, self._loopback.services.running.time())
+            self._reply.reject(message, self._loopback.services.running.time(), own=True)
 
     def put_off(self, call: Call) -> bool:
         return False

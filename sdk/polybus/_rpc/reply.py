@@ -185,10 +185,11 @@ class Reply(Generic[T_co]):
             self._state = _ANSWERED
         self._wake()
 
-    def reject(self, message: Message, now: float) -> None:
+    def reject(self, message: Message, now: float, *, own: bool = False) -> None:
+        """End with an error that came, or that a handler of the bus itself has answered."""
         if self._state == _PENDING:
             self.message = message
-            self.fail(error_of(message, self.subject, now - self.started))
+            self.fail(error_of(message, self.subject, now - self.started, own=own))
 
     def fail(self, error: BusError) -> None:
         if self._state == _PENDING:
@@ -255,8 +256,8 @@ class UnawaitedFailure:
             logger.error(text, self.subject, type(error).__name__, error, extra=log_fields(subject=self.subject))
 
 
-def error_of(message: Message, subject: str | int, elapsed: float) -> BusError:
-    """Make the exception that an error message stands for."""
+def error_of(message: Message, subject: str | int, elapsed: float, *, own: bool = False) -> BusError:
+    """Make the exception that an error message stands for: one from a peer, or from a handler of this bus."""
     code = message.code if message.code is not None else Code.UNKNOWN
     facts = message.attributes
     text, reason, detail = str(facts.get("text") or ""), facts.get("reason"), facts.get("detail")
@@ -266,7 +267,7 @@ def error_of(message: Message, subject: str | int, elapsed: float) -> BusError:
         code = Code.UNKNOWN
     error = make_request_error(code, text, reason=reason, detail=detail)
     error.subject = subject
-    error._received = True
+    error._received, error._own = True, own
     return error
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Final
 
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse
 
 from .._core.outcomes import code_of
+from .._util.log_fields import log_fields
+from .._util.sources import sources
 from ..errors import BusError, Code, DeadlineExceeded, Disconnected, QueueFull, RequestError
+
+logger: logging.Logger = logging.getLogger("polybus")
 
 _STATUS: Final = {
     Code.INVALID_ARGUMENT: 422,
@@ -27,11 +32,16 @@ _STATUS: Final = {
 }
 """By the code of a `RequestError`, as google.rpc.Code has it, but for INVALID_ARGUMENT: 422, as in FastAPI. Others are 500."""
 
+_OF_OTHERS: Final = {401: 502, 403: 502}
+"""Statuses that mean the visitor, where another program has refused this one."""
+
 
 def bus_error_response(connection: HTTPConnection, error: Exception) -> JSONResponse:
     """Answer an HTTP request whose endpoint raised an error of the bus: `attach` registers it with the application.
 
     The body is ``{"detail": text, "code": "NOT_FOUND", "reason": ..., "faults": ...}``; the last two where the error has them.
+    Of what another program said, or where it is, strangers learn an id, by which the log has the rest, and the status; that is
+    502 in place of 401 and 403, for it was not the visitor who was refused. ``raise error.relay()`` passes it on knowingly.
 
     Raises:
         Exception: The error itself, where it is no answer to a request: a mistake in the program stays one, and so does that
@@ -40,10 +50,22 @@ def bus_error_response(connection: HTTPConnection, error: Exception) -> JSONResp
     status = status_of(error)
     if status is None or not isinstance(connection, Request):
         raise error
+    if _is_of_others(error):
+        error_id = sources.get().urandom(4).hex()
+        text, fields = "%s %s failed [%s], as a service behind it did: %s", log_fields(error_id=error_id)
+        logger.error(text, connection.method, connection.url.path[:200], error_id, error, extra=fields)
+        detail = f"a service behind this one failed [{error_id}]"
+        return JSONResponse({"detail": detail, "code": code_of(error).name}, status_code=_OF_OTHERS.get(status, status))
     said: dict[str, Any] = {"detail": getattr(error, "text", "") or str(error), "code": code_of(error).name}
     if isinstance(error, RequestError):
         said |= {name: value for name, value in (("reason", error.reason), ("faults", error.detail)) if value is not None}
     return JSONResponse(said, status_code=status)
+
+
+def _is_of_others(error: Exception) -> bool:
+    if isinstance(error, DeadlineExceeded):
+        return error.where == "remote"
+    return not isinstance(error, RequestError) or error.foreign
 
 
 def status_of(error: Exception) -> int | None:

@@ -28,10 +28,15 @@ from polybus import (
     Context,
     DeadlineExceeded,
     Disconnected,
+    Forbidden,
     Limits,
     LocalProtocolError,
     NoHandler,
+    NotFound,
+    QueueFull,
     RequestError,
+    Unauthorized,
+    connect,
 )
 from polybus.fastapi import BlockingBusDep, BusDep, attach, bus_of
 from polybus.fastapi._attachment import attached_here
@@ -343,6 +348,52 @@ async def test_what_is_no_answer_stays_a_failure_of_the_application(error: Excep
     answer = await get(make_app(make_bus(), error), "/raises")
     assert answer.status_code == status
     assert ("code" in answer.text) is (status != 500)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(Unauthorized("service account 7", detail="hunter2"), 502), (Forbidden("not 7"), 502), (NotFound("db-3"), 404)],
+)
+async def test_what_another_program_says_is_not_shown_to_strangers(
+    error: RequestError, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    billing, shop = Bus(), make_bus()
+
+    @billing.handle("pay")
+    async def pay() -> None:
+        raise error
+
+    app = make_app(shop)
+
+    @app.get("/pay")
+    async def endpoint() -> None:
+        await shop.request("pay")
+
+    @app.get("/relayed")
+    async def relayed() -> None:
+        try:
+            await shop.request("pay")
+        except RequestError as said:
+            raise said.relay() from None
+
+    async with billing.serve("ubre+memory://billing") as far, connect(far.url, bus=shop):
+        answer = await get(app, "/pay")
+        assert (await get(app, "/relayed")).json()["detail"] == error.text
+    assert answer.status_code == status
+    error_id = answer.json()["detail"].partition("[")[2].rstrip("]")
+    assert answer.json() == {"detail": f"a service behind this one failed [{error_id}]", "code": error.code.name}
+    (line,) = (record for record in caplog.records if getattr(record, "error_id", "") == error_id)
+    assert error.text in line.getMessage()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [Disconnected("lost", "10.0.0.5:9000"), QueueFull("to 10.0.0.5:9000"), DeadlineExceeded("x", 1.0, "remote", "10.0.0.5")],
+)
+async def test_addresses_are_not_shown_to_strangers(error: BusError) -> None:
+    answer = await get(make_app(make_bus(), error), "/raises")
+    assert answer.status_code in (503, 504)
+    assert "10.0.0.5" not in answer.text
 
 
 async def test_an_application_with_an_answer_of_its_own_keeps_it() -> None:
