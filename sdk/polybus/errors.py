@@ -153,6 +153,8 @@ class RequestError(BusError, metaclass=_ByCode):
     reason: str | None
     detail: Any
     subject: str | int | None
+    foreign: bool
+    """True if another program sent this error; False of one that a handler of this bus has raised, or the bus itself."""
 
     def __init__(self, code: Code | int | str, text: str = "", *, reason: str | None = None, detail: Any = None) -> None:
         self._fill(as_code(code), text, reason, detail)
@@ -170,18 +172,12 @@ class RequestError(BusError, metaclass=_ByCode):
         self.subject = None
         # Set on what came from a peer: such an error is passed on only by relay(), never by falling through a handler.
         self._received = False
-        # Set on what a handler of this very bus has answered.
-        self._own = False
+        self.foreign = False
 
     @property
     def received(self) -> bool:
         """True if a peer sent this error (as opposed to one created here)."""
         return self._received
-
-    @property
-    def foreign(self) -> bool:
-        """True if another program sent this error, or had a part in it; False of one that a handler of this bus has raised."""
-        return self._received and not self._own
 
     def relay(self) -> RequestError:
         """A copy that a handler may raise to pass a received error on to its own caller, deliberately."""

@@ -267,7 +267,7 @@ def error_of(message: Message, subject: str | int, elapsed: float, *, own: bool 
         code = Code.UNKNOWN
     error = make_request_error(code, text, reason=reason, detail=detail)
     error.subject = subject
-    error._received, error._own = True, own
+    error._received, error.foreign = True, not own
     return error
 
 
